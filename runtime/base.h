@@ -1,0 +1,162 @@
+/* runtime/base.h: what every file uses: status codes, messages with a place, memory, strings.
+ *
+ * Small host objects (parsed files, tables, strings) come from gr_malloc and its kin, which never return
+ * NULL: a machine that cannot give a few kilobytes cannot go on, so they print one line and exit with
+ * status 1. Large memory, the arenas and pools that a plan sizes, is taken by runtime/device.h, which
+ * returns a status. Nothing else in the library prints or exits.
+ *
+ * Threads: a gr_pool, gr_str or gr_diag belongs to one thread at a time.
+ */
+#ifndef GR_RUNTIME_BASE_H
+#define GR_RUNTIME_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define GR_NODISCARD         __attribute__((warn_unused_result))
+#define GR_LEN(a)            (sizeof(a) / sizeof((a)[0]))
+#define GR_MIN(a, b)         ((a) < (b) ? (a) : (b))
+#define GR_MAX(a, b)         ((a) > (b) ? (a) : (b))
+
+#define GR_STATUS_MAP(X)                  \
+    X(OK, "success")                      \
+    X(E_NOMEM, "out of memory")           \
+    X(E_INVALID, "invalid input")         \
+    X(E_IO, "input or output failed")     \
+    X(E_NOFIT, "does not fit the budget") \
+    X(E_FAILED, "failed while running")   \
+    X(E_STOPPED, "stopped by a signal")
+
+typedef enum gr_status {
+#define X(name, text) GR_##name,
+    GR_STATUS_MAP(X) /* the same list makes gr_status_str(): a code cannot lack a text */
+#undef X
+} gr_status;
+
+const char *gr_status_str(gr_status st);
+
+/* ---- messages ---------------------------------------------------------------------------------------- */
+
+/* A place in a user's file. line and col count from 1; line 0 means "no line", file NULL "no place". */
+typedef struct gr_loc {
+    const char *file;
+    unsigned line, col;
+} gr_loc;
+
+typedef enum gr_severity { GR_ERROR, GR_WARNING, GR_NOTE } gr_severity;
+
+/* A list of messages, in the order they were added. Texts are copied; gr_loc.file must outlive it. */
+typedef struct gr_diag {
+    struct gr_message *messages; /* text ends without newline */
+    size_t n, cap, n_errors;
+} gr_diag;
+
+struct gr_message {
+    gr_severity severity;
+    gr_loc at;
+    char *text;
+};
+
+void gr_diag_init(gr_diag *d);
+void gr_diag_release(gr_diag *d);
+
+/* Add one message and return st, so that callers report and return in one line. d may be NULL. */
+GR_PRINTF(4, 5) gr_status gr_diag_error(gr_diag *d, gr_loc at, gr_status st, const char *fmt, ...);
+GR_PRINTF(3, 4) void gr_diag_warn(gr_diag *d, gr_loc at, const char *fmt, ...);
+GR_PRINTF(3, 4) void gr_diag_note(gr_diag *d, gr_loc at, const char *fmt, ...);
+
+/* "file:line:col: error: text", without newline; caller frees with free(). */
+char *gr_message_format(const struct gr_message *m);
+
+/* The candidate nearest to name by edit distance, or NULL where none is near enough to suggest. */
+const char *gr_near(const char *name, const char *const *candidates, size_t n);
+
+/* ---- host memory for small objects -------------------------------------------------------------------- */
+
+void *gr_malloc(size_t bytes);           /* never NULL, see above; free with free() */
+void *gr_calloc(size_t n, size_t bytes); /* zeroed */
+void *gr_realloc(void *p, size_t bytes);
+char *gr_strdup(const char *s);
+char *gr_strndup(const char *s, size_t n);
+GR_PRINTF(1, 2) char *gr_printf(const char *fmt, ...); /* a new string; free() */
+
+/* Append value to the growing array a of n used and cap allocated elements. */
+#define GR_PUSH(a, n, cap, value)                        \
+    do {                                                 \
+        if ((n) == (cap)) {                              \
+            (cap) = (cap) ? 2 * (cap) : 8;               \
+            (a) = gr_realloc((a), (cap) * sizeof(*(a))); \
+        }                                                \
+        (a)[(n)++] = (value);                            \
+    } while (0)
+
+/* Objects that live and die together: allocate freely, free once. */
+typedef struct gr_pool gr_pool;
+gr_pool *gr_pool_new(void);
+void gr_pool_free(gr_pool *p);                 /* NULL is fine */
+void *gr_pool_alloc(gr_pool *p, size_t bytes); /* zeroed, 16-byte aligned */
+char *gr_pool_strdup(gr_pool *p, const char *s);
+char *gr_pool_strndup(gr_pool *p, const char *s, size_t n);
+GR_PRINTF(2, 3) char *gr_pool_printf(gr_pool *p, const char *fmt, ...);
+
+/* A string under construction. {0} is a valid empty one; text is NUL-terminated once anything was added. */
+typedef struct gr_str {
+    char *text;
+    size_t len, cap;
+} gr_str;
+void gr_str_add(gr_str *s, const char *bytes, size_t n);
+void gr_str_puts(gr_str *s, const char *text);
+void gr_str_putc(gr_str *s, char c);
+GR_PRINTF(2, 3) void gr_str_printf(gr_str *s, const char *fmt, ...);
+void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap);
+void gr_str_release(gr_str *s);
+
+/* ---- files -------------------------------------------------------------------------------------------- */
+
+/* The whole file, with a NUL after its end. *out: caller frees with free(). limit_bytes refuses larger
+ * files (0: no limit). GR_E_IO with a message that names the file and the reason. */
+GR_NODISCARD gr_status gr_file_read(const char *path, size_t limit_bytes, char **out, size_t *n, gr_diag *d);
+
+/* Write path so that it appears whole or not at all: a sibling temporary, fsync, rename, fsync of the
+ * directory. */
+GR_NODISCARD gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d);
+
+/* mkdir -p. */
+GR_NODISCARD gr_status gr_dir_make(const char *path, gr_diag *d);
+
+/* fsync a directory, so that renames inside it survive a power cut. */
+GR_NODISCARD gr_status gr_dir_sync(const char *path, gr_diag *d);
+
+/* Remove a file or a whole directory tree; a missing one is fine. */
+GR_NODISCARD gr_status gr_path_remove(const char *path, gr_diag *d);
+bool gr_path_exists(const char *path);
+
+/* ---- numbers ------------------------------------------------------------------------------------------ */
+
+uint64_t gr_now_ns(void); /* CLOCK_MONOTONIC */
+
+/* "80GiB", "512 MiB", "1.5GB", "4096" to bytes; false on anything else or overflow. */
+bool gr_bytes_parse(const char *text, uint64_t *bytes);
+/* "1.50 GiB" for people; buf of at least 32 chars, returned. */
+char *gr_bytes_format(uint64_t bytes, char *buf);
+
+static inline uint64_t gr_align(uint64_t bytes, uint64_t alignment) /* alignment: a power of two */
+{
+    return (bytes + alignment - 1) & ~(alignment - 1);
+}
+
+/* Counter-based random numbers (Philox 4x32-10; Salmon et al., SC'11). A draw is a pure function of the key
+ * and the counter, so its value never depends on what was drawn before, where, or by which thread.
+ * The key is (seed, stream); name streams with gr_stream. */
+void gr_philox(uint64_t seed, uint64_t stream, const uint32_t counter[4], uint32_t out[4]);
+uint64_t gr_stream(const char *name); /* 64-bit hash of a name, stable across runs and machines */
+/* One uniform in (0, 1), never 0 or 1, from 32 random bits. */
+static inline float gr_uniform(uint32_t bits)
+{
+    return ((float)(bits >> 9) + 0.5f) * 0x1p-23f;
+}
+
+#endif

@@ -1,0 +1,140 @@
+#include "runtime/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static gr_status io_error(gr_diag *d, const char *doing, const char *path)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot %s '%s': %s", doing, path, strerror(errno));
+}
+
+gr_status gr_file_read(const char *path, size_t limit_bytes, char **out, size_t *n, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    char *bytes = NULL;
+    size_t used = 0, cap = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return io_error(d, "read", path);
+    for (;;) {
+        if (cap - used < 65536) bytes = gr_realloc(bytes, cap = GR_MAX(2 * cap, (size_t)131072));
+        ssize_t got = read(fd, bytes + used, cap - used - 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            st = io_error(d, "read", path);
+            goto out;
+        }
+        if (got == 0) break;
+        used += (size_t)got;
+        if (limit_bytes && used > limit_bytes) {
+            st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "'%s' is larger than %zu bytes", path,
+                               limit_bytes);
+            goto out;
+        }
+    }
+    bytes[used] = '\0';
+    *out = bytes;
+    *n = used;
+    bytes = NULL;
+out:
+    free(bytes);
+    close(fd);
+    return st;
+}
+
+static bool write_all(int fd, const char *bytes, size_t n)
+{
+    while (n) {
+        ssize_t put = write(fd, bytes, n);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return false;
+        bytes += put;
+        n -= (size_t)put;
+    }
+    return true;
+}
+
+/* The folder a path lies in; caller frees. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return gr_strdup(".");
+    return slash == path ? gr_strdup("/") : gr_strndup(path, (size_t)(slash - path));
+}
+
+gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    char *aside = gr_printf("%s.tmp", path), *parent = parent_of(path);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || !write_all(fd, bytes, n) || fsync(fd)) st = io_error(d, "write", aside);
+    if (fd >= 0 && close(fd) && !st) st = io_error(d, "write", aside);
+    if (!st && rename(aside, path)) st = io_error(d, "write", path);
+    if (st)
+        unlink(aside);
+    else
+        st = gr_dir_sync(parent, d);
+    free(parent);
+    free(aside);
+    return st;
+}
+
+gr_status gr_dir_make(const char *path, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    char *copy = gr_strdup(path);
+    for (char *c = copy + 1; !st; c++) {
+        if (*c && *c != '/') continue;
+        char was = *c;
+        *c = '\0';
+        if (mkdir(copy, 0777) && errno != EEXIST) st = io_error(d, "create", copy);
+        *c = was;
+        if (!was) break;
+    }
+    struct stat s;
+    if (!st && (stat(path, &s) || !S_ISDIR(s.st_mode))) {
+        errno = ENOTDIR;
+        st = io_error(d, "create", path);
+    }
+    free(copy);
+    return st;
+}
+
+gr_status gr_dir_sync(const char *path, gr_diag *d)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return io_error(d, "open", path);
+    gr_status st = fsync(fd) && errno != EINVAL ? io_error(d, "sync", path) : GR_OK;
+    close(fd);
+    return st;
+}
+
+gr_status gr_path_remove(const char *path, gr_diag *d)
+{
+    struct stat s;
+    if (lstat(path, &s)) return errno == ENOENT ? GR_OK : io_error(d, "remove", path);
+    if (!S_ISDIR(s.st_mode)) return unlink(path) ? io_error(d, "remove", path) : GR_OK;
+    DIR *dir = opendir(path);
+    if (!dir) return io_error(d, "remove", path);
+    gr_status st = GR_OK;
+    for (struct dirent *e; !st && (e = readdir(dir));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        char *child = gr_printf("%s/%s", path, e->d_name);
+        st = gr_path_remove(child, d);
+        free(child);
+    }
+    closedir(dir);
+    if (!st && rmdir(path)) st = io_error(d, "remove", path);
+    return st;
+}
+
+bool gr_path_exists(const char *path)
+{
+    struct stat s;
+    return !stat(path, &s);
+}

@@ -1,0 +1,6 @@
+#include "runtime/base.h"
+
+int main(void)
+{
+    return 0;
+}
