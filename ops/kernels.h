@@ -1,0 +1,144 @@
+/* ops/kernels.h: what ops ask of a device: the model's passes and the few flat-array kernels around them.
+ *
+ * Ops hold no loops over elements: they call these, so they do not know which device they are on. All
+ * pointers are device pointers (on the CPU device: host addresses inside the arena) unless a comment says
+ * "host". Kernels allocate nothing: workspaces come from the caller, sized by the *_bytes functions, which
+ * are pure functions of shape and bounds and are what the planner counts. Alignment of every buffer: 256
+ * bytes. Values are fp32 on the CPU device.
+ *
+ * Batch invariance (CPU device, always): the result for a token depends on the token, its prefix and the
+ * weights alone: not on other sequences, on the packing, on chunk sizes, on threads, nor on whether its keys
+ * came through layer_forward or layer_extend. So rollout, log-prob and training passes agree to the bit.
+ * Gradients of weights are sums over tokens in order of their place in the packed batch, also independent of
+ * threads.
+ */
+#ifndef GR_OPS_KERNELS_H
+#define GR_OPS_KERNELS_H
+
+#include "ops/model.h"
+#include "runtime/device.h"
+
+#define GR_KV_BLOCK 16 /* tokens a KV block holds */
+
+/* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. */
+typedef struct gr_packed {
+    uint32_t n_tokens, n_seqs;
+    const int32_t *ids;     /* [n_tokens] */
+    const uint32_t *offset; /* [n_seqs + 1] */
+} gr_packed;
+
+/* Bounds that sizes are computed from. */
+typedef struct gr_pass_bounds {
+    uint32_t tokens, seqs; /* of one pass */
+    uint32_t length;       /* of one sequence, or of its keys */
+    unsigned threads;
+} gr_pass_bounds;
+
+/* Rows of hidden states that the head reads, and what it is asked about them. */
+typedef struct gr_head_rows {
+    uint32_t n;
+    const uint32_t *row;   /* [n] token index whose hidden state predicts; strictly increasing */
+    const int32_t *target; /* [n] id whose log-prob is asked */
+    float inv_temperature; /* logits are multiplied by it; 1 where the rollout was greedy */
+} gr_head_rows;
+
+/* Outputs of one chunk of head rows; any may be NULL except logprob. [n] each. */
+typedef struct gr_head_stats {
+    float *logprob, *entropy, *sum_p2;
+} gr_head_stats;
+
+/* New tokens of several sequences, whose keys and values go into the paged pool. */
+typedef struct gr_extend {
+    uint32_t n_tokens, n_seqs;
+    const int32_t *ids;          /* [n_tokens] */
+    const uint32_t *offset;      /* [n_seqs + 1] into the new tokens */
+    const uint32_t *cached;      /* [n_seqs] tokens that are in the pool already */
+    const uint32_t *block_table; /* [n_seqs, table_stride] block of each GR_KV_BLOCK positions */
+    uint32_t table_stride;
+} gr_extend;
+
+/* How the next token is drawn. */
+typedef struct gr_sampling {
+    float temperature; /* 0: greedy, ties to the lowest id */
+    float top_p;       /* 1: off */
+    uint32_t top_k;    /* 0: off */
+    uint64_t seed, stream;
+} gr_sampling;
+
+/* AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
+ * w -= lr * wd * w, then w -= lr * m_hat / (sqrt(v_hat) + eps). */
+typedef struct gr_adamw {
+    float lr, beta1, beta2, eps, weight_decay;
+    uint32_t step;    /* from 1 */
+    float grad_scale; /* gradients are multiplied by it first (clipping) */
+} gr_adamw;
+
+typedef struct gr_kernels {
+    const char *device;
+
+    /* ---- sizes in bytes ---- */
+    uint64_t (*acts_bytes)(const gr_model_shape *s,
+                           const gr_pass_bounds *b); /* one layer, kept for backward */
+    uint64_t (*layer_ws_bytes)(const gr_model_shape *s, const gr_pass_bounds *b, bool backward);
+    uint64_t (*extend_ws_bytes)(const gr_model_shape *s,
+                                const gr_pass_bounds *b); /* tokens, seqs: of one call */
+    uint64_t (*head_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows,
+                              unsigned threads);         /* logits included */
+    uint64_t (*kv_block_bytes)(const gr_model_shape *s); /* keys and values of one block in one layer */
+
+    /* ---- model, packed sequences ---- */
+    /* x [T, H] = embedding rows of ids. */
+    void (*embed_forward)(gr_queue *q, const gr_model_shape *s, const float *embed, const gr_packed *b,
+                          float *x);
+    /* grad_embed [V, H] += dx [T, H] by id, in token order. */
+    void (*embed_backward)(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const float *dx,
+                           float *grad_embed);
+    /* One layer, in place on x [T, H]. keep_in [T, H], where not NULL, receives x as it came; acts, where not
+     * NULL, what layer_backward needs beside it. w: the layer's bucket. */
+    void (*layer_forward)(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *b, float *x,
+                          float *keep_in, void *acts, void *ws);
+    /* dx [T, H] in place: from d loss / d output to d loss / d input; grad (bucket layout) += its part. */
+    void (*layer_backward)(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *b,
+                           const float *in, const void *acts, float *dx, float *grad, void *ws);
+
+    /* ---- head: final norm and output matrix, a chunk of rows at a time ---- */
+    /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The logits stay in ws for head_backward. */
+    void (*head_forward)(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
+                         const float *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
+    /* For the chunk that head_forward just left in ws: d_logprob [n], d_entropy [n] or NULL, are the loss's
+     * derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H] are added
+     * to. */
+    void (*head_backward)(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
+                          const float *x, const gr_head_rows *rows, const float *d_logprob,
+                          const float *d_entropy, float *dx, float *grad_norm, float *grad_lm, void *ws);
+
+    /* ---- rollout ---- */
+    /* x [n_tokens, H] of new tokens through one layer, in place; keys and values go to, and come from, kv:
+     * this layer's part of the pool, n_blocks * kv_block_bytes. */
+    void (*layer_extend)(gr_queue *q, const gr_model_shape *s, const float *w, const gr_extend *e, float *x,
+                         void *kv, void *ws);
+    /* Copy block src[i] to dst[i] in one layer's part of the pool. */
+    void (*kv_copy)(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
+                    uint32_t n);
+    /* Draw one id for each row of x named by row[n] (chunked by the caller as for head_forward). draw[i] =
+     * {sequence, token}: the counter of the draw, so that it does not depend on the batch. logprob: of the
+     * drawn id under log-softmax(logits / T), no truncation (T 0 counts as 1). */
+    void (*head_sample)(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
+                        const float *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
+                        const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws);
+
+    /* ---- flat arrays ---- */
+    void (*zero)(gr_queue *q, void *p, uint64_t bytes);
+    /* Sum of squares in double, in a fixed order that does not depend on threads. */
+    double (*sum_squares)(gr_queue *q, const float *x, uint64_t n);
+    /* One flat range; decay: whether weight decay applies to it. */
+    void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, float *w, const float *g, float *m, float *v,
+                  uint64_t n);
+} gr_kernels;
+
+extern const gr_kernels gr_kernels_cpu;
+
+/* What of the CPU changes bits (with fma or without), for the numerics hash: "cpu-fma". */
+const char *gr_kernels_cpu_numerics(void);
+
+#endif
