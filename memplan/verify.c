@@ -30,7 +30,7 @@ typedef struct verifier {
     bool *holds_host;            /* of steady steps that are loops */
     uint32_t **shares, *n_share; /* of entries: others with some of the same bytes */
     uint32_t *ends, *ends_begin; /* of steady steps: entries whose life ends there */
-    uint32_t *object_loop;       /* of objects: innermost loop (a work) at whose trips' ends contents die */
+    uint32_t *object_loop;       /* of objects: the loop (a work) at whose trips' ends contents die */
     bool *boundary;              /* of entries: holds contents between paths */
     /* replay */
     entry_state *state;
@@ -322,6 +322,11 @@ static void check_bytes(verifier *v)
     if (fits != p->fits) wrong(v, "budget", "'fits' is not true");
 }
 
+static bool dies(const verifier *v, uint32_t e)
+{
+    return !v->boundary[e] || !lives_always(v, &v->p->ledger[e]);
+}
+
 static void find_ends(verifier *v)
 {
     const gr_plan *p = v->p;
@@ -329,10 +334,13 @@ static void find_ends(verifier *v)
     v->ends_begin = gr_pool_alloc(v->pool, (n + 2) * sizeof(*v->ends_begin));
     v->ends = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->ends));
     for (uint32_t e = 0; e < p->n_ledger; e++)
-        if (!v->boundary[e]) v->ends_begin[p->ledger[e].last + 1]++;
-    for (uint32_t i = 0; i < n; i++) at[i] = v->ends_begin[i + 1] += v->ends_begin[i];
+        if (dies(v, e)) v->ends_begin[p->ledger[e].last + 1]++;
+    for (uint32_t i = 0; i < n; i++) {
+        v->ends_begin[i + 1] += v->ends_begin[i];
+        at[i] = v->ends_begin[i + 1];
+    }
     for (uint32_t e = 0; e < p->n_ledger; e++)
-        if (!v->boundary[e]) v->ends[--at[p->ledger[e].last]] = e;
+        if (dies(v, e)) v->ends[--at[p->ledger[e].last]] = e;
 }
 
 /* ---- paths' ends -------------------------------------------------------------------------------------- */
@@ -369,4 +377,437 @@ static void check_boundary(verifier *v)
         if (!same_set(path->exit, path->n_exit, v->boundary, p->n_ledger))
             wrong(v, "boundary", "path %s does not leave what the path after it enters with", gr_path_str(i));
     }
+}
+
+/* ---- replay ------------------------------------------------------------------------------------------- */
+
+static bool skipped(const verifier *v, const char *node)
+{
+    if (!v->skip || !node) return false;
+    if (strcmp(v->skip, "*")) return !strcmp(v->skip, node);
+    for (uint32_t w = 0; w < v->g->n_works; w++)
+        if (v->g->works[w].optional && !strcmp(v->g->works[w].node, node)) return true;
+    return false;
+}
+
+static const gr_step *step_at(const verifier *v, uint32_t i)
+{
+    return &v->p->paths[v->path].steps[i];
+}
+
+/* Whether lane accesses up to these ticks have happened before a clock. */
+static bool before(const uint32_t tick[GR_N_LANES], const vclock *c)
+{
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (tick[l] > c->lane[l]) return false;
+    return true;
+}
+
+/* A step on clock c reads or writes an entry: nobody else is at these bytes. */
+static void touch(verifier *v, uint32_t i, uint32_t e, bool writes, const vclock *c)
+{
+    const gr_step *s = step_at(v, i);
+    const gr_entry *x = &v->p->ledger[e];
+    bool ok = before(v->state[e].write, c) && (!writes || before(v->state[e].read, c));
+    if (!ok)
+        wrong(v, "waits", "%s step %u '%s' does not wait for another lane at entry %u '%s'", gr_path_str(v->path), i,
+              s->what, e, x->what);
+    for (uint32_t k = 0; k < v->n_share[e]; k++) {
+        const entry_state *o = &v->state[v->shares[e][k]];
+        if (!before(o->read, c) || !before(o->write, c))
+            wrong(v, "waits", "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
+                  gr_path_str(v->path), i, s->what, e, x->what, v->shares[e][k], v->p->ledger[v->shares[e][k]].what);
+    }
+    if (v->path == GR_PATH_STEADY ? !lives_at(x, i) : !v->boundary[e])
+        wrong(v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then", gr_path_str(v->path), i,
+              s->what, e, x->what);
+}
+
+static void leave_mark(verifier *v, uint32_t e, bool writes, gr_lane lane, const vclock *c)
+{
+    uint32_t *tick = writes ? v->state[e].write : v->state[e].read;
+    tick[lane] = c->lane[lane];
+}
+
+static void check_fresh(verifier *v, uint32_t i, uint32_t e)
+{
+    uint32_t o = v->object[e];
+    bool never = !v->expected[o] && v->g->objects[o].span == GR_SPAN_KEEP;
+    if (never || (v->expected[o] && v->state[e].version != v->expected[o]))
+        wrong(v, "fresh contents", "%s step %u '%s' reads entry %u '%s' while the contents it needs are not there",
+              gr_path_str(v->path), i, step_at(v, i)->what, e, v->p->ledger[e].what);
+}
+
+/* The two ends of a transition: which entries it must name, and that they are of one object. */
+static bool names(verifier *v, uint32_t i, gr_place from, gr_place to, bool reads, bool writes)
+{
+    const gr_step *s = step_at(v, i);
+    bool ok = s->n_reads == reads && s->n_writes == writes;
+    if (ok && reads) ok = v->p->ledger[s->reads[0]].place == from && !strcmp(v->p->ledger[s->reads[0]].what, s->what);
+    if (ok && writes) ok = v->p->ledger[s->writes[0]].place == to && !strcmp(v->p->ledger[s->writes[0]].what, s->what);
+    uint64_t bytes = ok && reads && writes ? v->p->ledger[s->reads[0]].bytes : 0;
+    if (ok && s->bytes == bytes && v->path == GR_PATH_STEADY) return true;
+    return wrong(v, "transitions", "%s step %u '%s' (%s) does not name the copies or bytes it should",
+                 gr_path_str(v->path), i, s->what, gr_step_kind_str(s->kind));
+}
+
+static void begin_copy(verifier *v, uint32_t i, uint32_t e)
+{
+    if (v->p->ledger[e].first != i)
+        wrong(v, "transitions", "step %u '%s' begins entry %u, which begins at step %u", i, step_at(v, i)->what, e,
+              v->p->ledger[e].first);
+}
+
+static void end_copy(verifier *v, uint32_t i, uint32_t e)
+{
+    if (v->p->ledger[e].last != i)
+        wrong(v, "transitions", "step %u '%s' ends entry %u, which ends at step %u", i, step_at(v, i)->what, e,
+              v->p->ledger[e].last);
+    uint32_t o = v->object[e], copies = 0;
+    if (v->g->objects[o].span != GR_SPAN_KEEP || v->state[e].version != v->expected[o]) return;
+    for (uint32_t k = 0; k < v->p->n_ledger; k++)
+        copies += k != e && v->object[k] == o && v->state[k].version == v->expected[o];
+    if (!copies)
+        wrong(v, "transitions", "step %u '%s' ends the only copy of the current version", i, step_at(v, i)->what);
+}
+
+static void do_transition(verifier *v, uint32_t i)
+{
+    const gr_step *s = step_at(v, i);
+    switch (s->kind) {
+    case GR_STEP_LOAD:
+        if (!names(v, i, GR_HOST, GR_DEVICE, true, true)) return;
+        begin_copy(v, i, s->writes[0]);
+        if (v->expected[v->object[s->reads[0]]]) check_fresh(v, i, s->reads[0]);
+        v->state[s->writes[0]].version = v->state[s->reads[0]].version;
+        return;
+    case GR_STEP_OFFLOAD:
+        if (!names(v, i, GR_DEVICE, GR_HOST, true, true)) return;
+        if (v->expected[v->object[s->reads[0]]]) check_fresh(v, i, s->reads[0]);
+        v->state[s->writes[0]].version = v->state[s->reads[0]].version;
+        end_copy(v, i, s->reads[0]);
+        return;
+    case GR_STEP_RESUME:
+        if (!names(v, i, GR_DEVICE, GR_DEVICE, false, true)) return;
+        begin_copy(v, i, s->writes[0]);
+        v->state[s->writes[0]].version = 0;
+        return;
+    case GR_STEP_RELEASE:
+        if (names(v, i, GR_DEVICE, GR_DEVICE, false, true)) end_copy(v, i, s->writes[0]);
+        return;
+    default:
+        wrong(v, "kinds", "%s step %u '%s' is of kind %s", gr_path_str(v->path), i, s->what, gr_step_kind_str(s->kind));
+    }
+}
+
+static void do_run(verifier *v, uint32_t i)
+{
+    const gr_step *s = step_at(v, i);
+    for (uint32_t k = 0; k < s->n_reads; k++) check_fresh(v, i, s->reads[k]);
+    for (uint32_t k = 0; k < s->n_writes; k++) {
+        v->expected[v->object[s->writes[k]]] = ++v->next_version;
+        v->state[s->writes[k]].version = v->next_version;
+    }
+}
+
+static void do_file(verifier *v, uint32_t i)
+{
+    const gr_step *s = step_at(v, i);
+    bool save = s->kind == GR_STEP_SAVE;
+    bool here = save ? v->path == GR_PATH_CHECKPOINT || v->path == GR_PATH_FINAL
+                     : v->path == GR_PATH_INIT || v->path == GR_PATH_RESUME;
+    uint32_t e = save && s->n_reads == 1 ? s->reads[0] : !save && s->n_writes == 1 ? s->writes[0] : GR_NONE;
+    if (!here || e == GR_NONE || s->n_reads + s->n_writes != 1 || strcmp(v->p->ledger[e].what, s->what) ||
+        s->bytes != v->p->ledger[e].bytes) {
+        wrong(v, "transitions", "%s step %u '%s' (%s) does not name the copy or bytes it should", gr_path_str(v->path), i,
+              s->what, gr_step_kind_str(s->kind));
+    } else if (save) {
+        check_fresh(v, i, e);
+    } else {
+        v->expected[v->object[e]] = v->state[e].version = ++v->next_version;
+    }
+}
+
+static void do_step(verifier *v, uint32_t i)
+{
+    const gr_step *s = step_at(v, i);
+    static const gr_lane lanes[GR_N_STEP_KINDS] = {[GR_STEP_LOAD] = GR_LANE_H2D, [GR_STEP_OFFLOAD] = GR_LANE_D2H};
+    if (lanes[s->kind] && s->lane != lanes[s->kind])
+        wrong(v, "lanes", "step %u '%s' (%s) is on lane %s", i, s->what, gr_step_kind_str(s->kind), gr_lane_str(s->lane));
+    vclock c = v->lane[s->lane];
+    for (uint32_t k = 0; k < s->n_after; k++)
+        for (int l = 0; l < GR_N_LANES && v->ran[s->after[k]]; l++)
+            c.lane[l] = GR_MAX(c.lane[l], v->done[s->after[k]].lane[l]);
+    bool ends = s->kind == GR_STEP_OFFLOAD; /* the copy it reads */
+    for (uint32_t k = 0; k < s->n_reads; k++) touch(v, i, s->reads[k], ends, &c);
+    for (uint32_t k = 0; k < s->n_writes; k++) touch(v, i, s->writes[k], true, &c);
+    c.lane[s->lane]++;
+    for (uint32_t k = 0; k < s->n_reads; k++) leave_mark(v, s->reads[k], ends, s->lane, &c);
+    for (uint32_t k = 0; k < s->n_writes; k++) leave_mark(v, s->writes[k], true, s->lane, &c);
+    if (s->kind == GR_STEP_RUN) do_run(v, i);
+    else if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) do_file(v, i);
+    else if (s->kind != GR_STEP_LOOP) do_transition(v, i);
+    v->lane[s->lane] = v->done[i] = c;
+    v->ran[i] = true;
+}
+
+static void meet(verifier *v, bool host)
+{
+    vclock all = {{0}};
+    for (int l = 0; l < GR_N_LANES; l++)
+        for (int k = 0; k < GR_N_LANES; k++)
+            if (host || l != GR_LANE_HOST) all.lane[k] = GR_MAX(all.lane[k], v->lane[l].lane[k]);
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (host || l != GR_LANE_HOST) v->lane[l] = all;
+}
+
+/* End the lives whose last step is this one, or the last of this loop after all its trips: those that began
+ * in the same body, but not inside the loop. */
+static void end_lives(verifier *v, uint32_t i)
+{
+    if (v->path != GR_PATH_STEADY) return;
+    bool loop = step_at(v, i)->kind == GR_STEP_LOOP;
+    uint32_t last = loop ? step_at(v, i)->body_last : i, around = v->parent[i];
+    for (uint32_t k = v->ends_begin[last]; k < v->ends_begin[last + 1]; k++) {
+        const gr_entry *e = &v->p->ledger[v->ends[k]];
+        bool wraps = e->last < e->first;
+        bool here = around == GR_NONE || (!wraps && e->first > around);
+        if (here && (!loop || wraps || e->first <= i)) v->state[v->ends[k]].version = 0;
+    }
+}
+
+static void replay(verifier *v, uint32_t begin, uint32_t end);
+
+static void replay_loop(verifier *v, uint32_t i)
+{
+    const gr_step *s = step_at(v, i);
+    uint32_t work = v->work[i], trips = GR_MIN(s->trips_max, 2);
+    if (s->agreed && v->zero_trips) trips = 0;
+    for (uint32_t t = 0; t < trips; t++) {
+        replay(v, i + 1, s->body_last + 1);
+        meet(v, v->holds_host[i]);
+        for (uint32_t o = 0; o < v->g->n_objects; o++)
+            if (v->object_loop[o] == work) v->expected[o] = 0;
+    }
+    v->done[i] = v->lane[GR_LANE_COMPUTE];
+}
+
+static void replay(verifier *v, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end && v->n_errors < MAX_ERRORS; i++) {
+        const gr_step *s = step_at(v, i);
+        bool skip = skipped(v, s->node), loop = s->kind == GR_STEP_LOOP;
+        v->ran[i] = false;
+        if (!skip) do_step(v, i);
+        if (loop && !skip) replay_loop(v, i);
+        end_lives(v, i);
+        if (loop) i = s->body_last;
+    }
+}
+
+static void replay_path(verifier *v, gr_path_id id)
+{
+    const gr_path *path = &v->p->paths[id];
+    v->path = id;
+    memset(v->lane, 0, sizeof(v->lane));
+    for (uint32_t e = 0; e < v->p->n_ledger; e++) {
+        memset(v->state[e].read, 0, sizeof(v->state[e].read));
+        memset(v->state[e].write, 0, sizeof(v->state[e].write));
+        if (!v->boundary[e]) v->state[e].version = 0;
+    }
+    replay(v, 0, path->n);
+    for (uint32_t o = 0; o < v->g->n_objects; o++)
+        if (v->g->objects[o].span != GR_SPAN_KEEP) v->expected[o] = 0;
+    for (uint32_t k = 0; k < path->n_exit && v->n_errors < MAX_ERRORS; k++) {
+        uint32_t e = path->exit[k];
+        if (!v->state[e].version || v->state[e].version != v->expected[v->object[e]])
+            wrong(v, "boundary", "path %s leaves entry %u '%s' without its current contents", gr_path_str(id), e,
+                  v->p->ledger[e].what);
+    }
+}
+
+static void replay_all(verifier *v, const char *skip, bool zero_trips)
+{
+    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_CHECKPOINT,
+                                       GR_PATH_STEADY,     GR_PATH_FINAL,  GR_PATH_RESUME, GR_PATH_VALIDATE,
+                                       GR_PATH_STEADY};
+    v->skip = skip;
+    v->zero_trips = zero_trips;
+    memset(v->state, 0, v->p->n_ledger * sizeof(*v->state));
+    memset(v->expected, 0, v->g->n_objects * sizeof(*v->expected));
+    for (size_t i = 0; i < GR_LEN(order) && v->n_errors < MAX_ERRORS; i++) {
+        if (order[i] == GR_PATH_RESUME) { /* another process: nothing is there */
+            memset(v->state, 0, v->p->n_ledger * sizeof(*v->state));
+            memset(v->expected, 0, v->g->n_objects * sizeof(*v->expected));
+        }
+        replay_path(v, order[i]);
+    }
+}
+
+/* Whether training changes an object or another one of its model. */
+static bool is_trained(const verifier *v, const bool *written, uint32_t object)
+{
+    const gr_object *o = &v->g->objects[object];
+    for (uint32_t k = 0; k < v->g->n_objects; k++) {
+        const gr_object *other = &v->g->objects[k];
+        bool kin = k == object || (other->span == GR_SPAN_KEEP && o->model && other->model &&
+                                   !strcmp(o->model, other->model));
+        if (kin && written[k]) return true;
+    }
+    return false;
+}
+
+/* Each object that lives on is restored once at a start; each that training changes is saved once. */
+static void check_files(verifier *v)
+{
+    static const gr_path_id ids[] = {GR_PATH_INIT, GR_PATH_RESUME, GR_PATH_CHECKPOINT, GR_PATH_FINAL};
+    bool *used = gr_pool_alloc(v->pool, v->g->n_objects + 1), *written = gr_pool_alloc(v->pool, v->g->n_objects + 1);
+    for (uint32_t w = 0; w < v->g->n_works; w++)
+        for (uint32_t u = 0; u < v->g->works[w].n_uses; u++) {
+            const gr_use *use = &v->g->works[w].uses[u];
+            if (use->object == GR_NONE) continue;
+            used[use->object] = true;
+            written[use->object] |= (use->mode & GR_WRITE) != 0;
+        }
+    uint32_t *seen = gr_pool_alloc(v->pool, (v->g->n_objects + 1) * sizeof(*seen));
+    for (size_t k = 0; k < GR_LEN(ids); k++) {
+        const gr_path *path = &v->p->paths[ids[k]];
+        gr_step_kind kind = k < 2 ? GR_STEP_RESTORE : GR_STEP_SAVE;
+        memset(seen, 0, v->g->n_objects * sizeof(*seen));
+        for (uint32_t i = 0; i < path->n; i++) {
+            uint32_t o = gr_program_find(v->g, path->steps[i].what);
+            if (path->steps[i].kind == kind && o != GR_NONE) seen[o]++;
+        }
+        for (uint32_t o = 0; o < v->g->n_objects; o++) {
+            bool keep = v->g->objects[o].span == GR_SPAN_KEEP;
+            bool must = keep && (k < 2 ? used[o] : is_trained(v, written, o));
+            if (seen[o] > 1 || (must && !seen[o]))
+                wrong(v, "paths", "path %s has %u steps '%s' of '%s'", gr_path_str(ids[k]), seen[o],
+                      gr_step_kind_str(kind), v->g->objects[o].name);
+        }
+    }
+}
+
+static void check_other_paths(verifier *v)
+{
+    uint64_t held = 0;
+    for (uint32_t e = 0; e < v->p->n_ledger; e++)
+        if (v->boundary[e] && v->p->ledger[e].place == GR_DEVICE) held += v->p->ledger[e].bytes;
+    for (int id = GR_PATH_STEADY + 1; id < GR_N_PATHS; id++)
+        for (uint32_t i = 0; i < v->p->paths[id].n; i++)
+            if (v->p->paths[id].steps[i].resident_bytes != held)
+                wrong(v, "resident bytes", "%s step %u says %" PRIu64 ", alive are %" PRIu64, gr_path_str(id), i,
+                      v->p->paths[id].steps[i].resident_bytes, held);
+}
+
+/* Where contents of an object die at a trip's end: in the innermost loop around all its uses, unless its
+ * first use there reads. */
+static void find_object_loops(verifier *v)
+{
+    const gr_program *g = v->g;
+    v->object_loop = gr_pool_alloc(v->pool, (g->n_objects + 1) * sizeof(uint32_t));
+    uint32_t *first = gr_pool_alloc(v->pool, (g->n_objects + 1) * sizeof(*first));
+    uint32_t *last = gr_pool_alloc(v->pool, (g->n_objects + 1) * sizeof(*last));
+    bool *reads = gr_pool_alloc(v->pool, g->n_objects + 1);
+    for (uint32_t o = 0; o < g->n_objects; o++) v->object_loop[o] = first[o] = GR_NONE;
+    for (uint32_t w = 0; w < g->n_works; w++)
+        for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
+            uint32_t o = g->works[w].uses[u].object;
+            if (o == GR_NONE) continue;
+            if (first[o] == GR_NONE) {
+                first[o] = w;
+                reads[o] = (g->works[w].uses[u].mode & GR_READ) != 0;
+            }
+            last[o] = w;
+        }
+    for (uint32_t w = 0; w < g->n_works; w++) /* the innermost loops come last and stay */
+        for (uint32_t o = 0; o < g->n_objects && g->works[w].body_last != GR_NONE; o++)
+            if (g->objects[o].span != GR_SPAN_KEEP && first[o] != GR_NONE && !reads[o] && first[o] > w &&
+                last[o] <= g->works[w].body_last)
+                v->object_loop[o] = w;
+}
+
+static void find_host_loops(verifier *v)
+{
+    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
+    v->holds_host = gr_pool_alloc(v->pool, path->n + 1);
+    for (uint32_t i = 0; i < path->n; i++)
+        for (uint32_t l = v->parent[i]; l != GR_NONE && path->steps[i].lane == GR_LANE_HOST; l = v->parent[l])
+            v->holds_host[l] = true;
+}
+
+static void prove(verifier *v)
+{
+    const gr_plan *p = v->p;
+    uint32_t n = 0;
+    for (int i = 0; i < GR_N_PATHS; i++) n = GR_MAX(n, p->paths[i].n);
+    v->object = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->object));
+    v->n_share = gr_calloc(p->n_ledger + 1, sizeof(*v->n_share));
+    v->shares = gr_calloc(p->n_ledger + 1, sizeof(*v->shares));
+    v->state = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->state));
+    v->expected = gr_pool_alloc(v->pool, (v->g->n_objects + 1) * sizeof(*v->expected));
+    v->done = gr_pool_alloc(v->pool, (n + 1) * sizeof(*v->done));
+    v->ran = gr_pool_alloc(v->pool, n + 1);
+    if (!p->paths[GR_PATH_STEADY].n) {
+        if (v->g->n_works) wrong(v, "order", "the plan has no steps");
+        return;
+    }
+    if (!shape_ok(v) || !works_ok(v)) return;
+    find_shares(v);
+    check_boundary(v);
+    for (uint32_t e = 0; e < p->n_ledger; e++) {
+        check_nesting(v, e);
+        check_ends(v, e);
+    }
+    check_bytes(v);
+    check_other_paths(v);
+    check_files(v);
+    if (v->n_errors) return;
+    find_ends(v);
+    find_object_loops(v);
+    find_host_loops(v);
+    const char *last = NULL;
+    for (int zero = 0; zero < 2 && !v->n_errors; zero++) {
+        replay_all(v, NULL, zero);
+        replay_all(v, "*", zero);
+        for (uint32_t w = 0; w < v->g->n_works && !v->n_errors; w++) {
+            const gr_work *k = &v->g->works[w];
+            if (!k->optional || (last && !strcmp(last, k->node))) continue;
+            replay_all(v, last = k->node, zero);
+        }
+    }
+}
+
+gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d)
+{
+    verifier v = {.p = p, .g = g, .d = d, .pool = gr_pool_new()};
+    prove(&v);
+    for (uint32_t e = 0; v.shares && e < p->n_ledger; e++) free(v.shares[e]);
+    free(v.shares);
+    free(v.n_share);
+    gr_pool_free(v.pool);
+    return v.n_errors ? GR_E_INVALID : GR_OK;
+}
+
+gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool)
+{
+    const gr_path *path = &p->paths[GR_PATH_STEADY];
+    gr_binding *out = gr_pool_alloc(pool, (path->n + 1) * sizeof(*out));
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < path->n; i++) {
+        const gr_step *s = &path->steps[i];
+        if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
+        const gr_work *w = &g->works[next++];
+        out[i].work = w;
+        out[i].entry = gr_pool_alloc(pool, (w->n_uses + 1) * sizeof(uint32_t));
+        uint32_t r = 0, k = 0;
+        for (uint32_t u = 0; u < w->n_uses; u++) {
+            const gr_use *use = &w->uses[u];
+            uint32_t e = GR_NONE;
+            if (use->object != GR_NONE && use->mode & GR_READ) e = s->reads[r++];
+            if (use->object != GR_NONE && use->mode & GR_WRITE) e = s->writes[k++];
+            out[i].entry[u] = e;
+        }
+    }
+    return out;
 }
