@@ -78,8 +78,11 @@ static void expand(search *s, size_t begin, size_t at)
         for (uint8_t parts = 0; parts <= GR_PARTS; parts++) {
             bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
             if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && f->groups[g].n_objects < 2)) continue;
-            c[g] = (gr_choice){parts, parts == GR_PARTS ? 0 : was.stream};
-            add_state(s, begin, level, c, prefetch);
+            uint64_t all = f->groups[g].nodes, masks[] = {was.stream, 0, all};
+            for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
+                c[g] = (gr_choice){parts, parts == GR_PARTS ? 0 : masks[k]};
+                add_state(s, begin, level, c, prefetch);
+            }
         }
         if (was.parts == GR_PARTS) continue;
         c[g] = (gr_choice){was.parts, f->groups[g].nodes};
@@ -141,8 +144,13 @@ static void explore(search *s, uint32_t level, uint32_t max_states)
     gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
     for (uint32_t g = 0; g < f->n_groups; g++) c[g].parts = GR_PARTS;
     add_state(s, begin, level, c, true);
+    bool moves = s->o->policy != GR_POLICY_KEEP && max_states > 1;
+    for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
+        for (uint32_t g = 0; g < f->n_groups; g++) c[g] = (gr_choice){0, extreme & 1 ? f->groups[g].nodes : 0};
+        add_state(s, begin, level, c, extreme < 2);
+    }
     free(c);
-    if (s->o->policy == GR_POLICY_KEEP) return;
+    if (!moves) return;
     for (uint32_t turn = 0; s->n_states - begin < max_states; turn++) {
         size_t at = pick(s, begin, turn);
         if (at == SIZE_MAX) break;

@@ -43,7 +43,7 @@ static void test_everything_stays_where_everything_fits(void **state)
         assert_true(path->steps[i].kind == GR_STEP_RUN || path->steps[i].kind == GR_STEP_LOOP);
     uint64_t budget = p->peak_bytes, ns = p->ns;
     gr_plan_free(p);
-    for (; budget > 1 << 20; budget = budget * 9 / 10) {
+    for (; budget > 1 << 20; budget = budget * 95 / 100) {
         p = plan_for(&s, budget, GR_POLICY_AUTO, &st);
         print_message("budget %9lu peak %9lu ns %lu steps %u\n", budget, p->peak_bytes, p->ns,
                       p->paths[0].n);
