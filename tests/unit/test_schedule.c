@@ -42,7 +42,8 @@ static gr_plan *plan_for(build_fn *build, void *user, uint64_t budget, gr_policy
 static uint32_t count_kind(const gr_plan *p, gr_step_kind k)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) n += p->paths[GR_PATH_STEADY].steps[i].kind == k;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++)
+        n += p->paths[GR_PATH_STEADY].steps[i].kind == k;
     return n;
 }
 
@@ -121,7 +122,8 @@ static void test_random_programs_run_in_any_interleaving(void **state)
         gr_plan_free(p);
         for (int step = 0; step < 4; step++) {
             p = plan_for(build_random, &seed, budget, GR_POLICY_AUTO, &st);
-            if (st == GR_OK && p->ns < ns) fail_msg("seed %lu is faster in %lu bytes: %lu < %lu ns", seed, budget, p->ns, ns);
+            if (st == GR_OK && p->ns < ns)
+                fail_msg("seed %lu is faster in %lu bytes: %lu < %lu ns", seed, budget, p->ns, ns);
             ns = GR_MAX(p->ns, ns);
             for (uint64_t run = 0; run < 3 && st == GR_OK; run++) {
                 char what[128];
@@ -150,7 +152,8 @@ static void test_what_does_not_fit_is_explained(void **state)
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_E_NOFIT);
     /* 26.52 MiB of arena (see above) and 1 MiB of overhead */
-    assert_non_null(strstr(d.messages[0].text, "needs 27.52 MiB of device memory and the budget is 20.00 MiB"));
+    assert_non_null(
+        strstr(d.messages[0].text, "needs 27.52 MiB of device memory and the budget is 20.00 MiB"));
     assert_non_null(strstr(d.messages[0].text, "7.52 MiB missing"));
     assert_non_null(strstr(d.messages[0].text, "'update.loss'"));
     assert_non_null(strstr(d.messages[0].text, "alive then: weights 8.00 MiB, optimizer 8.00 MiB"));
