@@ -295,6 +295,20 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
     }
 }
 
+/* Whether moving what is not in use would make it fit, and at what price. */
+static void suggest_auto(const search *s, gr_diag *d)
+{
+    gr_schedule_options o = *s->o;
+    o.policy = GR_POLICY_AUTO;
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    gr_plan *p = NULL;
+    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --policy auto, with a predicted %.3g s an iteration",
+                     (double)p->ns / 1e9);
+    gr_plan_free(p);
+    free(level);
+}
+
 static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
 {
     const gr_schedule_options *o = s->o;
@@ -316,8 +330,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
                  gr_bytes_format(need, a));
-    if (o->policy == GR_POLICY_KEEP)
-        gr_diag_note(d, (gr_loc){0}, "'--policy auto' may move what is not in use");
+    if (o->policy == GR_POLICY_KEEP) suggest_auto(s, d);
     return GR_E_NOFIT;
 }
 
@@ -353,7 +366,7 @@ static void search_free(search *s)
     gr_pool_free(s->pool);
 }
 
-/* Try one choice of the knobs that change bits, with everything that does not. */
+/* Try one choice of the knobs that change bits, with everything that does not. level: what was chosen. */
 static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
@@ -373,6 +386,7 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
     return p;
 }
 
+/* The least change of the knobs that change bits with which anything fits; among equal ones the fastest. */
 static gr_plan *find_plan(search *s, uint32_t *level)
 {
     const gr_source *src = s->src;
