@@ -45,8 +45,7 @@ static value lookup(render *r, const node *n)
 static bool is_usable(render *r, const node *at, value v)
 {
     if (v.kind == V_UNDEFINED)
-        gr_chat_fail(r, at, "%s%.*s%s is undefined", v.s.n ? "'" : "", v.s.n ? (int)v.s.n : 4,
-                     v.s.n ? v.s.s : "this", v.s.n ? "'" : "");
+        gr_chat_fail(r, at, "'%.*s' is undefined", (int)GR_MIN(v.s.n, 80), v.s.n ? v.s.s : "");
     return v.kind != V_UNDEFINED;
 }
 
@@ -238,9 +237,9 @@ static value slice(render *r, const node *n)
 
 /* ---- calls -------------------------------------------------------------------------------------------- */
 
-static void eval_args(render *r, const node *list, call_args *args)
+static void eval_args(render *r, const node *first, call_args *args)
 {
-    for (const node *n = list; n && r->st == GR_OK; n = n->next) {
+    for (const node *n = first; n && r->st == GR_OK; n = n->next) {
         if (args->n == GR_LEN(args->v)) {
             gr_chat_fail(r, n, "more than %zu arguments are not supported", GR_LEN(args->v));
             return;
@@ -310,12 +309,13 @@ static value call_function(render *r, const node *n, const call_args *args)
 static value call(render *r, const node *n)
 {
     call_args args = {0};
-    value self = n->a->kind == N_ATTR ? gr_chat_eval(r, n->a->a) : gr_chat_eval(r, n->a);
+    bool is_method = n->a->kind == N_ATTR, is_name = n->a->kind == N_NAME;
+    value self = is_name ? lookup(r, n->a) : gr_chat_eval(r, is_method ? n->a->a : n->a);
     eval_args(r, n->args, &args);
     if (r->st != GR_OK) return undefined;
-    if (self.kind == V_MACRO && n->a->kind != N_ATTR) return call_macro(r, n, self.macro, &args);
-    if (n->a->kind == N_NAME && self.kind == V_UNDEFINED) return call_function(r, n, &args);
-    if (n->a->kind != N_ATTR) return gr_chat_fail(r, n, "this is no function");
+    if (self.kind == V_MACRO && !is_method) return call_macro(r, n, self.macro, &args);
+    if (is_name && self.kind == V_UNDEFINED) return call_function(r, n, &args);
+    if (!is_method) return gr_chat_fail(r, n, "this is no function");
     return is_usable(r, n->a->a, self) ? gr_chat_method(r, n->a, self, n->a->text, &args) : undefined;
 }
 
@@ -377,6 +377,7 @@ static value name(render *r, const node *n)
 static bool is_spent(render *r, const node *n)
 {
     if (++r->n_steps > MAX_STEPS) gr_chat_fail(r, n, "the template runs too long");
+    if (r->out->s.len > CHAT_MAX_BYTES) gr_chat_fail(r, n, "the template builds too much text");
     return r->st != GR_OK;
 }
 

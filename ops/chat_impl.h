@@ -75,6 +75,7 @@ struct node {
 
 #define CHAT_FILE      "chat_template"
 #define CHAT_MAX_DEPTH 200
+#define CHAT_MAX_BYTES (1 << 28)
 
 struct gr_chat_template {
     gr_pool *pool;

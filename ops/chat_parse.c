@@ -287,10 +287,10 @@ static const char *want_name(parser *p, const char *what)
 static node *parse_expr(parser *p);
 static node *parse_unary(parser *p, bool with_filter);
 
-static void append(node **list, node *x)
+static void append(node **first, node *x)
 {
-    while (*list) list = &(*list)->next;
-    *list = x;
+    while (*first) first = &(*first)->next;
+    *first = x;
 }
 
 /* Arguments up to and including the closing mark; names allowed in calls only. */
@@ -779,12 +779,12 @@ static node *parse_statement(parser *p, size_t at)
     return NULL;
 }
 
-/* Whether the list, with spaces around each word, has the word. */
-static bool in_words(const char *list, const char *word)
+/* Whether the words, with spaces around each, have the word. */
+static bool in_words(const char *words, const char *word)
 {
     char padded[32];
     int n = snprintf(padded, sizeof(padded), " %s ", word);
-    return list && n < (int)sizeof(padded) && strstr(list, padded);
+    return words && n < (int)sizeof(padded) && strstr(words, padded);
 }
 
 /* Open the tag at p->at and read its first lexeme. */

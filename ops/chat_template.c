@@ -62,13 +62,13 @@ gr_status gr_chat_template_load(gr_chat_template **out, const char *dir, gr_diag
          *config = gr_printf("%s/tokenizer_config.json", dir);
     bool alone = gr_path_exists(jinja);
     const char *path = alone ? jinja : config;
-    char *text = NULL;
+    char *bytes = NULL;
     size_t n;
-    gr_status st = gr_file_read(path, MAX_FILE_BYTES, &text, &n, d);
+    gr_status st = gr_file_read(path, MAX_FILE_BYTES, &bytes, &n, d);
     if (st == GR_OK)
-        st = alone ? gr_chat_template_parse(out, text, n, d) : parse_config(out, path, text, n, d);
+        st = alone ? gr_chat_template_parse(out, bytes, n, d) : parse_config(out, path, bytes, n, d);
     if (st == GR_E_INVALID) gr_diag_note(d, (gr_loc){0}, "while reading the chat template in '%s'", path);
-    free(text);
+    free(bytes);
     free(jinja);
     free(config);
     return st;

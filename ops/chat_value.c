@@ -7,8 +7,6 @@
 
 #include <utf8proc.h>
 
-enum { MAX_BYTES = 1 << 28 };
-
 /* ---- text --------------------------------------------------------------------------------------------- */
 
 size_t gr_chat_char_len(const char *s, size_t n)
@@ -39,7 +37,7 @@ static void put_same(builder *b, const char *s, size_t n, bool field)
 static char *room(render *r, size_t n)
 {
     r->n_bytes += n;
-    if (r->n_bytes > MAX_BYTES) {
+    if (r->n_bytes > CHAT_MAX_BYTES) {
         gr_chat_fail(r, NULL, "the template builds too much text");
         return NULL;
     }
