@@ -1,0 +1,5 @@
+#include "expr_batch.h"
+int main(void)
+{
+    return 0;
+}
