@@ -21,7 +21,12 @@ struct gr_session {
     gr_tokenizer **tokenizer;  /* by model index */
     struct gr_metric *metrics; /* of this iteration */
     size_t n_metrics, cap_metrics;
-    void *lock; /* guards metrics */
+    void *lock;         /* guards metrics */
+    double *next_state; /* by state index: what the iteration's end computed */
+    /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
+    void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
+                   double score);
+    void *user; /* of sample */
 };
 
 struct gr_metric {
