@@ -115,6 +115,14 @@ static const struct loss_case {
      "token_mean(where(drop, 0, -adv * exp(logprob - old_logprob)))",
      GR_LOSS_TOKEN},
     {"covariance", "token_mean((adv - token_mean(adv)) * (logprob - token_mean(logprob))^2)", GR_LOSS_BATCH},
+    {"clip_cov",
+     "ratio = exp(logprob - old_logprob)\n"
+     "l1 = -advantage * ratio\n"
+     "l2 = -advantage * clip(ratio, 1 - $lo, 1 + $hi)\n"
+     "cov = (advantage - token_mean(advantage)) * (logprob - token_mean(logprob))\n"
+     "drop = choose(l2 <= l1 and cov > 0.1 and cov < 5, max(floor(0.1 * token_count()), 1))\n"
+     "token_mean(where(drop, 0, max(l1, l2)))",
+     GR_LOSS_BATCH},
     {"value clip",
      "0.5 * token_mean(max((value - returns)^2, (clip(value, values - 0.5, values + 0.5) - returns)^2))",
      GR_LOSS_TOKEN},
@@ -199,8 +207,7 @@ static void test_gradient_of_each_function_is_its_finite_difference(void **state
         "token_sum(random() * value)",
         "batch_sum(where(group_rank(advantage) == 0, seq_sum(value), 0))",
         "token_sum(where(top(adv, 4, adv < 9), value, 0))",
-        "seq_values = seq_sum(value)\nbatch_sum((seq_values - group_mean(seq_values)) / "
-        "(group_std(seq_values) + 1e-6))",
+        "s = seq_sum(value)\nbatch_sum((s - group_mean(s)) / (group_std(s) + 1e-6))",
     };
     (void)state;
     for (size_t i = 0; i < GR_LEN(terms); i++) {
