@@ -355,6 +355,26 @@ static void test_metrics_read_the_names_of_the_loss(void **state)
     batch_free(b);
 }
 
+static void test_a_stopped_symbol_is_its_fresh_one_without_derivative(void **state)
+{
+    (void)state;
+    batch *b = make_batch();
+    b->columns[3].symbol.fresh = b->columns[3].symbol.stopped = true; /* old_logprob is logprob */
+    b->columns[3].symbol.id = 0;
+    float of_name[MAX_TOKENS], of_stop[MAX_TOKENS], *out = of_name;
+    const uint32_t all[] = {0, b->n_tokens};
+    gr_loss *l = batch_loss(b, "token_mean(-adv * exp(logprob - old_logprob))");
+    batch_adjoint(b, l, all, 1, &out);
+    assert_close(batch_loss_value(b, l), -batch_scalar(b, "token_mean(adv)"), 0, 1e-12);
+    gr_loss_free(l);
+    l = batch_loss(b, "token_mean(-adv * exp(logprob - stop_gradient(logprob)))");
+    out = of_stop;
+    batch_adjoint(b, l, all, 1, &out);
+    assert_memory_equal(of_name, of_stop, b->n_tokens * sizeof(float));
+    gr_loss_free(l);
+    batch_free(b);
+}
+
 static void test_prepare_reads_no_fresh_column(void **state)
 {
     (void)state;
@@ -381,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_a_maximum_shares_its_derivative_among_equals),
         cmocka_unit_test(test_vanilla_policy_loss_has_the_hand_computed_values),
         cmocka_unit_test(test_metrics_read_the_names_of_the_loss),
+        cmocka_unit_test(test_a_stopped_symbol_is_its_fresh_one_without_derivative),
         cmocka_unit_test(test_prepare_reads_no_fresh_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
