@@ -266,6 +266,11 @@ static void test_derivatives_at_ties_follow_pytorch(void **state)
     assert_close(slope("token_sum(clip(value, 1, 2))", 1), 1, 0, 0);
     assert_close(slope("token_sum(clip(value, 1, 2))", 2), 1, 0, 0);
     assert_close(slope("token_sum(clip(value, 1, 2))", 2.5), 0, 0, 0);
+    assert_close(slope("token_sum(clip(1, value, 2))", 1), 0, 0, 0);
+    assert_close(slope("token_sum(clip(1, value, 2))", 1.5), 1, 0, 0);
+    assert_close(slope("token_sum(clip(3, 2, value))", 3), 0, 0, 0);
+    assert_close(slope("token_sum(clip(3, 2, value))", 2.5), 1, 0, 0);
+    assert_close(slope("token_sum(clip(3, 2, value))", 1.5), 1, 0, 0);
     assert_close(slope("token_sum(max(value, 1))", 1), 0.5, 0, 0);
     assert_close(slope("token_sum(min(value, 1))", 1), 0.5, 0, 0);
     assert_close(slope("token_sum(abs(value))", 0), 0, 0, 0);
@@ -293,11 +298,15 @@ static void test_a_maximum_shares_its_derivative_among_equals(void **state)
     x[0] = 2, x[1] = 5, x[2] = 5, x[3] = 5;
     b->mask[3] = 0;
     (void)state;
-    gr_loss *l = batch_loss(b, "batch_sum(seq_max(value))");
-    batch_adjoint(b, l, (const uint32_t[]){0, 4}, 1, &out);
-    const float want[] = {0, 0.5f, 0.5f, 0};
-    assert_memory_equal(g, want, sizeof(want));
-    gr_loss_free(l);
+    batch_set(b, "pick", GR_LEVEL_TOKEN, (const double[]){1, 1, 0, 1});
+    static const char *const texts[] = {"batch_sum(seq_max(value))", "batch_sum(seq_max(value, pick > 0))"};
+    const float want[2][4] = {{0, 0.5f, 0.5f, 0}, {0, 1, 0, 0}};
+    for (size_t i = 0; i < GR_LEN(texts); i++) {
+        gr_loss *l = batch_loss(b, texts[i]);
+        batch_adjoint(b, l, (const uint32_t[]){0, 4}, 1, &out);
+        assert_memory_equal(g, want[i], sizeof(want[i]));
+        gr_loss_free(l);
+    }
     batch_free(b);
 }
 
