@@ -76,7 +76,7 @@ struct node {
 #define CHAT_FILE      "chat_template"
 #define CHAT_MAX_DEPTH 200
 #define CHAT_MAX_STEPS 20000000
-#define CHAT_MAX_BYTES (1 << 28)
+#define CHAT_MAX_BYTES (1 << 26)
 
 struct gr_chat_template {
     gr_pool *pool;
