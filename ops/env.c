@@ -103,6 +103,48 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
     }
 }
 
+uint64_t gr_env_slice_bytes(const gr_env_reads *r)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < r->n_rows; i++) n += 2 * (uint64_t)r->rows[i]->bounds.seqs + 1;
+    return n * sizeof(uint32_t);
+}
+
+/* Sequences of groups [first, end), counted from the first of each; returns the memory behind. */
+static uint32_t *slice_rows(gr_expr_rows *rows, uint32_t first, uint32_t end, uint32_t *memory)
+{
+    uint32_t seq = 0, n = 0;
+    while (seq < rows->n_seqs && rows->group[seq] < first) seq++;
+    while (seq + n < rows->n_seqs && rows->group[seq + n] < end) n++;
+    uint32_t *group = memory, *offset = group + n;
+    for (uint32_t i = 0; i < n; i++) group[i] = rows->group[seq + i] - first;
+    for (uint32_t i = 0; i <= n; i++) offset[i] = rows->offset[seq + i] - rows->offset[seq];
+    *rows = (gr_expr_rows){.n_seqs = n, .group = group, .offset = offset, .first_seq = seq};
+    return offset + n + 1;
+}
+
+static size_t dtype_bytes(gr_expr_dtype t)
+{
+    return t == GR_EXPR_F64 ? 8 : t == GR_EXPR_U8 ? 1 : 4;
+}
+
+void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
+                  void *memory)
+{
+    for (size_t i = 0; i < r->n_rows; i++)
+        memory = slice_rows(&e->rows[r->rows[i]->index], first, end, memory);
+    for (size_t i = 0; i < r->n; i++) {
+        const gr_column *c = g->columns[r->columns[i]];
+        gr_expr_column *data = &e->columns[r->columns[i]];
+        if (!c->rows) continue;
+        uint32_t seq = c->level == GR_LEVEL_GROUP ? 0 : e->rows[c->rows->index].first_seq, skip = first;
+        if (c->level == GR_LEVEL_SEQ) skip = seq;
+        if (c->level == GR_LEVEL_TOKEN) skip = e->blocks[c->rows->index].token_offset[seq];
+        data->data = (const char *)data->data + skip * dtype_bytes(data->dtype);
+    }
+    e->env.n_groups = end - first;
+}
+
 void gr_env_release(gr_env *e)
 {
     free(e->rows);

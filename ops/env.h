@@ -40,4 +40,9 @@ typedef struct gr_env {
 void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n, void *const *ptr);
 void gr_env_release(gr_env *e);
 
+/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_slice_bytes, read as long as e is. */
+uint64_t gr_env_slice_bytes(const gr_env_reads *r);
+void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
+                  void *memory);
+
 #endif

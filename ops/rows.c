@@ -2,6 +2,7 @@
 
 #include "ops/configs.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Walk the block once: with base NULL only the size is wanted. */

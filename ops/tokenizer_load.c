@@ -132,6 +132,7 @@ raw:
 
 static gr_status check_id(const loader *l, const char *path, const json_t *j, int32_t *id)
 {
+    *id = -1;
     gr_status st = want_type(l, path, j, JSON_INTEGER);
     if (st != GR_OK) return st;
     json_int_t v = json_integer_value(j);
