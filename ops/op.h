@@ -96,12 +96,12 @@ typedef struct gr_choices {
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-struct gr_session;    /* runtime/session.h */
-struct gr_state_file; /* runtime/state.h */
+typedef struct gr_session gr_session;       /* runtime/session.h */
+typedef struct gr_state_file gr_state_file; /* runtime/state.h */
 
 /* One execution of one work: pointers of its uses in declared order (NULL for GR_NONE). */
 typedef struct gr_call {
-    struct gr_session *session;
+    gr_session *session;
     const gr_node *node;
     void *state; /* from open */
     const gr_choices *how;
@@ -132,13 +132,13 @@ typedef struct gr_op {
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p);
 
-    gr_status (*open)(struct gr_session *s, const gr_node *n, void **state, gr_diag *d); /* NULL: no state */
+    gr_status (*open)(gr_session *s, const gr_node *n, void **state, gr_diag *d); /* NULL: no state */
     void (*close)(void *state);
     gr_status (*run)(const gr_call *c, gr_diag *d);
     bool (*more)(const gr_call *c, uint32_t trip); /* agreed loops */
     /* Exact resume: add what must survive, and take it back. NULL: nothing. */
-    void (*save)(void *state, const char *prefix, struct gr_state_file *out);
-    gr_status (*load)(void *state, const char *prefix, const struct gr_state_file *in, gr_diag *d);
+    void (*save)(void *state, const char *prefix, gr_state_file *out);
+    gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);
 } gr_op;
 
 /* All ops, sorted by name, ending with NULL. */

@@ -42,27 +42,29 @@ static const char *string_end(const char *at)
     return at;
 }
 
-gr_loc gr_json_at(const gr_json *j, const char *key)
+size_t gr_json_find(const gr_json *j, const char *key)
 {
-    gr_loc at = {j->path, 1, 1};
-    const char *line = j->text;
     size_t n = strlen(key);
     int depth = 0;
     for (const char *c = j->text; c < j->text + j->n; c++) {
-        if (*c == '\n') {
-            at.line++;
-            line = c + 1;
-        }
         depth += (*c == '{' || *c == '[') - (*c == '}' || *c == ']');
         if (*c != '"') continue;
-        const char *end = string_end(c);
-        bool match = depth == 1 && (size_t)(end - c) == n + 1 && !memcmp(c + 1, key, n);
-        const char *next = end + 1 + strspn(end + 1, " \t\r\n");
-        if (match && *next == ':') {
-            at.col = (unsigned)(c - line) + 1;
-            return at;
-        }
+        const char *end = string_end(c), *next = end + 1 + strspn(end + 1, " \t\r\n");
+        if (depth == 1 && (size_t)(end - c) == n + 1 && !memcmp(c + 1, key, n) && *next == ':')
+            return (size_t)(c - j->text);
         c = end;
     }
-    return (gr_loc){j->path, 0, 0};
+    return j->n;
+}
+
+gr_loc gr_json_at(const gr_json *j, const char *key)
+{
+    size_t offset = gr_json_find(j, key);
+    if (offset == j->n) return (gr_loc){j->path, 0, 0};
+    gr_loc at = {j->path, 1, 1};
+    for (size_t i = 0; i < offset; i++) {
+        at.line += j->text[i] == '\n';
+        at.col = j->text[i] == '\n' ? 1 : at.col + 1;
+    }
+    return at;
 }

@@ -23,6 +23,9 @@ typedef struct gr_json {
 GR_NODISCARD gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d);
 void gr_json_release(gr_json *j);
 
+/* Byte offset in the text of the quote that opens a key of the root object; n where it has no such key. */
+size_t gr_json_find(const gr_json *j, const char *key);
+
 /* Place of a key of the root object; the file alone where it has no such key. */
 gr_loc gr_json_at(const gr_json *j, const char *key);
 

@@ -425,20 +425,21 @@ const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *nam
         gr_diag_error(d, in(s->n_shards ? s->shards[0].path : NULL), GR_E_INVALID, "no tensor '%s'", name);
         return NULL;
     }
-    const uint64_t want[] = {rows, cols};
-    size_t n = cols ? 2 : 1;
-    if (t->n_dims != n || memcmp(t->dims, want, n * sizeof(*want)) != 0) {
-        gr_str text = {0};
-        add_shape(&text, t->dims, t->n_dims);
-        gr_str_puts(&text, ", but the model needs ");
-        add_shape(&text, want, n);
-        gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' has the shape %s", name, text.text);
-        gr_str_release(&text);
+    if (t->dtype != GR_ST_F32 && t->dtype != GR_ST_BF16 && t->dtype != GR_ST_F16) {
+        gr_diag_error(d, in(t->file), GR_E_INVALID,
+                      "tensor '%s' is %s; weights are read from F32, BF16 and F16", name,
+                      gr_st_dtype_str(t->dtype));
         return NULL;
     }
-    if (t->dtype == GR_ST_F32 || t->dtype == GR_ST_BF16 || t->dtype == GR_ST_F16) return t;
-    gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' is %s; weights are read from F32, BF16 and F16",
-                  name, gr_st_dtype_str(t->dtype));
+    const uint64_t want[] = {rows, cols};
+    size_t n = cols ? 2 : 1;
+    if (t->n_dims == n && !memcmp(t->dims, want, n * sizeof(*want))) return t;
+    gr_str text = {0};
+    add_shape(&text, t->dims, t->n_dims);
+    gr_str_puts(&text, ", but the model needs ");
+    add_shape(&text, want, n);
+    gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' has the shape %s", name, text.text);
+    gr_str_release(&text);
     return NULL;
 }
 
