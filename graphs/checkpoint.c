@@ -58,7 +58,8 @@ static bool hub_name(gr_pool *pool, const char *text)
 {
     const char *slash = strchr(text, '/');
     if (!slash || slash == text || !slash[1] || strchr(slash + 1, '/') || *text == '.') return false;
-    return !gr_path_exists(gr_pool_strndup(pool, text, (size_t)(slash - text))) && strncmp(text, "models/", 7);
+    return !gr_path_exists(gr_pool_strndup(pool, text, (size_t)(slash - text))) &&
+           strncmp(text, "models/", 7);
 }
 
 static void missing(gr_loader *l, const gr_model *m, const char *written)
@@ -91,8 +92,9 @@ static void find_checkpoint(gr_loader *l, gr_model *m)
         m->random = is_file(found);
         if (gr_model_shape_read(&m->shape, found, l->d)) gr_diag_note(l->d, m->checkpoint_at, "needed here");
     } else if (several.len) {
-        gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "'%s' has several models and none is called '%s': %s",
-                      m->checkpoint, m->name, several.text);
+        gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID,
+                      "'%s' has several models and none is called '%s': %s", m->checkpoint, m->name,
+                      several.text);
     } else if (need) {
         missing(l, m, written);
     }

@@ -1,16 +1,17 @@
 /* graphs/keys.c: maps of a graph file against key tables. */
 #include "graphs/load.h"
 
-#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const char *const gr_node_keys[] = {"op", "when", "after", "metrics", NULL};
 
 /* Keys and ops of the language that this version has not built. */
-static const char *const later_keys[] = {"every", "before", "pool",   "pools",         "residency", "gather", "lag",
-                                         "strict", "canonical", "deterministic", NULL};
+static const char *const later_keys[] = {"every",     "before",        "pool", "pools",
+                                         "residency", "gather",        "lag",  "strict",
+                                         "canonical", "deterministic", NULL};
 static const char *const later_ops[] = {"score", "select", "value", NULL};
 
 static bool listed(const char *const *list, const char *name)
@@ -30,7 +31,8 @@ bool gr_not_built_op(const char *op)
     return listed(later_ops, op);
 }
 
-/* ---- kinds of values ------------------------------------------------------------------------------------- */
+/* ---- kinds of values -------------------------------------------------------------------------------------
+ */
 
 static const char *kind_str(const gr_value *v)
 {
@@ -152,7 +154,8 @@ static void fill_uints(gr_loader *l, const gr_key *k, const gr_value *v, gr_uint
     }
 }
 
-/* ---- references ------------------------------------------------------------------------------------------ */
+/* ---- references ------------------------------------------------------------------------------------------
+ */
 
 /* `prompts:` wants a maker of groups, every other reference a maker of sequences. */
 static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr_node **out, gr_draft *owner)
@@ -166,8 +169,9 @@ static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr
     bool prompts = !strcmp(k->name, "prompts");
     const gr_op *op = from->node->op;
     if (!op->makes_rows || gr_node_has_seqs(from->node) == prompts) {
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "'%s' must be a node that makes %s, but '%s' is %s '%s' node", k->name,
-                      prompts ? "prompts" : "sequences", name, strchr("aeiou", *op->name) ? "an" : "a", op->name);
+        gr_diag_error(
+            l->d, v->at, GR_E_INVALID, "'%s' must be a node that makes %s, but '%s' is %s '%s' node", k->name,
+            prompts ? "prompts" : "sequences", name, strchr("aeiou", *op->name) ? "an" : "a", op->name);
         owner->bad = true;
         return;
     }
@@ -187,8 +191,9 @@ static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_fiel
     gr_draft *from = gr_draft_ref(l, owner, k->name, name, v->at, GR_WHY_READS);
     if (!from || !from->node->op) return;
     if (!from->node->op->any_field || !from->node->op->makes_rows)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "'%s' must be a field of data, but node '%s' (%s) reads no data",
-                      k->name, name, from->node->op->name);
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'%s' must be a field of data, but node '%s' (%s) reads no data", k->name, name,
+                      from->node->op->name);
     *out = (gr_field_ref){from->node, dot + 1, v->at};
 }
 
@@ -203,8 +208,8 @@ static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_mode
     }
     const char *near = gr_near(name, names, l->g->n_models);
     if (!*out)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown model '%s'%s%s%s", name, near ? "; did you mean '" : "",
-                      near ? near : "", near ? "'?" : "");
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown model '%s'%s%s%s", name,
+                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     free(names);
 }
 
@@ -222,7 +227,8 @@ static void fill_expression(gr_loader *l, const gr_key *k, const gr_value *v, vo
     }
 }
 
-/* ---- one key, one map ------------------------------------------------------------------------------------ */
+/* ---- one key, one map ------------------------------------------------------------------------------------
+ */
 
 static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr_draft *owner)
 {
@@ -234,32 +240,55 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
         return;
     }
     switch (k->kind) {
-    case GR_KEY_BOOL: fill_bool(l, k, v, at); break;
+    case GR_KEY_BOOL:
+        fill_bool(l, k, v, at);
+        break;
     case GR_KEY_UINT:
         if (number_in_range(l, k, v, true, &x)) *(uint32_t *)at = (uint32_t)x;
         break;
-    case GR_KEY_NUMBER: number_in_range(l, k, v, false, at); break;
-    case GR_KEY_TEXT: *(const char **)at = gr_value_text(l, k->name, v); break;
+    case GR_KEY_NUMBER:
+        number_in_range(l, k, v, false, at);
+        break;
+    case GR_KEY_TEXT:
+        *(const char **)at = gr_value_text(l, k->name, v);
+        break;
     case GR_KEY_PATH: {
         const char *path = gr_value_text(l, k->name, v);
         *(const char **)at = path ? gr_path_from(l->pool, v->at, path) : NULL;
         break;
     }
-    case GR_KEY_ENUM: fill_enum(l, k, v, at); break;
-    case GR_KEY_TEXTS: fill_texts(l, k, v, at); break;
-    case GR_KEY_UINTS: fill_uints(l, k, v, at); break;
-    case GR_KEY_NODE: fill_node(l, k, v, at, owner); break;
-    case GR_KEY_FIELD: fill_field(l, k, v, at, owner); break;
-    case GR_KEY_MODEL: fill_model(l, k, v, at, owner); break;
+    case GR_KEY_ENUM:
+        fill_enum(l, k, v, at);
+        break;
+    case GR_KEY_TEXTS:
+        fill_texts(l, k, v, at);
+        break;
+    case GR_KEY_UINTS:
+        fill_uints(l, k, v, at);
+        break;
+    case GR_KEY_NODE:
+        fill_node(l, k, v, at, owner);
+        break;
+    case GR_KEY_FIELD:
+        fill_field(l, k, v, at, owner);
+        break;
+    case GR_KEY_MODEL:
+        fill_model(l, k, v, at, owner);
+        break;
     case GR_KEY_EXPR:
-    case GR_KEY_LOSS: fill_expression(l, k, v, at, owner); break;
-    case GR_KEY_VALUE: *(const gr_value **)at = v; break;
+    case GR_KEY_LOSS:
+        fill_expression(l, k, v, at, owner);
+        break;
+    case GR_KEY_VALUE:
+        *(const gr_value **)at = v;
+        break;
     }
 }
 
-void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_key *keys, const char *const *also)
+void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_key *keys,
+                    const char *const *also)
 {
-    const char *names[256];
+    const char *names[256] = {0};
     size_t n = 0;
     if (gr_not_built_key(p->key)) {
         gr_diag_error(l->d, p->at, GR_E_INVALID, "'%s' is not built in this version", p->key);
@@ -271,18 +300,21 @@ void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_k
     gr_str all = {0};
     for (size_t i = 0; !near && i < n; i++) gr_str_printf(&all, "%s%s", i ? ", " : "; it has ", names[i]);
     if (near) gr_str_printf(&all, "; did you mean '%s'?", near);
-    gr_diag_error(l->d, p->at, GR_E_INVALID, "unknown key '%s' in %s%s", p->key, what, all.text ? all.text : "");
+    gr_diag_error(l->d, p->at, GR_E_INVALID, "unknown key '%s' in %s%s", p->key, what,
+                  all.text ? all.text : "");
     gr_str_release(&all);
 }
 
-static void fill_absent(gr_loader *l, const gr_key *k, gr_loc at, const char *what, void *cfg, gr_draft *owner)
+static void fill_absent(gr_loader *l, const gr_key *k, gr_loc at, const char *what, void *cfg,
+                        gr_draft *owner)
 {
     if (k->fallback) {
         const gr_value v = {.kind = GR_VALUE_SCALAR, .at = at, .text = k->fallback};
         fill(l, k, &v, cfg, owner);
     } else if (k->required) {
         gr_diag_error(l->d, at, GR_E_INVALID, "%s needs '%s': %s", what, k->name, k->doc);
-        if (owner && (k->kind == GR_KEY_NODE || k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS)) owner->bad = true;
+        if (owner && (k->kind == GR_KEY_NODE || k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS))
+            owner->bad = true;
     }
 }
 
@@ -294,7 +326,8 @@ void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what
         while (k->name && strcmp(k->name, map->pairs[i].key)) k++;
         if (!k->name && !listed(also, map->pairs[i].key)) gr_unknown_key(l, &map->pairs[i], what, keys, also);
     }
-    for (const gr_key *k = keys; k->name; k++) { /* in the order of the table: errors and edges do not depend on it */
+    for (const gr_key *k = keys; k->name;
+         k++) { /* in the order of the table: errors and edges do not depend on it */
         const gr_value *v = gr_value_get(map, k->name);
         if (v)
             fill(l, k, v, cfg, owner);

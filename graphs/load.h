@@ -16,11 +16,12 @@
 
 enum { GR_YAML_DEPTH = 64, GR_YAML_VALUES = 200000, GR_FILE_LIMIT = 4 << 20, GR_NODES_MAX = 1000 };
 
-/* ---- the file -------------------------------------------------------------------------------------------- */
+/* ---- the file --------------------------------------------------------------------------------------------
+ */
 
 /* One document. file must outlive pool. GR_E_INVALID: every error is in d, *out untouched. */
-GR_NODISCARD gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n, const char *file,
-                                     gr_diag *d);
+GR_NODISCARD gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n,
+                                     const char *file, gr_diag *d);
 
 typedef struct gr_param {
     const char *name;
@@ -30,12 +31,20 @@ typedef struct gr_param {
     unsigned char state; /* 0: as written, 1: being replaced, 2: done */
 } gr_param;
 
-typedef enum gr_role { GR_ROLE_VALUE, GR_ROLE_WHEN, GR_ROLE_LOSS, GR_ROLE_METRIC, GR_ROLE_STATE, GR_ROLE_LOG } gr_role;
+typedef enum gr_role {
+    GR_ROLE_VALUE,
+    GR_ROLE_WHEN,
+    GR_ROLE_LOSS,
+    GR_ROLE_METRIC,
+    GR_ROLE_STATE,
+    GR_ROLE_LOG
+} gr_role;
 
 /* One expression of the file, whatever it is for. */
 typedef struct gr_formula {
     gr_role role;
     gr_expr *expr; /* freed with the graph */
+    const char *text;
     gr_loc at;
     const char *key; /* for messages: "expr", or the name of the metric, the state or the line of the log */
     struct gr_draft *owner; /* NULL: state, log */
@@ -53,7 +62,8 @@ typedef struct gr_source {
     size_t n_losses, cap_losses, cap_columns;
 } gr_source;
 
-/* ---- the loader ------------------------------------------------------------------------------------------ */
+/* ---- the loader ------------------------------------------------------------------------------------------
+ */
 
 typedef enum gr_why { GR_WHY_READS, GR_WHY_AFTER, GR_WHY_VERSION } gr_why;
 
@@ -71,8 +81,11 @@ typedef struct gr_draft {
     size_t n_edges, cap_edges;
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
-    bool updates;    /* an op with a loss trains its model */
-    bool bad, live, placed;
+    bool updates; /* an op with a loss trains its model */
+    bool bad;     /* what it reads or computes is not known */
+    bool unsure;  /* some value of it or of what it reads is wrong: no bounds to check */
+    bool live, placed;
+    size_t n_live_columns;
     int mark; /* of walks over the edges */
 } gr_draft;
 
@@ -104,7 +117,7 @@ bool gr_not_built_op(const char *op);
 void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
                   const char *const *also, void *cfg, gr_draft *owner);
 bool gr_value_number(const gr_value *v, double *out);
-bool gr_value_is_map(gr_loader *l, const char *key, const gr_value *v); /* false: reported */
+bool gr_value_is_map(gr_loader *l, const char *key, const gr_value *v);      /* false: reported */
 const char *gr_value_text(gr_loader *l, const char *key, const gr_value *v); /* NULL: reported */
 void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_key *keys,
                     const char *const *also);
@@ -124,7 +137,8 @@ gr_draft *gr_draft_find(const gr_loader *l, const char *name);
 gr_draft *gr_draft_of(const gr_loader *l, const gr_node *n);
 void gr_draft_edge(gr_draft *to, gr_draft *from, gr_why why, gr_loc at);
 /* The node of a reference, with an edge; NULL: reported (and owner is bad) or itself bad. */
-gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const char *name, gr_loc at, gr_why why);
+gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const char *name, gr_loc at,
+                       gr_why why);
 bool gr_node_has_seqs(const gr_node *n); /* a maker of sequences */
 gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const gr_value *v, gr_draft *owner);
 
@@ -142,9 +156,6 @@ gr_expr_scope gr_scope(gr_scope_user *u);
 /* Whether all that a formula names can be had; reported where that is the graph's matter, not the
  * expression's. */
 bool gr_scope_check(gr_loader *l, const gr_formula *f);
-
-/* load.c */
-void gr_compile(gr_loader *l);
 
 /* print.c */
 void gr_str_quoted(gr_str *out, const char *text); /* as a double-quoted YAML (and JSON) scalar */

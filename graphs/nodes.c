@@ -32,7 +32,8 @@ void gr_draft_edge(gr_draft *to, gr_draft *from, gr_why why, gr_loc at)
     GR_PUSH(to->edges, to->n_edges, to->cap_edges, e);
 }
 
-gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const char *name, gr_loc at, gr_why why)
+gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const char *name, gr_loc at,
+                       gr_why why)
 {
     gr_draft *from = gr_draft_find(l, name);
     if (from) {
@@ -42,8 +43,8 @@ gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const cha
     const char **names = gr_calloc(l->n_drafts, sizeof(*names));
     for (size_t i = 0; i < l->n_drafts; i++) names[i] = l->drafts[i]->node->name;
     const char *near = gr_near(name, names, l->n_drafts);
-    gr_diag_error(l->d, at, GR_E_INVALID, "'%s': unknown node '%s'%s%s%s", key, name, near ? "; did you mean '" : "",
-                  near ? near : "", near ? "'?" : "");
+    gr_diag_error(l->d, at, GR_E_INVALID, "'%s': unknown node '%s'%s%s%s", key, name,
+                  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     free(names);
     owner->bad = true;
     return NULL;
@@ -54,7 +55,7 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
     gr_source *s = l->g->source;
     const char *text = gr_value_text(l, key, v);
     gr_formula *f = gr_pool_alloc(l->pool, sizeof(*f));
-    *f = (gr_formula){.role = role, .at = v->at, .key = key, .owner = owner};
+    *f = (gr_formula){.role = role, .text = text, .at = v->at, .key = key, .owner = owner};
     const gr_expr_source source = {text, v->at, v->indent};
     if (!text || gr_expr_parse(&f->expr, &source, l->d)) return NULL;
     GR_PUSH(s->formulas, s->n_formulas, s->cap_formulas, f);
@@ -62,7 +63,8 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
     return f;
 }
 
-/* ---- the keys of every node ------------------------------------------------------------------------------ */
+/* ---- the keys of every node ------------------------------------------------------------------------------
+ */
 
 static void read_after(gr_loader *l, gr_draft *dr)
 {
@@ -96,7 +98,8 @@ static void read_when(gr_loader *l, gr_draft *dr)
     if (f) dr->node->when = (gr_expression){f->expr, f->at};
 }
 
-/* ---- ops ------------------------------------------------------------------------------------------------- */
+/* ---- ops -------------------------------------------------------------------------------------------------
+ */
 
 static void unknown_op(gr_loader *l, const gr_value *v)
 {
@@ -114,7 +117,8 @@ static void unknown_op(gr_loader *l, const gr_value *v)
     else if (near)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; did you mean '%s'?", v->text, near);
     else
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; there are %s", v->text, all.text ? all.text : "none");
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; there are %s", v->text,
+                      all.text ? all.text : "none");
     gr_str_release(&all);
     free(names);
 }
@@ -140,9 +144,11 @@ static void read_keys(gr_loader *l, gr_draft *dr)
         dr->bad = true;
         return;
     }
+    size_t before = l->d->n_errors;
     n->cfg = gr_pool_alloc(l->pool, n->op->cfg_bytes);
     const char *what = gr_pool_printf(l->pool, "node '%s' (op %s)", n->name, n->op->name);
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
+    dr->unsure = l->d->n_errors > before;
     read_when(l, dr);
     read_after(l, dr);
     read_metrics(l, dr);

@@ -1,15 +1,16 @@
 /* graphs/order.c: which node comes before which, and which are left out.
  *
  * Edges: a reader after what it reads, `after:`, and versions of models: a node reads a model as it was when
- * the iteration began, so it comes before every update of it that it is not `after`. The order is topological,
- * file order among the nodes that are ready.
+ * the iteration began, so it comes before every update of it that it is not `after`. The order is
+ * topological, file order among the nodes that are ready.
  */
 #include "graphs/load.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- edges of names -------------------------------------------------------------------------------------- */
+/* ---- edges of names --------------------------------------------------------------------------------------
+ */
 
 static gr_draft *draft_of_name(const gr_loader *l, const char *name)
 {
@@ -35,7 +36,8 @@ static void name_edges(gr_loader *l)
     }
 }
 
-/* ---- versions of models ---------------------------------------------------------------------------------- */
+/* ---- versions of models ----------------------------------------------------------------------------------
+ */
 
 /* Whether dr is after u by `after:` alone, however far. mark stops at circles. */
 static bool is_after(gr_draft *dr, const gr_draft *u, int mark)
@@ -53,11 +55,6 @@ static void version_edges(gr_loader *l, gr_draft *u, int *mark)
 {
     gr_model *m = u->node->model;
     if (!m->update) m->update = u->node;
-    if (!m->trained) {
-        gr_diag_error(l->d, u->node->at, GR_E_INVALID, "node '%s' updates model '%s', which has no 'train'",
-                      u->node->name, m->name);
-        gr_diag_note(l->d, m->at, "such as train: {optimizer: adamw, lr: 1e-6}");
-    }
     for (size_t i = 0; i < l->n_drafts; i++) {
         gr_draft *r = l->drafts[i];
         if (r == u || r->node->model != m) continue;
@@ -67,19 +64,22 @@ static void version_edges(gr_loader *l, gr_draft *u, int *mark)
         } else if (!r->updates) {
             gr_draft_edge(u, r, GR_WHY_VERSION, r->node->at);
         } else if (!sooner && m->update == u->node) { /* reported once, at the second */
-            gr_diag_error(l->d, r->node->at, GR_E_INVALID, "two updates of model '%s': '%s' needs 'after: %s'", m->name,
-                          r->node->name, u->node->name);
+            gr_diag_error(l->d, r->node->at, GR_E_INVALID,
+                          "two updates of model '%s': '%s' needs 'after: %s'", m->name, r->node->name,
+                          u->node->name);
             gr_diag_note(l->d, u->node->at, "the other update is here");
         }
     }
 }
 
-/* ---- circles --------------------------------------------------------------------------------------------- */
+/* ---- circles ---------------------------------------------------------------------------------------------
+ */
 
 static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
 {
     gr_str s = {0};
-    for (size_t i = n; i-- > 0;) gr_str_printf(&s, "%s -> ", path[i]->node->name); /* in the order of the data */
+    for (size_t i = n; i-- > 0;)
+        gr_str_printf(&s, "%s -> ", path[i]->node->name); /* in the order of the data */
     gr_diag_error(l->d, at, GR_E_INVALID, "nodes wait for each other: %s%s", s.text, path[n - 1]->node->name);
     gr_str_release(&s);
     for (size_t i = 0; i < n; i++) {
@@ -87,9 +87,10 @@ static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
         to->bad = true;
         for (size_t j = 0; j < to->n_edges; j++)
             if (to->edges[j].from == from && to->edges[j].why == GR_WHY_VERSION && to->node->model)
-                gr_diag_note(l->d, from->node->at,
-                             "'%s' reads model '%s' as it was before '%s'; with 'after: %s' it reads the new one",
-                             from->node->name, to->node->model->name, to->node->name, to->node->name);
+                gr_diag_note(
+                    l->d, from->node->at,
+                    "'%s' reads model '%s' as it was before '%s'; with 'after: %s' it reads the new one",
+                    from->node->name, to->node->model->name, to->node->name, to->node->name);
     }
 }
 
@@ -119,7 +120,8 @@ static void break_circle(gr_loader *l, int mark)
     free(loc);
 }
 
-/* ---- order ----------------------------------------------------------------------------------------------- */
+/* ---- order -----------------------------------------------------------------------------------------------
+ */
 
 static bool ready(const gr_draft *dr)
 {
@@ -143,7 +145,8 @@ static void sort_drafts(gr_loader *l, int *mark)
     }
 }
 
-/* ---- who is read ----------------------------------------------------------------------------------------- */
+/* ---- who is read -----------------------------------------------------------------------------------------
+ */
 
 static void keep(gr_draft *dr)
 {

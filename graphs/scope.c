@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- columns --------------------------------------------------------------------------------------------- */
+/* ---- columns ---------------------------------------------------------------------------------------------
+ */
 
 const gr_field *gr_field_find(const gr_op *op, const char *name)
 {
@@ -65,9 +66,14 @@ static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
     for (size_t i = 0; i < g->n_columns; i++)
         if (g->columns[i]->fresh && g->columns[i]->node == n && !strcmp(g->columns[i]->field, name))
             return g->columns[i];
-    return add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "%s.%s", n->name, name), .node = n,
-                                     .field = gr_pool_strdup(g->pool, name), .level = GR_LEVEL_TOKEN,
-                                     .kind = GR_KIND_NUMBER, .rows = n->rows, .dtype = GR_EXPR_F32, .fresh = true});
+    return add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "%s.%s", n->name, name),
+                                     .node = n,
+                                     .field = gr_pool_strdup(g->pool, name),
+                                     .level = GR_LEVEL_TOKEN,
+                                     .kind = GR_KIND_NUMBER,
+                                     .rows = n->rows,
+                                     .dtype = GR_EXPR_F32,
+                                     .fresh = true});
 }
 
 void gr_scope_columns(gr_loader *l)
@@ -81,11 +87,13 @@ void gr_scope_columns(gr_loader *l)
     }
     for (size_t i = 0; i < g->n_state; i++) {
         g->state[i].column = (uint32_t)g->n_columns;
-        add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "state.%s", g->state[i].name), .dtype = GR_EXPR_F64});
+        add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "state.%s", g->state[i].name),
+                                  .dtype = GR_EXPR_F64});
     }
 }
 
-/* ---- names ----------------------------------------------------------------------------------------------- */
+/* ---- names -----------------------------------------------------------------------------------------------
+ */
 
 static bool is_fresh_name(const char *name)
 {
@@ -179,7 +187,8 @@ gr_expr_scope gr_scope(gr_scope_user *u)
     return s;
 }
 
-/* ---- what can be had ------------------------------------------------------------------------------------- */
+/* ---- what can be had -------------------------------------------------------------------------------------
+ */
 
 static bool param_usable(gr_loader *l, const gr_expr_name *name)
 {

@@ -7,7 +7,8 @@
 
 enum { USE_DEPTH = 16, USE_FILES = 64 };
 
-/* ---- paths ----------------------------------------------------------------------------------------------- */
+/* ---- paths -----------------------------------------------------------------------------------------------
+ */
 
 const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path)
 {
@@ -17,12 +18,14 @@ const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path)
     return gr_pool_printf(pool, "%.*s%s", (int)(slash + 1 - at.file), at.file, path);
 }
 
-/* ---- maps ------------------------------------------------------------------------------------------------ */
+/* ---- maps ------------------------------------------------------------------------------------------------
+ */
 
 static gr_pair *find_pair(gr_value *map, const char *key)
 {
     for (size_t i = 0; i < map->n; i++)
-        if (!strcmp(map->pairs[i].key, key)) return (gr_pair *)&map->pairs[i]; /* ours: made by the parser or here */
+        if (!strcmp(map->pairs[i].key, key))
+            return (gr_pair *)&map->pairs[i]; /* ours: made by the parser or here */
     return NULL;
 }
 
@@ -49,7 +52,8 @@ static void take_out(gr_value *map, const char *key)
     map->n--;
 }
 
-/* ---- use: ------------------------------------------------------------------------------------------------ */
+/* ---- use: ------------------------------------------------------------------------------------------------
+ */
 
 typedef struct use_stack {
     const char *real[USE_DEPTH], *shown[USE_DEPTH];
@@ -76,7 +80,8 @@ static void merge(gr_pool *pool, gr_value *base, const gr_value *over)
 static gr_status read_text(gr_loader *l, const char *text, size_t n, const char *path, use_stack *stack,
                            gr_value *out);
 
-static gr_status use_circle(gr_loader *l, const use_stack *stack, const char *real, const char *shown, gr_loc at)
+static gr_status use_circle(gr_loader *l, const use_stack *stack, const char *real, const char *shown,
+                            gr_loc at)
 {
     for (size_t i = 0; i < stack->n; i++) {
         if (strcmp(stack->real[i], real)) continue;
@@ -104,8 +109,8 @@ static void use_file(gr_loader *l, const gr_value *v, use_stack *stack, gr_value
         gr_diag_error(l->d, v->at, GR_E_INVALID, "no file '%s' to use", path);
     } else if (!use_circle(l, stack, real, path, v->at)) {
         if (stack->n == USE_DEPTH || ++stack->files > USE_FILES)
-            gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d files, or %d files deep, are used", USE_FILES,
-                          USE_DEPTH);
+            gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d files, or %d files deep, are used",
+                          USE_FILES, USE_DEPTH);
         else if (!gr_file_read(path, GR_FILE_LIMIT, &text, &n, l->d) &&
                  !read_text(l, text, n, path, stack, &used))
             merge(l->pool, base, &used);
@@ -121,14 +126,16 @@ static gr_status read_text(gr_loader *l, const char *text, size_t n, const char 
     gr_status st = gr_yaml_parse(&own, l->pool, text, n, path, l->d);
     if (st) return st;
     if (own.kind != GR_VALUE_MAP)
-        return gr_diag_error(l->d, own.at, GR_E_INVALID, "a graph file is a map of keys, such as graph: NAME");
+        return gr_diag_error(l->d, own.at, GR_E_INVALID,
+                             "a graph file is a map of keys, such as graph: NAME");
     char *real = realpath(path, NULL);
     stack->real[stack->n] = gr_pool_strdup(l->pool, real ? real : path);
     stack->shown[stack->n++] = path;
     free(real);
     const gr_value *use = gr_value_get(&own, "use");
     bool many = use && use->kind == GR_VALUE_LIST;
-    for (size_t i = 0; use && i < (many ? use->n : 1); i++) use_file(l, many ? &use->items[i] : use, stack, &base);
+    for (size_t i = 0; use && i < (many ? use->n : 1); i++)
+        use_file(l, many ? &use->items[i] : use, stack, &base);
     stack->n--;
     take_out(&own, "use");
     merge(l->pool, &base, &own);
@@ -137,7 +144,8 @@ static gr_status read_text(gr_loader *l, const char *text, size_t n, const char 
     return GR_OK;
 }
 
-/* ---- --set ----------------------------------------------------------------------------------------------- */
+/* ---- --set -----------------------------------------------------------------------------------------------
+ */
 
 typedef struct setting {
     gr_loc at;
@@ -153,7 +161,8 @@ static gr_status parse_setting(gr_loader *l, const char *text, setting *s)
     s->name = gr_pool_strndup(l->pool, text, (size_t)(eq - text));
     s->value = (gr_value){.kind = GR_VALUE_SCALAR, .at = s->at, .text = gr_pool_strdup(l->pool, eq + 1)};
     bool yaml = eq[1] && strchr("[{\"'", eq[1]); /* else the text as it is: expressions need no quotes */
-    if (yaml && gr_yaml_parse(&s->value, l->pool, eq + 1, strlen(eq + 1), s->at.file, l->d)) return GR_E_INVALID;
+    if (yaml && gr_yaml_parse(&s->value, l->pool, eq + 1, strlen(eq + 1), s->at.file, l->d))
+        return GR_E_INVALID;
     return GR_OK;
 }
 
@@ -174,11 +183,14 @@ static gr_value *step_down(gr_loader *l, const setting *s, gr_value *map, const 
     gr_pair *p = find_pair(map, key);
     bool is_top = false;
     for (size_t i = 0; i < GR_LEN(top); i++) is_top = is_top || !strcmp(top[i], key);
-    if (!p && ((depth == 0 && !is_top) || (depth == 1 && strcmp(s->name, "run") && strncmp(s->name, "run.", 4)))) {
+    if (!p &&
+        ((depth == 0 && !is_top) || (depth == 1 && strcmp(s->name, "run") && strncmp(s->name, "run.", 4)))) {
         unknown_name(l, s->at, depth ? "name" : "part of the graph", key, map);
         return NULL;
     }
-    if (!p) p = put(l->pool, map, (gr_pair){gr_pool_strdup(l->pool, key), s->at, {.kind = GR_VALUE_MAP, .at = s->at}});
+    if (!p)
+        p = put(l->pool, map,
+                (gr_pair){gr_pool_strdup(l->pool, key), s->at, {.kind = GR_VALUE_MAP, .at = s->at}});
     if (p->value.kind == GR_VALUE_MAP) return &p->value;
     gr_diag_error(l->d, s->at, GR_E_INVALID, "'%s' is one value, without keys", key);
     return NULL;
@@ -196,11 +208,13 @@ static void apply_setting(gr_loader *l, gr_value *root, const setting *s)
             return;
         }
     }
-    for (unsigned depth = 0; rest && map; depth++, key = strsep(&rest, ".")) map = step_down(l, s, map, key, depth);
+    for (unsigned depth = 0; rest && map; depth++, key = strsep(&rest, "."))
+        map = step_down(l, s, map, key, depth);
     if (map) put(l->pool, map, (gr_pair){key, s->at, s->value});
 }
 
-/* ---- parameters ------------------------------------------------------------------------------------------ */
+/* ---- parameters ------------------------------------------------------------------------------------------
+ */
 
 gr_param *gr_param_find(const gr_source *s, const char *name)
 {
@@ -212,6 +226,15 @@ gr_param *gr_param_find(const gr_source *s, const char *name)
 typedef enum replace { REPLACE_NONE, REPLACE_WHOLE, REPLACE_ALL } replace;
 
 static gr_value replaced(gr_loader *l, const gr_value *v, replace how);
+
+/* A parameter may be made of others. */
+static void settle(gr_loader *l, gr_param *p)
+{
+    if (p->state) return;
+    p->state = 1;
+    p->value = replaced(l, &p->value, REPLACE_ALL);
+    p->state = 2;
+}
 
 static const gr_value *param_value(gr_loader *l, const char *name, size_t n, gr_loc at)
 {
@@ -227,11 +250,7 @@ static const gr_value *param_value(gr_loader *l, const char *name, size_t n, gr_
     free(copy);
     if (!p) return NULL;
     p->used = true;
-    if (p->state == 0) {
-        p->state = 1;
-        p->value = replaced(l, &p->value, REPLACE_ALL);
-        p->state = 2;
-    }
+    settle(l, p);
     return &p->value;
 }
 
@@ -259,8 +278,8 @@ static void replace_inside(gr_loader *l, gr_value *v)
         }
         const gr_value *value = param_value(l, name, n, v->at);
         if (value && value->kind != GR_VALUE_SCALAR)
-            gr_diag_error(l->d, v->at, GR_E_INVALID, "parameter '%.*s' is not one value: it cannot be part of a text",
-                          (int)n, name);
+            gr_diag_error(l->d, v->at, GR_E_INVALID,
+                          "parameter '%.*s' is not one value: it cannot be part of a text", (int)n, name);
         if (!value || value->kind != GR_VALUE_SCALAR || value->broken)
             v->broken = true;
         else
@@ -351,6 +370,7 @@ static void replace_params(gr_loader *l, gr_value *root)
         for (size_t j = 0; (nodes || state) && p->value.kind == GR_VALUE_MAP && j < p->value.n; j++)
             (nodes ? replace_in_node : replace_in_state)(l, (gr_value *)&p->value.pairs[j].value);
     }
+    for (size_t i = 0; i < l->g->source->n_params; i++) settle(l, &l->g->source->params[i]);
 }
 
 static void read_params(gr_loader *l)

@@ -5,10 +5,12 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph", "doc", "params", "use", "models", "nodes", "state", "run", "log", NULL};
+const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "models",
+                                   "nodes", "state", "run",    "log", NULL};
 const char *const gr_model_keys[] = {"checkpoint", "train", NULL};
 
-/* ---- tables ---------------------------------------------------------------------------------------------- */
+/* ---- tables ----------------------------------------------------------------------------------------------
+ */
 
 static const char *const optimizers[] = {"adamw", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
@@ -58,12 +60,13 @@ const gr_key gr_checkpoint_keys[] = {
     {0}};
 /* clang-format on */
 
-/* ---- names ----------------------------------------------------------------------------------------------- */
+/* ---- names -----------------------------------------------------------------------------------------------
+ */
 
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at)
 {
-    static const char *const words[] = {"logprob", "entropy",  "value", "step", "epoch",
-                                        "progress", "and",     "or",    "not",  "true", "false"};
+    static const char *const words[] = {"logprob", "entropy", "value", "step", "epoch", "progress",
+                                        "and",     "or",      "not",   "true", "false"};
     bool form = isalpha((unsigned char)*name) || *name == '_', reserved = false;
     for (const char *p = name; *p; p++) form = form && (isalnum((unsigned char)*p) || *p == '_');
     for (size_t i = 0; i < GR_LEN(words); i++) reserved = reserved || !strcmp(words[i], name);
@@ -71,10 +74,11 @@ bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at
     const gr_expr_function *f = gr_expr_functions(&n);
     for (size_t i = 0; i < n; i++) reserved = reserved || !strcmp(f[i].name, name);
     if (!form)
-        gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name is letters, digits and _, not a digit first", what,
-                      name);
+        gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name is letters, digits and _, not a digit first",
+                      what, name);
     else if (reserved)
-        gr_diag_error(l->d, at, GR_E_INVALID, "%s cannot be called '%s': expressions use that name", what, name);
+        gr_diag_error(l->d, at, GR_E_INVALID, "%s cannot be called '%s': expressions use that name", what,
+                      name);
     return form && !reserved;
 }
 
@@ -85,7 +89,8 @@ static const gr_value *map_at(gr_loader *l, const char *key)
     return gr_value_is_map(l, key, v) ? v : NULL;
 }
 
-/* ---- models ---------------------------------------------------------------------------------------------- */
+/* ---- models ----------------------------------------------------------------------------------------------
+ */
 
 static void read_betas(gr_loader *l, const gr_value *v, gr_train *t)
 {
@@ -96,7 +101,8 @@ static void read_betas(gr_loader *l, const gr_value *v, gr_train *t)
               gr_value_number(&v->items[1], &t->beta2);
     ok = ok && t->beta1 >= 0 && t->beta1 < 1 && t->beta2 >= 0 && t->beta2 < 1;
     if (!ok)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "'betas' must be two numbers from 0 to below 1, such as [0.9, 0.999]");
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'betas' must be two numbers from 0 to below 1, such as [0.9, 0.999]");
 }
 
 static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
@@ -121,14 +127,15 @@ static void read_model(gr_loader *l, const gr_pair *p)
     gr_name_allowed(l, "a model", p->key, p->at);
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
-    const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"), *train = gr_value_get(&p->value, "train");
+    const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
+                   *train = gr_value_get(&p->value, "train");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
         if (v != checkpoint && v != train) gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
-        gr_diag_error(l->d, p->at, GR_E_INVALID, "%s needs 'checkpoint': a folder in Hugging Face form, or a config.json",
-                      what);
+        gr_diag_error(l->d, p->at, GR_E_INVALID,
+                      "%s needs 'checkpoint': a folder in Hugging Face form, or a config.json", what);
     else if (!checkpoint->broken)
         m->checkpoint = gr_value_text(l, "checkpoint", checkpoint);
     m->checkpoint_at = checkpoint ? checkpoint->at : p->at;
@@ -142,7 +149,8 @@ void gr_read_models(gr_loader *l)
     for (size_t i = 0; v && i < v->n; i++) read_model(l, &v->pairs[i]);
 }
 
-/* ---- state, log, run ------------------------------------------------------------------------------------- */
+/* ---- state, log, run -------------------------------------------------------------------------------------
+ */
 
 static void read_state(gr_loader *l)
 {
@@ -158,7 +166,8 @@ static void read_state(gr_loader *l)
         const gr_value *init = gr_value_get(&p->value, "init"), *next = gr_value_get(&p->value, "next");
         for (size_t j = 0; j < p->value.n; j++)
             if (&p->value.pairs[j].value != init && &p->value.pairs[j].value != next)
-                gr_unknown_key(l, &p->value.pairs[j], gr_pool_printf(l->pool, "state '%s'", p->key), NULL, keys);
+                gr_unknown_key(l, &p->value.pairs[j], gr_pool_printf(l->pool, "state '%s'", p->key), NULL,
+                               keys);
         if (!init || !next)
             gr_diag_error(l->d, p->at, GR_E_INVALID, "state '%s' needs '%s'", p->key, init ? "next" : "init");
         if (init && !init->broken && !gr_value_number(init, &s->init))
@@ -186,15 +195,17 @@ static void read_run(gr_loader *l)
     checkpoint_cfg checkpoint = {0};
     gr_keys_read(l, v ? v : &none, v ? v->at : (gr_loc){0}, "run", gr_run_keys, NULL, &run, NULL);
     if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
-        gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL, &checkpoint,
-                     NULL);
+        gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL,
+                     &checkpoint, NULL);
     if (run.steps && run.epochs)
-        gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID, "'steps' and 'epochs': give one of the two");
-    l->g->run = (gr_run_settings){run.steps,       run.epochs, checkpoint.every,
-                                  checkpoint.keep, run.seed,   run.samples};
+        gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
+                      "'steps' and 'epochs': give one of the two");
+    l->g->run =
+        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples};
 }
 
-/* ---- the top --------------------------------------------------------------------------------------------- */
+/* ---- the top ---------------------------------------------------------------------------------------------
+ */
 
 static void check_keys(gr_loader *l, const gr_value *root)
 {
@@ -208,7 +219,8 @@ static void check_keys(gr_loader *l, const gr_value *root)
 
 void gr_read_top(gr_loader *l)
 {
-    const gr_value *root = &l->g->source->root, *name = gr_value_get(root, "graph"), *doc = gr_value_get(root, "doc");
+    const gr_value *root = &l->g->source->root, *name = gr_value_get(root, "graph"),
+                   *doc = gr_value_get(root, "doc");
     check_keys(l, root);
     if (!name)
         gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID, "a graph file needs 'graph': its name");

@@ -40,10 +40,12 @@ static void yaml_failed(reader *r)
     const yaml_parser_t *p = &r->parser;
     r->failed = true;
     if (p->error == YAML_READER_ERROR) { /* bad bytes: libyaml sets an offset and no mark */
-        gr_diag_error(r->d, loc_of_byte(r, p->problem_offset), GR_E_INVALID, "not UTF-8 text: %s", p->problem);
+        gr_diag_error(r->d, loc_of_byte(r, p->problem_offset), GR_E_INVALID, "not UTF-8 text: %s",
+                      p->problem);
         return;
     }
-    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s", p->problem ? p->problem : "out of memory");
+    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s",
+                  p->problem ? p->problem : "out of memory");
     if (p->context) gr_diag_note(r->d, loc_of(r, p->context_mark), "%s", p->context);
 }
 
@@ -57,7 +59,8 @@ static bool next_event(reader *r, yaml_event_t *e)
 
 #define refuse(r, mark, ...) gr_diag_error((r)->d, loc_of(r, mark), GR_E_INVALID, __VA_ARGS__)
 
-/* ---- scalars --------------------------------------------------------------------------------------------- */
+/* ---- scalars ---------------------------------------------------------------------------------------------
+ */
 
 /* The text of a block scalar starts on the line after its header; its indent is that of its first line that
  * has any text. */
@@ -100,7 +103,8 @@ static void read_scalar(reader *r, const yaml_event_t *e, gr_value *v)
     if (plain && (!*v->text || !strcmp(v->text, "~") || !strcmp(v->text, "null"))) v->kind = GR_VALUE_NULL;
 }
 
-/* ---- maps ------------------------------------------------------------------------------------------------ */
+/* ---- maps ------------------------------------------------------------------------------------------------
+ */
 
 typedef struct pairs {
     gr_pair *p;
@@ -136,7 +140,8 @@ static void mend_split_value(reader *r, pairs *list)
         }
         if (end > i + 1) {
             gr_diag_error(r->d, v->at, GR_E_INVALID,
-                          "a comma ends an unquoted value inside { }: quote it, %s: \"%s\"", list->p[i].key, whole.text);
+                          "a comma ends an unquoted value inside { }: quote it, %s: \"%s\"", list->p[i].key,
+                          whole.text);
             v->broken = true;
             memmove(list->p + i + 1, list->p + end, (list->n - end) * sizeof(*list->p));
             list->n -= end - i - 1;
@@ -232,16 +237,21 @@ static bool read_list(reader *r, gr_value *v)
     return ok;
 }
 
-/* ---- any value ------------------------------------------------------------------------------------------- */
+/* ---- any value -------------------------------------------------------------------------------------------
+ */
 
 /* Anchors and tags are part of YAML, not of this language. */
 static void refuse_extras(reader *r, const yaml_event_t *e)
 {
     const yaml_char_t *anchor = NULL, *tag = NULL;
     if (e->type == YAML_SCALAR_EVENT) anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
-    if (e->type == YAML_SEQUENCE_START_EVENT) anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
-    if (e->type == YAML_MAPPING_START_EVENT) anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
-    if (anchor) refuse(r, e->start_mark, "anchor '&%s': graph files have no anchors; use params", (const char *)anchor);
+    if (e->type == YAML_SEQUENCE_START_EVENT)
+        anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
+    if (e->type == YAML_MAPPING_START_EVENT)
+        anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
+    if (anchor)
+        refuse(r, e->start_mark, "anchor '&%s': graph files have no anchors; use params",
+               (const char *)anchor);
     if (tag) refuse(r, e->start_mark, "tag '%s': graph files have no tags", (const char *)tag);
 }
 
@@ -298,12 +308,14 @@ static void read_documents(reader *r, gr_value *v)
     if (!any && !r->failed) gr_diag_error(r->d, (gr_loc){r->file, 0, 0}, GR_E_INVALID, "the file is empty");
 }
 
-gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n, const char *file, gr_diag *d)
+gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n, const char *file,
+                        gr_diag *d)
 {
     size_t before = d->n_errors;
     reader r = {.pool = pool, .d = d, .file = file, .text = text, .n = n};
     gr_value v = {0};
-    if (!yaml_parser_initialize(&r.parser)) return gr_diag_error(d, (gr_loc){file, 0, 0}, GR_E_NOMEM, "out of memory");
+    if (!yaml_parser_initialize(&r.parser))
+        return gr_diag_error(d, (gr_loc){file, 0, 0}, GR_E_NOMEM, "out of memory");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, n);
     read_documents(&r, &v);
