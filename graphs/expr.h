@@ -44,6 +44,7 @@ typedef struct gr_expr_symbol {
     gr_kind kind;
     int rows;   /* row set, >= 0, at sequence, position and token level; ignored at scalar and group level */
     bool fresh; /* a value of this pass, differentiable: logprob, entropy, value in an update (token level) */
+    bool stopped;  /* with fresh: read as stop_gradient(it), e.g. an old_logprob that is this pass's own */
     bool constant; /* a number known now ($clip): folded; value below */
     double value;
     int id; /* the caller's number of the column, >= 0: index into gr_expr_env.columns; not read for constants

@@ -98,6 +98,7 @@ static gr_typed from_symbol(checker *c, const gr_expr_symbol *s)
 {
     int rows = s->level >= GR_LEVEL_SEQ ? s->rows : -1;
     int node = s->constant ? gr_ir_const(c->ir, s->value) : gr_ir_sym(c->ir, s->level, rows, s->id, s->fresh);
+    if (s->stopped) node = gr_ir_op1(c->ir, GR_IR_STOP, node);
     return (gr_typed){node, s->constant ? GR_LEVEL_SCALAR : s->level, s->kind, s->constant ? -1 : rows};
 }
 

@@ -32,7 +32,7 @@ static const gr_expr_rows *rows_of(const gr_ir_run *r, int rows)
 static const uint32_t *positions_of(const gr_ir_run *r, int rows)
 {
     unsigned i = 0;
-    while (r->p->position_rows[i] != rows) i++;
+    while (i < r->p->n_position_rows && r->p->position_rows[i] != rows) i++;
     assert(i < r->p->n_position_rows);
     return r->position + (size_t)i * (r->env->n_groups + 1);
 }

@@ -200,8 +200,15 @@ static int identity(const gr_ir *ir, gr_ir_op op, const int *arg)
     }
 }
 
+static bool commutes(gr_ir_op op)
+{
+    return op == GR_IR_ADD || op == GR_IR_MUL || op == GR_IR_EQ || op == GR_IR_NE || op == GR_IR_AND ||
+           op == GR_IR_OR;
+}
+
 static int pointwise(gr_ir *ir, gr_ir_op op, int a, int b, int c)
 {
+    if (commutes(op) && a > b) return pointwise(ir, op, b, a, c);
     const int arg[3] = {a, b, c};
     gr_ir_node n = {.op = op, .arg = {a, b, c}, .rows = -1, .id = -1};
     bool constant = true;

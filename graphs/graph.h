@@ -96,7 +96,8 @@ struct gr_model {
     uint32_t index;
     const char *checkpoint; /* resolved path: a folder in Hugging Face form, or a config.json */
     gr_loc checkpoint_at;
-    bool random; /* a bare config.json: weights from the seed */
+    const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
+    bool random;        /* a bare config.json: weights from the seed */
     gr_model_shape shape;
     bool trained; /* has train: */
     gr_train train;

@@ -9,7 +9,7 @@ struct gr_symbol {
     uint32_t prev, next; /* END: none */
 };
 
-enum { END = UINT32_MAX };
+#define END UINT32_MAX
 
 void gr_merges_init(gr_merges *m, size_t n_max)
 {

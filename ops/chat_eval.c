@@ -7,13 +7,14 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_STEPS = 20000000, MAX_MACROS = 16 };
+enum { MAX_MACROS = 16 };
 
 static const value undefined = {.kind = V_UNDEFINED};
 
 value gr_chat_fail(render *r, const node *at, const char *fmt, ...)
 {
     if (r->st != GR_OK) return undefined;
+    if (!at) at = r->at;
     gr_str s = {0};
     va_list ap;
     va_start(ap, fmt);
@@ -23,6 +24,21 @@ value gr_chat_fail(render *r, const node *at, const char *fmt, ...)
                           s.text);
     gr_str_release(&s);
     return undefined;
+}
+
+bool gr_chat_spend(render *r, size_t steps)
+{
+    r->n_steps += steps;
+    if (r->n_steps > CHAT_MAX_STEPS) gr_chat_fail(r, NULL, "the template runs too long");
+    if (r->out->s.len > CHAT_MAX_BYTES) gr_chat_fail(r, NULL, "the template builds too much text");
+    return r->st == GR_OK;
+}
+
+/* Begin with a node. */
+static bool enter(render *r, const node *n)
+{
+    r->at = n;
+    return gr_chat_spend(r, 1);
 }
 
 static text name_text(const char *s)
@@ -60,7 +76,6 @@ static value concat(render *r, value a, value b)
 static value add_lists(render *r, value a, value b)
 {
     value out = gr_chat_new_list(r);
-    r->n_steps += a.list->n + b.list->n;
     for (size_t i = 0; i < a.list->n; i++) gr_chat_list_push(r, out.list, a.list->v[i]);
     for (size_t i = 0; i < b.list->n; i++) gr_chat_list_push(r, out.list, b.list->v[i]);
     return out;
@@ -264,6 +279,7 @@ static value strftime_now(render *r, const node *n, const call_args *args)
 static value new_namespace(render *r, const call_args *args)
 {
     value v = {.kind = V_DICT, .dict = gr_pool_alloc(r->pool, sizeof(dict))};
+    v.dict->is_namespace = true;
     for (size_t i = 0; i < args->n; i++)
         if (args->name[i]) gr_chat_dict_set(r, v.dict, name_text(args->name[i]), args->v[i]);
     return v;
@@ -277,10 +293,7 @@ static value call_macro(render *r, const node *n, const node *macro, const call_
     if (r->n_macros == MAX_MACROS) return gr_chat_fail(r, n, "macros call each other too deeply");
     for (const node *p = macro->args; p; p = p->next, i++) {
         const value *given = gr_chat_arg(args, i, p->text);
-        gr_chat_dict_set(r, &f.vars, name_text(p->text),
-                         given  ? *given
-                         : p->a ? gr_chat_eval(r, p->a)
-                                : undefined);
+        gr_chat_bind(r, &f, p->text, given ? *given : p->a ? gr_chat_eval(r, p->a) : undefined);
     }
     r->n_macros++;
     r->scope = &f;
@@ -374,16 +387,9 @@ static value name(render *r, const node *n)
     return v;
 }
 
-static bool is_spent(render *r, const node *n)
-{
-    if (++r->n_steps > MAX_STEPS) gr_chat_fail(r, n, "the template runs too long");
-    if (r->out->s.len > CHAT_MAX_BYTES) gr_chat_fail(r, n, "the template builds too much text");
-    return r->st != GR_OK;
-}
-
 value gr_chat_eval(render *r, const node *n)
 {
-    if (is_spent(r, n)) return undefined;
+    if (!enter(r, n)) return undefined;
     value v;
     switch (n->kind) {
     case N_NONE:
@@ -440,7 +446,7 @@ value gr_chat_eval(render *r, const node *n)
 static void bind_targets(render *r, const node *n, frame *f, value item)
 {
     if (!n->args->next) {
-        gr_chat_dict_set(r, &f->vars, name_text(n->args->text), item);
+        gr_chat_bind(r, f, n->args->text, item);
         return;
     }
     size_t i = 0;
@@ -449,7 +455,7 @@ static void bind_targets(render *r, const node *n, frame *f, value item)
             gr_chat_fail(r, t, "the item has not as many parts as there are variables");
             return;
         }
-        gr_chat_dict_set(r, &f->vars, name_text(t->text), item.list->v[i]);
+        gr_chat_bind(r, f, t->text, item.list->v[i]);
     }
 }
 
@@ -499,7 +505,7 @@ static void exec_for(render *r, const node *n)
     for (size_t i = 0; r->st == GR_OK && i < items.list->n; i++) {
         frame f = {.parent = r->scope}; /* what an iteration sets, the next does not see */
         bind_targets(r, n, &f, items.list->v[i]);
-        gr_chat_dict_set(r, &f.vars, name_text("loop"), loop_value(r, items.list, i));
+        gr_chat_bind(r, &f, "loop", loop_value(r, items.list, i));
         r->scope = &f;
         gr_chat_exec(r, n->body);
         r->scope = f.parent;
@@ -510,13 +516,14 @@ static void exec_for(render *r, const node *n)
 static void exec_set_attr(render *r, const node *n)
 {
     value owner = lookup(r, n->b), v = gr_chat_eval(r, n->a);
-    if (r->st == GR_OK && owner.kind != V_DICT) gr_chat_fail(r, n->b, "'%s' is no namespace", n->b->text);
+    if (r->st == GR_OK && !(owner.kind == V_DICT && owner.dict->is_namespace))
+        gr_chat_fail(r, n->b, "'%s' is no namespace", n->b->text);
     if (r->st == GR_OK) gr_chat_dict_set(r, owner.dict, name_text(n->text), v);
 }
 
 void gr_chat_exec(render *r, const node *body)
 {
-    for (const node *n = body; n && !is_spent(r, n); n = n->next) {
+    for (const node *n = body; n && enter(r, n); n = n->next) {
         value v;
         switch (n->kind) {
         case N_TEXT:
@@ -534,13 +541,13 @@ void gr_chat_exec(render *r, const node *body)
             exec_for(r, n);
             break;
         case N_SET:
-            gr_chat_dict_set(r, &r->scope->vars, name_text(n->text), gr_chat_eval(r, n->a));
+            gr_chat_bind(r, r->scope, n->text, gr_chat_eval(r, n->a));
             break;
         case N_SET_ATTR:
             exec_set_attr(r, n);
             break;
         case N_MACRO:
-            gr_chat_dict_set(r, &r->scope->vars, name_text(n->text), (value){.kind = V_MACRO, .macro = n});
+            gr_chat_bind(r, r->scope, n->text, (value){.kind = V_MACRO, .macro = n});
             break;
         default:
             assert(!"not a statement");

@@ -75,7 +75,8 @@ struct node {
 
 #define CHAT_FILE      "chat_template"
 #define CHAT_MAX_DEPTH 200
-#define CHAT_MAX_BYTES (1 << 28)
+#define CHAT_MAX_STEPS 20000000
+#define CHAT_MAX_BYTES (1 << 26)
 
 struct gr_chat_template {
     gr_pool *pool;
@@ -106,15 +107,20 @@ typedef struct text {
 } text;
 
 typedef struct value value;
+/* Only a namespace changes after it was made, and nothing may hold one but a variable; so no value holds
+ * itself, and depth bounds the recursion over any. */
 typedef struct list {
     value *v;
     size_t n, cap;
+    unsigned depth;
 } list;
 
 typedef struct dict {
     text *keys;
     value *values;
     size_t n, cap;
+    unsigned depth;
+    bool is_namespace;
 } dict;
 
 struct value {
@@ -151,10 +157,13 @@ typedef struct render {
     builder *out;
     size_t n_bytes, n_steps; /* spent so far: a template must not run away */
     unsigned n_macros;       /* calls in progress */
+    const node *at;          /* what is being done, for messages */
 } render;
 
 /* chat_eval.c */
-GR_PRINTF(3, 4) value gr_chat_fail(render *r, const node *at, const char *fmt, ...); /* sets r->st */
+/* Sets r->st; the first failure stands. at NULL: what is being done. */
+GR_PRINTF(3, 4) value gr_chat_fail(render *r, const node *at, const char *fmt, ...);
+bool gr_chat_spend(render *r, size_t steps); /* false: failed, or the template has run too long */
 value gr_chat_eval(render *r, const node *n);
 void gr_chat_exec(render *r, const node *body);
 
@@ -181,6 +190,7 @@ value gr_chat_from_json(render *r, const json_t *j);
 value gr_chat_new_list(render *r);
 void gr_chat_list_push(render *r, list *l, value v);
 void gr_chat_dict_set(render *r, dict *d, text key, value v);
+void gr_chat_bind(render *r, frame *f, const char *name, value v); /* name is kept */
 const value *gr_chat_dict_get(const dict *d, const char *key, size_t n);
 bool gr_chat_truth(value v);
 bool gr_chat_equal(value a, value b);

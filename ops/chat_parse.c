@@ -1,79 +1,17 @@
 /* ops/chat_parse.c: the text of a chat template to its tree. */
-#include "ops/chat_impl.h"
+#include "ops/chat_lex.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
-typedef enum token_kind { T_EOF, T_END, T_NAME, T_STRING, T_INT, T_FLOAT, T_OP } token_kind;
-
-typedef struct lexeme {
-    token_kind kind; /* T_END: the tag's end, "%}" or "}}" */
-    const char *text;
-    size_t n, at;
-    int64_t i;
-    double f;
-} lexeme;
-
-typedef struct parser {
-    gr_pool *pool;
-    gr_diag *d;
-    gr_status st;
-    const char *s;
-    size_t n, at;
-    bool in_output;     /* the open tag is "{{" */
-    bool line_starting; /* the text at `at` begins a line */
-    lexeme tok;
-    unsigned depth, brackets; /* brackets: open in this tag */
-    unsigned line, col;       /* of byte `counted`, so that places cost no second walk */
-    size_t counted;
-} parser;
-
-/* ---- places and messages ------------------------------------------------------------------------------ */
-
-static void place(parser *p, size_t at, unsigned *line, unsigned *col)
-{
-    if (at < p->counted) {
-        p->counted = 0;
-        p->line = p->col = 1;
-    }
-    for (; p->counted < at; p->counted++) {
-        if (p->s[p->counted] == '\n') {
-            p->line++;
-            p->col = 1;
-        } else {
-            p->col += (p->s[p->counted] & 0xc0) != 0x80; /* characters, not bytes */
-        }
-    }
-    *line = p->line;
-    *col = p->col;
-}
-
-/* The first error stands; after it everything looks like the end of the text, so that all loops end. */
-GR_PRINTF(3, 4)
-static void fail(parser *p, size_t at, const char *fmt, ...)
-{
-    if (p->st != GR_OK) return;
-    gr_str s = {0};
-    gr_loc loc = {.file = CHAT_FILE};
-    va_list ap;
-    va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
-    va_end(ap);
-    place(p, at, &loc.line, &loc.col);
-    p->st = gr_diag_error(p->d, loc, GR_E_INVALID, "%s", s.text);
-    gr_str_release(&s);
-    p->at = p->n;
-    p->tok = (lexeme){.kind = T_EOF, .text = "", .at = p->n};
-}
+/* ---- the tree and the lexemes ------------------------------------------------------------------------- */
 
 static node *new_node(parser *p, node_kind kind, size_t at)
 {
     node *x = gr_pool_alloc(p->pool, sizeof(*x));
     x->kind = kind;
     x->depth = 1;
-    place(p, at, &x->line, &x->col);
+    gr_lex_place(p, at, &x->line, &x->col);
     return x;
 }
 
@@ -81,152 +19,8 @@ static node *new_node(parser *p, node_kind kind, size_t at)
 static node *adopt(parser *p, node *x, const node *child)
 {
     for (; child; child = child->next) x->depth = GR_MAX(x->depth, child->depth + 1);
-    if (x->depth > CHAT_MAX_DEPTH) fail(p, p->tok.at, "nested too deeply");
+    if (x->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, p->tok.at, "nested too deeply");
     return x;
-}
-
-/* ---- lexemes inside a tag ----------------------------------------------------------------------------- */
-
-static bool is_name_char(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static void put_code_point(parser *p, gr_str *out, const char *digits, size_t n, size_t at)
-{
-    char hex[9] = {0}, *end;
-    utf8proc_uint8_t utf8[4];
-    memcpy(hex, digits, n);
-    unsigned long c = strtoul(hex, &end, 16);
-    if (end != hex + n || !utf8proc_codepoint_valid((utf8proc_int32_t)c))
-        fail(p, at, "bad escape in string");
-    else
-        gr_str_add(out, (char *)utf8, (size_t)utf8proc_encode_char((utf8proc_int32_t)c, utf8));
-}
-
-/* One backslash escape at p->at; moves past it. */
-static void read_escape(parser *p, gr_str *out)
-{
-    static const char from[] = "ntr'\"\\bfav0", to[] = "\n\t\r'\"\\\b\f\a\v";
-    char c = p->at + 1 < p->n ? p->s[p->at + 1] : '\0';
-    const char *known = c ? strchr(from, c) : NULL;
-    size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    size_t at = p->at;
-    if (digits && p->n - p->at < 2 + digits) {
-        fail(p, at, "bad escape in string");
-        return;
-    }
-    p->at += 2 + digits;
-    if (digits)
-        put_code_point(p, out, p->s + at + 2, digits, at);
-    else if (known)
-        gr_str_putc(out, to[known - from]);
-    else if (c != '\n') /* a line continued */
-        gr_str_add(out, p->s + at, 2);
-}
-
-static void read_string(parser *p)
-{
-    char quote = p->s[p->at];
-    size_t start = p->at++;
-    gr_str out = {0};
-    while (p->at < p->n && p->s[p->at] != quote) {
-        if (p->s[p->at] == '\\' && p->at + 1 < p->n)
-            read_escape(p, &out);
-        else
-            gr_str_putc(&out, p->s[p->at++]);
-    }
-    if (p->at < p->n) {
-        p->at++;
-        p->tok = (lexeme){.kind = T_STRING,
-                          .text = gr_pool_strndup(p->pool, out.text ? out.text : "", out.len),
-                          .n = out.len,
-                          .at = start};
-    } else {
-        fail(p, start, "unterminated string");
-    }
-    gr_str_release(&out);
-}
-
-static void read_number(parser *p)
-{
-    size_t start = p->at;
-    char digits[64];
-    bool real = false;
-    size_t n = 0;
-    for (; p->at < p->n && n + 1 < sizeof(digits); p->at++) {
-        char c = p->s[p->at];
-        bool point =
-            c == '.' && !real && p->at + 1 < p->n && p->s[p->at + 1] >= '0' && p->s[p->at + 1] <= '9';
-        if (!point && (c < '0' || c > '9')) break;
-        real |= point;
-        digits[n++] = c;
-    }
-    digits[n] = '\0';
-    if (n > 18 && !real) fail(p, start, "number '%s' is too large", digits);
-    if (p->at < p->n && is_name_char(p->s[p->at])) fail(p, start, "bad number '%s%c'", digits, p->s[p->at]);
-    if (p->st != GR_OK) return;
-    p->tok = (lexeme){.kind = real ? T_FLOAT : T_INT, .text = p->s + start, .n = n, .at = start};
-    p->tok.i = real ? 0 : strtoll(digits, NULL, 10);
-    p->tok.f = strtod(digits, NULL);
-}
-
-/* At the end of a tag: step over it and the white space it takes. */
-static bool read_tag_end(parser *p)
-{
-    const char *end = p->in_output ? "}}" : "%}";
-    size_t at = p->at;
-    char sign = p->s[at] == '-' || p->s[at] == '+' ? p->s[at++] : '\0';
-    if (p->brackets || p->n - at < 2 || memcmp(p->s + at, end, 2)) return false;
-    p->tok = (lexeme){.kind = T_END, .text = end, .n = 2, .at = p->at};
-    p->at = at + 2;
-    if (sign == '-')
-        while (p->at < p->n && is_blank(p->s[p->at])) p->at++;
-    else if (!p->in_output && sign != '+' && p->at < p->n && p->s[p->at] == '\n')
-        p->at++;
-    p->line_starting = p->s[p->at - 1] == '\n';
-    return true;
-}
-
-static void next(parser *p)
-{
-    static const char *const two[] = {"==", "!=", "<=", ">=", "//", "**"};
-    if (p->st != GR_OK) return;
-    while (p->at < p->n && is_blank(p->s[p->at])) p->at++;
-    if (p->at >= p->n) {
-        fail(p, p->n, "the text ends inside a tag");
-        return;
-    }
-    char c = p->s[p->at];
-    size_t start = p->at;
-    if (read_tag_end(p)) return;
-    if (c == '"' || c == '\'') {
-        read_string(p);
-    } else if (c >= '0' && c <= '9') {
-        read_number(p);
-    } else if (is_name_char(c)) {
-        while (p->at < p->n && is_name_char(p->s[p->at])) p->at++;
-        size_t n = p->at - start;
-        p->tok =
-            (lexeme){.kind = T_NAME, .text = gr_pool_strndup(p->pool, p->s + start, n), .n = n, .at = start};
-    } else if (c > 0 && strchr("+-*/%~<>=!.,:|()[]{}", c)) {
-        size_t n = 1;
-        for (size_t i = 0; i < GR_LEN(two); i++)
-            if (p->n - start >= 2 && !memcmp(p->s + start, two[i], 2)) n = 2;
-        if (strchr("([{", c)) p->brackets++;
-        if (strchr(")]}", c) && p->brackets) p->brackets--;
-        p->at += n;
-        p->tok =
-            (lexeme){.kind = T_OP, .text = gr_pool_strndup(p->pool, p->s + start, n), .n = n, .at = start};
-    } else {
-        fail(p, start, "unexpected character '%.*s'", (int)gr_chat_char_len(p->s + start, p->n - start),
-             p->s + start);
-    }
 }
 
 static bool is_op(const parser *p, const char *op_text)
@@ -242,20 +36,20 @@ static bool is_word(const parser *p, const char *word)
 static bool take_op(parser *p, const char *op_text)
 {
     if (!is_op(p, op_text)) return false;
-    next(p);
+    gr_lex_next(p);
     return true;
 }
 
 static bool take_word(parser *p, const char *word)
 {
     if (!is_word(p, word)) return false;
-    next(p);
+    gr_lex_next(p);
     return true;
 }
 
 static void unexpected(parser *p, const char *wanted)
 {
-    fail(p, p->tok.at, "expected %s, not '%.*s'", wanted, (int)GR_MIN(p->tok.n, 40), p->tok.text);
+    gr_lex_fail(p, p->tok.at, "expected %s, not '%.*s'", wanted, (int)GR_MIN(p->tok.n, 40), p->tok.text);
 }
 
 static void want_op(parser *p, const char *op_text)
@@ -276,7 +70,7 @@ static const char *want_name(parser *p, const char *what)
 {
     const char *name = p->tok.text;
     if (p->tok.kind == T_NAME)
-        next(p);
+        gr_lex_next(p);
     else
         unexpected(p, what);
     return name;
@@ -332,7 +126,7 @@ static node *parse_strings(parser *p)
 {
     node *x = new_node(p, N_STRING, p->tok.at);
     gr_str s = {0};
-    for (; p->tok.kind == T_STRING; next(p)) gr_str_add(&s, p->tok.text, p->tok.n);
+    for (; p->tok.kind == T_STRING; gr_lex_next(p)) gr_str_add(&s, p->tok.text, p->tok.n);
     x->n = s.len;
     x->text = gr_pool_strndup(p->pool, s.text ? s.text : "", s.len);
     gr_str_release(&s);
@@ -355,7 +149,7 @@ static node *parse_name(parser *p)
             x->kind = constants[i].kind;
             x->i = constants[i].is_true;
         }
-    next(p);
+    gr_lex_next(p);
     return x;
 }
 
@@ -373,7 +167,7 @@ static node *parse_primary(parser *p)
         x = new_node(p, p->tok.kind == T_INT ? N_INT : N_FLOAT, at);
         x->i = p->tok.i;
         x->f = p->tok.f;
-        next(p);
+        gr_lex_next(p);
         return x;
     default:
         break;
@@ -386,7 +180,7 @@ static node *parse_primary(parser *p)
     if (take_op(p, "{")) return parse_dict(p, at);
     if (take_op(p, "(")) {
         x = parse_expr(p);
-        if (is_op(p, ",")) fail(p, p->tok.at, "tuples are not supported");
+        if (is_op(p, ",")) gr_lex_fail(p, p->tok.at, "tuples are not supported");
         want_op(p, ")");
         return x;
     }
@@ -401,7 +195,7 @@ static node *parse_subscript(parser *p, node *a, size_t at)
     bool slice = false;
     for (int i = 0; i < 3 && p->st == GR_OK && !is_op(p, "]"); i++) {
         if (!is_op(p, ":")) part[i] = parse_expr(p);
-        if (is_op(p, ",")) fail(p, p->tok.at, "tuples are not supported");
+        if (is_op(p, ",")) gr_lex_fail(p, p->tok.at, "tuples are not supported");
         if (!is_op(p, "]") && i < 2) {
             want_op(p, ":");
             slice = true;
@@ -455,7 +249,7 @@ static node *parse_test(parser *p, node *x, size_t at)
     node *y = new_node(p, N_TEST, at), *no = NULL;
     if (is_word(p, "not")) {
         no = new_node(p, N_NOT, at);
-        next(p);
+        gr_lex_next(p);
     }
     y->text = want_name(p, "a test's name");
     y->n = strlen(y->text);
@@ -499,7 +293,7 @@ static node *parse_unary(parser *p, bool with_filter)
 {
     node *x;
     size_t at = p->tok.at;
-    if (++p->depth > CHAT_MAX_DEPTH) fail(p, at, "nested too deeply");
+    if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, at, "nested too deeply");
     if (take_op(p, "-")) {
         x = new_node(p, N_NEG, at);
         x->a = parse_unary(p, false);
@@ -581,7 +375,7 @@ static node *parse_not(parser *p)
     size_t at = p->tok.at;
     if (!take_word(p, "not")) return parse_compare(p);
     node *x = new_node(p, N_NOT, at);
-    if (++p->depth > CHAT_MAX_DEPTH) fail(p, at, "nested too deeply");
+    if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, at, "nested too deeply");
     x->a = parse_not(p);
     p->depth--;
     return adopt(p, x, x->a);
@@ -605,7 +399,7 @@ static node *parse_or(parser *p)
 
 static node *parse_expr(parser *p)
 {
-    if (++p->depth > CHAT_MAX_DEPTH) fail(p, p->tok.at, "nested too deeply");
+    if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, p->tok.at, "nested too deeply");
     node *x = parse_or(p);
     for (size_t at = p->tok.at; take_word(p, "if"); at = p->tok.at) {
         node *y = new_node(p, N_COND, at);
@@ -633,7 +427,7 @@ static node *parse_if(parser *p, size_t at)
 {
     node *x = new_node(p, N_IF, at);
     const char *end = "";
-    if (++p->depth > CHAT_MAX_DEPTH) fail(p, at, "nested too deeply");
+    if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, at, "nested too deeply");
     x->a = parse_expr(p);
     want_end(p);
     x->body = parse_body(p, " elif else endif ", &end);
@@ -663,7 +457,7 @@ static node *parse_for(parser *p, size_t at)
     want_word(p, "in");
     x->a = parse_or(p); /* "if" after it is the loop's own */
     if (take_word(p, "if")) x->b = parse_or(p);
-    if (is_word(p, "recursive")) fail(p, p->tok.at, "recursive loops are not supported");
+    if (is_word(p, "recursive")) gr_lex_fail(p, p->tok.at, "recursive loops are not supported");
     want_end(p);
     x->body = parse_body(p, " else endfor ", &end);
     want_end(p);
@@ -686,7 +480,7 @@ static node *parse_set(parser *p, size_t at)
         x->text = want_name(p, "an attribute's name");
     }
     x->n = strlen(x->text);
-    if (p->tok.kind == T_END) fail(p, at, "set without '=' is not supported");
+    if (p->tok.kind == T_END) gr_lex_fail(p, at, "set without '=' is not supported");
     want_op(p, "=");
     x->a = parse_expr(p);
     want_end(p);
@@ -725,10 +519,10 @@ static node *parse_text(parser *p)
     size_t end = tag;
     char kind = tag < p->n ? p->s[tag + 1] : '\0', sign = tag + 2 < p->n ? p->s[tag + 2] : '\0';
     if (kind && sign == '-') {
-        while (end > begin && is_blank(p->s[end - 1])) end--;
+        while (end > begin && gr_lex_is_blank(p->s[end - 1])) end--;
     } else if ((kind == '%' || kind == '#') && sign != '+') {
         size_t line = end;
-        while (line > begin && is_blank(p->s[line - 1]) && p->s[line - 1] != '\n') line--;
+        while (line > begin && gr_lex_is_blank(p->s[line - 1]) && p->s[line - 1] != '\n') line--;
         if (line > begin ? p->s[line - 1] == '\n' : p->line_starting) end = line;
     }
     p->at = tag;
@@ -737,23 +531,6 @@ static node *parse_text(parser *p)
     x->text = gr_pool_strndup(p->pool, p->s + begin, end - begin);
     x->n = end - begin;
     return x;
-}
-
-static void skip_comment(parser *p)
-{
-    const char *end = memmem(p->s + p->at + 2, p->n - p->at - 2, "#}", 2);
-    if (!end) {
-        fail(p, p->at, "unterminated comment");
-        return;
-    }
-    size_t at = p->at;
-    p->at = (size_t)(end - p->s) + 2;
-    char sign = (size_t)(end - p->s) > at + 2 ? end[-1] : '\0';
-    if (sign == '-')
-        while (p->at < p->n && is_blank(p->s[p->at])) p->at++;
-    else if (sign != '+' && p->at < p->n && p->s[p->at] == '\n')
-        p->at++;
-    p->line_starting = p->s[p->at - 1] == '\n';
 }
 
 static node *parse_output(parser *p, size_t at)
@@ -773,7 +550,7 @@ static node *parse_statement(parser *p, size_t at)
     for (size_t i = 0; i < GR_LEN(statements); i++)
         if (take_word(p, statements[i].word)) return statements[i].parse(p, at);
     if (p->tok.kind == T_NAME)
-        fail(p, p->tok.at, "statement '%s' is not supported", p->tok.text);
+        gr_lex_fail(p, p->tok.at, "statement '%s' is not supported", p->tok.text);
     else
         unexpected(p, "a statement");
     return NULL;
@@ -787,20 +564,10 @@ static bool in_words(const char *words, const char *word)
     return words && n < (int)sizeof(padded) && strstr(words, padded);
 }
 
-/* Open the tag at p->at and read its first lexeme. */
-static void open_tag(parser *p)
-{
-    p->in_output = p->s[p->at + 1] == '{';
-    p->brackets = 0;
-    p->at += 2;
-    if (p->at < p->n && (p->s[p->at] == '-' || (p->s[p->at] == '+' && !p->in_output))) p->at++;
-    next(p);
-}
-
 static node *parse_body(parser *p, const char *ends, const char **end)
 {
     node *first = NULL, **last = &first;
-    if (++p->depth > CHAT_MAX_DEPTH) fail(p, p->at, "nested too deeply");
+    if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, p->at, "nested too deeply");
     while (p->st == GR_OK) {
         node *x = parse_text(p);
         if (x) {
@@ -809,17 +576,17 @@ static node *parse_body(parser *p, const char *ends, const char **end)
         }
         size_t at = p->at;
         if (at >= p->n) {
-            if (ends) fail(p, at, "the text ends before one of:%s", ends);
+            if (ends) gr_lex_fail(p, at, "the text ends before one of:%s", ends);
             break;
         }
         if (p->s[at + 1] == '#') {
-            skip_comment(p);
+            gr_lex_comment(p);
             continue;
         }
-        open_tag(p);
+        gr_lex_open(p);
         if (!p->in_output && p->tok.kind == T_NAME && in_words(ends, p->tok.text)) {
             *end = p->tok.text;
-            next(p);
+            gr_lex_next(p);
             break;
         }
         if (p->st != GR_OK) break;

@@ -78,7 +78,7 @@ gr_status gr_chat_template_load(gr_chat_template **out, const char *dir, gr_diag
 
 static void set(render *r, const char *name, value v)
 {
-    gr_chat_dict_set(r, &r->root.vars, (text){name, NULL, strlen(name)}, v);
+    gr_chat_bind(r, &r->root, name, v);
 }
 
 static void set_variables(render *r, const gr_tokenizer *tok, const json_t *messages,

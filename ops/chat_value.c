@@ -19,10 +19,12 @@ size_t gr_chat_char_len(const char *s, size_t n)
 void gr_chat_put(builder *b, const char *s, size_t n, const char *field)
 {
     gr_str_add(&b->s, s, n);
-    if (field)
-        gr_str_add(&b->field, field, n);
-    else
-        for (size_t i = 0; i < n; i++) gr_str_putc(&b->field, 0);
+    static const char none[256];
+    if (field) gr_str_add(&b->field, field, n);
+    for (size_t left = field ? 0 : n, some; left; left -= some) {
+        some = GR_MIN(left, sizeof(none));
+        gr_str_add(&b->field, none, some);
+    }
 }
 
 static void put_same(builder *b, const char *s, size_t n, bool field)
@@ -100,8 +102,20 @@ static void *grown(render *r, const void *old, size_t n, size_t cap, size_t byte
     return p;
 }
 
+/* What a container may hold, see chat_impl.h; keeps its depth. */
+static bool may_hold(render *r, unsigned *depth, value v)
+{
+    unsigned inner = v.kind == V_LIST ? v.list->depth : v.kind == V_DICT ? v.dict->depth : 0;
+    if (v.kind == V_DICT && v.dict->is_namespace)
+        gr_chat_fail(r, NULL, "a namespace inside another value is not supported");
+    if (inner >= CHAT_MAX_DEPTH) gr_chat_fail(r, NULL, "a value is nested too deeply");
+    *depth = GR_MAX(*depth, inner + 1);
+    return r->st == GR_OK;
+}
+
 void gr_chat_list_push(render *r, list *l, value v)
 {
+    if (!may_hold(r, &l->depth, v) || !gr_chat_spend(r, 1)) return;
     if (l->n == l->cap) {
         l->cap = l->cap ? 2 * l->cap : 4;
         l->v = grown(r, l->v, l->n, l->cap, sizeof(*l->v));
@@ -116,7 +130,7 @@ const value *gr_chat_dict_get(const dict *d, const char *key, size_t n)
     return NULL;
 }
 
-void gr_chat_dict_set(render *r, dict *d, text key, value v)
+static void put_entry(render *r, dict *d, text key, value v)
 {
     value *old = (value *)gr_chat_dict_get(d, key.s, key.n);
     if (old) {
@@ -130,6 +144,16 @@ void gr_chat_dict_set(render *r, dict *d, text key, value v)
     }
     d->keys[d->n] = key;
     d->values[d->n++] = v;
+}
+
+void gr_chat_dict_set(render *r, dict *d, text key, value v)
+{
+    if (may_hold(r, &d->depth, v)) put_entry(r, d, key, v);
+}
+
+void gr_chat_bind(render *r, frame *f, const char *name, value v)
+{
+    put_entry(r, &f->vars, (text){name, NULL, strlen(name)}, v);
 }
 
 static value list_from_json(render *r, const json_t *j)
@@ -208,39 +232,50 @@ static double number(value v)
     return v.kind == V_FLOAT ? v.f : v.kind == V_INT ? (double)v.i : v.b;
 }
 
-static bool equal_lists(const list *a, const list *b)
+/* Lists that hold lists twice over have endless parts: comparing ends as unequal when `left` runs out. */
+static bool equal(value a, value b, size_t *left);
+
+static bool equal_lists(const list *a, const list *b, size_t *left)
 {
     bool same = a->n == b->n;
-    for (size_t i = 0; same && i < a->n; i++) same = gr_chat_equal(a->v[i], b->v[i]);
+    for (size_t i = 0; same && i < a->n; i++) same = equal(a->v[i], b->v[i], left);
     return same;
 }
 
-static bool equal_dicts(const dict *a, const dict *b)
+static bool equal_dicts(const dict *a, const dict *b, size_t *left)
 {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++) {
         const value *other = gr_chat_dict_get(b, a->keys[i].s, a->keys[i].n);
-        same = other && gr_chat_equal(a->values[i], *other);
+        same = other && equal(a->values[i], *other, left);
     }
     return same;
 }
 
-bool gr_chat_equal(value a, value b)
+static bool equal(value a, value b, size_t *left)
 {
+    if (!*left) return false;
+    --*left;
     if (is_number(a) && is_number(b)) return number(a) == number(b);
     if (a.kind != b.kind) return false;
     switch (a.kind) {
     case V_STRING:
         return !gr_chat_text_compare(a.s, b.s);
     case V_LIST:
-        return a.list == b.list || equal_lists(a.list, b.list);
+        return a.list == b.list || equal_lists(a.list, b.list, left);
     case V_DICT:
-        return a.dict == b.dict || equal_dicts(a.dict, b.dict);
+        return a.dict == b.dict || equal_dicts(a.dict, b.dict, left);
     case V_MACRO:
         return a.macro == b.macro;
     default:
         return true;
     }
+}
+
+bool gr_chat_equal(value a, value b)
+{
+    size_t left = 1 << 24;
+    return equal(a, b, &left);
 }
 
 bool gr_chat_contains(render *r, const node *at, value in, value what)
@@ -341,6 +376,7 @@ static void put_dict(builder *b, const dict *d)
 void gr_chat_put_value(builder *b, value v)
 {
     char digits[32];
+    if (b->s.len > CHAT_MAX_BYTES) return; /* the renderer fails for it: few values can have endless text */
     switch (v.kind) {
     case V_NONE:
         gr_chat_put(b, "None", 4, NULL);
@@ -402,6 +438,7 @@ static void put_break(builder *b, bool comma, int64_t indent, int64_t level)
 void gr_chat_put_json(builder *b, value v, int64_t indent, int64_t level)
 {
     size_t n = v.kind == V_LIST ? v.list->n : v.kind == V_DICT ? v.dict->n : 0;
+    if (b->s.len > CHAT_MAX_BYTES) return;
     switch (v.kind) {
     case V_STRING:
         put_json_string(b, v.s);

@@ -108,7 +108,7 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
     const gr_data_cfg *c = s->node->cfg;
     const gr_tokenizer *t = gr_session_tokenizer(s->session, s->node);
     gr_encoder_config prompt = {.tokenizer = t,
-                                .folder = gr_session_model(s->session, s->node)->checkpoint,
+                                .folder = gr_session_model(s->session, s->node)->folder,
                                 .text = c->template,
                                 .messages = c->messages,
                                 .at = s->node->at};

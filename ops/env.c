@@ -51,6 +51,13 @@ void gr_env_reads_add_loss(gr_env_reads *r, const gr_graph *g, const gr_loss *l)
     }
 }
 
+void gr_env_reads_add_main(gr_env_reads *r, const gr_graph *g, const gr_node *n)
+{
+    const gr_column *c = gr_node_column(n, NULL);
+    for (size_t i = 0; c && i < g->n_columns; i++)
+        if (g->columns[i] == c) add_column(r, c, (uint32_t)i);
+}
+
 size_t gr_env_uses(const gr_env_reads *r, const gr_graph *g)
 {
     (void)g;

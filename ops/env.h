@@ -21,6 +21,8 @@ void gr_env_reads_init(gr_env_reads *r);
 void gr_env_reads_release(gr_env_reads *r);
 void gr_env_reads_add(gr_env_reads *r, const gr_graph *g, const gr_expr *e);
 void gr_env_reads_add_loss(gr_env_reads *r, const gr_graph *g, const gr_loss *l); /* fresh columns left out */
+/* The main column of a node, where it exists. */
+void gr_env_reads_add_main(gr_env_reads *r, const gr_graph *g, const gr_node *n);
 void gr_env_reads_add_rows(gr_env_reads *r, const gr_node *rows);
 
 /* Uses it takes, and the uses themselves: returns how many. */

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 
 struct line {
@@ -310,6 +311,26 @@ gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str
     else
         st = gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; text is wanted", path, kind_of(v));
     return st;
+}
+
+json_t *gr_json_string(const char *text, size_t n)
+{
+    json_t *v = json_stringn(text, n);
+    if (v) return v;
+    gr_str s = {0};
+    for (size_t i = 0; i < n;) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t len =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(n - i), &c);
+        if (len > 0)
+            gr_str_add(&s, text + i, (size_t)len);
+        else
+            gr_str_puts(&s, "\xEF\xBF\xBD");
+        i += len > 0 ? (size_t)len : 1;
+    }
+    v = json_stringn(s.text, s.len);
+    gr_str_release(&s);
+    return v;
 }
 
 /* ---- order -------------------------------------------------------------------------------------------- */

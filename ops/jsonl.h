@@ -46,6 +46,9 @@ GR_NODISCARD gr_status gr_json_field(const json_t *object, const char *path, gr_
 GR_NODISCARD gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str *out,
                                     gr_diag *d);
 
+/* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
+json_t *gr_json_string(const char *text, size_t n);
+
 /* ---- order -------------------------------------------------------------------------------------------- */
 
 /* In which order rows are drawn: as they stand, or shuffled anew each epoch (Fisher-Yates). The order of an

@@ -3,8 +3,10 @@
  * Numbers are compared as numbers. Mathematics, in LaTeX or plain text, is normalised (units, text, spaces,
  * fences, fractions), cut into lists, intervals, relations and matrices, and the expressions that remain are
  * compared by value: each is evaluated at a few fixed assignments of its variables, and values that agree
- * everywhere to a relative 1e-9 are the same. What cannot be parsed is compared as normalised text. This may
- * err for texts that nobody writes as an answer; it never runs long and never fails.
+ * everywhere to a relative 1e-9 are the same. What cannot be parsed is compared as normalised text, and
+ * answers of more than 4096 bytes equal nothing. This may err for texts that nobody writes as an answer; it
+ * never runs long and never fails.
+ *
  * Threads: all are pure functions.
  */
 #ifndef GR_OPS_MATH_COMPARE_H

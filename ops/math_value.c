@@ -9,15 +9,22 @@
 
 #define DEPTH 100
 
-/* A recursive descent parser that evaluates as it goes; value NAN says that something went wrong. */
+/* A recursive descent parser that evaluates as it goes. */
 struct reader {
     const char *p, *end;
     unsigned trial;
     int depth;
+    bool failed; /* not an expression; kept apart from the value, as NAN^0 is 1 */
 };
 
 static double read_sum(struct reader *r);
 static double read_factor(struct reader *r);
+
+static double fail(struct reader *r)
+{
+    r->failed = true;
+    return NAN;
+}
 
 static bool at(const struct reader *r, const char *text)
 {
@@ -51,7 +58,7 @@ static double read_number(struct reader *r)
     text[n] = '\0';
     char *end;
     double v = strtod(text, &end);
-    return end == text || *end ? NAN : v;
+    return end == text || *end ? fail(r) : v;
 }
 
 static double made_up(uint64_t name, unsigned trial)
@@ -64,7 +71,7 @@ static double made_up(uint64_t name, unsigned trial)
 static double read_closed(struct reader *r, const char *close)
 {
     double v = read_sum(r);
-    return take(r, close) ? v : NAN;
+    return take(r, close) ? v : fail(r);
 }
 
 /* What a command takes: a group, or the one sign that follows. */
@@ -131,28 +138,30 @@ static double read_command(struct reader *r)
     char text[32];
     size_t n = (size_t)(r->p - name);
     take(r, " ");
-    if (n < 2 || n >= sizeof(text)) return NAN;
+    if (n < 2 || n >= sizeof(text)) return fail(r);
     memcpy(text, name, n);
     text[n] = '\0';
     return made_up(gr_stream(text), r->trial);
 }
 
-/* x, x_1, x_{12}, and f(2, x): a function that nothing is known of, so a value made up from its arguments. */
+/* The index of x_1 or x_{12}, put in out[64] from its second byte on. */
+static bool read_index(struct reader *r, char *out)
+{
+    bool group = take(r, "{");
+    const char *close = group ? memchr(r->p, '}', (size_t)(r->end - r->p)) : r->p + 1;
+    if (!close || close > r->end || close - r->p > 62) return false;
+    memcpy(out + 1, r->p, (size_t)(close - r->p));
+    r->p = close + group;
+    return true;
+}
+
+/* x, x_1, and f(2, x): a function that nothing is known of, so a value made up from its arguments. */
 static double read_variable(struct reader *r)
 {
     char text[64] = {*r->p};
     bool function = strchr("fghPFG", *r->p++) != NULL;
     if (take(r, "_")) {
-        size_t n = r->p < r->end && *r->p == '{' ? 0 : 1;
-        while (r->p + n < r->end && !n) {
-            const char *close = memchr(r->p, '}', (size_t)(r->end - r->p));
-            if (!close) return NAN;
-            n = (size_t)(close - r->p) + 1;
-        }
-        if (n >= sizeof(text) - 1 || r->p + n > r->end) return NAN;
-        size_t used = 1;
-        for (; n; n--, r->p++)
-            if (*r->p != '{' && *r->p != '}') text[used++] = *r->p;
+        if (!read_index(r, text)) return fail(r);
     } else if (text[0] == 'e') {
         return exp(1);
     }
@@ -164,12 +173,12 @@ static double read_variable(struct reader *r)
         memcpy(&bits, &v, sizeof(bits));
         name = (name ^ (bits >> 16)) * 0x9E3779B97F4A7C15u; /* without the bits that rounding touches */
     } while (take(r, ","));
-    return take(r, ")") ? made_up(name, r->trial) : NAN;
+    return take(r, ")") ? made_up(name, r->trial) : fail(r);
 }
 
 static double read_atom(struct reader *r)
 {
-    if (r->p == r->end) return NAN;
+    if (r->p == r->end) return fail(r);
     if (take(r, "(")) return read_closed(r, ")");
     if (take(r, "[")) return read_closed(r, "]");
     if (take(r, "{")) return read_closed(r, "}");
@@ -179,20 +188,30 @@ static double read_atom(struct reader *r)
     return read_number(r);
 }
 
+static bool take_whole(struct reader *r, double *out)
+{
+    if (!take(r, "{")) return false;
+    const char *from = r->p;
+    for (*out = 0; r->p < r->end && isdigit((unsigned char)*r->p); r->p++) *out = *out * 10 + (*r->p - '0');
+    return r->p > from && take(r, "}");
+}
+
+/* The fraction of a mixed number, 3\frac{1}{2}: both parts whole numbers; 0 where it is a product. */
+static double read_mixed(struct reader *r)
+{
+    struct reader ahead = *r;
+    double top, bottom;
+    if (!take(&ahead, "\\frac") || !take_whole(&ahead, &top) || !take_whole(&ahead, &bottom)) return 0;
+    if (!(top < bottom)) return 0;
+    r->p = ahead.p;
+    return top / bottom;
+}
+
 static double read_power(struct reader *r)
 {
-    bool plain = r->p < r->end && isdigit((unsigned char)*r->p);
+    bool digit = r->p < r->end && isdigit((unsigned char)*r->p);
     double v = read_atom(r);
-    if (plain && at(r, "\\frac") && r->p + 5 < r->end && v == floor(v)) {
-        struct reader ahead = *r; /* 3\frac{1}{2}: a mixed number, where both parts are whole numbers */
-        ahead.p += 5;
-        double top = read_argument(&ahead), bottom = read_argument(&ahead);
-        size_t n = strspn(r->p + 5, "0123456789{}");
-        if (r->p + 5 + n >= ahead.p && top < bottom) {
-            r->p = ahead.p;
-            v += top / bottom;
-        }
-    }
+    if (digit && v == floor(v)) v += read_mixed(r);
     while (take(r, "!")) v = factorial(v);
     if (take(r, "^")) v = pow(v, take(r, "-") ? -read_argument(r) : read_argument(r));
     return v;
@@ -200,7 +219,7 @@ static double read_power(struct reader *r)
 
 static double read_factor(struct reader *r)
 {
-    if (++r->depth > DEPTH) return NAN;
+    if (++r->depth > DEPTH) return fail(r);
     double v = take(r, "-") ? -read_factor(r) : take(r, "+") ? read_factor(r) : read_power(r);
     r->depth--;
     return v;
@@ -215,7 +234,7 @@ static bool starts_factor(const struct reader *r)
 static double read_product(struct reader *r)
 {
     double v = read_factor(r);
-    while (!isnan(v)) {
+    while (!r->failed) {
         if (take(r, "*"))
             v *= read_factor(r);
         else if (take(r, "/"))
@@ -230,9 +249,9 @@ static double read_product(struct reader *r)
 
 static double read_sum(struct reader *r)
 {
-    if (++r->depth > DEPTH) return NAN;
+    if (++r->depth > DEPTH) return fail(r);
     double v = at(r, "\\pm") ? 0 : read_product(r);
-    while (!isnan(v)) {
+    while (!r->failed) {
         if (take(r, "+"))
             v += read_product(r);
         else if (take(r, "-"))
@@ -248,7 +267,7 @@ static double read_sum(struct reader *r)
 
 bool gr_math_value(const char *s, size_t n, unsigned trial, double *out)
 {
-    struct reader r = {s, s + n, trial, 0};
+    struct reader r = {s, s + n, trial, 0, false};
     *out = read_sum(&r);
-    return r.p == r.end && isfinite(*out);
+    return !r.failed && r.p == r.end && isfinite(*out);
 }

@@ -55,6 +55,36 @@ uint32_t gr_rows_object(gr_program *p, const gr_node *rows)
     return gr_program_object(p, &o);
 }
 
+static void token_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    const char *field = c->field ? c->field : "token";
+    size_t responses = c->rows->bounds.response_tokens;
+    for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
+        for (uint32_t j = 0; j < r->response_len[seq]; j++) {
+            size_t at = r->token_offset[seq] + j;
+            if (!strcmp(field, "logprob"))
+                ((float *)out)[at] = r->logprob[seq * responses + j];
+            else
+                ((int32_t *)out)[at] =
+                    strcmp(field, "token") ? (int32_t)j : gr_rows_ids(r, seq)[r->prompt_len[seq] + j];
+        }
+}
+
+void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    if (c->level == GR_LEVEL_TOKEN) {
+        token_column(r, c, out);
+        return;
+    }
+    bool truncated = c->field && !strcmp(c->field, "truncated"), prompt = c->level == GR_LEVEL_GROUP;
+    for (uint32_t i = 0; i < *r->n_seqs; i++) {
+        if (truncated)
+            ((uint8_t *)out)[i] = r->truncated[i];
+        else
+            ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : r->response_len[i]);
+    }
+}
+
 static uint64_t dtype_bytes(gr_expr_dtype t)
 {
     return t == GR_EXPR_F64 ? 8 : t == GR_EXPR_U8 ? 1 : 4;

@@ -7,6 +7,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <utf8proc.h>
+
 #include "ops/math_compare.h"
 
 /* Steps of backtracking from one starting place, and the heap it may take: far above what a sensible pattern
@@ -78,8 +80,7 @@ static gr_status compile(pcre2_code **out, const char *pattern, gr_loc at, gr_di
     int code;
     PCRE2_SIZE offset;
     if (!pattern) return GR_OK;
-    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF,
-                         &code, &offset, NULL);
+    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &offset, NULL);
     if (*out) return GR_OK;
     char text[256];
     pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof(text));
@@ -144,34 +145,61 @@ static span trimmed(span s)
 
 enum found { FOUND_NOTHING, FOUND, FOUND_LIMIT };
 
+/* NULL where text is UTF-8; else a copy in which each byte that is not has become SUB. PCRE2 can do without,
+ * but then it checks the whole text anew for every match. */
+static char *repaired(span text)
+{
+    char *copy = NULL;
+    for (size_t i = 0; i < text.n;) {
+        const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text.p + i;
+        utf8proc_int32_t c;
+        utf8proc_ssize_t n = utf8proc_iterate(at, (utf8proc_ssize_t)(text.n - i), &c);
+        if (n <= 0) {
+            if (!copy) copy = memcpy(gr_malloc(text.n), text.p, text.n);
+            copy[i] = '\x1A';
+            n = 1;
+        }
+        i += (size_t)n;
+    }
+    return copy;
+}
+
+/* Where to look on after a match of bytes [v[0], v[1]): behind it, and behind one more character where it was
+ * empty. */
+static size_t next_start(span text, size_t from, const PCRE2_SIZE *v)
+{
+    size_t next = GR_MAX(v[1], from + (v[1] <= from || v[1] == v[0]));
+    while (next < text.n && !starts_character(text.p[next])) next++;
+    return next;
+}
+
 /* The first or last match of re in text, the non-overlapping ones counted from the start. */
 static enum found find(const pcre2_code *re, bool first, span text, span *out)
 {
     enum found result = FOUND_NOTHING;
+    char *copy = repaired(text);
+    span subject = {copy ? copy : text.p, text.n};
     pcre2_match_context *mc = pcre2_match_context_create(NULL);
     pcre2_match_data *md = pcre2_match_data_create_from_pattern(re, NULL);
     pcre2_set_match_limit(mc, MATCH_LIMIT);
     pcre2_set_heap_limit(mc, HEAP_LIMIT);
-    for (size_t from = 0; from <= text.n;) {
-        int rc = pcre2_match(re, (PCRE2_SPTR)text.p, text.n, from, 0, md, mc);
-        if (rc == PCRE2_ERROR_NOMATCH) break;
+    for (size_t from = 0; from <= text.n && !(first && result);) {
+        int rc = pcre2_match(re, (PCRE2_SPTR)subject.p, text.n, from, PCRE2_NO_UTF_CHECK, md, mc);
         if (rc < 0) {
-            result = FOUND_LIMIT;
+            if (rc != PCRE2_ERROR_NOMATCH) result = FOUND_LIMIT;
             break;
         }
         const PCRE2_SIZE *v = pcre2_get_ovector_pointer(md);
-        bool group = rc > 1 && v[2] != PCRE2_UNSET;
-        bool backwards = v[0] > v[1]; /* \K in a lookahead can do that */
-        if (!backwards) {
-            *out = group ? (span){text.p + v[2], v[3] - v[2]} : (span){text.p + v[0], v[1] - v[0]};
+        const PCRE2_SIZE *group = rc > 1 && v[2] != PCRE2_UNSET ? v + 2 : v;
+        if (group[0] <= group[1]) { /* \K in a lookahead can turn them around */
+            *out = (span){text.p + group[0], group[1] - group[0]};
             result = FOUND;
         }
-        if (first && result) break;
-        from = GR_MAX(v[1], from + (v[1] <= from || v[1] == v[0]));
-        while (from < text.n && !starts_character(text.p[from])) from++;
+        from = next_start(subject, from, v);
     }
     pcre2_match_data_free(md);
     pcre2_match_context_free(mc);
+    free(copy);
     return result;
 }
 

@@ -18,9 +18,10 @@
  * token gets what the last character got, or, after an empty response, 1 where the truth is empty too. Source
  * of `prefix`: verl, the digit completion task of its end-to-end tests.
  *
- * Patterns are PCRE2 in UTF-8 mode; bytes that are not UTF-8 match nothing. Backtracking is limited: a
- * pattern that exceeds the limit scores 0 and says so in the result. Threads: a rule never changes after
- * gr_rule_new; any number of threads may score with it.
+ * Patterns are PCRE2 in UTF-8 mode; a byte that is not UTF-8 is seen as the character SUB (U+001A).
+ * Backtracking is limited: a pattern that exceeds the limit scores 0 and says so in the result.
+ *
+ * Threads: a rule never changes after gr_rule_new; any number of threads may score with it.
  */
 #ifndef GR_OPS_RULES_H
 #define GR_OPS_RULES_H

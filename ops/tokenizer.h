@@ -10,8 +10,9 @@
  *
  * Where the ways differ from `tokenizers`: a byte that is not part of well-formed UTF-8 stands alone and gets
  * its own byte token (theirs takes no such text), so decode(encode(x)) == x for any x that NFC leaves alone;
- * a byte for which the vocabulary has no token is an error (theirs drops it). Unicode classes come from
- * PCRE2.
+ * a byte for which the vocabulary has no token is an error (theirs drops it). Unicode classes come from PCRE2
+ * and NFC from utf8proc, whose tables are newer: of some 24,000 random strings in many scripts 3 differed,
+ * all by the order of combining marks that Unicode gained after version 9.
  *
  * "Special" is what the file flags `"special": true`. Added tokens without the flag (Qwen3's <think>) are
  * always recognised, in any text, as `tokenizers` does.

@@ -10,11 +10,17 @@
  * order they were submitted; replies come back as they arrive.
  *
  * What goes wrong, and what then happens (the pool stays usable in every case):
- *     a worker ends                 it is started again; its requests are sent once more, and fail if that
- *                                   worker ends too
- *     no reply in time              the worker and its process group are killed; the request fails; others
- * the worker held are sent again a reply that is not asked for, not JSON, of the wrong shape, or a line
- * without end likewise, and the message shows how it begins Threads: a pool belongs to one thread at a time.
+ *
+ *     a worker ends      it is started again; its requests are sent once more, and fail if that worker
+ *                        ends too
+ *     no reply in time   the worker and its process group are killed; the request fails; others that the
+ *                        worker held are sent again
+ *     a bad reply        the same, and the message shows how the reply begins: not JSON, the answer to none
+ *                        of its requests, a score of the wrong shape, a line without end
+ *     output while it has no request
+ *                        the worker is started again
+ *
+ * Threads: a pool belongs to one thread at a time.
  */
 #ifndef GR_OPS_WORKER_H
 #define GR_OPS_WORKER_H
@@ -28,7 +34,7 @@ typedef struct gr_workers_config {
     gr_loc at;           /* place of the command in the graph, for messages */
     unsigned n;          /* processes, >= 1 */
     unsigned depth;      /* requests a worker holds at once; 0 is 1 */
-    unsigned timeout_ms; /* for one request, from when a worker gets it; 0 is 60 seconds */
+    unsigned timeout_ms; /* for one request, from when it goes to a worker; 0 is 60 seconds */
     unsigned grace_ms;   /* for workers to end by themselves at gr_workers_free; 0 is 2 seconds */
     size_t line_bytes;   /* longest reply; 0 is 16 MiB */
     /* What a score is: one number; or with per_token one for each token; or with n_names > 0 an object with
@@ -48,8 +54,8 @@ GR_NODISCARD gr_status gr_workers_new(gr_workers **out, const gr_workers_config 
 void gr_workers_free(gr_workers *w);
 
 /* Queue a request. id names the sequence, unique among those not yet collected; it is added to fields, an
- * object that is read during the call only. n_tokens is how many numbers a per-token reply must have. Never
- * blocks. */
+ * object that is read during the call only (gr_json_string of ops/jsonl.h makes a string of any response).
+ * n_tokens is how many numbers a per-token reply must have. Never blocks. */
 void gr_workers_submit(gr_workers *w, uint64_t id, size_t n_tokens, json_t *fields);
 
 size_t gr_workers_pending(const gr_workers *w); /* submitted and not yet collected */

@@ -11,6 +11,7 @@
 #include "ops/tokenizer.h"
 
 typedef struct gr_session gr_session;
+struct gr_rows;
 struct gr_session {
     const gr_graph *graph;
     const gr_kernels *kernels;
@@ -21,13 +22,24 @@ struct gr_session {
     gr_tokenizer **tokenizer;  /* by model index */
     struct gr_metric *metrics; /* of this iteration */
     size_t n_metrics, cap_metrics;
-    void *lock; /* guards metrics */
+    double *next_state; /* by state index: what the iteration's end computed */
+    /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
+    void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
+                   double score);
+    void *user; /* of sample */
 };
 
 struct gr_metric {
     char name[96];
     double value;
 };
+
+/* Tokenizers of the models that make rows, and every node's state. On failure close it all the same. */
+GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d);
+void gr_session_close(gr_session *s);
+
+/* A metric of this iteration by name, NULL where there is none. */
+const struct gr_metric *gr_session_find(const gr_session *s, const char *name);
 
 /* Record a number for metrics.jsonl; a name given twice keeps the last value. NaN prints as null. */
 GR_PRINTF(3, 4) void gr_session_metric(gr_session *s, double value, const char *fmt, ...);

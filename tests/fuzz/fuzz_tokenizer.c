@@ -28,6 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     } else if (!d.n_errors) {
         abort(); /* refused without a message */
     }
+    t = NULL;
+    if (gr_tokenizer_parse(&t, NULL, 0, json, n_json, &d) == GR_OK) gr_tokenizer_free(t);
     gr_diag_release(&d);
     return 0;
 }

@@ -256,6 +256,47 @@ static void test_deep_nesting_is_refused(void **state)
     gr_diag_release(&d);
 }
 
+static void test_values_cannot_hold_themselves_or_grow_without_end(void **state)
+{
+    (void)state;
+    assert_fails("{% set n = namespace() %}{% set n.n = n %}",
+                 "chat_template:1:39: error: a namespace inside another value is not supported");
+    assert_fails(
+        "{% set n = namespace(l=[]) %}{% for a in 'xxxxxxxxxxxxxxxxxx' %}{% for b in 'xxxxxxxxxxxxxxxxxx' %}"
+        "{% set n.l = [n.l] %}{% endfor %}{% endfor %}",
+        "chat_template:1:114: error: a value is nested too deeply");
+    assert_fails("{% set n = namespace(s='xx') %}{% for a in 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' %}"
+                 "{% set n.s = n.s + n.s %}{% endfor %}",
+                 "chat_template:1:107: error: the template builds too much text");
+}
+
+static void test_a_directory_without_a_template_says_so(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_chat_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *config = gr_printf("%s/tokenizer_config.json", dir),
+         *jinja = gr_printf("%s/chat_template.jinja", dir);
+    gr_chat_template *t = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_chat_template_load(&t, dir, &d), GR_E_IO);
+    assert_int_equal(gr_file_write(config, "{}", 2, NULL), GR_OK);
+    assert_int_equal(gr_chat_template_load(&t, dir, &d), GR_E_INVALID);
+    char *want = gr_printf("'%s' has no chat_template", config);
+    assert_string_equal(d.messages[1].text, want);
+    const char named[] = "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"{{\"},"
+                         "{\"name\":\"default\",\"template\":\"a\"}]}";
+    assert_int_equal(gr_file_write(config, named, strlen(named), NULL), GR_OK);
+    assert_int_equal(gr_chat_template_load(&t, dir, &d), GR_OK);
+    gr_chat_template_free(t);
+    assert_int_equal(gr_file_write(jinja, "{{", 2, NULL), GR_OK); /* goes before the other file */
+    assert_int_equal(gr_chat_template_load(&t, dir, &d), GR_E_INVALID);
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
+    gr_diag_release(&d);
+    free(want), free(config), free(jinja);
+}
+
 static void test_bytes_of_fields_are_known(void **state)
 {
     (void)state;
@@ -306,6 +347,8 @@ int main(void)
         cmocka_unit_test(test_what_is_not_supported_is_named_with_its_place),
         cmocka_unit_test(test_broken_templates_are_refused_with_a_place),
         cmocka_unit_test(test_deep_nesting_is_refused),
+        cmocka_unit_test(test_values_cannot_hold_themselves_or_grow_without_end),
+        cmocka_unit_test(test_a_directory_without_a_template_says_so),
         cmocka_unit_test(test_bytes_of_fields_are_known),
         cmocka_unit_test(test_a_field_cannot_forge_a_special_token),
     };

@@ -115,6 +115,14 @@ static const struct loss_case {
      "token_mean(where(drop, 0, -adv * exp(logprob - old_logprob)))",
      GR_LOSS_TOKEN},
     {"covariance", "token_mean((adv - token_mean(adv)) * (logprob - token_mean(logprob))^2)", GR_LOSS_BATCH},
+    {"clip_cov",
+     "ratio = exp(logprob - old_logprob)\n"
+     "l1 = -advantage * ratio\n"
+     "l2 = -advantage * clip(ratio, 1 - $lo, 1 + $hi)\n"
+     "cov = (advantage - token_mean(advantage)) * (logprob - token_mean(logprob))\n"
+     "drop = choose(l2 <= l1 and cov > 0.1 and cov < 5, max(floor(0.1 * token_count()), 1))\n"
+     "token_mean(where(drop, 0, max(l1, l2)))",
+     GR_LOSS_BATCH},
     {"value clip",
      "0.5 * token_mean(max((value - returns)^2, (clip(value, values - 0.5, values + 0.5) - returns)^2))",
      GR_LOSS_TOKEN},
@@ -199,8 +207,7 @@ static void test_gradient_of_each_function_is_its_finite_difference(void **state
         "token_sum(random() * value)",
         "batch_sum(where(group_rank(advantage) == 0, seq_sum(value), 0))",
         "token_sum(where(top(adv, 4, adv < 9), value, 0))",
-        "seq_values = seq_sum(value)\nbatch_sum((seq_values - group_mean(seq_values)) / "
-        "(group_std(seq_values) + 1e-6))",
+        "s = seq_sum(value)\nbatch_sum((s - group_mean(s)) / (group_std(s) + 1e-6))",
     };
     (void)state;
     for (size_t i = 0; i < GR_LEN(terms); i++) {
@@ -259,6 +266,11 @@ static void test_derivatives_at_ties_follow_pytorch(void **state)
     assert_close(slope("token_sum(clip(value, 1, 2))", 1), 1, 0, 0);
     assert_close(slope("token_sum(clip(value, 1, 2))", 2), 1, 0, 0);
     assert_close(slope("token_sum(clip(value, 1, 2))", 2.5), 0, 0, 0);
+    assert_close(slope("token_sum(clip(1, value, 2))", 1), 0, 0, 0);
+    assert_close(slope("token_sum(clip(1, value, 2))", 1.5), 1, 0, 0);
+    assert_close(slope("token_sum(clip(3, 2, value))", 3), 0, 0, 0);
+    assert_close(slope("token_sum(clip(3, 2, value))", 2.5), 1, 0, 0);
+    assert_close(slope("token_sum(clip(3, 2, value))", 1.5), 1, 0, 0);
     assert_close(slope("token_sum(max(value, 1))", 1), 0.5, 0, 0);
     assert_close(slope("token_sum(min(value, 1))", 1), 0.5, 0, 0);
     assert_close(slope("token_sum(abs(value))", 0), 0, 0, 0);
@@ -286,11 +298,15 @@ static void test_a_maximum_shares_its_derivative_among_equals(void **state)
     x[0] = 2, x[1] = 5, x[2] = 5, x[3] = 5;
     b->mask[3] = 0;
     (void)state;
-    gr_loss *l = batch_loss(b, "batch_sum(seq_max(value))");
-    batch_adjoint(b, l, (const uint32_t[]){0, 4}, 1, &out);
-    const float want[] = {0, 0.5f, 0.5f, 0};
-    assert_memory_equal(g, want, sizeof(want));
-    gr_loss_free(l);
+    batch_set(b, "pick", GR_LEVEL_TOKEN, (const double[]){1, 1, 0, 1});
+    static const char *const texts[] = {"batch_sum(seq_max(value))", "batch_sum(seq_max(value, pick > 0))"};
+    const float want[2][4] = {{0, 0.5f, 0.5f, 0}, {0, 1, 0, 0}};
+    for (size_t i = 0; i < GR_LEN(texts); i++) {
+        gr_loss *l = batch_loss(b, texts[i]);
+        batch_adjoint(b, l, (const uint32_t[]){0, 4}, 1, &out);
+        assert_memory_equal(g, want[i], sizeof(want[i]));
+        gr_loss_free(l);
+    }
     batch_free(b);
 }
 
@@ -348,6 +364,26 @@ static void test_metrics_read_the_names_of_the_loss(void **state)
     batch_free(b);
 }
 
+static void test_a_stopped_symbol_is_its_fresh_one_without_derivative(void **state)
+{
+    (void)state;
+    batch *b = make_batch();
+    b->columns[3].symbol.fresh = b->columns[3].symbol.stopped = true; /* old_logprob is logprob */
+    b->columns[3].symbol.id = 0;
+    float of_name[MAX_TOKENS], of_stop[MAX_TOKENS], *out = of_name;
+    const uint32_t all[] = {0, b->n_tokens};
+    gr_loss *l = batch_loss(b, "token_mean(-adv * exp(logprob - old_logprob))");
+    batch_adjoint(b, l, all, 1, &out);
+    assert_close(batch_loss_value(b, l), -batch_scalar(b, "token_mean(adv)"), 0, 1e-12);
+    gr_loss_free(l);
+    l = batch_loss(b, "token_mean(-adv * exp(logprob - stop_gradient(logprob)))");
+    out = of_stop;
+    batch_adjoint(b, l, all, 1, &out);
+    assert_memory_equal(of_name, of_stop, b->n_tokens * sizeof(float));
+    gr_loss_free(l);
+    batch_free(b);
+}
+
 static void test_prepare_reads_no_fresh_column(void **state)
 {
     (void)state;
@@ -374,6 +410,7 @@ int main(void)
         cmocka_unit_test(test_a_maximum_shares_its_derivative_among_equals),
         cmocka_unit_test(test_vanilla_policy_loss_has_the_hand_computed_values),
         cmocka_unit_test(test_metrics_read_the_names_of_the_loss),
+        cmocka_unit_test(test_a_stopped_symbol_is_its_fresh_one_without_derivative),
         cmocka_unit_test(test_prepare_reads_no_fresh_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -226,6 +226,17 @@ static void test_a_missing_field_suggests_a_near_one(void **state)
     json_decref(row);
 }
 
+static void test_any_bytes_make_a_string(void **state)
+{
+    (void)state;
+    json_t *v = gr_json_string("a\xff\xC3\xA9\xE2\x82", 6);
+    assert_string_equal(json_string_value(v), "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD");
+    json_decref(v);
+    v = gr_json_string("a\0b", 3);
+    assert_int_equal(json_string_length(v), 3);
+    json_decref(v);
+}
+
 /* ---- order -------------------------------------------------------------------------------------------- */
 
 static void test_a_plain_order_wraps_into_the_next_epoch(void **state)
@@ -399,6 +410,7 @@ int main(void)
         cmocka_unit_test(test_the_hash_is_of_the_bytes),
         cmocka_unit_test(test_fields_are_read_as_text),
         cmocka_unit_test(test_a_missing_field_suggests_a_near_one),
+        cmocka_unit_test(test_any_bytes_make_a_string),
         cmocka_unit_test(test_a_plain_order_wraps_into_the_next_epoch),
         cmocka_unit_test(test_each_shuffled_epoch_draws_every_row_once),
         cmocka_unit_test(test_a_restored_cursor_draws_what_the_first_run_would_have),

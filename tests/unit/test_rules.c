@@ -1,6 +1,7 @@
 #include "ops/rules.h"
 
 #include <jansson.h>
+#include <pthread.h>
 
 #include "ops/jsonl.h"
 #include "ops/math_compare.h"
@@ -206,12 +207,15 @@ static void test_the_tail_is_counted_in_characters(void **state)
     gr_rule_free(r);
 }
 
-static void test_bytes_that_are_no_text_match_nothing(void **state)
+static void test_bytes_that_are_no_text_are_one_character_each(void **state)
 {
     (void)state;
-    gr_rule *r = rule((gr_rule_config){.extract = "#(.)"});
-    assert_close(score(r, "\xff\xfe#5\xff#\xff", "5"), 1, 0, 0);
+    gr_rule *r = rule((gr_rule_config){.extract = "^..#(.*)\\x1A$"});
+    assert_close(score(r, "\xff\xfe#\xC3\xA9\xC3", "\xC3\xA9"), 1, 0, 0);
     assert_close(score(r, "\xC3", "5"), 0, 0, 0);
+    gr_rule_free(r);
+    r = rule((gr_rule_config){.extract = "#(.)"});
+    assert_close(score(r, "#\xff", "\xff"), 1, 0, 0); /* what was found is the response's own bytes */
     gr_rule_free(r);
 }
 
@@ -423,6 +427,25 @@ static void test_a_set_chooses_by_value(void **state)
     gr_rule_set_free(s);
 }
 
+static void *score_much(void *r)
+{
+    double sum = 0;
+    for (int i = 0; i < 200; i++) sum += score(r, "so \\boxed{\\frac{3}{6}}", "0.5");
+    assert_close(sum, 200, 0, 0);
+    return NULL;
+}
+
+static void test_threads_share_a_rule(void **state)
+{
+    (void)state;
+    gr_rule *r = short_rule("boxed");
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, score_much, r), 0);
+    score_much(r);
+    pthread_join(other, NULL);
+    gr_rule_free(r);
+}
+
 /* ---- real outputs ------------------------------------------------------------------------------------- */
 
 static void test_every_label_of_the_published_gsm8k_outputs_is_met(void **state)
@@ -465,7 +488,7 @@ int main(void)
         cmocka_unit_test(test_grader_vectors_are_mostly_met),
         cmocka_unit_test(test_extraction_takes_the_first_or_last_match),
         cmocka_unit_test(test_the_tail_is_counted_in_characters),
-        cmocka_unit_test(test_bytes_that_are_no_text_match_nothing),
+        cmocka_unit_test(test_bytes_that_are_no_text_are_one_character_each),
         cmocka_unit_test(test_a_bad_pattern_is_refused_at_its_place),
         cmocka_unit_test(test_an_answer_without_a_truth_is_an_error),
         cmocka_unit_test(test_catastrophic_patterns_end_with_score_0),
@@ -475,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_prefix_pays_each_leading_character),
         cmocka_unit_test(test_character_rewards_go_to_the_token_of_their_last_byte),
         cmocka_unit_test(test_a_set_chooses_by_value),
+        cmocka_unit_test(test_threads_share_a_rule),
         cmocka_unit_test(test_every_label_of_the_published_gsm8k_outputs_is_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

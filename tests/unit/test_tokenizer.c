@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include <jansson.h>
+#include <pthread.h>
 
 static gr_tokenizer *load_file(const char *path)
 {
@@ -259,6 +260,41 @@ static void test_a_long_run_without_a_break_is_not_slow(void **state)
     }
     free(ids.id);
     free(text);
+    gr_tokenizer_free(t);
+}
+
+static void *encode_in_thread(void *tokenizer)
+{
+    static const char text[] = "It's 12 o'clock:  \u00e9\u0301 <|im_end|> <think>\n\n";
+    gr_ids *ids = gr_calloc(1, sizeof(*ids));
+    for (int i = 0; i < 200; i++) encode(tokenizer, text, strlen(text), i % 2 ? 0 : GR_ENCODE_SPECIAL, ids);
+    return ids;
+}
+
+static void test_threads_share_a_tokenizer(void **state)
+{
+    (void)state;
+    need_shared(path, "tokenizers/minimind-6400/tokenizer.json");
+    gr_tokenizer *t = load_file(path);
+    pthread_t threads[4];
+    gr_ids *first = NULL;
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_in_thread, t), 0);
+    for (size_t i = 0; i < 4; i++) {
+        void *got;
+        assert_int_equal(pthread_join(threads[i], &got), 0);
+        gr_ids *ids = got;
+        if (!first) {
+            first = ids;
+            continue;
+        }
+        assert_int_equal(ids->n, first->n);
+        assert_memory_equal(ids->id, first->id, first->n * sizeof(*first->id));
+        free(ids->id);
+        free(ids);
+    }
+    free(first->id);
+    free(first);
     gr_tokenizer_free(t);
 }
 
@@ -531,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_decoding_gives_back_the_bytes_of_gsm8k),
         cmocka_unit_test(test_decoding_gives_back_any_bytes),
         cmocka_unit_test(test_a_long_run_without_a_break_is_not_slow),
+        cmocka_unit_test(test_threads_share_a_tokenizer),
         cmocka_unit_test(test_merges_go_by_rank_then_from_the_left),
         cmocka_unit_test(test_ignore_merges_takes_whole_words_first),
         cmocka_unit_test(test_added_tokens_match_as_flagged),
