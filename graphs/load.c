@@ -257,7 +257,6 @@ typedef struct entry {
     size_t n;
 } entry;
 
-/* By place: what stands in the graph's own file last, so that it is next to the prompt. */
 static int by_place(const void *a, const void *b)
 {
     const struct gr_message *x = ((const entry *)a)->m, *y = ((const entry *)b)->m;

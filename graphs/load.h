@@ -125,7 +125,7 @@ void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_k
 /* top.c */
 void gr_read_top(gr_loader *l);
 void gr_read_models(gr_loader *l);
-/* Whether a node, state, model or parameter may have this name; reported where not. */
+/* Whether a node or a state may have this name, which expressions use; reported where not. */
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at);
 
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */

@@ -63,23 +63,30 @@ const gr_key gr_checkpoint_keys[] = {
 /* ---- names -----------------------------------------------------------------------------------------------
  */
 
+static bool well_formed(gr_loader *l, const char *what, const char *name, gr_loc at)
+{
+    bool form = isalpha((unsigned char)*name) || *name == '_';
+    for (const char *p = name; *p; p++) form = form && (isalnum((unsigned char)*p) || *p == '_');
+    if (!form)
+        gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name is letters, digits and _, not a digit first",
+                      what, name);
+    return form;
+}
+
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at)
 {
     static const char *const words[] = {"logprob", "entropy", "value", "step", "epoch", "progress",
                                         "and",     "or",      "not",   "true", "false"};
-    bool form = isalpha((unsigned char)*name) || *name == '_', reserved = false;
-    for (const char *p = name; *p; p++) form = form && (isalnum((unsigned char)*p) || *p == '_');
-    for (size_t i = 0; i < GR_LEN(words); i++) reserved = reserved || !strcmp(words[i], name);
+    bool reserved = false;
     size_t n;
     const gr_expr_function *f = gr_expr_functions(&n);
+    if (!well_formed(l, what, name, at)) return false;
+    for (size_t i = 0; i < GR_LEN(words); i++) reserved = reserved || !strcmp(words[i], name);
     for (size_t i = 0; i < n; i++) reserved = reserved || !strcmp(f[i].name, name);
-    if (!form)
-        gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name is letters, digits and _, not a digit first",
-                      what, name);
-    else if (reserved)
+    if (reserved)
         gr_diag_error(l->d, at, GR_E_INVALID, "%s cannot be called '%s': expressions use that name", what,
                       name);
-    return form && !reserved;
+    return !reserved;
 }
 
 static const gr_value *map_at(gr_loader *l, const char *key)
@@ -124,7 +131,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
     *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models};
     l->g->models[l->g->n_models++] = m;
-    gr_name_allowed(l, "a model", p->key, p->at);
+    well_formed(l, "a model", p->key, p->at);
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
@@ -229,7 +236,7 @@ void gr_read_top(gr_loader *l)
     if (doc) gr_value_text(l, "doc", doc);
     for (size_t i = 0; i < l->g->source->n_params; i++) {
         const gr_param *p = &l->g->source->params[i];
-        gr_name_allowed(l, "a parameter", p->name, p->at);
+        well_formed(l, "a parameter", p->name, p->at);
     }
     read_state(l);
     read_log(l);
