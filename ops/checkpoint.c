@@ -300,3 +300,86 @@ gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr
     free(run);
     return st;
 }
+
+/* ---- what a graph names -------------------------------------------------------------------------------- */
+
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = gr_printf("%s/%s", dir, name);
+    bool there = gr_path_exists(path);
+    free(path);
+    return there;
+}
+
+/* The snapshot that refs/main of a cache folder names, else its only one; NULL where there is none. */
+static char *find_snapshot(const char *cache)
+{
+    char *ref = gr_printf("%s/refs/main", cache), *snapshots = gr_printf("%s/snapshots", cache),
+         *commit = NULL;
+    char *found = NULL, *only;
+    size_t n;
+    gr_str list = {0};
+    size_t n_whole = list_models(snapshots, &list, &only);
+    if (gr_path_exists(ref) && !gr_file_read(ref, 256, &commit, &n, NULL)) {
+        commit[strcspn(commit, "/ \r\n")] = '\0';
+        found = gr_printf("%s/%s", snapshots, commit);
+    } else if (n_whole == 1) {
+        found = gr_printf("%s/%s", snapshots, only);
+    }
+    if (found && !has_file(found, "config.json")) {
+        free(found);
+        found = NULL;
+    }
+    gr_str_release(&list);
+    free(only);
+    free(commit);
+    free(snapshots);
+    free(ref);
+    return found;
+}
+
+static gr_status missing(const char *spec, gr_loc at, gr_diag *d)
+{
+    const char *slash = strrchr(spec, '/'), *name = slash ? slash + 1 : spec;
+    return gr_diag_error(
+        d, at, GR_E_INVALID,
+        "no checkpoint '%s'; 'hf download ORG/%s --local-dir %s' would fetch one from Hugging Face", spec,
+        name, spec);
+}
+
+static gr_status resolve_folder(char **out, const char *dir, const char *model, gr_loc at, gr_diag *d)
+{
+    gr_str list = {0};
+    char *only = NULL;
+    gr_status st = GR_OK;
+    if (has_file(dir, "config.json"))
+        *out = gr_strdup(dir);
+    else if (has_file(dir, "snapshots")) {
+        *out = find_snapshot(dir);
+        if (!*out) st = gr_diag_error(d, at, GR_E_INVALID, "no whole snapshot in the cache folder '%s'", dir);
+    } else if (has_file(dir, "checkpoints"))
+        st = gr_checkpoint_find(out, dir, model, d);
+    else if (list_models(dir, &list, &only))
+        st = find_model(out, dir, model, d);
+    else
+        st = gr_diag_error(d, at, GR_E_INVALID, "no config.json in the folder '%s'", dir);
+    free(only);
+    gr_str_release(&list);
+    return st;
+}
+
+gr_status gr_checkpoint_resolve(char **out, bool *random, const char *spec, const char *model, gr_loc at,
+                                gr_diag *d)
+{
+    size_t n = strlen(spec);
+    *random = false;
+    if (is_folder(spec)) return resolve_folder(out, spec, model, at, d);
+    if (!gr_path_exists(spec))
+        return strchr(spec, '@') ? gr_checkpoint_find(out, spec, model, d) : missing(spec, at, d);
+    if (n < 5 || strcmp(spec + n - 5, ".json") != 0)
+        return gr_diag_error(d, at, GR_E_INVALID,
+                             "'%s' is neither a folder with a checkpoint nor a config.json", spec);
+    *random = true;
+    *out = gr_strdup(spec);
+    return GR_OK;
+}

@@ -129,6 +129,7 @@ typedef struct gr_kernels {
 
     /* ---- flat arrays ---- */
     void (*zero)(gr_queue *q, void *p, uint64_t bytes);
+    void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
     /* Sum of squares in double, in a fixed order that does not depend on threads. */
     double (*sum_squares)(gr_queue *q, const float *x, uint64_t n);
     /* One flat range; decay: whether weight decay applies to it. */

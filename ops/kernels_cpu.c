@@ -17,6 +17,12 @@ void gr_cpu_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32
         if (src[i] != dst[i]) memcpy((char *)kv + dst[i] * bytes, (char *)kv + src[i] * bytes, bytes);
 }
 
+static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    (void)q;
+    memcpy(to, from, bytes);
+}
+
 const char *gr_kernels_cpu_numerics(void)
 {
     return "cpu-fma";
@@ -39,6 +45,7 @@ const gr_kernels gr_kernels_cpu = {
     .kv_copy = gr_cpu_kv_copy,
     .head_sample = gr_cpu_head_sample,
     .zero = gr_cpu_zero,
+    .copy = copy,
     .sum_squares = gr_cpu_sum_squares,
     .adamw = gr_cpu_adamw,
 };

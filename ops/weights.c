@@ -191,40 +191,81 @@ void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t b
 
 /* ---- writing ------------------------------------------------------------------------------------------ */
 
-static gr_status put_bucket(gr_st_writer *out, const gr_model_shape *s, uint32_t bucket, size_t set,
-                            const gr_weights_source *from, gr_diag *d)
+struct gr_weights_writer {
+    gr_model_shape shape;
+    gr_st_writer *file;
+};
+
+static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, size_t n_sets, gr_pool *pool,
+                            size_t *n)
+{
+    gr_st_spec *specs = NULL;
+    size_t cap = 0;
+    *n = 0;
+    for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
+        gr_tensor t[GR_BUCKET_TENSORS_MAX];
+        size_t n_tensors = gr_bucket_tensors(s, b, t);
+        for (size_t set = 0; set < n_sets; set++)
+            for (size_t i = 0; i < n_tensors; i++) {
+                const char *name = gr_pool_printf(pool, "%s%s", prefix[set], t[i].name);
+                GR_PUSH(specs, *n, cap, ((gr_st_spec){name, t[i].rows, t[i].cols}));
+            }
+    }
+    return specs;
+}
+
+gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
+                                const char *stem, const char *const *prefix, size_t n_sets, gr_st_dtype dtype,
+                                uint64_t shard_bytes, gr_diag *d)
+{
+    gr_pool *pool = gr_pool_new();
+    size_t n;
+    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
+    gr_weights_writer *w = gr_calloc(1, sizeof(*w));
+    w->shape = *s;
+    gr_status st = gr_st_writer_new(&w->file, dir, stem, dtype, specs, n, shard_bytes, d);
+    if (st)
+        gr_weights_writer_free(w);
+    else
+        *out = w;
+    free(specs);
+    gr_pool_free(pool);
+    return st;
+}
+
+gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    size_t n = gr_bucket_tensors(s, bucket, t);
-    const float *elems = NULL;
-    gr_status st = from->bucket(from->ctx, set, bucket, &elems, d);
-    for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(out, elems + t[i].offset, d);
+    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
     return st;
+}
+
+gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d)
+{
+    return gr_st_writer_finish(w->file, d);
+}
+
+void gr_weights_writer_free(gr_weights_writer *w)
+{
+    if (!w) return;
+    gr_st_writer_free(w->file);
+    free(w);
 }
 
 gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char *stem,
                            const gr_weights_source *from, gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
 {
-    gr_pool *pool = gr_pool_new();
-    gr_st_spec *specs = NULL;
-    size_t n = 0, cap = 0;
-    uint32_t n_buckets = gr_model_buckets(s);
-    for (uint32_t b = 0; b < n_buckets; b++) {
-        gr_tensor t[GR_BUCKET_TENSORS_MAX];
-        size_t n_tensors = gr_bucket_tensors(s, b, t);
-        for (size_t set = 0; set < from->n_sets; set++)
-            for (size_t i = 0; i < n_tensors; i++) {
-                const char *name = gr_pool_printf(pool, "%s%s", from->prefix[set], t[i].name);
-                GR_PUSH(specs, n, cap, ((gr_st_spec){name, t[i].rows, t[i].cols}));
-            }
-    }
-    gr_st_writer *w = NULL;
-    gr_status st = gr_st_writer_new(&w, dir, stem, dtype, specs, n, shard_bytes, d);
-    for (uint32_t b = 0; b < n_buckets && !st; b++)
-        for (size_t set = 0; set < from->n_sets && !st; set++) st = put_bucket(w, s, b, set, from, d);
-    if (!st) st = gr_st_writer_finish(w, d);
-    gr_st_writer_free(w);
-    free(specs);
-    gr_pool_free(pool);
+    gr_weights_writer *w = NULL;
+    gr_status st = gr_weights_writer_new(&w, s, dir, stem, from->prefix, from->n_sets, dtype, shard_bytes, d);
+    for (uint32_t b = 0; b < gr_model_buckets(s) && !st; b++)
+        for (size_t set = 0; set < from->n_sets && !st; set++) {
+            const float *elems = NULL;
+            st = from->bucket(from->ctx, set, b, &elems, d);
+            if (!st) st = gr_weights_writer_put(w, b, elems, d);
+        }
+    if (!st) st = gr_weights_writer_finish(w, d);
+    gr_weights_writer_free(w);
     return st;
 }

@@ -32,6 +32,18 @@ uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket);
  * between tensors. A pure function of seed, tensor name and element, whatever the order of calls. */
 void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst);
 
+/* Write DIR/STEM.safetensors, or shards of it (see gr_st_writer_new), as buckets come: bucket 0 of every set,
+ * bucket 1 of every set, and so on. Files appear, whole, in finish; free removes what was not finished. */
+typedef struct gr_weights_writer gr_weights_writer;
+GR_NODISCARD gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s,
+                                             const char *dir, const char *stem, const char *const *prefix,
+                                             size_t n_sets, gr_st_dtype dtype, uint64_t shard_bytes,
+                                             gr_diag *d);
+GR_NODISCARD gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems,
+                                             gr_diag *d);
+GR_NODISCARD gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d);
+void gr_weights_writer_free(gr_weights_writer *w); /* NULL is fine */
+
 /* Where written buckets come from. */
 typedef struct gr_weights_source {
     /* The elements of a bucket of a set; they must stay as they are until the next call. */
@@ -41,8 +53,7 @@ typedef struct gr_weights_source {
     size_t n_sets;
 } gr_weights_source;
 
-/* Write DIR/STEM.safetensors, or shards of it (see gr_st_writer_new). Buckets are asked for in order, each
- * once for every set. */
+/* The same in one call: buckets are asked for in order. */
 GR_NODISCARD gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char *stem,
                                         const gr_weights_source *from, gr_st_dtype dtype,
                                         uint64_t shard_bytes, gr_diag *d);

@@ -1,5 +1,8 @@
 #include "runtime/safetensors.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "runtime/half.h"
 #include "tests/unit/test.h"
 
@@ -319,6 +322,54 @@ static void test_an_unfinished_file_leaves_nothing(void **state)
     assert_int_equal(gr_st_writer_new(&w, "/nowhere", "x", GR_ST_F32, specs, 3, 0, NULL), GR_E_IO);
 }
 
+static void test_a_full_disk_is_named_and_leaves_nothing(void **state)
+{
+    (void)state;
+    static const gr_st_spec big = {"big", 100, 100};
+    struct rlimit was, small;
+    gr_st_writer *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    float *x = gr_calloc(10000, sizeof(*x));
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    small = was;
+    small.rlim_cur = 10000;
+    signal(SIGXFSZ, SIG_IGN); /* so that writing more fails, as on a full disk */
+    const gr_st_dtype dtypes[] = {GR_ST_F32, GR_ST_BF16};
+    for (size_t i = 0; i < GR_LEN(dtypes); i++) {
+        assert_int_equal(gr_st_writer_new(&w, dir, "full", dtypes[i], &big, 1, 0, &d), GR_OK);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+        gr_status st = gr_st_writer_put(w, x, &d);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+        assert_int_equal(st, GR_E_IO);
+        gr_st_writer_free(w);
+    }
+    assert_non_null(strstr(d.messages[0].text, "full.safetensors.tmp': File too large"));
+    char *aside = in_dir("full.safetensors.tmp");
+    assert_false(gr_path_exists(aside));
+    free(aside);
+    free(x);
+    gr_diag_release(&d);
+}
+
+static void test_a_file_cut_short_after_opening_is_an_error(void **state)
+{
+    (void)state;
+    write_set("cut", GR_ST_BF16, 0);
+    char *path = in_dir("cut.safetensors");
+    gr_safetensors *s = opened(path);
+    const gr_st_tensor *t = gr_safetensors_find(s, "w.one");
+    float got[15];
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(truncate(path, (off_t)(t->offset + t->bytes - 1)), 0);
+    assert_int_equal(gr_safetensors_read_f32(s, "w.one", 3, 5, got, &d), GR_E_IO);
+    assert_non_null(strstr(d.messages[0].text, "the file ends inside 'w.one'"));
+    gr_diag_release(&d);
+    gr_safetensors_free(s);
+    free(path);
+}
+
 static void test_sixteen_bit_floats_convert_as_ieee_says(void **state)
 {
     (void)state;
@@ -363,6 +414,8 @@ int main(void)
         cmocka_unit_test(test_what_is_written_reads_back_to_the_bit),
         cmocka_unit_test(test_large_sets_are_sharded),
         cmocka_unit_test(test_an_unfinished_file_leaves_nothing),
+        cmocka_unit_test(test_a_full_disk_is_named_and_leaves_nothing),
+        cmocka_unit_test(test_a_file_cut_short_after_opening_is_an_error),
         cmocka_unit_test(test_sixteen_bit_floats_convert_as_ieee_says),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

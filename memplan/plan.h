@@ -1,0 +1,161 @@
+/* memplan/plan.h: a finished plan: what `graphrun plan` shows, `verify` proves and `exec` runs.
+ *
+ * A plan has steps for the steady iteration and for the other paths (init, resume, checkpoint, ...), and a
+ * ledger: every copy of every object with its place, offset and lifetime. Nothing else may hold plan-sized
+ * memory.
+ *
+ * Steps are flat and numbered in pre-order: a loop step is followed by its body, body_last is the number of
+ * the last step of the body (loops nest). Within a path, each lane runs its own steps in this order; `after`
+ * names steps of other lanes that must have completed: the same trip's where both are in the same body, all
+ * trips of a loop where `after` names the loop step from outside. All lanes meet at the end of every trip of
+ * a loop and at the end of a path; the lane `host` meets only at the end of a path and at loops that hold
+ * steps of it.
+ *
+ * An entry is live from step `first` to step `last`, both included; last < first wraps round the iteration's
+ * end. An entry live in a part of a loop body only is dead at the trip's end: contents never cross it.
+ *
+ * Units: bytes; nanoseconds for time. Threads: a plan never changes once made; any thread may read it.
+ */
+#ifndef GR_MEMPLAN_PLAN_H
+#define GR_MEMPLAN_PLAN_H
+
+#include "runtime/base.h"
+
+#define GR_PLAN_VERSION 1
+#define GR_ALIGN        256 /* of every offset and size in the ledger */
+#define GR_NONE         UINT32_MAX
+
+typedef enum gr_place { GR_DEVICE, GR_HOST } gr_place;
+
+#define GR_LANE_MAP(X)    \
+    X(COMPUTE, "compute") \
+    X(H2D, "h2d")         \
+    X(D2H, "d2h")         \
+    X(COMM, "comm")       \
+    X(HOST, "host")
+typedef enum gr_lane {
+#define X(name, text) GR_LANE_##name,
+    GR_LANE_MAP(X)
+#undef X
+        GR_N_LANES
+} gr_lane;
+
+#define GR_CATEGORY_MAP(X)        \
+    X(WEIGHTS, "weights")         \
+    X(GRADIENTS, "gradients")     \
+    X(OPTIMIZER, "optimizer")     \
+    X(KV, "kv")                   \
+    X(ACTIVATIONS, "activations") \
+    X(WORKSPACE, "workspace")     \
+    X(COLUMNS, "columns")         \
+    X(COMM, "comm")
+typedef enum gr_category {
+#define X(name, text) GR_CAT_##name,
+    GR_CATEGORY_MAP(X)
+#undef X
+        GR_N_CATEGORIES
+} gr_category;
+
+#define GR_STEP_MAP(X)    \
+    X(LOAD, "load")       \
+    X(OFFLOAD, "offload") \
+    X(RELEASE, "release") \
+    X(RESUME, "resume")   \
+    X(GATHER, "gather")   \
+    X(REDUCE, "reduce")   \
+    X(SYNC, "sync")       \
+    X(SEND, "send")       \
+    X(RECV, "recv")       \
+    X(SAVE, "save")       \
+    X(RESTORE, "restore") \
+    X(AGREE, "agree")     \
+    X(LOOP, "loop")       \
+    X(RUN, "run")
+typedef enum gr_step_kind {
+#define X(name, text) GR_STEP_##name,
+    GR_STEP_MAP(X)
+#undef X
+        GR_N_STEP_KINDS
+} gr_step_kind;
+
+/* One copy of one object. */
+typedef struct gr_entry {
+    const char *what; /* the object's name: "actor.params.3", "update.acts.2", "rollout.logprob" */
+    gr_category category;
+    gr_place place;
+    uint64_t bytes, offset; /* multiples of GR_ALIGN */
+    uint32_t first, last;   /* steps of the steady iteration */
+} gr_entry;
+
+/* One step. Entries are named by their index in the ledger. Arrays belong to the plan's pool. */
+typedef struct gr_step {
+    gr_step_kind kind;
+    const char
+        *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
+    const char *node; /* the node it serves; NULL: none */
+    gr_lane lane;
+    uint64_t bytes; /* moved by load, offload, save, restore; else 0 */
+    uint32_t *after, n_after;
+    uint32_t *reads, n_reads;   /* load: the host copy; offload: the device copy; run: inputs */
+    uint32_t *writes, n_writes; /* load: the device copy; release: the entry that ends; resume: that begins */
+    uint32_t body_last;         /* loop: last step of the body; else GR_NONE */
+    uint32_t trips_max;         /* loop: most trips; else 0 */
+    bool agreed;                /* loop: trips are decided while running; else always trips_max */
+    uint64_t resident_bytes;    /* device, the most during this step, copies in flight included */
+    uint64_t ns;                /* predicted, one execution */
+} gr_step;
+
+#define GR_PATH_MAP(X)          \
+    X(STEADY, "steady")         \
+    X(INIT, "init")             \
+    X(RESUME, "resume")         \
+    X(VALIDATE, "validate")     \
+    X(CHECKPOINT, "checkpoint") \
+    X(FINAL, "final")
+typedef enum gr_path_id {
+#define X(name, text) GR_PATH_##name,
+    GR_PATH_MAP(X)
+#undef X
+        GR_N_PATHS
+} gr_path_id;
+
+/* Steps of one path. after and body_last count within the path. entry and exit: ledger entries that hold
+ * contents when it begins and when it ends. */
+typedef struct gr_path {
+    gr_step *steps;
+    uint32_t n;
+    uint32_t *entry, n_entry, *exit, n_exit;
+} gr_path;
+
+/* The plan of a class of equal ranks; today one rank. */
+typedef struct gr_plan {
+    gr_pool *pool;                                        /* owns everything below */
+    const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
+    const char *notes;                                    /* what had to change to fit, a line each; "" */
+    uint64_t budget_bytes, host_budget_bytes;
+    bool fits;
+    uint64_t ns;       /* predicted, one iteration */
+    const char *ranks; /* "0" */
+    uint64_t arena_bytes, overhead_bytes,
+        host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
+    uint64_t peak_bytes;
+    uint32_t peak_step;
+    gr_entry *ledger;
+    uint32_t n_ledger;
+    gr_path paths[GR_N_PATHS];
+} gr_plan;
+
+void gr_plan_free(gr_plan *p); /* NULL is fine */
+
+const char *gr_lane_str(gr_lane l);
+const char *gr_category_str(gr_category c);
+const char *gr_step_kind_str(gr_step_kind k);
+const char *gr_path_str(gr_path_id p);
+
+/* The JSON of DESIGN.md section 8; the same plan gives the same bytes. *out: caller frees. */
+void gr_plan_write_json(const gr_plan *p, gr_str *out);
+
+/* Read it back. Every index, range and enum is checked; what is wrong is said with its JSON path. */
+GR_NODISCARD gr_status gr_plan_read_json(gr_plan **out, const char *path, gr_diag *d);
+
+#endif

@@ -1,0 +1,95 @@
+/* memplan/program.h: what an iteration needs, before anybody decided where it lies: the ops' own declaration.
+ *
+ * Objects are pieces of memory with a name and a size; steps are pieces of work with the objects they use, in
+ * the order they run, with loops. Ops write programs (ops/op.h); the scheduler turns a program into a plan;
+ * the verifier reads the same program again and holds the plan against it.
+ */
+#ifndef GR_MEMPLAN_PROGRAM_H
+#define GR_MEMPLAN_PROGRAM_H
+
+#include "memplan/plan.h"
+
+/* How long an object's contents matter. */
+typedef enum gr_span {
+    GR_SPAN_TEMP,    /* from its first use to its last, within one iteration (or one trip, see below) */
+    GR_SPAN_KEEP,    /* a version lives on across iterations: weights, optimizer moments */
+    GR_SPAN_SCRATCH, /* as TEMP, but a resource with resume and release steps: KV pool, gradients */
+} gr_span;
+
+typedef struct gr_object {
+    const char *name; /* unique: "actor.params.3" */
+    gr_category category;
+    gr_span span;
+    gr_place place; /* where steps need it: GR_HOST objects lie in the host pool always */
+    uint64_t bytes;
+    const char *model; /* weights, gradients, moments: whose; else NULL */
+    uint32_t bucket;   /* of the model; else GR_NONE */
+} gr_object;
+
+typedef enum gr_use_mode {
+    GR_READ = 1,
+    GR_WRITE = 2, /* contents before do not matter */
+    GR_UPDATE = 3,
+} gr_use_mode;
+
+typedef struct gr_use {
+    uint32_t object;
+    gr_use_mode mode;
+} gr_use;
+
+/* One piece of work, or the begin of a loop (body_last set), as in gr_step. */
+typedef struct gr_work {
+    const char *what; /* unique within the program: "update.forward.3" */
+    const char *node;
+    gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST */
+    uint32_t kernel, arg; /* for the op's run function: which of its works, and e.g. the layer */
+    gr_use *uses;
+    uint32_t n_uses;
+    double flops, bytes; /* of one execution, for the cost model: arithmetic, and memory read and written */
+    uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
+    bool agreed;
+    bool optional; /* its node has `when:`: an iteration may skip every step of the node */
+} gr_work;
+
+/* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
+ * first use in the body reads, lives over the whole loop. */
+typedef struct gr_program {
+    gr_pool *pool;
+    gr_object *objects;
+    size_t n_objects, cap_objects;
+    gr_work *works;
+    size_t n_works, cap_works;
+    /* while building */
+    const char *node;
+    gr_lane lane;
+    bool optional;
+    uint32_t loops[8], depth;
+    uint32_t *names; /* hash table of object indices + 1, by name */
+    size_t cap_names;
+} gr_program;
+
+gr_program *gr_program_new(void);
+void gr_program_free(gr_program *p); /* NULL is fine */
+
+/* Begin the works of a node; names that follow are prefixed with it. */
+void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional);
+
+/* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to
+ * GR_ALIGN; 0 bytes become GR_ALIGN. Returns its index. */
+uint32_t gr_program_object(gr_program *p, const gr_object *o);
+/* A TEMP object of the current node on the device: name "NODE.what". */
+GR_PRINTF(4, 5) uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+/* The same in the host pool. */
+GR_PRINTF(4, 5) uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+uint32_t gr_program_find(const gr_program *p, const char *name); /* GR_NONE: there is none */
+
+/* Add a piece of work of the current node, named "NODE.what". Returns it, to set costs; valid until the next
+ * call. Uses are copied; an object appears in them once. A use with object GR_NONE keeps its place and is
+ * NULL when the op runs. */
+GR_PRINTF(6, 7)
+gr_work *gr_program_run(gr_program *p, uint32_t kernel, uint32_t arg, const gr_use *uses, size_t n,
+                        const char *fmt, ...);
+gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool agreed, const char *what);
+void gr_program_end(gr_program *p); /* of the innermost loop */
+
+#endif

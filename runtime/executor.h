@@ -1,0 +1,60 @@
+/* runtime/executor.h: run a plan: one thread a lane, exactly the plan's steps, waits by events.
+ *
+ * The executor does load, offload, release, resume and loops itself; what `run`, `save` and `restore` mean it
+ * asks through hooks. The calling thread is the compute lane.
+ *
+ * Any hook's failure stops all lanes after their current step; the first failure's status and messages are
+ * returned.
+ */
+#ifndef GR_RUNTIME_EXECUTOR_H
+#define GR_RUNTIME_EXECUTOR_H
+
+#include "memplan/plan.h"
+#include "runtime/device.h"
+
+typedef struct gr_exec_hooks {
+    void *user;
+    /* Run step i of a path (run, save, restore). Called on the step's lane, concurrently with other lanes. */
+    gr_status (*run)(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d);
+    /* An agreed loop: whether trip number trip (from 0) is to run. Called on the compute lane, at most
+     * trips_max times. */
+    bool (*more)(void *user, gr_path_id path, uint32_t i, uint32_t trip);
+    /* Whether a node's steps are skipped this time. Constant during a path. May be NULL. */
+    bool (*skip)(void *user, const char *node);
+} gr_exec_hooks;
+
+/* Seconds by step and lane, for traces; called from the lane's thread after each step when set. */
+typedef void (*gr_exec_trace)(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                              uint64_t end_ns);
+
+typedef struct gr_executor gr_executor;
+
+typedef struct gr_exec_options {
+    unsigned threads;    /* of the compute lane's queue */
+    bool poison;         /* check each step: see below */
+    gr_exec_trace trace; /* may be NULL */
+    void *trace_user;
+} gr_exec_options;
+
+/* Takes the arena and the host pool that the plan asks for. plan and hooks must outlive it. */
+GR_NODISCARD gr_status gr_executor_new(gr_executor **out, const gr_plan *plan, const gr_exec_hooks *hooks,
+                                       const gr_exec_options *o, gr_diag *d);
+void gr_executor_free(gr_executor *e); /* NULL is fine */
+
+/* Run one path to its end. */
+GR_NODISCARD gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag *d);
+
+/* Where a ledger entry lies: address in the arena or the host pool. */
+void *gr_executor_address(const gr_executor *e, uint32_t entry);
+
+/* Measured so far: device bytes as the system counts them: growth of the process since just before the arena
+ * was taken, less what of the host pool is resident. */
+uint64_t gr_executor_measured_peak(gr_executor *e);
+
+/* With poison: all bytes of arena and pool that no live entry of the step covers are filled with a pattern
+ * before it and must hold it after it, and entries that a step only reads must be unchanged: a step that
+ * touches what it did not declare fails. Steps on other lanes are then run one at a time. Bytes of written
+ * entries that were touched are counted: the largest sum of touched bytes over the steps. */
+uint64_t gr_executor_touched_peak(const gr_executor *e);
+
+#endif

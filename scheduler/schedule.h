@@ -1,0 +1,60 @@
+/* scheduler/schedule.h: from a program to a plan: where every object is at every step, and at what offset.
+ *
+ * The scheduler proposes residencies, memplan packs and prices them, until the least predicted time under the
+ * budget is found. First the choices that keep the bits are tried (residency, streaming, recomputation, KV
+ * size where it does not change bits), then knobs that change them, which the plan's notes say. Search limits
+ * count candidates, never seconds: the same input gives the same plan.
+ */
+#ifndef GR_SCHEDULER_SCHEDULE_H
+#define GR_SCHEDULER_SCHEDULE_H
+
+#include "memplan/program.h"
+
+/* A machine, as the cost model sees it. Rates are per second. */
+typedef struct gr_hardware {
+    const char *name;
+    double flops;                      /* fp32 matrix arithmetic of the device */
+    double memory_bytes;               /* device memory, read + written */
+    double h2d, d2h;                   /* copies between host pool and arena, bytes */
+    double disk;                       /* bytes */
+    uint64_t device_bytes, host_bytes; /* usable: the default budgets */
+    uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
+    uint64_t step_ns;                  /* fixed cost of one step */
+} gr_hardware;
+
+/* "cpu": this machine. GR_E_INVALID with the known names where name is none of them. */
+GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
+
+typedef enum gr_policy { GR_POLICY_AUTO, GR_POLICY_KEEP } gr_policy;
+
+/* A choice the program depends on. Level 0 is the fastest where everything fits; each next level needs less
+ * memory. */
+typedef struct gr_knob {
+    const char *name; /* "actor: recompute", "rollout: kv blocks", "update: micro-batch tokens" */
+    uint32_t n_levels;
+    bool bits; /* levels differ in the bits of results */
+} gr_knob;
+
+/* Where programs come from: the graph, for given levels of its knobs. Same levels, same program. */
+typedef struct gr_source {
+    void *user;
+    const gr_knob *knobs;
+    size_t n_knobs;
+    gr_program *(*build)(void *user, const uint32_t *level);                /* caller frees */
+    void (*describe)(void *user, size_t knob, uint32_t level, gr_str *out); /* "256 blocks" */
+} gr_source;
+
+typedef struct gr_schedule_options {
+    gr_hardware hardware;
+    gr_policy policy;
+    uint64_t budget_bytes, host_budget_bytes; /* of device (overhead included) and host pool */
+} gr_schedule_options;
+
+/* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics
+ * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
+ * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
+ * changes that would fit. */
+GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src,
+                                   const gr_schedule_options *o, gr_diag *d);
+
+#endif
