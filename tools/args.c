@@ -41,6 +41,7 @@ enum {
     DTYPE,
     SHARD,
     CAPACITY,
+    CHECK_MEMORY,
     N_OPTIONS
 };
 
@@ -72,6 +73,8 @@ static const option options[N_OPTIONS] = {
     [MODEL] = {"model", "NAME", 0, TEXT, AT(model), 0, NULL, "model of the graph to export"},
     [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16", "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
+    [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
+                      "hold every step to the memory it declared (slow)"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL, "size of the memory to pack into"},
 };
 
@@ -91,8 +94,9 @@ static const command commands[] = {
     {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(OUT_FILE), 0, true,
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
-     TARGET | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN), 0, true,
-     "run a graph; with --resume GRAPH may be left out"},
+     TARGET | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN) |
+         BIT(CHECK_MEMORY),
+     0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, false, "compare two plans"},
     {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), BIT(CAPACITY), false,

@@ -12,7 +12,8 @@
 #include "runtime/signals.h"
 #include "scheduler/report.h"
 
-/* ---- shared ------------------------------------------------------------------------------------------------- */
+/* ---- shared
+ * ------------------------------------------------------------------------------------------------- */
 
 static unsigned cores(void)
 {
@@ -59,16 +60,19 @@ static gr_status plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
     if (a->policy && !strcmp(a->policy, "keep")) o->policy = GR_POLICY_KEEP;
     for (size_t i = 0; a->policy && i < GR_LEN(later); i++)
         if (!strcmp(a->policy, later[i]))
-            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "policy '%s' is not built in this version; use auto or keep",
-                                 a->policy);
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "policy '%s' is not built in this version; use auto or keep", a->policy);
     if (a->device && strcmp(a->device, "cpu"))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "device '%s' is not built in this version; use cpu", a->device);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "device '%s' is not built in this version; use cpu", a->device);
     if (a->ranks && strcmp(a->ranks, "1"))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "%s ranks are not built in this version; use 1", a->ranks);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "%s ranks are not built in this version; use 1",
+                             a->ranks);
     return gr_hardware_find(&o->hardware, a->hardware ? a->hardware : "cpu", d);
 }
 
-/* ---- check -------------------------------------------------------------------------------------------------- */
+/* ---- check
+ * -------------------------------------------------------------------------------------------------- */
 
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
@@ -96,12 +100,8 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d)
     return finish_text(&text, NULL, d);
 }
 
-/* ---- plan --------------------------------------------------------------------------------------------------- */
-
-static int exit_of(gr_status st)
-{
-    return st == GR_OK ? 0 : st == GR_E_NOFIT ? 3 : st == GR_E_INVALID ? 2 : 1;
-}
+/* ---- plan
+ * --------------------------------------------------------------------------------------------------- */
 
 static void plan_text(const gr_plan *p, const gr_args *a, gr_str *out)
 {
@@ -117,7 +117,8 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     gr_plan_options o;
     gr_planned *p = NULL;
     if (a->format && strcmp(a->format, "table") && strcmp(a->format, "json")) {
-        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "format '%s' is not built in this version; use table or json", a->format);
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                      "format '%s' is not built in this version; use table or json", a->format);
         return 2;
     }
     gr_status st = plan_options(&o, a, d);
@@ -130,10 +131,11 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     }
     gr_planned_free(p);
     gr_graph_free(g);
-    return exit_of(st);
+    return gr_exit_status(st);
 }
 
-/* ---- verify ------------------------------------------------------------------------------------------------- */
+/* ---- verify
+ * ------------------------------------------------------------------------------------------------- */
 
 int gr_cmd_verify(const gr_args *a, gr_diag *d)
 {
@@ -146,17 +148,19 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st) st = gr_plan_adopt(&p, plan, g, &o, d);
-    if (!st) printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
-                    plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);
+    if (!st)
+        printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
+               plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);
     if (p)
         gr_planned_free(p);
     else
         gr_plan_free(plan);
     gr_graph_free(g);
-    return exit_of(st);
+    return gr_exit_status(st);
 }
 
-/* ---- exec --------------------------------------------------------------------------------------------------- */
+/* ---- exec
+ * --------------------------------------------------------------------------------------------------- */
 
 static char *default_out(const gr_graph *g)
 {
@@ -168,9 +172,11 @@ static char *default_out(const gr_graph *g)
 }
 
 /* The plan of a file, or a resumed run's own, or a new one. */
-static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o, gr_diag *d)
+static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
+                           gr_diag *d)
 {
-    char *own = a->resume && !a->replan && !a->budget && !a->policy ? gr_printf("%s/plan.json", a->resume) : NULL;
+    char *own =
+        a->resume && !a->replan && !a->budget && !a->policy ? gr_printf("%s/plan.json", a->resume) : NULL;
     const char *path = a->plan ? a->plan : own && gr_path_exists(own) ? own : NULL;
     gr_plan *plan = NULL;
     gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
@@ -207,5 +213,5 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_graph_free(g);
     free(graph_path);
     free(out);
-    return exit_of(st);
+    return gr_exit_status(st);
 }
