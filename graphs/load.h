@@ -47,8 +47,10 @@ typedef struct gr_formula {
     const char *text;
     gr_loc at;
     const char *key; /* for messages: "expr", or the name of the metric, the state or the line of the log */
-    struct gr_draft *owner; /* NULL: state, log */
-    gr_loss_ref *loss;      /* GR_ROLE_LOSS: where the result goes */
+    struct gr_draft *owner; /* NULL: state, log; lives while loading */
+    const char *name_of_owner;
+    bool in_loss;      /* a metric that was compiled with its loss */
+    gr_loss_ref *loss; /* GR_ROLE_LOSS: where the result goes */
 } gr_formula;
 
 /* What stays beside a graph: for printing it again, and for its own clean-up. */

@@ -56,6 +56,8 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
     const char *text = gr_value_text(l, key, v);
     gr_formula *f = gr_pool_alloc(l->pool, sizeof(*f));
     *f = (gr_formula){.role = role, .text = text, .at = v->at, .key = key, .owner = owner};
+    f->name_of_owner = owner ? owner->node->name : NULL;
+    f->in_loss = role == GR_ROLE_METRIC && owner->updates;
     const gr_expr_source source = {text, v->at, v->indent};
     if (!text || gr_expr_parse(&f->expr, &source, l->d)) return NULL;
     GR_PUSH(s->formulas, s->n_formulas, s->cap_formulas, f);
