@@ -29,8 +29,9 @@ typedef enum gr_value_kind { GR_VALUE_NULL, GR_VALUE_SCALAR, GR_VALUE_LIST, GR_V
 typedef struct gr_value {
     gr_value_kind kind;
     gr_loc at;                    /* scalars: the first character of the text (inside the quotes or block) */
-    const char *text;             /* scalar, as written, parameters not yet replaced */
+    const char *text;             /* scalar; in a loaded graph parameters are replaced, but in expressions */
     bool quoted, block;           /* scalar: quoted or block style: never null, bool or number by itself */
+    bool broken;                  /* an error was reported for it: say no more */
     unsigned indent;              /* block scalar: columns before its text, for places inside it */
     const struct gr_pair *pairs;  /* map, in file order */
     const struct gr_value *items; /* list */
@@ -155,6 +156,7 @@ typedef struct gr_run_settings {
 
 struct gr_graph {
     gr_pool *pool;
+    struct gr_source *source; /* the file's values and syntax trees, private to graphs/ */
     const char *name, *path;
     gr_model **models;
     size_t n_models;
@@ -195,6 +197,10 @@ void gr_graph_schema(gr_str *out);
 
 /* `graphrun ops`: every op with keys and fields, every function. */
 void gr_graph_ops(gr_str *out);
+
+/* The column of a field, added where nobody read it before; for an op's check that reads another node's field.
+ * NULL: the node has no such field. */
+const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */

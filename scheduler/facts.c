@@ -38,7 +38,7 @@ static void find_scopes(gr_facts *f)
         }
     }
     for (uint32_t w = 0; w < g->n_works; w++) {
-        uint32_t u = 0;
+        uint32_t u = w && f->top[w] == f->top[w - 1] ? w - 1 : 0;
         while (u < w && strcmp(g->works[f->top[u]].node, g->works[f->top[w]].node)) u++;
         f->node[w] = u < w ? f->node[u] : f->n_nodes++;
     }
@@ -88,6 +88,15 @@ static void find_cross(gr_facts *f)
         }
         free(at);
     }
+}
+
+static void find_outside(gr_facts *f)
+{
+    NEW(f, f->g->n_works, f->waits_outside);
+    for (uint32_t w = 0; w < f->g->n_works; w++)
+        for (uint32_t l = f->parent[w]; l != GR_NONE; l = f->parent[l])
+            for (uint32_t c = f->cross_begin[w]; c < f->cross_begin[w + 1]; c++)
+                f->waits_outside[l] |= !inside(f->g, l, f->cross[c]);
 }
 
 /* The later of two units to end a lifetime with. */
@@ -181,6 +190,7 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     find_scopes(f);
     find_refs(f);
     find_cross(f);
+    find_outside(f);
     NEW(f, g->n_objects, f->first), NEW(f, g->n_objects, f->last);
     for (uint32_t o = 0; o < g->n_objects; o++) find_lifetime(f, o);
     find_groups(f);

@@ -149,8 +149,11 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes)
 static void resume_once(maker *m, uint32_t o)
 {
     const gr_facts *f = m->f;
-    uint32_t first = f->first[o], last = f->last[o];
-    uint32_t scope = f->parent[first];
+    uint32_t first = f->first[o], last = f->last[o], scope = f->parent[first];
+    if (last < first) { /* to the end of the body around its uses */
+        scope = last;
+        last = m->g->works[scope].body_last;
+    }
     while (scope != GR_NONE && m->g->works[scope].body_last < last) scope = f->parent[scope];
     while (f->parent[first] != scope) first = f->parent[first];
     while (f->parent[last] != scope) last = f->parent[last];
@@ -316,6 +319,7 @@ void gr_layout_release(gr_layout *l)
 typedef struct clocks {
     uint64_t lane[GR_N_LANES];
     uint64_t *ready; /* of entries: when the last copy into them ends */
+    uint64_t *used;  /* of entries: when the last use on the host lane ends */
     uint64_t *done;  /* of works */
 } clocks;
 
@@ -338,7 +342,8 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     const uint64_t *t = c->lane;
     switch (it->kind) {
     case GR_STEP_LOAD: return GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]);
-    case GR_STEP_OFFLOAD: return GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]);
+    case GR_STEP_OFFLOAD: return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
+    case GR_STEP_RELEASE: return GR_MAX(t[it->lane], c->used[it->entry]);
     case GR_STEP_RUN: break;
     default: return t[it->lane];
     }
@@ -358,9 +363,15 @@ static void run_items(const gr_layout *l, const gr_facts *f, clocks *c, uint32_t
             bool host = f->holds_host[it->work];
             uint64_t t = join(c, host);
             meet_at(c, host, t);
-            run_items(l, f, c, i + 1, it->body_last + 1);
-            uint64_t trip = join(c, host) - t;
-            meet_at(c, host, t + trip * f->g->works[it->work].trips_expected);
+            uint32_t trips = f->g->works[it->work].trips_expected;
+            if (trips) run_items(l, f, c, i + 1, it->body_last + 1);
+            uint64_t ends = join(c, host), trip = ends - t;
+            if (trips > 1 && f->waits_outside[it->work]) { /* only the first trip has to */
+                meet_at(c, host, ends);
+                run_items(l, f, c, i + 1, it->body_last + 1);
+                trip = join(c, host) - ends;
+            }
+            meet_at(c, host, trips ? ends + trip * (trips - 1) : t);
             i = it->body_last;
             continue;
         }
@@ -368,15 +379,20 @@ static void run_items(const gr_layout *l, const gr_facts *f, clocks *c, uint32_t
         c->lane[it->lane] = ends;
         if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = ends;
         if (it->kind == GR_STEP_RUN) c->done[it->work] = ends;
+        if (it->kind != GR_STEP_RUN || it->lane != GR_LANE_HOST) continue;
+        for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
+            if (l->use_entry[u] != GR_NONE) c->used[l->use_entry[u]] = ends;
     }
 }
 
 uint64_t gr_layout_ns(const gr_layout *l, const gr_facts *f)
 {
     clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
+                .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
                 .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
     run_items(l, f, &c, 0, l->n_items);
     free(c.ready);
+    free(c.used);
     free(c.done);
     return join(&c, true);
 }

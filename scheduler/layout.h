@@ -46,6 +46,7 @@ typedef struct gr_facts {
     uint32_t *cross_begin, *cross; /* of works: works on other lanes that it waits for */
     uint64_t *ns;                  /* of works */
     bool *holds_host;              /* of loops: whether steps of the lane host are inside */
+    bool *waits_outside;           /* of loops: whether works inside wait for other lanes' works outside */
     gr_hardware hardware;
 } gr_facts;
 
