@@ -86,18 +86,32 @@ GR_PRINTF(2, 0) static char *node_name(gr_program *p, const char *fmt, va_list a
     return name;
 }
 
+static uint32_t add_temp(gr_program *p, gr_category c, gr_place place, uint64_t bytes, const char *name)
+{
+    return gr_program_object(p, &(gr_object){.name = name,
+                                             .category = c,
+                                             .span = GR_SPAN_TEMP,
+                                             .place = place,
+                                             .bytes = bytes,
+                                             .bucket = GR_NONE});
+}
+
 uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     const char *name = node_name(p, fmt, ap);
     va_end(ap);
-    return gr_program_object(p, &(gr_object){.name = name,
-                                             .category = c,
-                                             .span = GR_SPAN_TEMP,
-                                             .place = GR_DEVICE,
-                                             .bytes = bytes,
-                                             .bucket = GR_NONE});
+    return add_temp(p, c, GR_DEVICE, bytes, name);
+}
+
+uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *name = node_name(p, fmt, ap);
+    va_end(ap);
+    return add_temp(p, c, GR_HOST, bytes, name);
 }
 
 static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint32_t arg)

@@ -80,6 +80,8 @@ void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optiona
 uint32_t gr_program_object(gr_program *p, const gr_object *o);
 /* A TEMP object of the current node on the device: name "NODE.what". */
 GR_PRINTF(4, 5) uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+/* The same in the host pool. */
+GR_PRINTF(4, 5) uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 uint32_t gr_program_find(const gr_program *p, const char *name); /* GR_NONE: there is none */
 
 /* Add a piece of work of the current node, named "NODE.what". Returns it, to set costs; valid until the next

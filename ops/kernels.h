@@ -68,9 +68,9 @@ typedef struct gr_sampling {
 /* AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
  * w -= lr * wd * w, then w -= lr * m_hat / (sqrt(v_hat) + eps). */
 typedef struct gr_adamw {
-    float lr, beta1, beta2, eps, weight_decay;
-    uint32_t step;    /* from 1 */
-    float grad_scale; /* gradients are multiplied by it first (clipping) */
+    double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
+    uint32_t step;                              /* from 1 */
+    float grad_scale;                           /* gradients are multiplied by it first (clipping) */
 } gr_adamw;
 
 typedef struct gr_kernels {
@@ -129,6 +129,7 @@ typedef struct gr_kernels {
 
     /* ---- flat arrays ---- */
     void (*zero)(gr_queue *q, void *p, uint64_t bytes);
+    void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
     /* Sum of squares in double, in a fixed order that does not depend on threads. */
     double (*sum_squares)(gr_queue *q, const float *x, uint64_t n);
     /* One flat range; decay: whether weight decay applies to it. */

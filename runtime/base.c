@@ -197,7 +197,10 @@ void gr_diag_init(gr_diag *d)
 
 void gr_diag_release(gr_diag *d)
 {
-    for (size_t i = 0; i < d->n; i++) free(d->messages[i].text);
+    for (size_t i = 0; i < d->n; i++) {
+        free((char *)d->messages[i].at.file);
+        free(d->messages[i].text);
+    }
     free(d->messages);
     *d = (gr_diag){0};
 }
@@ -207,6 +210,7 @@ static void diag_add(gr_diag *d, gr_severity severity, gr_loc at, const char *fm
     if (!d) return;
     gr_str s = {0};
     gr_str_vprintf(&s, fmt, ap);
+    if (at.file) at.file = gr_strdup(at.file);
     struct gr_message m = {severity, at, s.text};
     GR_PUSH(d->messages, d->n, d->cap, m);
     d->n_errors += severity == GR_ERROR;

@@ -48,7 +48,7 @@ typedef struct gr_loc {
 
 typedef enum gr_severity { GR_ERROR, GR_WARNING, GR_NOTE } gr_severity;
 
-/* A list of messages, in the order they were added. Texts are copied; gr_loc.file must outlive it. */
+/* A list of messages, in the order they were added. Texts and file names are copied. */
 typedef struct gr_diag {
     struct gr_message *messages; /* text ends without newline */
     size_t n, cap, n_errors;

@@ -16,9 +16,25 @@
 #include "runtime/base.h"
 #include "runtime/threads.h"
 
+#include <string.h>
+
 typedef struct gr_queue {
     gr_team *team; /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
 } gr_queue;
+
+/* Copy between host memory of an op and the arena, in the queue's order; read returns when the bytes are
+ * there. */
+static inline void gr_device_write(gr_queue *q, void *device, const void *host, uint64_t bytes)
+{
+    (void)q;
+    memcpy(device, host, bytes);
+}
+
+static inline void gr_device_read(gr_queue *q, void *host, const void *device, uint64_t bytes)
+{
+    (void)q;
+    memcpy(host, device, bytes);
+}
 
 typedef struct gr_memory { /* one mapping */
     char *base;

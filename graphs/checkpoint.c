@@ -1,0 +1,116 @@
+/* graphs/checkpoint.c: where the checkpoints of a graph's models are, and of what shape.
+ *
+ * Accepted: a folder in Hugging Face form (it has config.json), a hub cache folder (models--ORG--NAME with
+ * refs/main and snapshots/), a run's step directory (its own config.json, or one folder a model), and a bare
+ * config.json (random weights).
+ */
+#include "graphs/load.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool has_config(gr_pool *pool, const char *dir)
+{
+    return gr_path_exists(gr_pool_printf(pool, "%s/config.json", dir));
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
+/* The snapshot that refs/main of a hub cache folder names; NULL: there is none. */
+static const char *hub_snapshot(gr_pool *pool, const char *dir)
+{
+    char *hash = NULL;
+    size_t n = 0;
+    const char *ref = gr_pool_printf(pool, "%s/refs/main", dir), *path = NULL;
+    if (is_file(ref) && !gr_file_read(ref, 4096, &hash, &n, NULL)) {
+        hash[strcspn(hash, " \r\n")] = '\0';
+        path = gr_pool_printf(pool, "%s/snapshots/%s", dir, hash);
+    }
+    free(hash);
+    return path && has_config(pool, path) ? path : NULL;
+}
+
+/* The folder of one model in a run's step directory; NULL and *several where it cannot be told. */
+static const char *model_of_step(gr_pool *pool, const char *dir, const char *model, gr_str *several)
+{
+    const char *own = gr_pool_printf(pool, "%s/%s", dir, model), *found = NULL;
+    if (has_config(pool, own)) return own;
+    DIR *d = opendir(dir);
+    size_t n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const char *path = gr_pool_printf(pool, "%s/%s", dir, e->d_name);
+        if (*e->d_name == '.' || !has_config(pool, path)) continue;
+        gr_str_printf(several, "%s%s", n++ ? ", " : "", e->d_name);
+        found = path;
+    }
+    if (d) closedir(d);
+    return n == 1 ? found : NULL;
+}
+
+/* ORG/NAME as the hub has it, and nothing on this machine says otherwise. */
+static bool hub_name(gr_pool *pool, const char *text)
+{
+    const char *slash = strchr(text, '/');
+    if (!slash || slash == text || !slash[1] || strchr(slash + 1, '/') || *text == '.') return false;
+    return !gr_path_exists(gr_pool_strndup(pool, text, (size_t)(slash - text))) &&
+           strncmp(text, "models/", 7);
+}
+
+static void missing(gr_loader *l, const gr_model *m, const char *written)
+{
+    const char *name = hub_name(l->pool, written) ? written : "ORG/NAME";
+    gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "no checkpoint at '%s'", m->checkpoint);
+    gr_diag_note(l->d, m->checkpoint_at, "download one: hf download %s --local-dir %s", name, m->checkpoint);
+    gr_diag_note(l->d, m->checkpoint_at,
+                 "or make a random one: graphrun init --config CONFIG.json --tokenizer DIR --seed 0 -o %s",
+                 m->checkpoint);
+}
+
+static const char *find(gr_loader *l, const gr_model *m, gr_str *several)
+{
+    const char *path = m->checkpoint, *found;
+    if (is_file(path) || has_config(l->pool, path)) return path;
+    if ((found = hub_snapshot(l->pool, path))) return found;
+    return model_of_step(l->pool, path, m->name, several);
+}
+
+/* The folder a file lies in. */
+static const char *folder_of(gr_pool *pool, const char *file)
+{
+    const char *slash = strrchr(file, '/');
+    return slash ? gr_pool_strndup(pool, file, (size_t)(slash - file)) : ".";
+}
+
+static void find_checkpoint(gr_loader *l, gr_model *m)
+{
+    const char *written = m->checkpoint;
+    gr_str several = {0};
+    m->checkpoint = gr_path_from(l->pool, m->checkpoint_at, written);
+    const char *found = find(l, m, &several);
+    bool need = l->o && l->o->need_shapes;
+    if (found) {
+        m->checkpoint = found;
+        m->random = is_file(found);
+        m->folder = m->random ? folder_of(l->pool, found) : found;
+        if (gr_model_shape_read(&m->shape, found, l->d)) gr_diag_note(l->d, m->checkpoint_at, "needed here");
+    } else if (several.len) {
+        gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID,
+                      "'%s' has several models and none is called '%s': %s", m->checkpoint, m->name,
+                      several.text);
+    } else if (need) {
+        missing(l, m, written);
+    }
+    gr_str_release(&several);
+}
+
+void gr_find_checkpoints(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_models; i++)
+        if (l->g->models[i]->checkpoint) find_checkpoint(l, l->g->models[i]);
+}

@@ -1,0 +1,210 @@
+/* graphs/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their places.
+ *
+ *     file --gr_graph_load--> gr_graph --(ops/op.h: declare)--> gr_program --scheduler--> plan
+ *
+ * Loading does everything that needs no data: YAML, `use:`, `--set`, parameters, keys against each op's
+ * table, names, row sets, levels, expressions, model configs, bounds. It reports every error of the file at
+ * once, each with its place, and warnings (dead nodes, settings that train nothing). What LANGUAGE.md has and
+ * this version has not built is refused by name.
+ *
+ * Ownership: everything belongs to the graph's pool. Threads: a loaded graph does not change.
+ */
+#ifndef GR_GRAPHS_GRAPH_H
+#define GR_GRAPHS_GRAPH_H
+
+#include "graphs/expr.h"
+#include "graphs/loss.h"
+#include "ops/model.h"
+
+typedef struct gr_graph gr_graph;
+typedef struct gr_node gr_node;
+typedef struct gr_model gr_model;
+struct gr_op;
+
+/* ---- values: YAML as read, every one with its place ------------------------------------------------------
+ */
+
+typedef enum gr_value_kind { GR_VALUE_NULL, GR_VALUE_SCALAR, GR_VALUE_LIST, GR_VALUE_MAP } gr_value_kind;
+
+typedef struct gr_value {
+    gr_value_kind kind;
+    gr_loc at;                    /* scalars: the first character of the text (inside the quotes or block) */
+    const char *text;             /* scalar; in a loaded graph parameters are replaced, but in expressions */
+    bool quoted, block;           /* scalar: quoted or block style: never null, bool or number by itself */
+    bool broken;                  /* an error was reported for it: say no more */
+    unsigned indent;              /* block scalar: columns before its text, for places inside it */
+    const struct gr_pair *pairs;  /* map, in file order */
+    const struct gr_value *items; /* list */
+    size_t n;
+} gr_value;
+
+typedef struct gr_pair {
+    const char *key;
+    gr_loc at;
+    gr_value value;
+} gr_pair;
+
+const gr_value *gr_value_get(const gr_value *map, const char *key); /* NULL: not there */
+
+/* ---- expressions in the graph ----------------------------------------------------------------------------
+ */
+
+/* A checked expression of a node, a state or the log. NULL expr: the key was absent. */
+typedef struct gr_expression {
+    gr_expr *expr;
+    gr_loc at;
+} gr_expression;
+
+typedef struct gr_named_expression {
+    const char *name;
+    gr_loc at;
+    gr_expr *expr;
+} gr_named_expression;
+
+/* ---- columns: fields of nodes that somebody reads --------------------------------------------------------
+ */
+
+/* Expressions name columns by id: the index in gr_graph.columns. Scalars that change by the iteration are
+ * columns too: step, epoch, progress, and each state value. */
+typedef struct gr_column {
+    const char *name;    /* "rollout.length", "advantage", "state.beta", "step" */
+    const gr_node *node; /* NULL for scalars of the iteration */
+    const char *field;   /* of the node; NULL: its main field */
+    gr_level level;
+    gr_kind kind;
+    const gr_node
+        *rows; /* the node whose rows it has; NULL at scalar level; at group level: prompts-like node */
+    gr_expr_dtype dtype;
+    bool fresh; /* logprob, entropy, value inside an update */
+} gr_column;
+
+/* ---- models ----------------------------------------------------------------------------------------------
+ */
+
+typedef enum gr_schedule_kind { GR_LR_CONSTANT, GR_LR_LINEAR, GR_LR_COSINE } gr_schedule_kind;
+
+typedef struct gr_train {                                  /* models: NAME: train: */
+    double lr, beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: none */
+    gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
+    double min_lr_ratio;
+    uint32_t warmup; /* iterations from 0 to lr */
+} gr_train;
+
+struct gr_model {
+    const char *name;
+    gr_loc at;
+    uint32_t index;
+    const char *checkpoint; /* resolved path: a folder in Hugging Face form, or a config.json */
+    gr_loc checkpoint_at;
+    const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
+    bool random;        /* a bare config.json: weights from the seed */
+    gr_model_shape shape;
+    bool trained; /* has train: */
+    gr_train train;
+    const gr_node *update; /* the node that trains it; NULL */
+};
+
+/* ---- nodes -----------------------------------------------------------------------------------------------
+ */
+
+/* Bounds that sizes are computed from; all 0 for nodes without rows. */
+typedef struct gr_rows_bounds {
+    uint32_t groups, seqs;
+    uint32_t prompt_tokens, response_tokens; /* of one sequence */
+} gr_rows_bounds;
+
+struct gr_node {
+    const char *name;
+    gr_loc at;
+    uint32_t index; /* place in gr_graph.nodes, which is a topological order: file order among ready ones */
+    const struct gr_op *op;
+    void *cfg;              /* the op's config struct, filled by its key table */
+    const gr_value *value;  /* as written */
+    gr_model *model;        /* `model:`; NULL */
+    const gr_node *of;      /* `of:` or `prompts:`: what this node's rows come from; NULL */
+    const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
+    const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
+    gr_rows_bounds bounds;  /* of `rows` */
+    const gr_node **inputs; /* every node it reads, `after:` included */
+    size_t n_inputs;
+    bool new_version;   /* `after:` an update of its model: reads the new weights */
+    gr_expression when; /* over step alone */
+    gr_named_expression *metrics;
+    size_t n_metrics;
+    const gr_column **columns; /* its fields that somebody reads, or that are logged */
+    size_t n_columns;
+};
+
+/* ---- the graph -------------------------------------------------------------------------------------------
+ */
+
+typedef struct gr_state_value {
+    const char *name;
+    gr_loc at;
+    double init;
+    gr_expr *next;
+    uint32_t column; /* id of the old value */
+} gr_state_value;
+
+typedef struct gr_run_settings {
+    uint32_t steps;                             /* 0: use epochs */
+    uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
+    uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
+    uint64_t seed;
+    uint32_t samples; /* lines of samples.jsonl an iteration */
+} gr_run_settings;
+
+struct gr_graph {
+    gr_pool *pool;
+    struct gr_source *source; /* the file's values and syntax trees, private to graphs/ */
+    const char *name, *path;
+    gr_model **models;
+    size_t n_models;
+    gr_node **nodes; /* topological order; dead nodes are left out (and warned about) */
+    size_t n_nodes;
+    gr_column **columns;
+    size_t n_columns;
+    uint32_t column_step, column_epoch, column_progress;
+    gr_state_value *state;
+    size_t n_state;
+    gr_named_expression *log; /* evaluated at the iteration's end */
+    size_t n_log;
+    gr_run_settings run;
+};
+
+typedef struct gr_load_options {
+    const char *const *set; /* "k=v" of --set */
+    size_t n_set;
+    bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
+                         absent */
+} gr_load_options;
+
+/* GR_OK and *out (gr_graph_free); GR_E_INVALID: every error is in d. Warnings are in d in both cases. */
+GR_NODISCARD gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options *o, gr_diag *d);
+/* The same from text (fuzzing, tests); relative paths are resolved against the folder of path. */
+GR_NODISCARD gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
+                                      const gr_load_options *o, gr_diag *d);
+void gr_graph_free(gr_graph *g); /* NULL is fine */
+
+/* The resolved file: `use:` merged, parameters replaced, defaults and the planner's choices written out. */
+void gr_graph_resolved(const gr_graph *g, gr_str *out);
+
+/* `check --explain`: every value with level, rows, size; every expression with its stages. */
+void gr_graph_explain(const gr_graph *g, gr_str *out);
+
+/* JSON Schema of graph files, from the ops' key tables. */
+void gr_graph_schema(gr_str *out);
+
+/* `graphrun ops`: every op with keys and fields, every function. */
+void gr_graph_ops(gr_str *out);
+
+/* The column of a field, added where nobody read it before; for an op's check that reads another node's field.
+ * NULL: the node has no such field. */
+const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field);
+
+const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
+const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
+/* The column of a field of a node, NULL where nobody reads it. field NULL: the main one. */
+const gr_column *gr_node_column(const gr_node *n, const char *field);
+
+#endif

@@ -1,0 +1,165 @@
+/* graphs/load.h: the parts of the loader; private to graphs/.
+ *
+ *     yaml.c   text -> gr_value          source.c  use:, params, --set, $name
+ *     keys.c   values against key tables top.c     models, state, run, log
+ *     nodes.c  nodes, references         order.c   edges, order, liveness
+ *     scope.c  names, columns            load.c    the whole, in order; expressions
+ *
+ * Every part reports what it finds and goes on; what follows from a reported error is marked `bad` and stays
+ * silent.
+ */
+#ifndef GR_GRAPHS_LOAD_H
+#define GR_GRAPHS_LOAD_H
+
+#include "graphs/graph.h"
+#include "ops/op.h"
+
+enum { GR_YAML_DEPTH = 64, GR_YAML_VALUES = 200000, GR_FILE_LIMIT = 4 << 20, GR_NODES_MAX = 1000 };
+
+/* ---- the file --------------------------------------------------------------------------------------------
+ */
+
+/* One document. file must outlive pool. GR_E_INVALID: every error is in d, *out untouched. */
+GR_NODISCARD gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n,
+                                     const char *file, gr_diag *d);
+
+typedef struct gr_param {
+    const char *name;
+    gr_loc at;
+    gr_value value;
+    bool used, in_expressions;
+    unsigned char state; /* 0: as written, 1: being replaced, 2: done */
+} gr_param;
+
+typedef enum gr_role {
+    GR_ROLE_VALUE,
+    GR_ROLE_WHEN,
+    GR_ROLE_LOSS,
+    GR_ROLE_METRIC,
+    GR_ROLE_STATE,
+    GR_ROLE_LOG
+} gr_role;
+
+/* One expression of the file, whatever it is for. */
+typedef struct gr_formula {
+    gr_role role;
+    gr_expr *expr; /* freed with the graph */
+    const char *text;
+    gr_loc at;
+    const char *key; /* for messages: "expr", or the name of the metric, the state or the line of the log */
+    struct gr_draft *owner; /* NULL: state, log; lives while loading */
+    const char *name_of_owner;
+    bool in_loss;      /* a metric that was compiled with its loss */
+    gr_loss_ref *loss; /* GR_ROLE_LOSS: where the result goes */
+} gr_formula;
+
+/* What stays beside a graph: for printing it again, and for its own clean-up. */
+typedef struct gr_source {
+    gr_value root; /* merged and replaced */
+    gr_param *params;
+    size_t n_params;
+    gr_formula **formulas;
+    size_t n_formulas, cap_formulas;
+    gr_loss **losses;
+    size_t n_losses, cap_losses, cap_columns;
+} gr_source;
+
+/* ---- the loader ------------------------------------------------------------------------------------------
+ */
+
+typedef enum gr_why { GR_WHY_READS, GR_WHY_AFTER, GR_WHY_VERSION } gr_why;
+
+typedef struct gr_edge { /* `from` comes before the draft that has the edge */
+    struct gr_draft *from;
+    gr_why why;
+    gr_loc at;
+} gr_edge;
+
+/* A node while it is being read. */
+typedef struct gr_draft {
+    gr_node *node;
+    const gr_value *map;
+    gr_edge *edges;
+    size_t n_edges, cap_edges;
+    gr_formula **formulas;
+    size_t n_formulas, cap_formulas;
+    bool updates; /* an op with a loss trains its model */
+    bool bad;     /* what it reads or computes is not known */
+    bool unsure;  /* some value of it or of what it reads is wrong: no bounds to check */
+    bool live, placed;
+    size_t n_live_columns;
+    int mark; /* of walks over the edges */
+} gr_draft;
+
+typedef struct gr_loader {
+    gr_graph *g;
+    gr_pool *pool;
+    gr_diag *d;
+    const gr_load_options *o;
+    gr_draft **drafts; /* file order; after gr_order: topological order, live ones first */
+    size_t n_drafts;
+    gr_draft **order;
+    size_t n_order;
+} gr_loader;
+
+/* source.c: the file at path with what it uses, --set applied and parameters replaced, into g->source. */
+GR_NODISCARD gr_status gr_source_read(gr_loader *l, const char *text, size_t n, const char *path);
+gr_param *gr_param_find(const gr_source *s, const char *name);
+/* A path as written at `at`, seen from here: relative ones belong to the folder of their file. */
+const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path);
+
+/* keys.c */
+extern const gr_key gr_train_keys[], gr_run_keys[], gr_checkpoint_keys[];
+extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
+extern const char *const gr_top_keys[];   /* of the file */
+extern const char *const gr_model_keys[]; /* of a model */
+bool gr_not_built_key(const char *key);
+bool gr_not_built_op(const char *op);
+/* Fill cfg from a map by a table; other keys in `also` are somebody else's. what: "op 'generate'". */
+void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
+                  const char *const *also, void *cfg, gr_draft *owner);
+bool gr_value_number(const gr_value *v, double *out);
+bool gr_value_is_map(gr_loader *l, const char *key, const gr_value *v);      /* false: reported */
+const char *gr_value_text(gr_loader *l, const char *key, const gr_value *v); /* NULL: reported */
+void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_key *keys,
+                    const char *const *also);
+
+/* top.c */
+void gr_read_top(gr_loader *l);
+void gr_read_models(gr_loader *l);
+/* Whether a node or a state may have this name, which expressions use; reported where not. */
+bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at);
+
+/* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
+void gr_find_checkpoints(gr_loader *l);
+
+/* nodes.c */
+void gr_read_nodes(gr_loader *l);
+gr_draft *gr_draft_find(const gr_loader *l, const char *name);
+gr_draft *gr_draft_of(const gr_loader *l, const gr_node *n);
+void gr_draft_edge(gr_draft *to, gr_draft *from, gr_why why, gr_loc at);
+/* The node of a reference, with an edge; NULL: reported (and owner is bad) or itself bad. */
+gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const char *name, gr_loc at,
+                       gr_why why);
+bool gr_node_has_seqs(const gr_node *n); /* a maker of sequences */
+gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const gr_value *v, gr_draft *owner);
+
+/* order.c: edges of names and versions; g->nodes in order. Dead ones follow the live in l->order. */
+void gr_order(gr_loader *l);
+const gr_field *gr_field_find(const gr_op *op, const char *name);
+
+/* scope.c */
+typedef struct gr_scope_user {
+    gr_loader *l;
+    const gr_formula *formula;
+} gr_scope_user;
+void gr_scope_columns(gr_loader *l); /* step, epoch, progress, state */
+gr_expr_scope gr_scope(gr_scope_user *u);
+/* Whether all that a formula names can be had; reported where that is the graph's matter, not the
+ * expression's. */
+bool gr_scope_check(gr_loader *l, const gr_formula *f);
+
+/* print.c */
+void gr_str_quoted(gr_str *out, const char *text); /* as a double-quoted YAML (and JSON) scalar */
+
+#endif

@@ -1,0 +1,245 @@
+/* graphs/order.c: which node comes before which, and which are left out.
+ *
+ * Edges: a reader after what it reads, `after:`, and versions of models: a node reads a model as it was when
+ * the iteration began, so it comes before every update of it that it is not `after`. The order is
+ * topological, file order among the nodes that are ready.
+ */
+#include "graphs/load.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- edges of names --------------------------------------------------------------------------------------
+ */
+
+static gr_draft *draft_of_name(const gr_loader *l, const char *name)
+{
+    size_t n = strcspn(name, ".");
+    for (size_t i = 0; i < l->n_drafts; i++) {
+        const char *node = l->drafts[i]->node->name;
+        if (strlen(node) == n && !strncmp(node, name, n)) return l->drafts[i];
+    }
+    return NULL;
+}
+
+static void name_edges(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        size_t n;
+        const gr_expr_name *names = gr_expr_names(f->expr, &n);
+        for (size_t j = 0; f->owner && j < n; j++) {
+            gr_draft *from = draft_of_name(l, names[j].name);
+            if (from == f->owner && f->role == GR_ROLE_METRIC) continue; /* evaluated after its node */
+            if (from) gr_draft_edge(f->owner, from, GR_WHY_READS, names[j].at);
+        }
+    }
+}
+
+/* ---- versions of models ----------------------------------------------------------------------------------
+ */
+
+/* Whether dr is after u by `after:` alone, however far. mark stops at circles. */
+static bool is_after(gr_draft *dr, const gr_draft *u, int mark)
+{
+    dr->mark = mark;
+    for (size_t i = 0; i < dr->n_edges; i++) {
+        gr_draft *from = dr->edges[i].from;
+        if (dr->edges[i].why != GR_WHY_AFTER) continue;
+        if (from == u || (from->mark != mark && is_after(from, u, mark))) return true;
+    }
+    return false;
+}
+
+static void version_edges(gr_loader *l, gr_draft *u, int *mark)
+{
+    gr_model *m = u->node->model;
+    if (!m->update) m->update = u->node;
+    for (size_t i = 0; i < l->n_drafts; i++) {
+        gr_draft *r = l->drafts[i];
+        if (r == u || r->node->model != m) continue;
+        bool later = is_after(r, u, ++*mark), sooner = is_after(u, r, ++*mark);
+        if (later) {
+            r->node->new_version = true;
+        } else if (!r->updates) {
+            gr_draft_edge(u, r, GR_WHY_VERSION, r->node->at);
+        } else if (!sooner && m->update == u->node) { /* reported once, at the second */
+            gr_diag_error(l->d, r->node->at, GR_E_INVALID,
+                          "two updates of model '%s': '%s' needs 'after: %s'", m->name, r->node->name,
+                          u->node->name);
+            gr_diag_note(l->d, u->node->at, "the other update is here");
+        }
+    }
+}
+
+/* ---- circles ---------------------------------------------------------------------------------------------
+ */
+
+static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
+{
+    gr_str s = {0};
+    for (size_t i = n; i-- > 0;)
+        gr_str_printf(&s, "%s -> ", path[i]->node->name); /* in the order of the data */
+    gr_str_puts(&s, path[n - 1]->node->name);
+    gr_diag_error(l->d, at, GR_E_INVALID, "nodes wait for each other: %s", s.text);
+    gr_str_release(&s);
+    for (size_t i = 0; i < n; i++) {
+        gr_draft *to = path[i], *from = path[(i + 1) % n];
+        to->bad = true;
+        for (size_t j = 0; j < to->n_edges; j++)
+            if (to->edges[j].from == from && to->edges[j].why == GR_WHY_VERSION && to->node->model)
+                gr_diag_note(
+                    l->d, from->node->at,
+                    "'%s' reads model '%s' as it was before '%s'; with 'after: %s' it reads the new one",
+                    from->node->name, to->node->model->name, to->node->name, to->node->name);
+    }
+}
+
+/* Every draft that is not placed has an edge from one that is not: following them must close a circle. */
+static void break_circle(gr_loader *l, int mark)
+{
+    gr_draft **path = gr_calloc(l->n_drafts + 1, sizeof(*path)), *at = NULL;
+    gr_loc *loc = gr_calloc(l->n_drafts + 1, sizeof(*loc));
+    size_t n = 0, first = 0;
+    for (size_t i = 0; !at; i++)
+        if (!l->drafts[i]->placed) at = l->drafts[i];
+    while (at->mark != mark) {
+        at->mark = mark;
+        path[n] = at;
+        size_t i = 0;
+        while (at->edges[i].from->placed) i++;
+        loc[n++] = at->edges[i].at;
+        at = at->edges[i].from;
+    }
+    while (path[first] != at) first++;
+    report_circle(l, path + first, n - first, loc[first]);
+    for (size_t i = first; i < n; i++) {
+        path[i]->placed = true;
+        l->order[l->n_order++] = path[i];
+    }
+    free(path);
+    free(loc);
+}
+
+/* ---- order -----------------------------------------------------------------------------------------------
+ */
+
+static bool ready(const gr_draft *dr)
+{
+    for (size_t i = 0; i < dr->n_edges; i++)
+        if (!dr->edges[i].from->placed) return false;
+    return true;
+}
+
+static void sort_drafts(gr_loader *l, int *mark)
+{
+    l->order = gr_pool_alloc(l->pool, l->n_drafts * sizeof(gr_draft *));
+    while (l->n_order < l->n_drafts) {
+        size_t i = 0;
+        while (i < l->n_drafts && (l->drafts[i]->placed || !ready(l->drafts[i]))) i++;
+        if (i < l->n_drafts) {
+            l->drafts[i]->placed = true;
+            l->order[l->n_order++] = l->drafts[i];
+        } else {
+            break_circle(l, ++*mark);
+        }
+    }
+}
+
+/* ---- who is read -----------------------------------------------------------------------------------------
+ */
+
+static void keep(gr_draft *dr)
+{
+    if (dr->live) return;
+    dr->live = true;
+    for (size_t i = 0; i < dr->n_edges; i++)
+        if (dr->edges[i].why != GR_WHY_VERSION) keep(dr->edges[i].from);
+}
+
+static void keep_what_has_effect(gr_loader *l)
+{
+    for (size_t i = 0; i < l->n_drafts; i++)
+        if (l->drafts[i]->updates || l->drafts[i]->node->n_metrics) keep(l->drafts[i]);
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        size_t n;
+        const gr_expr_name *names = gr_expr_names(f->expr, &n);
+        for (size_t j = 0; !f->owner && j < n; j++) {
+            gr_draft *dr = draft_of_name(l, names[j].name);
+            if (dr) keep(dr);
+        }
+    }
+}
+
+/* A dead node that could not be read is no surprise: its error is said already. */
+static void warn_of_dead(gr_loader *l)
+{
+    size_t n_live = 0;
+    for (size_t i = 0; i < l->n_drafts; i++) {
+        const gr_draft *dr = l->drafts[i];
+        n_live += dr->live;
+        if (!dr->live && !dr->bad)
+            gr_diag_warn(l->d, dr->node->at, "node '%s' is left out: nothing reads it", dr->node->name);
+    }
+    if (!n_live && !l->d->n_errors)
+        gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID,
+                      "the graph does nothing: it has no update, no metrics, no log and no state");
+}
+
+static void warn_of_models(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_models; i++) {
+        const gr_model *m = l->g->models[i];
+        bool read = false;
+        for (size_t j = 0; j < l->n_drafts; j++)
+            read = read || (l->drafts[j]->live && l->drafts[j]->node->model == m);
+        if (!read)
+            gr_diag_warn(l->d, m->at, "model '%s' is read by no node that matters", m->name);
+        else if (m->trained && !m->update)
+            gr_diag_warn(l->d, m->at, "model '%s' has 'train', but no update trains it", m->name);
+    }
+}
+
+static void list_inputs(gr_loader *l, gr_draft *dr)
+{
+    gr_node *n = dr->node;
+    n->inputs = gr_pool_alloc(l->pool, dr->n_edges * sizeof(*n->inputs));
+    for (size_t i = 0; i < dr->n_edges; i++) {
+        bool there = dr->edges[i].why == GR_WHY_VERSION;
+        for (size_t j = 0; j < n->n_inputs; j++) there = there || n->inputs[j] == dr->edges[i].from->node;
+        if (!there) n->inputs[n->n_inputs++] = dr->edges[i].from->node;
+    }
+}
+
+/* The live first: ids of rows and columns of a graph do not depend on what is left out. */
+static void list_nodes(gr_loader *l)
+{
+    gr_draft **order = gr_pool_alloc(l->pool, l->n_order * sizeof(*order));
+    size_t n = 0;
+    l->g->nodes = gr_pool_alloc(l->pool, l->n_order * sizeof(*l->g->nodes));
+    for (int live = 1; live >= 0; live--)
+        for (size_t i = 0; i < l->n_order; i++) {
+            gr_draft *dr = l->order[i];
+            if (dr->live != live) continue;
+            dr->node->index = (uint32_t)n;
+            l->g->nodes[n] = dr->node;
+            order[n++] = dr;
+            if (live) l->g->n_nodes = n;
+            list_inputs(l, dr);
+        }
+    l->order = order;
+}
+
+void gr_order(gr_loader *l)
+{
+    int mark = 0;
+    name_edges(l);
+    for (size_t i = 0; i < l->n_drafts; i++)
+        if (l->drafts[i]->updates && l->drafts[i]->node->model) version_edges(l, l->drafts[i], &mark);
+    sort_drafts(l, &mark);
+    keep_what_has_effect(l);
+    warn_of_dead(l);
+    warn_of_models(l);
+    list_nodes(l);
+}

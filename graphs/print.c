@@ -1,0 +1,315 @@
+/* graphs/print.c: a graph as text: the resolved file, and what `check --explain` shows. */
+#include "graphs/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- values ----------------------------------------------------------------------------------------------
+ */
+
+void gr_str_quoted(gr_str *out, const char *text)
+{
+    gr_str_putc(out, '"');
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            gr_str_printf(out, "\\%c", *p);
+        else if (*p == '\n')
+            gr_str_puts(out, "\\n");
+        else if (*p < 0x20 || *p == 0x7f)
+            gr_str_printf(out, "\\u%04x", *p);
+        else
+            gr_str_putc(out, (char)*p);
+    }
+    gr_str_putc(out, '"');
+}
+
+static bool safe(const char *text)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    return *text && strspn(text, letters) == strlen(text) && !strchr("-.+", *text) && strcmp(text, "null");
+}
+
+static bool number(const gr_value *v)
+{
+    double x;
+    return gr_value_number(v, &x);
+}
+
+static void print_value(gr_str *out, const gr_value *v);
+
+static void print_key(gr_str *out, const char *key)
+{
+    if (safe(key))
+        gr_str_puts(out, key);
+    else
+        gr_str_quoted(out, key);
+    gr_str_puts(out, ": ");
+}
+
+static void print_items(gr_str *out, const gr_value *v)
+{
+    bool map = v->kind == GR_VALUE_MAP;
+    gr_str_putc(out, map ? '{' : '[');
+    for (size_t i = 0; i < v->n; i++) {
+        if (i) gr_str_puts(out, ", ");
+        if (map) print_key(out, v->pairs[i].key);
+        print_value(out, map ? &v->pairs[i].value : &v->items[i]);
+    }
+    gr_str_putc(out, map ? '}' : ']');
+}
+
+static void print_value(gr_str *out, const gr_value *v)
+{
+    if (v->kind == GR_VALUE_NULL)
+        gr_str_puts(out, "null");
+    else if (v->kind != GR_VALUE_SCALAR)
+        print_items(out, v);
+    else if (!v->quoted && !v->block && (safe(v->text) || number(v)))
+        gr_str_puts(out, v->text);
+    else
+        gr_str_quoted(out, v->text);
+}
+
+/* Lines stay lines, where a block holds exactly this text. */
+static void print_text(gr_str *out, const gr_value *v, int indent)
+{
+    size_t n = v->kind == GR_VALUE_SCALAR ? strlen(v->text) : 0;
+    bool block = n && strchr(v->text, '\n') && !strchr(" \n", *v->text) && strcspn(v->text, "\t\r") == n;
+    if (!block || (n > 1 && v->text[n - 1] == '\n' && v->text[n - 2] == '\n')) {
+        print_value(out, v);
+        return;
+    }
+    gr_str_puts(out, v->text[n - 1] == '\n' ? "|" : "|-");
+    for (const char *p = v->text; *p;) {
+        size_t line = strcspn(p, "\n");
+        gr_str_printf(out, "\n%*s%.*s", line ? indent : 0, "", (int)line, p);
+        p += line + (p[line] == '\n');
+    }
+}
+
+static void print_path(gr_str *out, const char *path)
+{
+    char *real = realpath(path, NULL), *cwd = getcwd(NULL, 0);
+    char *whole = *path == '/' || !cwd ? gr_strdup(path) : gr_printf("%s/%s", cwd, path);
+    gr_str_quoted(out, real ? real : whole);
+    free(real);
+    free(cwd);
+    free(whole);
+}
+
+/* The shortest text that reads back as the same number. */
+static const char *number_text(double x, char buf[32])
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(buf, 32, "%.*g", digits, x);
+        if (strtod(buf, NULL) == x) break;
+    }
+    return buf;
+}
+
+static void print_number(gr_str *out, const char *key, double x)
+{
+    char buf[32];
+    gr_str_printf(out, ", %s: %s", key, number_text(x, buf));
+}
+
+/* ---- keys of a table -------------------------------------------------------------------------------------
+ */
+
+/* What the config holds, which is what was written, the default, or the planner's choice. False: nothing. */
+static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool written)
+{
+    const void *at = (const char *)cfg + k->offset;
+    char buf[32];
+    bool zero = k->kind == GR_KEY_UINT && !*(const uint32_t *)at;
+    switch (k->kind) {
+    case GR_KEY_BOOL:
+        gr_str_puts(out, *(const bool *)at ? "true" : "false");
+        return true;
+    case GR_KEY_UINT:
+        if (!written && !k->fallback && zero) return false;
+        gr_str_printf(out, "%u", *(const uint32_t *)at);
+        return true;
+    case GR_KEY_NUMBER:
+        if (!written && !k->fallback) return false;
+        gr_str_puts(out, number_text(*(const double *)at, buf));
+        return true;
+    case GR_KEY_ENUM:
+        gr_str_puts(out, k->choices[*(const int *)at]);
+        return true;
+    case GR_KEY_PATH:
+        if (!*(const char *const *)at) return false;
+        print_path(out, *(const char *const *)at);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg, int indent)
+{
+    for (const gr_key *k = keys; k && k->name; k++) {
+        const gr_value *v = gr_value_get(map, k->name);
+        gr_str one = {0};
+        if (!print_config(&one, k, cfg, v != NULL)) {
+            if (v) {
+                print_text(&one, v, indent + 2);
+            } else if (k->fallback) {
+                const gr_value fallback = {.kind = GR_VALUE_SCALAR, .text = k->fallback, .quoted = true};
+                print_value(&one, &fallback);
+            }
+        }
+        if (one.len) gr_str_printf(out, "%*s%s: %s\n", indent, "", k->name, one.text);
+        gr_str_release(&one);
+    }
+}
+
+/* ---- the resolved file -----------------------------------------------------------------------------------
+ */
+
+static void print_params(const gr_graph *g, gr_str *out)
+{
+    bool any = false;
+    for (size_t i = 0; i < g->source->n_params; i++) {
+        const gr_param *p = &g->source->params[i];
+        if (!p->in_expressions) continue; /* the others are replaced */
+        gr_str_puts(out, any ? ", " : "params: {");
+        any = true;
+        print_key(out, p->name);
+        print_value(out, &p->value);
+    }
+    if (any) gr_str_puts(out, "}\n");
+}
+
+static void print_train(const gr_model *m, gr_str *out)
+{
+    static const char *const schedules[] = {"constant", "linear", "cosine"};
+    const gr_train *t = &m->train;
+    char b1[32], b2[32];
+    gr_str_puts(out, "    train: {optimizer: adamw");
+    print_number(out, "lr", t->lr);
+    gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
+    print_number(out, "eps", t->eps);
+    print_number(out, "weight_decay", t->weight_decay);
+    print_number(out, "grad_clip", t->grad_clip);
+    gr_str_printf(out, ", schedule: %s, warmup: %u", schedules[t->schedule], t->warmup);
+    if (t->schedule != GR_LR_CONSTANT) print_number(out, "min_lr_ratio", t->min_lr_ratio);
+    gr_str_puts(out, "}\n");
+}
+
+static void print_node(const gr_node *n, gr_str *out)
+{
+    static const char *const common[] = {"when", "after", "metrics"};
+    gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
+    print_keys(out, n->op->keys, n->value, n->cfg, 4);
+    for (size_t i = 0; i < GR_LEN(common); i++) {
+        const gr_value *v = gr_value_get(n->value, common[i]);
+        if (!v) continue;
+        gr_str_printf(out, "    %s: ", common[i]);
+        print_text(out, v, 6);
+        gr_str_putc(out, '\n');
+    }
+}
+
+static void print_run(const gr_graph *g, gr_str *out)
+{
+    const gr_run_settings *r = &g->run;
+    gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
+    if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
+    if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
+    if (r->checkpoint_every || r->checkpoint_keep) {
+        gr_str_puts(out, ", checkpoint: {");
+        if (r->checkpoint_every)
+            gr_str_printf(out, "every: %u%s", r->checkpoint_every, r->checkpoint_keep ? ", " : "");
+        if (r->checkpoint_keep) gr_str_printf(out, "keep: %u", r->checkpoint_keep);
+        gr_str_putc(out, '}');
+    }
+    gr_str_puts(out, "}\n");
+}
+
+void gr_graph_resolved(const gr_graph *g, gr_str *out)
+{
+    static const char *const tops[] = {"graph", "doc", "state", "log"};
+    for (size_t i = 0; i < GR_LEN(tops); i++) {
+        const gr_value *v = gr_value_get(&g->source->root, tops[i]);
+        if (!v || v->kind == GR_VALUE_NULL) continue;
+        print_key(out, tops[i]);
+        print_value(out, v);
+        gr_str_putc(out, '\n');
+    }
+    print_params(g, out);
+    if (g->n_models) gr_str_puts(out, "models:\n");
+    for (size_t i = 0; i < g->n_models; i++) {
+        gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
+        print_path(out, g->models[i]->checkpoint);
+        gr_str_putc(out, '\n');
+        if (g->models[i]->trained) print_train(g->models[i], out);
+    }
+    gr_str_puts(out, "nodes:\n");
+    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
+    print_run(g, out);
+}
+
+/* ---- check --explain -------------------------------------------------------------------------------------
+ */
+
+static void explain_indented(gr_str *out, const char *title, const gr_str *text)
+{
+    gr_str_printf(out, "    %s\n", title);
+    for (const char *p = text->text; p && *p;) {
+        size_t line = strcspn(p, "\n");
+        gr_str_printf(out, "      %.*s\n", (int)line, p);
+        p += line + (p[line] == '\n');
+    }
+}
+
+static void explain_formulas(const gr_graph *g, const gr_node *n, gr_str *out)
+{
+    for (size_t i = 0; i < g->source->n_formulas; i++) {
+        const gr_formula *f = g->source->formulas[i];
+        gr_str text = {0};
+        if (f->name_of_owner != (n ? n->name : NULL) || (f->role == GR_ROLE_METRIC && f->in_loss)) continue;
+        if (f->loss)
+            gr_loss_explain(f->loss->loss, &text);
+        else
+            gr_expr_explain(f->expr, &text);
+        explain_indented(out, f->key, &text);
+        gr_str_release(&text);
+    }
+}
+
+static void explain_column(const gr_column *c, gr_str *out)
+{
+    static const char *const kinds[] = {"number", "bool", "text"};
+    gr_str_printf(out, "    %s: one %s a %s", c->name, kinds[c->kind], gr_level_str(c->level));
+    const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
+    if (b && c->level >= GR_LEVEL_SEQ) gr_str_printf(out, " of %s", c->rows->name);
+    uint64_t most = !b || c->level == GR_LEVEL_SCALAR ? 1 : c->level == GR_LEVEL_GROUP ? b->groups : b->seqs;
+    if (b && c->level == GR_LEVEL_TOKEN) most *= b->response_tokens;
+    gr_str_printf(out, ", at most %llu\n", (unsigned long long)most);
+}
+
+void gr_graph_explain(const gr_graph *g, gr_str *out)
+{
+    for (size_t i = 0; i < g->n_models; i++)
+        gr_str_printf(out, "model %s: %s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
+                      g->models[i]->random ? ", random weights" : "",
+                      g->models[i]->update ? ", trained" : "");
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        gr_str_printf(out, "node %s: %s\n", n->name, n->op->name);
+        if (n->rows == n)
+            gr_str_printf(
+                out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
+                n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
+        if (n->model)
+            gr_str_printf(out, "    reads model %s %s\n", n->model->name,
+                          n->new_version ? "after its update" : "as the iteration began");
+        for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
+        explain_formulas(g, n, out);
+    }
+    if (g->n_state || g->n_log) gr_str_puts(out, "at the end of the iteration\n");
+    explain_formulas(g, NULL, out);
+}

@@ -1,0 +1,236 @@
+/* graphs/schema.c: what the tables say, for editors (JSON Schema) and for readers (`graphrun ops`). */
+#include "graphs/load.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+/* ---- JSON Schema -----------------------------------------------------------------------------------------
+ */
+
+/* A $name may stand for any value. YAML 1.1 readers take 1e-6 for a text, so numbers may be texts too. */
+#define PARAM  "^\\$(\\{[A-Za-z_][A-Za-z0-9_]*\\}|[A-Za-z_][A-Za-z0-9_]*)$"
+#define NUMBER "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
+
+static json_t *any_of(json_t *a, json_t *b)
+{
+    return json_pack("{s:[o,o]}", "anyOf", a, b);
+}
+
+static json_t *pattern(const char *p)
+{
+    return json_pack("{s:s, s:s}", "type", "string", "pattern", p);
+}
+
+static json_t *number_schema(const gr_key *k, bool whole)
+{
+    json_t *n = json_pack("{s:s}", "type", whole ? "integer" : "number");
+    bool ranged = k->min != 0 || k->max != 0;
+    if (ranged || whole) json_object_set_new(n, "minimum", json_real(k->min));
+    if (ranged && isfinite(k->max)) json_object_set_new(n, "maximum", json_real(k->max));
+    return whole ? n : any_of(n, pattern(NUMBER));
+}
+
+static json_t *choices_schema(const gr_key *k)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; k->choices[i]; i++) json_array_append_new(list, json_string(k->choices[i]));
+    return json_pack("{s:o}", "enum", list);
+}
+
+static json_t *many(json_t *one)
+{
+    json_t *list = json_pack("{s:s, s:O}", "type", "array", "items", one);
+    return any_of(one, list);
+}
+
+static json_t *scalar_schema(void)
+{
+    return json_pack("{s:[s,s,s]}", "type", "string", "number", "boolean");
+}
+
+static json_t *kind_schema(const gr_key *k)
+{
+    switch (k->kind) {
+    case GR_KEY_BOOL:
+        return json_pack("{s:s}", "type", "boolean");
+    case GR_KEY_UINT:
+        return number_schema(k, true);
+    case GR_KEY_NUMBER:
+        return number_schema(k, false);
+    case GR_KEY_ENUM:
+        return choices_schema(k);
+    case GR_KEY_TEXTS:
+        return many(scalar_schema());
+    case GR_KEY_UINTS:
+        return many(number_schema(k, true));
+    case GR_KEY_FIELD:
+        return pattern("^[^.]+\\..+$");
+    case GR_KEY_NODE:
+    case GR_KEY_MODEL:
+        return json_pack("{s:s}", "type", "string");
+    case GR_KEY_VALUE:
+        return json_object();
+    default:
+        return scalar_schema();
+    }
+}
+
+static json_t *key_schema(const gr_key *k)
+{
+    json_t *s = any_of(kind_schema(k), pattern(PARAM));
+    json_object_set_new(s, "description", json_string(k->doc));
+    if (k->fallback) json_object_set_new(s, "default", json_string(k->fallback));
+    return s;
+}
+
+static json_t *closed_map(json_t *properties, json_t *required)
+{
+    return json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "properties", properties, "required", required,
+                     "additionalProperties", 0);
+}
+
+static json_t *table_schema(const gr_key *keys, json_t *properties)
+{
+    json_t *required = json_array();
+    for (const gr_key *k = keys; k && k->name; k++) {
+        json_object_set_new(properties, k->name, key_schema(k));
+        if (k->required) json_array_append_new(required, json_string(k->name));
+    }
+    return closed_map(properties, required);
+}
+
+static json_t *map_of(json_t *value)
+{
+    return json_pack("{s:s, s:o}", "type", "object", "additionalProperties", value);
+}
+
+static json_t *node_schema(void)
+{
+    json_t *names = json_array(), *all = json_array();
+    for (const gr_op *const *op = gr_ops; *op; op++) {
+        json_t *properties =
+            json_pack("{s:{s:s}, s:o, s:o, s:o}", "op", "const", (*op)->name, "when", scalar_schema(),
+                      "after", many(scalar_schema()), "metrics", map_of(scalar_schema()));
+        json_array_append_new(names, json_string((*op)->name));
+        json_array_append_new(all, json_pack("{s:{s:{s:{s:s}}}, s:o}", "if", "properties", "op", "const",
+                                             (*op)->name, "then", table_schema((*op)->keys, properties)));
+    }
+    return json_pack("{s:s, s:[s], s:{s:{s:o}}, s:o}", "type", "object", "required", "op", "properties", "op",
+                     "enum", names, "allOf", all);
+}
+
+static json_t *model_schema(void)
+{
+    json_t *train = table_schema(gr_train_keys, json_object());
+    json_t *properties = json_pack("{s:{s:s}, s:o}", "checkpoint", "type", "string", "train", train);
+    return closed_map(properties, json_pack("[s]", "checkpoint"));
+}
+
+static json_t *state_schema(void)
+{
+    static const gr_key init = {.name = "init", .doc = "the first value"};
+    json_t *properties = json_pack("{s:o, s:o}", "init", any_of(number_schema(&init, false), pattern(PARAM)),
+                                   "next", scalar_schema());
+    return closed_map(properties, json_pack("[s,s]", "init", "next"));
+}
+
+static json_t *run_schema(void)
+{
+    json_t *run = table_schema(gr_run_keys, json_object());
+    json_object_set_new(json_object_get(run, "properties"), "checkpoint",
+                        table_schema(gr_checkpoint_keys, json_object()));
+    return run;
+}
+
+void gr_graph_schema(gr_str *out)
+{
+    json_t *top = json_pack("{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}}", "graph",
+                            "type", "string", "doc", "type", "string", "params", "type", "object", "use",
+                            many(json_pack("{s:s}", "type", "string")), "models", map_of(model_schema()),
+                            "nodes", map_of(node_schema()), "state", map_of(state_schema()), "log",
+                            map_of(scalar_schema()), "run", run_schema(), "deterministic", "type", "boolean");
+    json_t *schema = closed_map(top, json_pack("[s]", "graph"));
+    json_object_set_new(schema, "$schema", json_string("http://json-schema.org/draft-07/schema#"));
+    json_object_set_new(schema, "title", json_string("graphrun graph file"));
+    char *text = json_dumps(schema, JSON_INDENT(1));
+    gr_str_printf(out, "%s\n", text);
+    free(text);
+    json_decref(schema);
+}
+
+/* ---- graphrun ops ----------------------------------------------------------------------------------------
+ */
+
+static const char *kind_name(const gr_key *k)
+{
+    static const char *const names[] = {"bool",
+                                        "whole number",
+                                        "number",
+                                        "text",
+                                        "path",
+                                        "choice",
+                                        "text or list",
+                                        "whole number or list",
+                                        "node",
+                                        "NODE.FIELD",
+                                        "model",
+                                        "expression",
+                                        "loss expression",
+                                        "value"};
+    return names[k->kind];
+}
+
+static void print_key_row(const gr_key *k, gr_str *out)
+{
+    gr_str_printf(out, "    %-18s %s", k->name, k->doc);
+    gr_str_printf(out, " (%s", kind_name(k));
+    for (size_t i = 0; k->choices && k->choices[i]; i++)
+        gr_str_printf(out, "%s%s", i ? ", " : ": ", k->choices[i]);
+    if (k->required) gr_str_puts(out, "; required");
+    if (k->fallback) gr_str_printf(out, "; default %s", k->fallback);
+    gr_str_puts(out, ")\n");
+}
+
+static void print_keys_of(const char *title, const gr_key *keys, gr_str *out)
+{
+    gr_str_printf(out, "%s\n", title);
+    for (const gr_key *k = keys; k && k->name; k++) print_key_row(k, out);
+}
+
+static void print_op(const gr_op *op, gr_str *out)
+{
+    gr_str_printf(out, "%s: %s [%s]\n", op->name, op->summary, op->devices);
+    if (op->doc) gr_str_printf(out, "  %s\n", op->doc);
+    print_keys_of("  keys", op->keys, out);
+    if (op->fields && op->fields->name) gr_str_puts(out, "  fields\n");
+    for (const gr_field *f = op->fields; f && f->name; f++)
+        gr_str_printf(out, "    %-18s %s (a value a %s%s)\n", f->name, f->doc, gr_level_str(f->level),
+                      f == op->fields ? "; the node's own name" : "");
+    gr_str_putc(out, '\n');
+}
+
+void gr_graph_ops(gr_str *out)
+{
+    for (const gr_op *const *op = gr_ops; *op; op++) print_op(*op, out);
+    gr_str_puts(
+        out,
+        "every node also has\n"
+        "    when               run the node only in iterations where this holds (expression over step)\n"
+        "    after              node or list of nodes that come before it; after an update of its model\n"
+        "                       it reads the new weights\n"
+        "    metrics            {name: expression}: one number an iteration each\n\n");
+    print_keys_of("models: NAME: train", gr_train_keys, out);
+    print_keys_of("run", gr_run_keys, out);
+    print_keys_of("run: checkpoint", gr_checkpoint_keys, out);
+    gr_str_puts(out, "\nfunctions of expressions\n");
+    size_t n;
+    const gr_expr_function *f = gr_expr_functions(&n);
+    for (size_t i = 0; i < n; i++) {
+        char *call = gr_printf("%s(%s)", f[i].name, f[i].args);
+        gr_str_printf(out, "    %-34s %s -> %s: %s\n", call, f[i].source, f[i].result, f[i].doc);
+        free(call);
+    }
+}

@@ -1,0 +1,234 @@
+/* graphs/scope.c: what names of expressions stand for, and the columns they need. */
+#include "graphs/load.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- columns ---------------------------------------------------------------------------------------------
+ */
+
+const gr_field *gr_field_find(const gr_op *op, const char *name)
+{
+    static const gr_field data = {"", GR_LEVEL_GROUP, GR_KIND_TEXT, GR_EXPR_U8, "a field of the data"};
+    static const gr_field named = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "one of several results"};
+    for (const gr_field *f = op->fields; f && f->name; f++)
+        if (!name || !strcmp(f->name, name)) return f;
+    if (!name || !op->any_field) return NULL;
+    return op->makes_rows ? &data : &named;
+}
+
+static gr_column *add_column(gr_graph *g, gr_column c)
+{
+    gr_column *new = gr_pool_alloc(g->pool, sizeof(*new));
+    *new = c;
+    GR_PUSH(g->columns, g->n_columns, g->source->cap_columns, new);
+    return new;
+}
+
+const gr_column *gr_node_column(const gr_node *n, const char *field)
+{
+    const gr_field *main_field = n->op->fields;
+    if (field && main_field && main_field->name && !strcmp(field, main_field->name)) field = NULL;
+    for (size_t i = 0; i < n->n_columns; i++) {
+        const char *f = n->columns[i]->field;
+        if (field ? f && !strcmp(f, field) : !f) return n->columns[i];
+    }
+    return NULL;
+}
+
+static void add_to_node(gr_graph *g, gr_node *n, const gr_column *c)
+{
+    const gr_column **columns = gr_pool_alloc(g->pool, (n->n_columns + 1) * sizeof(*columns));
+    if (n->n_columns) memcpy(columns, n->columns, n->n_columns * sizeof(*columns));
+    columns[n->n_columns++] = c;
+    n->columns = columns;
+}
+
+const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field)
+{
+    const gr_field *f = gr_field_find(n->op, field);
+    const gr_column *there = f ? gr_node_column(n, field) : NULL;
+    if (!f || there) return there;
+    bool is_main = f == n->op->fields;
+    gr_column c = {.node = n, .level = f->level, .kind = f->kind, .dtype = f->dtype};
+    c.field = is_main ? NULL : gr_pool_strdup(g->pool, field);
+    c.name = is_main ? n->name : gr_pool_printf(g->pool, "%s.%s", n->name, field);
+    if (is_main && n->op->level) c.level = n->op->level(n);
+    c.rows = c.level == GR_LEVEL_SCALAR ? NULL : c.level == GR_LEVEL_GROUP ? n->groups : n->rows;
+    gr_column *new = add_column(g, c);
+    add_to_node(g, (gr_node *)n, new); /* ours while loading */
+    return new;
+}
+
+/* logprob, entropy and value are values of the update's own pass. */
+static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
+{
+    for (size_t i = 0; i < g->n_columns; i++)
+        if (g->columns[i]->fresh && g->columns[i]->node == n && !strcmp(g->columns[i]->field, name))
+            return g->columns[i];
+    return add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "%s.%s", n->name, name),
+                                     .node = n,
+                                     .field = gr_pool_strdup(g->pool, name),
+                                     .level = GR_LEVEL_TOKEN,
+                                     .kind = GR_KIND_NUMBER,
+                                     .rows = n->rows,
+                                     .dtype = GR_EXPR_F32,
+                                     .fresh = true});
+}
+
+void gr_scope_columns(gr_loader *l)
+{
+    gr_graph *g = l->g;
+    static const char *const names[] = {"step", "epoch", "progress"};
+    uint32_t *ids[] = {&g->column_step, &g->column_epoch, &g->column_progress};
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        *ids[i] = (uint32_t)g->n_columns;
+        add_column(g, (gr_column){.name = names[i], .dtype = GR_EXPR_F64});
+    }
+    for (size_t i = 0; i < g->n_state; i++) {
+        g->state[i].column = (uint32_t)g->n_columns;
+        add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "state.%s", g->state[i].name),
+                                  .dtype = GR_EXPR_F64});
+    }
+}
+
+/* ---- names -----------------------------------------------------------------------------------------------
+ */
+
+static bool is_fresh_name(const char *name)
+{
+    return !strcmp(name, "logprob") || !strcmp(name, "entropy") || !strcmp(name, "value");
+}
+
+static bool in_update(const gr_formula *f)
+{
+    return f->owner && f->owner->updates && (f->role == GR_ROLE_LOSS || f->role == GR_ROLE_METRIC);
+}
+
+static bool column_symbol(const gr_graph *g, const gr_column *c, gr_expr_symbol *out)
+{
+    *out = (gr_expr_symbol){.level = c->level, .kind = c->kind, .fresh = c->fresh};
+    out->rows = c->level >= GR_LEVEL_SEQ && c->rows ? (int)c->rows->index : -1;
+    for (size_t i = 0; i < g->n_columns; i++)
+        if (g->columns[i] == c) out->id = (int)i;
+    return true;
+}
+
+static bool param_symbol(gr_loader *l, const char *name, gr_expr_symbol *out)
+{
+    gr_param *p = gr_param_find(l->g->source, name);
+    *out = (gr_expr_symbol){.kind = GR_KIND_NUMBER, .constant = true};
+    return p && gr_value_number(&p->value, &out->value);
+}
+
+static const gr_column *named_column(gr_loader *l, const gr_formula *f, const char *name)
+{
+    gr_graph *g = l->g;
+    for (size_t i = 0; i < g->n_columns && !g->columns[i]->node; i++) {
+        const char *c = g->columns[i]->name;
+        if (!strcmp(c, name) || (!strncmp(c, "state.", 6) && !strcmp(c + 6, name))) return g->columns[i];
+    }
+    if (in_update(f) && is_fresh_name(name)) return fresh_column(g, f->owner->node, name);
+    const char *dot = strchr(name, '.');
+    char *node = gr_strndup(name, dot ? (size_t)(dot - name) : strlen(name));
+    gr_draft *dr = gr_draft_find(l, node);
+    free(node);
+    return dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, dot ? dot + 1 : NULL) : NULL;
+}
+
+static bool resolve(void *user, const char *name, gr_expr_symbol *out)
+{
+    const gr_scope_user *u = user;
+    if (*name == '$') return param_symbol(u->l, name + 1, out);
+    const gr_column *c = named_column(u->l, u->formula, name);
+    return c && column_symbol(u->l->g, c, out);
+}
+
+static const char *rows_name(void *user, int rows)
+{
+    const gr_scope_user *u = user;
+    return rows >= 0 && (size_t)rows < u->l->n_order ? u->l->order[rows]->node->name : "?";
+}
+
+/* What may be meant by an unknown name. */
+static void list_names(gr_scope_user *u, gr_expr_scope *scope)
+{
+    gr_loader *l = u->l;
+    const char **names = NULL;
+    size_t n = 0, cap = 0;
+    for (size_t i = 0; i < l->g->source->n_params; i++)
+        GR_PUSH(names, n, cap, gr_pool_printf(l->pool, "$%s", l->g->source->params[i].name));
+    for (size_t i = 0; i < l->g->n_state; i++) GR_PUSH(names, n, cap, l->g->state[i].name);
+    GR_PUSH(names, n, cap, "step");
+    if (in_update(u->formula)) {
+        GR_PUSH(names, n, cap, "logprob");
+        GR_PUSH(names, n, cap, "entropy");
+    }
+    for (size_t i = 0; i < l->n_drafts; i++) {
+        const gr_node *node = l->drafts[i]->node;
+        GR_PUSH(names, n, cap, node->name);
+        for (const gr_field *f = node->op ? node->op->fields : NULL; f && f->name; f++)
+            GR_PUSH(names, n, cap, gr_pool_printf(l->pool, "%s.%s", node->name, f->name));
+    }
+    const char **copy = gr_pool_alloc(l->pool, n * sizeof(*copy));
+    memcpy(copy, names, n * sizeof(*copy));
+    free(names);
+    scope->names = copy;
+    scope->n_names = n;
+}
+
+gr_expr_scope gr_scope(gr_scope_user *u)
+{
+    const gr_draft *owner = u->formula->owner;
+    const gr_node *rows = owner ? owner->node->rows : NULL;
+    gr_expr_scope s = {.user = u, .resolve = resolve, .rows_name = rows_name};
+    s.rows = rows && gr_node_has_seqs(rows) ? (int)rows->index : -1;
+    list_names(u, &s);
+    return s;
+}
+
+/* ---- what can be had -------------------------------------------------------------------------------------
+ */
+
+static bool param_usable(gr_loader *l, const gr_expr_name *name)
+{
+    gr_param *p = gr_param_find(l->g->source, name->name + 1);
+    double x;
+    if (!p) return true; /* the expression says so, with what is near */
+    p->used = p->in_expressions = true;
+    if (gr_value_number(&p->value, &x) || p->value.broken) return !p->value.broken;
+    gr_diag_error(l->d, name->at, GR_E_INVALID, "parameter '%s' is not a number", p->name);
+    return false;
+}
+
+static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *name)
+{
+    const char *s = name->name;
+    if (*s == '$') return param_usable(l, name);
+    if (f->role == GR_ROLE_WHEN && strcmp(s, "step")) {
+        gr_diag_error(l->d, name->at, GR_E_INVALID, "'when' may read step and parameters, not '%s'", s);
+        return false;
+    }
+    if (is_fresh_name(s) && !in_update(f)) {
+        gr_diag_error(l->d, name->at, GR_E_INVALID,
+                      "'%s' is a value of an update's own pass: here, read a node of op logprob", s);
+        return false;
+    }
+    if (!strcmp(s, "value")) {
+        gr_diag_error(l->d, name->at, GR_E_INVALID, "'value' is not built in this version");
+        return false;
+    }
+    char *node = gr_strndup(s, strcspn(s, "."));
+    const gr_draft *dr = gr_draft_find(l, node);
+    free(node);
+    return !dr || !dr->bad;
+}
+
+bool gr_scope_check(gr_loader *l, const gr_formula *f)
+{
+    size_t n;
+    bool ok = true;
+    const gr_expr_name *names = gr_expr_names(f->expr, &n);
+    for (size_t i = 0; i < n; i++) ok = name_usable(l, f, &names[i]) && ok;
+    return ok;
+}

@@ -1,0 +1,401 @@
+/* graphs/source.c: one file's values with what it uses, --set applied and parameters replaced. */
+#include "graphs/load.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { USE_DEPTH = 16, USE_FILES = 64 };
+
+/* ---- paths -----------------------------------------------------------------------------------------------
+ */
+
+const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path)
+{
+    const char *slash = at.file && at.line ? strrchr(at.file, '/') : NULL; /* --set: as seen from the shell */
+    if (*path == '/' || !slash) return path;
+    if (!strncmp(path, "./", 2)) path += 2;
+    return gr_pool_printf(pool, "%.*s%s", (int)(slash + 1 - at.file), at.file, path);
+}
+
+/* ---- maps ------------------------------------------------------------------------------------------------
+ */
+
+static gr_pair *find_pair(gr_value *map, const char *key)
+{
+    for (size_t i = 0; i < map->n; i++)
+        if (!strcmp(map->pairs[i].key, key))
+            return (gr_pair *)&map->pairs[i]; /* ours: made by the parser or here */
+    return NULL;
+}
+
+static gr_pair *put(gr_pool *pool, gr_value *map, gr_pair pair)
+{
+    gr_pair *there = find_pair(map, pair.key);
+    if (there) {
+        *there = pair;
+        return there;
+    }
+    gr_pair *pairs = gr_pool_alloc(pool, (map->n + 1) * sizeof(*pairs));
+    if (map->n) memcpy(pairs, map->pairs, map->n * sizeof(*pairs));
+    pairs[map->n++] = pair;
+    map->pairs = pairs;
+    return &pairs[map->n - 1];
+}
+
+static void take_out(gr_value *map, const char *key)
+{
+    gr_pair *p = find_pair(map, key);
+    if (!p) return;
+    size_t i = (size_t)(p - map->pairs);
+    memmove(p, p + 1, (map->n - i - 1) * sizeof(*p));
+    map->n--;
+}
+
+/* ---- use: ------------------------------------------------------------------------------------------------
+ */
+
+typedef struct use_stack {
+    const char *real[USE_DEPTH], *shown[USE_DEPTH];
+    size_t n, files;
+} use_stack;
+
+/* over's keys win; maps are merged key by key; a null takes a key of base out. */
+static void merge(gr_pool *pool, gr_value *base, const gr_value *over)
+{
+    for (size_t i = 0; i < over->n; i++) {
+        gr_pair p = over->pairs[i];
+        gr_pair *there = find_pair(base, p.key);
+        if (there && p.value.kind == GR_VALUE_NULL) {
+            take_out(base, p.key);
+        } else if (there && there->value.kind == GR_VALUE_MAP && p.value.kind == GR_VALUE_MAP) {
+            merge(pool, &there->value, &p.value);
+            there->at = p.at;
+        } else {
+            put(pool, base, p);
+        }
+    }
+}
+
+static gr_status read_text(gr_loader *l, const char *text, size_t n, const char *path, use_stack *stack,
+                           gr_value *out);
+
+static gr_status use_circle(gr_loader *l, const use_stack *stack, const char *real, const char *shown,
+                            gr_loc at)
+{
+    for (size_t i = 0; i < stack->n; i++) {
+        if (strcmp(stack->real[i], real)) continue;
+        gr_str s = {0};
+        for (size_t j = i; j < stack->n; j++) gr_str_printf(&s, "%s -> ", stack->shown[j]);
+        gr_diag_error(l->d, at, GR_E_INVALID, "files use each other in a circle: %s%s", s.text, shown);
+        gr_str_release(&s);
+        return GR_E_INVALID;
+    }
+    return GR_OK;
+}
+
+static void use_file(gr_loader *l, const gr_value *v, use_stack *stack, gr_value *base)
+{
+    if (v->broken) return;
+    if (v->kind != GR_VALUE_SCALAR) {
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'use' must be the path of a file, or a list of paths");
+        return;
+    }
+    const char *path = gr_path_from(l->pool, v->at, v->text);
+    char *real = realpath(path, NULL), *text = NULL;
+    size_t n = 0;
+    gr_value used = {0};
+    if (!real) {
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "no file '%s' to use", path);
+    } else if (!use_circle(l, stack, real, path, v->at)) {
+        if (stack->n == USE_DEPTH || ++stack->files > USE_FILES)
+            gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d files, or %d files deep, are used",
+                          USE_FILES, USE_DEPTH);
+        else if (!gr_file_read(path, GR_FILE_LIMIT, &text, &n, l->d) &&
+                 !read_text(l, text, n, path, stack, &used))
+            merge(l->pool, base, &used);
+    }
+    free(text);
+    free(real);
+}
+
+static gr_status read_text(gr_loader *l, const char *text, size_t n, const char *path, use_stack *stack,
+                           gr_value *out)
+{
+    gr_value own = {0}, base = {.kind = GR_VALUE_MAP, .at = {path, 1, 1}};
+    gr_status st = gr_yaml_parse(&own, l->pool, text, n, path, l->d);
+    if (st) return st;
+    if (own.kind != GR_VALUE_MAP)
+        return gr_diag_error(l->d, own.at, GR_E_INVALID,
+                             "a graph file is a map of keys, such as graph: NAME");
+    char *real = realpath(path, NULL);
+    stack->real[stack->n] = gr_pool_strdup(l->pool, real ? real : path);
+    stack->shown[stack->n++] = path;
+    free(real);
+    const gr_value *use = gr_value_get(&own, "use");
+    bool many = use && use->kind == GR_VALUE_LIST;
+    for (size_t i = 0; use && i < (many ? use->n : 1); i++)
+        use_file(l, many ? &use->items[i] : use, stack, &base);
+    stack->n--;
+    take_out(&own, "use");
+    merge(l->pool, &base, &own);
+    base.at = own.at;
+    *out = base;
+    return GR_OK;
+}
+
+/* ---- --set -----------------------------------------------------------------------------------------------
+ */
+
+typedef struct setting {
+    gr_loc at;
+    const char *name; /* before the = */
+    gr_value value;
+} setting;
+
+static gr_status parse_setting(gr_loader *l, const char *text, setting *s)
+{
+    const char *eq = strchr(text, '=');
+    s->at = (gr_loc){gr_pool_printf(l->pool, "--set '%s'", text), 0, 0};
+    if (!eq || eq == text) return gr_diag_error(l->d, s->at, GR_E_INVALID, "expected NAME=VALUE");
+    s->name = gr_pool_strndup(l->pool, text, (size_t)(eq - text));
+    s->value = (gr_value){.kind = GR_VALUE_SCALAR, .at = s->at, .text = gr_pool_strdup(l->pool, eq + 1)};
+    bool yaml = eq[1] && strchr("[{\"'", eq[1]); /* else the text as it is: expressions need no quotes */
+    if (yaml && gr_yaml_parse(&s->value, l->pool, eq + 1, strlen(eq + 1), s->at.file, l->d))
+        return GR_E_INVALID;
+    return GR_OK;
+}
+
+static void unknown_name(gr_loader *l, gr_loc at, const char *what, const char *name, const gr_value *map)
+{
+    const char **names = gr_calloc(map ? map->n : 0, sizeof(*names));
+    for (size_t i = 0; map && i < map->n; i++) names[i] = map->pairs[i].key;
+    const char *near = gr_near(name, names, map ? map->n : 0);
+    gr_diag_error(l->d, at, GR_E_INVALID, "unknown %s '%s'%s%s%s", what, name, near ? "; did you mean '" : "",
+                  near ? near : "", near ? "'?" : "");
+    free(names);
+}
+
+/* One step down a dotted path. The parts of the graph (nodes.NAME) must be there; maps inside may be new. */
+static gr_value *step_down(gr_loader *l, const setting *s, gr_value *map, const char *key, unsigned depth)
+{
+    static const char *const top[] = {"nodes", "models", "state", "run", "log", "params"};
+    gr_pair *p = find_pair(map, key);
+    bool is_top = false;
+    for (size_t i = 0; i < GR_LEN(top); i++) is_top = is_top || !strcmp(top[i], key);
+    if (!p &&
+        ((depth == 0 && !is_top) || (depth == 1 && strcmp(s->name, "run") && strncmp(s->name, "run.", 4)))) {
+        unknown_name(l, s->at, depth ? "name" : "part of the graph", key, map);
+        return NULL;
+    }
+    if (!p)
+        p = put(l->pool, map,
+                (gr_pair){gr_pool_strdup(l->pool, key), s->at, {.kind = GR_VALUE_MAP, .at = s->at}});
+    if (p->value.kind == GR_VALUE_MAP) return &p->value;
+    gr_diag_error(l->d, s->at, GR_E_INVALID, "'%s' is one value, without keys", key);
+    return NULL;
+}
+
+static void apply_setting(gr_loader *l, gr_value *root, const setting *s)
+{
+    gr_value *map = root;
+    char *path = gr_pool_strdup(l->pool, s->name), *rest = path, *key = strsep(&rest, ".");
+    if (!rest) {
+        gr_pair *params = find_pair(root, "params");
+        map = params && params->value.kind == GR_VALUE_MAP ? &params->value : NULL;
+        if (!map || !find_pair(map, key)) {
+            unknown_name(l, s->at, "parameter", key, map);
+            return;
+        }
+    }
+    for (unsigned depth = 0; rest && map; depth++, key = strsep(&rest, "."))
+        map = step_down(l, s, map, key, depth);
+    if (map) put(l->pool, map, (gr_pair){key, s->at, s->value});
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------
+ */
+
+gr_param *gr_param_find(const gr_source *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_params; i++)
+        if (!strcmp(s->params[i].name, name)) return &s->params[i];
+    return NULL;
+}
+
+typedef enum replace { REPLACE_NONE, REPLACE_WHOLE, REPLACE_ALL } replace;
+
+static gr_value replaced(gr_loader *l, const gr_value *v, replace how);
+
+/* A parameter may be made of others. */
+static void settle(gr_loader *l, gr_param *p)
+{
+    if (p->state) return;
+    p->state = 1;
+    p->value = replaced(l, &p->value, REPLACE_ALL);
+    p->state = 2;
+}
+
+static const gr_value *param_value(gr_loader *l, const char *name, size_t n, gr_loc at)
+{
+    gr_source *s = l->g->source;
+    char *copy = gr_strndup(name, n);
+    gr_param *p = gr_param_find(s, copy);
+    if (!p) {
+        unknown_name(l, at, "parameter", copy, gr_value_get(&s->root, "params"));
+    } else if (p->state == 1) {
+        gr_diag_error(l->d, at, GR_E_INVALID, "parameter '%s' is defined by itself", copy);
+        p = NULL;
+    }
+    free(copy);
+    if (!p) return NULL;
+    p->used = true;
+    settle(l, p);
+    return &p->value;
+}
+
+/* The name after a $, with or without braces; 0: no name there. *end: after it. */
+static size_t name_after_dollar(const char *p, const char **name, const char **end)
+{
+    bool brace = p[1] == '{';
+    const char *q = *name = p + 1 + brace;
+    if (!isalpha((unsigned char)*q) && *q != '_') return 0;
+    while (isalnum((unsigned char)*q) || *q == '_') q++;
+    if (brace && *q != '}') return 0;
+    *end = q + brace;
+    return (size_t)(q - *name);
+}
+
+static void replace_inside(gr_loader *l, gr_value *v)
+{
+    gr_str s = {0};
+    const char *p = v->text, *name, *end;
+    while (*p) {
+        size_t n = *p == '$' ? name_after_dollar(p, &name, &end) : 0;
+        if (!n) {
+            gr_str_putc(&s, *p++);
+            continue;
+        }
+        const gr_value *value = param_value(l, name, n, v->at);
+        if (value && value->kind != GR_VALUE_SCALAR)
+            gr_diag_error(l->d, v->at, GR_E_INVALID,
+                          "parameter '%.*s' is not one value: it cannot be part of a text", (int)n, name);
+        if (!value || value->kind != GR_VALUE_SCALAR || value->broken)
+            v->broken = true;
+        else
+            gr_str_puts(&s, value->text);
+        p = end;
+    }
+    v->text = gr_pool_strndup(l->pool, s.text ? s.text : "", s.len);
+    gr_str_release(&s);
+}
+
+/* Quotes and blocks keep a text as it is. */
+static gr_value replaced_scalar(gr_loader *l, gr_value v, replace how)
+{
+    const char *name, *end;
+    if (v.quoted || v.block || !strchr(v.text, '$')) return v;
+    size_t n = *v.text == '$' ? name_after_dollar(v.text, &name, &end) : 0;
+    if (n && !*end) {
+        const gr_value *value = param_value(l, name, n, v.at);
+        if (value) return *value;
+        v.broken = true;
+    } else if (how == REPLACE_ALL) {
+        replace_inside(l, &v);
+    }
+    return v;
+}
+
+static gr_value replaced(gr_loader *l, const gr_value *v, replace how)
+{
+    gr_value out = *v;
+    if (how == REPLACE_NONE || v->kind == GR_VALUE_NULL || v->broken) return out;
+    if (v->kind == GR_VALUE_SCALAR) return replaced_scalar(l, out, how);
+    gr_pair *pairs = gr_pool_alloc(l->pool, v->kind == GR_VALUE_MAP ? v->n * sizeof(*pairs) : 0);
+    gr_value *items = gr_pool_alloc(l->pool, v->kind == GR_VALUE_LIST ? v->n * sizeof(*items) : 0);
+    for (size_t i = 0; i < v->n; i++) {
+        if (v->kind == GR_VALUE_LIST) {
+            items[i] = replaced(l, &v->items[i], how);
+        } else {
+            pairs[i] = v->pairs[i];
+            pairs[i].value = replaced(l, &v->pairs[i].value, how);
+        }
+    }
+    out.pairs = v->kind == GR_VALUE_MAP ? pairs : NULL;
+    out.items = v->kind == GR_VALUE_LIST ? items : NULL;
+    return out;
+}
+
+static replace how_in_node(const gr_op *op, const char *key)
+{
+    if (!strcmp(key, "when") || !strcmp(key, "metrics")) return REPLACE_NONE;
+    if (!op && strcmp(key, "op")) return REPLACE_NONE;
+    for (const gr_key *k = op ? op->keys : NULL; k && k->name; k++) {
+        if (strcmp(k->name, key)) continue;
+        if (k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS) return REPLACE_NONE;
+        if (k->kind == GR_KEY_VALUE) return REPLACE_WHOLE; /* regular expressions have a $ of their own */
+    }
+    return REPLACE_ALL;
+}
+
+static void replace_in_node(gr_loader *l, gr_value *node)
+{
+    const gr_op *op = NULL;
+    gr_pair *name = node->kind == GR_VALUE_MAP ? find_pair(node, "op") : NULL;
+    if (name) {
+        name->value = replaced(l, &name->value, REPLACE_ALL);
+        op = name->value.kind == GR_VALUE_SCALAR ? gr_op_find(name->value.text) : NULL;
+    }
+    for (size_t i = 0; node->kind == GR_VALUE_MAP && i < node->n; i++) {
+        gr_pair *p = (gr_pair *)&node->pairs[i];
+        if (p != name) p->value = replaced(l, &p->value, how_in_node(op, p->key));
+    }
+}
+
+static void replace_in_state(gr_loader *l, gr_value *state)
+{
+    for (size_t i = 0; state->kind == GR_VALUE_MAP && i < state->n; i++) {
+        gr_pair *p = (gr_pair *)&state->pairs[i];
+        if (strcmp(p->key, "next")) p->value = replaced(l, &p->value, REPLACE_ALL);
+    }
+}
+
+static void replace_params(gr_loader *l, gr_value *root)
+{
+    for (size_t i = 0; i < root->n; i++) {
+        gr_pair *p = (gr_pair *)&root->pairs[i];
+        bool nodes = !strcmp(p->key, "nodes"), state = !strcmp(p->key, "state");
+        if (!strcmp(p->key, "log") || !strcmp(p->key, "params")) continue;
+        if (!nodes && !state) p->value = replaced(l, &p->value, REPLACE_ALL);
+        for (size_t j = 0; (nodes || state) && p->value.kind == GR_VALUE_MAP && j < p->value.n; j++)
+            (nodes ? replace_in_node : replace_in_state)(l, (gr_value *)&p->value.pairs[j].value);
+    }
+    for (size_t i = 0; i < l->g->source->n_params; i++) settle(l, &l->g->source->params[i]);
+}
+
+static void read_params(gr_loader *l)
+{
+    gr_source *s = l->g->source;
+    const gr_value *params = gr_value_get(&s->root, "params");
+    if (!params || params->kind == GR_VALUE_NULL || !gr_value_is_map(l, "params", params)) return;
+    s->params = gr_pool_alloc(l->pool, params->n * sizeof(*s->params));
+    for (size_t i = 0; i < params->n; i++) {
+        const gr_pair *p = &params->pairs[i];
+        s->params[s->n_params++] = (gr_param){.name = p->key, .at = p->at, .value = p->value};
+    }
+}
+
+gr_status gr_source_read(gr_loader *l, const char *text, size_t n, const char *path)
+{
+    use_stack stack = {0};
+    gr_value *root = &l->g->source->root;
+    gr_status st = read_text(l, text, n, path, &stack, root);
+    if (st) return st;
+    for (size_t i = 0; l->o && i < l->o->n_set; i++) {
+        setting s;
+        if (!parse_setting(l, l->o->set[i], &s)) apply_setting(l, root, &s);
+    }
+    read_params(l);
+    replace_params(l, root);
+    return GR_OK;
+}

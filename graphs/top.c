@@ -1,0 +1,244 @@
+/* graphs/top.c: what stands beside the nodes: models, state, run, log. */
+#include "graphs/load.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "models",
+                                   "nodes", "state", "run",    "log", NULL};
+const char *const gr_model_keys[] = {"checkpoint", "train", NULL};
+
+/* ---- tables ----------------------------------------------------------------------------------------------
+ */
+
+static const char *const optimizers[] = {"adamw", NULL};
+static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
+
+typedef struct train_cfg {
+    gr_train train;
+    int optimizer, schedule;
+    const gr_value *betas;
+} train_cfg;
+
+typedef struct run_cfg {
+    uint32_t steps, epochs, seed, samples;
+    const gr_value *checkpoint;
+} run_cfg;
+
+typedef struct checkpoint_cfg {
+    uint32_t every, keep;
+} checkpoint_cfg;
+
+#define TRAIN(f) offsetof(train_cfg, train.f)
+#define RUN(f)   offsetof(run_cfg, f)
+
+/* clang-format off */
+const gr_key gr_train_keys[] = {
+    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "AdamW, with weight decay apart from the gradient"},
+    {"lr", GR_KEY_NUMBER, TRAIN(lr), true, NULL, 0, 1, NULL, "learning rate"},
+    {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of both moments; default [0.9, 0.999]"},
+    {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "added to the root of the second moment"},
+    {"weight_decay", GR_KEY_NUMBER, TRAIN(weight_decay), false, "0.01", 0, 1, NULL, "of matrices, times the learning rate"},
+    {"grad_clip", GR_KEY_NUMBER, TRAIN(grad_clip), false, "1.0", 0, INFINITY, NULL, "largest norm of the whole gradient; 0: no limit"},
+    {"schedule", GR_KEY_ENUM, offsetof(train_cfg, schedule), false, "constant", 0, 0, schedules, "how the learning rate falls, by iterations"},
+    {"warmup", GR_KEY_UINT, TRAIN(warmup), false, "0", 0, 0, NULL, "iterations from 0 to lr"},
+    {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a part of lr"},
+    {0}};
+
+const gr_key gr_run_keys[] = {
+    {"steps", GR_KEY_UINT, RUN(steps), false, NULL, 1, UINT32_MAX, NULL, "iterations in all"},
+    {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
+    {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
+    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many}"},
+    {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
+    {0}};
+
+const gr_key gr_checkpoint_keys[] = {
+    {"every", GR_KEY_UINT, offsetof(checkpoint_cfg, every), false, NULL, 1, UINT32_MAX, NULL, "iterations from one checkpoint to the next; default: only the last"},
+    {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "newest checkpoints that stay; default: all"},
+    {0}};
+/* clang-format on */
+
+/* ---- names -----------------------------------------------------------------------------------------------
+ */
+
+static bool well_formed(gr_loader *l, const char *what, const char *name, gr_loc at)
+{
+    bool form = isalpha((unsigned char)*name) || *name == '_';
+    for (const char *p = name; *p; p++) form = form && (isalnum((unsigned char)*p) || *p == '_');
+    if (!form)
+        gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name is letters, digits and _, not a digit first",
+                      what, name);
+    return form;
+}
+
+bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at)
+{
+    static const char *const words[] = {"logprob", "entropy", "value", "step", "epoch", "progress",
+                                        "and",     "or",      "not",   "true", "false"};
+    bool reserved = false;
+    size_t n;
+    const gr_expr_function *f = gr_expr_functions(&n);
+    if (!well_formed(l, what, name, at)) return false;
+    for (size_t i = 0; i < GR_LEN(words); i++) reserved = reserved || !strcmp(words[i], name);
+    for (size_t i = 0; i < n; i++) reserved = reserved || !strcmp(f[i].name, name);
+    if (reserved)
+        gr_diag_error(l->d, at, GR_E_INVALID, "%s cannot be called '%s': expressions use that name", what,
+                      name);
+    return !reserved;
+}
+
+static const gr_value *map_at(gr_loader *l, const char *key)
+{
+    const gr_value *v = gr_value_get(&l->g->source->root, key);
+    if (!v || v->kind == GR_VALUE_NULL || v->broken) return NULL;
+    return gr_value_is_map(l, key, v) ? v : NULL;
+}
+
+/* ---- models ----------------------------------------------------------------------------------------------
+ */
+
+static void read_betas(gr_loader *l, const gr_value *v, gr_train *t)
+{
+    t->beta1 = 0.9;
+    t->beta2 = 0.999;
+    if (!v) return;
+    bool ok = v->kind == GR_VALUE_LIST && v->n == 2 && gr_value_number(&v->items[0], &t->beta1) &&
+              gr_value_number(&v->items[1], &t->beta2);
+    ok = ok && t->beta1 >= 0 && t->beta1 < 1 && t->beta2 >= 0 && t->beta2 < 1;
+    if (!ok)
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'betas' must be two numbers from 0 to below 1, such as [0.9, 0.999]");
+}
+
+static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    train_cfg cfg = {.train.beta1 = 0};
+    m->trained = true;
+    if (v->broken || !gr_value_is_map(l, "train", v)) return;
+    gr_keys_read(l, v, v->at, "train", gr_train_keys, NULL, &cfg, NULL);
+    m->train = cfg.train;
+    m->train.schedule = (gr_schedule_kind)cfg.schedule;
+    read_betas(l, cfg.betas, &m->train);
+    const gr_value *ratio = gr_value_get(v, "min_lr_ratio");
+    if (ratio && cfg.schedule == GR_LR_CONSTANT)
+        gr_diag_warn(l->d, ratio->at, "'min_lr_ratio' has no effect with schedule constant");
+}
+
+static void read_model(gr_loader *l, const gr_pair *p)
+{
+    gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
+    *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models};
+    l->g->models[l->g->n_models++] = m;
+    well_formed(l, "a model", p->key, p->at);
+    if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
+    const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
+    const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
+                   *train = gr_value_get(&p->value, "train");
+    for (size_t i = 0; i < p->value.n; i++) {
+        const gr_value *v = &p->value.pairs[i].value;
+        if (v != checkpoint && v != train) gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
+    }
+    if (!checkpoint)
+        gr_diag_error(l->d, p->at, GR_E_INVALID,
+                      "%s needs 'checkpoint': a folder in Hugging Face form, or a config.json", what);
+    else if (!checkpoint->broken)
+        m->checkpoint = gr_value_text(l, "checkpoint", checkpoint);
+    m->checkpoint_at = checkpoint ? checkpoint->at : p->at;
+    if (train) read_train(l, train, m);
+}
+
+void gr_read_models(gr_loader *l)
+{
+    const gr_value *v = map_at(l, "models");
+    l->g->models = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_model *));
+    for (size_t i = 0; v && i < v->n; i++) read_model(l, &v->pairs[i]);
+}
+
+/* ---- state, log, run -------------------------------------------------------------------------------------
+ */
+
+static void read_state(gr_loader *l)
+{
+    static const char *const keys[] = {"init", "next", NULL};
+    const gr_value *v = map_at(l, "state");
+    l->g->state = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_state_value));
+    for (size_t i = 0; v && i < v->n; i++) {
+        const gr_pair *p = &v->pairs[i];
+        gr_state_value *s = &l->g->state[l->g->n_state++];
+        *s = (gr_state_value){.name = p->key, .at = p->at};
+        gr_name_allowed(l, "a state", p->key, p->at);
+        if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) continue;
+        const gr_value *init = gr_value_get(&p->value, "init"), *next = gr_value_get(&p->value, "next");
+        for (size_t j = 0; j < p->value.n; j++)
+            if (&p->value.pairs[j].value != init && &p->value.pairs[j].value != next)
+                gr_unknown_key(l, &p->value.pairs[j], gr_pool_printf(l->pool, "state '%s'", p->key), NULL,
+                               keys);
+        if (!init || !next)
+            gr_diag_error(l->d, p->at, GR_E_INVALID, "state '%s' needs '%s'", p->key, init ? "next" : "init");
+        if (init && !init->broken && !gr_value_number(init, &s->init))
+            gr_diag_error(l->d, init->at, GR_E_INVALID, "'init' must be a number");
+        gr_formula *f = next ? gr_formula_read(l, GR_ROLE_STATE, p->key, next, NULL) : NULL;
+        if (f) s->next = f->expr;
+    }
+}
+
+static void read_log(gr_loader *l)
+{
+    const gr_value *v = map_at(l, "log");
+    l->g->log = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_named_expression));
+    for (size_t i = 0; v && i < v->n; i++) {
+        const gr_formula *f = gr_formula_read(l, GR_ROLE_LOG, v->pairs[i].key, &v->pairs[i].value, NULL);
+        if (f) l->g->log[l->g->n_log++] = (gr_named_expression){v->pairs[i].key, v->pairs[i].at, f->expr};
+    }
+}
+
+static void read_run(gr_loader *l)
+{
+    static const gr_value none = {.kind = GR_VALUE_MAP};
+    const gr_value *v = map_at(l, "run");
+    run_cfg run = {0};
+    checkpoint_cfg checkpoint = {0};
+    gr_keys_read(l, v ? v : &none, v ? v->at : (gr_loc){0}, "run", gr_run_keys, NULL, &run, NULL);
+    if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
+        gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL,
+                     &checkpoint, NULL);
+    if (run.steps && run.epochs)
+        gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
+                      "'steps' and 'epochs': give one of the two");
+    l->g->run =
+        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples};
+}
+
+/* ---- the top ---------------------------------------------------------------------------------------------
+ */
+
+static void check_keys(gr_loader *l, const gr_value *root)
+{
+    for (size_t i = 0; i < root->n; i++) {
+        const char *const *k = gr_top_keys;
+        while (*k && strcmp(*k, root->pairs[i].key)) k++;
+        if (!*k && !strcmp(root->pairs[i].key, "deterministic")) continue; /* the CPU device always is */
+        if (!*k) gr_unknown_key(l, &root->pairs[i], "the file", NULL, gr_top_keys);
+    }
+}
+
+void gr_read_top(gr_loader *l)
+{
+    const gr_value *root = &l->g->source->root, *name = gr_value_get(root, "graph"),
+                   *doc = gr_value_get(root, "doc");
+    check_keys(l, root);
+    if (!name)
+        gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID, "a graph file needs 'graph': its name");
+    else
+        l->g->name = gr_value_text(l, "graph", name);
+    if (doc) gr_value_text(l, "doc", doc);
+    for (size_t i = 0; i < l->g->source->n_params; i++) {
+        const gr_param *p = &l->g->source->params[i];
+        well_formed(l, "a parameter", p->name, p->at);
+    }
+    read_state(l);
+    read_log(l);
+    read_run(l);
+}

@@ -1,0 +1,385 @@
+#include "ops/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/json.h"
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return !stat(path, &info) && S_ISDIR(info.st_mode);
+}
+
+/* ---- folders that appear whole ------------------------------------------------------------------------- */
+
+gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d)
+{
+    *f = (gr_folder){0};
+    if (gr_path_exists(path))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "'%s' exists already; remove it or choose another name", path);
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    f->path = gr_strndup(path, n);
+    f->aside = gr_printf("%s.tmp", f->path);
+    gr_status st = gr_path_remove(f->aside, d); /* left by one who was killed */
+    return st ? st : gr_dir_make(f->aside, d);
+}
+
+gr_status gr_folder_finish(gr_folder *f, gr_diag *d)
+{
+    gr_status st = gr_dir_sync(f->aside, d);
+    if (!st && rename(f->aside, f->path))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot create '%s': %s", f->path, strerror(errno));
+    if (st) return st;
+    free(f->aside);
+    f->aside = NULL;
+    const char *slash = strrchr(f->path, '/');
+    char *parent =
+        !slash ? gr_strdup(".") : gr_strndup(f->path, slash == f->path ? 1 : (size_t)(slash - f->path));
+    st = gr_dir_sync(parent, d);
+    free(parent);
+    return st;
+}
+
+void gr_folder_release(gr_folder *f)
+{
+    gr_status st = f->aside ? gr_path_remove(f->aside, NULL) : GR_OK;
+    (void)st; /* what stays behind is removed by the next attempt */
+    free(f->aside);
+    free(f->path);
+    *f = (gr_folder){0};
+}
+
+/* ---- config and tokenizer ------------------------------------------------------------------------------ */
+
+static gr_status copy_file(const char *from_dir, const char *name, const char *to_dir, bool *found,
+                           gr_diag *d)
+{
+    char *from = gr_printf("%s/%s", from_dir, name), *to = gr_printf("%s/%s", to_dir, name), *bytes = NULL;
+    gr_status st = GR_OK;
+    size_t n = 0;
+    if (gr_path_exists(from)) {
+        *found = true;
+        st = gr_file_read(from, 0, &bytes, &n, d);
+        if (!st) st = gr_file_write(to, bytes, n, d);
+    }
+    free(bytes);
+    free(from);
+    free(to);
+    return st;
+}
+
+static gr_status copy_tokenizer(const char *from, const char *dir, gr_diag *d)
+{
+    static const char *const files[] = {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.model",
+        "chat_template.jinja",
+        "chat_template.json",
+    };
+    bool found = false;
+    gr_status st = GR_OK;
+    if (!is_folder(from))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "no folder '%s' with a tokenizer", from);
+    for (size_t i = 0; i < GR_LEN(files) && !st; i++) st = copy_file(from, files[i], dir, &found, d);
+    if (!st && !found)
+        gr_diag_warn(d, (gr_loc){from, 0, 0}, "no tokenizer.json nor any other file of a tokenizer");
+    return st;
+}
+
+/* The text of a config with its dtype set: loaders take the value at its word and round to it. */
+static void set_dtype(gr_str *out, const gr_json *j, const char *dtype)
+{
+    const char *key = json_object_get(j->root, "dtype") ? "dtype" : "torch_dtype";
+    size_t at = gr_json_find(j, key);
+    if (at == j->n) {
+        size_t brace = strcspn(j->text, "{") + 1;
+        gr_str_add(out, j->text, brace);
+        gr_str_printf(out, "\n  \"torch_dtype\": \"%s\",", dtype);
+        gr_str_puts(out, j->text + brace);
+        return;
+    }
+    const char *value = j->text + at + strlen(key) + 2;
+    value += strspn(value, " \t\r\n:");
+    size_t n = strcspn(value, " \t\r\n,}"); /* "float32" or null: no loader knows a value with a space */
+    gr_str_add(out, j->text, (size_t)(value - j->text));
+    gr_str_printf(out, "\"%s\"", dtype);
+    gr_str_puts(out, value + n);
+}
+
+gr_status gr_checkpoint_write_config(const char *dir, const char *config, const char *tokenizer,
+                                     gr_st_dtype dtype, gr_diag *d)
+{
+    const char *slash = strrchr(config, '/');
+    char *from = is_folder(config) ? gr_strdup(config)
+                 : slash           ? gr_strndup(config, (size_t)(slash - config) + 1)
+                                   : gr_strdup(".");
+    char *path = is_folder(config) ? gr_printf("%s/config.json", config) : gr_strdup(config);
+    char *to = gr_printf("%s/config.json", dir);
+    bool found = false;
+    gr_json j;
+    gr_str text = {0};
+    gr_status st = gr_json_read(&j, path, d);
+    if (!st) set_dtype(&text, &j, dtype == GR_ST_F32 ? "float32" : "bfloat16");
+    if (!st) st = gr_file_write(to, text.text, text.len, d);
+    if (!st) st = copy_file(from, "generation_config.json", dir, &found, d);
+    if (!st && tokenizer) st = copy_tokenizer(tokenizer, dir, d);
+    gr_str_release(&text);
+    gr_json_release(&j);
+    free(to);
+    free(path);
+    free(from);
+    return st;
+}
+
+/* ---- init and export ----------------------------------------------------------------------------------- */
+
+struct stream {
+    const gr_model_shape *shape;
+    const gr_weights *weights; /* NULL: random */
+    uint64_t seed;
+    float *buffer; /* of the largest bucket */
+};
+
+static gr_status next_bucket(void *ctx, size_t set, uint32_t bucket, const float **elems, gr_diag *d)
+{
+    struct stream *s = ctx;
+    (void)set;
+    *elems = s->buffer;
+    if (s->weights) return gr_weights_read_bucket(s->weights, bucket, s->buffer, d);
+    gr_weights_random_bucket(s->shape, s->seed, bucket, s->buffer);
+    return GR_OK;
+}
+
+static gr_status take_buffer(struct stream *s, gr_diag *d)
+{
+    uint64_t most = 0;
+    for (uint32_t b = 0; b < gr_model_buckets(s->shape); b++)
+        most = GR_MAX(most, gr_bucket_elems(s->shape, b));
+    s->buffer = malloc(most * sizeof(*s->buffer));
+    if (s->buffer) return GR_OK;
+    char text[32];
+    return gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "cannot take %s for the largest bucket of the model",
+                         gr_bytes_format(most * sizeof(*s->buffer), text));
+}
+
+/* Make the folder path from a stream of buckets. */
+static gr_status write_folder(const char *path, struct stream *s, const char *config, const char *tokenizer,
+                              gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
+{
+    const char *no_prefix = "";
+    gr_weights_source from = {next_bucket, s, &no_prefix, 1};
+    gr_folder f = {0};
+    gr_status st = take_buffer(s, d);
+    if (!st) st = gr_folder_begin(&f, path, d);
+    if (!st) st = gr_checkpoint_write_config(f.aside, config, tokenizer, dtype, d);
+    if (!st) st = gr_weights_write(s->shape, f.aside, "model", &from, dtype, shard_bytes, d);
+    if (!st) st = gr_folder_finish(&f, d);
+    gr_folder_release(&f);
+    free(s->buffer);
+    return st;
+}
+
+gr_status gr_checkpoint_init(const char *path, const char *config, const char *tokenizer, uint64_t seed,
+                             gr_diag *d)
+{
+    gr_model_shape shape;
+    gr_status st = gr_model_shape_read(&shape, config, d);
+    if (st) return st;
+    struct stream s = {.shape = &shape, .seed = seed};
+    return write_folder(path, &s, config, tokenizer, GR_ST_F32, 0, d);
+}
+
+gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype, uint64_t shard_bytes,
+                               gr_diag *d)
+{
+    gr_model_shape shape;
+    gr_weights *w = NULL;
+    gr_status st = gr_model_shape_read(&shape, from, d);
+    if (!st) st = gr_weights_open(&w, &shape, from, "", d);
+    if (st) return st;
+    struct stream s = {.shape = &shape, .weights = w};
+    st = write_folder(path, &s, from, from, dtype, shard_bytes, d);
+    gr_weights_free(w);
+    return st;
+}
+
+/* ---- finding a run's checkpoints ----------------------------------------------------------------------- */
+
+/* The number of a folder called step-N; false for other names. */
+static bool step_of(const char *name, unsigned long long *step)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return false;
+    *step = strtoull(name + 5, &end, 10);
+    return *end == '\0';
+}
+
+/* RUN/checkpoints/step-N of the largest N, or NULL. */
+static char *last_step(const char *run)
+{
+    char *steps = gr_printf("%s/checkpoints", run), *found = NULL;
+    DIR *dir = opendir(steps);
+    unsigned long long best = 0, step;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (!step_of(e->d_name, &step) || (found && step < best)) continue;
+        best = step;
+        free(found);
+        found = gr_printf("%s/%s", steps, e->d_name);
+    }
+    if (dir) closedir(dir);
+    free(steps);
+    return found;
+}
+
+/* Names of the models of a step, quoted, in *list; the last one in *name, which the caller frees. */
+static size_t list_models(const char *step, gr_str *list, char **name)
+{
+    size_t n = 0;
+    DIR *dir = opendir(step);
+    *name = NULL;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char *config = gr_printf("%s/%s/config.json", step, e->d_name);
+        if (e->d_name[0] != '.' && gr_path_exists(config)) {
+            gr_str_printf(list, "%s'%s'", n++ ? ", " : "", e->d_name);
+            free(*name);
+            *name = gr_strdup(e->d_name);
+        }
+        free(config);
+    }
+    if (dir) closedir(dir);
+    return n;
+}
+
+static gr_status find_model(char **out, const char *step, const char *model, gr_diag *d)
+{
+    gr_str list = {0};
+    char *only, *path = model ? gr_printf("%s/%s/config.json", step, model) : NULL;
+    size_t n = list_models(step, &list, &only);
+    gr_status st = GR_OK;
+    if (n == 0)
+        st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no checkpoint of a model");
+    else if (model && (strchr(model, '/') || !gr_path_exists(path)))
+        st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no model '%s'; it has %s", model,
+                           list.text);
+    else if (!model && n > 1)
+        st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "it has several models, choose one: %s",
+                           list.text);
+    else
+        *out = gr_printf("%s/%s", step, model ? model : only);
+    free(path);
+    free(only);
+    gr_str_release(&list);
+    return st;
+}
+
+gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d)
+{
+    const char *at = is_folder(spec) ? NULL : strrchr(spec, '@');
+    char *run = at ? gr_strndup(spec, (size_t)(at - spec)) : gr_strdup(spec);
+    char *step = at ? gr_printf("%s/checkpoints/step-%s", run, at + 1) : last_step(run);
+    gr_status st;
+    if (!step || !is_folder(step))
+        st = gr_diag_error(d, (gr_loc){run, 0, 0}, GR_E_INVALID,
+                           "no checkpoint%s%s in its folder 'checkpoints'", at ? " of step " : "",
+                           at ? at + 1 : "");
+    else
+        st = find_model(out, step, model, d);
+    free(step);
+    free(run);
+    return st;
+}
+
+/* ---- what a graph names -------------------------------------------------------------------------------- */
+
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = gr_printf("%s/%s", dir, name);
+    bool there = gr_path_exists(path);
+    free(path);
+    return there;
+}
+
+/* The snapshot that refs/main of a cache folder names, else its only one; NULL where there is none. */
+static char *find_snapshot(const char *cache)
+{
+    char *ref = gr_printf("%s/refs/main", cache), *snapshots = gr_printf("%s/snapshots", cache),
+         *commit = NULL;
+    char *found = NULL, *only;
+    size_t n;
+    gr_str list = {0};
+    size_t n_whole = list_models(snapshots, &list, &only);
+    if (gr_path_exists(ref) && !gr_file_read(ref, 256, &commit, &n, NULL)) {
+        commit[strcspn(commit, "/ \r\n")] = '\0';
+        found = gr_printf("%s/%s", snapshots, commit);
+    } else if (n_whole == 1) {
+        found = gr_printf("%s/%s", snapshots, only);
+    }
+    if (found && !has_file(found, "config.json")) {
+        free(found);
+        found = NULL;
+    }
+    gr_str_release(&list);
+    free(only);
+    free(commit);
+    free(snapshots);
+    free(ref);
+    return found;
+}
+
+static gr_status missing(const char *spec, gr_loc at, gr_diag *d)
+{
+    const char *slash = strrchr(spec, '/'), *name = slash ? slash + 1 : spec;
+    return gr_diag_error(
+        d, at, GR_E_INVALID,
+        "no checkpoint '%s'; 'hf download ORG/%s --local-dir %s' would fetch one from Hugging Face", spec,
+        name, spec);
+}
+
+static gr_status resolve_folder(char **out, const char *dir, const char *model, gr_loc at, gr_diag *d)
+{
+    gr_str list = {0};
+    char *only = NULL;
+    gr_status st = GR_OK;
+    if (has_file(dir, "config.json"))
+        *out = gr_strdup(dir);
+    else if (has_file(dir, "snapshots")) {
+        *out = find_snapshot(dir);
+        if (!*out) st = gr_diag_error(d, at, GR_E_INVALID, "no whole snapshot in the cache folder '%s'", dir);
+    } else if (has_file(dir, "checkpoints"))
+        st = gr_checkpoint_find(out, dir, model, d);
+    else if (list_models(dir, &list, &only))
+        st = find_model(out, dir, model, d);
+    else
+        st = gr_diag_error(d, at, GR_E_INVALID, "no config.json in the folder '%s'", dir);
+    free(only);
+    gr_str_release(&list);
+    return st;
+}
+
+gr_status gr_checkpoint_resolve(char **out, bool *random, const char *spec, const char *model, gr_loc at,
+                                gr_diag *d)
+{
+    size_t n = strlen(spec);
+    *random = false;
+    if (is_folder(spec)) return resolve_folder(out, spec, model, at, d);
+    if (!gr_path_exists(spec))
+        return strchr(spec, '@') ? gr_checkpoint_find(out, spec, model, d) : missing(spec, at, d);
+    if (n < 5 || strcmp(spec + n - 5, ".json") != 0)
+        return gr_diag_error(d, at, GR_E_INVALID,
+                             "'%s' is neither a folder with a checkpoint nor a config.json", spec);
+    *random = true;
+    *out = gr_strdup(spec);
+    return GR_OK;
+}

@@ -1,0 +1,51 @@
+/* ops/checkpoint.h: Hugging Face folders, and where a run keeps its own.
+ *
+ * A folder holds config.json, generation_config.json, model.safetensors (or shards) and the tokenizer's
+ * files. A run keeps RUN/checkpoints/step-N/: for each model MODEL/ such a folder in fp32, beside it in the
+ * same folder optimizer.safetensors (sets "m." and "v.", where it is trained), and state.json. A step is
+ * complete or absent.
+ *
+ * Folders are made aside, as DIR.tmp, and renamed; one that exists already is refused.
+ */
+#ifndef GR_OPS_CHECKPOINT_H
+#define GR_OPS_CHECKPOINT_H
+
+#include "ops/weights.h"
+
+/* A folder under construction. Make it, fill d->aside, finish it; gr_folder_release removes what was not
+ * finished. */
+typedef struct gr_folder {
+    char *path, *aside;
+} gr_folder;
+
+GR_NODISCARD gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d);
+GR_NODISCARD gr_status gr_folder_finish(gr_folder *f, gr_diag *d);
+void gr_folder_release(gr_folder *f); /* {0} is fine */
+
+/* Write what stands beside weights into dir: config.json as it is at config (a file, or the folder it is in)
+ * but for its dtype, generation_config.json from beside it, and the tokenizer's files of the folder tokenizer
+ * (NULL: none); a folder without any is warned about. */
+GR_NODISCARD gr_status gr_checkpoint_write_config(const char *dir, const char *config, const char *tokenizer,
+                                                  gr_st_dtype dtype, gr_diag *d);
+
+/* A whole folder of random fp32 weights. */
+GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, const char *tokenizer,
+                                          uint64_t seed, gr_diag *d);
+
+/* A whole folder with the weights of the folder from, in another dtype or sharded differently. */
+GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
+                                            uint64_t shard_bytes, gr_diag *d);
+
+/* The folder of a model in a run: spec is RUN or RUN@STEP (without: the last step), model its name (NULL: the
+ * only one; where there are several the message lists them). *out: caller frees with free(). */
+GR_NODISCARD gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d);
+
+/* Where the checkpoint lies that a graph names: a folder with config.json; a folder of the Hugging Face cache
+ * (models--ORG--NAME: what its refs/main points at, or its only snapshot); a run, RUN@STEP or a run's step
+ * folder (model chooses in it, or NULL); or a config.json itself, which means random weights: *random is set.
+ * *out is the folder, or that file; caller frees with free(). Where nothing is there, the message, at the
+ * place at, holds the command that would fetch it. Neither weights nor tokenizer need be there. */
+GR_NODISCARD gr_status gr_checkpoint_resolve(char **out, bool *random, const char *spec, const char *model,
+                                             gr_loc at, gr_diag *d);
+
+#endif

@@ -1,0 +1,71 @@
+/* ops/compute.c: the op `compute`: an expression over the whole batch becomes a column. */
+#include "ops/configs.h"
+#include "ops/env.h"
+#include "ops/rows.h"
+#include "runtime/session.h"
+
+#define CFG(f) offsetof(gr_compute_cfg, f)
+
+static const gr_key keys[] = {{"of", GR_KEY_NODE, CFG(of), false, NULL, 0, 0, NULL,
+                               "rows of the result; default: those of the values it reads"},
+                              {"expr", GR_KEY_EXPR, CFG(expr), true, NULL, 0, 0, NULL,
+                               "the expression; reductions over the batch mean all of it"},
+                              {0}};
+
+static const gr_field fields[] = {
+    {"value", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F32, "the expression's value"}, {0}};
+
+static gr_level level(const gr_node *n)
+{
+    return gr_expr_level(((const gr_compute_cfg *)n->cfg)->expr.expr);
+}
+
+static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                    gr_program *p)
+{
+    (void)how;
+    (void)k;
+    if (!n->n_columns) return; /* kept for its metrics or its order alone */
+    const gr_expr *e = ((const gr_compute_cfg *)n->cfg)->expr.expr;
+    gr_env_reads r;
+    gr_env_reads_init(&r);
+    gr_env_reads_add(&r, g, e);
+    gr_use *uses = gr_pool_alloc(p->pool, (2 + gr_env_uses(&r, g)) * sizeof(*uses));
+    uses[0] = (gr_use){gr_column_object(p, n->columns[0]), GR_WRITE};
+    uses[1] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r, g)), "ws"),
+                       GR_WRITE};
+    size_t n_uses = 2 + gr_env_declare(&r, g, p, uses + 2);
+    gr_program_run(p, 0, 0, uses, n_uses, "eval");
+    gr_env_reads_release(&r);
+}
+
+static gr_status run(const gr_call *call, gr_diag *d)
+{
+    (void)d;
+    const gr_graph *g = call->session->graph;
+    const gr_node *n = call->node;
+    const gr_expr *e = ((const gr_compute_cfg *)n->cfg)->expr.expr;
+    gr_env_reads r;
+    gr_env_reads_init(&r);
+    gr_env_reads_add(&r, g, e);
+    gr_env env;
+    gr_env_init(&env, &r, call->session, n, call->ptr + 2);
+    gr_expr_eval(e, &env.env, n->columns[0]->level, n->rows ? (int)n->rows->index : -1, call->ptr[0],
+                 call->ptr[1]);
+    gr_env_release(&env);
+    gr_env_reads_release(&r);
+    return GR_OK;
+}
+
+const gr_op gr_op_compute = {
+    .name = "compute",
+    .summary = "an expression over the batch",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .cfg_bytes = sizeof(gr_compute_cfg),
+    .keys = keys,
+    .fields = fields,
+    .level = level,
+    .declare = declare,
+    .run = run,
+};

@@ -1,0 +1,70 @@
+/* ops/configs.h: the config structs that the ops' key tables fill, for the ops that read each other's.
+ *
+ * What a key means is written once, in the op's table. Strings and arrays belong to the graph.
+ */
+#ifndef GR_OPS_CONFIGS_H
+#define GR_OPS_CONFIGS_H
+
+#include "ops/op.h"
+
+typedef enum gr_too_long { GR_TOO_LONG_ERROR, GR_TOO_LONG_DROP, GR_TOO_LONG_TRUNCATE_LEFT } gr_too_long;
+
+/* What `prompts` and `sequences` share: where records come from and how they become tokens. */
+typedef struct gr_data_cfg {
+    const char *file, *command;
+    gr_model *model; /* sequences: whose tokenizer; NULL: of the reader */
+    uint32_t batch;
+    bool shuffle;
+    const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
+    const char *messages;
+    uint32_t max_tokens;  /* of a prompt */
+    int too_long;         /* gr_too_long */
+    const char *response; /* sequences: template of the response */
+    uint32_t max_response_tokens;
+    bool eos; /* sequences: append the first stop id to the response */
+} gr_data_cfg;
+
+typedef struct gr_generate_cfg {
+    gr_model *model;
+    const gr_node *prompts;
+    uint32_t samples, max_tokens, top_k;
+    double temperature, top_p;
+    gr_texts stop;
+    gr_uints stop_ids;
+    uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
+} gr_generate_cfg;
+
+typedef struct gr_reward_cfg {
+    const gr_node *of;
+    gr_field_ref answer;
+    const gr_value *rule, *rules;
+    const char *command;
+    uint32_t workers;
+    double timeout;
+    int level; /* 0: sequence, 1: token */
+    gr_texts names;
+} gr_reward_cfg;
+
+typedef struct gr_logprob_cfg {
+    gr_model *model;
+    const gr_node *of;
+    uint32_t micro_tokens;
+} gr_logprob_cfg;
+
+typedef struct gr_compute_cfg {
+    const gr_node *of;
+    gr_expression expr;
+} gr_compute_cfg;
+
+typedef struct gr_update_cfg {
+    gr_model *model;
+    const gr_node *of;
+    gr_loss_ref loss;
+    uint32_t mini_batch, epochs, micro_tokens;
+} gr_update_cfg;
+
+/* Log-probs are of logits times this: 1 / temperature of the rollout that made the rows; 1 for data and
+ * greedy. */
+float gr_rows_inv_temperature(const gr_node *rows);
+
+#endif

@@ -1,0 +1,338 @@
+/* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file become token ids.
+ *
+ * Both draw `batch` records an iteration, in file order or shuffled anew each epoch, and encode a template
+ * filled with each record's fields. Text from a field never becomes a special token. A prompt that is too
+ * long is refused, dropped (the next record takes its place) or cut on the left. `sequences` adds a response
+ * and is an `of:` like a rollout, so supervised training needs no other op.
+ */
+#include "ops/data.h"
+
+#include "ops/configs.h"
+#include "ops/encode.h"
+#include "ops/rows.h"
+#include "runtime/session.h"
+#include "runtime/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const too_long_choices[] = {"error", "drop", "truncate_left", NULL};
+
+#define CFG(f) offsetof(gr_data_cfg, f)
+
+/* clang-format off */
+#define DATA_KEYS \
+    {"file", GR_KEY_PATH, CFG(file), false, NULL, 0, 0, NULL, "JSONL file, one record a line"}, \
+    {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "instead of file: a shell command that prints the JSONL, run once at the start"}, \
+    {"batch", GR_KEY_UINT, CFG(batch), true, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
+    {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
+    {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
+    {"too_long", GR_KEY_ENUM, CFG(too_long), false, "error", 0, 0, too_long_choices, "what happens to a record of more tokens than fit"}
+
+static const gr_key prompts_keys[] = {
+    DATA_KEYS,
+    {"template", GR_KEY_TEXT, CFG(template), true, NULL, 0, 0, NULL, "prompt text with {field}s of the record; chat: the checkpoint's chat template around messages"},
+    {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
+    {0}};
+
+static const gr_key sequences_keys[] = {
+    DATA_KEYS,
+    {"prompt", GR_KEY_TEXT, CFG(template), true, NULL, 0, 0, NULL, "prompt text with {field}s of the record; chat: the checkpoint's chat template around messages"},
+    {"response", GR_KEY_TEXT, CFG(response), true, NULL, 0, 0, NULL, "response text with {field}s of the record: the tokens that a loss sees"},
+    {"model", GR_KEY_MODEL, CFG(model), false, NULL, 0, 0, NULL, "whose tokenizer is used; default: of the model that reads the rows"},
+    {"max_prompt_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
+    {"max_tokens", GR_KEY_UINT, CFG(max_response_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, the stop id included"},
+    {"eos", GR_KEY_BOOL, CFG(eos), false, "true", 0, 0, NULL, "end each response with the checkpoint's first stop id"},
+    {0}};
+
+static const gr_field prompts_fields[] = {
+    {"length", GR_LEVEL_GROUP, GR_KIND_NUMBER, GR_EXPR_I32, "tokens of the prompt"},
+    {0}};
+
+static const gr_field sequences_fields[] = {
+    {"token", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "id of each response token"},
+    {"length", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "response tokens"},
+    {"position", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "index of each token in its response, from 0"},
+    {0}};
+/* clang-format on */
+
+static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    (void)g;
+    const gr_data_cfg *c = n->cfg;
+    if (!c->file == !c->command)
+        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
+    n->bounds = (gr_rows_bounds){c->batch, c->batch, c->max_tokens, c->max_response_tokens};
+}
+
+enum { KERNEL_DRAW };
+
+static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                         gr_program *p)
+{
+    (void)g;
+    (void)how;
+    (void)k;
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
+    uses[0] = (gr_use){gr_rows_object(p, n), GR_WRITE};
+    for (size_t i = 0; i < n->n_columns; i++)
+        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    gr_program_run(p, KERNEL_DRAW, 0, uses, 1 + n->n_columns, "draw");
+}
+
+/* ---- running ------------------------------------------------------------------------------------------- */
+
+typedef struct data_state {
+    gr_session *session;
+    const gr_node *node;
+    gr_jsonl *source;
+    gr_order order;
+    gr_cursor cursor;
+    gr_encoder *prompt, *response;
+    uint64_t dropped;
+} data_state;
+
+static void data_close(void *state)
+{
+    data_state *s = state;
+    if (!s) return;
+    gr_encoder_free(s->prompt);
+    gr_encoder_free(s->response);
+    gr_order_release(&s->order);
+    gr_jsonl_free(s->source);
+    free(s);
+}
+
+static gr_status open_encoders(data_state *s, gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    const gr_tokenizer *t = gr_session_tokenizer(s->session, s->node);
+    gr_encoder_config prompt = {.tokenizer = t,
+                                .folder = gr_session_model(s->session, s->node)->folder,
+                                .text = c->template,
+                                .messages = c->messages,
+                                .at = s->node->at};
+    gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
+    if (st || !c->response) return st;
+    gr_encoder_config response = {.tokenizer = t, .text = c->response, .at = s->node->at, .response = true};
+    return gr_encoder_new(&s->response, &response, d);
+}
+
+static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
+{
+    const gr_data_cfg *c = n->cfg;
+    data_state *s = gr_calloc(1, sizeof(*s));
+    *s = (data_state){.session = session, .node = n};
+    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, n->at, d)
+                           : gr_jsonl_command(&s->source, c->command, n->at, d);
+    if (!st) st = open_encoders(s, d);
+    if (!st)
+        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, session->seed ^ gr_stream(n->name));
+    if (st)
+        data_close(s);
+    else
+        *state = s;
+    return st;
+}
+
+gr_status gr_data_record(const void *state, uint32_t record, json_t **out, gr_diag *d)
+{
+    return gr_jsonl_row(((const data_state *)state)->source, record, out, d);
+}
+
+gr_loc gr_data_at(const void *state, uint32_t record)
+{
+    return gr_jsonl_at(((const data_state *)state)->source, record);
+}
+
+gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr_str *out, gr_diag *d)
+{
+    json_t *row = NULL;
+    gr_status st = gr_data_record(state, record, &row, d);
+    if (!st) st = gr_json_text(row, field, gr_data_at(state, record), out, d);
+    json_decref(row);
+    return st;
+}
+
+uint64_t gr_data_epoch(const void *state)
+{
+    return ((const data_state *)state)->cursor.epoch;
+}
+
+double gr_data_epochs(const void *state)
+{
+    const data_state *s = state;
+    return (double)s->cursor.epoch + (double)s->cursor.position / (double)s->order.n;
+}
+
+size_t gr_data_records(const void *state)
+{
+    return ((const data_state *)state)->order.n;
+}
+
+/* The ids of one record: prompt, then response. */
+static gr_status encode_record(const data_state *s, uint32_t record, gr_ids *prompt, gr_ids *response,
+                               gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    const gr_model *model = gr_session_model(s->session, s->node);
+    json_t *row = NULL;
+    gr_loc at = gr_data_at(s, record);
+    gr_status st = gr_data_record(s, record, &row, d);
+    if (!st) st = gr_encoder_run(s->prompt, row, at, prompt, d);
+    if (!st && !prompt->n) st = gr_diag_error(d, at, GR_E_INVALID, "the prompt has no tokens");
+    if (!st && s->response) st = gr_encoder_run(s->response, row, at, response, d);
+    if (!st && s->response && c->eos && model->shape.n_eos)
+        GR_PUSH(response->id, response->n, response->cap, model->shape.eos[0]);
+    if (!st && s->response && !response->n)
+        st = gr_diag_error(d, at, GR_E_INVALID, "the response has no tokens");
+    json_decref(row);
+    return st;
+}
+
+/* Whether the record stays; cut prompts are cut in place. */
+static gr_status fit(data_state *s, uint32_t record, gr_ids *prompt, const gr_ids *response, bool *keep,
+                     gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    bool long_prompt = prompt->n > c->max_tokens,
+         long_response = s->response && response->n > c->max_response_tokens;
+    *keep = true;
+    if (!long_prompt && !long_response) return GR_OK;
+    if (c->too_long == GR_TOO_LONG_ERROR)
+        return gr_diag_error(
+            d, gr_data_at(s, record), GR_E_INVALID,
+            "%s of %zu tokens, but node '%s' allows %u (too_long: drop leaves such records out)",
+            long_prompt ? "a prompt" : "a response", long_prompt ? prompt->n : response->n, s->node->name,
+            long_prompt ? c->max_tokens : c->max_response_tokens);
+    *keep = c->too_long == GR_TOO_LONG_TRUNCATE_LEFT && !long_response;
+    if (*keep) {
+        size_t cut = prompt->n - c->max_tokens;
+        memmove(prompt->id, prompt->id + cut, c->max_tokens * sizeof(*prompt->id));
+        prompt->n = c->max_tokens;
+    } else {
+        s->dropped++;
+    }
+    return GR_OK;
+}
+
+static void add_row(const data_state *s, gr_rows *r, uint32_t i, uint32_t record, const gr_ids *prompt,
+                    const gr_ids *response)
+{
+    r->record[i] = record;
+    r->group[i] = i;
+    r->prompt_len[i] = (uint32_t)prompt->n;
+    r->response_len[i] = (uint32_t)response->n;
+    r->token_offset[i + 1] = r->token_offset[i] + (uint32_t)response->n;
+    r->truncated[i] = 0;
+    r->ended[i] = s->response && ((const gr_data_cfg *)s->node->cfg)->eos;
+    int32_t *ids = r->ids + (size_t)i * r->stride;
+    memcpy(ids, prompt->id, prompt->n * sizeof(*ids));
+    if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
+}
+
+static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    gr_ids prompt = {0}, response = {0};
+    gr_status st = GR_OK;
+    size_t dropped_in_a_row = 0;
+    *r->n_groups = *r->n_seqs = c->batch;
+    r->token_offset[0] = 0;
+    for (uint32_t i = 0; !st && i < c->batch;) {
+        size_t record;
+        bool keep = false;
+        prompt.n = response.n = 0;
+        gr_order_draw(&s->order, &s->cursor, 1, &record);
+        st = encode_record(s, (uint32_t)record, &prompt, &response, d);
+        if (!st) st = fit(s, (uint32_t)record, &prompt, &response, &keep, d);
+        dropped_in_a_row = keep ? 0 : dropped_in_a_row + 1;
+        if (!st && dropped_in_a_row > s->order.n)
+            st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
+                               s->node->name);
+        if (!st && keep) add_row(s, r, i++, (uint32_t)record, &prompt, &response);
+    }
+    free(prompt.id);
+    free(response.id);
+    return st;
+}
+
+static gr_status data_run(const gr_call *call, gr_diag *d)
+{
+    data_state *s = call->state;
+    const gr_node *n = call->node;
+    gr_rows r = gr_rows_at(call->ptr[0], &n->bounds);
+    uint64_t dropped = s->dropped;
+    gr_status st = data_draw(s, &r, d);
+    if (st) return st;
+    for (size_t i = 0; i < n->n_columns; i++)
+        if (call->ptr[1 + i]) gr_rows_column(&r, n->columns[i], call->ptr[1 + i]);
+    if (s->dropped != dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
+    return GR_OK;
+}
+
+static void data_save(void *state, const char *prefix, gr_state_file *out)
+{
+    const data_state *s = state;
+    gr_state_set_u64(out, prefix, "epoch", s->cursor.epoch);
+    gr_state_set_u64(out, prefix, "position", s->cursor.position);
+    gr_state_set_u64(out, prefix, "dropped", s->dropped);
+    gr_state_set_u64(out, prefix, "data_hash", gr_jsonl_hash(s->source));
+}
+
+static gr_status data_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d)
+{
+    data_state *s = state;
+    uint64_t hash = 0;
+    gr_status st = gr_state_get_u64(in, prefix, "epoch", &s->cursor.epoch, d);
+    if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
+    if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);
+    if (!st) st = gr_state_get_u64(in, prefix, "data_hash", &hash, d);
+    if (!st && (hash != gr_jsonl_hash(s->source) || s->cursor.position >= s->order.n))
+        gr_diag_warn(d, s->node->at,
+                     "the data of node '%s' changed since the checkpoint: its order starts anew",
+                     s->node->name);
+    if (!st && s->cursor.position >= s->order.n) s->cursor.position = 0;
+    return st;
+}
+
+const gr_op gr_op_prompts = {
+    .name = "prompts",
+    .summary = "draw prompts from a JSONL file",
+    .doc =
+        "Each record is one prompt, and one group for what follows. prompts.FIELD is a field of the record.",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .makes_rows = true,
+    .cfg_bytes = sizeof(gr_data_cfg),
+    .keys = prompts_keys,
+    .fields = prompts_fields,
+    .any_field = true,
+    .check = check_data,
+    .declare = declare_data,
+    .open = data_open,
+    .close = data_close,
+    .run = data_run,
+    .save = data_save,
+    .load = data_load,
+};
+
+const gr_op gr_op_sequences = {
+    .name = "sequences",
+    .summary = "draw prompts with their responses from a JSONL file",
+    .doc = "An `of:` like a rollout, for supervised training. Each record is a group of one sequence.",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .makes_rows = true,
+    .cfg_bytes = sizeof(gr_data_cfg),
+    .keys = sequences_keys,
+    .fields = sequences_fields,
+    .any_field = true,
+    .check = check_data,
+    .declare = declare_data,
+    .open = data_open,
+    .close = data_close,
+    .run = data_run,
+    .save = data_save,
+    .load = data_load,
+};

@@ -1,0 +1,149 @@
+/* ops/gemm.c: see ops/gemm.h. */
+#include "ops/gemm.h"
+
+#include <string.h>
+
+enum {
+    MC = 240,  /* rows of A packed at a time: a multiple of GR_MR, at most GR_LDA */
+    NC = 512,  /* columns of B packed at a time */
+    THIN = 64, /* rows of A up to which B^T is read in place */
+    A_FLOATS = GR_LDA * GR_LDA,
+    B_FLOATS = GR_KC * NC,
+    C_FLOATS = MC * 32,
+    WS_FLOATS = A_FLOATS + B_FLOATS + C_FLOATS,
+};
+
+uint64_t gr_gemm_ws_bytes(unsigned threads)
+{
+    return (uint64_t)threads * WS_FLOATS * sizeof(float);
+}
+
+static const float *mat_at(const gr_mat *x, size_t i, size_t j)
+{
+    return x->transposed ? x->p + j * x->ld + i : x->p + i * x->ld + j;
+}
+
+struct part { /* of C, for one thread */
+    size_t m0, m1, n0, n1;
+    float *a, *b, *c;
+};
+
+/* A [mc, kc] as mm_rows or mm_cols reads it. */
+static void pack_a(const gr_gemm_job *g, size_t i0, size_t k0, size_t mc, size_t kc, float *a)
+{
+    const float *src = mat_at(&g->a, i0, k0);
+    const size_t rows = g->a.transposed ? kc : mc, cols = g->a.transposed ? mc : kc;
+    for (size_t r = 0; r < rows; r++) memcpy(a + r * GR_LDA, src + r * g->a.ld, cols * sizeof(*a));
+}
+
+/* B [kc, nc] in panels of 32 columns, each [kc, 32]. */
+static void pack_b(const gr_gemm_job *g, size_t k0, size_t j0, size_t kc, size_t nc, float *b)
+{
+    for (size_t j = 0; j < nc; j += 32, b += kc * 32) {
+        const size_t cols = GR_MIN(nc - j, 32);
+        const float *src = mat_at(&g->b, k0, j0 + j);
+        if (g->b.transposed) {
+            g->simd->transpose(src, g->b.ld, cols, kc, b, 32);
+            continue;
+        }
+        for (size_t p = 0; p < kc; p++) {
+            memcpy(b + p * 32, src + p * g->b.ld, cols * sizeof(*b));
+            memset(b + p * 32 + cols, 0, (32 - cols) * sizeof(*b));
+        }
+    }
+}
+
+static void copy_block(float *dst, size_t ldd, const float *src, size_t lds, size_t rows, size_t cols)
+{
+    for (size_t i = 0; i < rows; i++) memcpy(dst + i * ldd, src + i * lds, cols * sizeof(*dst));
+}
+
+/* Packed A [mc, kc] times packed B [kc, nc]. The last columns, where they are no whole vector, go through a
+ * buffer. */
+static void macro_tile(const gr_gemm_job *g, size_t i0, size_t j0, size_t mc, size_t nc, size_t kc, bool add,
+                       const struct part *w)
+{
+    for (size_t j = 0; j < nc; j += 32) {
+        const size_t cols = GR_MIN(nc - j, 32);
+        const float *b = w->b + j * kc;
+        float *c = g->c + i0 * g->ldc + j0 + j;
+        gr_mm t = {mc, kc, w->a, b, cols > 16 ? b + 16 : NULL, 32, c, g->ldc, add};
+        if (cols % 16) {
+            t.c = w->c;
+            t.ldc = 32;
+            if (add) copy_block(w->c, 32, c, g->ldc, mc, cols);
+        }
+        (g->a.transposed ? g->simd->mm_cols : g->simd->mm_rows)(&t);
+        if (cols % 16) copy_block(c, g->ldc, w->c, 32, mc, cols);
+    }
+}
+
+static void gemm_part(const gr_gemm_job *g, const struct part *w)
+{
+    for (size_t j = w->n0; j < w->n1; j += NC) {
+        const size_t nc = GR_MIN(w->n1 - j, (size_t)NC);
+        for (size_t p = 0; p < g->k; p += GR_KC) {
+            const size_t kc = GR_MIN(g->k - p, (size_t)GR_KC);
+            pack_b(g, p, j, kc, nc, w->b);
+            for (size_t i = w->m0; i < w->m1; i += MC) {
+                const size_t mc = GR_MIN(w->m1 - i, (size_t)MC);
+                pack_a(g, i, p, mc, kc, w->a);
+                macro_tile(g, i, j, mc, nc, kc, g->add || p, w);
+            }
+        }
+    }
+}
+
+/* Few rows: A^T is packed, B^T read in place. */
+static void thin_part(const gr_gemm_job *g, const struct part *w)
+{
+    const size_t ld = (g->m + 15) / 16 * 16, kb = B_FLOATS / ld, n = w->n1 - w->n0;
+    for (size_t p = 0; n && p < g->k; p += kb) {
+        const size_t kc = GR_MIN(g->k - p, kb);
+        g->simd->transpose(g->a.p + p, g->a.ld, g->m, kc, w->b, ld);
+        g->simd->mm_thin(n, g->m, kc, g->b.p + w->n0 * g->b.ld + p, g->b.ld, w->b, ld, g->c + w->n0, g->ldc,
+                         g->add || p);
+    }
+}
+
+struct run {
+    const gr_gemm_job *g;
+    float *ws;
+    unsigned rows; /* the team as a grid: rows x size / rows */
+    bool thin;
+};
+
+static void run_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct run *r = arg;
+    const gr_gemm_job *g = r->g;
+    const unsigned cols = size / r->rows;
+    uint64_t m0, m1, n0, n1;
+    gr_team_range(g->m, GR_MR, rank / cols, r->rows, &m0, &m1);
+    gr_team_range(g->n, 32, rank % cols, cols, &n0, &n1);
+    float *ws = r->ws + (size_t)rank * WS_FLOATS;
+    struct part w = {m0, m1, n0, n1, ws, ws + A_FLOATS, ws + A_FLOATS + B_FLOATS};
+    if (r->thin)
+        thin_part(g, &w);
+    else if (m1 > m0)
+        gemm_part(g, &w);
+}
+
+/* Threads over rows of C: what makes the longest sum of a part's sides the shortest, as all of A's part and
+ * all of B's is packed by each thread. */
+static unsigned grid_rows(size_t m, size_t n, unsigned size)
+{
+    unsigned best = 1;
+    for (unsigned r = 2; r <= size; r++)
+        if (size % r == 0 && m / r + n / (size / r) < m / best + n / (size / best)) best = r;
+    return best;
+}
+
+void gr_gemm(gr_queue *q, const gr_gemm_job *job, void *ws)
+{
+    gr_gemm_job g = *job;
+    if (!g.simd) g.simd = gr_simd_best();
+    struct run r = {.g = &g, .ws = ws, .thin = g.m <= THIN && !g.a.transposed && g.b.transposed};
+    r.rows = r.thin ? 1 : grid_rows(g.m, g.n, gr_team_size(q->team));
+    gr_team_run(q->team, run_rank, &r);
+}

@@ -1,0 +1,65 @@
+/* ops/generate.c: table of the op `generate`; how it runs is ops/rollout.c. */
+#include "ops/configs.h"
+#include "ops/rollout.h"
+
+#define CFG(f) offsetof(gr_generate_cfg, f)
+
+/* clang-format off */
+static const gr_key keys[] = {
+    {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model that samples"},
+    {"prompts", GR_KEY_NODE, CFG(prompts), true, NULL, 0, 0, NULL, "the prompts; each is a group"},
+    {"samples", GR_KEY_UINT, CFG(samples), false, "1", 1, 65536, NULL, "responses a prompt"},
+    {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response"},
+    {"temperature", GR_KEY_NUMBER, CFG(temperature), false, "1", 0, 100, NULL, "of sampling; 0 is greedy"},
+    {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
+    {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
+    {"stop", GR_KEY_TEXTS, CFG(stop), false, NULL, 0, 0, NULL, "texts that end a response; cut from what rewards see"},
+    {"stop_ids", GR_KEY_UINTS, CFG(stop_ids), false, NULL, 0, 0, NULL, "token ids that end a response; default: the checkpoint's EOS ids"},
+    {"kv_blocks", GR_KEY_UINT, CFG(kv_blocks), false, "0", 0, 1 << 30, NULL, "blocks of 16 tokens in the KV pool; 0: the planner's choice"},
+    {"concurrent", GR_KEY_UINT, CFG(concurrent), false, "0", 0, 1 << 20, NULL, "most sequences decoded at once; 0: the planner's choice"},
+    {0}};
+
+static const gr_field fields[] = {
+    {"token", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "id of each response token"},
+    {"logprob", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F32, "log-prob of each token as it was sampled, before top_p and top_k"},
+    {"length", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "response tokens, the stop id included"},
+    {"truncated", GR_LEVEL_SEQ, GR_KIND_BOOL, GR_EXPR_U8, "whether max_tokens cut the response"},
+    {"position", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "index of each token in its response, from 0"},
+    {0}};
+/* clang-format on */
+
+static void check(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    (void)g;
+    (void)d;
+    const gr_generate_cfg *c = n->cfg;
+    const gr_rows_bounds *b = &c->prompts->bounds;
+    n->bounds = (gr_rows_bounds){b->groups, b->groups * c->samples, b->prompt_tokens, c->max_tokens};
+    if ((uint64_t)b->groups * c->samples > 1u << 24)
+        gr_diag_error(d, n->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",
+                      b->groups, c->samples, 1u << 24);
+    if (n->model->shape.max_positions && b->prompt_tokens + c->max_tokens > n->model->shape.max_positions)
+        gr_diag_error(d, n->at, GR_E_INVALID,
+                      "a sequence may have %u prompt and %u response tokens, but model '%s' has %u positions",
+                      b->prompt_tokens, c->max_tokens, n->model->name, n->model->shape.max_positions);
+}
+
+const gr_op gr_op_generate = {
+    .name = "generate",
+    .summary = "sample responses",
+    .doc = "Continuous batching over a paged KV pool of any size that holds one full sequence. Each response "
+           "ends "
+           "with its stop id, or is cut at max_tokens and marked truncated.",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .makes_rows = true,
+    .cfg_bytes = sizeof(gr_generate_cfg),
+    .keys = keys,
+    .fields = fields,
+    .check = check,
+    .declare = gr_rollout_declare,
+    .open = gr_rollout_open,
+    .close = gr_rollout_close,
+    .run = gr_rollout_run,
+    .more = gr_rollout_more,
+};

@@ -1,0 +1,21 @@
+/* ops/head_cpu.h: the workspace of a chunk of head rows, shared by log-prob and sampling. */
+#ifndef GR_OPS_HEAD_CPU_H
+#define GR_OPS_HEAD_CPU_H
+
+#include "ops/cpu.h"
+
+typedef struct gr_head_ws {
+    float *logits;        /* [n, V], scaled by the inverse temperature once gr_head_logits returns */
+    float *row, *drow;    /* [n, H]: final norm's output, and d loss / d it */
+    float *inv;           /* [n]: its factors */
+    float *lse, *entropy; /* [n] */
+    uint32_t *heap;       /* [threads, V] */
+    double *block;        /* [threads, V / 1024 + 1] */
+    void *gemm;
+} gr_head_ws;
+
+void gr_head_ws_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, unsigned threads, gr_head_ws *w);
+void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm, const float *x,
+                    const uint32_t *row, uint32_t n, float inv_temperature, const gr_head_ws *w);
+
+#endif

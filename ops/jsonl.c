@@ -1,0 +1,381 @@
+#include "ops/jsonl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utf8proc.h>
+#include <xxhash.h>
+
+struct line {
+    off_t offset;
+    uint32_t bytes, number; /* number counts from 1 */
+};
+
+struct gr_jsonl {
+    char *name; /* path or command, for messages */
+    int fd;
+    struct line *lines;
+    size_t n, cap;
+    uint64_t hash;
+};
+
+/* What the indexing pass knows of the line it is in. */
+struct indexer {
+    off_t start;
+    uint64_t bytes;
+    uint32_t number;
+    bool blank;
+};
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static gr_status end_line(gr_jsonl *s, struct indexer *ix, gr_diag *d)
+{
+    gr_loc here = {s->name, ix->number, 1};
+    if (ix->bytes > GR_JSONL_LINE_BYTES)
+        return gr_diag_error(d, here, GR_E_INVALID, "line of %llu bytes; at most %u are read",
+                             (unsigned long long)ix->bytes, GR_JSONL_LINE_BYTES);
+    if (!ix->blank)
+        GR_PUSH(s->lines, s->n, s->cap, ((struct line){ix->start, (uint32_t)ix->bytes, ix->number}));
+    *ix = (struct indexer){ix->start + (off_t)ix->bytes + 1, 0, ix->number + 1, true};
+    return GR_OK;
+}
+
+static gr_status index_block(gr_jsonl *s, struct indexer *ix, const char *bytes, size_t n, gr_diag *d)
+{
+    while (n) {
+        const char *end = memchr(bytes, '\n', n);
+        size_t len = end ? (size_t)(end - bytes) : n;
+        for (size_t i = 0; i < len && ix->blank; i++) ix->blank = is_blank(bytes[i]);
+        ix->bytes += len;
+        if (!end) return GR_OK;
+        gr_status st = end_line(s, ix, d);
+        if (st) return st;
+        bytes += len + 1;
+        n -= len + 1;
+    }
+    return GR_OK;
+}
+
+static gr_status read_failed(const gr_jsonl *s, gr_diag *d)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot read '%s': %s", s->name, strerror(errno));
+}
+
+static gr_status index_lines(gr_jsonl *s, gr_loc at, gr_diag *d)
+{
+    enum { block = 1 << 18 };
+    gr_status st = GR_OK;
+    struct indexer ix = {0, 0, 1, true};
+    char *bytes = gr_malloc(block);
+    XXH3_state_t *hash = XXH3_createState();
+    XXH3_64bits_reset(hash);
+    for (off_t at_byte = 0; !st;) {
+        ssize_t got = pread(s->fd, bytes, block, at_byte);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) st = read_failed(s, d);
+        if (got <= 0) break;
+        XXH3_64bits_update(hash, bytes, (size_t)got);
+        st = index_block(s, &ix, bytes, (size_t)got, d);
+        at_byte += got;
+    }
+    if (!st && ix.bytes) st = end_line(s, &ix, d);
+    if (!st && !s->n) st = gr_diag_error(d, at, GR_E_INVALID, "'%s' holds no rows", s->name);
+    s->hash = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    free(bytes);
+    return st;
+}
+
+static gr_status source_new(gr_jsonl **out, const char *name, int fd, gr_loc at, gr_diag *d)
+{
+    gr_jsonl *s = gr_calloc(1, sizeof(*s));
+    s->name = gr_strdup(name);
+    s->fd = fd;
+    gr_status st = index_lines(s, at, d);
+    if (st)
+        gr_jsonl_free(s);
+    else
+        *out = s;
+    return st;
+}
+
+gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return gr_diag_error(d, at, GR_E_IO, "cannot read '%s': %s", path, strerror(errno));
+    return source_new(out, path, fd, at, d);
+}
+
+/* The command's exit status, or -1 with errno where it could not be started. */
+static int run_into(const char *command, int fd)
+{
+    extern char **environ;
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
+    posix_spawn_file_actions_t fa;
+    pid_t pid;
+    int status;
+    posix_spawn_file_actions_init(&fa);
+    posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&fa, fd, 1);
+    errno = posix_spawn(&pid, argv[0], &fa, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&fa);
+    if (errno) return -1;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return status;
+}
+
+gr_status gr_jsonl_command(gr_jsonl **out, const char *command, gr_loc at, gr_diag *d)
+{
+    gr_status st;
+    int fd = memfd_create("jsonl", MFD_CLOEXEC);
+    if (fd < 0)
+        return gr_diag_error(d, at, GR_E_IO, "cannot keep the output of a command: %s", strerror(errno));
+    int status = run_into(command, fd);
+    if (status == 0) return source_new(out, command, fd, at, d);
+    if (status < 0)
+        st = gr_diag_error(d, at, GR_E_IO, "cannot run '%s': %s", command, strerror(errno));
+    else if (WIFEXITED(status))
+        st = gr_diag_error(d, at, GR_E_IO, "'%s' exited with status %d", command, WEXITSTATUS(status));
+    else
+        st = gr_diag_error(d, at, GR_E_IO, "'%s' was killed by signal %d", command, WTERMSIG(status));
+    close(fd);
+    return st;
+}
+
+void gr_jsonl_free(gr_jsonl *s)
+{
+    if (!s) return;
+    close(s->fd);
+    free(s->lines);
+    free(s->name);
+    free(s);
+}
+
+size_t gr_jsonl_rows(const gr_jsonl *s)
+{
+    return s->n;
+}
+
+uint64_t gr_jsonl_hash(const gr_jsonl *s)
+{
+    return s->hash;
+}
+
+gr_loc gr_jsonl_at(const gr_jsonl *s, size_t row)
+{
+    assert(row < s->n);
+    return (gr_loc){s->name, s->lines[row].number, 1};
+}
+
+/* ---- rows and fields ---------------------------------------------------------------------------------- */
+
+static gr_status read_line(const gr_jsonl *s, size_t row, char *bytes, gr_diag *d)
+{
+    const struct line *l = &s->lines[row];
+    for (size_t used = 0; used < l->bytes;) {
+        ssize_t got = pread(s->fd, bytes + used, l->bytes - used, l->offset + (off_t)used);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return read_failed(s, d);
+        if (got == 0)
+            return gr_diag_error(d, gr_jsonl_at(s, row), GR_E_IO, "the file has become shorter while in use");
+        used += (size_t)got;
+    }
+    return GR_OK;
+}
+
+static const char *kind_of(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "a string";
+    case JSON_NULL:
+        return "null";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "true or false";
+    default:
+        return "a number";
+    }
+}
+
+gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d)
+{
+    assert(row < s->n);
+    gr_loc at = gr_jsonl_at(s, row);
+    size_t n = s->lines[row].bytes;
+    char *bytes = gr_malloc(n + 1);
+    gr_status st = read_line(s, row, bytes, d);
+    if (st) goto out;
+    size_t bom = row == 0 && n >= 3 && !memcmp(bytes, "\xEF\xBB\xBF", 3) ? 3 : 0;
+    json_error_t e;
+    json_t *v =
+        json_loadb(bytes + bom, n - bom, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    if (!v) {
+        at.col = e.position > 0 ? (unsigned)e.position + (unsigned)bom : 1;
+        st = gr_diag_error(d, at, GR_E_INVALID, "not JSON: %s", e.text);
+    } else if (!json_is_object(v)) {
+        st = gr_diag_error(d, at, GR_E_INVALID, "the row is %s; an object is wanted", kind_of(v));
+        json_decref(v);
+    } else {
+        *out = v;
+    }
+out:
+    free(bytes);
+    return st;
+}
+
+static gr_status no_field(const json_t *object, const char *path, gr_loc at, gr_diag *d)
+{
+    const char **names = gr_malloc((json_object_size(object) + 1) * sizeof(*names));
+    size_t n = 0;
+    for (void *it = json_object_iter((json_t *)object); it; it = json_object_iter_next((json_t *)object, it))
+        names[n++] = json_object_iter_key(it);
+    const char *near = gr_near(path, names, n);
+    gr_status st = near ? gr_diag_error(d, at, GR_E_INVALID, "no field '%s'; did you mean '%s'?", path, near)
+                        : gr_diag_error(d, at, GR_E_INVALID, "no field '%s'", path);
+    free(names);
+    return st;
+}
+
+/* One step of a dotted path: a key of an object, or an index of a list. */
+static const json_t *step_into(const json_t *value, const char *key, size_t n)
+{
+    char name[256];
+    if (n == 0 || n >= sizeof(name)) return NULL;
+    memcpy(name, key, n);
+    name[n] = '\0';
+    if (json_is_object(value)) return json_object_get(value, name);
+    char *end;
+    unsigned long i = strtoul(name, &end, 10);
+    bool digits = strspn(name, "0123456789") == n;
+    return digits && !*end && json_is_array(value) ? json_array_get(value, i) : NULL;
+}
+
+gr_status gr_json_field(const json_t *object, const char *path, gr_loc at, const json_t **out, gr_diag *d)
+{
+    const json_t *v = json_object_get(object, path);
+    if (!v && strchr(path, '.')) {
+        v = object;
+        for (const char *p = path; v; p++) {
+            size_t n = strcspn(p, ".");
+            v = step_into(v, p, n);
+            p += n;
+            if (!*p) break;
+        }
+    }
+    if (!v) return no_field(object, path, at, d);
+    if (json_is_null(v)) return gr_diag_error(d, at, GR_E_INVALID, "field '%s' is null", path);
+    *out = v;
+    return GR_OK;
+}
+
+static void put_real(double v, gr_str *out)
+{
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) { /* the shortest that reads back as the same number */
+        snprintf(text, sizeof(text), "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    gr_str_puts(out, text);
+}
+
+gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str *out, gr_diag *d)
+{
+    const json_t *v;
+    gr_status st = gr_json_field(object, path, at, &v, d);
+    if (st) return st;
+    if (json_is_string(v))
+        gr_str_add(out, json_string_value(v), json_string_length(v));
+    else if (json_is_integer(v))
+        gr_str_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v))
+        put_real(json_real_value(v), out);
+    else if (json_is_boolean(v))
+        gr_str_puts(out, json_is_true(v) ? "true" : "false");
+    else
+        st = gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; text is wanted", path, kind_of(v));
+    return st;
+}
+
+json_t *gr_json_string(const char *text, size_t n)
+{
+    json_t *v = json_stringn(text, n);
+    if (v) return v;
+    gr_str s = {0};
+    for (size_t i = 0; i < n;) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t len =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(n - i), &c);
+        if (len > 0)
+            gr_str_add(&s, text + i, (size_t)len);
+        else
+            gr_str_puts(&s, "\xEF\xBF\xBD");
+        i += len > 0 ? (size_t)len : 1;
+    }
+    v = json_stringn(s.text, s.len);
+    gr_str_release(&s);
+    return v;
+}
+
+/* ---- order -------------------------------------------------------------------------------------------- */
+
+/* A whole number in [0, n). With 64 random bits the bias of the remainder is below 2^-32. */
+static uint32_t pick(uint64_t seed, uint64_t epoch, uint32_t i, uint32_t n)
+{
+    const uint32_t counter[4] = {i, (uint32_t)epoch, (uint32_t)(epoch >> 32), 0};
+    uint32_t r[4];
+    gr_philox(seed, gr_stream("jsonl.order"), counter, r);
+    return (uint32_t)(((uint64_t)r[0] << 32 | r[1]) % n);
+}
+
+static void shuffle_rows(gr_order *o, uint64_t epoch)
+{
+    o->epoch = epoch;
+    for (size_t i = 0; i < o->n; i++) o->rows[i] = (uint32_t)i;
+    for (uint32_t i = (uint32_t)o->n - 1; i > 0; i--) {
+        uint32_t j = pick(o->seed, epoch, i, i + 1), row = o->rows[i];
+        o->rows[i] = o->rows[j];
+        o->rows[j] = row;
+    }
+}
+
+void gr_order_init(gr_order *o, size_t n, bool shuffle, uint64_t seed)
+{
+    assert(n > 0 && n <= UINT32_MAX);
+    *o = (gr_order){.n = n, .seed = seed};
+    if (!shuffle) return;
+    o->rows = gr_malloc(n * sizeof(*o->rows));
+    shuffle_rows(o, 0);
+}
+
+void gr_order_release(gr_order *o)
+{
+    free(o->rows);
+    *o = (gr_order){0};
+}
+
+void gr_order_draw(gr_order *o, gr_cursor *c, size_t n, size_t *rows)
+{
+    assert(c->position < o->n);
+    for (size_t i = 0; i < n; i++) {
+        if (o->rows && o->epoch != c->epoch) shuffle_rows(o, c->epoch);
+        rows[i] = o->rows ? o->rows[c->position] : c->position;
+        if (++c->position == o->n) *c = (gr_cursor){c->epoch + 1, 0};
+    }
+}

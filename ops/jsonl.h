@@ -1,0 +1,75 @@
+/* ops/jsonl.h: rows of data from a JSONL file, or from a command that prints JSONL.
+ *
+ * A source is indexed once: where each line starts, how many there are, and a hash of all bytes. A line is
+ * read and parsed only when its row is asked for. Lines of white space alone are no rows. Row numbers count
+ * from 0, line numbers in messages from 1. A row must be one JSON object in UTF-8.
+ *
+ * Errors: GR_E_INVALID, with "file:line:col", for an empty source, a line that is not one JSON object, a
+ * missing field, or one of the wrong type; GR_E_IO where the file cannot be read, or the command ended badly.
+ * Threads: an opened source never changes; any thread may read it.
+ */
+#ifndef GR_OPS_JSONL_H
+#define GR_OPS_JSONL_H
+
+#include <jansson.h>
+
+#include "runtime/base.h"
+
+#define GR_JSONL_LINE_BYTES (64u << 20) /* a longer line is refused */
+
+typedef struct gr_jsonl gr_jsonl;
+
+/* Open and index a file. path is copied; at is the place in the graph that named it, used where the file has
+ * no place of its own to name. */
+GR_NODISCARD gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d);
+
+/* Run a command with /bin/sh -c, wait for its end, and index what it printed. Rows are then named by the
+ * command's text. Its error output passes through; an exit status other than 0 is an error. */
+GR_NODISCARD gr_status gr_jsonl_command(gr_jsonl **out, const char *command, gr_loc at, gr_diag *d);
+void gr_jsonl_free(gr_jsonl *s); /* NULL is fine */
+
+size_t gr_jsonl_rows(const gr_jsonl *s);
+uint64_t gr_jsonl_hash(const gr_jsonl *s); /* of all bytes: tells a resumed run that its data changed */
+gr_loc gr_jsonl_at(const gr_jsonl *s, size_t row); /* its file, line and column 1; lives as long as s */
+
+/* Parse a row. *out is a new reference: json_decref it. */
+GR_NODISCARD gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d);
+
+/* A field of a parsed row; at is the row's place. path is a key, or keys and list indices joined by dots
+ * ("reward_model.ground_truth", "messages.0.content"); a key that holds the whole path goes first.
+ * *out is borrowed from object. A null value counts as a field of the wrong type. */
+GR_NODISCARD gr_status gr_json_field(const json_t *object, const char *path, gr_loc at, const json_t **out,
+                                     gr_diag *d);
+
+/* Append a field as text: a string as it is, a number in its shortest exact form, true or false. Anything
+ * else is of the wrong type. */
+GR_NODISCARD gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str *out,
+                                    gr_diag *d);
+
+/* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
+json_t *gr_json_string(const char *text, size_t n);
+
+/* ---- order -------------------------------------------------------------------------------------------- */
+
+/* In which order rows are drawn: as they stand, or shuffled anew each epoch (Fisher-Yates). The order of an
+ * epoch depends on the number of rows, the seed and the epoch alone. */
+typedef struct gr_order {
+    uint32_t *rows; /* the order of `epoch`, NULL where it is the file's own */
+    size_t n;
+    uint64_t seed, epoch;
+} gr_order;
+
+/* Where the next row comes from: all there is to save and restore. Start with {0}. */
+typedef struct gr_cursor {
+    uint64_t epoch, position; /* position < number of rows */
+} gr_cursor;
+
+/* n: rows of the source, 1 to 2^32 - 1. */
+void gr_order_init(gr_order *o, size_t n, bool shuffle, uint64_t seed);
+void gr_order_release(gr_order *o);
+
+/* Draw n rows and move the cursor on. A batch that reaches the end of an epoch is filled from the next one:
+ * every batch is whole, and each epoch draws every row once. */
+void gr_order_draw(gr_order *o, gr_cursor *c, size_t n, size_t *rows);
+
+#endif

@@ -1,0 +1,164 @@
+#include "ops/pass.h"
+
+#include <stdio.h>
+
+gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens)
+{
+    uint64_t length = (uint64_t)b->prompt_tokens + b->response_tokens, total = seqs * length;
+    gr_micro_bounds m;
+    m.tokens = (uint32_t)GR_MIN((uint64_t)micro_tokens, total);
+    m.seqs =
+        GR_MIN(seqs, GR_MAX(m.tokens / 2, 1u)); /* a sequence has a prompt and a response token at least */
+    m.rows = (uint32_t)GR_MIN((uint64_t)m.tokens, (uint64_t)m.seqs * b->response_tokens);
+    /* two neighbours together exceed the bound, else they would be one */
+    m.trips = (uint32_t)GR_MIN((uint64_t)seqs, 2 * total / m.tokens + 1);
+    return m;
+}
+
+gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how)
+{
+    return (gr_pass_bounds){.tokens = b->tokens,
+                            .seqs = b->seqs,
+                            .length = rows->prompt_tokens + rows->response_tokens,
+                            .threads = how->threads};
+}
+
+static uint64_t pack_lay_out(char *base, const gr_micro_bounds *b, gr_micro *out)
+{
+    gr_micro k;
+    uint64_t at = 0;
+#define PLACE(field, n)            \
+    k.field = (void *)(base + at); \
+    at = gr_align(at + (uint64_t)(n) * sizeof(*k.field), 64)
+    PLACE(ids, b->tokens);
+    PLACE(offset, b->seqs + 1);
+    PLACE(row, b->rows);
+    PLACE(target, b->rows);
+#undef PLACE
+    if (out) *out = k;
+    return at;
+}
+
+uint64_t gr_micro_bytes(const gr_micro_bounds *b)
+{
+    static char nothing[1];
+    return pack_lay_out(nothing, b, NULL);
+}
+
+gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
+{
+    gr_micro k;
+    pack_lay_out(block, b, &k);
+    return k;
+}
+
+void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)
+{
+    *p = (gr_pass){.first = first, .end = end, .next = first};
+}
+
+bool gr_pass_more(const gr_pass *p)
+{
+    return p->next < p->end;
+}
+
+static uint32_t seq_tokens(const gr_rows *r, uint32_t seq)
+{
+    return r->prompt_len[seq] + r->response_len[seq];
+}
+
+static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+{
+    p->seq = p->next;
+    p->n_seqs = p->n_tokens = 0;
+    while (p->next < p->end && p->n_seqs < b->seqs && p->n_tokens + seq_tokens(rows, p->next) <= b->tokens) {
+        p->n_tokens += seq_tokens(rows, p->next++);
+        p->n_seqs++;
+    }
+    p->token = rows->token_offset[p->seq];
+    p->n_rows = rows->token_offset[p->next] - p->token;
+}
+
+/* Response token j of a sequence is predicted by the token before it. */
+static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
+{
+    uint32_t token = 0, row = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        uint32_t seq = p->seq + i, prompt = rows->prompt_len[seq], n = seq_tokens(rows, seq);
+        const int32_t *ids = gr_rows_ids(rows, seq);
+        k->offset[i] = token;
+        memcpy(k->ids + token, ids, n * sizeof(*ids));
+        for (uint32_t j = prompt; j < n; j++) {
+            k->row[row] = token + j - 1;
+            k->target[row++] = ids[j];
+        }
+        token += n;
+    }
+    k->offset[p->n_seqs] = token;
+}
+
+void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
+                  void *staging)
+{
+    take(p, rows, b);
+    gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
+    fill(p, rows, &host);
+    gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
+    gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
+    gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
+    gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+}
+
+gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
+{
+    return (gr_packed){.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .ids = k->ids, .offset = k->offset};
+}
+
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
+{
+    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
+}
+
+uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket)
+{
+    static const char *const names[] = {"params", "grads", "moments"};
+    static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER};
+    char name[128];
+    snprintf(name, sizeof(name), "%s.%s.%u", m->name, names[part], bucket);
+    gr_object o = {.name = name,
+                   .category = categories[part],
+                   .span = part == GR_PART_GRADS ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .place = GR_DEVICE,
+                   .bytes =
+                       gr_bucket_elems(&m->shape, bucket) * sizeof(float) * (part == GR_PART_MOMENTS ? 2 : 1),
+                   .model = m->name,
+                   .bucket = bucket};
+    return gr_program_object(p, &o);
+}
+
+double gr_layer_flops(const gr_model_shape *s, double tokens, double length)
+{
+    double projections =
+        2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
+    return tokens * (projections + 2.0 * length * s->heads * s->head_dim);
+}
+
+double gr_head_flops(const gr_model_shape *s, double rows)
+{
+    return 2.0 * rows * s->hidden * s->vocab;
+}
+
+const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket)
+{
+    uint64_t offset;
+    gr_model_head_bucket(s, &offset);
+    return (s->tied ? embed : norm_bucket) + offset;
+}
+
+void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d)
+{
+    uint32_t longest = b->prompt_tokens + b->response_tokens;
+    if (micro_tokens && micro_tokens < longest)
+        gr_diag_error(d, n->at, GR_E_INVALID, "micro_tokens: %u, but a sequence may have %u tokens",
+                      micro_tokens, longest);
+}

@@ -1,0 +1,68 @@
+/* ops/pass.h: packed passes of a model over the rows of a batch, a micro-batch at a time.
+ *
+ * What `logprob` and `update` share: how sequences are cut into micro-batches (in their order, as many as fit
+ * the bound of tokens; a sequence is never split), the packed arrays on the device, and the works of a
+ * forward pass.
+ */
+#ifndef GR_OPS_PASS_H
+#define GR_OPS_PASS_H
+
+#include "ops/rows.h"
+#include "runtime/session.h"
+
+/* Bounds of one micro-batch, and how many there can be. */
+typedef struct gr_micro_bounds {
+    uint32_t tokens, seqs, rows; /* rows: response tokens */
+    uint32_t trips;
+} gr_micro_bounds;
+gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens);
+
+/* Where a pass stands. Host side; the arrays are in the device object `packed`. */
+typedef struct gr_pass {
+    uint32_t first, end;            /* sequences of this pass */
+    uint32_t next;                  /* first sequence of the next micro-batch */
+    uint32_t seq, n_seqs, n_tokens; /* the current micro-batch */
+    uint32_t token, n_rows;         /* its response tokens: from this one of the batch's, this many */
+} gr_pass;
+
+/* The packed arrays of a micro-batch on the device. */
+typedef struct gr_micro {
+    int32_t *ids;     /* [tokens] */
+    uint32_t *offset; /* [seqs + 1] */
+    uint32_t *row;    /* [rows] the token that predicts each response token */
+    int32_t *target;  /* [rows] */
+} gr_micro;
+uint64_t gr_micro_bytes(const gr_micro_bounds *b);
+gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
+
+void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
+bool gr_pass_more(const gr_pass *p);
+/* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of gr_micro_bytes.
+ */
+void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
+                  void *staging);
+
+gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
+/* Head rows [first, first + n) of the micro-batch. */
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature);
+
+/* The output matrix: in the embedding's bucket where tied (embed not NULL), else after the final norm. */
+const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket);
+
+/* A sequence that can be longer than a micro-batch is refused. micro_tokens 0: the planner's choice. */
+void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d);
+
+/* ---- declaring ----------------------------------------------------------------------------------------- */
+
+typedef enum gr_model_part { GR_PART_PARAMS, GR_PART_GRADS, GR_PART_MOMENTS } gr_model_part;
+
+/* The object of one bucket of a model. */
+uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket);
+
+/* Costs for the cost model. */
+double gr_layer_flops(const gr_model_shape *s, double tokens, double length);
+double gr_head_flops(const gr_model_shape *s, double rows);
+
+gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how);
+
+#endif

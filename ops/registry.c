@@ -1,0 +1,20 @@
+/* ops/registry.c: the list of all ops. To add one: write ops/<name>.c, add its extern and its table line
+ * here, its file in ops/meson.build, its cases in tests/unit. No more. */
+#include "ops/op.h"
+
+#include <string.h>
+
+extern const gr_op gr_op_compute, gr_op_generate, gr_op_logprob, gr_op_prompts, gr_op_reward, gr_op_sequences,
+    gr_op_update;
+
+const gr_op *const gr_ops[] = {
+    &gr_op_compute, &gr_op_generate,  &gr_op_logprob, &gr_op_prompts,
+    &gr_op_reward,  &gr_op_sequences, &gr_op_update,  NULL,
+};
+
+const gr_op *gr_op_find(const char *name)
+{
+    for (const gr_op *const *op = gr_ops; *op; op++)
+        if (!strcmp((*op)->name, name)) return *op;
+    return NULL;
+}

@@ -1,0 +1,106 @@
+/* ops/reward.c: the op `reward`: score responses with rules, or with a command's worker processes.
+ *
+ * It runs on the host lane, beside the passes that do not read it.
+ */
+#include "ops/configs.h"
+#include "ops/data.h"
+#include "ops/rows.h"
+#include "ops/scorer.h"
+#include "runtime/session.h"
+
+#include <stdlib.h>
+
+#define CFG(f) offsetof(gr_reward_cfg, f)
+
+static const char *const levels[] = {"sequence", "token", NULL};
+
+/* clang-format off */
+static const gr_key keys[] = {
+    {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows to score"},
+    {"answer", GR_KEY_FIELD, CFG(answer), false, NULL, 0, 0, NULL, "field with the truth: prompts.FIELD"},
+    {"rule", GR_KEY_VALUE, CFG(rule), false, NULL, 0, 0, NULL, "exact, prefix, gsm8k, boxed or math; or {extract, answer_extract, take: first|last, tail, strip, compare: string|number|math|prefix}"},
+    {"rules", GR_KEY_VALUE, CFG(rules), false, NULL, 0, 0, NULL, "{by: FIELD, VALUE: rule, ...}: a rule for each value of a field of the record"},
+    {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "a shell command: reads a JSON object a line, prints {\"id\", \"score\"} a line"},
+    {"workers", GR_KEY_UINT, CFG(workers), false, "1", 1, 1024, NULL, "processes of the command"},
+    {"timeout", GR_KEY_NUMBER, CFG(timeout), false, "60", 0.001, 86400, NULL, "seconds the command may take for one sequence"},
+    {"level", GR_KEY_ENUM, CFG(level), false, "sequence", 0, 0, levels, "one number a sequence, or one a token"},
+    {"names", GR_KEY_TEXTS, CFG(names), false, NULL, 0, 0, NULL, "the command prints an object with these numbers: fields reward.NAME"},
+    {0}};
+/* clang-format on */
+
+static const gr_field fields[] = {
+    {"reward", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "the score; with names: their sum"}, {0}};
+
+static gr_level level(const gr_node *n)
+{
+    return ((const gr_reward_cfg *)n->cfg)->level ? GR_LEVEL_TOKEN : GR_LEVEL_SEQ;
+}
+
+static void check(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    (void)g;
+    const gr_reward_cfg *c = n->cfg;
+    int ways = !!c->rule + !!c->rules + !!c->command;
+    if (ways != 1)
+        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs one of 'rule', 'rules' and 'command'",
+                      n->name);
+    if (c->names.n && !c->command)
+        gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command'");
+    if (c->names.n && c->level)
+        gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with level: sequence");
+    gr_scorer_check(n, d);
+}
+
+static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                    gr_program *p)
+{
+    (void)g;
+    (void)how;
+    (void)k;
+    const gr_reward_cfg *c = n->cfg;
+    gr_use *uses = gr_pool_alloc(p->pool, (2 + n->n_columns) * sizeof(*uses));
+    uses[0] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
+    uses[1] = (gr_use){GR_NONE, GR_READ};
+    if (n->groups && n->groups != n->rows) uses[1] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
+    for (size_t i = 0; i < n->n_columns; i++)
+        uses[2 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    (void)c;
+    gr_program_run(p, 0, 0, uses, 2 + n->n_columns, "score");
+}
+
+static gr_status run(const gr_call *call, gr_diag *d)
+{
+    const gr_node *n = call->node;
+    gr_rows rows = gr_rows_at(call->ptr[0], &n->rows->bounds);
+    gr_scores out = {.n_columns = n->n_columns, .columns = n->columns, .data = call->ptr + 2};
+    return gr_scorer_run(call->state, &rows, &out, d);
+}
+
+static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    gr_scorer *scorer = NULL;
+    gr_status st = gr_scorer_new(&scorer, s, n, d);
+    *state = scorer;
+    return st;
+}
+
+static void close(void *state)
+{
+    gr_scorer_free(state);
+}
+
+const gr_op gr_op_reward = {
+    .name = "reward",
+    .summary = "score responses by rules or by a command",
+    .devices = "cpu",
+    .lane = GR_LANE_HOST,
+    .cfg_bytes = sizeof(gr_reward_cfg),
+    .keys = keys,
+    .fields = fields,
+    .check = check,
+    .level = level,
+    .declare = declare,
+    .open = open,
+    .close = close,
+    .run = run,
+};

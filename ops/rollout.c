@@ -1,0 +1,558 @@
+#include "ops/rollout.h"
+
+#include "ops/configs.h"
+#include "ops/pass.h"
+
+#include <stdlib.h>
+
+enum {
+    ROLLOUT_BEGIN,
+    ROLLOUT_LOOP,
+    ROLLOUT_PLAN,
+    ROLLOUT_EMBED,
+    ROLLOUT_LAYER,
+    ROLLOUT_SAMPLE,
+    ROLLOUT_FINISH
+};
+
+/* ---- blocks ----------------------------------------------------------------------------------------------
+ */
+
+static uint32_t blocks_of(uint32_t tokens)
+{
+    return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+}
+
+/* Shared blocks of a prompt: all its tokens but the last. */
+static uint32_t prompt_blocks(uint32_t prompt)
+{
+    return blocks_of(prompt - 1);
+}
+
+/* Full shared blocks: a sample's own blocks begin behind them. */
+static uint32_t full_blocks(uint32_t prompt)
+{
+    return (prompt - 1) / GR_KV_BLOCK;
+}
+
+/* Own blocks of a sample with its longest response; the last sampled token is never fed back. */
+static uint32_t own_blocks(uint32_t prompt, uint32_t response)
+{
+    return blocks_of(prompt + response - 1) - full_blocks(prompt);
+}
+
+uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b)
+{
+    uint32_t most = 0; /* not monotonous in the prompt's length: a tail block is there or not */
+    for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
+        uint32_t prompt = b->prompt_tokens - cut;
+        most = GR_MAX(most, prompt_blocks(prompt) + own_blocks(prompt, b->response_tokens));
+    }
+    return most;
+}
+
+uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent)
+{
+    uint64_t groups = (concurrent + samples - 1) / samples + 2; /* one beginning, one ending in between */
+    uint64_t own = blocks_of(b->response_tokens) + 1;
+    return groups * prompt_blocks(b->prompt_tokens + GR_KV_BLOCK) + concurrent * own;
+}
+
+/* ---- declaring -------------------------------------------------------------------------------------------
+ */
+
+/* Arrays of one model step on the device. */
+typedef struct step_arrays {
+    int32_t *ids;
+    uint32_t *offset, *cached, *table, *row;
+    uint32_t (*draw)[2];
+    int32_t *out_id;
+    float *out_logprob;
+} step_arrays;
+
+typedef struct step_bounds {
+    uint32_t tokens, seqs, samples, stride;
+} step_bounds;
+
+static step_bounds bounds_of(const gr_node *n, const gr_choices *how)
+{
+    uint32_t slots = GR_MIN(how->concurrent, n->bounds.seqs);
+    return (step_bounds){.tokens = slots + how->prefill_tokens,
+                         .seqs = slots + 1,
+                         .samples = slots,
+                         .stride = blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
+}
+
+static uint64_t lay_out(char *base, const step_bounds *b, step_arrays *out)
+{
+    step_arrays a;
+    uint64_t at = 0;
+#define PLACE(field, n)            \
+    a.field = (void *)(base + at); \
+    at = gr_align(at + (uint64_t)(n) * sizeof(*a.field), 64)
+    PLACE(ids, b->tokens);
+    PLACE(offset, b->seqs + 1);
+    PLACE(cached, b->seqs);
+    PLACE(table, (uint64_t)b->seqs * b->stride);
+    PLACE(row, b->samples);
+    PLACE(draw, b->samples);
+    PLACE(out_id, b->samples);
+    PLACE(out_logprob, b->samples);
+#undef PLACE
+    if (out) *out = a;
+    return at;
+}
+
+static uint64_t arrays_bytes(const step_bounds *b)
+{
+    static char nothing[1];
+    return lay_out(nothing, b, NULL);
+}
+
+static step_arrays arrays_at(void *block, const step_bounds *b)
+{
+    step_arrays a;
+    lay_out(block, b, &a);
+    return a;
+}
+
+static uint32_t kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+{
+    const gr_model_shape *s = &n->model->shape;
+    gr_object o = {.name = gr_pool_printf(p->pool, "%s.kv", n->name),
+                   .category = GR_CAT_KV,
+                   .span = GR_SPAN_SCRATCH,
+                   .place = GR_DEVICE,
+                   .bytes = (uint64_t)how->kv_blocks * k->kv_block_bytes(s) * s->layers,
+                   .bucket = GR_NONE};
+    return gr_program_object(p, &o);
+}
+
+static uint32_t trips_max(const gr_node *n, const gr_choices *how)
+{
+    uint64_t prefill = n->bounds.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    uint64_t trips = (uint64_t)n->bounds.seqs * n->bounds.response_tokens + prefill;
+    return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
+}
+
+static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
+{
+    uint64_t own = own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
+    uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
+    uint64_t waves = (n->bounds.seqs + at_once - 1) / at_once;
+    return (uint32_t)GR_MIN(waves * n->bounds.response_tokens, (uint64_t)trips_max(n, how));
+}
+
+void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                        gr_program *p)
+{
+    (void)g;
+    const gr_model *m = n->model;
+    const gr_model_shape *s = &m->shape;
+    step_bounds b = bounds_of(n, how);
+    gr_pass_bounds pass = {.tokens = b.tokens,
+                           .seqs = b.seqs,
+                           .length = n->bounds.prompt_tokens + n->bounds.response_tokens,
+                           .threads = how->threads};
+    uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
+    uint32_t kv = kv_object(p, n, how, k);
+    uint32_t step = gr_program_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
+    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
+    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, (uint64_t)b.tokens * s->hidden * sizeof(float), "x");
+    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
+    uint32_t head_ws =
+        gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
+
+    gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
+                   "begin");
+    gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected =
+        trips_expected(n, how);
+    gr_program_run(p, ROLLOUT_PLAN, 0,
+                   (gr_use[]){{rows, GR_READ}, {step, GR_WRITE}, {staging, GR_WRITE}, {kv, GR_UPDATE}}, 4,
+                   "plan");
+    gr_program_run(
+        p, ROLLOUT_EMBED, 0,
+        (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 0), GR_READ}, {step, GR_READ}, {x, GR_WRITE}}, 3,
+        "embed");
+    for (uint32_t l = 0; l < s->layers; l++) {
+        gr_work *w = gr_program_run(p, ROLLOUT_LAYER, l,
+                                    (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                               {step, GR_READ},
+                                               {x, GR_UPDATE},
+                                               {kv, GR_UPDATE},
+                                               {ws, GR_WRITE}},
+                                    5, "layer.%u", l);
+        w->flops = gr_layer_flops(s, b.samples, pass.length);
+        w->bytes = (double)gr_bucket_elems(s, 1 + l) * sizeof(float);
+    }
+    gr_program_run(p, ROLLOUT_SAMPLE, 0,
+                   (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers), GR_READ},
+                              {s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE, GR_READ},
+                              {step, GR_UPDATE},
+                              {x, GR_READ},
+                              {head_ws, GR_WRITE},
+                              {rows, GR_UPDATE}},
+                   6, "sample")
+        ->flops = gr_head_flops(s, b.samples);
+    gr_program_end(p);
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
+    uses[0] = (gr_use){rows, GR_UPDATE};
+    for (size_t i = 0; i < n->n_columns; i++)
+        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish");
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------
+ */
+
+typedef struct slot { /* a running sample */
+    uint32_t seq, group;
+    uint32_t cached;
+    int32_t next; /* the token to feed */
+    uint32_t n_own;
+    uint32_t *table; /* [stride] */
+} slot;
+
+typedef struct group {
+    uint32_t prompt;
+    uint32_t cached;            /* of prompt - 1 */
+    uint32_t admitted, running; /* samples */
+    uint32_t *table;            /* [prompt_blocks] NULL: not begun */
+} group;
+
+typedef struct rollout_state {
+    gr_session *session;
+    const gr_node *node;
+    const gr_generate_cfg *cfg;
+    step_bounds bounds;
+    slot *slots;
+    uint32_t *tables; /* all slots' */
+    uint32_t n_slots;
+    group *groups;
+    uint32_t n_groups;
+    uint32_t current; /* the group that is being admitted */
+    uint32_t *free_blocks, n_free, cap_blocks;
+    uint32_t finished, n_seqs;
+    uint32_t n_tokens, n_prefill; /* of the current step */
+    uint32_t *copy_from, *copy_to, n_copies;
+    int32_t *out_id; /* [slots] */
+    float *out_logprob;
+} rollout_state;
+
+gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)d;
+    rollout_state *r = gr_calloc(1, sizeof(*r));
+    *r = (rollout_state){.session = s, .node = n, .cfg = n->cfg};
+    r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
+    *state = r;
+    return GR_OK;
+}
+
+void gr_rollout_close(void *state)
+{
+    rollout_state *r = state;
+    if (!r) return;
+    free(r->tables);
+    for (uint32_t i = 0; i < r->node->bounds.groups; i++) free(r->groups[i].table);
+    free(r->slots);
+    free(r->groups);
+    free(r->free_blocks);
+    free(r->copy_from);
+    free(r->out_id);
+    free(r->out_logprob);
+    free(r);
+}
+
+/* Host arrays whose sizes follow from the planner's choices: taken at the first iteration, then kept. */
+static void take_arrays(rollout_state *r, const gr_choices *how)
+{
+    if (r->slots) return;
+    r->bounds = bounds_of(r->node, how);
+    r->slots = gr_calloc(r->bounds.samples, sizeof(*r->slots));
+    r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
+    for (uint32_t i = 0; i < r->bounds.samples; i++)
+        r->slots[i].table = r->tables + (size_t)i * r->bounds.stride;
+    r->free_blocks = gr_calloc(how->kv_blocks, sizeof(*r->free_blocks));
+    r->copy_from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy_from));
+    r->copy_to = r->copy_from + r->bounds.samples;
+    r->out_id = gr_calloc(r->bounds.samples, sizeof(*r->out_id));
+    r->out_logprob = gr_calloc(r->bounds.samples, sizeof(*r->out_logprob));
+    r->cap_blocks = how->kv_blocks;
+}
+
+static void begin(rollout_state *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
+{
+    take_arrays(r, how);
+    r->n_groups = *prompts->n_groups;
+    r->n_seqs = r->n_groups * r->cfg->samples;
+    r->current = r->finished = r->n_slots = 0;
+    r->n_free = r->cap_blocks;
+    for (uint32_t i = 0; i < r->n_free; i++) r->free_blocks[i] = r->n_free - 1 - i;
+    *rows->n_groups = r->n_groups;
+    *rows->n_seqs = r->n_seqs;
+    for (uint32_t g = 0; g < r->n_groups; g++) {
+        r->groups[g] = (group){.prompt = prompts->prompt_len[g]};
+        rows->record[g] = prompts->record[g];
+        for (uint32_t j = 0; j < r->cfg->samples; j++) {
+            uint32_t seq = g * r->cfg->samples + j;
+            rows->group[seq] = g;
+            rows->prompt_len[seq] = prompts->prompt_len[g];
+            rows->response_len[seq] = 0;
+            rows->truncated[seq] = rows->ended[seq] = 0;
+            memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, g),
+                   prompts->prompt_len[g] * sizeof(int32_t));
+        }
+    }
+}
+
+static uint32_t take_block(rollout_state *r)
+{
+    return r->free_blocks[--r->n_free];
+}
+
+static void give_block(rollout_state *r, uint32_t block)
+{
+    r->free_blocks[r->n_free++] = block;
+}
+
+static bool begin_group(rollout_state *r, group *g)
+{
+    uint32_t need = prompt_blocks(g->prompt);
+    if (r->n_free < need + own_blocks(g->prompt, r->cfg->max_tokens)) return false;
+    g->table = gr_calloc(GR_MAX(need, 1u), sizeof(*g->table));
+    for (uint32_t i = 0; i < need; i++) g->table[i] = take_block(r);
+    return true;
+}
+
+static bool admit_sample(rollout_state *r, group *g, const gr_rows *rows)
+{
+    uint32_t own = own_blocks(g->prompt, r->cfg->max_tokens), shared = full_blocks(g->prompt);
+    if (r->n_slots == r->bounds.samples || r->n_free < own) return false;
+    slot *s = &r->slots[r->n_slots++];
+    s->group = (uint32_t)(g - r->groups);
+    s->seq = s->group * r->cfg->samples + g->admitted;
+    s->cached = g->prompt - 1;
+    s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
+    s->n_own = own;
+    memcpy(s->table, g->table, shared * sizeof(*s->table));
+    for (uint32_t i = 0; i < own; i++) s->table[shared + i] = take_block(r);
+    if (prompt_blocks(g->prompt) > shared) { /* the last shared block is not full: it goes on in a copy */
+        r->copy_from[r->n_copies] = g->table[shared];
+        r->copy_to[r->n_copies++] = s->table[shared];
+    }
+    g->admitted++;
+    g->running++;
+    return true;
+}
+
+static void admit(rollout_state *r, const gr_rows *rows)
+{
+    r->n_copies = 0;
+    while (r->current < r->n_groups) {
+        group *g = &r->groups[r->current];
+        if (!g->table && !begin_group(r, g)) return;
+        if (g->cached < g->prompt - 1) return;
+        while (g->admitted < r->cfg->samples)
+            if (!admit_sample(r, g, rows)) return;
+        r->current++;
+    }
+}
+
+/* Tokens of this step: one for each running sample, then the next part of the current prompt. */
+static void plan(rollout_state *r, const gr_rows *rows, const gr_choices *how, step_arrays *a)
+{
+    uint32_t stride = r->bounds.stride, n = r->n_slots;
+    for (uint32_t i = 0; i < n; i++) {
+        const slot *s = &r->slots[i];
+        a->ids[i] = s->next;
+        a->offset[i] = a->row[i] = i;
+        a->cached[i] = s->cached;
+        memcpy(a->table + (size_t)i * stride, s->table, stride * sizeof(*a->table));
+        a->draw[i][0] = s->seq;
+        a->draw[i][1] = rows->response_len[s->seq];
+    }
+    a->offset[n] = r->n_tokens = n;
+    r->n_prefill = 0;
+    group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
+    if (!g || !g->table || g->cached == g->prompt - 1) return;
+    r->n_prefill = GR_MIN(how->prefill_tokens, g->prompt - 1 - g->cached);
+    memcpy(a->ids + n, gr_rows_ids(rows, r->current * r->cfg->samples) + g->cached,
+           r->n_prefill * sizeof(*a->ids));
+    a->cached[n] = g->cached;
+    memcpy(a->table + (size_t)n * stride, g->table, prompt_blocks(g->prompt) * sizeof(*a->table));
+    r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
+    g->cached += r->n_prefill;
+}
+
+static void write_arrays(const rollout_state *r, gr_queue *q, const step_arrays *to, const step_arrays *from)
+{
+    uint32_t seqs = r->n_slots + (r->n_prefill > 0);
+    gr_device_write(q, to->ids, from->ids, r->n_tokens * sizeof(*to->ids));
+    gr_device_write(q, to->offset, from->offset, (seqs + 1) * sizeof(*to->offset));
+    gr_device_write(q, to->cached, from->cached, seqs * sizeof(*to->cached));
+    gr_device_write(q, to->table, from->table, (uint64_t)seqs * r->bounds.stride * sizeof(*to->table));
+    gr_device_write(q, to->row, from->row, r->n_slots * sizeof(*to->row));
+    gr_device_write(q, to->draw, from->draw, r->n_slots * sizeof(*to->draw));
+}
+
+static void run_plan(const gr_call *c, rollout_state *r)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    gr_rows rows = gr_rows_at(c->ptr[0], &c->node->bounds);
+    step_arrays device = arrays_at(c->ptr[1], &r->bounds), host = arrays_at(c->ptr[2], &r->bounds);
+    admit(r, &rows);
+    plan(r, &rows, c->how, &host);
+    write_arrays(r, c->queue, &device, &host);
+    uint64_t layer = c->how->kv_blocks * k->kv_block_bytes(s);
+    for (uint32_t l = 0; r->n_copies && l < s->layers; l++)
+        k->kv_copy(c->queue, s, (char *)c->ptr[3] + l * layer, r->copy_from, r->copy_to, r->n_copies);
+}
+
+static gr_extend extend_of(const rollout_state *r, const step_arrays *a)
+{
+    return (gr_extend){.n_tokens = r->n_tokens,
+                       .n_seqs = r->n_slots + (r->n_prefill > 0),
+                       .ids = a->ids,
+                       .offset = a->offset,
+                       .cached = a->cached,
+                       .block_table = a->table,
+                       .table_stride = r->bounds.stride};
+}
+
+/* ---- what was sampled ------------------------------------------------------------------------------------
+ */
+
+static bool is_stop_id(const rollout_state *r, int32_t id)
+{
+    const gr_model_shape *s = &r->node->model->shape;
+    for (size_t i = 0; i < r->cfg->stop_ids.n; i++)
+        if ((uint32_t)id == r->cfg->stop_ids.value[i]) return true;
+    for (uint32_t i = 0; !r->cfg->stop_ids.n && i < s->n_eos; i++)
+        if (id == s->eos[i]) return true;
+    return false;
+}
+
+/* Whether the response ends in a stop text: only as many tokens are decoded as can hold one. */
+static bool ends_in_stop_text(const rollout_state *r, const int32_t *response, uint32_t n)
+{
+    const gr_texts *stop = &r->cfg->stop;
+    size_t longest = 0;
+    for (size_t i = 0; i < stop->n; i++) longest = GR_MAX(longest, strlen(stop->text[i]));
+    if (!longest) return false;
+    uint32_t tail = (uint32_t)GR_MIN((size_t)n, longest);
+    gr_str text = {0};
+    gr_tokenizer_decode(gr_session_tokenizer(r->session, r->node), response + n - tail, tail, false, &text);
+    bool found = false;
+    for (size_t i = 0; i < stop->n && text.len; i++) found = found || strstr(text.text, stop->text[i]);
+    gr_str_release(&text);
+    return found;
+}
+
+static void end_sample(rollout_state *r, uint32_t i)
+{
+    slot *s = &r->slots[i];
+    group *g = &r->groups[s->group];
+    uint32_t shared = full_blocks(g->prompt);
+    for (uint32_t b = 0; b < s->n_own; b++) give_block(r, s->table[shared + b]);
+    r->finished++;
+    if (--g->running == 0 && g->admitted == r->cfg->samples) {
+        for (uint32_t b = 0; b < prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
+        free(g->table);
+        g->table = NULL;
+    }
+    slot last = r->slots[--r->n_slots]; /* tables are swapped, not lost */
+    r->slots[r->n_slots] = *s;
+    *s = last;
+}
+
+/* Returns whether the sample has ended. */
+static bool add_token(rollout_state *r, slot *s, gr_rows *rows, int32_t id, float logprob)
+{
+    uint32_t n = rows->response_len[s->seq]++;
+    int32_t *response = rows->ids + (size_t)s->seq * rows->stride + rows->prompt_len[s->seq];
+    response[n] = id;
+    rows->logprob[(size_t)s->seq * r->node->bounds.response_tokens + n] = logprob;
+    s->cached++;
+    s->next = id;
+    rows->ended[s->seq] = is_stop_id(r, id);
+    if (rows->ended[s->seq] || ends_in_stop_text(r, response, n + 1)) return true;
+    rows->truncated[s->seq] = n + 1 == r->cfg->max_tokens;
+    return rows->truncated[s->seq];
+}
+
+static void sample_chunk(const gr_call *c, const rollout_state *r, const step_arrays *a, uint32_t first,
+                         uint32_t n)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    const float *norm = (const float *)c->ptr[0] + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM);
+    gr_sampling how = {.temperature = (float)r->cfg->temperature,
+                       .top_p = (float)r->cfg->top_p,
+                       .top_k = r->cfg->top_k,
+                       .seed = c->session->seed,
+                       .stream = gr_stream(c->node->name) + c->session->step};
+    c->session->kernels->head_sample(c->queue, s, norm, gr_head_matrix(s, c->ptr[1], c->ptr[0]), c->ptr[3],
+                                     a->row + first, n, &how, (const uint32_t(*)[2])(a->draw + first),
+                                     a->out_id + first, a->out_logprob + first, c->ptr[4]);
+}
+
+static void run_sample(const gr_call *c, rollout_state *r)
+{
+    gr_rows rows = gr_rows_at(c->ptr[5], &c->node->bounds);
+    step_arrays a = arrays_at(c->ptr[2], &r->bounds);
+    for (uint32_t first = 0; first < r->n_slots; first += c->how->head_rows)
+        sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, r->n_slots - first));
+    gr_device_read(c->queue, r->out_id, a.out_id, r->n_slots * sizeof(*r->out_id));
+    gr_device_read(c->queue, r->out_logprob, a.out_logprob, r->n_slots * sizeof(*r->out_logprob));
+    for (uint32_t i = r->n_slots; i-- > 0;) /* from the end: ending one moves the last into its place */
+        if (add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) end_sample(r, i);
+}
+
+static void run_finish(const gr_call *c)
+{
+    const gr_node *n = c->node;
+    gr_rows rows = gr_rows_at(c->ptr[0], &n->bounds);
+    rows.token_offset[0] = 0;
+    for (uint32_t i = 0; i < *rows.n_seqs; i++)
+        rows.token_offset[i + 1] = rows.token_offset[i] + rows.response_len[i];
+    for (size_t i = 0; i < n->n_columns; i++)
+        if (c->ptr[1 + i]) gr_rows_column(&rows, n->columns[i], c->ptr[1 + i]);
+}
+
+gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
+{
+    (void)d;
+    rollout_state *r = c->state;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    if (c->kernel == ROLLOUT_BEGIN) {
+        gr_rows prompts = gr_rows_at(c->ptr[0], &c->node->groups->bounds);
+        gr_rows rows = gr_rows_at(c->ptr[1], &c->node->bounds);
+        begin(r, &prompts, &rows, c->how);
+    } else if (c->kernel == ROLLOUT_PLAN) {
+        run_plan(c, r);
+    } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
+        step_arrays a = arrays_at(c->ptr[1], &r->bounds);
+        gr_extend e = extend_of(r, &a);
+        gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
+        uint64_t layer = c->how->kv_blocks * k->kv_block_bytes(s);
+        if (c->kernel == ROLLOUT_EMBED)
+            k->embed_forward(c->queue, s, c->ptr[0], &b, c->ptr[2]);
+        else
+            k->layer_extend(c->queue, s, c->ptr[0], &e, c->ptr[2], (char *)c->ptr[3] + c->arg * layer,
+                            c->ptr[4]);
+    } else if (c->kernel == ROLLOUT_SAMPLE) {
+        run_sample(c, r);
+    } else if (c->kernel == ROLLOUT_FINISH) {
+        run_finish(c);
+    }
+    return GR_OK;
+}
+
+bool gr_rollout_more(const gr_call *c, uint32_t trip)
+{
+    (void)trip;
+    const rollout_state *r = c->state;
+    return r->finished < r->n_seqs;
+}

@@ -1,0 +1,27 @@
+/* ops/rollout.h: how the op `generate` is planned and run: continuous batching over a paged KV pool.
+ *
+ * Each trip of one loop is a model step over all running sequences (a token each) and, beside them, the next
+ * part of a prompt. A prompt is computed once for its group: its keys and values, up to but not including the
+ * last token, stand in shared blocks; each sample then begins by feeding that last token, into blocks of its
+ * own (a shared block that is not full is copied). A sample is admitted when blocks for its longest response
+ * are free, so nothing is ever preempted. Groups come strictly in order, and a group only when one of its
+ * samples would fit beside its prompt: so a pool that holds one full sequence is enough.
+ */
+#ifndef GR_OPS_ROLLOUT_H
+#define GR_OPS_ROLLOUT_H
+
+#include "ops/op.h"
+
+void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                        gr_program *p);
+gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);
+void gr_rollout_close(void *state);
+gr_status gr_rollout_run(const gr_call *c, gr_diag *d);
+bool gr_rollout_more(const gr_call *c, uint32_t trip);
+
+/* The smallest pool that works for these rows, and the largest that can ever be used with so many sequences
+ * at once. */
+uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b);
+uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent);
+
+#endif

@@ -1,0 +1,120 @@
+#include "ops/rows.h"
+
+#include "ops/configs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Walk the block once: with base NULL only the size is wanted. */
+static uint64_t lay_out(char *base, const gr_rows_bounds *b, gr_rows *out)
+{
+    uint64_t at = 0;
+    gr_rows r = {.stride = b->prompt_tokens + b->response_tokens};
+#define PLACE(field, n)            \
+    r.field = (void *)(base + at); \
+    at = gr_align(at + (uint64_t)(n) * sizeof(*r.field), 64)
+    PLACE(n_groups, 1);
+    PLACE(n_seqs, 1);
+    PLACE(record, b->groups);
+    PLACE(group, b->seqs);
+    PLACE(prompt_len, b->seqs);
+    PLACE(response_len, b->seqs);
+    PLACE(token_offset, b->seqs + 1);
+    PLACE(truncated, b->seqs);
+    PLACE(ended, b->seqs);
+    PLACE(ids, (uint64_t)b->seqs * r.stride);
+    PLACE(logprob, (uint64_t)b->seqs * b->response_tokens);
+#undef PLACE
+    if (out) *out = r;
+    return at;
+}
+
+uint64_t gr_rows_bytes(const gr_rows_bounds *b)
+{
+    static char nothing[1]; /* pointer arithmetic needs an object, though nothing is read */
+    return lay_out(nothing, b, NULL);
+}
+
+gr_rows gr_rows_at(void *block, const gr_rows_bounds *b)
+{
+    gr_rows r;
+    lay_out(block, b, &r);
+    return r;
+}
+
+uint32_t gr_rows_object(gr_program *p, const gr_node *rows)
+{
+    char name[128];
+    snprintf(name, sizeof(name), "%s.rows", rows->name);
+    gr_object o = {.name = name,
+                   .category = GR_CAT_COLUMNS,
+                   .span = GR_SPAN_TEMP,
+                   .place = GR_HOST,
+                   .bytes = gr_rows_bytes(&rows->bounds),
+                   .bucket = GR_NONE};
+    return gr_program_object(p, &o);
+}
+
+static void token_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    const char *field = c->field ? c->field : "token";
+    size_t responses = c->rows->bounds.response_tokens;
+    for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
+        for (uint32_t j = 0; j < r->response_len[seq]; j++) {
+            size_t at = r->token_offset[seq] + j;
+            if (!strcmp(field, "logprob"))
+                ((float *)out)[at] = r->logprob[seq * responses + j];
+            else
+                ((int32_t *)out)[at] =
+                    strcmp(field, "token") ? (int32_t)j : gr_rows_ids(r, seq)[r->prompt_len[seq] + j];
+        }
+}
+
+void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    if (c->level == GR_LEVEL_TOKEN) {
+        token_column(r, c, out);
+        return;
+    }
+    bool truncated = c->field && !strcmp(c->field, "truncated"), prompt = c->level == GR_LEVEL_GROUP;
+    for (uint32_t i = 0; i < *r->n_seqs; i++) {
+        if (truncated)
+            ((uint8_t *)out)[i] = r->truncated[i];
+        else
+            ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : r->response_len[i]);
+    }
+}
+
+static uint64_t dtype_bytes(gr_expr_dtype t)
+{
+    return t == GR_EXPR_F64 ? 8 : t == GR_EXPR_U8 ? 1 : 4;
+}
+
+uint64_t gr_column_bytes(const gr_column *c)
+{
+    uint64_t n = 1;
+    const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
+    if (c->level == GR_LEVEL_GROUP) n = b->groups;
+    if (c->level == GR_LEVEL_SEQ) n = b->seqs;
+    if (c->level == GR_LEVEL_TOKEN) n = (uint64_t)b->seqs * b->response_tokens;
+    return n * dtype_bytes(c->dtype);
+}
+
+uint32_t gr_column_object(gr_program *p, const gr_column *c)
+{
+    if (!c->node || c->fresh || c->kind == GR_KIND_TEXT) return GR_NONE;
+    gr_object o = {.name = c->name,
+                   .category = GR_CAT_COLUMNS,
+                   .span = GR_SPAN_TEMP,
+                   .place = GR_DEVICE,
+                   .bytes = gr_column_bytes(c),
+                   .bucket = GR_NONE};
+    return gr_program_object(p, &o);
+}
+
+float gr_rows_inv_temperature(const gr_node *rows)
+{
+    if (strcmp(rows->op->name, "generate")) return 1;
+    double t = ((const gr_generate_cfg *)rows->cfg)->temperature;
+    return t > 0 ? (float)(1 / t) : 1;
+}

@@ -1,0 +1,48 @@
+/* ops/rows.h: the rows of a batch: which tokens each sequence has, and which prompt it answers.
+ *
+ * One block of host memory, an object of the plan named "NODE.rows", sized by the node's bounds; a gr_rows is
+ * a view of such a block. Token-level columns are packed: those of sequence s are [token_offset[s],
+ * token_offset[s + 1]), one for each response token. Data nodes that only hold prompts have sequences without
+ * response.
+ */
+#ifndef GR_OPS_ROWS_H
+#define GR_OPS_ROWS_H
+
+#include "ops/op.h"
+
+typedef struct gr_rows {
+    uint32_t *n_groups, *n_seqs;
+    uint32_t *record;       /* [groups] row of the data source */
+    uint32_t *group;        /* [seqs], non-decreasing */
+    uint32_t *prompt_len;   /* [seqs], >= 1 */
+    uint32_t *response_len; /* [seqs] */
+    uint32_t *token_offset; /* [seqs + 1] */
+    uint8_t *truncated;     /* [seqs] the response was cut at max_tokens */
+    uint8_t *ended;         /* [seqs] the last token is a stop id */
+    int32_t *ids;           /* [seqs, stride]: prompt, then response */
+    float *logprob;         /* [seqs, response_tokens]: of each sampled token, as sampled */
+    uint32_t stride;
+} gr_rows;
+
+uint64_t gr_rows_bytes(const gr_rows_bounds *b);
+gr_rows gr_rows_at(void *block, const gr_rows_bounds *b);
+
+static inline const int32_t *gr_rows_ids(const gr_rows *r, uint32_t seq)
+{
+    return r->ids + (size_t)seq * r->stride;
+}
+
+/* Fill a column (host-visible memory) with a field that follows from the rows: token, logprob, length,
+ * truncated, position. */
+void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);
+
+/* The object of a row maker's block, added on first use. */
+uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
+
+/* The device object of a column, GR_NONE for scalars of the iteration, text and fresh values. */
+uint32_t gr_column_object(gr_program *p, const gr_column *c);
+
+/* Token-level elements a column of these rows can have, and its bytes. */
+uint64_t gr_column_bytes(const gr_column *c);
+
+#endif

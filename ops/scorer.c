@@ -1,0 +1,333 @@
+#include "ops/scorer.h"
+
+#include "ops/configs.h"
+#include "ops/data.h"
+#include "ops/rules.h"
+#include "ops/worker.h"
+#include "runtime/metrics.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct gr_scorer {
+    gr_session *session;
+    const gr_node *node;
+    const gr_reward_cfg *cfg;
+    gr_rule *rule;
+    gr_rule_set *set;
+    const char *by; /* of the set */
+    gr_workers *workers;
+    uint64_t over_limit;
+};
+
+/* ---- config ----------------------------------------------------------------------------------------------
+ */
+
+static const char *const rule_keys[] = {"extract", "answer_extract", "take", "tail", "strip", "compare"};
+
+static gr_status rule_key(gr_rule_config *c, const gr_pair *p, gr_diag *d)
+{
+    const char *text = p->value.text;
+    if (p->value.kind != GR_VALUE_SCALAR)
+        return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' is a text", p->key);
+    if (!strcmp(p->key, "extract")) {
+        c->extract = text;
+        c->extract_at = p->value.at;
+    } else if (!strcmp(p->key, "answer_extract")) {
+        c->answer_extract = text;
+        c->answer_extract_at = p->value.at;
+    } else if (!strcmp(p->key, "strip")) {
+        c->strip = text;
+    } else if (!strcmp(p->key, "take")) {
+        if (strcmp(text, "first") && strcmp(text, "last"))
+            return gr_diag_error(d, p->value.at, GR_E_INVALID, "'take' is first or last, not '%s'", text);
+        c->take_first = !strcmp(text, "first");
+    } else if (!strcmp(p->key, "tail")) {
+        char *end;
+        unsigned long n = strtoul(text, &end, 10);
+        if (*end || end == text || *text == '-')
+            return gr_diag_error(d, p->value.at, GR_E_INVALID, "'tail' is a number of characters, not '%s'",
+                                 text);
+        c->tail = n;
+    } else if (!gr_compare_find(text, &c->compare)) {
+        return gr_diag_error(d, p->value.at, GR_E_INVALID,
+                             "'compare' is string, number, math or prefix, not '%s'", text);
+    }
+    return GR_OK;
+}
+
+static gr_status rule_map(gr_rule_config *c, const gr_value *v, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    *c = (gr_rule_config){.at = v->at};
+    for (size_t i = 0; i < v->n; i++) {
+        const gr_pair *p = &v->pairs[i];
+        bool known = false;
+        for (size_t k = 0; k < GR_LEN(rule_keys); k++) known = known || !strcmp(p->key, rule_keys[k]);
+        const char *near = gr_near(p->key, rule_keys, GR_LEN(rule_keys));
+        if (known)
+            st = rule_key(c, p, d) ? GR_E_INVALID : st;
+        else
+            st = gr_diag_error(d, p->at, GR_E_INVALID, "a rule has no key '%s'%s%s%s", p->key,
+                               near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    }
+    return st;
+}
+
+static gr_status rule_of(gr_rule **out, const gr_value *v, gr_diag *d)
+{
+    gr_rule_config c;
+    gr_status st = v->kind == GR_VALUE_SCALAR ? gr_rule_config_find(v->text, v->at, &c, d)
+                   : v->kind == GR_VALUE_MAP
+                       ? rule_map(&c, v, d)
+                       : gr_diag_error(d, v->at, GR_E_INVALID, "a rule is a name or a map with 'compare'");
+    return st ? st : gr_rule_new(out, &c, d);
+}
+
+static gr_status set_of(gr_scorer *s, const gr_value *v, gr_diag *d)
+{
+    const gr_value *by = gr_value_get(v, "by");
+    if (v->kind != GR_VALUE_MAP || !by || by->kind != GR_VALUE_SCALAR)
+        return gr_diag_error(d, v->at, GR_E_INVALID,
+                             "'rules' is a map with 'by: FIELD' and a rule for each value");
+    s->by = by->text;
+    s->set = gr_rule_set_new();
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < v->n; i++) {
+        gr_rule *r = NULL;
+        if (!strcmp(v->pairs[i].key, "by")) continue;
+        gr_status one = rule_of(&r, &v->pairs[i].value, d);
+        if (!one) one = gr_rule_set_add(s->set, v->pairs[i].key, r, v->pairs[i].at, d);
+        st = one ? one : st;
+    }
+    return st;
+}
+
+static gr_status rules_of(gr_scorer *s, gr_diag *d)
+{
+    const gr_reward_cfg *c = s->cfg;
+    gr_status st = c->rule ? rule_of(&s->rule, c->rule, d) : c->rules ? set_of(s, c->rules, d) : GR_OK;
+    if (st) return st;
+    bool dense = s->rule ? gr_rule_is_dense(s->rule) : s->set && gr_rule_set_is_dense(s->set);
+    if (dense && !c->level)
+        st = gr_diag_error(d, s->node->at, GR_E_INVALID,
+                           "compare: prefix scores tokens: node '%s' needs 'level: token'", s->node->name);
+    if ((s->rule || s->set) && !c->answer.node)
+        st = gr_diag_error(d, s->node->at, GR_E_INVALID,
+                           "node '%s' has a rule, which needs 'answer: NODE.FIELD'", s->node->name);
+    return st;
+}
+
+void gr_scorer_check(const gr_node *n, gr_diag *d)
+{
+    gr_scorer s = {.node = n, .cfg = n->cfg};
+    gr_status st = rules_of(&s, d); /* what it finds is in d */
+    (void)st;
+    gr_rule_free(s.rule);
+    gr_rule_set_free(s.set);
+}
+
+gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
+{
+    gr_scorer *s = gr_calloc(1, sizeof(*s));
+    *s = (gr_scorer){.session = session, .node = n, .cfg = n->cfg};
+    gr_status st = rules_of(s, d);
+    if (!st && s->cfg->command) {
+        gr_workers_config w = {.command = s->cfg->command,
+                               .at = n->at,
+                               .n = s->cfg->workers,
+                               .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
+                               .per_token = s->cfg->level == 1,
+                               .names = s->cfg->names.text,
+                               .n_names = s->cfg->names.n};
+        st = gr_workers_new(&s->workers, &w, d);
+    }
+    if (st)
+        gr_scorer_free(s);
+    else
+        *out = s;
+    return st;
+}
+
+void gr_scorer_free(gr_scorer *s)
+{
+    if (!s) return;
+    gr_rule_free(s->rule);
+    gr_rule_set_free(s->set);
+    gr_workers_free(s->workers);
+    free(s);
+}
+
+/* ---- texts -----------------------------------------------------------------------------------------------
+ */
+
+static void cut_at_stop_text(const gr_node *rows_node, gr_str *text, uint32_t *ends, uint32_t n)
+{
+    if (strcmp(rows_node->op->name, "generate") || !text->len) return;
+    const gr_texts *stop = &((const gr_generate_cfg *)rows_node->cfg)->stop;
+    size_t cut = text->len;
+    for (size_t i = 0; i < stop->n; i++) {
+        const char *at = strstr(text->text, stop->text[i]);
+        if (at) cut = GR_MIN(cut, (size_t)(at - text->text));
+    }
+    text->len = cut;
+    text->text[cut] = '\0';
+    for (uint32_t i = 0; ends && i < n; i++) ends[i] = GR_MIN(ends[i], (uint32_t)cut);
+}
+
+void gr_response_text(const gr_session *s, const gr_node *rows_node, const gr_rows *rows, uint32_t seq,
+                      gr_str *text, uint32_t *ends)
+{
+    const gr_tokenizer *t = gr_session_tokenizer(s, rows_node);
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq];
+    uint32_t n = rows->response_len[seq] - rows->ended[seq];
+    for (uint32_t i = 0; i < n; i++) {
+        gr_tokenizer_decode(t, ids + i, 1, false, text);
+        if (ends) ends[i] = (uint32_t)text->len;
+    }
+    if (ends && rows->ended[seq]) ends[n] = (uint32_t)text->len;
+    cut_at_stop_text(rows_node, text, ends, rows->response_len[seq]);
+}
+
+/* ---- scoring ---------------------------------------------------------------------------------------------
+ */
+
+static void put(const gr_scorer *s, const gr_rows *rows, const gr_scores *out, uint32_t seq,
+                const double *values)
+{
+    const gr_texts *names = &s->cfg->names;
+    uint32_t first = rows->token_offset[seq], n = rows->response_len[seq];
+    double sum = 0;
+    for (size_t k = 0; k < names->n; k++) sum += values[k];
+    for (size_t i = 0; i < out->n_columns; i++) {
+        const char *field = out->columns[i]->field;
+        float *data = out->data[i];
+        if (out->columns[i]->level == GR_LEVEL_TOKEN) {
+            for (uint32_t t = 0; t < n; t++) data[first + t] = (float)values[t];
+            continue;
+        }
+        data[seq] = (float)(names->n ? sum : values[0]);
+        for (size_t k = 0; field && k < names->n; k++)
+            if (!strcmp(field, names->text[k])) data[seq] = (float)values[k];
+    }
+}
+
+static gr_status rule_for(const gr_scorer *s, const void *data, uint32_t record, const gr_rule **rule,
+                          gr_diag *d)
+{
+    *rule = s->rule;
+    if (s->rule) return GR_OK;
+    gr_str value = {0};
+    gr_status st = gr_data_text(data, record, s->by, &value, d);
+    if (!st) st = gr_rule_set_find(s->set, value.text ? value.text : "", gr_data_at(data, record), rule, d);
+    gr_str_release(&value);
+    return st;
+}
+
+typedef struct scratch { /* of one sequence */
+    gr_str text, answer;
+    uint32_t *ends;
+    float *per_token;
+    double *values;
+} scratch;
+
+static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, scratch *x, gr_diag *d)
+{
+    const gr_node *groups = s->cfg->answer.node;
+    const void *data = s->session->state[groups->index];
+    uint32_t record = rows->record[rows->group[seq]], n = rows->response_len[seq];
+    const gr_rule *rule;
+    x->text.len = x->answer.len = 0;
+    gr_status st = rule_for(s, data, record, &rule, d);
+    if (!st) st = gr_data_text(data, record, s->cfg->answer.field, &x->answer, d);
+    if (st) return st;
+    gr_response_text(s->session, s->node->rows, rows, seq, &x->text, x->ends);
+    gr_rule_input in = {.text = x->text.len ? x->text.text : "",
+                        .n = x->text.len,
+                        .ends = x->ends,
+                        .n_tokens = n,
+                        .ended = rows->ended[seq],
+                        .answer = x->answer.len ? x->answer.text : "",
+                        .n_answer = x->answer.len,
+                        .at = gr_data_at(data, record)};
+    gr_rule_output out = {.per_token = s->cfg->level ? x->per_token : NULL};
+    st = gr_rule_score(rule, &in, &out, d);
+    s->over_limit += out.over_limit;
+    x->values[0] = out.score;
+    for (uint32_t t = 0; s->cfg->level && t < n; t++) x->values[t] = x->per_token[t];
+    return st;
+}
+
+/* Bytes that are not UTF-8 become U+FFFD: JSON holds text only. */
+static json_t *json_text(const gr_str *s)
+{
+    json_t *exact = json_stringn(s->text ? s->text : "", s->len);
+    if (exact) return exact;
+    gr_str quoted = {0};
+    gr_json_add_text(&quoted, s->text, s->len);
+    json_t *out = json_loadb(quoted.text, quoted.len, JSON_DECODE_ANY, NULL);
+    gr_str_release(&quoted);
+    return out;
+}
+
+static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)
+{
+    const gr_node *groups = s->node->groups;
+    uint32_t record = rows->record[rows->group[seq]];
+    gr_str response = {0}, prompt = {0};
+    json_t *fields = NULL;
+    gr_status st = gr_data_record(s->session->state[groups->index], record, &fields, d);
+    if (st) return st;
+    gr_tokenizer_decode(gr_session_tokenizer(s->session, s->node->rows), gr_rows_ids(rows, seq),
+                        rows->prompt_len[seq], false, &prompt);
+    gr_response_text(s->session, s->node->rows, rows, seq, &response, NULL);
+    json_object_set_new(fields, "prompt", json_text(&prompt));
+    json_object_set_new(fields, "response", json_text(&response));
+    if (s->cfg->answer.node) {
+        gr_str answer = {0};
+        st = gr_data_text(s->session->state[s->cfg->answer.node->index], record, s->cfg->answer.field,
+                          &answer, d);
+        json_object_set_new(fields, "answer", json_text(&answer));
+        gr_str_release(&answer);
+    }
+    if (!st) gr_workers_submit(s->workers, seq, rows->response_len[seq], fields);
+    json_decref(fields);
+    gr_str_release(&response);
+    gr_str_release(&prompt);
+    return st;
+}
+
+static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (uint32_t seq = 0; !st && seq < *rows->n_seqs; seq++) st = submit(s, rows, seq, d);
+    while (!st && gr_workers_pending(s->workers)) {
+        gr_reward reward = {0};
+        st = gr_workers_collect(s->workers, -1, &reward, d);
+        if (!st && reward.values) put(s, rows, out, (uint32_t)reward.id, reward.values);
+        free(reward.values);
+    }
+    return st;
+}
+
+gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
+{
+    if (s->workers) return run_workers(s, rows, out, d);
+    uint32_t longest = s->node->rows->bounds.response_tokens;
+    scratch x = {.ends = gr_calloc(longest, sizeof(*x.ends)),
+                 .per_token = gr_calloc(longest, sizeof(*x.per_token)),
+                 .values = gr_calloc(longest, sizeof(*x.values))};
+    gr_status st = GR_OK;
+    for (uint32_t seq = 0; !st && seq < *rows->n_seqs; seq++) {
+        st = score_by_rule(s, rows, seq, &x, d);
+        if (!st) put(s, rows, out, seq, x.values);
+    }
+    if (s->over_limit)
+        gr_session_metric(s->session, (double)s->over_limit, "%s.over_match_limit", s->node->name);
+    free(x.ends);
+    free(x.per_token);
+    free(x.values);
+    gr_str_release(&x.text);
+    gr_str_release(&x.answer);
+    return st;
+}

@@ -1,0 +1,204 @@
+#include "ops/summary.h"
+
+#include "ops/env.h"
+#include "runtime/session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KERNEL_SUMMARY };
+
+static bool is_op(const gr_node *n, const char *op)
+{
+    return !strcmp(n->op->name, op);
+}
+
+static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node *rows, const gr_model *model,
+                               bool same)
+{
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        if (!is_op(n, op) || n->when.expr || (rows && n->rows != rows)) continue;
+        if (!model || (n->model == model) == same) return n;
+    }
+    return NULL;
+}
+
+gr_subject gr_graph_subject(const gr_graph *g)
+{
+    gr_subject s = {0};
+    const gr_node *rollout = first_of(g, "generate", NULL, NULL, true);
+    if (rollout) s.update = first_of(g, "update", rollout, rollout->model, true);
+    if (!s.update) s.update = first_of(g, "update", NULL, NULL, true);
+    s.rows = s.update ? s.update->rows : rollout;
+    if (!s.rows) return s;
+    s.reward = first_of(g, "reward", s.rows, NULL, true);
+    if (!s.update) return s;
+    s.policy_logprob = first_of(g, "logprob", s.rows, s.update->model, true);
+    s.ref_logprob = first_of(g, "logprob", s.rows, s.update->model, false);
+    return s;
+}
+
+/* Everything it reads, in one set; nodes that may be skipped are left out. */
+static void collect(gr_env_reads *r, const gr_graph *g)
+{
+    gr_env_reads_init(r);
+    for (size_t i = 0; i < g->n_log; i++) gr_env_reads_add(r, g, g->log[i].expr);
+    for (size_t i = 0; i < g->n_state; i++) gr_env_reads_add(r, g, g->state[i].next);
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+            gr_env_reads_add(r, g, g->nodes[i]->metrics[j].expr);
+    gr_subject s = gr_graph_subject(g);
+    const gr_node *named[] = {s.reward, s.policy_logprob, s.ref_logprob};
+    if (s.rows) gr_env_reads_add_rows(r, s.rows);
+    for (size_t i = 0; i < GR_LEN(named); i++)
+        if (named[i]) gr_env_reads_add_main(r, g, named[i]);
+}
+
+static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
+{
+    gr_expr_bounds b = gr_env_bounds(r, g);
+    uint64_t most = 0;
+    for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
+    for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+            most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->metrics[j].expr, b));
+    return most;
+}
+
+static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                    gr_program *p)
+{
+    (void)n;
+    (void)how;
+    (void)k;
+    gr_env_reads r;
+    collect(&r, g);
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r, g)) * sizeof(*uses));
+    uses[0] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
+    size_t n_uses = 1 + gr_env_declare(&r, g, p, uses + 1);
+    gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
+    gr_env_reads_release(&r);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------
+ */
+
+static void summarize_rows(gr_session *s, const gr_rows *rows)
+{
+    double tokens = 0, truncated = 0, all = 0, n = GR_MAX(*rows->n_seqs, 1u);
+    for (uint32_t i = 0; i < *rows->n_seqs; i++) {
+        tokens += rows->response_len[i];
+        all += rows->response_len[i] + rows->prompt_len[i];
+        truncated += rows->truncated[i];
+    }
+    gr_session_metric(s, tokens / n, "response_tokens_mean");
+    gr_session_metric(s, truncated / n, "truncated_fraction");
+    gr_session_metric(s, all, "tokens");
+}
+
+/* A sequence's score: of a dense reward, the sum over its tokens. */
+static double score_of(const gr_rows *rows, const gr_column *c, const float *data, uint32_t seq)
+{
+    if (c->level == GR_LEVEL_SEQ) return data[seq];
+    double sum = 0;
+    for (uint32_t t = rows->token_offset[seq]; t < rows->token_offset[seq + 1]; t++) sum += data[t];
+    return sum;
+}
+
+static void summarize_reward(gr_session *s, const gr_rows *rows, const gr_column *c, const float *data)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += score_of(rows, c, data, i);
+    gr_session_metric(s, sum / GR_MAX(*rows->n_seqs, 1u), "reward_mean");
+}
+
+/* Mean over tokens of the k3 estimator, exp(x) - x - 1 with x = ref - policy (ALGORITHMS: Schulman's k3). */
+static void summarize_kl(gr_session *s, const gr_rows *rows, const float *policy, const float *ref)
+{
+    double sum = 0;
+    uint32_t n = rows->token_offset[*rows->n_seqs];
+    for (uint32_t t = 0; t < n; t++) {
+        double x = (double)ref[t] - policy[t];
+        sum += exp(x) - x - 1;
+    }
+    gr_session_metric(s, sum / GR_MAX(n, 1u), "kl");
+}
+
+static const float *column_data(const gr_env *e, const gr_session *s, const gr_node *n)
+{
+    const gr_column *c = n ? gr_node_column(n, NULL) : NULL;
+    for (size_t i = 0; c && i < s->graph->n_columns; i++)
+        if (s->graph->columns[i] == c) return e->columns[i].data;
+    return NULL;
+}
+
+static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *rows, const float *reward)
+{
+    if (!s->sample) return;
+    uint32_t n = GR_MIN(s->graph->run.samples, *rows->n_groups),
+             step = GR_MAX(*rows->n_groups / GR_MAX(n, 1u), 1u);
+    for (uint32_t i = 0, seq = 0; i < n; i++) {
+        while (seq < *rows->n_seqs && rows->group[seq] < i * step) seq++;
+        double score = reward ? score_of(rows, gr_node_column(about->reward, NULL), reward, seq) : NAN;
+        s->sample(s, about->rows, rows, seq, score);
+    }
+}
+
+static void evaluate(gr_session *s, const gr_env *e, void *ws)
+{
+    const gr_graph *g = s->graph;
+    for (size_t i = 0; i < g->n_log; i++)
+        gr_session_metric(s, gr_expr_scalar(g->log[i].expr, &e->env, ws), "%s", g->log[i].name);
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+            gr_session_metric(s, gr_expr_scalar(g->nodes[i]->metrics[j].expr, &e->env, ws), "%s.%s",
+                              g->nodes[i]->name, g->nodes[i]->metrics[j].name);
+    for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
+        s->next_state[i] = gr_expr_scalar(g->state[i].next, &e->env, ws);
+        gr_session_metric(s, s->scalars[g->state[i].column], "state.%s", g->state[i].name);
+    }
+}
+
+static gr_status run(const gr_call *c, gr_diag *d)
+{
+    (void)d;
+    gr_session *s = c->session;
+    gr_env_reads r;
+    gr_env e;
+    collect(&r, s->graph);
+    gr_env_init(&e, &r, s, c->node, c->ptr + 1);
+    gr_subject about = gr_graph_subject(s->graph);
+    const float *reward = column_data(&e, s, about.reward);
+    const float *policy = column_data(&e, s, about.policy_logprob),
+                *ref = column_data(&e, s, about.ref_logprob);
+    if (about.rows) {
+        const gr_rows *rows = &e.blocks[about.rows->index];
+        summarize_rows(s, rows);
+        if (reward) summarize_reward(s, rows, gr_node_column(about.reward, NULL), reward);
+        if (policy && ref) summarize_kl(s, rows, policy, ref);
+        keep_samples(s, &about, rows, reward);
+    }
+    evaluate(s, &e, c->ptr[0]);
+    gr_env_release(&e);
+    gr_env_reads_release(&r);
+    return GR_OK;
+}
+
+const gr_op gr_op_summary = {
+    .name = "summary",
+    .summary = "log, state and metrics at the end of an iteration",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .declare = declare,
+    .run = run,
+};
+
+gr_node *gr_summary_node(const gr_graph *g, gr_pool *pool)
+{
+    gr_node *n = gr_pool_alloc(pool, sizeof(*n));
+    *n = (gr_node){.name = "iteration", .index = (uint32_t)g->n_nodes, .op = &gr_op_summary};
+    return n;
+}

@@ -1,0 +1,435 @@
+#include "ops/train_impl.h"
+
+#include "runtime/state.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct train_state {
+    gr_session *session;
+    const gr_node *node;
+    const gr_loss *loss;
+    gr_env_reads reads;
+    /* the current mini-batch */
+    uint32_t trip;         /* mini-batches done in this iteration */
+    uint32_t seq, seq_end; /* its sequences */
+    uint32_t token;        /* its first response token */
+    uint32_t tokens;
+    gr_pass pass;
+    double norm2;
+    float scale; /* of gradients: clipping; 0: the step is skipped */
+    /* kept for ever */
+    uint64_t steps, skipped;
+    /* sums over the iteration */
+    double *values; /* loss, then metrics */
+    size_t n_values;
+    double grad_norm, entropy, gap;
+    uint64_t entropy_tokens;
+} train_state;
+
+bool gr_train_fresh(const gr_graph *g, const gr_node *n, const char *field, size_t *place)
+{
+    size_t n_ids;
+    const int *ids = gr_loss_fresh(((const gr_update_cfg *)n->cfg)->loss.loss, &n_ids);
+    for (size_t i = 0; i < n_ids; i++) {
+        if (strcmp(g->columns[ids[i]]->field, field)) continue;
+        if (place) *place = i;
+        return true;
+    }
+    return false;
+}
+
+gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)d;
+    train_state *t = gr_calloc(1, sizeof(*t));
+    *t = (train_state){.session = s, .node = n, .loss = ((const gr_update_cfg *)n->cfg)->loss.loss};
+    t->n_values = 1 + n->n_metrics;
+    t->values = gr_calloc(t->n_values, sizeof(*t->values));
+    gr_train_reads(&t->reads, s->graph, n);
+    *state = t;
+    return GR_OK;
+}
+
+void gr_train_close(void *state)
+{
+    train_state *t = state;
+    if (!t) return;
+    gr_env_reads_release(&t->reads);
+    free(t->values);
+    free(t);
+}
+
+void gr_train_save(void *state, const char *prefix, gr_state_file *out)
+{
+    const train_state *t = state;
+    gr_state_set_u64(out, prefix, "optimizer_steps", t->steps);
+    gr_state_set_u64(out, prefix, "skipped_steps", t->skipped);
+}
+
+gr_status gr_train_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d)
+{
+    train_state *t = state;
+    gr_status st = gr_state_get_u64(in, prefix, "optimizer_steps", &t->steps, d);
+    return st ? st : gr_state_get_u64(in, prefix, "skipped_steps", &t->skipped, d);
+}
+
+/* ---- the loss and its columns -----------------------------------------------------------------------------
+ */
+
+/* Where in a work's pointers the columns of the loss begin. */
+static size_t columns_at(const gr_call *c, const train_state *t)
+{
+    return c->n_ptr - gr_env_uses(&t->reads, t->session->graph);
+}
+
+/* Groups of the current mini-batch. */
+static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_batches, uint32_t *first,
+                        uint32_t *end)
+{
+    *first = t->trip % mini_batches * groups;
+    *end = *first + groups;
+}
+
+static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *logprob, float *entropy)
+{
+    const gr_graph *g = t->session->graph;
+    for (size_t i = 0; i < g->n_columns; i++) {
+        const gr_column *c = g->columns[i];
+        if (!c->fresh || c->node != n) continue;
+        e->columns[i] = (gr_expr_column){strcmp(c->field, "logprob") ? entropy : logprob, GR_EXPR_F32};
+    }
+}
+
+/* The environment of the current mini-batch. */
+static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mini, float *logprob,
+                     float *entropy)
+{
+    const gr_graph *g = t->session->graph;
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    uint32_t first, end;
+    mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
+    gr_env_init(e, &t->reads, t->session, c->node, c->ptr + columns_at(c, t));
+    gr_env_slice(e, &t->reads, g, first, end, mini);
+    e->env.epoch = t->trip / shape.mini_batches;
+    set_fresh(e, t, c->node, logprob, entropy);
+}
+
+static void adjoints(const train_state *t, float *d_logprob, float *d_entropy, float *out[2])
+{
+    size_t place;
+    if (gr_train_fresh(t->session->graph, t->node, "logprob", &place)) out[place] = d_logprob;
+    if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
+}
+
+static void run_prepare(const gr_call *c, train_state *t)
+{
+    gr_env e;
+    env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
+    const gr_expr_rows *rows = &e.rows[c->node->rows->index];
+    const gr_rows *block = &e.blocks[c->node->rows->index];
+    t->seq = rows->first_seq;
+    t->seq_end = t->seq + rows->n_seqs;
+    t->token = block->token_offset[t->seq];
+    t->tokens = rows->offset[rows->n_seqs];
+    t->norm2 = 0;
+    for (int i = 3; i < 7; i++)
+        if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
+    gr_loss_prepare(t->loss, &e.env, c->ptr[1], c->ptr[2]);
+    gr_env_release(&e);
+}
+
+static void run_adjoint(const gr_call *c, train_state *t)
+{
+    gr_env e;
+    float *out[2];
+    env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
+    adjoints(t, c->ptr[5], c->ptr[6], out);
+    gr_loss_adjoint(t->loss, &e.env, c->ptr[1], 0, t->tokens, out, c->ptr[2]);
+    gr_env_release(&e);
+}
+
+/* ---- the head ---------------------------------------------------------------------------------------------
+ */
+
+typedef struct head {
+    const gr_call *c;
+    train_state *t;
+    gr_micro pack;
+    gr_env env;
+    const float *norm, *lm;
+    float *grad_norm, *grad_lm, *logprob, *entropy, *d_logprob, *d_entropy;
+} head;
+
+/* Pointers of a head work, in the order of declare_head. */
+static head head_of(const gr_call *c, train_state *t)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    uint32_t last = 1 + s->layers;
+    uint64_t norm = gr_tensor_offset(s, last, GR_T_NORM), lm;
+    gr_model_head_bucket(s, &lm);
+    head h = {.c = c,
+              .t = t,
+              .pack = gr_micro_at(c->ptr[2], &shape.micro),
+              .norm = (const float *)c->ptr[0] + norm,
+              .lm = gr_head_matrix(s, c->ptr[1], c->ptr[0]),
+              .logprob = c->ptr[5],
+              .entropy = c->ptr[6],
+              .d_logprob = c->ptr[10],
+              .d_entropy = c->ptr[11]};
+    if (c->ptr[8]) {
+        h.grad_norm = (float *)c->ptr[8] + norm;
+        h.grad_lm = (float *)(s->tied ? c->ptr[9] : c->ptr[8]) + lm;
+    }
+    env_init(&h.env, c, t, c->ptr[13], h.logprob, h.entropy);
+    return h;
+}
+
+static gr_head_rows chunk_rows(const head *h, uint32_t first, uint32_t *at)
+{
+    uint32_t n = GR_MIN(h->c->how->head_rows, h->t->pass.n_rows - first);
+    *at = h->t->pass.token - h->t->token + first; /* in the mini-batch's columns */
+    return gr_pass_rows(&h->pack, first, n, gr_rows_inv_temperature(h->c->node->rows));
+}
+
+static void chunk_forward(const head *h, uint32_t first)
+{
+    uint32_t at;
+    gr_head_rows rows = chunk_rows(h, first, &at);
+    gr_head_stats out = {.logprob = h->logprob + at, .entropy = h->entropy + at};
+    h->c->session->kernels->head_forward(h->c->queue, &h->c->node->model->shape, h->norm, h->lm, h->c->ptr[3],
+                                         &rows, &out, h->c->ptr[4]);
+}
+
+static void chunk_adjoint(const head *h, uint32_t first, uint32_t n)
+{
+    float *out[2];
+    uint32_t at = h->t->pass.token - h->t->token + first;
+    adjoints(h->t, h->d_logprob, h->d_entropy, out);
+    gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + n, out, h->c->ptr[14]);
+}
+
+static void chunk_backward(const head *h, uint32_t first)
+{
+    uint32_t at;
+    gr_head_rows rows = chunk_rows(h, first, &at);
+    h->c->session->kernels->head_backward(
+        h->c->queue, &h->c->node->model->shape, h->norm, h->lm, h->c->ptr[3], &rows, h->d_logprob + at,
+        h->d_entropy ? h->d_entropy + at : NULL, h->c->ptr[7], h->grad_norm, h->grad_lm, h->c->ptr[4]);
+}
+
+/* The chunk whose logits are still in the workspace needs no second forward. */
+static void run_head(const gr_call *c, train_state *t)
+{
+    head h = head_of(c, t);
+    gr_loss_class class = gr_loss_class_of(t->loss);
+    uint32_t n = t->pass.n_rows, step = c->how->head_rows;
+    c->session->kernels->zero(c->queue, c->ptr[7],
+                              (uint64_t)t->pass.n_tokens * c->node->model->shape.hidden * sizeof(float));
+    if (class == GR_LOSS_SEQ) {
+        for (uint32_t first = 0; first < n; first += step) chunk_forward(&h, first);
+        chunk_adjoint(&h, 0, n);
+    }
+    for (uint32_t first = 0; first < n; first += step) {
+        if (class != GR_LOSS_SEQ || n > step) chunk_forward(&h, first);
+        if (class == GR_LOSS_TOKEN) chunk_adjoint(&h, first, GR_MIN(step, n - first));
+        chunk_backward(&h, first);
+    }
+    gr_env_release(&h.env);
+}
+
+static void run_head_forward(const gr_call *c, train_state *t)
+{
+    head h = head_of(c, t);
+    for (uint32_t first = 0; first < t->pass.n_rows; first += c->how->head_rows) chunk_forward(&h, first);
+    gr_env_release(&h.env);
+}
+
+/* ---- optimizer --------------------------------------------------------------------------------------------
+ */
+
+double gr_learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
+{
+    if (step <= t->warmup) return t->lr * step / t->warmup;
+    double n = GR_MAX((double)steps - t->warmup - 1, 1.0), done = GR_MIN((step - t->warmup - 1) / n, 1.0);
+    double share = 1;
+    if (t->schedule == GR_LR_LINEAR) share = 1 - done;
+    if (t->schedule == GR_LR_COSINE) share = 0.5 * (1 + cos(M_PI * done));
+    return t->lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
+}
+
+/* Clip by the global norm as torch.nn.utils.clip_grad_norm_ does. */
+static void finish_norm(train_state *t, const gr_train *train)
+{
+    double norm = sqrt(t->norm2);
+    t->scale = 1;
+    if (train->grad_clip > 0) t->scale = (float)GR_MIN(1.0, train->grad_clip / (norm + 1e-6));
+    if (!isfinite(norm)) t->scale = 0;
+    t->skipped += t->scale == 0;
+    t->steps += t->scale != 0;
+    t->grad_norm += norm;
+}
+
+static void run_norm(const gr_call *c, train_state *t)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    t->norm2 += c->session->kernels->sum_squares(c->queue, c->ptr[0], gr_bucket_elems(s, c->arg));
+    if (c->arg + 1 == gr_model_buckets(s)) finish_norm(t, &c->node->model->train);
+}
+
+static void run_step(const gr_call *c, train_state *t)
+{
+    if (t->scale == 0) return;
+    const gr_model *m = c->node->model;
+    const gr_train *train = &m->train;
+    gr_adamw how = {.lr = (float)gr_learning_rate(train, t->session->step, t->session->steps),
+                    .beta1 = (float)train->beta1,
+                    .beta2 = (float)train->beta2,
+                    .eps = (float)train->eps,
+                    .weight_decay = (float)train->weight_decay,
+                    .step = (uint32_t)t->steps,
+                    .grad_scale = t->scale};
+    gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
+    float *w = c->ptr[0], *g = c->ptr[1], *m1 = c->ptr[2], *m2 = m1 + gr_bucket_elems(&m->shape, c->arg);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t at = tensors[i].offset, elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
+        c->session->kernels->adamw(c->queue, &how, tensors[i].decay, w + at, g + at, m1 + at, m2 + at, elems);
+    }
+}
+
+/* ---- the end of a mini-batch and of the iteration
+ * ---------------------------------------------------------- */
+
+static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, const float *logprob,
+                         const float *entropy)
+{
+    const gr_rows *rows = &e->blocks[c->node->rows->index];
+    bool sampled = !strcmp(c->node->rows->op->name, "generate");
+    for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
+        for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
+            uint32_t at = rows->token_offset[seq] - t->token + j;
+            t->entropy += entropy[at];
+            if (!sampled || t->trip) continue; /* the first mini-batch still has the rollout's weights */
+            double gap =
+                fabs(logprob[at] - rows->logprob[(size_t)seq * c->node->rows->bounds.response_tokens + j]);
+            t->gap = gap > t->gap || isnan(gap) ? gap : t->gap;
+        }
+    t->entropy_tokens += t->tokens;
+}
+
+static void report(train_state *t, uint32_t trips)
+{
+    gr_session *s = t->session;
+    const gr_node *n = t->node;
+    const char *name = n->name;
+    gr_session_metric(s, t->values[0] / trips, "%s.loss", name);
+    gr_session_metric(s, t->grad_norm / trips, "%s.grad_norm", name);
+    gr_session_metric(s, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1), "%s.entropy", name);
+    gr_session_metric(s, gr_learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
+    gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
+    for (size_t i = 0; i < n->n_metrics; i++)
+        gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
+    if (!strcmp(n->rows->op->name, "generate")) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
+    t->trip = 0;
+    t->grad_norm = t->entropy = t->gap = 0;
+    t->entropy_tokens = 0;
+    memset(t->values, 0, t->n_values * sizeof(*t->values));
+}
+
+static void run_finish(const gr_call *c, train_state *t)
+{
+    gr_env e;
+    double values[64];
+    const gr_update_cfg *cfg = c->node->cfg;
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
+    assert(t->n_values <= GR_LEN(values));
+    gr_loss_value(t->loss, &e.env, values, c->ptr[2]);
+    for (size_t i = 0; i < t->n_values; i++) t->values[i] += values[i];
+    count_tokens(c, t, &e, c->ptr[3], c->ptr[4]);
+    gr_env_release(&e);
+    if (++t->trip == cfg->epochs * shape.mini_batches) report(t, t->trip);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------
+ */
+
+static void run_pass(const gr_call *c, train_state *t)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    gr_micro pack = gr_micro_at(c->kernel == TRAIN_EMBED_BACKWARD ? c->ptr[0] : c->ptr[1], &shape.micro);
+    gr_packed b = gr_pass_packed(&t->pass, &pack);
+    uint64_t hidden = (uint64_t)b.n_tokens * s->hidden * sizeof(float);
+    switch (c->kernel) {
+    case TRAIN_EMBED:
+        k->embed_forward(c->queue, s, c->ptr[0], &b, c->ptr[2]);
+        break;
+    case TRAIN_FORWARD:
+        k->layer_forward(c->queue, s, c->ptr[0], &b, c->ptr[2], c->ptr[3], c->ptr[4], c->ptr[5]);
+        break;
+    case TRAIN_RECOMPUTE:
+        k->copy(c->queue, c->ptr[2], c->ptr[3], hidden);
+        k->layer_forward(c->queue, s, c->ptr[0], &b, c->ptr[2], NULL, c->ptr[4], c->ptr[5]);
+        break;
+    case TRAIN_BACKWARD:
+        k->layer_backward(c->queue, s, c->ptr[0], &b, c->ptr[2], c->ptr[3], c->ptr[4], c->ptr[5], c->ptr[6]);
+        break;
+    case TRAIN_EMBED_BACKWARD:
+        k->embed_backward(c->queue, s, &b, c->ptr[1], c->ptr[2]);
+        break;
+    }
+}
+
+gr_status gr_train_run(const gr_call *c, gr_diag *d)
+{
+    (void)d;
+    train_state *t = c->state;
+    switch (c->kernel) {
+    case TRAIN_ZERO:
+        c->session->kernels->zero(c->queue, c->ptr[0],
+                                  gr_bucket_elems(&c->node->model->shape, c->arg) * sizeof(float));
+        break;
+    case TRAIN_PREPARE:
+        run_prepare(c, t);
+        break;
+    case TRAIN_PACK: {
+        gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+        gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
+        gr_pass_next(&t->pass, &rows, &shape.micro, c->queue, c->ptr[1], c->ptr[2]);
+        break;
+    }
+    case TRAIN_HEAD_FORWARD:
+        run_head_forward(c, t);
+        break;
+    case TRAIN_ADJOINT:
+        run_adjoint(c, t);
+        break;
+    case TRAIN_HEAD:
+        run_head(c, t);
+        break;
+    case TRAIN_NORM:
+        run_norm(c, t);
+        break;
+    case TRAIN_STEP:
+        run_step(c, t);
+        break;
+    case TRAIN_FINISH:
+        run_finish(c, t);
+        break;
+    default:
+        run_pass(c, t);
+    }
+    return GR_OK;
+}
+
+bool gr_train_more(const gr_call *c, uint32_t trip)
+{
+    train_state *t = c->state;
+    if (trip == 0) gr_pass_begin(&t->pass, t->seq, t->seq_end);
+    return gr_pass_more(&t->pass);
+}

@@ -1,0 +1,292 @@
+#include "ops/train_impl.h"
+
+/* Objects of an update, by name in the plan. */
+typedef struct train_objects {
+    uint32_t rows, mini, logprob, entropy, d_logprob, d_entropy, store, loss_ws;
+    uint32_t packed, staging, x, dx, acts, ws, head_ws;
+} train_objects;
+
+typedef struct declaring {
+    const gr_graph *g;
+    const gr_node *n;
+    const gr_choices *how;
+    const gr_kernels *k;
+    gr_program *p;
+    const gr_model_shape *s;
+    gr_train_shape shape;
+    gr_pass_bounds bounds;
+    train_objects o;
+    gr_env_reads reads;
+    double tokens; /* of a full micro-batch */
+} declaring;
+
+gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
+{
+    const gr_update_cfg *c = n->cfg;
+    const gr_rows_bounds *b = &n->rows->bounds;
+    gr_train_shape t = {.groups = c->mini_batch ? c->mini_batch : b->groups};
+    t.mini_batches = b->groups / t.groups;
+    t.seqs = b->seqs / t.mini_batches;
+    t.loss = (gr_expr_bounds){t.groups, t.seqs, t.seqs * b->response_tokens};
+    t.micro = gr_micro_bounds_of(b, t.seqs, how->micro_tokens);
+    t.class = gr_loss_class_of(c->loss.loss);
+    t.range = t.loss; /* of one adjoint call */
+    if (t.class == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
+    if (t.class == GR_LOSS_SEQ) {
+        t.range.tokens = t.micro.rows;
+        t.range.seqs = t.micro.seqs;
+    }
+    return t;
+}
+
+void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
+{
+    gr_env_reads_init(r);
+    gr_env_reads_add_rows(r, n->rows);
+    gr_env_reads_add_loss(r, g, ((const gr_update_cfg *)n->cfg)->loss.loss);
+}
+
+static uint64_t loss_ws_bytes(const gr_train_shape *t, const gr_loss *l)
+{
+    uint64_t most = 0;
+    for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++)
+        most = GR_MAX(most, gr_loss_work_bytes(l, stage, t->loss, t->range));
+    return most;
+}
+
+static void add_objects(declaring *w)
+{
+    gr_program *p = w->p;
+    const gr_train_shape *t = &w->shape;
+    const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
+    uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
+    uint64_t hidden = (uint64_t)t->micro.tokens * w->s->hidden * sizeof(float);
+    train_objects *o = &w->o;
+    o->rows = gr_rows_object(p, w->n->rows);
+    o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
+    o->logprob = gr_program_temp(p, GR_CAT_COLUMNS, column, "logprob");
+    o->entropy = gr_program_temp(p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_logprob = gr_program_temp(p, GR_CAT_COLUMNS, column, "d_logprob");
+    o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
+                       ? gr_program_temp(p, GR_CAT_COLUMNS, column, "d_entropy")
+                       : GR_NONE;
+    o->store = gr_program_temp(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
+    o->loss_ws = gr_program_temp(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
+    o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
+    o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
+    o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
+    o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "dx");
+    uint64_t forward = w->k->layer_ws_bytes(w->s, &w->bounds, false);
+    o->ws = gr_program_temp(p, GR_CAT_WORKSPACE,
+                            GR_MAX(forward, w->k->layer_ws_bytes(w->s, &w->bounds, true)), "ws");
+    o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE,
+                                 w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads), "head_ws");
+}
+
+static uint32_t params(declaring *w, uint32_t bucket)
+{
+    return gr_model_object(w->p, w->n->model, GR_PART_PARAMS, bucket);
+}
+
+static uint32_t grads(declaring *w, uint32_t bucket)
+{
+    return gr_model_object(w->p, w->n->model, GR_PART_GRADS, bucket);
+}
+
+static uint32_t layer_in(declaring *w, uint32_t l)
+{
+    uint64_t bytes = (uint64_t)w->shape.micro.tokens * w->s->hidden * sizeof(float);
+    return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "in.%u", l);
+}
+
+/* With recomputation one layer's activations exist at a time. */
+static uint32_t layer_acts(declaring *w, uint32_t l)
+{
+    uint64_t bytes = w->k->acts_bytes(w->s, &w->bounds);
+    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts")
+                             : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts.%u", l);
+}
+
+/* A work whose uses are followed by the columns the loss reads. */
+static gr_work *run_with_columns(declaring *w, uint32_t kernel, const gr_use *uses, size_t n,
+                                 const char *what)
+{
+    gr_use *all = gr_pool_alloc(w->p->pool, (n + gr_env_uses(&w->reads, w->g)) * sizeof(*all));
+    memcpy(all, uses, n * sizeof(*uses));
+    n += gr_env_declare(&w->reads, w->g, w->p, all + n);
+    return gr_program_run(w->p, kernel, 0, all, n, "%s", what);
+}
+
+static void declare_prepare(declaring *w)
+{
+    const train_objects *o = &w->o;
+    run_with_columns(w, TRAIN_PREPARE,
+                     (gr_use[]){{o->mini, GR_WRITE},
+                                {o->store, GR_WRITE},
+                                {o->loss_ws, GR_WRITE},
+                                {o->logprob, GR_WRITE},
+                                {o->entropy, GR_WRITE},
+                                {o->d_logprob, GR_WRITE},
+                                {o->d_entropy, GR_WRITE}},
+                     7, "prepare");
+}
+
+static void declare_pack(declaring *w, const char *prefix)
+{
+    const train_objects *o = &w->o;
+    gr_program_run(w->p, TRAIN_PACK, 0,
+                   (gr_use[]){{o->rows, GR_READ}, {o->packed, GR_WRITE}, {o->staging, GR_WRITE}}, 3, "%spack",
+                   prefix);
+    gr_program_run(w->p, TRAIN_EMBED, 0,
+                   (gr_use[]){{params(w, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3, "%sembed",
+                   prefix);
+}
+
+static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefix)
+{
+    const train_objects *o = &w->o;
+    uint32_t in = keep ? layer_in(w, l) : GR_NONE,
+             acts = keep && !w->how->recompute ? layer_acts(w, l) : GR_NONE;
+    gr_program_run(w->p, TRAIN_FORWARD, l,
+                   (gr_use[]){{params(w, 1 + l), GR_READ},
+                              {o->packed, GR_READ},
+                              {o->x, GR_UPDATE},
+                              {in, GR_WRITE},
+                              {acts, GR_WRITE},
+                              {o->ws, GR_WRITE}},
+                   6, "%sforward.%u", prefix, l)
+        ->flops = gr_layer_flops(w->s, w->tokens, w->bounds.length);
+}
+
+static void declare_head(declaring *w, bool backward, const char *what)
+{
+    const train_objects *o = &w->o;
+    uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, 0) : GR_NONE;
+    gr_use uses[] = {{params(w, last), GR_READ},
+                     {tied, GR_READ},
+                     {o->packed, GR_READ},
+                     {o->x, GR_READ},
+                     {o->head_ws, GR_WRITE},
+                     {o->logprob, GR_UPDATE},
+                     {o->entropy, GR_UPDATE},
+                     {backward ? o->dx : GR_NONE, GR_WRITE},
+                     {backward ? grads(w, last) : GR_NONE, GR_UPDATE},
+                     {backward && w->s->tied ? grads(w, 0) : GR_NONE, GR_UPDATE},
+                     {o->d_logprob, GR_UPDATE},
+                     {o->d_entropy, GR_UPDATE},
+                     {o->store, GR_READ},
+                     {o->mini, GR_UPDATE},
+                     {o->loss_ws, GR_WRITE}};
+    gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
+    work->flops = gr_head_flops(w->s, GR_MIN(w->tokens, (double)w->shape.micro.rows)) * (backward ? 3 : 1);
+}
+
+static void declare_backward(declaring *w, uint32_t l)
+{
+    const train_objects *o = &w->o;
+    double flops = gr_layer_flops(w->s, w->tokens, w->bounds.length);
+    uint32_t in = layer_in(w, l), acts = layer_acts(w, l);
+    if (w->how->recompute)
+        gr_program_run(w->p, TRAIN_RECOMPUTE, l,
+                       (gr_use[]){{params(w, 1 + l), GR_READ},
+                                  {o->packed, GR_READ},
+                                  {o->x, GR_WRITE},
+                                  {in, GR_READ},
+                                  {acts, GR_WRITE},
+                                  {o->ws, GR_WRITE}},
+                       6, "recompute.%u", l)
+            ->flops = flops;
+    gr_program_run(w->p, TRAIN_BACKWARD, l,
+                   (gr_use[]){{params(w, 1 + l), GR_READ},
+                              {o->packed, GR_READ},
+                              {in, GR_READ},
+                              {acts, GR_READ},
+                              {o->dx, GR_UPDATE},
+                              {grads(w, 1 + l), GR_UPDATE},
+                              {o->ws, GR_WRITE}},
+                   7, "backward.%u", l)
+        ->flops = 2 * flops;
+}
+
+/* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
+static void declare_forward_pass(declaring *w)
+{
+    const train_objects *o = &w->o;
+    gr_program_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "fresh_micro_batches")
+        ->trips_expected = GR_MAX(w->shape.micro.trips / 2, 1u);
+    declare_pack(w, "fresh_");
+    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");
+    declare_head(w, false, "fresh_head");
+    gr_program_end(w->p);
+    run_with_columns(w, TRAIN_ADJOINT,
+                     (gr_use[]){{o->mini, GR_UPDATE},
+                                {o->store, GR_READ},
+                                {o->loss_ws, GR_WRITE},
+                                {o->logprob, GR_READ},
+                                {o->entropy, GR_READ},
+                                {o->d_logprob, GR_UPDATE},
+                                {o->d_entropy, GR_UPDATE}},
+                     7, "adjoint");
+}
+
+static void declare_micro_batches(declaring *w)
+{
+    const train_objects *o = &w->o;
+    gr_program_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "micro_batches")->trips_expected =
+        GR_MAX(w->shape.micro.trips / 2, 1u);
+    declare_pack(w, "");
+    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
+    declare_head(w, true, "head");
+    for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
+    gr_program_run(w->p, TRAIN_EMBED_BACKWARD, 0,
+                   (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, {grads(w, 0), GR_UPDATE}}, 3,
+                   "embed_backward");
+    gr_program_end(w->p);
+}
+
+static void declare_step(declaring *w)
+{
+    const train_objects *o = &w->o;
+    uint32_t n = gr_model_buckets(w->s);
+    for (uint32_t b = 0; b < n; b++)
+        gr_program_run(w->p, TRAIN_NORM, b, (gr_use[]){{grads(w, b), GR_READ}}, 1, "norm.%u", b)->bytes =
+            (double)gr_bucket_elems(w->s, b) * 4;
+    for (uint32_t b = 0; b < n; b++)
+        gr_program_run(w->p, TRAIN_STEP, b,
+                       (gr_use[]){{params(w, b), GR_UPDATE},
+                                  {grads(w, b), GR_READ},
+                                  {gr_model_object(w->p, w->n->model, GR_PART_MOMENTS, b), GR_UPDATE}},
+                       3, "step.%u", b)
+            ->bytes = (double)gr_bucket_elems(w->s, b) * 28;
+    run_with_columns(w, TRAIN_FINISH,
+                     (gr_use[]){{o->mini, GR_UPDATE},
+                                {o->store, GR_READ},
+                                {o->loss_ws, GR_WRITE},
+                                {o->logprob, GR_READ},
+                                {o->entropy, GR_READ},
+                                {o->d_logprob, GR_READ},
+                                {o->d_entropy, GR_READ}},
+                     7, "finish");
+}
+
+void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                      gr_program *p)
+{
+    declaring w = {.g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape};
+    w.shape = gr_train_shape_of(n, how);
+    w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
+    w.tokens = w.shape.micro.tokens;
+    gr_train_reads(&w.reads, g, n);
+    add_objects(&w);
+    const gr_update_cfg *c = n->cfg;
+    gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
+    for (uint32_t b = 0; b < gr_model_buckets(w.s); b++)
+        gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grads(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
+            (double)gr_bucket_elems(w.s, b) * 4;
+    declare_prepare(&w);
+    if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
+    declare_micro_batches(&w);
+    declare_step(&w);
+    gr_program_end(p);
+    gr_env_reads_release(&w.reads);
+}

@@ -1,0 +1,44 @@
+/* ops/train_impl.h: what ops/train.c and ops/train_declare.c share. */
+#ifndef GR_OPS_TRAIN_IMPL_H
+#define GR_OPS_TRAIN_IMPL_H
+
+#include "ops/configs.h"
+#include "ops/env.h"
+#include "ops/pass.h"
+#include "ops/train.h"
+
+enum {
+    TRAIN_LOOP_MINI,
+    TRAIN_LOOP_MICRO,
+    TRAIN_ZERO,
+    TRAIN_PREPARE,
+    TRAIN_PACK,
+    TRAIN_EMBED,
+    TRAIN_FORWARD,
+    TRAIN_HEAD_FORWARD,
+    TRAIN_ADJOINT,
+    TRAIN_HEAD,
+    TRAIN_RECOMPUTE,
+    TRAIN_BACKWARD,
+    TRAIN_EMBED_BACKWARD,
+    TRAIN_NORM,
+    TRAIN_STEP,
+    TRAIN_FINISH,
+};
+
+/* How an update is cut. */
+typedef struct gr_train_shape {
+    uint32_t groups, seqs, mini_batches; /* of one mini-batch; how many there are */
+    gr_micro_bounds micro;
+    gr_loss_class class;
+    gr_expr_bounds loss, range; /* the mini-batch; one adjoint call */
+} gr_train_shape;
+gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how);
+
+/* Columns and rows that the loss and the metrics read. Release with gr_env_reads_release. */
+void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n);
+
+/* Whether the loss has a derivative by a fresh value; *place: which one of gr_loss_fresh (may be NULL). */
+bool gr_train_fresh(const gr_graph *g, const gr_node *n, const char *field, size_t *place);
+
+#endif

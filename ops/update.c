@@ -1,0 +1,52 @@
+/* ops/update.c: table of the op `update`; how it runs is ops/train.c. */
+#include "ops/configs.h"
+#include "ops/train.h"
+
+#define CFG(f) offsetof(gr_update_cfg, f)
+
+/* clang-format off */
+static const gr_key keys[] = {
+    {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model trained; it has train: settings"},
+    {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows trained on"},
+    {"loss", GR_KEY_LOSS, CFG(loss), true, NULL, 0, 0, NULL, "a scalar expression of logprob, entropy (fresh, differentiable) and columns (constant)"},
+    {"mini_batch", GR_KEY_UINT, CFG(mini_batch), false, "0", 0, 1 << 20, NULL, "prompts of one optimizer step; must divide the batch; 0: all"},
+    {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "passes over the batch"},
+    {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
+    {0}};
+/* clang-format on */
+
+static const gr_field fields[] = {{0}};
+
+static void check(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    (void)g;
+    const gr_update_cfg *c = n->cfg;
+    uint32_t batch = c->of->rows->bounds.groups;
+    if (c->mini_batch && batch % c->mini_batch)
+        gr_diag_error(d, n->at, GR_E_INVALID, "mini_batch: %u does not divide the batch of %u prompts",
+                      c->mini_batch, batch);
+    if (!n->model->trained)
+        gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
+                      n->model->name, n->name);
+}
+
+const gr_op gr_op_update = {
+    .name = "update",
+    .summary = "train a model on a loss expression",
+    .doc = "Mini-batches are taken in the order of the rows; each is one optimizer step (AdamW, decoupled "
+           "weight decay, "
+           "clipping by the global norm). A step whose gradient norm is not finite is skipped and counted.",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .cfg_bytes = sizeof(gr_update_cfg),
+    .keys = keys,
+    .fields = fields,
+    .check = check,
+    .declare = gr_train_declare,
+    .open = gr_train_open,
+    .close = gr_train_close,
+    .run = gr_train_run,
+    .more = gr_train_more,
+    .save = gr_train_save,
+    .load = gr_train_load,
+};

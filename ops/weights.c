@@ -1,0 +1,271 @@
+#include "ops/weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMED_MAX 20 /* tensors named in one message */
+
+struct gr_weights {
+    gr_model_shape shape;
+    char *prefix;
+    gr_safetensors *file;
+};
+
+void gr_weights_free(gr_weights *w)
+{
+    if (!w) return;
+    gr_safetensors_free(w->file);
+    free(w->prefix);
+    free(w);
+}
+
+/* ---- checking ----------------------------------------------------------------------------------------- */
+
+struct names {
+    gr_str text;
+    size_t n;
+};
+
+static void add_name(struct names *list, const char *name)
+{
+    if (list->n++ < NAMED_MAX) gr_str_printf(&list->text, "%s'%s'", list->n > 1 ? ", " : "", name);
+}
+
+/* "3 tensors are WHAT: 'a', 'b', 'c'"; empties the list. */
+static char *say_names(struct names *list, const char *what)
+{
+    gr_str s = {0};
+    gr_str_printf(&s, "%zu tensor%s %s: %s", list->n, list->n == 1 ? " is" : "s are", what, list->text.text);
+    if (list->n > NAMED_MAX) gr_str_printf(&s, " and %zu more", list->n - NAMED_MAX);
+    gr_str_release(&list->text);
+    list->n = 0;
+    return s.text;
+}
+
+static int names_cmp(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names in checkpoints that carry nothing our model needs. */
+static bool is_needless(const gr_weights *w, const char *name)
+{
+    return (w->shape.tied && !strcmp(name, "lm_head.weight")) || strstr(name, "rotary_emb");
+}
+
+static void warn_unexpected(const gr_weights *w, const char *const *known, size_t n, const char *path,
+                            gr_diag *d)
+{
+    struct names unexpected = {0};
+    size_t skip = strlen(w->prefix);
+    for (size_t i = 0; i < gr_safetensors_count(w->file); i++) {
+        const char *name = gr_safetensors_at(w->file, i)->name;
+        if (strncmp(name, w->prefix, skip) != 0) continue; /* another set's */
+        if (bsearch(&name, known, n, sizeof(*known), names_cmp) || is_needless(w, name + skip)) continue;
+        add_name(&unexpected, name);
+    }
+    if (!unexpected.n) return;
+    char *text = say_names(&unexpected, "not the model's and ignored");
+    gr_diag_warn(d, (gr_loc){path, 0, 0}, "%s", text);
+    free(text);
+}
+
+static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
+{
+    gr_pool *pool = gr_pool_new();
+    const char **known = NULL;
+    size_t n = 0, cap = 0, n_bad = 0;
+    struct names missing = {0};
+    for (uint32_t b = 0; b < gr_model_buckets(&w->shape); b++) {
+        gr_tensor t[GR_BUCKET_TENSORS_MAX];
+        size_t n_tensors = gr_bucket_tensors(&w->shape, b, t);
+        for (size_t i = 0; i < n_tensors; i++) {
+            const char *name = gr_pool_printf(pool, "%s%s", w->prefix, t[i].name);
+            GR_PUSH(known, n, cap, name);
+            if (!gr_safetensors_find(w->file, name))
+                add_name(&missing, name);
+            else if (n_bad < NAMED_MAX) /* one wrong size makes every layer wrong: no need to say it a
+                                           thousand times */
+                n_bad += !gr_safetensors_want(w->file, name, t[i].rows, t[i].cols, d);
+        }
+    }
+    gr_status st = n_bad ? GR_E_INVALID : GR_OK;
+    if (missing.n) {
+        char *text = say_names(&missing, "missing");
+        st = gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID, "%s", text);
+        free(text);
+    }
+    qsort(known, n, sizeof(*known), names_cmp);
+    warn_unexpected(w, known, n, path, d);
+    free(known);
+    gr_pool_free(pool);
+    return st;
+}
+
+gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char *path, const char *prefix,
+                          gr_diag *d)
+{
+    gr_weights *w = gr_calloc(1, sizeof(*w));
+    w->shape = *s;
+    w->prefix = gr_strdup(prefix);
+    gr_status st = gr_safetensors_open(&w->file, path, d);
+    if (!st) st = check(w, path, d);
+    if (st) {
+        gr_weights_free(w);
+        return st;
+    }
+    *out = w;
+    return GR_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    gr_status st = GR_OK;
+    memset(dst, 0, gr_bucket_elems(&w->shape, bucket) * sizeof(*dst));
+    for (size_t i = 0; i < n && !st; i++) {
+        char *name = gr_printf("%s%s", w->prefix, t[i].name);
+        st = gr_safetensors_read_f32(w->file, name, t[i].rows, t[i].cols, dst + t[i].offset, d);
+        free(name);
+    }
+    return st;
+}
+
+uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        char *name = gr_printf("%s%s", w->prefix, t[i].name);
+        sum += gr_safetensors_find(w->file, name)->bytes;
+        free(name);
+    }
+    return sum;
+}
+
+/* ---- random ------------------------------------------------------------------------------------------- */
+
+/* Four standard normals by Box and Muller's transform, in double so that every libm rounds to the same
+ * floats. */
+static void normals(uint64_t seed, uint64_t stream, uint64_t counter, double z[4])
+{
+    const uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0};
+    uint32_t bits[4];
+    gr_philox(seed, stream, c, bits);
+    for (int i = 0; i < 4; i += 2) {
+        double r = sqrt(-2 * log((double)gr_uniform(bits[i])));
+        double angle = 6.283185307179586 * (double)gr_uniform(bits[i + 1]);
+        z[i] = r * cos(angle);
+        z[i + 1] = r * sin(angle);
+    }
+}
+
+static void fill_normal(float *dst, uint64_t n, double std, uint64_t seed, uint64_t stream)
+{
+    for (uint64_t i = 0; i < n; i += 4) {
+        double z[4];
+        normals(seed, stream, i / 4, z);
+        for (uint64_t k = 0; k < 4 && i + k < n; k++) dst[i + k] = (float)(std * z[k]);
+    }
+}
+
+void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(s, bucket, t);
+    memset(dst, 0, gr_bucket_elems(s, bucket) * sizeof(*dst));
+    for (size_t i = 0; i < n; i++) {
+        float *to = dst + t[i].offset;
+        const char *kind = strrchr(t[i].name, '.');
+        if (t[i].cols)
+            fill_normal(to, (uint64_t)t[i].rows * t[i].cols, s->init_std, seed, gr_stream(t[i].name));
+        else if (strcmp(kind, ".bias") != 0)
+            for (uint32_t k = 0; k < t[i].rows; k++) to[k] = 1;
+    }
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------ */
+
+struct gr_weights_writer {
+    gr_model_shape shape;
+    gr_st_writer *file;
+};
+
+static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, size_t n_sets, gr_pool *pool,
+                            size_t *n)
+{
+    gr_st_spec *specs = NULL;
+    size_t cap = 0;
+    *n = 0;
+    for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
+        gr_tensor t[GR_BUCKET_TENSORS_MAX];
+        size_t n_tensors = gr_bucket_tensors(s, b, t);
+        for (size_t set = 0; set < n_sets; set++)
+            for (size_t i = 0; i < n_tensors; i++) {
+                const char *name = gr_pool_printf(pool, "%s%s", prefix[set], t[i].name);
+                GR_PUSH(specs, *n, cap, ((gr_st_spec){name, t[i].rows, t[i].cols}));
+            }
+    }
+    return specs;
+}
+
+gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
+                                const char *stem, const char *const *prefix, size_t n_sets, gr_st_dtype dtype,
+                                uint64_t shard_bytes, gr_diag *d)
+{
+    gr_pool *pool = gr_pool_new();
+    size_t n;
+    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
+    gr_weights_writer *w = gr_calloc(1, sizeof(*w));
+    w->shape = *s;
+    gr_status st = gr_st_writer_new(&w->file, dir, stem, dtype, specs, n, shard_bytes, d);
+    if (st)
+        gr_weights_writer_free(w);
+    else
+        *out = w;
+    free(specs);
+    gr_pool_free(pool);
+    return st;
+}
+
+gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
+    return st;
+}
+
+gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d)
+{
+    return gr_st_writer_finish(w->file, d);
+}
+
+void gr_weights_writer_free(gr_weights_writer *w)
+{
+    if (!w) return;
+    gr_st_writer_free(w->file);
+    free(w);
+}
+
+gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char *stem,
+                           const gr_weights_source *from, gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
+{
+    gr_weights_writer *w = NULL;
+    gr_status st = gr_weights_writer_new(&w, s, dir, stem, from->prefix, from->n_sets, dtype, shard_bytes, d);
+    for (uint32_t b = 0; b < gr_model_buckets(s) && !st; b++)
+        for (size_t set = 0; set < from->n_sets && !st; set++) {
+            const float *elems = NULL;
+            st = from->bucket(from->ctx, set, b, &elems, d);
+            if (!st) st = gr_weights_writer_put(w, b, elems, d);
+        }
+    if (!st) st = gr_weights_writer_finish(w, d);
+    gr_weights_writer_free(w);
+    return st;
+}

@@ -1,0 +1,61 @@
+/* ops/weights.h: a model's weights, bucket by bucket, to and from safetensors in Hugging Face form.
+ *
+ * A set of arrays with the layout of ops/model.h (weights, or the first or second moments of an optimizer) is
+ * stored under the checkpoint names of its tensors, with a prefix where several sets share a file ("m.",
+ * "v."). fp32 written and read again has the same bits. Never more than one bucket is needed in memory.
+ *
+ * Threads: an open gr_weights does not change; buckets may be read by several threads at once.
+ */
+#ifndef GR_OPS_WEIGHTS_H
+#define GR_OPS_WEIGHTS_H
+
+#include "ops/model.h"
+#include "runtime/safetensors.h"
+
+typedef struct gr_weights gr_weights;
+
+/* Open path (folder, file or index; see gr_safetensors_open) and check that every tensor of the model is
+ * there under prefix, with its shape and a dtype that can be read: all that are missing are named at once.
+ * Unexpected ones are warned about; an output matrix beside a tied embedding and rotary tables are not
+ * unexpected. */
+GR_NODISCARD gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char *path,
+                                       const char *prefix, gr_diag *d);
+void gr_weights_free(gr_weights *w); /* NULL is fine */
+
+/* Fill dst [gr_bucket_elems] with one bucket; elements between tensors become zero. */
+GR_NODISCARD gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d);
+
+/* Bytes that reading a bucket takes from the disk. */
+uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket);
+
+/* Fill dst with random weights: matrices normal with the shape's init_std, norms 1, biases 0, and zero
+ * between tensors. A pure function of seed, tensor name and element, whatever the order of calls. */
+void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst);
+
+/* Write DIR/STEM.safetensors, or shards of it (see gr_st_writer_new), as buckets come: bucket 0 of every set,
+ * bucket 1 of every set, and so on. Files appear, whole, in finish; free removes what was not finished. */
+typedef struct gr_weights_writer gr_weights_writer;
+GR_NODISCARD gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s,
+                                             const char *dir, const char *stem, const char *const *prefix,
+                                             size_t n_sets, gr_st_dtype dtype, uint64_t shard_bytes,
+                                             gr_diag *d);
+GR_NODISCARD gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems,
+                                             gr_diag *d);
+GR_NODISCARD gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d);
+void gr_weights_writer_free(gr_weights_writer *w); /* NULL is fine */
+
+/* Where written buckets come from. */
+typedef struct gr_weights_source {
+    /* The elements of a bucket of a set; they must stay as they are until the next call. */
+    gr_status (*bucket)(void *ctx, size_t set, uint32_t bucket, const float **elems, gr_diag *d);
+    void *ctx;
+    const char *const *prefix; /* [n_sets] */
+    size_t n_sets;
+} gr_weights_source;
+
+/* The same in one call: buckets are asked for in order. */
+GR_NODISCARD gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char *stem,
+                                        const gr_weights_source *from, gr_st_dtype dtype,
+                                        uint64_t shard_bytes, gr_diag *d);
+
+#endif

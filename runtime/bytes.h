@@ -1,0 +1,30 @@
+/* runtime/bytes.h: the save and restore steps of a plan: buckets between the executor's memory and
+ * checkpoints.
+ *
+ * Each step names one bucket of one model's weights or moments; files are opened at the first and closed
+ * after the last. Restoring reads just the bytes of the bucket, straight to where the plan says it lies.
+ */
+#ifndef GR_RUNTIME_BYTES_H
+#define GR_RUNTIME_BYTES_H
+
+#include "graphs/graph.h"
+#include "memplan/program.h"
+
+typedef struct gr_bytes gr_bytes;
+
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p);
+void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed */
+
+/* Restore from here on: the models' own checkpoints, moments zero (step NULL), or a step directory of a run.
+ */
+void gr_bytes_from(gr_bytes *b, const char *step_dir);
+/* Fill the object called what (gr_step.what) at address. */
+GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_diag *d);
+
+/* Save from here on: into this directory, one folder a trained model. */
+GR_NODISCARD gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d);
+GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_diag *d);
+/* All was saved: files become complete. */
+GR_NODISCARD gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d);
+
+#endif

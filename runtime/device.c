@@ -1,0 +1,57 @@
+#include "runtime/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+gr_status gr_memory_take(gr_memory *m, uint64_t bytes, const char *what, gr_diag *d)
+{
+    *m = (gr_memory){0};
+    if (!bytes) return GR_OK;
+    void *base = bytes > SIZE_MAX / 2 ? MAP_FAILED
+                                      : mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        char text[32];
+        return gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "cannot take %s for %s: %s",
+                             gr_bytes_format(bytes, text), what,
+                             bytes > SIZE_MAX / 2 ? "more than the address space" : strerror(errno));
+    }
+    *m = (gr_memory){base, bytes};
+    return GR_OK;
+}
+
+void gr_memory_release(gr_memory *m)
+{
+    if (m->base) munmap(m->base, (size_t)m->bytes);
+    *m = (gr_memory){0};
+}
+
+uint64_t gr_memory_resident(const gr_memory *m)
+{
+    unsigned char seen[4096]; /* a bounded piece at a time, so that measuring takes no memory of its own */
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), resident = 0;
+    for (uint64_t at = 0; at < m->bytes; at += page * sizeof(seen)) {
+        uint64_t part = GR_MIN(m->bytes - at, page * sizeof(seen));
+        if (mincore(m->base + at, (size_t)part, seen)) return resident;
+        for (uint64_t i = 0; i * page < part; i++) resident += (seen[i] & 1) * page;
+    }
+    return resident;
+}
+
+uint64_t gr_process_resident(void)
+{
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    text[n] = '\0';
+    char *second = strchr(text, ' ');
+    return second ? strtoull(second, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}

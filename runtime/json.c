@@ -1,0 +1,70 @@
+#include "runtime/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d)
+{
+    *j = (gr_json){0};
+    char *text;
+    size_t n;
+    gr_status st = gr_file_read(path, GR_JSON_LIMIT, &text, &n, d);
+    if (st) return st;
+    json_error_t e;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    if (json_is_object(root)) {
+        *j = (gr_json){gr_strdup(path), text, n, root};
+        return GR_OK;
+    }
+    if (root)
+        st = gr_diag_error(d, (gr_loc){path, 1, 1}, GR_E_INVALID, "expected an object in { }");
+    else
+        st = gr_diag_error(d, (gr_loc){path, (unsigned)GR_MAX(e.line, 1), (unsigned)GR_MAX(e.column, 1)},
+                           GR_E_INVALID, "%s", e.text);
+    json_decref(root);
+    free(text);
+    return st;
+}
+
+void gr_json_release(gr_json *j)
+{
+    json_decref(j->root);
+    free(j->text);
+    free(j->path);
+    *j = (gr_json){0};
+}
+
+/* The end of the string that starts at the quote at; the text was parsed, so there is one. */
+static const char *string_end(const char *at)
+{
+    for (at++; *at != '"'; at++)
+        if (*at == '\\') at++;
+    return at;
+}
+
+size_t gr_json_find(const gr_json *j, const char *key)
+{
+    size_t n = strlen(key);
+    int depth = 0;
+    for (const char *c = j->text; c < j->text + j->n; c++) {
+        depth += (*c == '{' || *c == '[') - (*c == '}' || *c == ']');
+        if (*c != '"') continue;
+        const char *end = string_end(c), *next = end + 1 + strspn(end + 1, " \t\r\n");
+        if (depth == 1 && (size_t)(end - c) == n + 1 && !memcmp(c + 1, key, n) && *next == ':')
+            return (size_t)(c - j->text);
+        c = end;
+    }
+    return j->n;
+}
+
+gr_loc gr_json_at(const gr_json *j, const char *key)
+{
+    size_t offset = gr_json_find(j, key);
+    if (offset == j->n) return (gr_loc){j->path, 0, 0};
+    gr_loc at = {j->path, 1, 1};
+    for (size_t i = 0; i < offset; i++) {
+        at.line += j->text[i] == '\n';
+        at.col = j->text[i] == '\n' ? 1 : at.col + 1;
+    }
+    return at;
+}

@@ -1,0 +1,209 @@
+#include "runtime/poison.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#define PATTERN \
+    UINT64_C(0xFFF4DEADBEEF5A5A) /* a NaN as a double; memory is looked at by words of this size */
+
+typedef struct span { /* an entry, in the order of place and offset */
+    gr_place place;
+    uint64_t begin, end;
+    uint32_t entry;
+} span;
+
+struct gr_poison {
+    const gr_plan *plan;
+    const gr_memory *memory[2]; /* by place */
+    bool *named[GR_N_PATHS];    /* [n_ledger] but for steady: what the path names anywhere */
+    bool *live, *written;       /* [n_ledger] in the step being checked */
+    uint64_t *hash;             /* [n_ledger] of live entries that it does not write */
+    span *spans;                /* [n_ledger] */
+    uint64_t touched_peak;
+};
+
+static uint64_t *words_at(const gr_poison *p, gr_place place, uint64_t offset)
+{
+    return (uint64_t *)(void *)(p->memory[place]->base + offset);
+}
+
+static void fill(const gr_poison *p, gr_place place, uint64_t begin, uint64_t end)
+{
+    if (begin >= end) return;
+    uint64_t *w = words_at(p, place, begin);
+    for (uint64_t i = 0; i < (end - begin) / sizeof(*w); i++)
+        if (w[i] != PATTERN) w[i] = PATTERN;
+}
+
+/* The first word that does not hold the pattern, as an offset; end: all do. */
+static uint64_t find_touched(const gr_poison *p, gr_place place, uint64_t begin, uint64_t end)
+{
+    if (begin >= end) return end;
+    const uint64_t *w = words_at(p, place, begin);
+    for (uint64_t i = 0; i < (end - begin) / sizeof(*w); i++)
+        if (w[i] != PATTERN) return begin + i * sizeof(*w);
+    return end;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const span *x = a, *y = b;
+    if (x->place != y->place) return x->place < y->place ? -1 : 1;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static void mark(bool *set, const uint32_t *entries, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) set[entries[i]] = true;
+}
+
+gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool)
+{
+    gr_poison *p = gr_calloc(1, sizeof(*p));
+    p->plan = plan;
+    p->memory[GR_DEVICE] = arena;
+    p->memory[GR_HOST] = pool;
+    p->live = gr_calloc(plan->n_ledger, sizeof(*p->live));
+    p->written = gr_calloc(plan->n_ledger, sizeof(*p->written));
+    p->hash = gr_calloc(plan->n_ledger, sizeof(*p->hash));
+    p->spans = gr_calloc(plan->n_ledger, sizeof(*p->spans));
+    for (uint32_t i = 0; i < plan->n_ledger; i++) {
+        const gr_entry *x = &plan->ledger[i];
+        p->spans[i] = (span){x->place, x->offset, x->offset + x->bytes, i};
+    }
+    qsort(p->spans, plan->n_ledger, sizeof(*p->spans), by_offset);
+    for (int i = 0; i < GR_N_PATHS; i++) {
+        const gr_path *path = &plan->paths[i];
+        p->named[i] = gr_calloc(plan->n_ledger, sizeof(**p->named));
+        mark(p->named[i], path->entry, path->n_entry);
+        mark(p->named[i], path->exit, path->n_exit);
+        for (uint32_t s = 0; s < path->n; s++) {
+            mark(p->named[i], path->steps[s].reads, path->steps[s].n_reads);
+            mark(p->named[i], path->steps[s].writes, path->steps[s].n_writes);
+        }
+    }
+    fill(p, GR_DEVICE, 0, arena->bytes);
+    fill(p, GR_HOST, 0, pool->bytes);
+    return p;
+}
+
+void gr_poison_free(gr_poison *p)
+{
+    if (!p) return;
+    for (int i = 0; i < GR_N_PATHS; i++) free(p->named[i]);
+    free(p->live);
+    free(p->written);
+    free(p->hash);
+    free(p->spans);
+    free(p);
+}
+
+static bool live_at(const gr_entry *x, uint32_t step)
+{
+    bool after = step >= x->first, before = step <= x->last;
+    return x->last < x->first ? after || before : after && before;
+}
+
+/* The next gap from *at (place and offset) on; *k: the first entry not yet passed. */
+static bool next_gap(const gr_poison *p, uint32_t *k, span *gap)
+{
+    for (;;) {
+        uint64_t end = p->memory[gap->place]->bytes;
+        gap->begin = gap->end;
+        while (*k < p->plan->n_ledger && p->spans[*k].place == gap->place) {
+            const span *s = &p->spans[*k];
+            if (p->live[s->entry]) {
+                if (s->begin > gap->begin) break;
+                gap->begin = GR_MAX(gap->begin, s->end);
+            }
+            ++*k;
+        }
+        bool at_entry = *k < p->plan->n_ledger && p->spans[*k].place == gap->place;
+        gap->end = at_entry ? p->spans[*k].begin : end;
+        if (gap->begin < gap->end) return true;
+        if (at_entry) continue;
+        if (gap->place == GR_HOST) return false;
+        *gap = (span){.place = GR_HOST};
+    }
+}
+
+/* Entries that share bytes with a written one change with it: on paths other than steady, where liveness is
+ * only roughly known. */
+static bool shares_with_written(const gr_poison *p, uint32_t entry)
+{
+    const gr_entry *x = &p->plan->ledger[entry];
+    for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
+        const gr_entry *y = &p->plan->ledger[i];
+        if (p->written[i] && x->place == y->place && x->offset < y->offset + y->bytes &&
+            y->offset < x->offset + x->bytes)
+            return true;
+    }
+    return false;
+}
+
+static uint64_t hash_of(const gr_poison *p, const gr_entry *x)
+{
+    return XXH3_64bits(p->memory[x->place]->base + x->offset, (size_t)x->bytes);
+}
+
+void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
+{
+    const gr_plan *plan = p->plan;
+    const gr_step *s = &plan->paths[path].steps[step];
+    for (uint32_t i = 0; i < plan->n_ledger; i++) {
+        p->live[i] = path == GR_PATH_STEADY ? live_at(&plan->ledger[i], step) : p->named[path][i];
+        p->written[i] = false;
+    }
+    mark(p->written, s->writes, s->n_writes);
+    span gap = {.place = GR_DEVICE};
+    for (uint32_t k = 0; next_gap(p, &k, &gap);) fill(p, gap.place, gap.begin, gap.end);
+    for (uint32_t i = 0; i < plan->n_ledger; i++)
+        if (p->live[i] && !shares_with_written(p, i)) p->hash[i] = hash_of(p, &plan->ledger[i]);
+}
+
+static void count_touched(gr_poison *p)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
+        const gr_entry *x = &p->plan->ledger[i];
+        if (!p->live[i] || x->place != GR_DEVICE) continue;
+        const uint64_t *w = words_at(p, x->place, x->offset);
+        for (uint64_t k = 0; k < x->bytes / sizeof(*w); k++) sum += w[k] == PATTERN ? 0 : sizeof(*w);
+    }
+    p->touched_peak = GR_MAX(p->touched_peak, sum);
+}
+
+gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag *d)
+{
+    const gr_plan *plan = p->plan;
+    const gr_step *s = &plan->paths[path].steps[step];
+    gr_status st = GR_OK;
+    count_touched(p);
+    span gap = {.place = GR_DEVICE};
+    for (uint32_t k = 0; next_gap(p, &k, &gap);) {
+        uint64_t at = find_touched(p, gap.place, gap.begin, gap.end);
+        if (at < gap.end)
+            st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                               "step %u '%s' wrote to byte %llu of the %s, where nothing is live", step,
+                               s->what, (unsigned long long)at, gap.place == GR_HOST ? "host pool" : "arena");
+    }
+    for (uint32_t i = 0; i < plan->n_ledger; i++)
+        if (p->live[i] && !shares_with_written(p, i) && p->hash[i] != hash_of(p, &plan->ledger[i]))
+            st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                               "step %u '%s' changed '%s', which it does not declare to write", step, s->what,
+                               plan->ledger[i].what);
+    /* what began or ended here holds nothing */
+    if (s->kind == GR_STEP_RESUME || s->kind == GR_STEP_RELEASE)
+        for (uint32_t i = 0; i < s->n_writes; i++) {
+            const gr_entry *x = &plan->ledger[s->writes[i]];
+            fill(p, x->place, x->offset, x->offset + x->bytes);
+        }
+    return st;
+}
+
+uint64_t gr_poison_touched_peak(const gr_poison *p)
+{
+    return p->touched_peak;
+}

@@ -1,0 +1,31 @@
+/* runtime/poison.h: catch a step that touches memory it did not declare.
+ *
+ * Before a step, all bytes of arena and host pool that no live entry covers are filled with a pattern; after
+ * it they must hold it still, and every live entry that the step does not write must be as it was. Steps run
+ * one at a time, in the order of their numbers.
+ *
+ * On the steady path an entry is live as the ledger says; on other paths all entries that the path names
+ * anywhere are taken to be live throughout. Costs a pass over all memory a step: for tests.
+ */
+#ifndef GR_RUNTIME_POISON_H
+#define GR_RUNTIME_POISON_H
+
+#include "memplan/plan.h"
+#include "runtime/device.h"
+
+typedef struct gr_poison gr_poison;
+
+/* plan, arena and pool must outlive it; both are filled with the pattern. */
+gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool);
+void gr_poison_free(gr_poison *p); /* NULL is fine */
+
+void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step);
+
+/* GR_E_FAILED with the step and the place where something was touched. */
+GR_NODISCARD gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag *d);
+
+/* The largest sum, over the steps so far, of the bytes of live device entries that do not hold the pattern.
+ */
+uint64_t gr_poison_touched_peak(const gr_poison *p);
+
+#endif

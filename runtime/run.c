@@ -1,0 +1,267 @@
+#include "runtime/run.h"
+
+#include "ops/data.h"
+#include "ops/summary.h"
+#include "runtime/bytes.h"
+#include "runtime/executor.h"
+#include "runtime/outputs.h"
+#include "runtime/session.h"
+#include "runtime/signals.h"
+#include "runtime/state.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    const gr_graph *g;
+    const gr_planned *p;
+    const gr_run_options *o;
+    gr_exec_hooks hooks;
+    gr_session session;
+    gr_executor *executor;
+    gr_bytes *bytes;
+    gr_outputs *outputs;
+    uint64_t *node_ns; /* by node index, the summary last: this iteration */
+} run;
+
+/* ---- hooks of the executor
+ * ---------------------------------------------------------------------------------- */
+
+static gr_call call_of(run *r, uint32_t step, void **ptr, gr_queue *q)
+{
+    const gr_binding *b = &r->p->binding[step];
+    const gr_node *n = gr_planned_node(r->p, r->g, b->work->node);
+    bool summary = n == r->p->summary;
+    for (uint32_t i = 0; i < b->work->n_uses; i++)
+        ptr[i] = b->entry[i] == GR_NONE ? NULL : gr_executor_address(r->executor, b->entry[i]);
+    return (gr_call){.session = &r->session,
+                     .node = n,
+                     .state = summary ? NULL : r->session.state[n->index],
+                     .how = &r->p->choices[n->index],
+                     .kernel = b->work->kernel,
+                     .arg = b->work->arg,
+                     .ptr = ptr,
+                     .n_ptr = b->work->n_uses,
+                     .queue = q};
+}
+
+static gr_status run_work(run *r, uint32_t step, gr_queue *q, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    void **ptr = gr_calloc(r->p->binding[step].work->n_uses, sizeof(*ptr));
+    gr_call c = call_of(r, step, ptr, q);
+    gr_status st = c.node->op->run(&c, d);
+    __atomic_add_fetch(&r->node_ns[c.node->index], gr_now_ns() - begin, __ATOMIC_RELAXED);
+    free(ptr);
+    return st;
+}
+
+static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
+{
+    run *r = user;
+    const gr_step *s = &r->p->plan->paths[path].steps[i];
+    if (s->kind == GR_STEP_RESTORE)
+        return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), d);
+    if (s->kind == GR_STEP_SAVE)
+        return gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), d);
+    return run_work(r, i, q, d);
+}
+
+static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
+{
+    (void)path; /* only the steady iteration has loops that are agreed */
+    run *r = user;
+    gr_call c = call_of(r, i, NULL, NULL);
+    return c.node->op->more(&c, trip);
+}
+
+static bool skip_node(void *user, const char *name)
+{
+    run *r = user;
+    const gr_node *n = gr_planned_node(r->p, r->g, name);
+    if (!n || !n->when.expr) return false;
+    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
+    for (size_t i = 0; i < r->g->n_columns; i++)
+        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
+    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
+    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
+    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
+    free(work);
+    free(columns);
+    return skip;
+}
+
+/* ---- what an iteration sees
+ * --------------------------------------------------------------------------------- */
+
+/* The data node that sets the pace of epochs: the first. */
+static const void *data_of(const run *r)
+{
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->op->any_field) return r->session.state[i];
+    return NULL;
+}
+
+static uint32_t total_steps(const run *r)
+{
+    if (r->g->run.steps) return r->g->run.steps;
+    uint32_t epochs = GR_MAX(r->g->run.epochs, 1u), batch = 1;
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->op->any_field) {
+            batch = r->g->nodes[i]->bounds.groups;
+            break;
+        }
+    const void *data = data_of(r);
+    return data ? (uint32_t)ceil((double)gr_data_records(data) * epochs / batch) : 1;
+}
+
+static void begin_iteration(run *r, uint32_t step)
+{
+    gr_session *s = &r->session;
+    const void *data = data_of(r);
+    s->step = step;
+    s->n_metrics = 0;
+    s->scalars[r->g->column_step] = step;
+    s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
+    s->scalars[r->g->column_progress] = (step - 1.0) / s->steps;
+    for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
+    memset(r->node_ns, 0, (r->g->n_nodes + 1) * sizeof(*r->node_ns));
+}
+
+/* ---- checkpoints
+ * -------------------------------------------------------------------------------------------- */
+
+static gr_state_file *state_of(run *r)
+{
+    gr_state_file *f = gr_state_new();
+    gr_state_set_u64(f, "run", "step", r->session.step);
+    gr_state_set_u64(f, "run", "seed", r->session.seed);
+    gr_state_set_text(f, "run", "numerics", r->p->plan->numerics);
+    for (size_t i = 0; i < r->g->n_state; i++)
+        gr_state_set_number(f, "state", r->g->state[i].name, r->session.next_state[i]);
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->op->save) r->g->nodes[i]->op->save(r->session.state[i], r->g->nodes[i]->name, f);
+    return f;
+}
+
+static gr_status save_state(run *r, const char *dir, gr_diag *d)
+{
+    gr_state_file *f = state_of(r);
+    char *path = gr_printf("%s/state.json", dir);
+    gr_status st = gr_state_write(f, path, d);
+    free(path);
+    gr_state_free(f);
+    return st;
+}
+
+static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
+{
+    char *aside = NULL;
+    gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
+    if (!st) st = gr_bytes_to(r->bytes, aside, d);
+    if (!st) st = gr_executor_path(r->executor, path, d);
+    if (!st) st = gr_bytes_finish(r->bytes, d);
+    if (!st) st = save_state(r, aside, d);
+    if (!st) st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep, d);
+    free(aside);
+    return st;
+}
+
+static gr_status load_state(run *r, const char *dir, gr_diag *d)
+{
+    char *path = gr_printf("%s/state.json", dir), *numerics = NULL;
+    gr_state_file *f = NULL;
+    uint64_t step = 0, seed = 0;
+    gr_status st = gr_state_read(&f, path, d);
+    if (!st) st = gr_state_get_u64(f, "run", "step", &step, d);
+    if (!st) st = gr_state_get_u64(f, "run", "seed", &seed, d);
+    if (!st) st = gr_state_get_text(f, "run", "numerics", &numerics, d);
+    for (size_t i = 0; i < r->g->n_state && !st; i++)
+        st = gr_state_get_number(f, "state", r->g->state[i].name, &r->session.next_state[i], d);
+    for (size_t i = 0; i < r->g->n_nodes && !st; i++)
+        if (r->g->nodes[i]->op->load)
+            st = r->g->nodes[i]->op->load(r->session.state[i], r->g->nodes[i]->name, f, d);
+    if (!st && strcmp(numerics, r->p->plan->numerics))
+        gr_diag_warn(d, (gr_loc){0},
+                     "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
+                     numerics, r->p->plan->numerics);
+    r->session.step = (uint32_t)step;
+    r->session.seed = seed;
+    gr_state_free(f);
+    free(numerics);
+    free(path);
+    return st;
+}
+
+/* ---- the run
+ * ------------------------------------------------------------------------------------------------ */
+
+static gr_status enter(run *r, gr_diag *d)
+{
+    char *from = NULL;
+    gr_status st = GR_OK;
+    if (r->o->resume) st = gr_outputs_checkpoint_latest(r->outputs, &from, d);
+    if (!st && from) st = load_state(r, from, d);
+    if (!st) st = gr_outputs_resume(r->outputs, r->session.step, d);
+    gr_bytes_from(r->bytes, from);
+    if (!st) st = gr_executor_path(r->executor, from ? GR_PATH_RESUME : GR_PATH_INIT, d);
+    free(from);
+    return st;
+}
+
+static gr_status iterate(run *r, gr_diag *d)
+{
+    const gr_run_settings *settings = &r->g->run;
+    gr_status st = GR_OK;
+    uint32_t saved = r->session.step;
+    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !gr_signals_stop(); step++) {
+        uint64_t begin = gr_now_ns();
+        begin_iteration(r, step);
+        st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
+        if (!st)
+            st = gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, gr_now_ns() - begin,
+                                      d);
+        if (!st && settings->checkpoint_every && step % settings->checkpoint_every == 0) {
+            st = checkpoint(r, GR_PATH_CHECKPOINT, d);
+            saved = step;
+        }
+    }
+    if (!st && saved != r->session.step) st = checkpoint(r, GR_PATH_FINAL, d);
+    return st;
+}
+
+static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
+{
+    r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
+    gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->p->plan, d);
+    if (!st) st = gr_session_open(&r->session, r->g, k, d);
+    if (st) return st;
+    r->session.steps = total_steps(r);
+    r->session.sample = gr_outputs_sample;
+    r->session.user = r->outputs;
+    r->node_ns = gr_calloc(r->g->n_nodes + 1, sizeof(*r->node_ns));
+    r->bytes = gr_bytes_new(r->g, r->p->program);
+    gr_exec_options e = {.threads = r->o->threads,
+                         .poison = r->o->poison,
+                         .trace = gr_outputs_trace,
+                         .trace_user = r->outputs};
+    return gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
+}
+
+gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
+                 gr_diag *d)
+{
+    run r = {.g = g, .p = p, .o = o};
+    gr_status st = open_all(&r, k, d);
+    if (!st) st = enter(&r, d);
+    if (!st) gr_outputs_begin(r.outputs, &r.session);
+    if (!st) st = iterate(&r, d);
+    gr_outputs_close(r.outputs, &r.session, r.executor);
+    gr_executor_free(r.executor);
+    gr_bytes_free(r.bytes);
+    if (r.session.graph) gr_session_close(&r.session);
+    free(r.node_ns);
+    return st;
+}

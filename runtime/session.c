@@ -1,0 +1,101 @@
+#include "runtime/session.h"
+
+#include "ops/configs.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Metrics come from several lanes. */
+static pthread_mutex_t metrics_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
+{
+    struct gr_metric m = {.value = value};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(m.name, sizeof(m.name), fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&metrics_lock);
+    struct gr_metric *found = NULL;
+    for (size_t i = 0; i < s->n_metrics; i++)
+        if (!strcmp(s->metrics[i].name, m.name)) found = &s->metrics[i];
+    if (found)
+        found->value = value;
+    else
+        GR_PUSH(s->metrics, s->n_metrics, s->cap_metrics, m);
+    pthread_mutex_unlock(&metrics_lock);
+}
+
+const struct gr_metric *gr_session_find(const gr_session *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_metrics; i++)
+        if (!strcmp(s->metrics[i].name, name)) return &s->metrics[i];
+    return NULL;
+}
+
+/* The first model that reads these rows, or that answers these prompts. */
+const gr_model *gr_session_model(const gr_session *s, const gr_node *rows)
+{
+    if (rows->model) return rows->model;
+    for (size_t i = 0; i < s->graph->n_nodes; i++) {
+        const gr_node *n = s->graph->nodes[i];
+        if (n->model && n != rows && (n->rows == rows || n->groups == rows)) return n->model;
+    }
+    return s->graph->n_models ? s->graph->models[0] : NULL;
+}
+
+const gr_tokenizer *gr_session_tokenizer(const gr_session *s, const gr_node *rows)
+{
+    return s->tokenizer[gr_session_model(s, rows)->index];
+}
+
+static bool needs_tokenizer(const gr_session *s, const gr_model *m)
+{
+    for (size_t i = 0; i < s->graph->n_nodes; i++)
+        if (s->graph->nodes[i]->op->makes_rows && gr_session_model(s, s->graph->nodes[i]) == m) return true;
+    return false;
+}
+
+static gr_status load_tokenizers(gr_session *s, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < s->graph->n_models && !st; i++) {
+        const gr_model *m = s->graph->models[i];
+        if (!needs_tokenizer(s, m)) continue;
+        st = gr_tokenizer_load(&s->tokenizer[i], m->folder, d);
+        if (!st && gr_tokenizer_size(s->tokenizer[i]) > m->shape.vocab)
+            st = gr_diag_error(d, m->checkpoint_at, GR_E_INVALID,
+                               "the tokenizer of model '%s' has ids up to %zu, the model %u", m->name,
+                               gr_tokenizer_size(s->tokenizer[i]) - 1, m->shape.vocab);
+    }
+    return st;
+}
+
+gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed};
+    s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
+    s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
+    s->state = gr_calloc(g->n_nodes, sizeof(*s->state));
+    s->tokenizer = gr_calloc(g->n_models, sizeof(*s->tokenizer));
+    for (size_t i = 0; i < g->n_state; i++) s->next_state[i] = g->state[i].init;
+    gr_status st = load_tokenizers(s, d);
+    for (size_t i = 0; i < g->n_nodes && !st; i++)
+        if (g->nodes[i]->op->open) st = g->nodes[i]->op->open(s, g->nodes[i], &s->state[i], d);
+    return st;
+}
+
+void gr_session_close(gr_session *s)
+{
+    for (size_t i = 0; s->state && i < s->graph->n_nodes; i++)
+        if (s->state[i]) s->graph->nodes[i]->op->close(s->state[i]);
+    for (size_t i = 0; s->tokenizer && i < s->graph->n_models; i++) gr_tokenizer_free(s->tokenizer[i]);
+    free(s->scalars);
+    free(s->next_state);
+    free(s->state);
+    free(s->tokenizer);
+    free(s->metrics);
+    *s = (gr_session){0};
+}

@@ -1,0 +1,51 @@
+/* runtime/session.h: what a running graph offers its ops.
+ *
+ * Threads: ops on the host lane run beside those of the compute lane; everything here may be called from
+ * both.
+ */
+#ifndef GR_RUNTIME_SESSION_H
+#define GR_RUNTIME_SESSION_H
+
+#include "graphs/graph.h"
+#include "ops/kernels.h"
+#include "ops/tokenizer.h"
+
+typedef struct gr_session gr_session;
+struct gr_rows;
+struct gr_session {
+    const gr_graph *graph;
+    const gr_kernels *kernels;
+    uint64_t seed;
+    uint32_t step, steps;      /* this iteration, from 1; the last one's number */
+    double *scalars;           /* by column id: step, epoch, progress and state values of this iteration */
+    void **state;              /* by node index: what the op's open returned */
+    gr_tokenizer **tokenizer;  /* by model index */
+    struct gr_metric *metrics; /* of this iteration */
+    size_t n_metrics, cap_metrics;
+    double *next_state; /* by state index: what the iteration's end computed */
+    /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
+    void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
+                   double score);
+    void *user; /* of sample */
+};
+
+struct gr_metric {
+    char name[96];
+    double value;
+};
+
+/* Tokenizers of the models that make rows, and every node's state. On failure close it all the same. */
+GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d);
+void gr_session_close(gr_session *s);
+
+/* A metric of this iteration by name, NULL where there is none. */
+const struct gr_metric *gr_session_find(const gr_session *s, const char *name);
+
+/* Record a number for metrics.jsonl; a name given twice keeps the last value. NaN prints as null. */
+GR_PRINTF(3, 4) void gr_session_metric(gr_session *s, double value, const char *fmt, ...);
+
+/* The model, and its tokenizer, that a node's rows are made for. */
+const gr_model *gr_session_model(const gr_session *s, const gr_node *rows);
+const gr_tokenizer *gr_session_tokenizer(const gr_session *s, const gr_node *rows);
+
+#endif

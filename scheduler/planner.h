@@ -1,0 +1,44 @@
+/* scheduler/planner.h: from a graph to a proven plan.
+ *
+ * Asks every op for its works, offers the scheduler the choices that are open (micro-batch tokens, KV blocks,
+ * head chunks, recomputation), and has the verifier prove what comes back.
+ */
+#ifndef GR_SCHEDULER_PLANNER_H
+#define GR_SCHEDULER_PLANNER_H
+
+#include "memplan/verify.h"
+#include "ops/op.h"
+#include "scheduler/schedule.h"
+
+typedef struct gr_plan_options {
+    const gr_kernels *kernels;
+    gr_hardware hardware;
+    gr_policy policy;
+    uint64_t budget_bytes, host_budget_bytes; /* 0: what the hardware has */
+    unsigned threads;
+} gr_plan_options;
+
+/* A plan, and what it was made from. */
+typedef struct gr_planned {
+    gr_pool *pool;
+    gr_plan *plan;
+    gr_program *program;
+    gr_choices *choices; /* by node index; the last one is for `summary` */
+    gr_node *summary;    /* the node that ends an iteration: log, state, metrics (ops/summary.h) */
+    gr_binding *binding; /* of the steady path */
+} gr_planned;
+
+/* GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding. GR_E_FAILED where the verifier
+ * refuses the plan: our own bug, with its findings. */
+GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
+                                     gr_diag *d);
+/* The same for a plan made before (`--plan FILE`): proven against the graph, which must be the one it was
+ * made from. */
+GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g,
+                                     const gr_plan_options *o, gr_diag *d);
+void gr_planned_free(gr_planned *p); /* NULL is fine */
+
+/* Node i of the program: of the graph, or the summary. */
+const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name);
+
+#endif

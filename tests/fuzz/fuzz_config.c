@@ -1,0 +1,46 @@
+/* Fuzzes config.json: what is read has sizes that neither overflow nor contradict each other. */
+#include "ops/model.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void check_shape(const gr_model_shape *s)
+{
+    uint64_t params = 0;
+    assert(s->heads % s->kv_heads == 0 && s->head_dim % 2 == 0 && s->n_eos <= GR_EOS_MAX);
+    for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
+        gr_tensor t[GR_BUCKET_TENSORS_MAX];
+        size_t n = gr_bucket_tensors(s, b, t);
+        uint64_t end = 0;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t elems = (uint64_t)t[i].rows * (t[i].cols ? t[i].cols : 1);
+            assert(t[i].offset >= end && elems > 0);
+            end = t[i].offset + elems;
+            params += elems;
+        }
+        assert(end <= gr_bucket_elems(s, b));
+    }
+    assert(params == gr_model_params(s) && params < UINT64_C(1) << 58);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    int fd = memfd_create("config", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, data, n) != (ssize_t)n) abort();
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_status st = gr_model_shape_read(&s, path, &d);
+    if (!st) check_shape(&s);
+    assert(!st == !d.n_errors); /* refused with a message, or sound */
+    gr_diag_release(&d);
+    close(fd);
+    return 0;
+}

@@ -1,0 +1,84 @@
+"""Does Hugging Face transformers load what graphrun writes?
+
+usage: check_transformers_loads.py GRAPHRUN
+
+For each model type, tied and untied: `graphrun init`, then `graphrun export` (bf16, and in shards) of the same
+folder laid out as a run. transformers must find every tensor it wants and no other, and give finite logits;
+its weights must be those the safetensors library reads. Needs torch, transformers and safetensors.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SIZES = dict(vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.05, bos_token_id=1,
+             eos_token_id=2, pad_token_id=None)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+
+
+def config_of(model_type, tied):
+    extra = {"llama": dict(rope_theta=5e5, rope_scaling=LLAMA3), "mistral": dict(sliding_window=None),
+             "qwen2": {}, "qwen3": dict(head_dim=16)}[model_type]
+    return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **SIZES, **extra)
+
+
+def check_folder(path, dtype, shards):
+    model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not info[kind], f"{path}: {kind} {info[kind]}"
+    assert model.dtype == dtype, f"{path}: {model.dtype}"
+    files = [f for f in os.listdir(path) if f.endswith(".safetensors")]
+    assert (len(files) > 1) == shards, files
+    stored = {name: t for f in files for name, t in load_file(os.path.join(path, f)).items()}
+    loaded = model.state_dict()
+    for name, t in stored.items():
+        assert t.dtype == dtype and torch.equal(t, loaded[name]), name
+    with torch.no_grad():
+        logits = model(torch.arange(2, 22).reshape(2, 10)).logits.float()
+    assert torch.isfinite(logits).all() and logits.std() > 0
+    return stored
+
+
+def check(graphrun, work, model_type, tied):
+    run = os.path.join(work, f"{model_type}-{tied}")
+    step = os.path.join(run, "checkpoints", "step-1")
+    os.makedirs(step)
+    config = os.path.join(run, "config.json")
+    with open(config, "w") as f:
+        json.dump(config_of(model_type, tied), f)
+    made = os.path.join(step, "actor")
+    subprocess.run([graphrun, "init", "--config", config, "--seed", "7", "-o", made], check=True)
+    full = check_folder(made, torch.float32, False)
+    embed = full["model.embed_tokens.weight"]
+    assert abs(embed.std().item() - 0.05) < 0.005 and abs(embed.mean().item()) < 0.005
+    assert ("lm_head.weight" in full) == (not tied)
+    AutoConfig.from_pretrained(made)
+    for shard, shards in (("50GB", False), ("40kB", True)):
+        out = os.path.join(run, "out" + shard)
+        subprocess.run([graphrun, "export", run, "--dtype", "bfloat16", "--shard", shard, "-o", out], check=True)
+        half = check_folder(out, torch.bfloat16, shards)
+        assert half.keys() == full.keys()
+        for name, t in half.items():
+            assert torch.equal(t, full[name].bfloat16()), name
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as work:
+        for model_type, tied in itertools.product(("llama", "mistral", "qwen2", "qwen3"), (False, True)):
+            check(sys.argv[1], work, model_type, tied)
+            print(f"{model_type} {'tied' if tied else 'untied'}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Write tests/golden/model/NAME/{config.json,model.safetensors}: tiny random models and what Hugging Face
+transformers computes with them. Tensors beside the weights (which are exact in bf16):
+
+  golden.ids [T], golden.offset [n + 1]   packed sequences, as floats
+  golden.logits [T, V]                    of every token
+  golden.target, golden.d_logprob, golden.d_entropy [T]
+  golden.logprob, golden.entropy [T]      of softmax(logits / 0.7) and the targets
+  grad.NAME                               of sum(d_logprob logprob + d_entropy entropy)
+  golden.greedy [n, steps]                continuations of the first 5 tokens of each sequence
+"""
+import json
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BASE = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, rms_norm_eps=1e-6, max_position_embeddings=256,
+            initializer_range=0.2, bos_token_id=1, eos_token_id=2)
+CASES = {
+    "qwen3": dict(model_type="qwen3", intermediate_size=48, num_attention_heads=4, num_key_value_heads=2,
+                  head_dim=16, rope_theta=1e6, tie_word_embeddings=True),
+    "qwen2": dict(model_type="qwen2", intermediate_size=40, num_attention_heads=4, num_key_value_heads=1,
+                  rope_theta=1e4, tie_word_embeddings=False),
+    "llama": dict(model_type="llama", intermediate_size=40, num_attention_heads=2, num_key_value_heads=2,
+                  head_dim=16, tie_word_embeddings=False, rope_theta=500.0,
+                  rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                    original_max_position_embeddings=64)),
+}
+LENGTHS = [37, 5, 20]
+STEPS = 12
+TEMPERATURE = 0.7
+
+
+def build(config):
+    # Newer transformers takes rope_theta inside rope_parameters and reads the old form.
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32,
+                                             attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "norm" in name:
+                p.copy_(1 + 0.2 * torch.randn_like(p))
+            elif "bias" in name:
+                p.copy_(0.2 * torch.randn_like(p))
+            p.copy_(p.bfloat16().float())
+    return model
+
+
+def greedy(model, prompt):
+    ids = prompt.clone()
+    for _ in range(STEPS):
+        with torch.no_grad():
+            ids = torch.cat([ids, model(ids[None]).logits[0, -1].argmax()[None]])
+    return ids[len(prompt):]
+
+
+def golden(model, vocab):
+    sequences = [torch.randint(vocab, (n,)) for n in LENGTHS]
+    n = sum(LENGTHS)
+    target, d_logprob, d_entropy = torch.randint(vocab, (n,)), torch.randn(n) / n, torch.randn(n) / n
+    logits = torch.cat([model(s[None]).logits[0] for s in sequences])
+    logp = torch.log_softmax(logits / TEMPERATURE, dim=-1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    logprob = logp.gather(1, target[:, None])[:, 0]
+    ((d_logprob * logprob).sum() + (d_entropy * entropy).sum()).backward()
+    out = {"ids": torch.cat(sequences), "offset": torch.tensor([0] + LENGTHS).cumsum(0), "logits": logits,
+           "target": target, "d_logprob": d_logprob, "d_entropy": d_entropy, "logprob": logprob,
+           "entropy": entropy, "greedy": torch.stack([greedy(model, s[:5]) for s in sequences])}
+    return {"golden." + k: v.detach().float().contiguous() for k, v in out.items()}
+
+
+def main(folder):
+    for i, (name, case) in enumerate(CASES.items()):
+        torch.manual_seed(i)
+        config = {**BASE, **case}
+        model = build(config)
+        tensors = golden(model, config["vocab_size"])
+        for k, p in model.named_parameters():
+            tensors[k] = p.detach().bfloat16().contiguous()
+            tensors["grad." + k] = p.grad.contiguous()
+        path = os.path.join(folder, name)
+        os.makedirs(path, exist_ok=True)
+        save_file(tensors, os.path.join(path, "model.safetensors"))
+        with open(os.path.join(path, "config.json"), "w") as f:
+            json.dump(config, f, indent=1)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "tests/golden/model")

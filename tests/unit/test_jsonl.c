@@ -1,0 +1,424 @@
+#include "ops/jsonl.h"
+#include "ops/template.h"
+
+#include "tests/unit/test.h"
+
+static const char file[] = "test_jsonl.tmp.jsonl"; /* in the working directory of the test */
+
+static void write_bytes(const char *bytes, size_t n)
+{
+    assert_int_equal(gr_file_write(file, bytes, n, NULL), GR_OK);
+}
+
+static void write_text(const char *text)
+{
+    write_bytes(text, strlen(text));
+}
+
+/* The first message of d, and d emptied; the result lives until the next call. */
+static const char *message(gr_diag *d)
+{
+    static char *text;
+    free(text);
+    assert_true(d->n > 0);
+    text = gr_message_format(&d->messages[0]);
+    gr_diag_release(d);
+    gr_diag_init(d);
+    return text;
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return gr_path_remove(file, NULL);
+}
+
+static void test_rows_are_found_across_blank_lines_and_line_ends(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    write_text("\xEF\xBB\xBF{\"a\":1}\r\n\n  \t\n{\"a\":2}\n{\"a\":3}");
+    assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(gr_jsonl_rows(s), 3);
+    const unsigned lines[] = {1, 4, 5};
+    for (size_t i = 0; i < 3; i++) {
+        json_t *row;
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        assert_int_equal(json_integer_value(json_object_get(row, "a")), i + 1);
+        assert_int_equal(gr_jsonl_at(s, i).line, lines[i]);
+        json_decref(row);
+    }
+    gr_jsonl_free(s);
+}
+
+static void test_lines_longer_than_a_read_are_whole(void **state)
+{
+    (void)state;
+    gr_str text = {0};
+    for (int i = 0; i < 3; i++) {
+        gr_str_puts(&text, "{\"a\":\"");
+        for (int j = 0; j < 100000 * (i + 1); j++) gr_str_putc(&text, (char)('a' + (i + j) % 26));
+        gr_str_puts(&text, "\"}\n");
+    }
+    write_bytes(text.text, text.len);
+    gr_jsonl *s;
+    assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(gr_jsonl_rows(s), 3);
+    for (size_t i = 0; i < 3; i++) {
+        json_t *row;
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        assert_int_equal(json_string_length(json_object_get(row, "a")), 100000 * (i + 1));
+        json_decref(row);
+    }
+    gr_jsonl_free(s);
+    gr_str_release(&text);
+}
+
+static void test_a_bad_row_is_named_by_file_and_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *wants;
+    } cases[] = {
+        {"{}\n{\"a\":}\n", "test_jsonl.tmp.jsonl:2:6: error: not JSON: "},
+        {"{}\n[1]\n", "test_jsonl.tmp.jsonl:2:1: error: the row is a list; an object is wanted"},
+        {"{}\n\"x\"\n", "test_jsonl.tmp.jsonl:2:1: error: the row is a string; an object is wanted"},
+        {"{}\n{\"a\":\"\xff\"}\n", "test_jsonl.tmp.jsonl:2:"},
+        {"{}\n{\"a\":1} {}\n", "test_jsonl.tmp.jsonl:2:"},
+        {"{}\n{\"a\":1,\"a\":2}\n", "test_jsonl.tmp.jsonl:2:"},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        gr_jsonl *s;
+        json_t *row;
+        gr_diag d;
+        gr_diag_init(&d);
+        write_text(cases[i].text);
+        assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){0}, &d), GR_OK);
+        assert_int_equal(gr_jsonl_row(s, 0, &row, &d), GR_OK);
+        json_decref(row);
+        assert_int_equal(gr_jsonl_row(s, 1, &row, &d), GR_E_INVALID);
+        assert_memory_equal(message(&d), cases[i].wants, strlen(cases[i].wants));
+        gr_jsonl_free(s);
+        gr_diag_release(&d);
+    }
+}
+
+static void test_a_source_without_rows_is_refused(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    gr_diag d;
+    gr_diag_init(&d);
+    const gr_loc at = {"g.yaml", 4, 20};
+    write_text("\n \n");
+    assert_int_equal(gr_jsonl_open(&s, file, at, &d), GR_E_INVALID);
+    assert_string_equal(message(&d), "g.yaml:4:20: error: 'test_jsonl.tmp.jsonl' holds no rows");
+    assert_int_equal(gr_jsonl_open(&s, "no/such.jsonl", at, &d), GR_E_IO);
+    assert_string_equal(message(&d),
+                        "g.yaml:4:20: error: cannot read 'no/such.jsonl': No such file or directory");
+    assert_int_equal(gr_jsonl_open(&s, "tests", at, &d), GR_E_IO); /* a directory */
+    gr_diag_release(&d);
+}
+
+static void test_a_command_is_a_source(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    gr_diag d;
+    gr_diag_init(&d);
+    const gr_loc at = {"g.yaml", 4, 20};
+    assert_int_equal(
+        gr_jsonl_command(&s, "for i in 1 2 3; do echo \"{\\\"i\\\": $i}\"; done; echo '{'", at, &d), GR_OK);
+    assert_int_equal(gr_jsonl_rows(s), 4);
+    json_t *row;
+    assert_int_equal(gr_jsonl_row(s, 2, &row, &d), GR_OK);
+    assert_int_equal(json_integer_value(json_object_get(row, "i")), 3);
+    json_decref(row);
+    assert_int_equal(gr_jsonl_row(s, 3, &row, &d), GR_E_INVALID);
+    gr_jsonl_free(s);
+    gr_diag_release(&d);
+    gr_diag_init(&d);
+    assert_int_equal(gr_jsonl_command(&s, "echo '{}'; exit 3", at, &d), GR_E_IO);
+    assert_string_equal(message(&d), "g.yaml:4:20: error: 'echo '{}'; exit 3' exited with status 3");
+    assert_int_equal(gr_jsonl_command(&s, "kill -9 $$", at, &d), GR_E_IO);
+    assert_string_equal(message(&d), "g.yaml:4:20: error: 'kill -9 $$' was killed by signal 9");
+    assert_int_equal(gr_jsonl_command(&s, "true", at, &d), GR_E_INVALID);
+    gr_diag_release(&d);
+}
+
+static void test_a_file_that_shrinks_is_an_error_not_a_crash(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    json_t *row;
+    write_text("{\"a\":1}\n{\"a\":2}\n");
+    assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(truncate(file, 10), 0);
+    assert_int_equal(gr_jsonl_row(s, 0, &row, NULL), GR_OK);
+    json_decref(row);
+    assert_int_equal(gr_jsonl_row(s, 1, &row, NULL), GR_E_IO);
+    gr_jsonl_free(s);
+}
+
+static void test_the_hash_is_of_the_bytes(void **state)
+{
+    (void)state;
+    gr_jsonl *a, *b;
+    write_text("{\"a\":1}\n");
+    assert_int_equal(gr_jsonl_open(&a, file, (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(gr_jsonl_command(&b, "echo '{\"a\":1}'", (gr_loc){0}, NULL), GR_OK);
+    assert_true(gr_jsonl_hash(a) == gr_jsonl_hash(b));
+    gr_jsonl_free(b);
+    assert_int_equal(gr_jsonl_command(&b, "echo '{\"a\":2}'", (gr_loc){0}, NULL), GR_OK);
+    assert_true(gr_jsonl_hash(a) != gr_jsonl_hash(b));
+    gr_jsonl_free(a);
+    gr_jsonl_free(b);
+}
+
+static const char *text_of(const json_t *row, const char *path)
+{
+    static gr_str s;
+    gr_str_release(&s);
+    s = (gr_str){0};
+    gr_str_puts(&s, "");
+    return gr_json_text(row, path, (gr_loc){0}, &s, NULL) ? NULL : s.text;
+}
+
+static void test_fields_are_read_as_text(void **state)
+{
+    (void)state;
+    json_t *row =
+        json_loads("{\"s\":\"\\u00e9 {x}\", \"i\":-7, \"r\":0.1, \"big\":1e300, \"t\":true, \"z\":null,"
+                   " \"o\":{\"p\":{\"q\":\"deep\"}}, \"a.b\":\"dotted\", \"a\":{\"b\":\"nested\"},"
+                   " \"m\":[{\"content\":\"hi\"}]}",
+                   0, NULL);
+    assert_string_equal(text_of(row, "s"), "\xC3\xA9 {x}");
+    assert_string_equal(text_of(row, "i"), "-7");
+    assert_string_equal(text_of(row, "r"), "0.1");
+    assert_string_equal(text_of(row, "big"), "1e+300");
+    assert_string_equal(text_of(row, "t"), "true");
+    assert_string_equal(text_of(row, "o.p.q"), "deep");
+    assert_string_equal(text_of(row, "a.b"), "dotted");
+    assert_string_equal(text_of(row, "m.0.content"), "hi");
+    static const char *const bad[] = {"z",   "o",  "m",  "q",    "o.p.x", "m.1",
+                                      "m.x", "m.", ".s", "o..p", "s.t",   ""};
+    for (size_t i = 0; i < GR_LEN(bad); i++) assert_null(text_of(row, bad[i]));
+    json_decref(row);
+}
+
+static void test_a_missing_field_suggests_a_near_one(void **state)
+{
+    (void)state;
+    json_t *row = json_loads("{\"question\":\"x\", \"list\":[]}", 0, NULL);
+    const json_t *v;
+    gr_str s = {0};
+    gr_diag d;
+    gr_diag_init(&d);
+    const gr_loc at = {"a.jsonl", 7, 1};
+    assert_int_equal(gr_json_field(row, "qestion", at, &v, &d), GR_E_INVALID);
+    assert_string_equal(message(&d), "a.jsonl:7:1: error: no field 'qestion'; did you mean 'question'?");
+    assert_int_equal(gr_json_text(row, "list", at, &s, &d), GR_E_INVALID);
+    assert_string_equal(message(&d), "a.jsonl:7:1: error: field 'list' is a list; text is wanted");
+    assert_int_equal(gr_json_field(row, "list", at, &v, &d), GR_OK);
+    assert_true(json_is_array(v));
+    gr_str_release(&s);
+    gr_diag_release(&d);
+    json_decref(row);
+}
+
+static void test_any_bytes_make_a_string(void **state)
+{
+    (void)state;
+    json_t *v = gr_json_string("a\xff\xC3\xA9\xE2\x82", 6);
+    assert_string_equal(json_string_value(v), "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD");
+    json_decref(v);
+    v = gr_json_string("a\0b", 3);
+    assert_int_equal(json_string_length(v), 3);
+    json_decref(v);
+}
+
+/* ---- order -------------------------------------------------------------------------------------------- */
+
+static void test_a_plain_order_wraps_into_the_next_epoch(void **state)
+{
+    (void)state;
+    gr_order o;
+    gr_cursor c = {0};
+    size_t rows[4];
+    gr_order_init(&o, 5, false, 1);
+    gr_order_draw(&o, &c, 4, rows);
+    gr_order_draw(&o, &c, 4, rows);
+    const size_t wants[] = {4, 0, 1, 2};
+    assert_memory_equal(rows, wants, sizeof(wants));
+    assert_int_equal(c.epoch, 1);
+    assert_int_equal(c.position, 3);
+    gr_order_release(&o);
+}
+
+static void test_each_shuffled_epoch_draws_every_row_once(void **state)
+{
+    (void)state;
+    enum { n = 1000 };
+    gr_order o;
+    gr_cursor c = {0};
+    static size_t rows[2][n];
+    gr_order_init(&o, n, true, 42);
+    for (int e = 0; e < 2; e++) {
+        bool seen[n] = {0};
+        gr_order_draw(&o, &c, n, rows[e]);
+        size_t at_home = 0;
+        for (size_t i = 0; i < n; i++) {
+            assert_false(seen[rows[e][i]]);
+            seen[rows[e][i]] = true;
+            at_home += rows[e][i] == i;
+        }
+        assert_true(at_home < 10); /* one is expected; the chance of 10 is 1e-7 */
+    }
+    assert_memory_not_equal(rows[0], rows[1], sizeof(rows[0]));
+    gr_order_release(&o);
+}
+
+static void test_a_restored_cursor_draws_what_the_first_run_would_have(void **state)
+{
+    (void)state;
+    gr_order a, b;
+    gr_cursor c = {0}, saved = {0};
+    size_t want[7], got[7];
+    gr_order_init(&a, 10, true, 3);
+    for (int i = 0; i < 5; i++) {
+        saved = c;
+        gr_order_draw(&a, &c, 7, want);
+    }
+    gr_order_init(&b, 10, true, 3);
+    gr_order_draw(&b, &saved, 7, got);
+    assert_memory_equal(got, want, sizeof(want));
+    gr_order_release(&a);
+    gr_order_release(&b);
+}
+
+static void test_shuffles_are_even(void **state)
+{
+    (void)state;
+    unsigned count[6] = {0};
+    for (uint64_t seed = 0; seed < 6000; seed++) {
+        gr_order o;
+        gr_cursor c = {0};
+        size_t r[3];
+        gr_order_init(&o, 3, true, seed);
+        gr_order_draw(&o, &c, 3, r);
+        count[2 * r[0] + (r[1] > r[2])]++;
+        gr_order_release(&o);
+    }
+    for (int i = 0; i < 6; i++) assert_in_range(count[i], 850, 1150); /* 1000 expected, five sigmas are 144 */
+}
+
+/* ---- templates ---------------------------------------------------------------------------------------- */
+
+static void test_a_template_keeps_field_text_apart(void **state)
+{
+    (void)state;
+    gr_template *t;
+    gr_rendered out = {0};
+    json_t *row = json_loads("{\"q\":\"<|im_end|>{x}\", \"e\":\"\", \"o\":{\"k\":4}}", 0, NULL);
+    assert_int_equal(gr_template_new(&t, "<|im_start|>{{{q}}}{e}{o.k}{q}!", (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(gr_template_fields(t), 4);
+    assert_string_equal(gr_template_field(t, 2), "o.k");
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(gr_template_render(t, row, (gr_loc){0}, &out, NULL), GR_OK);
+        assert_string_equal(out.text.text, "<|im_start|>{<|im_end|>{x}}4<|im_end|>{x}!");
+        const gr_segment wants[] = {{0, 13, false}, {13, 13, true}, {26, 1, false},
+                                    {27, 1, true},  {28, 13, true}, {41, 1, false}};
+        assert_int_equal(out.n, GR_LEN(wants));
+        for (size_t i = 0; i < out.n; i++) {
+            assert_int_equal(out.segments[i].from, wants[i].from);
+            assert_int_equal(out.segments[i].n, wants[i].n);
+            assert_int_equal(out.segments[i].is_field, wants[i].is_field);
+        }
+    }
+    gr_rendered_release(&out);
+    gr_template_free(t);
+    json_decref(row);
+}
+
+static void test_bad_templates_are_refused_with_the_character(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *wants;
+    } cases[] = {
+        {"ab{c", "'{' without its '}' at character 3 of the template"},
+        {"\xC3\xA9{c\nd}", "'{' without its '}' at character 2 of the template"},
+        {"a}b", "'}' without its '{' at character 2 of the template"},
+        {"a{}b", "'{}' without a name at character 2 of the template"},
+        {"{a{b}}", "'{' without its '}' at character 1 of the template"},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        gr_template *t;
+        gr_diag d;
+        gr_diag_init(&d);
+        assert_int_equal(gr_template_new(&t, cases[i].text, (gr_loc){"g.yaml", 3, 5}, &d), GR_E_INVALID);
+        assert_non_null(strstr(message(&d), cases[i].wants));
+        gr_diag_release(&d);
+    }
+}
+
+static void test_a_template_names_every_field_a_row_lacks(void **state)
+{
+    (void)state;
+    gr_template *t;
+    gr_diag d;
+    gr_diag_init(&d);
+    json_t *row = json_loads("{\"question\":\"x\"}", 0, NULL);
+    assert_int_equal(gr_template_new(&t, "{question} {qustion} {b}", (gr_loc){"g.yaml", 3, 5}, &d), GR_OK);
+    assert_int_equal(gr_template_check(t, row, &d), GR_E_INVALID);
+    assert_int_equal(d.n_errors, 2);
+    assert_string_equal(message(&d), "g.yaml:3:5: error: no field 'qustion'; did you mean 'question'?");
+    gr_rendered out = {0};
+    assert_int_equal(gr_template_render(t, row, (gr_loc){"a.jsonl", 9, 1}, &out, &d), GR_E_INVALID);
+    assert_string_equal(message(&d), "a.jsonl:9:1: error: no field 'qustion'; did you mean 'question'?");
+    gr_rendered_release(&out);
+    gr_template_free(t);
+    gr_diag_release(&d);
+    json_decref(row);
+}
+
+static void test_gsm8k_is_read(void **state)
+{
+    (void)state;
+    need_shared(path, "datasets/gsm8k/train.jsonl");
+    gr_jsonl *s;
+    json_t *row;
+    assert_int_equal(gr_jsonl_open(&s, path, (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(gr_jsonl_rows(s), 7473);
+    for (size_t i = 0; i < gr_jsonl_rows(s); i++) {
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        assert_non_null(strstr(text_of(row, "answer"), "#### "));
+        json_decref(row);
+    }
+    gr_jsonl_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_are_found_across_blank_lines_and_line_ends),
+        cmocka_unit_test(test_lines_longer_than_a_read_are_whole),
+        cmocka_unit_test(test_a_bad_row_is_named_by_file_and_line),
+        cmocka_unit_test(test_a_source_without_rows_is_refused),
+        cmocka_unit_test(test_a_command_is_a_source),
+        cmocka_unit_test(test_a_file_that_shrinks_is_an_error_not_a_crash),
+        cmocka_unit_test(test_the_hash_is_of_the_bytes),
+        cmocka_unit_test(test_fields_are_read_as_text),
+        cmocka_unit_test(test_a_missing_field_suggests_a_near_one),
+        cmocka_unit_test(test_any_bytes_make_a_string),
+        cmocka_unit_test(test_a_plain_order_wraps_into_the_next_epoch),
+        cmocka_unit_test(test_each_shuffled_epoch_draws_every_row_once),
+        cmocka_unit_test(test_a_restored_cursor_draws_what_the_first_run_would_have),
+        cmocka_unit_test(test_shuffles_are_even),
+        cmocka_unit_test(test_a_template_keeps_field_text_apart),
+        cmocka_unit_test(test_bad_templates_are_refused_with_the_character),
+        cmocka_unit_test(test_a_template_names_every_field_a_row_lacks),
+        cmocka_unit_test(test_gsm8k_is_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, remove_file);
+}

@@ -1,0 +1,407 @@
+#include "ops/checkpoint.h"
+
+#include "tests/unit/test.h"
+
+static char dir[] = "/tmp/gr_weights_XXXXXX";
+
+static char *in_dir(const char *name)
+{
+    return gr_printf("%s/%s", dir, name);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    char *path = in_dir(name);
+    assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
+    free(path);
+}
+
+static gr_model_shape small(const char *type, bool tied)
+{
+    gr_model_shape s = {.vocab = 50,
+                        .hidden = 24,
+                        .inter = 20,
+                        .layers = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 6,
+                        .tied = tied,
+                        .init_std = 0.02};
+    s.qkv_bias = !strcmp(type, "qwen2");
+    s.qk_norm = !strcmp(type, "qwen3");
+    return s;
+}
+
+struct sets {
+    const gr_model_shape *shape;
+    float *buffer;
+    uint64_t seed;
+};
+
+/* Set i is random of seed + i. */
+static gr_status random_set(void *ctx, size_t set, uint32_t bucket, const float **elems, gr_diag *d)
+{
+    struct sets *s = ctx;
+    (void)d;
+    gr_weights_random_bucket(s->shape, s->seed + set, bucket, s->buffer);
+    *elems = s->buffer;
+    return GR_OK;
+}
+
+static void write_sets(const gr_model_shape *s, const char *stem, const char *const *prefix, size_t n,
+                       gr_st_dtype t, uint64_t shard_bytes)
+{
+    struct sets sets = {s, gr_calloc(4096, sizeof(float)), 5};
+    gr_weights_source from = {random_set, &sets, prefix, n};
+    assert_int_equal(gr_weights_write(s, dir, stem, &from, t, shard_bytes, NULL), GR_OK);
+    free(sets.buffer);
+}
+
+static void assert_set_reads_back(const gr_model_shape *s, const char *file, const char *prefix,
+                                  uint64_t seed)
+{
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_weights *w = NULL;
+    char *path = in_dir(file);
+    float *got = gr_calloc(4096, sizeof(float)), *want = gr_calloc(4096, sizeof(float));
+    assert_int_equal(gr_weights_open(&w, s, path, prefix, &d), GR_OK);
+    assert_int_equal(d.n, 0);
+    for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
+        uint64_t n = gr_bucket_elems(s, b);
+        assert_in_range(n, 1, 4096);
+        memset(got, 0xff, n * sizeof(float)); /* so that padding must be written */
+        assert_int_equal(gr_weights_read_bucket(w, b, got, &d), GR_OK);
+        gr_weights_random_bucket(s, seed, b, want);
+        assert_memory_equal(got, want, n * sizeof(float));
+    }
+    gr_weights_free(w);
+    gr_diag_release(&d);
+    free(got);
+    free(want);
+    free(path);
+}
+
+static void test_weights_and_moments_read_back_to_the_bit(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"llama", "qwen2", "qwen3"};
+    for (size_t i = 0; i < 2 * GR_LEN(types); i++) {
+        gr_model_shape s = small(types[i / 2], i % 2);
+        write_sets(&s, "model", (const char *const[]){""}, 1, GR_ST_F32, 0);
+        assert_set_reads_back(&s, "model.safetensors", "", 5);
+        write_sets(&s, "optimizer", (const char *const[]){"m.", "v."}, 2, GR_ST_F32, 9000);
+        assert_set_reads_back(&s, "optimizer.safetensors.index.json", "m.", 5);
+        assert_set_reads_back(&s, "optimizer.safetensors.index.json", "v.", 6);
+    }
+}
+
+static void test_missing_and_misshapen_tensors_are_all_named(void **state)
+{
+    (void)state;
+    gr_model_shape s = small("llama", false), other = small("qwen2", false);
+    write_sets(&s, "model", (const char *const[]){""}, 1, GR_ST_F32, 0);
+    char *path = in_dir("model.safetensors");
+    gr_weights *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_weights_open(&w, &other, path, "", &d), GR_E_INVALID);
+    assert_null(w);
+    assert_int_equal(d.n, 1);
+    assert_non_null(
+        strstr(d.messages[0].text, "6 tensors are missing: 'model.layers.0.self_attn.q_proj.bias', "));
+    assert_non_null(strstr(d.messages[0].text, "'model.layers.1.self_attn.v_proj.bias'"));
+    gr_diag_release(&d);
+
+    other = s;
+    other.inter = 30;
+    assert_int_equal(gr_weights_open(&w, &other, path, "", &d), GR_E_INVALID);
+    assert_int_equal(d.n_errors, 6);
+    assert_non_null(strstr(d.messages[0].text,
+                           "'model.layers.0.mlp.gate_proj.weight' has the shape [20, 24], but the "
+                           "model needs [30, 24]"));
+    gr_diag_release(&d);
+    free(path);
+}
+
+static void test_unexpected_tensors_are_warned_about(void **state)
+{
+    (void)state;
+    gr_model_shape biased = small("qwen2", false), s = small("llama", true); /* lm_head is there: fine */
+    write_sets(&biased, "model", (const char *const[]){""}, 1, GR_ST_BF16, 0);
+    char *path = in_dir("model.safetensors");
+    gr_weights *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_weights_open(&w, &s, path, "", &d), GR_OK);
+    assert_int_equal(d.n, 1);
+    assert_int_equal(d.messages[0].severity, GR_WARNING);
+    assert_non_null(
+        strstr(d.messages[0].text, "6 tensors are not the model's and ignored: 'model.layers.0."));
+    assert_null(strstr(d.messages[0].text, "lm_head"));
+    gr_weights_free(w);
+    gr_diag_release(&d);
+    free(path);
+}
+
+static void test_random_weights_have_the_moments_they_should(void **state)
+{
+    (void)state;
+    gr_model_shape s = small("qwen2", true);
+    s.vocab = 20000;
+    uint64_t n = gr_bucket_elems(&s, 0), inside = 0;
+    float *x = gr_calloc(n, sizeof(*x));
+    gr_weights_random_bucket(&s, 3, 0, x);
+    double sum = 0, sum2 = 0;
+    for (uint64_t i = 0; i < 480000; i++) {
+        sum += x[i];
+        sum2 += (double)x[i] * x[i];
+        inside += fabsf(x[i]) < 0.02f;
+    }
+    /* five standard errors of mean, variance and of the share within one deviation (0.682689) */
+    assert_close(sum / 480000, 0, 5 * 0.02 / 692.8, 0);
+    assert_close(sum2 / 480000, 4e-4, 0, 5 * sqrt(2.0) / 692.8);
+    assert_close((double)inside / 480000, 0.682689, 5 * 0.4655 / 692.8, 0);
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    gr_weights_random_bucket(&s, 3, 1, x);
+    gr_bucket_tensors(&s, 1, t);
+    assert_close(x[t[0].offset + 23], 1, 0, 0);     /* a norm */
+    assert_close(x[t[4].offset], 0, 0, 0);          /* a bias */
+    assert_false(x[t[1].offset] == x[t[2].offset]); /* q and k differ */
+    float layer0 = x[t[1].offset];
+    gr_weights_random_bucket(&s, 3, 2, x);
+    assert_false(x[t[1].offset] == layer0);
+    gr_weights_random_bucket(&s, 4, 1, x);
+    assert_false(x[t[1].offset] == layer0);
+    free(x);
+}
+
+#define CONFIG                                                                                               \
+    "{\n  \"model_type\": \"qwen3\", \"vocab_size\": 50, \"hidden_size\": 24, \"intermediate_size\": 20,\n"  \
+    "  \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 6,\n" \
+    "  \"max_position_embeddings\": 64, \"eos_token_id\": 3, \"torch_dtype\": \"float16\", "                 \
+    "\"rms_norm_eps\": 1e-06\n}\n"
+
+static void test_init_makes_a_whole_folder_or_none(void **state)
+{
+    (void)state;
+    char *source = in_dir("source"), *out = in_dir("fresh/made"), *config = in_dir("source/config.json");
+    assert_int_equal(gr_dir_make(source, NULL), GR_OK);
+    write_text("source/config.json", CONFIG);
+    write_text("source/generation_config.json", "{\"eos_token_id\": [4]}");
+    write_text("source/tokenizer.json", "{}");
+    assert_int_equal(gr_checkpoint_init(out, config, source, 5, NULL), GR_OK);
+
+    gr_model_shape s;
+    assert_int_equal(gr_model_shape_read(&s, out, NULL), GR_OK);
+    assert_int_equal(s.n_eos, 2);
+    assert_set_reads_back(&s, "fresh/made", "", 5);
+    char *text, *made = in_dir("fresh/made/config.json"), *aside = in_dir("fresh/made.tmp");
+    size_t n;
+    assert_int_equal(gr_file_read(made, 0, &text, &n, NULL), GR_OK);
+    assert_non_null(strstr(text, "\"torch_dtype\": \"float32\", \"rms_norm_eps\": 1e-06\n}\n"));
+    assert_false(gr_path_exists(aside));
+    free(text);
+
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_checkpoint_init(out, config, NULL, 5, &d), GR_E_INVALID);
+    assert_non_null(strstr(d.messages[0].text, "exists already"));
+    gr_diag_release(&d);
+    char *other = in_dir("other");
+    assert_int_equal(gr_checkpoint_init(other, config, "/nowhere", 5, NULL), GR_E_IO);
+    assert_false(gr_path_exists(other));
+    free(other);
+    free(aside);
+    free(made);
+    free(config);
+    free(out);
+    free(source);
+}
+
+static void test_export_finds_the_step_and_the_model(void **state)
+{
+    (void)state;
+    char *run = in_dir("run"), *out = in_dir("exported"), *config = in_dir("run.json");
+    char *steps[] = {in_dir("run/checkpoints/step-2/actor"), in_dir("run/checkpoints/step-10/actor"),
+                     in_dir("run/checkpoints/step-10/critic"), in_dir("run/checkpoints/step-11.tmp/actor")};
+    write_text("run.json", CONFIG);
+    for (size_t i = 0; i < GR_LEN(steps); i++)
+        assert_int_equal(gr_checkpoint_init(steps[i], config, NULL, 5 + i, NULL), GR_OK);
+    char *found = NULL, *second = in_dir("run@2"), *gone = in_dir("run@7");
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_checkpoint_find(&found, run, NULL, &d), GR_E_INVALID);
+    assert_non_null(strstr(d.messages[0].text, "several models, choose one: '"));
+    assert_int_equal(gr_checkpoint_find(&found, run, "reference", &d), GR_E_INVALID);
+    assert_int_equal(gr_checkpoint_find(&found, run, "../step-2/actor", &d), GR_E_INVALID);
+    assert_int_equal(gr_checkpoint_find(&found, gone, "actor", &d), GR_E_INVALID);
+    assert_int_equal(gr_checkpoint_find(&found, second, NULL, &d), GR_OK);
+    assert_string_equal(found, steps[0]);
+    free(found);
+    assert_int_equal(gr_checkpoint_find(&found, run, "actor", &d), GR_OK);
+    assert_string_equal(found, steps[1]);
+    gr_diag_release(&d);
+
+    gr_model_shape s;
+    assert_int_equal(gr_checkpoint_export(out, found, GR_ST_F32, 20000, NULL), GR_OK);
+    assert_int_equal(gr_model_shape_read(&s, out, NULL), GR_OK);
+    assert_set_reads_back(&s, "exported", "", 6);
+    char *index = in_dir("exported/model.safetensors.index.json");
+    assert_true(gr_path_exists(index));
+    free(index);
+    for (size_t i = 0; i < GR_LEN(steps); i++) free(steps[i]);
+    free(found);
+    free(second);
+    free(gone);
+    free(config);
+    free(out);
+    free(run);
+}
+
+static void assert_resolves(const char *name, const char *model, const char *want, bool random)
+{
+    char *spec = in_dir(name), *path = in_dir(want), *found = NULL;
+    bool is_random = !random;
+    assert_int_equal(gr_checkpoint_resolve(&found, &is_random, spec, model, (gr_loc){0}, NULL), GR_OK);
+    assert_string_equal(found, path);
+    assert_int_equal(is_random, random);
+    free(found);
+    free(path);
+    free(spec);
+}
+
+static void assert_unresolved(const char *name, const char *text)
+{
+    char *spec = in_dir(name), *found = NULL;
+    bool random;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_checkpoint_resolve(&found, &random, spec, NULL, (gr_loc){"g.yaml", 4, 20}, &d),
+                     GR_E_INVALID);
+    assert_null(found);
+    char *got = gr_message_format(&d.messages[0]);
+    if (!strstr(got, text)) fail_msg("\"%s\" does not hold \"%s\"", got, text);
+    free(got);
+    gr_diag_release(&d);
+    free(spec);
+}
+
+static void test_a_checkpoint_is_found_in_every_form_a_graph_names(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {"place/plain",
+                                          "place/cache/snapshots/abc",
+                                          "place/cache/snapshots/def",
+                                          "place/cache/refs",
+                                          "place/one/snapshots/xyz",
+                                          "place/none/snapshots",
+                                          "place/r/checkpoints/step-3/actor",
+                                          "place/empty"};
+    for (size_t i = 0; i < GR_LEN(folders); i++) {
+        char *path = in_dir(folders[i]);
+        assert_int_equal(gr_dir_make(path, NULL), GR_OK);
+        free(path);
+    }
+    static const char *const configs[] = {"place/plain", "place/cache/snapshots/abc",
+                                          "place/cache/snapshots/def", "place/one/snapshots/xyz",
+                                          "place/r/checkpoints/step-3/actor"};
+    for (size_t i = 0; i < GR_LEN(configs); i++) {
+        char *name = gr_printf("%s/config.json", configs[i]);
+        write_text(name, "{}");
+        free(name);
+    }
+    write_text("place/cache/refs/main", "def\n");
+    assert_resolves("place/plain", NULL, "place/plain", false);
+    assert_resolves("place/plain/config.json", NULL, "place/plain/config.json", true);
+    assert_resolves("place/cache", NULL, "place/cache/snapshots/def", false);
+    assert_resolves("place/one", NULL, "place/one/snapshots/xyz", false);
+    assert_resolves("place/r", NULL, "place/r/checkpoints/step-3/actor", false);
+    assert_resolves("place/r@3", "actor", "place/r/checkpoints/step-3/actor", false);
+    assert_resolves("place/r/checkpoints/step-3", "actor", "place/r/checkpoints/step-3/actor", false);
+    assert_unresolved("place/none", "g.yaml:4:20: error: no whole snapshot in the cache folder '");
+    assert_unresolved("place/empty", "no config.json in the folder '");
+    assert_unresolved("place/cache/refs/main", "is neither a folder");
+    assert_unresolved("models/qwen3-0.6b", "'hf download ORG/qwen3-0.6b --local-dir ");
+}
+
+static void assert_published_opens(const char *path)
+{
+    gr_model_shape s;
+    gr_weights *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    if (gr_model_shape_read(&s, path, &d) || gr_weights_open(&w, &s, path, "", &d))
+        fail_msg("%s", d.messages[0].text);
+    assert_int_equal(d.n, 0);
+    for (uint32_t b = 0; b < gr_model_buckets(&s); b++) {
+        uint64_t n = gr_bucket_elems(&s, b);
+        float *x = gr_calloc(n, sizeof(*x));
+        double sum2 = 0;
+        assert_int_equal(gr_weights_read_bucket(w, b, x, &d), GR_OK);
+        for (uint64_t i = 0; i < n; i++) sum2 += (double)x[i] * x[i];
+        assert_true(isfinite(sum2) && sum2 > 0);
+        free(x);
+    }
+    gr_weights_free(w);
+    gr_diag_release(&d);
+}
+
+static void test_published_weights_open(void **state)
+{
+    (void)state;
+    need_shared(first, "weights/arithmetic_sequence");
+    assert_published_opens(first);
+    need_shared(second, "weights/mlxd_tiny/tiny_qwen3");
+    assert_published_opens(second);
+    need_shared(third, "weights/mlxd_tiny/tiny_llama3");
+    assert_published_opens(third);
+}
+
+static void test_quantised_weights_are_refused_by_name(void **state)
+{
+    (void)state;
+    need_shared(path, "weights/mlxd_tiny/tiny_qwen3_sharded");
+    gr_model_shape s = {.vocab = 256,
+                        .hidden = 64,
+                        .inter = 128,
+                        .layers = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 16,
+                        .qk_norm = true};
+    gr_weights *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_weights_open(&w, &s, path, "", &d), GR_E_INVALID);
+    assert_non_null(strstr(d.messages[0].text, "'model.embed_tokens.weight' is U32; weights are read from"));
+    gr_diag_release(&d);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return !mkdtemp(dir);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return gr_path_remove(dir, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights_and_moments_read_back_to_the_bit),
+        cmocka_unit_test(test_missing_and_misshapen_tensors_are_all_named),
+        cmocka_unit_test(test_unexpected_tensors_are_warned_about),
+        cmocka_unit_test(test_random_weights_have_the_moments_they_should),
+        cmocka_unit_test(test_init_makes_a_whole_folder_or_none),
+        cmocka_unit_test(test_export_finds_the_step_and_the_model),
+        cmocka_unit_test(test_a_checkpoint_is_found_in_every_form_a_graph_names),
+        cmocka_unit_test(test_published_weights_open),
+        cmocka_unit_test(test_quantised_weights_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

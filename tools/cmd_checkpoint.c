@@ -1,0 +1,48 @@
+/* graphrun init and graphrun export: folders of weights, made and copied. */
+#include "tools/cmd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/checkpoint.h"
+#include "ops/tokenizer.h"
+
+/* A tokenizer with more ids than the model has rows would fail at the first prompt. */
+static gr_status check_vocabulary(const gr_args *a, gr_diag *d)
+{
+    gr_model_shape shape;
+    gr_tokenizer *t = NULL;
+    if (!a->tokenizer) return GR_OK;
+    gr_status st = gr_model_shape_read(&shape, a->config, d);
+    if (!st) st = gr_tokenizer_load(&t, a->tokenizer, d);
+    if (!st && gr_tokenizer_size(t) > shape.vocab)
+        st = gr_diag_error(d, (gr_loc){.file = a->config}, GR_E_INVALID,
+                           "'vocab_size' is %u, but the tokenizer in '%s' has ids up to %zu", shape.vocab,
+                           a->tokenizer, gr_tokenizer_size(t) - 1);
+    gr_tokenizer_free(t);
+    return st;
+}
+
+int gr_cmd_init(const gr_args *a, gr_diag *d)
+{
+    gr_status st = check_vocabulary(a, d);
+    if (!st) st = gr_checkpoint_init(a->out, a->config, a->tokenizer, a->seed, d);
+    if (!st) printf("wrote random weights of seed %llu to %s\n", (unsigned long long)a->seed, a->out);
+    return gr_exit_status(st);
+}
+
+int gr_cmd_export(const gr_args *a, gr_diag *d)
+{
+    gr_st_dtype dtype = a->dtype && !strcmp(a->dtype, "bfloat16") ? GR_ST_BF16 : GR_ST_F32;
+    uint64_t shard_bytes;
+    char *from = NULL;
+    gr_status st = GR_OK;
+    if (!gr_bytes_parse(a->shard ? a->shard : "50GB", &shard_bytes))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "shard size '%s' is not a size like 5GB", a->shard);
+    if (!st) st = gr_checkpoint_find(&from, a->operand[0], a->model, d);
+    if (!st) st = gr_checkpoint_export(a->out, from, dtype, shard_bytes, d);
+    if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->out);
+    free(from);
+    return gr_exit_status(st);
+}

@@ -1,0 +1,6 @@
+#!/bin/sh
+# Set up, build and run all tests. GR_SLOW=1 runs the slow suites too.
+set -eu
+cd "$(dirname "$0")/.."
+tools/setup.sh
+meson test -C build --print-errorlogs
