@@ -79,7 +79,8 @@ static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
 {
     gr_str s = {0};
     for (size_t i = 0; i < n; i++) gr_str_printf(&s, "%s -> ", path[i]->node->name);
-    gr_diag_error(l->d, at, GR_E_INVALID, "nodes wait for each other: %s%s", s.text, path[0]->node->name);
+    gr_str_puts(&s, path[0]->node->name);
+    gr_diag_error(l->d, at, GR_E_INVALID, "nodes wait for each other: %s", s.text);
     gr_str_release(&s);
     for (size_t i = 0; i < n; i++) {
         gr_draft *to = path[i], *from = path[(i + 1) % n];

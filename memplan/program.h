@@ -64,6 +64,8 @@ typedef struct gr_program {
     gr_lane lane;
     bool optional;
     uint32_t loops[8], depth;
+    uint32_t *names; /* hash table of object indices + 1, by name */
+    size_t cap_names;
 } gr_program;
 
 gr_program *gr_program_new(void);

@@ -46,8 +46,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_micro_bounds b = gr_micro_bounds_of(rows, rows->seqs, how->micro_tokens);
     gr_pass_bounds bounds = gr_pass_bounds_of(&b, rows, how);
     uint32_t block = gr_rows_object(p, n->rows);
-    uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_pack_bytes(&b), "packed");
-    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_pack_bytes(&b), "staging");
+    uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
+    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, (uint64_t)b.tokens * s->hidden * sizeof(float), "x");
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, false), "ws");
     uint32_t head_ws =
@@ -113,7 +113,7 @@ static void zero_columns(const gr_call *c)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], tokens * sizeof(float));
 }
 
-static void run_head(const gr_call *c, const gr_pass *pass, const gr_pack *pack)
+static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
@@ -147,7 +147,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
         }
         return GR_OK;
     }
-    gr_pack pack = gr_pack_at(c->kernel == KERNEL_HEAD ? c->ptr[2] : c->ptr[1], &b);
+    gr_micro pack = gr_micro_at(c->kernel == KERNEL_HEAD ? c->ptr[2] : c->ptr[1], &b);
     gr_packed packed = gr_pass_packed(&st->pass, &pack);
     if (c->kernel == KERNEL_EMBED) k->embed_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2]);
     if (c->kernel == KERNEL_LAYER)

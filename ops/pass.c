@@ -23,9 +23,9 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
                             .threads = how->threads};
 }
 
-static uint64_t pack_lay_out(char *base, const gr_micro_bounds *b, gr_pack *out)
+static uint64_t pack_lay_out(char *base, const gr_micro_bounds *b, gr_micro *out)
 {
-    gr_pack k;
+    gr_micro k;
     uint64_t at = 0;
 #define PLACE(field, n)            \
     k.field = (void *)(base + at); \
@@ -39,15 +39,15 @@ static uint64_t pack_lay_out(char *base, const gr_micro_bounds *b, gr_pack *out)
     return at;
 }
 
-uint64_t gr_pack_bytes(const gr_micro_bounds *b)
+uint64_t gr_micro_bytes(const gr_micro_bounds *b)
 {
     static char nothing[1];
     return pack_lay_out(nothing, b, NULL);
 }
 
-gr_pack gr_pack_at(void *block, const gr_micro_bounds *b)
+gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 {
-    gr_pack k;
+    gr_micro k;
     pack_lay_out(block, b, &k);
     return k;
 }
@@ -80,7 +80,7 @@ static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 }
 
 /* Response token j of a sequence is predicted by the token before it. */
-static void fill(const gr_pass *p, const gr_rows *rows, gr_pack *k)
+static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 {
     uint32_t token = 0, row = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
@@ -101,7 +101,7 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
                   void *staging)
 {
     take(p, rows, b);
-    gr_pack host = gr_pack_at(staging, b), device = gr_pack_at(packed, b);
+    gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
     fill(p, rows, &host);
     gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
@@ -109,12 +109,12 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
 }
 
-gr_packed gr_pass_packed(const gr_pass *p, const gr_pack *k)
+gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
 {
     return (gr_packed){.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .ids = k->ids, .offset = k->offset};
 }
 
-gr_head_rows gr_pass_rows(const gr_pack *k, uint32_t first, uint32_t n, float inv_temperature)
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
 {
     return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
 }

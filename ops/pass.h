@@ -26,25 +26,25 @@ typedef struct gr_pass {
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
-typedef struct gr_pack {
+typedef struct gr_micro {
     int32_t *ids;     /* [tokens] */
     uint32_t *offset; /* [seqs + 1] */
     uint32_t *row;    /* [rows] the token that predicts each response token */
     int32_t *target;  /* [rows] */
-} gr_pack;
-uint64_t gr_pack_bytes(const gr_micro_bounds *b);
-gr_pack gr_pack_at(void *block, const gr_micro_bounds *b);
+} gr_micro;
+uint64_t gr_micro_bytes(const gr_micro_bounds *b);
+gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
 bool gr_pass_more(const gr_pass *p);
-/* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of gr_pack_bytes.
+/* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of gr_micro_bytes.
  */
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
 
-gr_packed gr_pass_packed(const gr_pass *p, const gr_pack *k);
+gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
 /* Head rows [first, first + n) of the micro-batch. */
-gr_head_rows gr_pass_rows(const gr_pack *k, uint32_t first, uint32_t n, float inv_temperature);
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature);
 
 /* The output matrix: in the embedding's bucket where tied (embed not NULL), else after the final norm. */
 const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket);

@@ -4,6 +4,7 @@
 #include "ops/data.h"
 #include "ops/rules.h"
 #include "ops/worker.h"
+#include "runtime/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -262,10 +263,10 @@ static json_t *json_text(const gr_str *s)
 {
     json_t *exact = json_stringn(s->text ? s->text : "", s->len);
     if (exact) return exact;
-    gr_str clean = {0};
-    gr_utf8_clean(s->text, s->len, &clean);
-    json_t *out = json_stringn(clean.text, clean.len);
-    gr_str_release(&clean);
+    gr_str quoted = {0};
+    gr_json_add_text(&quoted, s->text, s->len);
+    json_t *out = json_loadb(quoted.text, quoted.len, JSON_DECODE_ANY, NULL);
+    gr_str_release(&quoted);
     return out;
 }
 

@@ -87,9 +87,10 @@ INLINE void thin_tile(const unsigned mr, const unsigned nv, size_t m, size_t k, 
 {
     v16 acc[THIN_MR][NV];
     float out[THIN_MR][16 * NV];
+    for (size_t i = 0; add && i < mr; i++)
+        for (size_t j = 0; j < m; j++) out[i][j] = c[j * ldc + i];
     UNROLL
     for (unsigned i = 0; i < mr; i++) {
-        for (unsigned j = 0; add && j < m; j++) out[i][j] = c[j * ldc + i];
         UNROLL
         for (unsigned v = 0; v < nv; v++) acc[i][v] = add ? v_load_n(out[i] + 16 * v, m - 16 * v) : v_set(0);
     }

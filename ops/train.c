@@ -156,7 +156,7 @@ static void run_adjoint(const gr_call *c, train_state *t)
 typedef struct head {
     const gr_call *c;
     train_state *t;
-    gr_pack pack;
+    gr_micro pack;
     gr_env env;
     const float *norm, *lm;
     float *grad_norm, *grad_lm, *logprob, *entropy, *d_logprob, *d_entropy;
@@ -172,7 +172,7 @@ static head head_of(const gr_call *c, train_state *t)
     gr_model_head_bucket(s, &lm);
     head h = {.c = c,
               .t = t,
-              .pack = gr_pack_at(c->ptr[2], &shape.micro),
+              .pack = gr_micro_at(c->ptr[2], &shape.micro),
               .norm = (const float *)c->ptr[0] + norm,
               .lm = gr_head_matrix(s, c->ptr[1], c->ptr[0]),
               .logprob = c->ptr[5],
@@ -362,7 +362,7 @@ static void run_pass(const gr_call *c, train_state *t)
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    gr_pack pack = gr_pack_at(c->kernel == TRAIN_EMBED_BACKWARD ? c->ptr[0] : c->ptr[1], &shape.micro);
+    gr_micro pack = gr_micro_at(c->kernel == TRAIN_EMBED_BACKWARD ? c->ptr[0] : c->ptr[1], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &pack);
     uint64_t hidden = (uint64_t)b.n_tokens * s->hidden * sizeof(float);
     switch (c->kernel) {

@@ -72,8 +72,8 @@ static void add_objects(declaring *w)
                        : GR_NONE;
     o->store = gr_program_temp(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
     o->loss_ws = gr_program_temp(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
-    o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_pack_bytes(&t->micro), "packed");
-    o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_pack_bytes(&t->micro), "staging");
+    o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
+    o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
     o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
     o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "dx");
     uint64_t forward = w->k->layer_ws_bytes(w->s, &w->bounds, false);

@@ -9,10 +9,15 @@
 #include <string.h>
 #if GR_VEC
 #include <immintrin.h>
+#define INLINE static inline __attribute__((always_inline, unused))
+#else
+#define INLINE static inline __attribute__((unused))
 #endif
 
-#define INLINE static inline __attribute__((always_inline, unused))
-#if defined(__clang__)
+/* Unrolled, checks of every lane or row are more code than the compiler takes in good time. */
+#if !GR_VEC || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
@@ -194,29 +199,23 @@ V16_OP2(v_min, min_ps)
 
 #else
 
-typedef struct v16 {
-    float f[16];
-} v16;
+typedef float v16 __attribute__((vector_size(64)));
+#pragma GCC diagnostic ignored "-Wpsabi" /* v16 never leaves the file */
 
 #define V16_EACH(result, expr)                      \
     do {                                            \
-        UNROLL                                      \
         for (int i = 0; i < 16; i++) result = expr; \
     } while (0)
 
 #define V16_OP2(name, expr)       \
     INLINE v16 name(v16 x, v16 y) \
     {                             \
-        v16 r;                    \
-        V16_EACH(r.f[i], expr);   \
-        return r;                 \
+        return expr;              \
     }
 
 INLINE v16 v_set(float x)
 {
-    v16 r;
-    V16_EACH(r.f[i], x);
-    return r;
+    return (v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
 }
 
 INLINE v16 v_load(const float *p)
@@ -233,7 +232,7 @@ INLINE void v_store(float *p, v16 x)
 
 INLINE v16 v_load_n(const float *p, size_t n)
 {
-    v16 r = {{0}};
+    v16 r = {0};
     memcpy(&r, p, (n < 16 ? n : 16) * sizeof(float));
     return r;
 }
@@ -245,50 +244,61 @@ INLINE void v_store_n(float *p, v16 x, size_t n)
 
 INLINE v16 v_first(v16 x, size_t n, float rest)
 {
-    V16_EACH(x.f[i], (size_t)i < n ? x.f[i] : rest);
+    for (size_t i = n; i < 16; i++) x[i] = rest;
     return x;
 }
 
 INLINE v16 v_fma(v16 x, v16 y, v16 z)
 {
-    V16_EACH(z.f[i], __builtin_fmaf(x.f[i], y.f[i], z.f[i]));
+    V16_EACH(z[i], __builtin_fmaf(x[i], y[i], z[i]));
     return z;
 }
 
 INLINE v16 v_sqrt(v16 x)
 {
-    V16_EACH(x.f[i], sqrtf(x.f[i]));
+    V16_EACH(x[i], sqrtf(x[i]));
     return x;
 }
 
 INLINE v16 v_round(v16 x)
 {
-    V16_EACH(x.f[i], rintf(x.f[i]));
+    V16_EACH(x[i], rintf(x[i]));
+    return x;
+}
+
+INLINE float pow2_one(float x)
+{
+    uint32_t bits = x >= -126 && x <= 127 ? (uint32_t)((int32_t)x + 127) << 23 : 0;
+    memcpy(&x, &bits, sizeof(x));
     return x;
 }
 
 INLINE v16 v_pow2(v16 x)
 {
-    UNROLL
-    for (int i = 0; i < 16; i++) {
-        uint32_t bits = x.f[i] >= -126 && x.f[i] <= 127 ? (uint32_t)((int32_t)x.f[i] + 127) << 23 : 0;
-        memcpy(&x.f[i], &bits, sizeof(bits));
-    }
+    V16_EACH(x[i], pow2_one(x[i]));
     return x;
 }
 
 INLINE v16 v_less(v16 x, v16 y, v16 then, v16 otherwise)
 {
-    V16_EACH(then.f[i], x.f[i] < y.f[i] ? then.f[i] : otherwise.f[i]);
+    V16_EACH(then[i], x[i] < y[i] ? then[i] : otherwise[i]);
     return then;
 }
 
-V16_OP2(v_add, x.f[i] + y.f[i])
-V16_OP2(v_sub, x.f[i] - y.f[i])
-V16_OP2(v_mul, x.f[i] * y.f[i])
-V16_OP2(v_div, x.f[i] / y.f[i])
-V16_OP2(v_max, x.f[i] > y.f[i] ? x.f[i] : y.f[i])
-V16_OP2(v_min, x.f[i] < y.f[i] ? x.f[i] : y.f[i])
+INLINE v16 v_max(v16 x, v16 y)
+{
+    return v_less(y, x, x, y);
+}
+
+INLINE v16 v_min(v16 x, v16 y)
+{
+    return v_less(x, y, x, y);
+}
+
+V16_OP2(v_add, x + y)
+V16_OP2(v_sub, x - y)
+V16_OP2(v_mul, x *y)
+V16_OP2(v_div, x / y)
 
 #endif
 

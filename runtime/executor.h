@@ -19,7 +19,8 @@ typedef struct gr_exec_hooks {
     /* An agreed loop: whether trip number trip (from 0) is to run. Called on the compute lane, at most
      * trips_max times. */
     bool (*more)(void *user, gr_path_id path, uint32_t i, uint32_t trip);
-    /* Whether a node's steps are skipped this time. Constant during a path. May be NULL. */
+    /* Whether a node's steps, transitions on its behalf included, are skipped this time. Constant during a
+     * path. May be NULL. */
     bool (*skip)(void *user, const char *node);
 } gr_exec_hooks;
 

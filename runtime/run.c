@@ -26,7 +26,8 @@ typedef struct run {
     uint64_t *node_ns; /* by node index, the summary last: this iteration */
 } run;
 
-/* ---- hooks of the executor ---------------------------------------------------------------------------------- */
+/* ---- hooks of the executor
+ * ---------------------------------------------------------------------------------- */
 
 static gr_call call_of(run *r, uint32_t step, void **ptr, gr_queue *q)
 {
@@ -92,7 +93,8 @@ static bool skip_node(void *user, const char *name)
     return skip;
 }
 
-/* ---- what an iteration sees --------------------------------------------------------------------------------- */
+/* ---- what an iteration sees
+ * --------------------------------------------------------------------------------- */
 
 /* The data node that sets the pace of epochs: the first. */
 static const void *data_of(const run *r)
@@ -128,7 +130,8 @@ static void begin_iteration(run *r, uint32_t step)
     memset(r->node_ns, 0, (r->g->n_nodes + 1) * sizeof(*r->node_ns));
 }
 
-/* ---- checkpoints -------------------------------------------------------------------------------------------- */
+/* ---- checkpoints
+ * -------------------------------------------------------------------------------------------- */
 
 static gr_state_file *state_of(run *r)
 {
@@ -181,7 +184,8 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
         if (r->g->nodes[i]->op->load)
             st = r->g->nodes[i]->op->load(r->session.state[i], r->g->nodes[i]->name, f, d);
     if (!st && strcmp(numerics, r->p->plan->numerics))
-        gr_diag_warn(d, (gr_loc){0}, "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
+        gr_diag_warn(d, (gr_loc){0},
+                     "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
                      numerics, r->p->plan->numerics);
     r->session.step = (uint32_t)step;
     r->session.seed = seed;
@@ -191,7 +195,8 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
     return st;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------ */
+/* ---- the run
+ * ------------------------------------------------------------------------------------------------ */
 
 static gr_status enter(run *r, gr_diag *d)
 {
@@ -215,7 +220,9 @@ static gr_status iterate(run *r, gr_diag *d)
         uint64_t begin = gr_now_ns();
         begin_iteration(r, step);
         st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
-        if (!st) st = gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, gr_now_ns() - begin, d);
+        if (!st)
+            st = gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, gr_now_ns() - begin,
+                                      d);
         if (!st && settings->checkpoint_every && step % settings->checkpoint_every == 0) {
             st = checkpoint(r, GR_PATH_CHECKPOINT, d);
             saved = step;
@@ -243,7 +250,8 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     return gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
 }
 
-gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o, gr_diag *d)
+gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
+                 gr_diag *d)
 {
     run r = {.g = g, .p = p, .o = o};
     gr_status st = open_all(&r, k, d);

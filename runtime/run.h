@@ -1,7 +1,8 @@
 /* runtime/run.h: a run: a proven plan executed iteration by iteration, with its directory of results.
  *
- * OUT/ holds graph.yaml (resolved), plan.json, metrics.jsonl, samples.jsonl, trace.json, TensorBoard events, and
- * checkpoints/step-N/. A run that is killed goes on from its last checkpoint with the bits of one that was not.
+ * OUT/ holds graph.yaml (resolved), plan.json, metrics.jsonl, samples.jsonl, trace.json, TensorBoard events,
+ * and checkpoints/step-N/. A run that is killed goes on from its last checkpoint with the bits of one that
+ * was not.
  */
 #ifndef GR_RUNTIME_RUN_H
 #define GR_RUNTIME_RUN_H
@@ -11,15 +12,15 @@
 #include "scheduler/planner.h"
 
 typedef struct gr_run_options {
-    const char *out;   /* directory of the run; made where it is not there */
-    bool resume;       /* go on from its last complete checkpoint; from the beginning where there is none */
-    bool poison;       /* check every step's memory (slow) */
+    const char *out; /* directory of the run; made where it is not there */
+    bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
+    bool poison;     /* check every step's memory (slow) */
     unsigned threads;
-    FILE *progress;    /* lines for people; NULL: none */
+    FILE *progress; /* lines for people; NULL: none */
 } gr_run_options;
 
 /* GR_OK also when a signal ended it early, after a checkpoint. On failure what was written stays. */
-GR_NODISCARD gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
-                              gr_diag *d);
+GR_NODISCARD gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k,
+                              const gr_run_options *o, gr_diag *d);
 
 #endif

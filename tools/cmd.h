@@ -1,9 +1,22 @@
-/* tools/cmd.h: the sub-commands of graphrun. Each gets its own arguments, argv[0] being its name, prints, and
- * returns the exit status: 0 done, 1 failed while running, 2 usage or invalid input, 3 does not fit. */
+/* tools/cmd.h: the sub-commands of graphrun. Each prints what it is asked for and returns the exit status: 0
+ * done, 1 failed while running, 2 usage or invalid input, 3 does not fit. Messages go to d; main prints them.
+ */
 #ifndef GR_TOOLS_CMD_H
 #define GR_TOOLS_CMD_H
 
-int gr_cmd_init(int argc, char **argv);
-int gr_cmd_export(int argc, char **argv);
+#include "tools/args.h"
+
+int gr_cmd_check(const gr_args *a, gr_diag *d);
+int gr_cmd_plan(const gr_args *a, gr_diag *d);
+int gr_cmd_exec(const gr_args *a, gr_diag *d);
+int gr_cmd_verify(const gr_args *a, gr_diag *d);
+int gr_cmd_init(const gr_args *a, gr_diag *d);
+int gr_cmd_export(const gr_args *a, gr_diag *d);
+int gr_cmd_ops(const gr_args *a, gr_diag *d);
+int gr_cmd_schema(const gr_args *a, gr_diag *d);
+int gr_cmd_report(const gr_args *a, gr_diag *d);
+
+/* The exit status of a library call. */
+int gr_exit_status(gr_status st);
 
 #endif

@@ -1,6 +1,70 @@
-#include "runtime/base.h"
+/* graphrun: parse the command line, call the command, print what it has to say. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-int main(void)
+#include "tools/cmd.h"
+
+int gr_exit_status(gr_status st)
 {
+    return st == GR_OK ? 0 : st == GR_E_NOFIT ? 3 : st == GR_E_INVALID ? 2 : 1;
+}
+
+static const struct {
+    const char *name;
+    int (*run)(const gr_args *a, gr_diag *d);
+} commands[] = {
+    {"check", gr_cmd_check},   {"plan", gr_cmd_plan},     {"exec", gr_cmd_exec},
+    {"verify", gr_cmd_verify}, {"init", gr_cmd_init},     {"ops", gr_cmd_ops},
+    {"schema", gr_cmd_schema}, {"export", gr_cmd_export}, {"report", gr_cmd_report},
+};
+
+static void print_messages(const gr_diag *d)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        char *text = gr_message_format(&d->messages[i]);
+        fprintf(stderr, "%s\n", text);
+        free(text);
+    }
+}
+
+static int print_text(void (*make)(gr_str *out))
+{
+    gr_str s = {0};
+    make(&s);
+    fputs(s.text, stdout);
+    gr_str_release(&s);
     return 0;
+}
+
+static int print_help(const char *command)
+{
+    gr_str s = {0};
+    gr_args_help(command, &s);
+    fputs(s.text, stdout);
+    gr_str_release(&s);
+    return 0;
+}
+
+static int dispatch(const gr_args *a, gr_diag *d)
+{
+    for (size_t i = 0; i < GR_LEN(commands); i++)
+        if (!strcmp(commands[i].name, a->command)) return commands[i].run(a, d);
+    return 2; /* gr_args_parse has refused what is not built */
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "--man")) return print_text(gr_args_man);
+    if (argc == 2 && !strcmp(argv[1], "--completion")) return print_text(gr_args_completion);
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of write, not our end */
+    gr_args a;
+    gr_diag d;
+    gr_diag_init(&d);
+    int status = gr_args_parse(&a, argc, argv, &d) ? 2 : a.help ? print_help(a.command) : dispatch(&a, &d);
+    print_messages(&d);
+    gr_args_release(&a);
+    gr_diag_release(&d);
+    return status;
 }

@@ -1,0 +1,32 @@
+#include "memplan/plan.h"
+
+void gr_plan_free(gr_plan *p)
+{
+    if (p) gr_pool_free(p->pool); /* the plan itself lies in its pool */
+}
+
+#define X(name, text) text,
+const char *gr_lane_str(gr_lane l)
+{
+    static const char *const text[] = {GR_LANE_MAP(X)};
+    return text[l];
+}
+
+const char *gr_category_str(gr_category c)
+{
+    static const char *const text[] = {GR_CATEGORY_MAP(X)};
+    return text[c];
+}
+
+const char *gr_step_kind_str(gr_step_kind k)
+{
+    static const char *const text[] = {GR_STEP_MAP(X)};
+    return text[k];
+}
+
+const char *gr_path_str(gr_path_id p)
+{
+    static const char *const text[] = {GR_PATH_MAP(X)};
+    return text[p];
+}
+#undef X

@@ -1,0 +1,166 @@
+#include "memplan/program.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+gr_program *gr_program_new(void)
+{
+    gr_program *p = gr_calloc(1, sizeof(*p));
+    p->pool = gr_pool_new();
+    return p;
+}
+
+void gr_program_free(gr_program *p)
+{
+    if (!p) return;
+    gr_pool_free(p->pool);
+    free(p->objects);
+    free(p->works);
+    free(p->names);
+    free(p);
+}
+
+void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional)
+{
+    assert(p->depth == 0);
+    p->node = gr_pool_strdup(p->pool, node);
+    p->lane = lane;
+    p->optional = optional;
+}
+
+/* The slot of a name: where it is, or the empty one where it would go. */
+static uint32_t *slot_of(const gr_program *p, const char *name)
+{
+    size_t i = (size_t)gr_stream(name) & (p->cap_names - 1);
+    while (p->names[i] && strcmp(p->objects[p->names[i] - 1].name, name)) i = (i + 1) & (p->cap_names - 1);
+    return &p->names[i];
+}
+
+static void grow_names(gr_program *p)
+{
+    if (2 * (p->n_objects + 1) <= p->cap_names) return;
+    p->cap_names = p->cap_names ? 2 * p->cap_names : 64;
+    free(p->names);
+    p->names = gr_calloc(p->cap_names, sizeof(*p->names));
+    for (size_t i = 0; i < p->n_objects; i++) *slot_of(p, p->objects[i].name) = (uint32_t)i + 1;
+}
+
+uint32_t gr_program_find(const gr_program *p, const char *name)
+{
+    if (!p->cap_names) return GR_NONE;
+    uint32_t at = *slot_of(p, name);
+    return at ? at - 1 : GR_NONE;
+}
+
+uint32_t gr_program_object(gr_program *p, const gr_object *o)
+{
+    uint64_t bytes = o->bytes ? gr_align(o->bytes, GR_ALIGN) : GR_ALIGN;
+    uint32_t found = gr_program_find(p, o->name);
+    if (found != GR_NONE) {
+        const gr_object *f = &p->objects[found];
+        assert(f->bytes == bytes && f->category == o->category && f->span == o->span && f->place == o->place);
+        (void)f;
+        return found;
+    }
+    grow_names(p);
+    gr_object copy = *o;
+    copy.name = gr_pool_strdup(p->pool, o->name);
+    copy.model = o->model ? gr_pool_strdup(p->pool, o->model) : NULL;
+    copy.bytes = bytes;
+    uint32_t *slot = slot_of(p, copy.name);
+    GR_PUSH(p->objects, p->n_objects, p->cap_objects, copy);
+    *slot = (uint32_t)p->n_objects;
+    return (uint32_t)p->n_objects - 1;
+}
+
+/* "NODE.what" */
+GR_PRINTF(2, 0) static char *node_name(gr_program *p, const char *fmt, va_list ap)
+{
+    assert(p->node);
+    gr_str s = {0};
+    gr_str_printf(&s, "%s.", p->node);
+    gr_str_vprintf(&s, fmt, ap);
+    char *name = gr_pool_strdup(p->pool, s.text);
+    gr_str_release(&s);
+    return name;
+}
+
+static uint32_t add_temp(gr_program *p, gr_category c, gr_place place, uint64_t bytes, const char *name)
+{
+    return gr_program_object(p, &(gr_object){.name = name,
+                                             .category = c,
+                                             .span = GR_SPAN_TEMP,
+                                             .place = place,
+                                             .bytes = bytes,
+                                             .bucket = GR_NONE});
+}
+
+uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *name = node_name(p, fmt, ap);
+    va_end(ap);
+    return add_temp(p, c, GR_DEVICE, bytes, name);
+}
+
+uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *name = node_name(p, fmt, ap);
+    va_end(ap);
+    return add_temp(p, c, GR_HOST, bytes, name);
+}
+
+static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint32_t arg)
+{
+    gr_work w = {.what = what,
+                 .node = p->node,
+                 .lane = p->lane,
+                 .kernel = kernel,
+                 .arg = arg,
+                 .body_last = GR_NONE,
+                 .optional = p->optional};
+    GR_PUSH(p->works, p->n_works, p->cap_works, w);
+    return &p->works[p->n_works - 1];
+}
+
+gr_work *gr_program_run(gr_program *p, uint32_t kernel, uint32_t arg, const gr_use *uses, size_t n,
+                        const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *what = node_name(p, fmt, ap);
+    va_end(ap);
+    gr_work *w = add_work(p, what, kernel, arg);
+    w->uses = gr_pool_alloc(p->pool, (n ? n : 1) * sizeof(*uses));
+    w->n_uses = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        assert(uses[i].object == GR_NONE || uses[i].object < p->n_objects);
+        for (size_t j = 0; j < i; j++)
+            assert(uses[i].object == GR_NONE || uses[i].object != uses[j].object);
+        w->uses[i] = uses[i];
+    }
+    return w;
+}
+
+gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool agreed, const char *what)
+{
+    assert(p->node && p->depth < GR_LEN(p->loops) && trips_max > 0);
+    gr_work *w = add_work(p, gr_pool_printf(p->pool, "%s.%s", p->node, what), kernel, 0);
+    w->trips_max = w->trips_expected = trips_max;
+    w->agreed = agreed;
+    w->lane = GR_LANE_COMPUTE; /* the lane that decides */
+    p->loops[p->depth++] = (uint32_t)p->n_works - 1;
+    return w;
+}
+
+void gr_program_end(gr_program *p)
+{
+    assert(p->depth > 0);
+    uint32_t loop = p->loops[--p->depth];
+    assert(p->n_works - 1 > loop); /* an empty body is no loop */
+    p->works[loop].body_last = (uint32_t)p->n_works - 1;
+}

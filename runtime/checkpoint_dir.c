@@ -1,0 +1,172 @@
+#include "runtime/checkpoint_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static gr_status io_error(gr_diag *d, const char *doing, const char *path)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot %s '%s': %s", doing, path, strerror(errno));
+}
+
+/* Call fn for each name in a folder, but . and ..; a missing folder has none. */
+static gr_status each_name(const char *dir,
+                           gr_status (*fn)(void *, const char *dir, const char *name, gr_diag *), void *user,
+                           gr_diag *d)
+{
+    DIR *open_dir = opendir(dir);
+    if (!open_dir) return errno == ENOENT ? GR_OK : io_error(d, "read", dir);
+    gr_status st = GR_OK;
+    for (struct dirent *e; !st && (e = readdir(open_dir));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) st = fn(user, dir, e->d_name, d);
+    closedir(open_dir);
+    return st;
+}
+
+static gr_status remove_aside(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    (void)user;
+    if (name[0] != '.') return GR_OK; /* .step-N.tmp, .step-N.old */
+    char *path = gr_printf("%s/%s", dir, name);
+    gr_status st = gr_path_remove(path, d);
+    free(path);
+    return st;
+}
+
+gr_status gr_run_lock(int *lock, const char *run, gr_diag *d)
+{
+    gr_status st = gr_dir_make(run, d);
+    if (st) return st;
+    char *path = gr_printf("%s/.lock", run), *checkpoints = gr_printf("%s/checkpoints", run);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        st = io_error(d, "create", path);
+    else if (flock(fd, LOCK_EX | LOCK_NB))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "run directory '%s' is in use by another process",
+                           run);
+    if (!st) st = each_name(checkpoints, remove_aside, NULL, d);
+    if (st && fd >= 0) close(fd);
+    if (!st) *lock = fd;
+    free(path);
+    free(checkpoints);
+    return st;
+}
+
+void gr_run_unlock(int lock)
+{
+    close(lock);
+}
+
+char *gr_checkpoint_path(const char *run, uint64_t step)
+{
+    return gr_printf("%s/checkpoints/step-%llu", run, (unsigned long long)step);
+}
+
+static char *aside_path(const char *run, uint64_t step, const char *suffix)
+{
+    return gr_printf("%s/checkpoints/.step-%llu.%s", run, (unsigned long long)step, suffix);
+}
+
+gr_status gr_checkpoint_begin(char **aside, const char *run, uint64_t step, gr_diag *d)
+{
+    char *path = aside_path(run, step, "tmp");
+    gr_status st = gr_path_remove(path, d);
+    if (!st) st = gr_dir_make(path, d);
+    if (st)
+        free(path);
+    else
+        *aside = path;
+    return st;
+}
+
+static gr_status sync_tree(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    char *path = gr_printf("%s/%s", dir, name);
+    struct stat s;
+    gr_status st = lstat(path, &s) ? io_error(d, "sync", path) : GR_OK;
+    if (!st && S_ISDIR(s.st_mode)) {
+        st = each_name(path, sync_tree, user, d);
+        if (!st) st = gr_dir_sync(path, d);
+    } else if (!st && S_ISREG(s.st_mode)) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || fsync(fd)) st = io_error(d, "sync", path);
+        if (fd >= 0) close(fd);
+    }
+    free(path);
+    return st;
+}
+
+gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d)
+{
+    char *aside = aside_path(run, step, "tmp"), *old = aside_path(run, step, "old");
+    char *path = gr_checkpoint_path(run, step), *parent = gr_printf("%s/checkpoints", run);
+    gr_status st = each_name(aside, sync_tree, NULL, d);
+    if (!st) st = gr_dir_sync(aside, d);
+    if (!st && rename(path, old) && errno != ENOENT) st = io_error(d, "replace", path);
+    if (!st && rename(aside, path)) st = io_error(d, "create", path);
+    if (!st) st = gr_dir_sync(parent, d);
+    if (!st) st = gr_path_remove(old, d);
+    free(aside);
+    free(old);
+    free(path);
+    free(parent);
+    return st;
+}
+
+struct steps {
+    uint64_t *list;
+    size_t n, cap;
+};
+
+static gr_status add_step(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    struct steps *s = user;
+    char *end;
+    (void)dir;
+    (void)d;
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return GR_OK;
+    uint64_t step = strtoull(name + 5, &end, 10);
+    if (!*end) GR_PUSH(s->list, s->n, s->cap, step);
+    return GR_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_diag *d)
+{
+    struct steps s = {0};
+    char *dir = gr_printf("%s/checkpoints", run);
+    gr_status st = each_name(dir, add_step, &s, d);
+    free(dir);
+    if (s.n) qsort(s.list, s.n, sizeof(*s.list), ascending);
+    *steps = s.list;
+    *n = s.n;
+    return st;
+}
+
+gr_status gr_checkpoint_prune(const char *run, size_t keep, gr_diag *d)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_status st = gr_checkpoint_list(&steps, &n, run, d);
+    for (size_t i = 0; !st && i + keep < n; i++) {
+        /* renamed first: a half removed one must not look complete */
+        char *path = gr_checkpoint_path(run, steps[i]), *old = aside_path(run, steps[i], "old");
+        if (rename(path, old)) st = io_error(d, "remove", path);
+        if (!st) st = gr_path_remove(old, d);
+        free(path);
+        free(old);
+    }
+    free(steps);
+    return st;
+}

@@ -1,0 +1,29 @@
+/* runtime/checkpoint_dir.h: checkpoints of a run directory: complete or absent, never half.
+ *
+ * A checkpoint is written to RUN/checkpoints/.step-N.tmp and appears as RUN/checkpoints/step-N by one rename,
+ * after all its files have reached the disk. A process killed at any moment leaves at most a .tmp, which the
+ * next lock removes.
+ */
+#ifndef GR_RUNTIME_CHECKPOINT_DIR_H
+#define GR_RUNTIME_CHECKPOINT_DIR_H
+
+#include "runtime/base.h"
+
+/* Take a run directory for this process (it is made where missing) and remove what a killed run left half
+ * done. GR_E_INVALID where another process holds it. *lock: to gr_run_unlock. */
+GR_NODISCARD gr_status gr_run_lock(int *lock, const char *run, gr_diag *d);
+void gr_run_unlock(int lock);
+
+/* Make the empty folder to write a checkpoint of a step to; *aside: its path, caller frees. */
+GR_NODISCARD gr_status gr_checkpoint_begin(char **aside, const char *run, uint64_t step, gr_diag *d);
+/* All files are written and closed: let it appear. One of the same step is replaced. */
+GR_NODISCARD gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d);
+
+/* Steps of complete checkpoints, ascending; *steps: caller frees. A run without any has n 0. */
+GR_NODISCARD gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_diag *d);
+/* RUN/checkpoints/step-N; caller frees. */
+char *gr_checkpoint_path(const char *run, uint64_t step);
+/* Remove all but the newest keep. */
+GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, size_t keep, gr_diag *d);
+
+#endif

@@ -1,0 +1,286 @@
+#include "runtime/outputs.h"
+
+#include "ops/scorer.h"
+#include "ops/summary.h"
+#include "runtime/checkpoint_dir.h"
+#include "runtime/metrics.h"
+#include "runtime/progress.h"
+#include "runtime/tensorboard.h"
+#include "runtime/trace.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gr_outputs {
+    const gr_graph *g;
+    const gr_plan *plan;
+    const gr_run_options *options;
+    int lock;
+    bool locked;
+    gr_lines *metrics, *samples;
+    gr_trace *trace;
+    gr_tensorboard *board;
+    gr_progress progress;
+    char *first_sample, *last_sample;
+};
+
+static char *path_in(const gr_outputs *o, const char *name)
+{
+    return gr_printf("%s/%s", o->options->out, name);
+}
+
+/* ---- opening
+ * ------------------------------------------------------------------------------------------------ */
+
+static gr_status refuse_old_run(const gr_outputs *o, gr_diag *d)
+{
+    char *metrics = path_in(o, "metrics.jsonl");
+    gr_status st = GR_OK;
+    if (!o->options->resume && gr_path_exists(metrics))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "'%s' holds a run already; go on with --resume %s, or choose another --out",
+                           o->options->out, o->options->out);
+    free(metrics);
+    return st;
+}
+
+static gr_status write_files(const gr_outputs *o, gr_diag *d)
+{
+    gr_str plan = {0};
+    char *graph_path = path_in(o, "graph.yaml"), *plan_path = path_in(o, "plan.json");
+    gr_plan_write_json(o->plan, &plan);
+    gr_status st = gr_file_write(graph_path, o->plan->graph_text, strlen(o->plan->graph_text), d);
+    if (!st) st = gr_file_write(plan_path, plan.text, plan.len, d);
+    gr_str_release(&plan);
+    free(graph_path);
+    free(plan_path);
+    return st;
+}
+
+gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const gr_graph *g,
+                          const gr_plan *p, gr_diag *d)
+{
+    gr_outputs *o = gr_calloc(1, sizeof(*o));
+    *o = (gr_outputs){.g = g, .plan = p, .options = options};
+    *out = o; /* gr_outputs_close takes half-opened ones */
+    gr_progress_init(&o->progress, options->progress);
+    gr_status st = gr_run_lock(&o->lock, options->out, d);
+    if (st) return st;
+    o->locked = true;
+    st = refuse_old_run(o, d);
+    return st ? st : write_files(o, d);
+}
+
+gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
+{
+    static const char *const tracks[] = {
+#define X(name, text) text,
+        GR_LANE_MAP(X)
+#undef X
+    };
+    char *metrics = path_in(o, "metrics.jsonl"), *samples = path_in(o, "samples.jsonl");
+    char *trace = path_in(o, "trace.json");
+    uint64_t from = step ? (uint64_t)step + 1 : 0;
+    gr_status st = gr_lines_open(&o->metrics, metrics, from, d);
+    if (!st) st = gr_lines_open(&o->samples, samples, from, d);
+    if (!st) st = gr_trace_open(&o->trace, trace, 0, tracks, GR_LEN(tracks), 0, d);
+    if (!st) st = gr_tensorboard_open(&o->board, o->options->out, d);
+    free(metrics);
+    free(samples);
+    free(trace);
+    return st;
+}
+
+/* ---- lines for people
+ * --------------------------------------------------------------------------------------- */
+
+static void print_stop_ids(const gr_outputs *o, const gr_session *s, const gr_node *n)
+{
+    FILE *to = o->options->progress;
+    const gr_model_shape *shape = &n->model->shape;
+    fprintf(to, "%s: stop ids", n->name);
+    for (uint32_t i = 0; i < shape->n_eos; i++) {
+        size_t len = 0;
+        const char *text = gr_tokenizer_token(gr_session_tokenizer(s, n), shape->eos[i], &len);
+        fprintf(to, " %d (%.*s)", shape->eos[i], (int)len, text ? text : "");
+    }
+    fprintf(to, "%s\n", shape->n_eos ? "" : " none: every response runs to max_tokens");
+}
+
+void gr_outputs_begin(gr_outputs *o, const gr_session *s)
+{
+    FILE *to = o->options->progress;
+    char peak[32], host[32];
+    if (!to) return;
+    fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
+            s->step + 1, s->steps, gr_bytes_format(o->plan->peak_bytes, peak),
+            gr_bytes_format(o->plan->host_bytes, host), (unsigned long long)s->seed, o->plan->numerics);
+    if (!o->g->run.steps && !o->g->run.epochs) fprintf(to, "neither steps nor epochs are given: one epoch\n");
+    for (size_t i = 0; i < o->g->n_nodes; i++)
+        if (!strcmp(o->g->nodes[i]->op->name, "generate")) print_stop_ids(o, s, o->g->nodes[i]);
+}
+
+static void print_peaks(const gr_outputs *o, gr_executor *e)
+{
+    char planned[32], measured[32], touched[32];
+    FILE *to = o->options->progress;
+    fprintf(to, "peak: planned %s, measured %s", gr_bytes_format(o->plan->peak_bytes, planned),
+            gr_bytes_format(gr_executor_measured_peak(e), measured));
+    if (o->options->poison)
+        fprintf(to, ", touched by steps %s", gr_bytes_format(gr_executor_touched_peak(e), touched));
+    fputc('\n', to);
+}
+
+void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e)
+{
+    if (!o) return;
+    (void)s;
+    FILE *to = o->options->progress;
+    if (to) gr_progress_end(&o->progress);
+    if (to && e && o->metrics) print_peaks(o, e);
+    if (to && o->first_sample && o->last_sample)
+        fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
+                o->last_sample);
+    gr_lines_free(o->metrics);
+    gr_lines_free(o->samples);
+    gr_tensorboard_free(o->board);
+    gr_status st = gr_trace_close(o->trace, NULL);
+    (void)st; /* a trace without its end can still be read */
+    if (o->locked) gr_run_unlock(o->lock);
+    free(o->first_sample);
+    free(o->last_sample);
+    free(o);
+}
+
+/* ---- an iteration
+ * ------------------------------------------------------------------------------------------- */
+
+/* metrics.jsonl names the policy's update without its node: "loss" stands for "update.loss". */
+static const char *bare_name(const gr_outputs *o, const char *name)
+{
+    static const char *const bare[] = {"loss", "grad_norm",       "entropy",
+                                       "lr",   "logprob_gap_max", "skipped_steps"};
+    const gr_node *update = gr_graph_subject(o->g).update;
+    size_t n = update ? strlen(update->name) : 0;
+    if (!update || strncmp(name, update->name, n) || name[n] != '.') return NULL;
+    for (size_t i = 0; i < GR_LEN(bare); i++)
+        if (!strcmp(name + n + 1, bare[i])) return bare[i];
+    return NULL;
+}
+
+static double metric(const gr_outputs *o, const gr_session *s, const char *bare)
+{
+    const gr_node *update = gr_graph_subject(o->g).update;
+    char *full = gr_printf("%s.%s", update ? update->name : "", bare);
+    const struct gr_metric *m = gr_session_find(s, bare);
+    if (!m) m = gr_session_find(s, full);
+    free(full);
+    return m ? m->value : NAN;
+}
+
+static void add(gr_outputs *o, uint32_t step, const char *name, double value)
+{
+    gr_lines_number(o->metrics, name, value);
+    gr_tensorboard_scalar(o->board, step, name, value);
+}
+
+gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e, const uint64_t *node_ns,
+                               uint64_t ns, gr_diag *d)
+{
+    static const char *const always[] = {
+        "reward_mean",        "loss",  "kl", "entropy", "grad_norm", "response_tokens_mean",
+        "truncated_fraction", "tokens"};
+    double seconds = (double)ns * 1e-9, tokens = metric(o, s, "tokens");
+    gr_lines_begin(o->metrics, s->step);
+    for (size_t i = 0; i < GR_LEN(always); i++) add(o, s->step, always[i], metric(o, s, always[i]));
+    add(o, s->step, "seconds", seconds);
+    add(o, s->step, "tokens_per_second", tokens / seconds);
+    gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)o->plan->peak_bytes);
+    gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)gr_executor_measured_peak(e));
+    for (size_t i = 0; i < s->n_metrics; i++) {
+        const char *name = bare_name(o, s->metrics[i].name);
+        bool done = false;
+        for (size_t k = 0; k < GR_LEN(always); k++)
+            done = done || !strcmp(name ? name : s->metrics[i].name, always[k]);
+        if (!done) add(o, s->step, name ? name : s->metrics[i].name, s->metrics[i].value);
+    }
+    for (size_t i = 0; i < o->g->n_nodes; i++) {
+        char *name = gr_printf("seconds.%s", o->g->nodes[i]->name);
+        add(o, s->step, name, (double)node_ns[i] * 1e-9);
+        free(name);
+    }
+    gr_status st = gr_lines_end(o->metrics, d);
+    if (!st) st = gr_tensorboard_flush(o->board, d);
+    if (!st) st = gr_trace_flush(o->trace, d);
+    if (o->options->progress)
+        gr_progress_step(&o->progress, s->step, s->steps, metric(o, s, "reward_mean"), metric(o, s, "loss"),
+                         tokens, seconds);
+    return st;
+}
+
+/* One line of text: what a terminal can show. */
+static char *shown(const gr_str *prompt, const gr_str *response, double score)
+{
+    gr_str s = {0};
+    gr_json_add_text(&s, prompt->text ? prompt->text : "", prompt->len);
+    gr_str_puts(&s, " -> ");
+    gr_json_add_text(&s, response->text ? response->text : "", response->len);
+    if (!isnan(score)) gr_str_printf(&s, " (reward %g)", score);
+    return s.text;
+}
+
+void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score)
+{
+    gr_outputs *o = s->user;
+    gr_str prompt = {0}, response = {0};
+    gr_tokenizer_decode(gr_session_tokenizer(s, node), gr_rows_ids(rows, seq), rows->prompt_len[seq], false,
+                        &prompt);
+    gr_response_text(s, node, rows, seq, &response, NULL);
+    gr_lines_begin(o->samples, s->step);
+    gr_lines_integer(o->samples, "sequence", seq);
+    gr_lines_text(o->samples, "prompt", prompt.text ? prompt.text : "", prompt.len);
+    gr_lines_text(o->samples, "response", response.text ? response.text : "", response.len);
+    gr_lines_number(o->samples, "reward", score);
+    gr_status st = gr_lines_end(o->samples, NULL);
+    (void)st; /* the metrics' own line reports a full disk */
+    char **keep = o->first_sample ? &o->last_sample : &o->first_sample;
+    free(*keep);
+    *keep = shown(&prompt, &response, score);
+    gr_str_release(&prompt);
+    gr_str_release(&response);
+}
+
+void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                      uint64_t end_ns)
+{
+    gr_outputs *o = user;
+    const gr_step *s = &o->plan->paths[path].steps[i];
+    (void)trip;
+    if (o->trace && s->kind != GR_STEP_LOOP)
+        gr_trace_event(o->trace, s->lane, s->what, s->node ? s->node : gr_path_str(path), begin_ns, end_ns);
+}
+
+/* ---- checkpoints
+ * -------------------------------------------------------------------------------------------- */
+
+gr_status gr_outputs_checkpoint_latest(gr_outputs *o, char **dir, gr_diag *d)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_status st = gr_checkpoint_list(&steps, &n, o->options->out, d);
+    *dir = !st && n ? gr_checkpoint_path(o->options->out, steps[n - 1]) : NULL;
+    free(steps);
+    return st;
+}
+
+gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside, gr_diag *d)
+{
+    return gr_checkpoint_begin(aside, o->options->out, step, d);
+}
+
+gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, gr_diag *d)
+{
+    gr_status st = gr_checkpoint_commit(o->options->out, step, d);
+    return !st && keep ? gr_checkpoint_prune(o->options->out, keep, d) : st;
+}

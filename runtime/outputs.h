@@ -1,0 +1,39 @@
+/* runtime/outputs.h: everything a run writes: its directory and the lines for people.
+ *
+ * Threads: trace may be called from any lane; the rest from the compute lane.
+ */
+#ifndef GR_RUNTIME_OUTPUTS_H
+#define GR_RUNTIME_OUTPUTS_H
+
+#include "ops/rows.h"
+#include "runtime/executor.h"
+#include "runtime/run.h"
+#include "runtime/session.h"
+
+typedef struct gr_outputs gr_outputs;
+
+/* Take the directory, one run at a time. One that holds a run already is refused unless o->resume. */
+GR_NODISCARD gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *o, const gr_graph *g,
+                                       const gr_plan *p, gr_diag *d);
+/* Begin to write behind iteration `step` (0: from the start): later lines of a killed run are removed. */
+GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d);
+/* Say what is about to run. */
+void gr_outputs_begin(gr_outputs *o, const gr_session *s);
+/* NULL is fine. Peaks, planned and measured, are printed side by side. */
+void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e);
+
+/* The lines of an iteration. node_ns: by node index, the summary last. */
+GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e,
+                                            const uint64_t *node_ns, uint64_t ns, gr_diag *d);
+
+/* gr_session.sample and gr_exec_options.trace; user: the gr_outputs. */
+void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score);
+void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                      uint64_t end_ns);
+
+/* Checkpoints of the run. latest: *dir NULL where there is none; caller frees. keep 0: all. */
+GR_NODISCARD gr_status gr_outputs_checkpoint_latest(gr_outputs *o, char **dir, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, gr_diag *d);
+
+#endif

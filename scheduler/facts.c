@@ -1,0 +1,211 @@
+#include "scheduler/layout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NEW(f, n, a) ((a) = gr_pool_alloc((f)->pool, ((size_t)(n) + 1) * sizeof(*(a))))
+
+/* The last work of a unit. */
+static uint32_t end_of(const gr_program *g, uint32_t work)
+{
+    return g->works[work].body_last == GR_NONE ? work : g->works[work].body_last;
+}
+
+static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
+{
+    return work > loop && work <= g->works[loop].body_last;
+}
+
+static void find_scopes(gr_facts *f)
+{
+    const gr_program *g = f->g;
+    uint32_t stack[16], n = 0, before[17] = {GR_NONE};
+    NEW(f, g->n_works, f->parent), NEW(f, g->n_works, f->prev), NEW(f, g->n_works, f->depth);
+    NEW(f, g->n_works, f->top), NEW(f, g->n_works, f->node), NEW(f, g->n_works, f->holds_host);
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        while (n && w > g->works[stack[n - 1]].body_last) n--;
+        f->parent[w] = n ? stack[n - 1] : GR_NONE;
+        f->depth[w] = n;
+        f->top[w] = n ? stack[0] : w;
+        f->prev[w] = before[n];
+        before[n] = w;
+        if (g->works[w].lane == GR_LANE_HOST)
+            for (uint32_t i = 0; i < n; i++) f->holds_host[stack[i]] = true;
+        if (g->works[w].body_last != GR_NONE) {
+            stack[n++] = w;
+            before[n] = GR_NONE;
+        }
+    }
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        uint32_t u = w && f->top[w] == f->top[w - 1] ? w - 1 : 0;
+        while (u < w && strcmp(g->works[f->top[u]].node, g->works[f->top[w]].node)) u++;
+        f->node[w] = u < w ? f->node[u] : f->n_nodes++;
+    }
+}
+
+static void find_refs(gr_facts *f)
+{
+    const gr_program *g = f->g;
+    NEW(f, g->n_objects + 1, f->begin), NEW(f, g->n_works + 1, f->use_begin);
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        f->use_begin[w + 1] = f->use_begin[w] + g->works[w].n_uses;
+        for (uint32_t u = 0; u < g->works[w].n_uses; u++)
+            if (g->works[w].uses[u].object != GR_NONE) f->begin[g->works[w].uses[u].object + 1]++;
+    }
+    for (uint32_t o = 0; o < g->n_objects; o++) f->begin[o + 1] += f->begin[o];
+    NEW(f, f->begin[g->n_objects], f->refs);
+    uint32_t *at = gr_malloc((g->n_objects + 1) * sizeof(*at));
+    memcpy(at, f->begin, (g->n_objects + 1) * sizeof(*at));
+    for (uint32_t w = 0; w < g->n_works; w++)
+        for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
+            const gr_use *use = &g->works[w].uses[u];
+            if (use->object != GR_NONE) f->refs[at[use->object]++] = (gr_ref){w, use->mode};
+        }
+    free(at);
+}
+
+/* Works of other lanes that a work waits for because of what they use, nearest first. */
+static void find_cross(gr_facts *f)
+{
+    const gr_program *g = f->g;
+    NEW(f, g->n_works + 1, f->cross_begin);
+    for (int pass = 0; pass < 2; pass++) {
+        uint32_t *at = gr_calloc(g->n_works + 1, sizeof(*at));
+        for (uint32_t o = 0; o < g->n_objects; o++)
+            for (uint32_t j = f->begin[o]; j < f->begin[o + 1]; j++)
+                for (uint32_t i = j; i-- > f->begin[o];) {
+                    const gr_work *a = &g->works[f->refs[i].work], *b = &g->works[f->refs[j].work];
+                    if (a->lane == b->lane || !((f->refs[i].mode | f->refs[j].mode) & GR_WRITE)) continue;
+                    uint32_t w = f->refs[j].work;
+                    if (pass) f->cross[f->cross_begin[w] + at[w]] = f->refs[i].work;
+                    at[w]++;
+                    if (!a->optional) break; /* it waits for the earlier ones by its lane's order */
+                }
+        if (!pass) {
+            for (uint32_t w = 0; w < g->n_works; w++) f->cross_begin[w + 1] = f->cross_begin[w] + at[w];
+            NEW(f, f->cross_begin[g->n_works], f->cross);
+        }
+        free(at);
+    }
+}
+
+static void find_outside(gr_facts *f)
+{
+    NEW(f, f->g->n_works, f->waits_outside);
+    for (uint32_t w = 0; w < f->g->n_works; w++)
+        for (uint32_t l = f->parent[w]; l != GR_NONE; l = f->parent[l])
+            for (uint32_t c = f->cross_begin[w]; c < f->cross_begin[w + 1]; c++)
+                f->waits_outside[l] |= !inside(f->g, l, f->cross[c]);
+}
+
+/* The later of two units to end a lifetime with. */
+static uint32_t later(const gr_program *g, uint32_t a, uint32_t b)
+{
+    if (a == GR_NONE || b == GR_NONE) return GR_NONE;
+    uint32_t ea = end_of(g, a), eb = end_of(g, b);
+    if (ea != eb) return ea > eb ? a : b;
+    return GR_MIN(a, b); /* the outer loop */
+}
+
+/* The unit after which work h on the host lane is known to be done: something waits for it, or its loop's
+ * trip ends. GR_NONE: the path ends. */
+static uint32_t host_done(const gr_facts *f, uint32_t h)
+{
+    const gr_program *g = f->g;
+    uint32_t loop = f->parent[h], end = loop == GR_NONE ? (uint32_t)g->n_works : g->works[loop].body_last + 1;
+    for (uint32_t s = h + 1; s < end; s++) {
+        const gr_work *w = &g->works[s];
+        if (w->lane == GR_LANE_HOST || (w->optional && strcmp(w->node, g->works[h].node))) continue;
+        for (uint32_t c = f->cross_begin[s]; c < f->cross_begin[s + 1]; c++) {
+            const gr_work *waited = &g->works[f->cross[c]];
+            if (f->cross[c] < h || (waited->optional && strcmp(waited->node, w->node))) continue;
+            while (f->parent[s] != loop) s = f->parent[s];
+            return s;
+        }
+    }
+    return loop;
+}
+
+static void find_lifetime(gr_facts *f, uint32_t o)
+{
+    const gr_program *g = f->g;
+    uint32_t b = f->begin[o], e = f->begin[o + 1];
+    if (b == e) return;
+    uint32_t first = f->refs[b].work, last = f->refs[e - 1].work;
+    for (uint32_t i = b; i < e; i++) { /* loops around each use, the inner ones first */
+        for (uint32_t l = f->parent[f->refs[i].work]; l != GR_NONE; l = f->parent[l]) {
+            uint32_t in = b;
+            while (!inside(g, l, f->refs[in].work)) in++;
+            bool carried = in > b || !inside(g, l, f->refs[e - 1].work) || (f->refs[in].mode & GR_READ);
+            if (!carried) continue;
+            first = GR_MIN(first, l);
+            last = later(g, last, l);
+        }
+    }
+    for (uint32_t i = b; i < e && last != GR_NONE; i++)
+        if (g->works[f->refs[i].work].lane == GR_LANE_HOST)
+            last = later(g, last, host_done(f, f->refs[i].work));
+    f->first[o] = first;
+    f->last[o] = last;
+}
+
+static bool same(const char *a, const char *b)
+{
+    return a && b ? !strcmp(a, b) : a == b;
+}
+
+static void find_groups(gr_facts *f)
+{
+    const gr_program *g = f->g;
+    NEW(f, g->n_objects, f->group), NEW(f, g->n_objects, f->rank), NEW(f, g->n_objects, f->groups);
+    for (uint32_t o = 0; o < g->n_objects; o++) {
+        const gr_object *ob = &g->objects[o];
+        f->group[o] = GR_NONE;
+        if (ob->span == GR_SPAN_TEMP || ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
+        uint32_t i = 0;
+        while (i < f->n_groups && !(same(f->groups[i].model, ob->model) && f->groups[i].span == ob->span &&
+                                    f->groups[i].category == ob->category))
+            i++;
+        gr_group *gp = &f->groups[i];
+        if (i == f->n_groups) {
+            const char *cat = gr_category_str(ob->category);
+            *gp = (gr_group){.name = ob->model ? gr_pool_printf(f->pool, "%s %s", ob->model, cat) : cat,
+                             .model = ob->model,
+                             .category = ob->category,
+                             .span = ob->span};
+            f->n_groups++;
+        }
+        f->group[o] = i;
+        f->rank[o] = gp->n_objects++;
+        for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
+            gp->nodes |= 1ULL << GR_MIN(f->node[f->refs[r].work], 63);
+    }
+}
+
+gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
+{
+    gr_facts *f = gr_calloc(1, sizeof(*f));
+    *f = (gr_facts){.g = g, .pool = gr_pool_new(), .hardware = *hw};
+    find_scopes(f);
+    find_refs(f);
+    find_cross(f);
+    find_outside(f);
+    NEW(f, g->n_objects, f->first), NEW(f, g->n_objects, f->last);
+    for (uint32_t o = 0; o < g->n_objects; o++) find_lifetime(f, o);
+    find_groups(f);
+    NEW(f, g->n_works, f->ns);
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        const gr_work *k = &g->works[w];
+        if (k->body_last != GR_NONE) continue;
+        f->ns[w] = (uint64_t)llround(1e9 * GR_MAX(k->flops / hw->flops, k->bytes / hw->memory_bytes)) + hw->step_ns;
+    }
+    return f;
+}
+
+void gr_facts_free(gr_facts *f)
+{
+    if (!f) return;
+    gr_pool_free(f->pool);
+    free(f);
+}

@@ -1,0 +1,398 @@
+#include "scheduler/layout.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A step to be put before or after a unit of work. Steps at one place: those after the innermost unit first,
+ * then in the order they were made. */
+typedef struct gr_insert {
+    uint64_t key;
+    gr_item item;
+} gr_insert;
+
+typedef struct segment {
+    uint32_t object, scope, first, last; /* units of the scope */
+    const char *node;
+    bool optional, dirty, load, dead; /* written; contents needed at its begin; not needed after its end */
+} segment;
+
+typedef struct maker {
+    gr_layout *l;
+    const gr_facts *f;
+    const gr_program *g;
+    const gr_choice *choice;
+    bool prefetch;
+} maker;
+
+static uint32_t next_unit(const gr_program *g, uint32_t unit)
+{
+    return (g->works[unit].body_last == GR_NONE ? unit : g->works[unit].body_last) + 1;
+}
+
+static bool is_loop(const gr_program *g, uint32_t work)
+{
+    return g->works[work].body_last != GR_NONE;
+}
+
+static uint32_t add_draft(gr_layout *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
+{
+    gr_draft d = {object, place, first, last};
+    GR_PUSH(l->drafts, l->n_drafts, l->caps[1], d);
+    return l->n_drafts - 1;
+}
+
+static void insert(maker *m, bool after, uint32_t unit, gr_item item)
+{
+    uint64_t slot = 2 * (uint64_t)(after ? next_unit(m->g, unit) - 1 : unit) + after;
+    uint64_t deep = after ? 15 - m->f->depth[unit] : 15;
+    gr_insert in = {slot << 32 | deep << 28 | m->l->n_inserts, item};
+    GR_PUSH(m->l->inserts, m->l->n_inserts, m->l->caps[2], in);
+}
+
+static uint64_t copy_ns(const gr_facts *f, uint64_t bytes, double rate)
+{
+    return (uint64_t)llround(1e9 * (double)bytes / rate) + f->hardware.step_ns;
+}
+
+/* The steps that bring a segment in and end it. busy: works before this one still use the object. */
+static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
+{
+    const gr_facts *f = m->f;
+    uint64_t bytes = m->g->objects[s->object].bytes;
+    gr_item it = {.work = GR_NONE,
+                  .object = s->object,
+                  .entry = add_draft(m->l, s->object, GR_DEVICE, 0, 0),
+                  .home = home,
+                  .scope = s->scope,
+                  .body_last = GR_NONE,
+                  .node = s->node,
+                  .optional = s->optional};
+    uint32_t at = s->first, ahead = f->prev[at];
+    bool early = m->prefetch && ahead != GR_NONE && !is_loop(m->g, ahead) && (busy == GR_NONE || ahead >= busy);
+    it.kind = s->load ? GR_STEP_LOAD : GR_STEP_RESUME;
+    it.lane = s->load ? GR_LANE_H2D : GR_LANE_COMPUTE;
+    it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
+    insert(m, false, s->load && early ? ahead : at, it);
+    bool offload = s->dirty && !s->dead;
+    it.kind = offload ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
+    it.lane = offload ? GR_LANE_D2H : GR_LANE_COMPUTE;
+    it.ns = offload ? copy_ns(f, bytes, f->hardware.d2h) : 0;
+    insert(m, true, s->last, it);
+    m->l->n_transitions += 2;
+}
+
+/* Whether a work is sure to run whenever steps of that node in that scope do. */
+static bool is_sure(const maker *m, uint32_t work, uint32_t scope, const char *node, bool optional)
+{
+    const gr_work *w = &m->g->works[work];
+    if (w->optional && !(optional && !strcmp(w->node, node))) return false;
+    for (uint32_t l = m->f->parent[work]; l != scope; l = m->f->parent[l])
+        if (m->g->works[l].agreed) return false;
+    return true;
+}
+
+/* Whether a use of a unit of a scope joins the segment. */
+static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t unit, bool stream, uint32_t ref_work)
+{
+    const gr_work *w = &m->g->works[ref_work];
+    if (s->scope != scope) return false;
+    if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
+    if (unit == s->last) return true;
+    if (!stream && scope == GR_NONE && m->f->node[s->last] == m->f->node[unit]) return true;
+    uint32_t next = next_unit(m->g, s->last);
+    if (next == unit) return true;
+    return m->prefetch && !is_loop(m->g, next) && next_unit(m->g, next) == unit;
+}
+
+static void finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t end)
+{
+    /* A scratch object's contents die after its last use, but in a loop the next trip may want them. */
+    if (m->g->objects[s->object].span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE &&
+        next_unit(m->g, s->last) > end)
+        s->dead = true;
+    emit(m, s, home, busy);
+}
+
+/* Segments of an object that has a home in the host pool. */
+static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes)
+{
+    const gr_facts *f = m->f;
+    uint32_t home = add_draft(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
+    if (m->g->objects[o].span == GR_SPAN_KEEP) m->l->home[o] = home;
+    segment s = {.object = GR_NONE};
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        uint32_t work = f->refs[r].work;
+        bool stream = stream_nodes >> GR_MIN(f->node[work], 63) & 1;
+        uint32_t scope = stream ? f->parent[work] : GR_NONE, unit = stream ? work : f->top[work];
+        const gr_work *w = &m->g->works[work];
+        if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
+            if (s.object != GR_NONE) {
+                finish(m, &s, home, busy, GR_NONE);
+                busy = next_unit(m->g, s.last);
+            }
+            s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false};
+            s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
+        } else if (s.optional && !w->optional) {
+            s.load = true; /* the write that came first may be skipped now */
+            s.optional = false;
+            s.node = w->node;
+        }
+        s.last = unit;
+        s.dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+    }
+    finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
+}
+
+/* A scratch object that is on the device from its first use to its last. */
+static void resume_once(maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    uint32_t first = f->first[o], last = f->last[o], scope = f->parent[first];
+    if (last < first) { /* to the end of the body around its uses */
+        scope = last;
+        last = m->g->works[scope].body_last;
+    }
+    while (scope != GR_NONE && m->g->works[scope].body_last < last) scope = f->parent[scope];
+    while (f->parent[first] != scope) first = f->parent[first];
+    while (f->parent[last] != scope) last = f->parent[last];
+    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true};
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        const gr_work *w = &m->g->works[f->refs[r].work];
+        if (!w->optional || strcmp(w->node, s.node)) s.optional = false;
+        if (!w->optional) s.node = w->node;
+    }
+    if (!s.optional && m->g->works[first].optional) s.node = NULL;
+    emit(m, &s, GR_NONE, GR_NONE);
+}
+
+static bool resident(const maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    if (f->group[o] == GR_NONE) return true;
+    /* where the host lane uses it to the end, there is no step to release it at */
+    if (m->g->objects[o].span == GR_SPAN_SCRATCH && f->last[o] == GR_NONE) return true;
+    uint32_t parts = m->choice[f->group[o]].parts, rank = f->rank[o];
+    return (rank + 1) * parts / GR_PARTS > rank * parts / GR_PARTS;
+}
+
+/* Entries of what stays; steps of what comes and goes. Lifetimes are in works until number() turns them. */
+static void place_objects(maker *m, uint32_t *fixed)
+{
+    for (uint32_t o = 0; o < m->g->n_objects; o++) {
+        const gr_object *ob = &m->g->objects[o];
+        fixed[o] = m->l->home[o] = GR_NONE;
+        if (ob->span != GR_SPAN_KEEP && m->f->begin[o] == m->f->begin[o + 1]) continue;
+        if (!resident(m, o)) {
+            uint64_t stream = m->choice[m->f->group[o]].stream & m->f->groups[m->f->group[o]].nodes;
+            if (ob->span == GR_SPAN_SCRATCH && !stream) resume_once(m, o);
+            else come_and_go(m, o, stream);
+        } else {
+            bool whole = ob->span != GR_SPAN_TEMP;
+            fixed[o] = add_draft(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
+            if (ob->span == GR_SPAN_KEEP) m->l->home[o] = fixed[o];
+        }
+    }
+}
+
+static int by_key(const void *a, const void *b)
+{
+    uint64_t x = ((const gr_insert *)a)->key, y = ((const gr_insert *)b)->key;
+    return x < y ? -1 : x > y;
+}
+
+static void push_item(gr_layout *l, gr_item it)
+{
+    GR_PUSH(l->items, l->n_items, l->caps[0], it);
+}
+
+/* All steps in order: works with the transitions around them. */
+static void merge(maker *m)
+{
+    gr_layout *l = m->l;
+    if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
+    uint32_t at = 0;
+    for (uint32_t w = 0; w <= m->g->n_works; w++) {
+        while (at < l->n_inserts && l->inserts[at].key >> 32 <= 2 * (uint64_t)w) push_item(l, l->inserts[at++].item);
+        if (w == m->g->n_works) break;
+        const gr_work *k = &m->g->works[w];
+        l->step_of[w] = l->n_items;
+        push_item(l, (gr_item){.kind = is_loop(m->g, w) ? GR_STEP_LOOP : GR_STEP_RUN,
+                               .work = w,
+                               .object = GR_NONE,
+                               .entry = GR_NONE,
+                               .home = GR_NONE,
+                               .scope = m->f->parent[w],
+                               .body_last = GR_NONE,
+                               .lane = k->lane,
+                               .node = k->node,
+                               .optional = k->optional,
+                               .ns = m->f->ns[w]});
+    }
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s])
+            l->items[l->step_of[s]].body_last = i;
+}
+
+/* Lifetimes in steps, and the entry of each use. current: of objects, the entry that stands for it now. */
+static void number(maker *m, uint32_t *current)
+{
+    gr_layout *l = m->l;
+    for (uint32_t d = 0; d < l->n_drafts; d++) {
+        gr_draft *e = &l->drafts[d];
+        bool temp = m->g->objects[e->object].span == GR_SPAN_TEMP;
+        if (temp) e->first = l->step_of[e->first];
+        if (e->last == GR_NONE) {
+            e->last = l->n_items - 1;
+        } else if (temp) {
+            const gr_item *end = &l->items[l->step_of[e->last]];
+            e->last = end->kind == GR_STEP_LOOP ? end->body_last : l->step_of[e->last];
+        }
+    }
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const gr_item *it = &l->items[i];
+        if (it->kind == GR_STEP_LOAD || it->kind == GR_STEP_RESUME) {
+            current[it->object] = it->entry;
+            l->drafts[it->entry].first = i;
+        } else if (it->kind == GR_STEP_OFFLOAD || it->kind == GR_STEP_RELEASE) {
+            l->drafts[it->entry].last = i;
+        } else {
+            const gr_work *w = &m->g->works[it->work];
+            for (uint32_t u = 0; u < w->n_uses; u++)
+                l->use_entry[m->f->use_begin[it->work] + u] =
+                    w->uses[u].object == GR_NONE ? GR_NONE : current[w->uses[u].object];
+        }
+    }
+}
+
+static uint64_t most_live(const maker *m, gr_place place)
+{
+    const gr_layout *l = m->l;
+    uint64_t *delta = gr_calloc(l->n_items + 1, sizeof(*delta)), live = 0, most = 0;
+    for (uint32_t d = 0; d < l->n_drafts; d++) {
+        if (l->drafts[d].place != place) continue;
+        delta[l->drafts[d].first] += m->g->objects[l->drafts[d].object].bytes;
+        delta[l->drafts[d].last + 1] -= m->g->objects[l->drafts[d].object].bytes;
+    }
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        live += delta[i];
+        most = GR_MAX(most, live);
+    }
+    free(delta);
+    return most;
+}
+
+void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, bool prefetch)
+{
+    const gr_program *g = f->g;
+    maker m = {l, f, g, choice, prefetch};
+    if (!l->step_of) {
+        l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
+        l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
+        l->use_entry = gr_malloc((f->use_begin[g->n_works] + 1) * sizeof(*l->use_entry));
+    }
+    l->n_items = l->n_drafts = l->n_inserts = l->n_transitions = 0;
+    uint32_t *current = gr_malloc((g->n_objects + 1) * sizeof(*current));
+    place_objects(&m, current);
+    merge(&m);
+    number(&m, current);
+    free(current);
+    l->live = most_live(&m, GR_DEVICE);
+    l->host_live = most_live(&m, GR_HOST);
+    l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_release(gr_layout *l)
+{
+    free(l->items);
+    free(l->drafts);
+    free(l->inserts);
+    free(l->use_entry);
+    free(l->home);
+    free(l->step_of);
+    *l = (gr_layout){0};
+}
+
+/* ---- predicted time ----------------------------------------------------------------------------------- */
+
+typedef struct clocks {
+    uint64_t lane[GR_N_LANES];
+    uint64_t *ready; /* of entries: when the last copy into them ends */
+    uint64_t *used;  /* of entries: when the last use on the host lane ends */
+    uint64_t *done;  /* of works */
+} clocks;
+
+static uint64_t join(const clocks *c, bool host)
+{
+    uint64_t t = 0;
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (host || l != GR_LANE_HOST) t = GR_MAX(t, c->lane[l]);
+    return t;
+}
+
+static void meet_at(clocks *c, bool host, uint64_t t)
+{
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (host || l != GR_LANE_HOST) c->lane[l] = t;
+}
+
+static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
+{
+    const uint64_t *t = c->lane;
+    switch (it->kind) {
+    case GR_STEP_LOAD: return GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]);
+    case GR_STEP_OFFLOAD: return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
+    case GR_STEP_RELEASE: return GR_MAX(t[it->lane], c->used[it->entry]);
+    case GR_STEP_RUN: break;
+    default: return t[it->lane];
+    }
+    uint64_t at = it->lane == GR_LANE_HOST ? GR_MAX(t[GR_LANE_HOST], t[GR_LANE_COMPUTE]) : t[it->lane];
+    for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
+        if (l->use_entry[u] != GR_NONE) at = GR_MAX(at, c->ready[l->use_entry[u]]);
+    for (uint32_t w = f->cross_begin[it->work]; w < f->cross_begin[it->work + 1]; w++)
+        at = GR_MAX(at, c->done[f->cross[w]]);
+    return at;
+}
+
+static void run_items(const gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end; i++) {
+        const gr_item *it = &l->items[i];
+        if (it->kind == GR_STEP_LOOP) {
+            bool host = f->holds_host[it->work];
+            uint64_t t = join(c, host);
+            meet_at(c, host, t);
+            uint32_t trips = f->g->works[it->work].trips_expected;
+            if (trips) run_items(l, f, c, i + 1, it->body_last + 1);
+            uint64_t ends = join(c, host), trip = ends - t;
+            if (trips > 1 && f->waits_outside[it->work]) { /* only the first trip has to */
+                meet_at(c, host, ends);
+                run_items(l, f, c, i + 1, it->body_last + 1);
+                trip = join(c, host) - ends;
+            }
+            meet_at(c, host, trips ? ends + trip * (trips - 1) : t);
+            i = it->body_last;
+            continue;
+        }
+        uint64_t ends = start_of(l, f, c, it) + it->ns;
+        c->lane[it->lane] = ends;
+        if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = ends;
+        if (it->kind == GR_STEP_RUN) c->done[it->work] = ends;
+        if (it->kind != GR_STEP_RUN || it->lane != GR_LANE_HOST) continue;
+        for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
+            if (l->use_entry[u] != GR_NONE) c->used[l->use_entry[u]] = ends;
+    }
+}
+
+uint64_t gr_layout_ns(const gr_layout *l, const gr_facts *f)
+{
+    clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
+                .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
+                .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
+    run_items(l, f, &c, 0, l->n_items);
+    free(c.ready);
+    free(c.used);
+    free(c.done);
+    return join(&c, true);
+}

@@ -1,0 +1,107 @@
+/* scheduler/layout.h: for one choice of residencies, every step and every ledger entry, not yet packed.
+ *
+ * What a program's objects need is worked out once (gr_facts); a choice then says which objects of each group
+ * stay resident and how the others come and go; a layout is the steps that follow from it.
+ *
+ * An object that does not stay has its home in the host pool and is on the device for segments: from a load
+ * (or resume) before the first use of a segment to an offload (written) or release (not written) after its
+ * last. Segments follow the scopes of the program: a segment lies in one loop body or at the top. Streaming
+ * makes segments in the innermost body around each use; otherwise a node's uses are one segment at the top.
+ */
+#ifndef GR_SCHEDULER_LAYOUT_H
+#define GR_SCHEDULER_LAYOUT_H
+
+#include "scheduler/schedule.h"
+
+#define GR_PARTS 4 /* of a group that can stay resident: 0, 1/4, ... all of its objects */
+
+/* Objects whose residency is chosen together: one model's weights, moments or gradients; one KV pool. */
+typedef struct gr_group {
+    const char *name; /* "actor weights" */
+    const char *model;
+    gr_category category;
+    gr_span span;
+    uint32_t n_objects;
+    uint64_t nodes; /* bits of the nodes that use it */
+} gr_group;
+
+typedef struct gr_ref { /* one use of an object */
+    uint32_t work;
+    gr_use_mode mode;
+} gr_ref;
+
+typedef struct gr_facts {
+    const gr_program *g;
+    gr_pool *pool; /* of everything below */
+    uint32_t *parent, *prev, *depth, *top; /* of works: loop around, sibling before, loops around, unit at top */
+    uint32_t *node;                        /* of works: number of the node of the unit at the top */
+    uint32_t n_nodes;
+    uint32_t *begin; /* uses of object o: refs[begin[o]] to refs[begin[o + 1]] */
+    gr_ref *refs;
+    uint32_t *use_begin;    /* of works: where its uses begin in arrays over all uses */
+    uint32_t *first, *last; /* of objects: where a temporary one begins and ends; last GR_NONE: at the end */
+    uint32_t *group, *rank; /* of objects: group or GR_NONE, and place in it */
+    gr_group *groups;
+    uint32_t n_groups;
+    uint32_t *cross_begin, *cross; /* of works: works on other lanes that it waits for */
+    uint64_t *ns;                  /* of works */
+    bool *holds_host;              /* of loops: whether steps of the lane host are inside */
+    bool *waits_outside;           /* of loops: whether works inside wait for other lanes' works outside */
+    gr_hardware hardware;
+} gr_facts;
+
+gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw);
+void gr_facts_free(gr_facts *f);
+
+typedef struct gr_choice {
+    uint8_t parts;   /* how much stays resident, in quarters */
+    uint64_t stream; /* nodes, by bit, in which the others are streamed */
+} gr_choice;
+
+typedef struct gr_item { /* a step to be */
+    gr_step_kind kind;
+    uint32_t work, object; /* GR_NONE where there is none */
+    uint32_t entry, home;  /* transitions: the device copy; load, offload: the host copy */
+    uint32_t scope;        /* the loop (a work) around it, or GR_NONE */
+    uint32_t body_last;    /* loops: last item of the body */
+    gr_lane lane;
+    const char *node;
+    bool optional;
+    uint64_t ns;
+} gr_item;
+
+typedef struct gr_draft { /* a ledger entry to be */
+    uint32_t object;
+    gr_place place;
+    uint32_t first, last;
+} gr_draft;
+
+typedef struct gr_layout {
+    gr_item *items;
+    uint32_t n_items;
+    gr_draft *drafts;
+    uint32_t n_drafts;
+    uint32_t *use_entry; /* [all uses], see use_begin */
+    uint32_t *home;      /* [objects] of span KEEP: the entry that holds it between iterations */
+    uint64_t live;       /* most bytes live on the device: no packing is lower */
+    uint64_t host_live;
+    uint64_t ns;
+    uint32_t n_transitions;
+    uint32_t caps[3]; /* allocated items, drafts, inserts */
+    struct gr_insert *inserts;
+    uint32_t n_inserts;
+    uint32_t *step_of; /* [works] */
+} gr_layout;
+
+/* Lay out a choice [n_groups]; l is reused, {0} at first. prefetch: loads begin one unit of work early. */
+void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, bool prefetch);
+void gr_layout_release(gr_layout *l);
+
+/* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the
+ * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow. */
+uint64_t gr_layout_ns(const gr_layout *l, const gr_facts *f);
+
+/* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets. */
+gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, uint32_t tries);
+
+#endif

@@ -1,0 +1,407 @@
+#include "memplan/pack.h"
+#include "scheduler/layout.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_STATES 400  /* residencies laid out for one program */
+#define MAX_LEVELS 48   /* programs looked at whose bits are the same */
+#define PACK_TRIES 40
+
+/* One residency that was priced. */
+typedef struct state {
+    uint32_t level; /* which levels of the knobs */
+    gr_choice *choice;
+    bool prefetch, expanded;
+    uint64_t live, host, ns;
+    uint32_t n_transitions;
+} state;
+
+typedef struct level_set { /* levels of all knobs, and what follows from them */
+    uint32_t *level;
+    gr_program *program;
+    gr_facts *facts;
+} level_set;
+
+typedef struct search {
+    const gr_source *src;
+    const gr_schedule_options *o;
+    level_set *sets;
+    size_t n_sets, cap_sets;
+    state *states;
+    size_t n_states, cap_states;
+    gr_layout layout;
+    uint32_t laid; /* the set the layout's arrays are for */
+    gr_pool *pool;
+} search;
+
+static bool dominates(const state *a, const state *b)
+{
+    return a->live <= b->live && a->host <= b->host && a->ns <= b->ns;
+}
+
+static void lay_out(search *s, const state *st)
+{
+    if (s->laid != st->level) gr_layout_release(&s->layout); /* another program: other array sizes */
+    s->laid = st->level;
+    gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->prefetch);
+}
+
+/* Price a residency, unless it is known already. */
+static void add_state(search *s, size_t begin, uint32_t level, const gr_choice *choice, bool prefetch)
+{
+    uint32_t n = s->sets[level].facts->n_groups;
+    for (size_t i = begin; i < s->n_states; i++)
+        if (s->states[i].prefetch == prefetch && !memcmp(s->states[i].choice, choice, n * sizeof(*choice))) return;
+    state st = {.level = level, .prefetch = prefetch};
+    st.choice = gr_pool_alloc(s->pool, (n + 1) * sizeof(*choice));
+    memcpy(st.choice, choice, n * sizeof(*choice));
+    lay_out(s, &st);
+    st.live = s->layout.live;
+    st.host = s->layout.host_live;
+    st.ns = s->layout.ns;
+    st.n_transitions = s->layout.n_transitions;
+    GR_PUSH(s->states, s->n_states, s->cap_states, st);
+}
+
+/* All residencies one change away. */
+static void expand(search *s, size_t begin, size_t at)
+{
+    uint32_t level = s->states[at].level;
+    const gr_facts *f = s->sets[level].facts;
+    gr_choice *c = gr_malloc((f->n_groups + 1) * sizeof(*c));
+    bool prefetch = s->states[at].prefetch;
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        const gr_choice was = s->states[at].choice[g];
+        memcpy(c, s->states[at].choice, f->n_groups * sizeof(*c));
+        for (uint8_t parts = 0; parts <= GR_PARTS; parts++) {
+            bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
+            if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && f->groups[g].n_objects < 2)) continue;
+            uint64_t all = f->groups[g].nodes, masks[] = {was.stream, 0, all};
+            for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
+                c[g] = (gr_choice){parts, parts == GR_PARTS ? 0 : masks[k]};
+                add_state(s, begin, level, c, prefetch);
+            }
+        }
+        if (was.parts == GR_PARTS) continue;
+        c[g] = (gr_choice){was.parts, f->groups[g].nodes};
+        add_state(s, begin, level, c, prefetch);
+        for (uint32_t node = 0; node < 64; node++) {
+            if (!(f->groups[g].nodes >> node & 1)) continue;
+            c[g] = (gr_choice){was.parts, was.stream ^ 1ULL << node};
+            add_state(s, begin, level, c, prefetch);
+        }
+    }
+    memcpy(c, s->states[at].choice, f->n_groups * sizeof(*c));
+    add_state(s, begin, level, c, !prefetch);
+    free(c);
+}
+
+/* The next state to expand among those no other beats: in turn the fastest, the smallest, one between. The
+ * budget has no say in it, so that every budget chooses among the same states. */
+static size_t pick(const search *s, size_t begin, uint32_t turn)
+{
+    size_t *front = gr_malloc((s->n_states - begin + 1) * sizeof(*front)), n = 0;
+    for (size_t i = begin; i < s->n_states; i++) {
+        bool beaten = s->states[i].expanded;
+        for (size_t j = begin; j < s->n_states && !beaten; j++) {
+            beaten = j != i && dominates(&s->states[j], &s->states[i]) &&
+                     (!dominates(&s->states[i], &s->states[j]) || j < i);
+        }
+        if (!beaten) front[n++] = i;
+    }
+    size_t best = SIZE_MAX;
+    if (n) {
+        for (size_t i = 1; i < n; i++) /* by time; the front is short */
+            for (size_t j = i; j > 0 && s->states[front[j]].ns < s->states[front[j - 1]].ns; j--) {
+                size_t t = front[j];
+                front[j] = front[j - 1];
+                front[j - 1] = t;
+            }
+        best = front[turn % 3 == 0 ? 0 : turn % 3 == 1 ? n - 1 : n / 2];
+    }
+    free(front);
+    return best;
+}
+
+static uint64_t arena_budget(const gr_schedule_options *o)
+{
+    uint64_t over = o->hardware.overhead_bytes;
+    return o->budget_bytes > over ? o->budget_bytes - over : 0;
+}
+
+static bool may_fit(const search *s, const state *st)
+{
+    return st->live <= arena_budget(s->o) && st->host <= s->o->host_budget_bytes;
+}
+
+/* Price the residencies of one set of levels. */
+static void explore(search *s, uint32_t level, uint32_t max_states)
+{
+    const gr_facts *f = s->sets[level].facts;
+    size_t begin = s->n_states;
+    gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
+    for (uint32_t g = 0; g < f->n_groups; g++) c[g].parts = GR_PARTS;
+    add_state(s, begin, level, c, true);
+    bool moves = s->o->policy != GR_POLICY_KEEP && max_states > 1;
+    for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
+        for (uint32_t g = 0; g < f->n_groups; g++) c[g] = (gr_choice){0, extreme & 1 ? f->groups[g].nodes : 0};
+        add_state(s, begin, level, c, extreme < 2);
+    }
+    free(c);
+    if (!moves) return;
+    for (uint32_t turn = 0; s->n_states - begin < max_states; turn++) {
+        size_t at = pick(s, begin, turn);
+        if (at == SIZE_MAX) break;
+        s->states[at].expanded = true;
+        expand(s, begin, at);
+    }
+}
+
+static void add_set(search *s, const uint32_t *level)
+{
+    level_set set = {.program = s->src->build(s->src->user, level)};
+    set.level = gr_pool_alloc(s->pool, (s->src->n_knobs + 1) * sizeof(*level));
+    if (s->src->n_knobs) memcpy(set.level, level, s->src->n_knobs * sizeof(*level));
+    set.facts = gr_facts_new(set.program, &s->o->hardware);
+    GR_PUSH(s->sets, s->n_sets, s->cap_sets, set);
+}
+
+/* The next vector of levels of the knobs that do (or do not) change bits, counted like an odometer; false:
+ * the last one was it. */
+static bool next_levels(const gr_source *src, uint32_t *level, bool bits)
+{
+    for (size_t k = src->n_knobs; k-- > 0;) {
+        if (src->knobs[k].bits != bits) continue;
+        if (++level[k] < src->knobs[k].n_levels) return true;
+        level[k] = 0;
+    }
+    return false;
+}
+
+static uint32_t sum_levels(const gr_source *src, const uint32_t *level, bool bits)
+{
+    uint32_t sum = 0;
+    for (size_t k = 0; k < src->n_knobs; k++) sum += src->knobs[k].bits == bits ? level[k] : 0;
+    return sum;
+}
+
+static uint32_t count_levels(const gr_source *src, bool bits)
+{
+    uint32_t n = 1;
+    for (size_t k = 0; k < src->n_knobs && n <= MAX_LEVELS; k++)
+        if (src->knobs[k].bits == bits) n *= src->knobs[k].n_levels;
+    return n;
+}
+
+/* Programs for all levels of the knobs that keep the bits; where those are too many, the ones in which each
+ * knob but one is at its first or its last level. */
+static void add_sets(search *s, uint32_t *level)
+{
+    const gr_source *src = s->src;
+    bool all = count_levels(src, false) <= MAX_LEVELS;
+    size_t begin = s->n_sets;
+    do {
+        uint32_t inner = 0;
+        for (size_t k = 0; k < src->n_knobs; k++)
+            inner += !src->knobs[k].bits && level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
+        if ((all || inner <= 1) && s->n_sets - begin < 2 * MAX_LEVELS) add_set(s, level);
+    } while (next_levels(src, level, false));
+}
+
+static int by_time(const void *a, const void *b, void *user)
+{
+    const search *s = user;
+    size_t i = *(const size_t *)a, j = *(const size_t *)b;
+    const state *x = &s->states[i], *y = &s->states[j];
+    if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
+    if (x->n_transitions != y->n_transitions) return x->n_transitions < y->n_transitions ? -1 : 1;
+    return i < j ? -1 : 1;
+}
+
+/* Pack the states in order of their time until one fits. */
+static gr_plan *choose(search *s, size_t begin, uint32_t *level)
+{
+    size_t n = s->n_states - begin;
+    size_t *order = gr_malloc((n + 1) * sizeof(*order));
+    for (size_t i = 0; i < n; i++) order[i] = begin + i;
+    qsort_r(order, n, sizeof(*order), by_time, s);
+    gr_plan *p = NULL;
+    for (size_t i = 0; i < n && !p; i++) {
+        const state *st = &s->states[order[i]];
+        if (!may_fit(s, st)) continue;
+        lay_out(s, st);
+        p = gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
+        if (p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes) {
+            if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
+            break;
+        }
+        gr_plan_free(p);
+        p = NULL;
+    }
+    free(order);
+    return p;
+}
+
+static gr_plan *smallest(search *s, uint32_t *level)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < s->n_states; i++) {
+        const state *a = &s->states[i], *b = &s->states[best];
+        bool ha = a->host <= s->o->host_budget_bytes, hb = b->host <= s->o->host_budget_bytes;
+        if (ha != hb ? ha : a->live != b->live ? a->live < b->live : a->ns < b->ns) best = i;
+    }
+    const state *st = &s->states[best];
+    lay_out(s, st);
+    if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
+    return gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
+}
+
+/* The first step of the steady path at which most bytes of a place are live. */
+static uint32_t worst_step(const gr_plan *p, gr_place place)
+{
+    uint64_t most = 0;
+    uint32_t worst = 0;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) {
+        uint64_t live = 0;
+        for (uint32_t e = 0; e < p->n_ledger; e++)
+            if (p->ledger[e].place == place && p->ledger[e].first <= i && i <= p->ledger[e].last)
+                live += p->ledger[e].bytes;
+        if (live > most) most = live, worst = i;
+    }
+    return worst;
+}
+
+/* "actor weights 2.31 GiB, ..." of what is live at a step: the largest of the groups of entries. */
+static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t step)
+{
+    uint64_t sum[GR_N_CATEGORIES] = {0};
+    for (uint32_t e = 0; e < p->n_ledger; e++)
+        if (p->ledger[e].place == place && p->ledger[e].first <= step && step <= p->ledger[e].last)
+            sum[p->ledger[e].category] += p->ledger[e].bytes;
+    for (int shown = 0; shown < 3; shown++) {
+        int top = 0;
+        char buf[32];
+        for (int c = 1; c < GR_N_CATEGORIES; c++)
+            if (sum[c] > sum[top]) top = c;
+        if (!sum[top]) break;
+        gr_str_printf(out, "%s%s %s", shown ? ", " : "", gr_category_str(top), gr_bytes_format(sum[top], buf));
+        sum[top] = 0;
+    }
+}
+
+static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
+{
+    const gr_schedule_options *o = s->o;
+    bool host = p->peak_bytes <= o->budget_bytes;
+    gr_place place = host ? GR_HOST : GR_DEVICE;
+    uint64_t need = host ? p->host_bytes : p->peak_bytes, have = host ? o->host_budget_bytes : o->budget_bytes;
+    uint32_t at = worst_step(p, place);
+    gr_str culprits = {0};
+    add_culprits(&culprits, p, place, at);
+    char a[32], b[32], c[32];
+    gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
+                  "the smallest plan found needs %s of %s memory and the budget is %s: %s missing at step %u '%s'; alive "
+                  "then: %s",
+                  gr_bytes_format(need, a), host ? "host" : "device", gr_bytes_format(have, b),
+                  gr_bytes_format(need - have, c), at, p->paths[GR_PATH_STEADY].steps[at].what,
+                  culprits.len ? culprits.text : "nothing");
+    gr_str_release(&culprits);
+    gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
+                 gr_bytes_format(need, a));
+    if (o->policy == GR_POLICY_KEEP) gr_diag_note(d, (gr_loc){0}, "'--policy auto' may move what is not in use");
+    return GR_E_NOFIT;
+}
+
+static const char *make_notes(const gr_source *src, const uint32_t *level, gr_plan *p)
+{
+    gr_str s = {0}, text = {0};
+    for (size_t k = 0; k < src->n_knobs; k++) {
+        if (!level[k]) continue;
+        gr_str_release(&text);
+        if (src->describe) src->describe(src->user, k, level[k], &text);
+        else gr_str_printf(&text, "level %u", level[k]);
+        gr_str_printf(&s, "%s: %s, to fit the budget%s\n", src->knobs[k].name, text.len ? text.text : "changed",
+                      src->knobs[k].bits ? " (changes the bits of results)" : "");
+    }
+    const char *notes = s.len ? gr_pool_strdup(p->pool, s.text) : "";
+    gr_str_release(&s);
+    gr_str_release(&text);
+    return notes;
+}
+
+static void search_free(search *s)
+{
+    for (size_t i = 0; i < s->n_sets; i++) {
+        gr_facts_free(s->sets[i].facts);
+        gr_program_free(s->sets[i].program);
+    }
+    gr_layout_release(&s->layout);
+    free(s->sets);
+    free(s->states);
+    gr_pool_free(s->pool);
+}
+
+/* Try one choice of the knobs that change bits, with everything that does not. */
+static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
+{
+    uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
+    for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = s->src->knobs[k].bits ? bits[k] : 0;
+    size_t begin = s->n_states, first = s->n_sets;
+    add_set(s, walk);
+    explore(s, (uint32_t)first, 1);
+    gr_plan *p = choose(s, begin, level); /* all resident at the first levels: no search */
+    if (!p) {
+        if (next_levels(s->src, walk, false)) add_sets(s, walk);
+        s->n_states = begin;
+        uint32_t each = GR_MAX(MAX_STATES * 4 / (uint32_t)(s->n_sets - first), 60);
+        for (size_t i = first; i < s->n_sets; i++) explore(s, (uint32_t)i, GR_MIN(each, MAX_STATES));
+        p = choose(s, begin, level);
+    }
+    free(walk);
+    return p;
+}
+
+static gr_plan *find_plan(search *s, uint32_t *level)
+{
+    const gr_source *src = s->src;
+    uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
+    uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
+    for (size_t k = 0; k < src->n_knobs; k++) most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
+    gr_plan *best = NULL;
+    for (uint32_t sum = 0; sum <= most && !best; sum++) { /* least change first */
+        do {
+            if (sum_levels(src, walk, true) != sum) continue;
+            gr_plan *p = try_levels(s, walk, chosen);
+            if (p && (!best || p->ns < best->ns)) {
+                gr_plan_free(best);
+                best = p;
+                if (src->n_knobs) memcpy(level, chosen, src->n_knobs * sizeof(*level));
+            } else {
+                gr_plan_free(p);
+            }
+        } while (next_levels(src, walk, true));
+    }
+    free(walk);
+    free(chosen);
+    return best;
+}
+
+gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, const gr_schedule_options *o, gr_diag *d)
+{
+    search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
+    gr_plan *p = find_plan(&s, level);
+    bool fits = p != NULL;
+    if (!fits) p = smallest(&s, level);
+    p->hardware = gr_pool_strdup(p->pool, o->hardware.name);
+    p->ranks = "0";
+    p->budget_bytes = o->budget_bytes;
+    p->host_budget_bytes = o->host_budget_bytes;
+    p->fits = fits;
+    p->notes = make_notes(src, level, p);
+    gr_status st = fits ? GR_OK : refuse(&s, p, d);
+    search_free(&s);
+    *out = p;
+    return st;
+}

@@ -1,0 +1,89 @@
+/* tests/unit/random_program.h: small programs of every form, from a seed. */
+#ifndef GR_TESTS_RANDOM_PROGRAM_H
+#define GR_TESTS_RANDOM_PROGRAM_H
+
+#include "memplan/program.h"
+
+#include "test.h"
+
+typedef struct draw {
+    uint64_t state;
+} draw;
+
+static inline uint32_t pick_below(draw *d, uint32_t n)
+{
+    d->state = d->state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (uint32_t)(d->state >> 33) % n;
+}
+
+static inline void random_work(gr_program *p, draw *d, uint32_t n_objects, uint32_t serial)
+{
+    gr_use uses[5];
+    uint32_t n = 1 + pick_below(d, 4), k = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        gr_use u = {pick_below(d, n_objects), (gr_use_mode)(1 + pick_below(d, 3))};
+        bool known = pick_below(d, 12) == 0;
+        if (known) u.object = GR_NONE;
+        for (uint32_t j = 0; j < k && !known; j++) known |= uses[j].object == u.object;
+        if (!known || u.object == GR_NONE) uses[k++] = u;
+    }
+    gr_work *w = gr_program_run(p, 0, 0, uses, k, "work.%u", serial);
+    w->flops = pick_below(d, 1000000);
+    w->bytes = pick_below(d, 100000);
+}
+
+static inline void random_objects(gr_program *p, draw *d, uint32_t n)
+{
+    static const gr_category kept[] = {GR_CAT_WEIGHTS, GR_CAT_OPTIMIZER};
+    static const char *const models[] = {"actor", "ref"};
+    for (uint32_t i = 0; i < n; i++) {
+        gr_span span = (gr_span)pick_below(d, 3);
+        gr_category c = span == GR_SPAN_KEEP      ? kept[pick_below(d, 2)]
+                        : span == GR_SPAN_SCRATCH ? (pick_below(d, 2) ? GR_CAT_GRADIENTS : GR_CAT_KV)
+                                                  : GR_CAT_COLUMNS;
+        char name[32];
+        snprintf(name, sizeof(name), "object.%u", i);
+        gr_place place = pick_below(d, 5) == 0 ? GR_HOST : GR_DEVICE;
+        gr_program_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
+                                          span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i});
+    }
+}
+
+/* Nodes of a few works each, some on the host lane, some optional, with loops up to two deep. */
+static inline gr_program *random_program(uint64_t seed)
+{
+    draw d = {seed * 2654435761u + 17};
+    gr_program *p = gr_program_new();
+    uint32_t n_objects = 3 + pick_below(&d, 14), n_nodes = 1 + pick_below(&d, 6), serial = 0;
+    random_objects(p, &d, n_objects);
+    for (uint32_t n = 0; n < n_nodes; n++) {
+        char name[32];
+        snprintf(name, sizeof(name), "node%u", n);
+        gr_program_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
+        uint32_t works = 1 + pick_below(&d, 5);
+        for (uint32_t w = 0; w < works; w++) {
+            bool loop = pick_below(&d, 4) == 0, inner = loop && pick_below(&d, 2);
+            char what[32];
+            snprintf(what, sizeof(what), "loop.%u", serial);
+            if (loop) {
+                gr_program_loop(p, 0, 1 + pick_below(&d, 3), pick_below(&d, 3) == 0, what);
+                for (uint32_t k = pick_below(&d, 3); k-- > 0;) random_work(p, &d, n_objects, serial++);
+            }
+            snprintf(what, sizeof(what), "inner.%u", serial);
+            if (inner) gr_program_loop(p, 0, 1 + pick_below(&d, 3), pick_below(&d, 3) == 0, what);
+            for (uint32_t k = pick_below(&d, 3) + 1; k-- > 0;) random_work(p, &d, n_objects, serial++);
+            if (inner) gr_program_end(p);
+            for (uint32_t k = loop ? pick_below(&d, 2) : 0; k-- > 0;) random_work(p, &d, n_objects, serial++);
+            if (loop) gr_program_end(p);
+        }
+    }
+    return p;
+}
+
+static inline gr_program *build_random(void *user, const uint32_t *level)
+{
+    (void)level;
+    return random_program(*(const uint64_t *)user);
+}
+
+#endif

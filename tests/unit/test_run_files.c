@@ -1,0 +1,256 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <jansson.h>
+
+#include "runtime/checkpoint_dir.h"
+#include "runtime/metrics.h"
+#include "runtime/progress.h"
+#include "runtime/signals.h"
+#include "runtime/tensorboard.h"
+#include "runtime/trace.h"
+
+#include "tests/unit/test.h"
+
+static char dir[64];
+static gr_diag diag;
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/gr_run_XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    gr_diag_release(&diag);
+    return gr_path_remove(dir, NULL) != GR_OK;
+}
+
+static const char *in_dir(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return path;
+}
+
+static void assert_file(const char *name, const char *want)
+{
+    char *text = NULL;
+    size_t n;
+    assert_int_equal(gr_file_read(in_dir(name), 0, &text, &n, &diag), GR_OK);
+    assert_string_equal(text, want);
+    free(text);
+}
+
+static void test_lines_hold_what_was_added_and_a_resume_cuts_them(void **state)
+{
+    (void)state;
+    gr_lines *l = NULL;
+    assert_int_equal(gr_lines_open(&l, in_dir("m"), 0, &diag), GR_OK);
+    for (uint64_t step = 1; step <= 3; step++) {
+        gr_lines_begin(l, step);
+        gr_lines_number(l, "a", 0.1 * (double)step);
+        gr_lines_number(l, "nan", NAN);
+        gr_lines_integer(l, "i", -5);
+        gr_lines_null(l, "kl");
+        gr_lines_text(l, "t", "\"\n\x01\xC3\xA9\xFF", 6);
+        assert_int_equal(gr_lines_end(l, &diag), GR_OK);
+    }
+    gr_lines_free(l);
+    FILE *f = fopen(in_dir("m"), "a");
+    fputs("{\"step\": 4, \"a\"", f); /* cut short by a kill */
+    fclose(f);
+    assert_int_equal(gr_lines_open(&l, in_dir("m"), 2, &diag), GR_OK);
+    gr_lines_begin(l, 2);
+    assert_int_equal(gr_lines_end(l, &diag), GR_OK);
+    gr_lines_free(l);
+    assert_file("m", "{\"step\": 1, \"a\": 0.1, \"nan\": null, \"i\": -5, \"kl\": null, "
+                     "\"t\": \"\\\"\\n\\u0001\xC3\xA9\xEF\xBF\xBD\"}\n{\"step\": 2}\n");
+}
+
+static void test_numbers_read_back_exactly(void **state)
+{
+    (void)state;
+    const double values[] = {1.0 / 3, 5e-324, 1.7976931348623157e308, 0.30000000000000004, -0.0, 123456789};
+    for (size_t i = 0; i < GR_LEN(values); i++) {
+        gr_str s = {0};
+        gr_json_add_number(&s, values[i]);
+        double back = strtod(s.text, NULL);
+        assert_memory_equal(&back, &values[i], sizeof(back));
+        gr_str_release(&s);
+    }
+}
+
+static void test_a_trace_is_valid_json_and_bounded(void **state)
+{
+    (void)state;
+    const char *const tracks[] = {"compute", "host"};
+    gr_trace *t = NULL;
+    assert_int_equal(gr_trace_open(&t, in_dir("t.json"), 0, tracks, 2, 3, &diag), GR_OK);
+    uint64_t now = gr_now_ns();
+    for (int i = 0; i < 5; i++) gr_trace_event(t, 1, "a\"b", "run", now, now + 1000);
+    assert_int_equal(gr_trace_close(t, &diag), GR_OK);
+    json_t *root = json_load_file(in_dir("t.json"), 0, NULL);
+    assert_int_equal(json_array_size(root), 3 + 3 + 1); /* names, events, what was left out */
+    json_t *event = json_array_get(root, 3);
+    assert_string_equal(json_string_value(json_object_get(event, "name")), "a\"b");
+    assert_true(json_number_value(json_object_get(event, "dur")) >= 1);
+    json_decref(root);
+}
+
+static void test_crc32c_has_its_published_check_value(void **state)
+{
+    (void)state;
+    assert_int_equal(gr_crc32c("123456789", 9), 0xE3069283u); /* RFC 3720's polynomial */
+}
+
+static void test_tensorboard_records_are_framed_and_hold_the_scalar(void **state)
+{
+    (void)state;
+    gr_tensorboard *t = NULL;
+    assert_int_equal(gr_tensorboard_open(&t, dir, &diag), GR_OK);
+    gr_tensorboard_scalar(t, 300, "loss", 1.5);
+    assert_int_equal(gr_tensorboard_flush(t, &diag), GR_OK);
+    gr_tensorboard_free(t);
+    char *command = gr_printf("cat %s/events.out.tfevents.*", dir), bytes[256];
+    FILE *f = popen(command, "r");
+    size_t n = fread(bytes, 1, sizeof(bytes), f);
+    pclose(f);
+    free(command);
+    uint64_t first, second;
+    memcpy(&first, bytes, 8);
+    memcpy(&second, bytes + first + 16, 8);
+    assert_int_equal(n, first + 16 + second + 16);
+    const char *event = bytes + first + 16 + 12;
+    /* step 300 as a varint; summary { value { tag "loss" simple_value 1.5f } } */
+    static const unsigned char want[] = {0x10, 0xAC, 0x02, 0x2A, 0x0D, 0x0A, 0x0B, 0x0A, 0x04,
+                                         'l',  'o',  's',  's',  0x15, 0x00, 0x00, 0xC0, 0x3F};
+    assert_int_equal(second, 9 + sizeof(want));
+    assert_memory_equal(event + 9, want, sizeof(want));
+}
+
+static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void **state)
+{
+    (void)state;
+    FILE *f = fopen(in_dir("p"), "w");
+    gr_progress p;
+    gr_progress_init(&p, f);
+    gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
+    gr_progress_end(&p);
+    fclose(f);
+    assert_file("p", "step 1/41  reward 0.250  250 tokens/s  2.00 s/step  1m20s left\n");
+    char buf[32];
+    assert_string_equal(gr_duration_format(7.4, buf), "7s");
+    assert_string_equal(gr_duration_format(7620, buf), "2h07m");
+    assert_string_equal(gr_duration_format(NAN, buf), "?");
+}
+
+static void test_the_first_signal_asks_and_the_second_exits(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (!child) {
+        gr_signals_catch();
+        raise(SIGTERM);
+        if (!gr_signals_stop()) _exit(7);
+        raise(SIGINT);
+        _exit(8);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(WEXITSTATUS(status), 1);
+}
+
+static gr_status write_checkpoint(uint64_t step)
+{
+    char *aside = NULL;
+    gr_status st = gr_checkpoint_begin(&aside, dir, step, NULL);
+    for (int i = 0; !st && i < 3; i++) {
+        char *path = gr_printf("%s/f%d", aside, i);
+        FILE *f = fopen(path, "w");
+        fprintf(f, "%llu", (unsigned long long)step);
+        fclose(f);
+        free(path);
+    }
+    if (!st) st = gr_checkpoint_commit(dir, step, NULL);
+    free(aside);
+    return st;
+}
+
+static void test_old_checkpoints_are_pruned(void **state)
+{
+    (void)state;
+    for (uint64_t step = 8; step <= 12; step++) assert_int_equal(write_checkpoint(step), GR_OK);
+    assert_int_equal(write_checkpoint(9), GR_OK); /* again */
+    assert_int_equal(gr_checkpoint_prune(dir, 2, &diag), GR_OK);
+    uint64_t *steps;
+    size_t n;
+    assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(steps[0], 11);
+    assert_int_equal(steps[1], 12);
+    free(steps);
+}
+
+static void test_a_run_directory_has_one_owner(void **state)
+{
+    (void)state;
+    int a, b;
+    assert_int_equal(gr_run_lock(&a, dir, &diag), GR_OK);
+    assert_int_equal(gr_run_lock(&b, dir, &diag), GR_E_INVALID);
+    gr_run_unlock(a);
+    assert_int_equal(gr_run_lock(&b, dir, &diag), GR_OK);
+    gr_run_unlock(b);
+}
+
+static void test_a_killed_writer_leaves_whole_checkpoints(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 30; round++) {
+        pid_t child = fork();
+        if (!child)
+            for (uint64_t step = 1;; step++)
+                if (write_checkpoint(step) || gr_checkpoint_prune(dir, 3, NULL)) _exit(1);
+        nanosleep(&(struct timespec){0, 3000000 + round * 700000}, NULL);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        int lock;
+        assert_int_equal(gr_run_lock(&lock, dir, &diag), GR_OK);
+        uint64_t *steps;
+        size_t n;
+        assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
+        for (size_t i = 0; i < n; i++)
+            for (int k = 0; k < 3; k++) {
+                char *name = gr_printf("checkpoints/step-%d/f%d", (int)steps[i], k);
+                char *want = gr_printf("%d", (int)steps[i]);
+                assert_file(name, want);
+                free(name);
+                free(want);
+            }
+        free(steps);
+        gr_run_unlock(lock);
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_lines_hold_what_was_added_and_a_resume_cuts_them),
+        TEST(test_numbers_read_back_exactly),
+        TEST(test_a_trace_is_valid_json_and_bounded),
+        TEST(test_crc32c_has_its_published_check_value),
+        TEST(test_tensorboard_records_are_framed_and_hold_the_scalar),
+        TEST(test_progress_is_a_line_an_iteration_where_there_is_no_terminal),
+        TEST(test_the_first_signal_asks_and_the_second_exits),
+        TEST(test_old_checkpoints_are_pruned),
+        TEST(test_a_run_directory_has_one_owner),
+        TEST(test_a_killed_writer_leaves_whole_checkpoints),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,176 @@
+#include "memplan/verify.h"
+#include "random_program.h"
+#include "simulate.h"
+#include "synthetic.h"
+
+typedef gr_program *build_fn(void *user, const uint32_t *level);
+
+static void print_errors(const gr_diag *d)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        char *text = gr_message_format(&d->messages[i]);
+        print_message("%s\n", text);
+        free(text);
+    }
+}
+
+/* Schedule, and prove what comes out. *st: whether it fits. */
+static gr_plan *plan_for(build_fn *build, void *user, uint64_t budget, gr_policy policy, gr_status *st)
+{
+    gr_source src = {.user = user, .build = build};
+    gr_schedule_options o = {machine(), policy, budget, 1ULL << 40};
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_plan *p = NULL;
+    *st = gr_schedule(&p, NULL, &src, &o, &d);
+    if (*st == GR_OK) {
+        gr_program *g = build(user, NULL);
+        assert_true(p->fits && p->peak_bytes <= budget);
+        if (gr_plan_verify(p, g, &d)) {
+            print_errors(&d);
+            fail_msg("the plan for %llu bytes is refused", (unsigned long long)budget);
+        }
+        gr_program_free(g);
+    } else {
+        assert_int_equal(*st, GR_E_NOFIT);
+        assert_false(p->fits);
+    }
+    gr_diag_release(&d);
+    return p;
+}
+
+static uint32_t count_kind(const gr_plan *p, gr_step_kind k)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) n += p->paths[GR_PATH_STEADY].steps[i].kind == k;
+    return n;
+}
+
+static uint32_t count_transitions(const gr_plan *p)
+{
+    return p->paths[GR_PATH_STEADY].n - count_kind(p, GR_STEP_RUN) - count_kind(p, GR_STEP_LOOP);
+}
+
+static void test_everything_stays_where_everything_fits(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    gr_status st;
+    gr_plan *p = plan_for(build_shape, &s, 1ULL << 40, GR_POLICY_AUTO, &st);
+    assert_int_equal(st, GR_OK);
+    assert_int_equal(count_transitions(p), 0);
+    gr_plan_free(p);
+}
+
+/* By hand: 4 layers; weights of two models 2 x 4 MiB, moments 8 MiB, gradients 4 MiB, KV 2 MiB always; at the
+ * loss 4 x 1 MiB of activations, hidden and grad 2 x 256 KiB and four columns of 4 KiB. */
+static void test_the_peak_of_all_resident_is_the_sum_by_hand(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    gr_status st;
+    gr_plan *p = plan_for(build_shape, &s, 1ULL << 40, GR_POLICY_KEEP, &st);
+    uint64_t always = (8 + 8 + 4 + 2) << 20, loss = (4 << 20) + 2 * (256 << 10) + 4 * 4096;
+    assert_int_equal(p->arena_bytes, always + loss);
+    assert_string_equal(p->paths[GR_PATH_STEADY].steps[p->peak_step].what, "update.loss");
+    gr_plan_free(p);
+}
+
+static void test_keep_never_moves_anything(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    gr_status st;
+    gr_plan *p = plan_for(build_shape, &s, 10 << 20, GR_POLICY_KEEP, &st);
+    assert_int_equal(st, GR_E_NOFIT);
+    assert_int_equal(count_transitions(p), 0);
+    gr_plan_free(p);
+}
+
+static void test_smaller_budgets_are_met_and_never_faster(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 4; v++) {
+        shape s = SMALL;
+        s.optional_ref = v & 1;
+        s.host_reward = v & 2;
+        gr_status st;
+        gr_plan *p = plan_for(build_shape, &s, 1ULL << 40, GR_POLICY_AUTO, &st);
+        uint64_t whole = p->peak_bytes, budget = whole, ns = p->ns;
+        gr_plan_free(p);
+        for (st = GR_OK; st == GR_OK; budget = budget * 96 / 100) {
+            p = plan_for(build_shape, &s, budget, GR_POLICY_AUTO, &st);
+            if (st == GR_OK) assert_true(p->ns >= ns);
+            if (st == GR_OK && p->peak_bytes < whole) assert_true(count_transitions(p) > 0);
+            ns = GR_MAX(ns, p->ns);
+            gr_plan_free(p);
+        }
+        assert_true(budget < whole / 3);
+    }
+}
+
+static void test_random_programs_run_in_any_interleaving(void **state)
+{
+    (void)state;
+    uint32_t plans = 0;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        gr_status st;
+        gr_plan *p = plan_for(build_random, &seed, 1ULL << 40, GR_POLICY_AUTO, &st);
+        gr_program *g = random_program(seed);
+        uint64_t budget = p->peak_bytes, ns = 0;
+        gr_plan_free(p);
+        for (int step = 0; step < 4; step++) {
+            p = plan_for(build_random, &seed, budget, GR_POLICY_AUTO, &st);
+            if (st == GR_OK && p->ns < ns) fail_msg("seed %lu is faster in %lu bytes: %lu < %lu ns", seed, budget, p->ns, ns);
+            ns = GR_MAX(p->ns, ns);
+            for (uint64_t run = 0; run < 3 && st == GR_OK; run++) {
+                char what[128];
+                const char *why = simulate(p, g, seed * 100 + run, NULL, run == 1, what);
+                if (why) fail_msg("seed %lu, run %lu: %s: %s", seed, run, why, what);
+            }
+            plans += st == GR_OK;
+            uint64_t over = machine().overhead_bytes;
+            budget = over + (p->peak_bytes - over) * 8 / 10;
+            gr_plan_free(p);
+            if (st) break;
+        }
+        gr_program_free(g);
+    }
+    assert_true(plans > 500);
+}
+
+static void test_what_does_not_fit_is_explained(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    gr_source src = {.user = &s, .build = build_shape};
+    gr_schedule_options o = {machine(), GR_POLICY_KEEP, 20 << 20, 1ULL << 40};
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_plan *p = NULL;
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_E_NOFIT);
+    /* 26.52 MiB of arena (see above) and 1 MiB of overhead */
+    assert_non_null(strstr(d.messages[0].text, "needs 27.52 MiB of device memory and the budget is 20.00 MiB"));
+    assert_non_null(strstr(d.messages[0].text, "7.52 MiB missing"));
+    assert_non_null(strstr(d.messages[0].text, "'update.loss'"));
+    assert_non_null(strstr(d.messages[0].text, "alive then: weights 8.00 MiB, optimizer 8.00 MiB"));
+    assert_true(d.n > 1 && strstr(d.messages[1].text, "would fit"));
+    o.budget_bytes = p->peak_bytes;
+    gr_plan_free(p);
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK); /* it would indeed */
+    gr_plan_free(p);
+    gr_diag_release(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_everything_stays_where_everything_fits),
+        cmocka_unit_test(test_the_peak_of_all_resident_is_the_sum_by_hand),
+        cmocka_unit_test(test_keep_never_moves_anything),
+        cmocka_unit_test(test_smaller_budgets_are_met_and_never_faster),
+        cmocka_unit_test(test_random_programs_run_in_any_interleaving),
+        cmocka_unit_test(test_what_does_not_fit_is_explained),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

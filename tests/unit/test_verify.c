@@ -1,0 +1,298 @@
+#include "memplan/verify.h"
+#include "random_program.h"
+#include "simulate.h"
+#include "synthetic.h"
+
+/* A plan for a budget a good part below what all resident takes, with transitions of all kinds. */
+static gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *), void *user, uint32_t percent)
+{
+    gr_source src = {.user = user, .build = build};
+    gr_schedule_options o = {machine(), GR_POLICY_AUTO, 1ULL << 40, 1ULL << 40};
+    gr_plan *p = NULL;
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);
+    if (percent == 100) return p;
+    gr_plan *whole = p;
+    o.budget_bytes = o.hardware.overhead_bytes + whole->arena_bytes * percent / 100;
+    if (gr_schedule(&p, NULL, &src, &o, NULL) == GR_OK) {
+        gr_plan_free(whole);
+        return p;
+    }
+    gr_plan_free(p);
+    return whole;
+}
+
+static gr_plan *copy_plan(const gr_plan *p)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/tmp/graphrun-verify-%d.json", (int)getpid());
+    gr_str text = {0};
+    gr_plan_write_json(p, &text);
+    FILE *f = fopen(path, "w");
+    assert_int_equal(fwrite(text.text, 1, text.len, f), text.len);
+    fclose(f);
+    gr_str_release(&text);
+    gr_plan *copy = NULL;
+    assert_int_equal(gr_plan_read_json(&copy, path, NULL), GR_OK);
+    unlink(path);
+    return copy;
+}
+
+static bool accepted(const gr_plan *p, const gr_program *g, gr_str *why)
+{
+    gr_diag d;
+    gr_diag_init(&d);
+    bool ok = gr_plan_verify(p, g, &d) == GR_OK;
+    assert_int_equal(ok, d.n == 0);
+    if (why) why->len = 0;
+    for (size_t i = 0; why && i < d.n; i++) gr_str_printf(why, "%s\n", d.messages[i].text);
+    gr_diag_release(&d);
+    return ok;
+}
+
+/* Numbers of steps after one was taken out of a path or put in: waits, bodies and lifetimes follow. */
+static uint32_t moved(uint32_t x, uint32_t at, int by)
+{
+    return x == GR_NONE || x < at || (by < 0 && x == at) ? x : (uint32_t)((int)x + by);
+}
+
+static void renumber(gr_plan *p, gr_path_id id, uint32_t at, int by)
+{
+    gr_path *path = &p->paths[id];
+    for (uint32_t i = 0; i < path->n; i++) {
+        path->steps[i].body_last = by < 0 && path->steps[i].body_last == at ? at - 1 : moved(path->steps[i].body_last, at, by);
+        for (uint32_t k = 0; k < path->steps[i].n_after; k++)
+            path->steps[i].after[k] = moved(path->steps[i].after[k], at, by);
+    }
+    if (id != GR_PATH_STEADY) return;
+    for (uint32_t e = 0; e < p->n_ledger; e++) {
+        p->ledger[e].first = moved(p->ledger[e].first, at, by);
+        p->ledger[e].last = by < 0 && p->ledger[e].last == at && at ? at - 1 : moved(p->ledger[e].last, at, by);
+    }
+    p->peak_step = moved(p->peak_step, at, by);
+}
+
+static void delete_step(gr_plan *p, gr_path_id id, uint32_t at)
+{
+    gr_path *path = &p->paths[id];
+    for (uint32_t i = 0; i < path->n; i++) { /* nobody waits for it any more */
+        gr_step *s = &path->steps[i];
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < s->n_after; k++)
+            if (s->after[k] != at) s->after[n++] = s->after[k];
+        s->n_after = n;
+    }
+    renumber(p, id, at, -1);
+    memmove(&path->steps[at], &path->steps[at + 1], (path->n - at - 1) * sizeof(gr_step));
+    path->n--;
+    for (uint32_t e = 0; e < p->n_ledger && id == GR_PATH_STEADY; e++)
+        p->ledger[e].last = GR_MIN(p->ledger[e].last, path->n - 1), p->ledger[e].first = GR_MIN(p->ledger[e].first, path->n - 1);
+}
+
+/* The same step again, right behind it. The array has a spare place (see gr_plan_read_json). */
+static void double_step(gr_plan *p, gr_path_id id, uint32_t at)
+{
+    gr_path *path = &p->paths[id];
+    gr_step *grown = gr_pool_alloc(p->pool, (path->n + 1) * sizeof(gr_step));
+    renumber(p, id, at + 1, 1);
+    memcpy(grown, path->steps, (at + 1) * sizeof(gr_step));
+    memcpy(grown + at + 1, path->steps + at, (path->n - at) * sizeof(gr_step));
+    path->steps = grown;
+    path->n++;
+}
+
+/* Two steps change places; what names them follows or stays. */
+static void swap_steps(gr_plan *p, gr_path_id id, uint32_t a, uint32_t b)
+{
+    gr_path *path = &p->paths[id];
+    gr_step t = path->steps[a];
+    path->steps[a] = path->steps[b];
+    path->steps[b] = t;
+}
+
+/* One random change. Returns false where it changed nothing. */
+static bool mutate(gr_plan *p, draw *d)
+{
+    static const gr_path_id ids[] = {GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_INIT, GR_PATH_CHECKPOINT, GR_PATH_FINAL};
+    gr_path_id id = ids[pick_below(d, GR_LEN(ids))];
+    gr_path *path = &p->paths[id];
+    if (path->n < 2) return false;
+    uint32_t i = pick_below(d, path->n), j = pick_below(d, path->n);
+    gr_step *s = &path->steps[i];
+    gr_entry *e = &p->ledger[pick_below(d, p->n_ledger)];
+    switch (pick_below(d, 9)) {
+    case 0: delete_step(p, id, i); return true;
+    case 1: double_step(p, id, i); return true;
+    case 2: swap_steps(p, id, i, j); return i != j;
+    case 3: /* shift */
+        if (i + 1 >= path->n) return false;
+        swap_steps(p, id, i, i + 1);
+        return true;
+    case 4:
+        e->offset = pick_below(d, 2) ? e->offset + GR_ALIGN : GR_ALIGN * pick_below(d, (uint32_t)(p->arena_bytes / GR_ALIGN));
+        return true;
+    case 5: /* forget a wait */
+        for (uint32_t k = 0; k < path->n && !s->n_after; k++) s = &path->steps[(i + k) % path->n];
+        if (!s->n_after) return false;
+        s->after[pick_below(d, s->n_after)] = s->after[s->n_after - 1];
+        s->n_after--;
+        return true;
+    case 6: /* wait for another step */
+        if (!s->n_after) return false;
+        s->after[pick_below(d, s->n_after)] = j;
+        return true;
+    case 7:
+        if (pick_below(d, 2)) e->first = pick_below(d, p->paths[GR_PATH_STEADY].n);
+        else e->last = pick_below(d, p->paths[GR_PATH_STEADY].n);
+        return true;
+    default: /* another copy */
+        if (s->n_reads + s->n_writes == 0) return false;
+        uint32_t k = pick_below(d, s->n_reads + s->n_writes), other = pick_below(d, p->n_ledger);
+        uint32_t *id_of = k < s->n_reads ? &s->reads[k] : &s->writes[k - s->n_reads];
+        if (*id_of == other) return false;
+        *id_of = other;
+        return true;
+    }
+}
+
+/* Whether some interleaving of the mutant goes wrong; only for mutants whose indices make sense. */
+static const char *breaks(const gr_plan *p, const gr_program *g, uint64_t seed, char what[128])
+{
+    for (uint64_t r = 0; r < 8; r++) {
+        const char *why = simulate(p, g, seed + r, NULL, r == 3, what);
+        if (why) return why;
+    }
+    return NULL;
+}
+
+/* The simulation needs reads and writes in the number and size of the uses; the verifier needs nothing. */
+static bool can_simulate(const gr_plan *p, const gr_program *g)
+{
+    for (int id = 0; id < GR_N_PATHS; id++)
+        for (uint32_t i = 0; i < p->paths[id].n; i++) {
+            const gr_step *s = &p->paths[id].steps[i];
+            if (s->body_last != GR_NONE && (s->body_last <= i || s->body_last >= p->paths[id].n)) return false;
+            if (s->n_reads && s->n_writes && s->kind != GR_STEP_RUN &&
+                p->ledger[s->reads[0]].bytes != p->ledger[s->writes[0]].bytes)
+                return false;
+            if (s->kind == GR_STEP_LOOP)
+                for (uint32_t j = i + 1; j <= s->body_last; j++)
+                    if (p->paths[id].steps[j].body_last != GR_NONE && p->paths[id].steps[j].body_last > s->body_last) return false;
+            for (uint32_t k = 0; k < s->n_after; k++)
+                if (s->after[k] >= p->paths[id].n) return false;
+        }
+    (void)g;
+    return true;
+}
+
+static void test_mutants_that_break_a_rule_are_refused(void **state)
+{
+    (void)state;
+    uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0;
+    uint32_t per_plan = getenv("GR_SLOW") ? 400 : 60;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        gr_program *g = random_program(seed);
+        gr_plan *p = tight_plan(build_random, &seed, 60 + 40 * (seed % 2));
+        draw d = {seed * 977};
+        if (p->arena_bytes == 0) per_plan = 0;
+        for (uint32_t m = 0; m < per_plan && p->arena_bytes; m++) {
+            gr_plan *mutant = copy_plan(p);
+            gr_str why = {0};
+            bool changed = mutate(mutant, &d), ok = accepted(mutant, g, &why);
+            total += changed;
+            refused += changed && !ok;
+            if (!changed) {
+                unchanged++;
+                if (!ok) fail_msg("seed %lu: a copy of a plan is refused: %s", seed, why.text);
+            } else if (can_simulate(mutant, g)) {
+                char what[128];
+                const char *fault = breaks(mutant, g, seed * 1000 + m, what);
+                broken += fault != NULL;
+                if (fault && ok) {
+                    missed++;
+                    print_message("seed %lu, mutant %u: %s: %s, and nobody says so\n", seed, m, fault, what);
+                }
+            }
+            gr_str_release(&why);
+            gr_plan_free(mutant);
+        }
+        gr_plan_free(p);
+        gr_program_free(g);
+    }
+    print_message("%u mutants, %u refused, %u seen to break in a run, %u unchanged\n", total, refused, broken, unchanged);
+    assert_int_equal(missed, 0);
+    assert_true(broken > total / 4 && unchanged > 10);
+}
+
+static void refuse(const gr_plan *p, const gr_program *g, const char *rule)
+{
+    gr_str why = {0};
+    assert_false(accepted(p, g, &why));
+    if (!strstr(why.text, rule)) fail_msg("not because of '%s': %s", rule, why.text);
+    gr_str_release(&why);
+}
+
+static uint32_t find_step(const gr_plan *p, gr_step_kind kind, uint32_t from)
+{
+    for (uint32_t i = from; i < p->paths[GR_PATH_STEADY].n; i++)
+        if (p->paths[GR_PATH_STEADY].steps[i].kind == kind) return i;
+    fail_msg("no step of kind %s", gr_step_kind_str(kind));
+    return 0;
+}
+
+static void test_each_rule_refuses_its_own_fault(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    gr_program *g = build_shape(&s, NULL);
+    gr_plan *p = tight_plan(build_shape, &s, 40), *m;
+    assert_true(accepted(p, g, NULL));
+    m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_LOAD, 0)), refuse(m, g, "'lifetimes'"), gr_plan_free(m);
+    m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_RUN, 0)), refuse(m, g, "'order'"), gr_plan_free(m);
+    m = copy_plan(p), delete_step(m, GR_PATH_INIT, 0), refuse(m, g, "'paths'"), gr_plan_free(m);
+    m = copy_plan(p), delete_step(m, GR_PATH_CHECKPOINT, 0), refuse(m, g, "'paths'"), gr_plan_free(m);
+    m = copy_plan(p), m->ledger[0].offset += 1, refuse(m, g, "'offsets'"), gr_plan_free(m);
+    m = copy_plan(p), m->budget_bytes = 1 << 20, refuse(m, g, "'budget'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[1].resident_bytes++, refuse(m, g, "'resident bytes'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[GR_PATH_FINAL].n_entry--, refuse(m, g, "'boundary'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_LOAD, 0)].lane = GR_LANE_D2H, refuse(m, g, "'lanes'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_LOOP, 0)].trips_max++, refuse(m, g, "'loops'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_OFFLOAD, 0)].n_after = 0, refuse(m, g, "'waits'"), gr_plan_free(m);
+    gr_plan_free(p);
+    gr_program_free(g);
+}
+
+static void test_bindings_name_the_copy_of_each_use(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    gr_program *g = build_shape(&s, NULL);
+    gr_plan *p = tight_plan(build_shape, &s, 50);
+    gr_pool *pool = gr_pool_new();
+    gr_binding *b = gr_plan_bind(p, g, pool);
+    uint32_t uses = 0;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) {
+        if (!b[i].work) continue;
+        assert_string_equal(b[i].work->what, p->paths[GR_PATH_STEADY].steps[i].what);
+        for (uint32_t u = 0; u < b[i].work->n_uses; u++) {
+            uint32_t o = b[i].work->uses[u].object;
+            assert_int_equal(o == GR_NONE, b[i].entry[u] == GR_NONE);
+            if (o == GR_NONE) continue;
+            assert_string_equal(g->objects[o].name, p->ledger[b[i].entry[u]].what);
+            uses++;
+        }
+    }
+    assert_true(uses > 100);
+    gr_pool_free(pool);
+    gr_plan_free(p);
+    gr_program_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_rule_refuses_its_own_fault),
+        cmocka_unit_test(test_bindings_name_the_copy_of_each_use),
+        cmocka_unit_test(test_mutants_that_break_a_rule_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,381 @@
+#include "tools/args.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { FLAG, TEXT, LIST, COUNT, BYTES } kind;
+
+typedef struct option {
+    const char *name, *value; /* value: what --help calls it */
+    char letter;              /* or 0 */
+    kind kind;
+    size_t at, given; /* offsets in gr_args; given 0: none */
+    const char *choices;
+    const char *doc;
+} option;
+
+#define AT(field) offsetof(gr_args, field)
+
+enum {
+    SET,
+    RANKS,
+    DEVICE,
+    HARDWARE,
+    BUDGET,
+    HOST_BUDGET,
+    POLICY,
+    FORMAT,
+    OUT_FILE,
+    OUT_DIR,
+    RUN_DIR,
+    PLAN,
+    STEPS,
+    SEED,
+    RESUME,
+    REPLAN,
+    EXPLAIN,
+    CONFIG,
+    TOKENIZER,
+    MODEL,
+    DTYPE,
+    SHARD,
+    CAPACITY,
+    CHECK_MEMORY,
+    N_OPTIONS
+};
+
+static const option options[N_OPTIONS] = {
+    [SET] = {"set", "KEY=VALUE", 0, LIST, AT(set), 0, NULL,
+             "override a parameter of the graph; may be repeated"},
+    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL, "processes, or hosts by devices; today 1"},
+    [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda", "device to run on; today cpu"},
+    [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
+                  "machine to plan for; default: this one"},
+    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL, "device memory, such as 80GiB"},
+    [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
+                     "host memory for copies"},
+    [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
+                "where state is kept; today auto or keep"},
+    [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
+                "form of the plan; today table or json"},
+    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default: print"},
+    [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
+    [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},
+    [PLAN] = {"plan", "FILE", 0, TEXT, AT(plan), 0, NULL, "run this plan instead of making one"},
+    [STEPS] = {"steps", "N", 0, COUNT, AT(steps), AT(has_steps), NULL, "last step, counted over all resumes"},
+    [SEED] = {"seed", "S", 0, COUNT, AT(seed), AT(has_seed), NULL, "seed of all random numbers"},
+    [RESUME] = {"resume", "DIR", 0, TEXT, AT(resume), 0, NULL, "go on with a run, bit for bit"},
+    [REPLAN] = {"replan", NULL, 0, FLAG, AT(replan), 0, NULL, "with --resume: make a new plan"},
+    [EXPLAIN] = {"explain", NULL, 0, FLAG, AT(explain), 0, NULL, "show each value's type, size and stage"},
+    [CONFIG] = {"config", "FILE", 0, TEXT, AT(config), 0, NULL, "config.json of the model's shape"},
+    [TOKENIZER] = {"tokenizer", "DIR", 0, TEXT, AT(tokenizer), 0, NULL, "folder with the tokenizer's files"},
+    [MODEL] = {"model", "NAME", 0, TEXT, AT(model), 0, NULL, "model of the graph to export"},
+    [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16", "type of the weights written"},
+    [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
+    [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
+                      "hold every step to the memory it declared (slow)"},
+    [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL, "size of the memory to pack into"},
+};
+
+#define BIT(o) (1u << (o))
+#define TARGET (BIT(SET) | BIT(RANKS) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(POLICY))
+
+typedef struct command {
+    const char *name, *operands; /* "GRAPH" */
+    unsigned n_operands;
+    uint32_t options, required;
+    bool built;
+    const char *doc;
+} command;
+
+static const command commands[] = {
+    {"check", "GRAPH", 1, BIT(SET) | BIT(EXPLAIN), 0, true, "check a graph file and print all its errors"},
+    {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(OUT_FILE), 0, true,
+     "show steps, memory and time of an iteration before anything runs"},
+    {"exec", "GRAPH", 1,
+     TARGET | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN) |
+         BIT(CHECK_MEMORY),
+     0, true, "run a graph; with --resume GRAPH may be left out"},
+    {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
+    {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, false, "compare two plans"},
+    {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), BIT(CAPACITY), false,
+     "give buffers with lifetimes their offsets"},
+    {"init", "", 0, BIT(CONFIG) | BIT(TOKENIZER) | BIT(SEED) | BIT(OUT_DIR), BIT(CONFIG) | BIT(OUT_DIR), true,
+     "make a checkpoint of random weights"},
+    {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
+    {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
+    {"calibrate", "", 0, 0, 0, false, "measure this machine"},
+    {"export", "RUN[@STEP]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
+     "write the weights of a run in Hugging Face form"},
+    {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
+};
+
+/* ---- parsing ------------------------------------------------------------------------------------------- */
+
+static const command *find_command(const char *name, gr_diag *d)
+{
+    const char *names[GR_LEN(commands)];
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        if (!strcmp(commands[i].name, name)) return &commands[i];
+        names[i] = commands[i].name;
+    }
+    const char *near = gr_near(name, names, GR_LEN(names));
+    gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown command '%s'%s%s%s", name,
+                  near ? "; did you mean '" : "", near ? near : "; see graphrun --help", near ? "'?" : "");
+    return NULL;
+}
+
+static const option *find_option(const command *c, const char *name, size_t n, gr_diag *d)
+{
+    const char *names[N_OPTIONS + 1] = {"help"};
+    size_t n_names = 1;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!(c->options & BIT(i))) continue;
+        if (strlen(options[i].name) == n && !memcmp(options[i].name, name, n)) return &options[i];
+        names[n_names++] = options[i].name;
+    }
+    char *word = gr_strndup(name, n);
+    const char *near = gr_near(word, names, n_names);
+    gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown option '--%s' of graphrun %s%s%s%s", word, c->name,
+                  near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
+    free(word);
+    return NULL;
+}
+
+static bool is_choice(const char *choices, const char *value)
+{
+    size_t n = strlen(value);
+    for (const char *c = choices; *c; c += strcspn(c, " "), c += *c == ' ')
+        if (strcspn(c, " ") == n && !memcmp(c, value, n)) return true;
+    return false;
+}
+
+static bool parse_count(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && !errno;
+}
+
+static gr_status wrong_value(const option *o, const char *value, const char *want, gr_diag *d)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--%s '%s' must be %s", o->name, value, want);
+}
+
+static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *d)
+{
+    char *field = (char *)a + o->at;
+    if (o->given) *(bool *)((char *)a + o->given) = true;
+    if (o->choices && !is_choice(o->choices, value)) {
+        char *want = gr_printf("one of %s", o->choices);
+        gr_status st = wrong_value(o, value, want, d);
+        free(want);
+        return st;
+    }
+    uint64_t number = 0;
+    switch (o->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        return GR_OK;
+    case TEXT:
+        *(const char **)(void *)field = value;
+        return GR_OK;
+    case LIST:
+        if (!strchr(value, '=') || *value == '=') return wrong_value(o, value, "of the form KEY=VALUE", d);
+        GR_PUSH(a->set, a->n_set, a->cap_set, value);
+        return GR_OK;
+    case COUNT:
+        if (!parse_count(value, &number)) return wrong_value(o, value, "an integer of at least 0", d);
+        break;
+    case BYTES:
+        if (strcmp(value, "max") && (!gr_bytes_parse(value, &number) || !number))
+            return wrong_value(o, value, "a size such as 80GiB, or max", d);
+        break;
+    }
+    *(uint64_t *)(void *)field = number;
+    return GR_OK;
+}
+
+static const option *find_letter(const command *c, const char *arg, gr_diag *d)
+{
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (c->options & BIT(i) && options[i].letter == arg[1]) return &options[i];
+    gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown option '-%c' of graphrun %s", arg[1], c->name);
+    return NULL;
+}
+
+/* One option at argv[*i], and its value. */
+static gr_status parse_option(gr_args *a, const command *c, int argc, char **argv, int *i, uint32_t *seen,
+                              gr_diag *d)
+{
+    const char *arg = argv[*i], *value = NULL;
+    const option *o;
+    if (arg[1] == '-') {
+        const char *equals = strchr(arg, '=');
+        o = find_option(c, arg + 2, equals ? (size_t)(equals - arg - 2) : strlen(arg + 2), d);
+        value = equals ? equals + 1 : NULL;
+    } else {
+        o = find_letter(c, arg, d);
+        value = arg[2] ? arg + 2 : NULL;
+    }
+    if (!o) return GR_E_INVALID;
+    *seen |= BIT(o - options);
+    if (o->kind == FLAG && value)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--%s takes no value", o->name);
+    if (o->kind != FLAG && !value) {
+        if (*i + 1 >= argc)
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--%s needs a value: %s", o->name, o->value);
+        value = argv[++*i];
+    }
+    return store(a, o, value, d);
+}
+
+static gr_status check_complete(const gr_args *a, const command *c, unsigned n, uint32_t seen, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (c->required & ~seen & BIT(i))
+            st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs --%s %s", c->name,
+                               options[i].name, options[i].value);
+    bool resumes = a->resume && !n; /* the run directory holds the graph */
+    if (n < c->n_operands && !resumes)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs %s", c->name, c->operands);
+    return st;
+}
+
+gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
+{
+    *a = (gr_args){0};
+    const char *first = argc > 1 ? argv[1] : "";
+    if (!strcmp(first, "--help") || !strcmp(first, "-h") || !strcmp(first, "help")) {
+        a->help = true;
+        if (argc < 3) return GR_OK;
+        const command *of = find_command(argv[2], d);
+        a->command = of ? of->name : NULL;
+        return of ? GR_OK : GR_E_INVALID;
+    }
+    if (argc < 2)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "a command is missing; see graphrun --help");
+    const command *c = find_command(first, d);
+    if (!c) return GR_E_INVALID;
+    a->command = c->name;
+    gr_status st = GR_OK;
+    unsigned n = 0;
+    uint32_t seen = 0;
+    bool ended = false;
+    for (int i = 2; i < argc; i++) {
+        const char *arg = argv[i];
+        gr_status now = GR_OK;
+        if (!ended && (!strcmp(arg, "--help") || !strcmp(arg, "-h")))
+            a->help = true;
+        else if (!ended && !strcmp(arg, "--"))
+            ended = true;
+        else if (!ended && arg[0] == '-' && arg[1])
+            now = parse_option(a, c, argc, argv, &i, &seen, d);
+        else if (n < c->n_operands)
+            a->operand[n++] = arg;
+        else
+            now = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unexpected argument '%s' of graphrun %s", arg,
+                                c->name);
+        if (now) st = now;
+    }
+    if (a->help) return GR_OK;
+    if (!c->built)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s is not built yet", c->name);
+    gr_status whole = check_complete(a, c, n, seen, d);
+    return st ? st : whole;
+}
+
+void gr_args_release(gr_args *a)
+{
+    free(a->set);
+    *a = (gr_args){0};
+}
+
+/* ---- texts --------------------------------------------------------------------------------------------- */
+
+static const char *const statuses[] = {
+    "0  done, also after SIGINT or SIGTERM, which finish the step and write a checkpoint",
+    "1  failed while running, or stopped by a second signal",
+    "2  usage, or the graph is invalid",
+    "3  does not fit the budget",
+};
+
+static void help_command(const command *c, gr_str *out)
+{
+    gr_str_printf(out, "usage: graphrun %s%s%s%s\n\n%s%s\n", c->name, *c->operands ? " " : "", c->operands,
+                  c->options ? " [OPTION]..." : "", c->doc, c->built ? "" : " (not built yet)");
+    if (c->options) gr_str_puts(out, "\noptions:\n");
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *o = &options[i];
+        if (!(c->options & BIT(i))) continue;
+        char *left = gr_printf("%s--%s %s", o->letter ? "-o, " : "", o->name, o->value ? o->value : "");
+        gr_str_printf(out, "  %-26s %s%s\n", left, o->doc, c->required & BIT(i) ? " (required)" : "");
+        if (o->choices) gr_str_printf(out, "  %-26s one of %s\n", "", o->choices);
+        free(left);
+    }
+}
+
+void gr_args_help(const char *name, gr_str *out)
+{
+    for (size_t i = 0; name && i < GR_LEN(commands); i++)
+        if (!strcmp(commands[i].name, name)) {
+            help_command(&commands[i], out);
+            return;
+        }
+    gr_str_puts(out, "usage: graphrun COMMAND [ARGUMENT]...\n\ncommands:\n");
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        char *left = gr_printf("%s %s", commands[i].name, commands[i].operands);
+        gr_str_printf(out, "  %-30s %s%s\n", left, commands[i].doc,
+                      commands[i].built ? "" : " (not built yet)");
+        free(left);
+    }
+    gr_str_puts(out, "\ngraphrun COMMAND --help shows a command's options.\n\nexit status:\n");
+    for (size_t i = 0; i < GR_LEN(statuses); i++) gr_str_printf(out, "  %s\n", statuses[i]);
+}
+
+void gr_args_man(gr_str *out)
+{
+    gr_str_puts(out, ".TH GRAPHRUN 1\n.SH NAME\ngraphrun \\- plan and run reinforcement learning graphs\n"
+                     ".SH SYNOPSIS\n.B graphrun\n.I COMMAND\n[\\fIARGUMENT\\fR]...\n.SH COMMANDS\n");
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        const command *c = &commands[i];
+        gr_str_printf(out, ".SS %s %s\n%s%s\n", c->name, c->operands, c->doc,
+                      c->built ? "" : " (not built yet)");
+        for (int k = 0; k < N_OPTIONS; k++) {
+            const option *o = &options[k];
+            if (!(c->options & BIT(k))) continue;
+            gr_str_printf(out, ".TP\n\\fB%s\\-\\-%s\\fR %s\n%s\n", o->letter ? "\\-o\\fR, \\fB" : "", o->name,
+                          o->value ? o->value : "", o->doc);
+        }
+    }
+    gr_str_puts(out, ".SH EXIT STATUS\n");
+    for (size_t i = 0; i < GR_LEN(statuses); i++)
+        gr_str_printf(out, ".TP\n%.1s\n%s\n", statuses[i], statuses[i] + 3);
+}
+
+void gr_args_completion(gr_str *out)
+{
+    gr_str_puts(out, "# bash completion of graphrun, printed by graphrun --completion\n_graphrun()\n{\n"
+                     "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=\n"
+                     "    if [ \"$COMP_CWORD\" = 1 ]; then\n        words='");
+    for (size_t i = 0; i < GR_LEN(commands); i++) gr_str_printf(out, "%s%s", i ? " " : "", commands[i].name);
+    gr_str_puts(out, " --help'\n    else\n        case $before in\n");
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (options[i].choices)
+            gr_str_printf(out, "        --%s) COMPREPLY=($(compgen -W '%s' -- \"$word\")); return ;;\n",
+                          options[i].name, options[i].choices);
+    gr_str_puts(out, "        esac\n        case ${COMP_WORDS[1]} in\n");
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        gr_str_printf(out, "        %s) words='--help", commands[i].name);
+        for (int k = 0; k < N_OPTIONS; k++)
+            if (commands[i].options & BIT(k)) gr_str_printf(out, " --%s", options[k].name);
+        gr_str_puts(out, "' ;;\n");
+    }
+    gr_str_puts(out,
+                "        esac\n    fi\n    case $word in\n    -*) COMPREPLY=($(compgen -W \"$words\" -- "
+                "\"$word\")) ;;\n    *) COMPREPLY=($(compgen -W \"$words\" -- \"$word\") $(compgen -f -- "
+                "\"$word\")) ;;\n    esac\n}\ncomplete -o filenames -F _graphrun graphrun\n");
+}

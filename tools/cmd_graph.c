@@ -1,0 +1,217 @@
+/* graphrun check, plan, exec, verify, ops, schema. */
+#include "tools/cmd.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/run.h"
+#include "runtime/signals.h"
+#include "scheduler/report.h"
+
+/* ---- shared
+ * ------------------------------------------------------------------------------------------------- */
+
+static unsigned cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) ? 1 : (unsigned)CPU_COUNT(&set);
+}
+
+static int finish_text(gr_str *s, const char *path, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    if (path)
+        st = gr_file_write(path, s->text ? s->text : "", s->len, d);
+    else
+        fwrite(s->text, 1, s->len, stdout);
+    gr_str_release(s);
+    return st ? 1 : 0;
+}
+
+/* --steps and --seed are settings of the graph. */
+static gr_status load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
+{
+    const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
+    size_t n = 0;
+    for (size_t i = 0; i < a->n_set; i++) set[n++] = a->set[i];
+    char *steps = gr_printf("run.steps=%llu", (unsigned long long)a->steps);
+    char *seed = gr_printf("run.seed=%llu", (unsigned long long)a->seed);
+    if (a->has_steps) set[n++] = steps;
+    if (a->has_seed) set[n++] = seed;
+    gr_load_options o = {.set = set, .n_set = n, .need_shapes = need_shapes};
+    gr_status st = gr_graph_load(g, path, &o, d);
+    free(set);
+    free(steps);
+    free(seed);
+    return st;
+}
+
+static gr_status plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
+{
+    static const char *const later[] = {"transition", "every_node"};
+    *o = (gr_plan_options){.kernels = &gr_kernels_cpu,
+                           .budget_bytes = a->budget,
+                           .host_budget_bytes = a->host_budget,
+                           .threads = cores()};
+    if (a->policy && !strcmp(a->policy, "keep")) o->policy = GR_POLICY_KEEP;
+    for (size_t i = 0; a->policy && i < GR_LEN(later); i++)
+        if (!strcmp(a->policy, later[i]))
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "policy '%s' is not built in this version; use auto or keep", a->policy);
+    if (a->device && strcmp(a->device, "cpu"))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "device '%s' is not built in this version; use cpu", a->device);
+    if (a->ranks && strcmp(a->ranks, "1"))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "%s ranks are not built in this version; use 1",
+                             a->ranks);
+    return gr_hardware_find(&o->hardware, a->hardware ? a->hardware : "cpu", d);
+}
+
+/* ---- check
+ * -------------------------------------------------------------------------------------------------- */
+
+int gr_cmd_check(const gr_args *a, gr_diag *d)
+{
+    gr_graph *g = NULL;
+    if (load(&g, a, a->operand[0], false, d)) return 2;
+    gr_str text = {0};
+    if (a->explain) gr_graph_explain(g, &text);
+    gr_graph_free(g);
+    return finish_text(&text, NULL, d);
+}
+
+int gr_cmd_ops(const gr_args *a, gr_diag *d)
+{
+    (void)a;
+    gr_str text = {0};
+    gr_graph_ops(&text);
+    return finish_text(&text, NULL, d);
+}
+
+int gr_cmd_schema(const gr_args *a, gr_diag *d)
+{
+    (void)a;
+    gr_str text = {0};
+    gr_graph_schema(&text);
+    return finish_text(&text, NULL, d);
+}
+
+/* ---- plan
+ * --------------------------------------------------------------------------------------------------- */
+
+static void plan_text(const gr_plan *p, const gr_args *a, gr_str *out)
+{
+    if (a->format && !strcmp(a->format, "json"))
+        gr_plan_write_json(p, out);
+    else
+        gr_plan_table(p, out, !a->out && isatty(STDOUT_FILENO));
+}
+
+int gr_cmd_plan(const gr_args *a, gr_diag *d)
+{
+    gr_graph *g = NULL;
+    gr_plan_options o;
+    gr_planned *p = NULL;
+    if (a->format && strcmp(a->format, "table") && strcmp(a->format, "json")) {
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                      "format '%s' is not built in this version; use table or json", a->format);
+        return 2;
+    }
+    gr_status st = plan_options(&o, a, d);
+    if (!st) st = load(&g, a, a->operand[0], true, d);
+    if (!st) st = gr_plan_graph(&p, g, &o, d);
+    if (p) {
+        gr_str text = {0};
+        plan_text(p->plan, a, &text);
+        if (finish_text(&text, a->out, d) && !st) st = GR_E_IO;
+    }
+    gr_planned_free(p);
+    gr_graph_free(g);
+    return gr_exit_status(st);
+}
+
+/* ---- verify
+ * ------------------------------------------------------------------------------------------------- */
+
+int gr_cmd_verify(const gr_args *a, gr_diag *d)
+{
+    gr_plan *plan = NULL;
+    gr_graph *g = NULL;
+    gr_planned *p = NULL;
+    gr_plan_options o;
+    gr_load_options how = {.need_shapes = true};
+    gr_status st = plan_options(&o, a, d);
+    if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
+    if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
+    if (!st) st = gr_plan_adopt(&p, plan, g, &o, d);
+    if (!st)
+        printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
+               plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);
+    if (p)
+        gr_planned_free(p);
+    else
+        gr_plan_free(plan);
+    gr_graph_free(g);
+    return gr_exit_status(st);
+}
+
+/* ---- exec
+ * --------------------------------------------------------------------------------------------------- */
+
+static char *default_out(const gr_graph *g)
+{
+    char when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    return gr_printf("runs/%s-%s", g->name, when);
+}
+
+/* The plan of a file, or a resumed run's own, or a new one. */
+static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
+                           gr_diag *d)
+{
+    char *own =
+        a->resume && !a->replan && !a->budget && !a->policy ? gr_printf("%s/plan.json", a->resume) : NULL;
+    const char *path = a->plan ? a->plan : own && gr_path_exists(own) ? own : NULL;
+    gr_plan *plan = NULL;
+    gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
+    if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
+    if (st) gr_plan_free(plan);
+    if (!st && !plan) st = gr_plan_graph(p, g, o, d);
+    free(own);
+    return st;
+}
+
+int gr_cmd_exec(const gr_args *a, gr_diag *d)
+{
+    gr_graph *g = NULL;
+    gr_plan_options o;
+    gr_planned *p = NULL;
+    char *graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
+    char *out = NULL;
+    gr_status st = plan_options(&o, a, d);
+    if (!st) st = load(&g, a, graph_path, true, d);
+    gr_status planned = st ? st : make_plan(&p, g, a, &o, d);
+    st = planned;
+    if (!st) {
+        out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);
+        gr_run_options run = {.out = out,
+                              .resume = a->resume != NULL,
+                              .poison = a->check_memory,
+                              .threads = o.threads,
+                              .progress = stdout};
+        gr_signals_catch();
+        st = gr_run(g, p, &gr_kernels_cpu, &run, d);
+        if (!st) printf("results are in %s\n", out);
+    }
+    gr_planned_free(p);
+    gr_graph_free(g);
+    free(graph_path);
+    free(out);
+    return gr_exit_status(st);
+}

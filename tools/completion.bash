@@ -1,0 +1,34 @@
+# bash completion of graphrun, printed by graphrun --completion
+_graphrun()
+{
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
+    if [ "$COMP_CWORD" = 1 ]; then
+        words='check plan exec verify diff pack init ops schema calibrate export report --help'
+    else
+        case $before in
+        --device) COMPREPLY=($(compgen -W 'cpu cuda' -- "$word")); return ;;
+        --policy) COMPREPLY=($(compgen -W 'auto keep transition every_node' -- "$word")); return ;;
+        --format) COMPREPLY=($(compgen -W 'table json csv dot svg html' -- "$word")); return ;;
+        --dtype) COMPREPLY=($(compgen -W 'float32 bfloat16' -- "$word")); return ;;
+        esac
+        case ${COMP_WORDS[1]} in
+        check) words='--help --set --explain' ;;
+        plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --out' ;;
+        exec) words='--help --set --ranks --device --budget --host-budget --policy --out --plan --steps --seed --resume --replan' ;;
+        verify) words='--help' ;;
+        diff) words='--help' ;;
+        pack) words='--help --out --capacity' ;;
+        init) words='--help --out --seed --config --tokenizer' ;;
+        ops) words='--help' ;;
+        schema) words='--help' ;;
+        calibrate) words='--help' ;;
+        export) words='--help --out --model --dtype --shard' ;;
+        report) words='--help' ;;
+        esac
+    fi
+    case $word in
+    -*) COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
+    *) COMPREPLY=($(compgen -W "$words" -- "$word") $(compgen -f -- "$word")) ;;
+    esac
+}
+complete -o filenames -F _graphrun graphrun
