@@ -80,6 +80,13 @@ static const char *find(gr_loader *l, const gr_model *m, gr_str *several)
     return model_of_step(l->pool, path, m->name, several);
 }
 
+/* The folder a file lies in. */
+static const char *folder_of(gr_pool *pool, const char *file)
+{
+    const char *slash = strrchr(file, '/');
+    return slash ? gr_pool_strndup(pool, file, (size_t)(slash - file)) : ".";
+}
+
 static void find_checkpoint(gr_loader *l, gr_model *m)
 {
     const char *written = m->checkpoint;
@@ -90,6 +97,7 @@ static void find_checkpoint(gr_loader *l, gr_model *m)
     if (found) {
         m->checkpoint = found;
         m->random = is_file(found);
+        m->folder = m->random ? folder_of(l->pool, found) : found;
         if (gr_model_shape_read(&m->shape, found, l->d)) gr_diag_note(l->d, m->checkpoint_at, "needed here");
     } else if (several.len) {
         gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID,

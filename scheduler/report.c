@@ -1,0 +1,258 @@
+#include "scheduler/report.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BAR        20 /* characters */
+#define MAX_PERIOD 12
+#define WHAT_WIDTH 38
+
+typedef struct table {
+    const gr_plan *p;
+    const gr_path *path;
+    gr_str *out;
+    bool colour;
+    uint32_t *parent, *depth; /* of steps */
+    uint64_t scale;           /* bytes of a full bar */
+} table;
+
+typedef struct colour_name {
+    const char *name, *code;
+} colour_name;
+
+static const char *paint(const table *t, const char *name)
+{
+    static const colour_name codes[] = {{"bold", "\033[1m"},    {"dim", "\033[2m"},    {"red", "\033[31m"},
+                                        {"green", "\033[32m"},  {"yellow", "\033[33m"}, {"blue", "\033[34m"},
+                                        {"magenta", "\033[35m"}, {"off", "\033[0m"}};
+    for (size_t i = 0; t->colour && i < GR_LEN(codes); i++)
+        if (!strcmp(codes[i].name, name)) return codes[i].code;
+    return "";
+}
+
+static void put_time(gr_str *out, uint64_t ns)
+{
+    if (ns < 10000) gr_str_printf(out, "%u ns", (unsigned)ns);
+    else if (ns < 10000000) gr_str_printf(out, "%.1f us", (double)ns / 1e3);
+    else if (ns < 10000000000) gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
+    else gr_str_printf(out, "%.1f s", (double)ns / 1e9);
+}
+
+/* A bar in eighths of a character. */
+static void put_bar(table *t, uint64_t bytes)
+{
+    static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    double share = t->scale ? (double)bytes / (double)t->scale : 0;
+    unsigned eighths = (unsigned)(GR_MIN(share, 1) * BAR * 8 + 0.5);
+    gr_str_puts(t->out, paint(t, share > 0.95 ? "red" : share > 0.8 ? "yellow" : "green"));
+    for (unsigned i = 0; i < eighths / 8; i++) gr_str_puts(t->out, "█");
+    gr_str_puts(t->out, part[eighths % 8]);
+    gr_str_puts(t->out, paint(t, "off"));
+}
+
+/* ---- folding ------------------------------------------------------------------------------------------ */
+
+/* The last run of digits of a name: its place, length and value. Names without one: length 0. */
+typedef struct numeral {
+    size_t at, len;
+    long value;
+} numeral;
+
+static numeral last_number(const char *what)
+{
+    size_t end = strlen(what);
+    while (end && !isdigit((unsigned char)what[end - 1])) end--;
+    size_t at = end;
+    while (at && isdigit((unsigned char)what[at - 1])) at--;
+    if (end - at > 9) at = end;
+    return (numeral){at, end - at, end > at ? strtol(what + at, NULL, 10) : 0};
+}
+
+/* Whether two steps differ only in their number. */
+static bool alike(const gr_step *a, const gr_step *b, long *delta)
+{
+    numeral x = last_number(a->what), y = last_number(b->what);
+    *delta = y.value - x.value;
+    return a->kind == b->kind && a->kind != GR_STEP_LOOP && a->lane == b->lane && x.len && y.len && x.at == y.at &&
+           !memcmp(a->what, b->what, x.at) && !strcmp(a->what + x.at + x.len, b->what + y.at + y.len);
+}
+
+/* How often the period steps from i repeat with all numbers going up or down by one. */
+static uint32_t repeats(const table *t, uint32_t i, uint32_t period)
+{
+    const gr_path *path = t->path;
+    uint32_t n = 1;
+    for (;; n++) {
+        for (uint32_t k = 0; k < period; k++) {
+            uint32_t at = i + n * period + k, before = at - period;
+            long delta, first;
+            if (at >= path->n || t->parent[at] != t->parent[i] ||
+                !alike(&path->steps[before], &path->steps[at], &delta) || labs(delta) != 1)
+                return n;
+            if (n > 1 && alike(&path->steps[before - period], &path->steps[before], &first) && first != delta) return n;
+        }
+    }
+}
+
+/* The best folding at i: the period whose repeats cover most. */
+static uint32_t fold(const table *t, uint32_t i, uint32_t *n)
+{
+    uint32_t best = 1, most = 0;
+    *n = 1;
+    for (uint32_t period = 1; period <= MAX_PERIOD && i + period <= t->path->n; period++) {
+        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP || t->parent[i + period - 1] != t->parent[i]) break;
+        uint32_t r = repeats(t, i, period);
+        if (r < 2 || r * period <= most) continue;
+        most = r * period;
+        best = period;
+        *n = r;
+    }
+    return best;
+}
+
+/* ---- lines -------------------------------------------------------------------------------------------- */
+
+/* Text cut or filled to a width; all characters of names are one byte wide. */
+static void put_cell(gr_str *out, const char *text, size_t width)
+{
+    size_t n = strlen(text);
+    if (n <= width) gr_str_printf(out, "%-*s", (int)width, text);
+    else gr_str_printf(out, "%.*s…", (int)width - 1, text);
+}
+
+static const char *kind_colour(gr_step_kind k)
+{
+    if (k == GR_STEP_LOAD) return "blue";
+    if (k == GR_STEP_OFFLOAD) return "magenta";
+    return k == GR_STEP_RUN ? "off" : k == GR_STEP_LOOP ? "bold" : "dim";
+}
+
+static void put_name(const table *t, uint32_t i, uint32_t last, gr_str *name)
+{
+    const gr_step *s = &t->path->steps[i];
+    gr_str_printf(name, "%*s", (int)(2 * t->depth[i]), "");
+    if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) gr_str_printf(name, "%s ", gr_step_kind_str(s->kind));
+    numeral x = last_number(s->what), y = last_number(t->path->steps[last].what);
+    if (last == i) gr_str_puts(name, s->what);
+    else gr_str_printf(name, "%.*s..%ld%s", (int)(x.at + x.len), s->what, y.value, s->what + x.at + x.len);
+    if (s->kind == GR_STEP_LOOP) gr_str_printf(name, " %s%u times", s->agreed ? "at most " : "", s->trips_max);
+}
+
+/* One line for n steps, each period steps after the one before. */
+static void put_line(table *t, uint32_t i, uint32_t period, uint32_t n)
+{
+    uint64_t moved = 0, resident = 0;
+    uint32_t last = i + (n - 1) * period;
+    bool peak = false;
+    for (uint32_t k = i; k <= last; k += period) {
+        moved += t->path->steps[k].bytes;
+        resident = GR_MAX(resident, t->path->steps[k].resident_bytes);
+        peak |= k == t->p->peak_step;
+    }
+    const gr_step *s = &t->path->steps[i];
+    gr_str name = {0};
+    char number[32], bytes[32] = "", live[32];
+    if (n > 1) snprintf(number, sizeof(number), "%u..%u", i, last);
+    else snprintf(number, sizeof(number), "%u", i);
+    put_name(t, i, last, &name);
+    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, "dim"), number, paint(t, "off"), gr_lane_str(s->lane),
+                  paint(t, kind_colour(s->kind)));
+    put_cell(t->out, name.text, WHAT_WIDTH);
+    gr_str_printf(t->out, "%s %10s %10s ", paint(t, "off"), moved ? gr_bytes_format(moved, bytes) : "",
+                  gr_bytes_format(resident, live));
+    put_bar(t, resident);
+    gr_str_puts(t->out, peak ? " ◀\n" : "\n");
+    gr_str_release(&name);
+}
+
+static void find_scopes(table *t)
+{
+    uint32_t stack[16], n = 0;
+    for (uint32_t i = 0; i < t->path->n; i++) {
+        while (n && t->path->steps[stack[n - 1]].body_last < i) n--;
+        t->parent[i] = n ? stack[n - 1] : GR_NONE;
+        t->depth[i] = n;
+        if (t->path->steps[i].kind == GR_STEP_LOOP && n < GR_LEN(stack)) stack[n++] = i;
+    }
+}
+
+/* ---- the head ----------------------------------------------------------------------------------------- */
+
+static void put_culprits(table *t)
+{
+    const gr_plan *p = t->p;
+    uint64_t sum[GR_N_CATEGORIES] = {0};
+    char buf[32];
+    for (uint32_t e = 0; e < p->n_ledger; e++) {
+        const gr_entry *x = &p->ledger[e];
+        bool alive = x->first <= x->last ? x->first <= p->peak_step && p->peak_step <= x->last
+                                         : p->peak_step >= x->first || p->peak_step <= x->last;
+        if (x->place == GR_DEVICE && alive) sum[x->category] += x->bytes;
+    }
+    if (t->path->n)
+        gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, "bold"),
+                      t->path->steps[p->peak_step].what, paint(t, "off"));
+    for (bool first = true;; first = false) {
+        int top = 0;
+        for (int c = 1; c < GR_N_CATEGORIES; c++)
+            if (sum[c] > sum[top]) top = c;
+        if (!sum[top]) break;
+        gr_str_printf(t->out, "%s%s %s", first ? "" : ", ", gr_category_str((gr_category)top), gr_bytes_format(sum[top], buf));
+        sum[top] = 0;
+    }
+    gr_str_putc(t->out, '\n');
+}
+
+static void put_head(table *t)
+{
+    const gr_plan *p = t->p;
+    char a[32], b[32], c[32];
+    uint64_t moved = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->path->n; i++) {
+        moved += t->path->steps[i].bytes;
+        n += t->path->steps[i].kind != GR_STEP_RUN && t->path->steps[i].kind != GR_STEP_LOOP;
+    }
+    gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, "bold"), p->graph, paint(t, "off"), p->hardware,
+                  paint(t, p->fits ? "green" : "red"), p->fits ? "fits" : "does not fit", paint(t, "off"));
+    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, "bold"), gr_bytes_format(p->peak_bytes, a),
+                  paint(t, "off"), gr_bytes_format(p->budget_bytes, b));
+    t->scale = p->budget_bytes;
+    put_bar(t, p->peak_bytes);
+    bool over = p->peak_bytes > p->budget_bytes;
+    uint64_t rest = over ? p->peak_bytes - p->budget_bytes : p->budget_bytes - p->peak_bytes;
+    gr_str_printf(t->out, "  %s %s\n", over ? "missing" : "headroom", gr_bytes_format(rest, c));
+    put_culprits(t);
+    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n", gr_bytes_format(p->arena_bytes, a),
+                  gr_bytes_format(p->overhead_bytes, b), gr_bytes_format(p->host_bytes, c));
+    gr_str_puts(t->out, "  predicted ");
+    put_time(t->out, p->ns);
+    if (n) gr_str_printf(t->out, " an iteration, %u transition steps, %s in one pass over them\n", n, gr_bytes_format(moved, a));
+    else gr_str_puts(t->out, " an iteration, no transitions\n");
+    for (const char *line = p->notes; *line;) {
+        size_t len = strcspn(line, "\n");
+        gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, "yellow"), paint(t, "off"), (int)len, line);
+        line += len + (line[len] != 0);
+    }
+}
+
+void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
+{
+    table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour};
+    t.parent = gr_malloc((t.path->n + 1) * sizeof(*t.parent));
+    t.depth = gr_malloc((t.path->n + 1) * sizeof(*t.depth));
+    find_scopes(&t);
+    put_head(&t);
+    t.scale = p->arena_bytes;
+    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, "dim"), "step", "lane", WHAT_WIDTH, "what",
+                  "moved", "resident", "of the arena", paint(&t, "off"));
+    for (uint32_t i = 0; i < t.path->n;) {
+        uint32_t n, period = fold(&t, i, &n);
+        for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);
+        i += n > 1 ? n * period : 1;
+    }
+    free(t.parent);
+    free(t.depth);
+}
