@@ -132,11 +132,20 @@ typedef struct gr_path {
     uint32_t *entry, n_entry, *exit, n_exit;
 } gr_path;
 
+/* A choice the planner made for a node, beyond where things lie: "kv_blocks" of "rollout". With the graph,
+ * the settings say which program a plan is of. */
+typedef struct gr_setting {
+    const char *node, *name;
+    uint64_t value;
+} gr_setting;
+
 /* The plan of a class of equal ranks; today one rank. */
 typedef struct gr_plan {
     gr_pool *pool;                                        /* owns everything below */
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
+    gr_setting *settings;
+    uint32_t n_settings;
     uint64_t budget_bytes, host_budget_bytes;
     bool fits;
     uint64_t ns;       /* predicted, one iteration */

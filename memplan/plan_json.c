@@ -97,6 +97,20 @@ static void put_paths(gr_str *s, const gr_plan *p)
     gr_str_putc(s, '}');
 }
 
+static void put_settings(gr_str *s, const gr_plan *p)
+{
+    gr_str_puts(s, ",\n \"settings\": [");
+    for (uint32_t i = 0; i < p->n_settings; i++) {
+        gr_str_puts(s, i ? ", {" : "{");
+        put_text(s, "node", p->settings[i].node);
+        gr_str_puts(s, ", ");
+        put_text(s, "name", p->settings[i].name);
+        gr_str_printf(s, ", \"value\": %" PRIu64 "}", p->settings[i].value);
+    }
+    gr_str_puts(s, "], ");
+    put_text(s, "notes", p->notes);
+}
+
 void gr_plan_write_json(const gr_plan *p, gr_str *s)
 {
     gr_str_printf(s, "{\"version\": %d, ", GR_PLAN_VERSION);
@@ -107,8 +121,11 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     put_text(s, "hardware", p->hardware);
     gr_str_puts(s, ", ");
     put_text(s, "numerics", p->numerics);
-    gr_str_printf(s, ",\n \"peak_bytes\": %" PRIu64 ", \"budget_bytes\": %" PRIu64 ", \"fits\": %s, ",
-                  p->peak_bytes, p->budget_bytes, p->fits ? "true" : "false");
+    put_settings(s, p);
+    gr_str_printf(s,
+                  ",\n \"peak_bytes\": %" PRIu64 ", \"budget_bytes\": %" PRIu64
+                  ", \"host_budget_bytes\": %" PRIu64 ", \"fits\": %s, ",
+                  p->peak_bytes, p->budget_bytes, p->host_budget_bytes, p->fits ? "true" : "false");
     put_seconds(s, p->ns);
     gr_str_puts(s, ",\n \"ranks\": [\n  {");
     put_text(s, "ranks", p->ranks);

@@ -266,10 +266,29 @@ static void read_rank(reader *r, json_t *o)
     if (!r->failed) read_paths(r, json_object_get(o, "paths"));
 }
 
+static void read_settings(reader *r, json_t *o)
+{
+    static const char *const keys[] = {"node", "name", "value"};
+    json_t *a = array_of(r, o, "settings");
+    gr_plan *p = r->p;
+    p->n_settings = (uint32_t)json_array_size(a);
+    p->settings = gr_pool_alloc(p->pool, (p->n_settings + 1) * sizeof(*p->settings));
+    for (uint32_t i = 0; i < p->n_settings && !r->failed; i++) {
+        size_t was = down(r, ".settings[%u]", i);
+        json_t *v = json_array_get(a, i);
+        check_keys(r, v, keys, GR_LEN(keys));
+        if (!r->failed)
+            p->settings[i] = (gr_setting){text_of(r, v, "node", false), text_of(r, v, "name", false),
+                                          number_of(r, v, "value", UINT32_MAX)};
+        up(r, was);
+    }
+}
+
 static void read_plan(reader *r, json_t *o)
 {
-    static const char *const keys[] = {"version",    "graph",        "graph_text", "hardware", "numerics",
-                                       "peak_bytes", "budget_bytes", "fits",       "seconds",  "ranks"};
+    static const char *const keys[] = {"version",  "graph", "graph_text",       "hardware",     "numerics",
+                                       "settings", "notes", "peak_bytes",       "budget_bytes", "fits",
+                                       "seconds",  "ranks", "host_budget_bytes"};
     gr_plan *p = r->p;
     json_t *version = json_object_get(o, "version");
     if (json_is_integer(version) && json_integer_value(version) != GR_PLAN_VERSION)
@@ -282,10 +301,11 @@ static void read_plan(reader *r, json_t *o)
     p->graph_text = text_of(r, o, "graph_text", false);
     p->hardware = text_of(r, o, "hardware", false);
     p->numerics = text_of(r, o, "numerics", false);
-    p->notes = "";
+    p->notes = text_of(r, o, "notes", false);
+    read_settings(r, o);
     p->peak_bytes = number_of(r, o, "peak_bytes", INT64_MAX);
     p->budget_bytes = number_of(r, o, "budget_bytes", INT64_MAX);
-    p->host_budget_bytes = UINT64_MAX; /* not in the file */
+    p->host_budget_bytes = number_of(r, o, "host_budget_bytes", INT64_MAX);
     p->fits = flag_of(r, o, "fits");
     p->ns = ns_of(r, o);
     json_t *ranks = array_of(r, o, "ranks");
