@@ -19,7 +19,7 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (!is_op(n, op) || n->when.expr || (rows && n->rows != rows)) continue;
+        if (!is_op(n, op) || (n->when.expr && strcmp(op, "update")) || (rows && n->rows != rows)) continue;
         if (!model || (n->model == model) == same) return n;
     }
     return NULL;
