@@ -45,14 +45,17 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
     const int *reads = gr_expr_reads(f->expr, &n);
     bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
     if (!baseline || strstr(f->text, "group_count(")) return;
+    const gr_node *rows = NULL;
     for (size_t i = 0; i < n; i++) {
         const gr_column *c = l->g->columns[reads[i]];
-        const gr_node *rows = c->level >= GR_LEVEL_SEQ ? c->rows : NULL;
-        if (!rows || !rows->bounds.groups || rows->bounds.seqs != rows->bounds.groups) continue;
+        if (c->level < GR_LEVEL_SEQ || !c->rows) continue;
+        if (rows && rows != c->rows)
+            return; /* two rollouts that meet at the prompt: the other's is a baseline */
+        rows = c->rows;
+    }
+    if (rows && rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
         gr_diag_warn(l->d, f->at, "every group of '%s' is one sequence: a group's mean is the value itself",
                      rows->name);
-        return;
-    }
 }
 
 static void compile_one(gr_loader *l, gr_formula *f)
