@@ -41,10 +41,10 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
-    size_t n;
-    const int *reads = gr_expr_reads(f->expr, &n);
     bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
     if (!baseline || strstr(f->text, "group_count(")) return;
+    size_t n;
+    const int *reads = gr_expr_reads(f->expr, &n);
     const gr_node *rows = NULL;
     for (size_t i = 0; i < n; i++) {
         const gr_column *c = l->g->columns[reads[i]];
