@@ -161,17 +161,21 @@ static void fill_uints(gr_loader *l, const gr_key *k, const gr_value *v, gr_uint
 static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr_node **out, gr_draft *owner)
 {
     const char *name = gr_value_text(l, k->name, v);
-    gr_draft *from = name ? gr_draft_ref(l, owner, k->name, name, v->at, GR_WHY_READS) : NULL;
-    if (!from || !from->node->op) {
-        owner->bad = true;
-        return;
-    }
+    gr_draft *from = name ? gr_draft_find(l, name) : NULL;
     bool prompts = !strcmp(k->name, "prompts");
-    const gr_op *op = from->node->op;
-    if (!op->makes_rows || gr_node_has_seqs(from->node) == prompts) {
-        gr_diag_error(
-            l->d, v->at, GR_E_INVALID, "'%s' must be a node that makes %s, but '%s' is %s '%s' node", k->name,
-            prompts ? "prompts" : "sequences", name, strchr("aeiou", *op->name) ? "an" : "a", op->name);
+    const gr_op *op = from ? from->node->op : NULL;
+    if (op && (!op->makes_rows || gr_node_has_seqs(from->node) == prompts)) {
+        const gr_value *of = prompts ? NULL : gr_value_get(from->map, "of");
+        const char *near = of && of->kind == GR_VALUE_SCALAR ? of->text : NULL;
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'%s' must be a node that makes %s, but '%s' is of op %s%s%s%s", k->name,
+                      prompts ? "prompts" : "sequences", name, op->name, near ? "; did you mean '" : "",
+                      near ? near : "", near ? "'?" : "");
+        op = NULL;
+    } else if (name) {
+        gr_draft_ref(l, owner, k->name, name, v->at, GR_WHY_READS);
+    }
+    if (!op) {
         owner->bad = true;
         return;
     }
@@ -227,6 +231,13 @@ static void fill_expression(gr_loader *l, const gr_key *k, const gr_value *v, vo
     }
 }
 
+/* What a node cannot be compiled without. */
+static bool is_link(const gr_key *k)
+{
+    return k->kind == GR_KEY_NODE || k->kind == GR_KEY_MODEL || k->kind == GR_KEY_FIELD ||
+           k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS;
+}
+
 /* ---- one key, one map ------------------------------------------------------------------------------------
  */
 
@@ -234,9 +245,11 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
 {
     void *at = (char *)cfg + k->offset;
     double x;
-    if (v->broken) return;
-    if (v->kind == GR_VALUE_NULL) {
+    if (v->kind == GR_VALUE_NULL && !v->broken)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'%s' has no value", k->name);
+    if (v->kind == GR_VALUE_NULL || v->broken) {
+        if (owner) owner->unsure = true;
+        if (owner && is_link(k)) owner->bad = true;
         return;
     }
     switch (k->kind) {
@@ -313,8 +326,7 @@ static void fill_absent(gr_loader *l, const gr_key *k, gr_loc at, const char *wh
         fill(l, k, &v, cfg, owner);
     } else if (k->required) {
         gr_diag_error(l->d, at, GR_E_INVALID, "%s needs '%s': %s", what, k->name, k->doc);
-        if (owner && (k->kind == GR_KEY_NODE || k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS))
-            owner->bad = true;
+        if (owner && is_link(k)) owner->bad = true;
     }
 }
 

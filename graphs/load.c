@@ -38,8 +38,11 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 }
 
 /* A group baseline subtracts a group of one from itself. */
-static void warn_of_single_groups(gr_loader *l, const gr_formula *f, const int *reads, size_t n)
+static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
+    if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
+    size_t n;
+    const int *reads = gr_expr_reads(f->expr, &n);
     bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
     if (!baseline || strstr(f->text, "group_count(")) return;
     for (size_t i = 0; i < n; i++) {
@@ -63,13 +66,13 @@ static void compile_one(gr_loader *l, gr_formula *f)
     if (ok) {
         const int *reads = gr_expr_reads(f->expr, &n);
         ok = same_groups(l, f, reads, n, &groups);
-        warn_of_single_groups(l, f, reads, n);
     }
     if (ok && f->role != GR_ROLE_VALUE && gr_expr_level(f->expr) != GR_LEVEL_SCALAR) {
+        gr_level level = gr_expr_level(f->expr);
         gr_diag_error(
             l->d, f->at, GR_E_INVALID,
-            "'%s' must be one number an iteration, but has one for each %s; such as batch_mean(...)", f->key,
-            gr_level_str(gr_expr_level(f->expr)));
+            "'%s' must be one number an iteration, not one for each %s: reduce it, e.g. with %s_mean()",
+            f->key, gr_level_str(level), level == GR_LEVEL_TOKEN ? "token" : "batch");
         ok = false;
     }
     if (!ok && owner) owner->bad = true;
@@ -226,6 +229,19 @@ static void compile(gr_loader *l)
     compile_dead(l);
 }
 
+/* Warnings of a graph with errors would mostly follow from them. */
+static void warn(gr_loader *l)
+{
+    gr_order_warn(l);
+    for (size_t i = 0; i < l->g->n_nodes; i++)
+        if (l->order[i]->updates) warn_of_truncated_sampling(l, l->g->nodes[i]);
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        if (!f->owner || f->owner->live) warn_of_single_groups(l, f);
+    }
+    warn_of_params(l);
+}
+
 static void load(gr_loader *l, const char *text, size_t n, const char *path)
 {
     if (gr_source_read(l, text, n, path)) return;
@@ -238,9 +254,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) check_when(l);
     for (size_t i = 0; i < l->g->source->n_formulas && !l->d->n_errors; i++)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
-    for (size_t i = 0; i < l->g->n_nodes && !l->d->n_errors; i++)
-        if (l->order[i]->updates) warn_of_truncated_sampling(l, l->g->nodes[i]);
-    if (!l->d->n_errors) warn_of_params(l);
+    if (!l->d->n_errors) warn(l);
 }
 
 static void loader_release(gr_loader *l)

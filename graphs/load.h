@@ -146,6 +146,7 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
 
 /* order.c: edges of names and versions; g->nodes in order. Dead ones follow the live in l->order. */
 void gr_order(gr_loader *l);
+void gr_order_warn(gr_loader *l); /* of nodes and models that nobody reads; an error where all are dead */
 const gr_field *gr_field_find(const gr_op *op, const char *name);
 
 /* scope.c */

@@ -150,7 +150,7 @@ static void read_keys(gr_loader *l, gr_draft *dr)
     n->cfg = gr_pool_alloc(l->pool, n->op->cfg_bytes);
     const char *what = gr_pool_printf(l->pool, "node '%s' (op %s)", n->name, n->op->name);
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
-    dr->unsure = l->d->n_errors > before;
+    dr->unsure = dr->unsure || l->d->n_errors > before;
     read_when(l, dr);
     read_after(l, dr);
     read_metrics(l, dr);
@@ -169,6 +169,7 @@ static void add_draft(gr_loader *l, const gr_pair *p)
         if (!strcmp(l->g->state[i].name, p->key)) {
             gr_diag_error(l->d, p->at, GR_E_INVALID, "node '%s' has the name of a state", p->key);
             gr_diag_note(l->d, l->g->state[i].at, "the state is here");
+            dr->bad = true;
         }
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) {
         dr->map = &none;
@@ -181,6 +182,7 @@ static void add_draft(gr_loader *l, const gr_pair *p)
 void gr_read_nodes(gr_loader *l)
 {
     const gr_value *v = gr_value_get(&l->g->source->root, "nodes");
+    if (!v && l->d->n_errors) return; /* perhaps a file that could not be used has them */
     if (!v) {
         gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID, "a graph file needs 'nodes'");
         return;

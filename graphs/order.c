@@ -78,9 +78,8 @@ static void version_edges(gr_loader *l, gr_draft *u, int *mark)
 static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
 {
     gr_str s = {0};
-    for (size_t i = n; i-- > 0;)
-        gr_str_printf(&s, "%s -> ", path[i]->node->name); /* in the order of the data */
-    gr_str_puts(&s, path[n - 1]->node->name);
+    for (size_t i = 0; i < n; i++) gr_str_printf(&s, "%s -> ", path[i]->node->name);
+    gr_str_puts(&s, path[0]->node->name);
     gr_diag_error(l->d, at, GR_E_INVALID, "nodes wait for each other: %s", s.text);
     gr_str_release(&s);
     for (size_t i = 0; i < n; i++) {
@@ -172,22 +171,21 @@ static void keep_what_has_effect(gr_loader *l)
     }
 }
 
-/* A dead node that could not be read is no surprise: its error is said already. */
-static void warn_of_dead(gr_loader *l)
+static void say_what_is_dead(gr_loader *l)
 {
     size_t n_live = 0;
     for (size_t i = 0; i < l->n_drafts; i++) {
         const gr_draft *dr = l->drafts[i];
         n_live += dr->live;
-        if (!dr->live && !dr->bad)
+        if (!dr->live)
             gr_diag_warn(l->d, dr->node->at, "node '%s' is left out: nothing reads it", dr->node->name);
     }
-    if (!n_live && !l->d->n_errors)
+    if (!n_live)
         gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID,
                       "the graph does nothing: it has no update, no metrics, no log and no state");
 }
 
-static void warn_of_models(gr_loader *l)
+static void say_what_models_are_unread(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++) {
         const gr_model *m = l->g->models[i];
@@ -239,7 +237,11 @@ void gr_order(gr_loader *l)
         if (l->drafts[i]->updates && l->drafts[i]->node->model) version_edges(l, l->drafts[i], &mark);
     sort_drafts(l, &mark);
     keep_what_has_effect(l);
-    warn_of_dead(l);
-    warn_of_models(l);
     list_nodes(l);
+}
+
+void gr_order_warn(gr_loader *l)
+{
+    say_what_is_dead(l);
+    say_what_models_are_unread(l);
 }

@@ -198,6 +198,7 @@ static bool param_usable(gr_loader *l, const gr_expr_name *name)
     p->used = p->in_expressions = true;
     if (gr_value_number(&p->value, &x) || p->value.broken) return !p->value.broken;
     gr_diag_error(l->d, name->at, GR_E_INVALID, "parameter '%s' is not a number", p->name);
+    gr_diag_note(l->d, p->value.at, "its value is here");
     return false;
 }
 

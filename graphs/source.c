@@ -171,8 +171,12 @@ static void unknown_name(gr_loader *l, gr_loc at, const char *what, const char *
     const char **names = gr_calloc(map ? map->n : 0, sizeof(*names));
     for (size_t i = 0; map && i < map->n; i++) names[i] = map->pairs[i].key;
     const char *near = gr_near(name, names, map ? map->n : 0);
-    gr_diag_error(l->d, at, GR_E_INVALID, "unknown %s '%s'%s%s%s", what, name, near ? "; did you mean '" : "",
-                  near ? near : "", near ? "'?" : "");
+    gr_str hint = {0};
+    if (near) gr_str_printf(&hint, "; did you mean '%s'?", near);
+    for (size_t i = 0; !near && map && i < map->n; i++)
+        gr_str_printf(&hint, "%s%s", i ? ", " : "; there are ", names[i]);
+    gr_diag_error(l->d, at, GR_E_INVALID, "unknown %s '%s'%s", what, name, hint.text ? hint.text : "");
+    gr_str_release(&hint);
     free(names);
 }
 

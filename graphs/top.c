@@ -229,10 +229,9 @@ void gr_read_top(gr_loader *l)
     const gr_value *root = &l->g->source->root, *name = gr_value_get(root, "graph"),
                    *doc = gr_value_get(root, "doc");
     check_keys(l, root);
-    if (!name)
+    if (!name && !l->d->n_errors) /* else perhaps a file that could not be used has it */
         gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID, "a graph file needs 'graph': its name");
-    else
-        l->g->name = gr_value_text(l, "graph", name);
+    if (name) l->g->name = gr_value_text(l, "graph", name);
     if (doc) gr_value_text(l, "doc", doc);
     for (size_t i = 0; i < l->g->source->n_params; i++) {
         const gr_param *p = &l->g->source->params[i];

@@ -44,8 +44,9 @@ static void yaml_failed(reader *r)
                       p->problem);
         return;
     }
-    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s",
-                  p->problem ? p->problem : "out of memory");
+    bool tab = p->problem_mark.index < r->n && r->text[p->problem_mark.index] == '\t';
+    const char *problem = tab ? "a tab cannot stand here: indent with spaces" : p->problem;
+    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s", problem ? problem : "out of memory");
     if (p->context) gr_diag_note(r->d, loc_of(r, p->context_mark), "%s", p->context);
 }
 

@@ -55,11 +55,16 @@ enum { BY_AREA, BY_SIZE, BY_DURATION, BY_BIRTH, BY_DEATH, N_RULES };
 static double weight(const packer *p, const gr_pack_item *it)
 {
     switch (p->rule) {
-    case BY_AREA: return (double)it->bytes * duration(p, it);
-    case BY_SIZE: return (double)it->bytes;
-    case BY_DURATION: return duration(p, it);
-    case BY_BIRTH: return -(double)it->first;
-    default: return it->last;
+    case BY_AREA:
+        return (double)it->bytes * duration(p, it);
+    case BY_SIZE:
+        return (double)it->bytes;
+    case BY_DURATION:
+        return duration(p, it);
+    case BY_BIRTH:
+        return -(double)it->first;
+    default:
+        return it->last;
     }
 }
 
@@ -90,8 +95,10 @@ static void place(packer *p, uint32_t item, uint32_t k)
     uint32_t lo = 0, hi = k;
     while (lo < hi) {
         uint32_t mid = (lo + hi) / 2;
-        if (p->items[p->placed[mid]].offset <= at) lo = mid + 1;
-        else hi = mid;
+        if (p->items[p->placed[mid]].offset <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     memmove(&p->placed[lo + 1], &p->placed[lo], (k - lo) * sizeof(*p->placed));
     p->placed[lo] = item;
@@ -110,8 +117,10 @@ static void favour_tall(packer *p, uint64_t limit, uint32_t *scratch)
     uint32_t front = 0, back = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         const gr_pack_item *it = &p->items[p->order[i]];
-        if (it->offset + it->bytes > limit) p->order[front++] = p->order[i];
-        else scratch[back++] = p->order[i];
+        if (it->offset + it->bytes > limit)
+            p->order[front++] = p->order[i];
+        else
+            scratch[back++] = p->order[i];
     }
     memcpy(p->order + front, scratch, back * sizeof(*scratch));
 }

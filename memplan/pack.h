@@ -2,9 +2,9 @@
  *
  * Two items may share bytes only when their lifetimes have no step in common. No packing is lower than the
  * most bytes live at one step (the bound); the search stops as soon as it meets it.
- * Method: items that live always lie at the bottom; the others are placed one by one at the lowest offset that
- * is free in all their steps, in several orders (area, size, duration, ...); then the orders are improved: the
- * items that make the packing too high are moved to the front and the placing is repeated.
+ * Method: items that live always lie at the bottom; the others are placed one by one at the lowest offset
+ * that is free in all their steps, in several orders (area, size, duration, ...); then the orders are
+ * improved: the items that make the packing too high are moved to the front and the placing is repeated.
  * Deciding the best packing is NP-hard; tries are counted, not timed, so that the same input gives the same
  * offsets.
  *

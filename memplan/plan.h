@@ -12,7 +12,12 @@
  * steps of it.
  *
  * An entry is live from step `first` to step `last`, both included; last < first wraps round the iteration's
- * end. An entry live in a part of a loop body only is dead at the trip's end: contents never cross it.
+ * end. A life lies in one loop body, or holds whole loops. An entry live in a loop body only is dead at the
+ * trip's end: contents never cross it. Entries that hold contents between paths (a path's entry and exit) are
+ * live in all steps, from 0 to the last.
+ *
+ * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
+ * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
  * Units: bytes; nanoseconds for time. Threads: a plan never changes once made; any thread may read it.
  */
@@ -101,8 +106,8 @@ typedef struct gr_step {
     uint32_t body_last;         /* loop: last step of the body; else GR_NONE */
     uint32_t trips_max;         /* loop: most trips; else 0 */
     bool agreed;                /* loop: trips are decided while running; else always trips_max */
-    uint64_t resident_bytes;    /* device, the most during this step, copies in flight included */
-    uint64_t ns;                /* predicted, one execution */
+    uint64_t resident_bytes; /* device, the most during this step (a loop: and its body), copies included */
+    uint64_t ns;             /* predicted, one execution; loops 0 */
 } gr_step;
 
 #define GR_PATH_MAP(X)          \
@@ -127,11 +132,20 @@ typedef struct gr_path {
     uint32_t *entry, n_entry, *exit, n_exit;
 } gr_path;
 
+/* A choice the planner made for a node, beyond where things lie: "kv_blocks" of "rollout". With the graph,
+ * the settings say which program a plan is of. */
+typedef struct gr_setting {
+    const char *node, *name;
+    uint64_t value;
+} gr_setting;
+
 /* The plan of a class of equal ranks; today one rank. */
 typedef struct gr_plan {
     gr_pool *pool;                                        /* owns everything below */
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
+    gr_setting *settings;
+    uint32_t n_settings;
     uint64_t budget_bytes, host_budget_bytes;
     bool fits;
     uint64_t ns;       /* predicted, one iteration */
@@ -155,7 +169,8 @@ const char *gr_path_str(gr_path_id p);
 /* The JSON of DESIGN.md section 8; the same plan gives the same bytes. *out: caller frees. */
 void gr_plan_write_json(const gr_plan *p, gr_str *out);
 
-/* Read it back. Every index, range and enum is checked; what is wrong is said with its JSON path. */
+/* Read it back. Every key, index, range and enum is checked; what is wrong is said with its JSON path. The
+ * file has no notes ("" then) and no host budget (UINT64_MAX then). */
 GR_NODISCARD gr_status gr_plan_read_json(gr_plan **out, const char *path, gr_diag *d);
 
 #endif

@@ -6,10 +6,14 @@ static void put_string(gr_str *s, const char *text)
 {
     gr_str_putc(s, '"');
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\') gr_str_printf(s, "\\%c", *c);
-        else if (*c == '\n') gr_str_puts(s, "\\n");
-        else if (*c < 0x20) gr_str_printf(s, "\\u%04x", *c);
-        else gr_str_putc(s, (char)*c);
+        if (*c == '"' || *c == '\\')
+            gr_str_printf(s, "\\%c", *c);
+        else if (*c == '\n')
+            gr_str_puts(s, "\\n");
+        else if (*c < 0x20)
+            gr_str_printf(s, "\\u%04x", *c);
+        else
+            gr_str_putc(s, (char)*c);
     }
     gr_str_putc(s, '"');
 }
@@ -17,8 +21,10 @@ static void put_string(gr_str *s, const char *text)
 static void put_text(gr_str *s, const char *key, const char *text)
 {
     gr_str_printf(s, "\"%s\": ", key);
-    if (text) put_string(s, text);
-    else gr_str_puts(s, "null");
+    if (text)
+        put_string(s, text);
+    else
+        gr_str_puts(s, "null");
 }
 
 static void put_ids(gr_str *s, const char *key, const uint32_t *ids, uint32_t n)
@@ -60,8 +66,8 @@ static void put_step(gr_str *s, uint32_t i, const gr_step *t)
     gr_str_printf(s, ", \"resident_bytes\": %" PRIu64 ", ", t->resident_bytes);
     put_seconds(s, t->ns);
     if (t->kind == GR_STEP_LOOP)
-        gr_str_printf(s, ", \"body_last\": %u, \"trips_max\": %u, \"trips\": \"%s\"", t->body_last, t->trips_max,
-                      t->agreed ? "agreed" : "static");
+        gr_str_printf(s, ", \"body_last\": %u, \"trips_max\": %u, \"trips\": \"%s\"", t->body_last,
+                      t->trips_max, t->agreed ? "agreed" : "static");
     gr_str_putc(s, '}');
 }
 
@@ -91,6 +97,20 @@ static void put_paths(gr_str *s, const gr_plan *p)
     gr_str_putc(s, '}');
 }
 
+static void put_settings(gr_str *s, const gr_plan *p)
+{
+    gr_str_puts(s, ",\n \"settings\": [");
+    for (uint32_t i = 0; i < p->n_settings; i++) {
+        gr_str_puts(s, i ? ", {" : "{");
+        put_text(s, "node", p->settings[i].node);
+        gr_str_puts(s, ", ");
+        put_text(s, "name", p->settings[i].name);
+        gr_str_printf(s, ", \"value\": %" PRIu64 "}", p->settings[i].value);
+    }
+    gr_str_puts(s, "], ");
+    put_text(s, "notes", p->notes);
+}
+
 void gr_plan_write_json(const gr_plan *p, gr_str *s)
 {
     gr_str_printf(s, "{\"version\": %d, ", GR_PLAN_VERSION);
@@ -101,8 +121,11 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     put_text(s, "hardware", p->hardware);
     gr_str_puts(s, ", ");
     put_text(s, "numerics", p->numerics);
-    gr_str_printf(s, ",\n \"peak_bytes\": %" PRIu64 ", \"budget_bytes\": %" PRIu64 ", \"fits\": %s, ", p->peak_bytes,
-                  p->budget_bytes, p->fits ? "true" : "false");
+    put_settings(s, p);
+    gr_str_printf(s,
+                  ",\n \"peak_bytes\": %" PRIu64 ", \"budget_bytes\": %" PRIu64
+                  ", \"host_budget_bytes\": %" PRIu64 ", \"fits\": %s, ",
+                  p->peak_bytes, p->budget_bytes, p->host_budget_bytes, p->fits ? "true" : "false");
     put_seconds(s, p->ns);
     gr_str_puts(s, ",\n \"ranks\": [\n  {");
     put_text(s, "ranks", p->ranks);

@@ -24,8 +24,8 @@ GR_PRINTF(3, 4) static void bad(reader *r, const char *key, const char *fmt, ...
     va_start(ap, fmt);
     gr_str_vprintf(&s, fmt, ap);
     va_end(ap);
-    (void)gr_diag_error(r->d, (gr_loc){.file = r->file}, GR_E_INVALID, "%s%s%s: %s", r->at.text, key ? "." : "",
-                        key ? key : "", s.text);
+    (void)gr_diag_error(r->d, (gr_loc){.file = r->file}, GR_E_INVALID, "%s%s%s: %s", r->at.text,
+                        key ? "." : "", key ? key : "", s.text);
     gr_str_release(&s);
 }
 
@@ -60,7 +60,9 @@ static void check_keys(reader *r, json_t *o, const char *const *keys, size_t n)
         size_t i = 0;
         while (i < n && strcmp(keys[i], key)) i++;
         const char *near = i == n ? gr_near(key, keys, n) : NULL;
-        if (i == n) bad(r, NULL, "unknown key '%s'%s%s%s", key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        if (i == n)
+            bad(r, NULL, "unknown key '%s'%s%s%s", key, near ? "; did you mean '" : "", near ? near : "",
+                near ? "'?" : "");
     }
     for (size_t i = 0; i < n; i++)
         if (!json_object_get(o, keys[i])) bad(r, NULL, "key '%s' is missing", keys[i]);
@@ -79,8 +81,10 @@ static uint64_t number_of(reader *r, json_t *o, const char *key, uint64_t limit)
     json_t *v = json_object_get(o, key);
     json_int_t x = json_is_integer(v) ? json_integer_value(v) : -1;
     if (x >= 0 && (uint64_t)x <= limit) return (uint64_t)x;
-    if (json_is_integer(v)) bad(r, key, "%lld is not in 0 .. %llu", (long long)x, (unsigned long long)limit);
-    else bad(r, key, "should be a whole number");
+    if (json_is_integer(v))
+        bad(r, key, "%lld is not in 0 .. %llu", (long long)x, (unsigned long long)limit);
+    else
+        bad(r, key, "should be a whole number");
     return 0;
 }
 
@@ -109,8 +113,10 @@ static int word_of(reader *r, json_t *o, const char *key, const char *const *wor
     for (size_t i = 0; text && i < n; i++)
         if (!strcmp(words[i], text)) return (int)i;
     const char *near = text ? gr_near(text, words, n) : NULL;
-    if (near) bad(r, key, "unknown '%s'; did you mean '%s'?", text, near);
-    else bad(r, key, "unknown '%s'", text ? text : "");
+    if (near)
+        bad(r, key, "unknown '%s'; did you mean '%s'?", text, near);
+    else
+        bad(r, key, "unknown '%s'", text ? text : "");
     return 0;
 }
 
@@ -129,8 +135,10 @@ static uint32_t *ids_of(reader *r, json_t *o, const char *key, uint32_t limit, u
     for (uint32_t i = 0; i < count; i++) {
         json_t *v = json_array_get(a, i);
         json_int_t x = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (x < 0 || x >= (json_int_t)limit) bad(r, key, "[%u] should be a number below %u", i, limit);
-        else out[i] = (uint32_t)x;
+        if (x < 0 || x >= (json_int_t)limit)
+            bad(r, key, "[%u] should be a number below %u", i, limit);
+        else
+            out[i] = (uint32_t)x;
     }
     *n = count;
     return out;
@@ -165,9 +173,9 @@ static void read_entry(reader *r, json_t *o, uint32_t id)
 
 static void read_step(reader *r, json_t *o, uint32_t i, uint32_t n, gr_step *s)
 {
-    static const char *const keys[] = {"i",     "kind",  "what",   "node",           "bytes",   "lane",
-                                       "after", "reads", "writes", "resident_bytes", "seconds", "body_last",
-                                       "trips_max", "trips"};
+    static const char *const keys[] = {"i",       "kind",      "what",      "node",   "bytes",
+                                       "lane",    "after",     "reads",     "writes", "resident_bytes",
+                                       "seconds", "body_last", "trips_max", "trips"};
     const char *kind = json_string_value(json_object_get(o, "kind"));
     bool loop = kind && !strcmp(kind, "loop");
     check_keys(r, o, keys, GR_LEN(keys) - (loop ? 0 : 3));
@@ -232,9 +240,9 @@ static void read_paths(reader *r, json_t *o)
 
 static void read_rank(reader *r, json_t *o)
 {
-    static const char *const keys[] = {"ranks",          "peak_bytes",      "peak_step", "arena_bytes",
-                                       "overhead_bytes", "host_peak_bytes", "ledger",    "steps",
-                                       "paths"};
+    static const char *const keys[] = {"ranks",       "peak_bytes",     "peak_step",
+                                       "arena_bytes", "overhead_bytes", "host_peak_bytes",
+                                       "ledger",      "steps",          "paths"};
     gr_plan *p = r->p;
     check_keys(r, o, keys, GR_LEN(keys));
     if (r->failed) return;
@@ -242,7 +250,8 @@ static void read_rank(reader *r, json_t *o)
     p->arena_bytes = number_of(r, o, "arena_bytes", INT64_MAX / 2);
     p->overhead_bytes = number_of(r, o, "overhead_bytes", INT64_MAX / 2);
     p->host_bytes = number_of(r, o, "host_peak_bytes", INT64_MAX / 2);
-    if (number_of(r, o, "peak_bytes", INT64_MAX) != p->peak_bytes) bad(r, "peak_bytes", "is not the plan's peak_bytes");
+    if (number_of(r, o, "peak_bytes", INT64_MAX) != p->peak_bytes)
+        bad(r, "peak_bytes", "is not the plan's peak_bytes");
     json_t *ledger = array_of(r, o, "ledger"), *steps = array_of(r, o, "steps");
     r->n_steady = (uint32_t)json_array_size(steps);
     p->peak_step = (uint32_t)number_of(r, o, "peak_step", r->n_steady ? r->n_steady - 1 : 0);
@@ -257,15 +266,34 @@ static void read_rank(reader *r, json_t *o)
     if (!r->failed) read_paths(r, json_object_get(o, "paths"));
 }
 
+static void read_settings(reader *r, json_t *o)
+{
+    static const char *const keys[] = {"node", "name", "value"};
+    json_t *a = array_of(r, o, "settings");
+    gr_plan *p = r->p;
+    p->n_settings = (uint32_t)json_array_size(a);
+    p->settings = gr_pool_alloc(p->pool, (p->n_settings + 1) * sizeof(*p->settings));
+    for (uint32_t i = 0; i < p->n_settings && !r->failed; i++) {
+        size_t was = down(r, ".settings[%u]", i);
+        json_t *v = json_array_get(a, i);
+        check_keys(r, v, keys, GR_LEN(keys));
+        if (!r->failed)
+            p->settings[i] = (gr_setting){text_of(r, v, "node", false), text_of(r, v, "name", false),
+                                          number_of(r, v, "value", UINT32_MAX)};
+        up(r, was);
+    }
+}
+
 static void read_plan(reader *r, json_t *o)
 {
-    static const char *const keys[] = {"version",    "graph",        "graph_text", "hardware", "numerics",
-                                       "peak_bytes", "budget_bytes", "fits",       "seconds",  "ranks"};
+    static const char *const keys[] = {"version",  "graph", "graph_text",       "hardware",     "numerics",
+                                       "settings", "notes", "peak_bytes",       "budget_bytes", "fits",
+                                       "seconds",  "ranks", "host_budget_bytes"};
     gr_plan *p = r->p;
     json_t *version = json_object_get(o, "version");
     if (json_is_integer(version) && json_integer_value(version) != GR_PLAN_VERSION)
-        bad(r, "version", "%lld is not the version that this program reads, %d", (long long)json_integer_value(version),
-            GR_PLAN_VERSION);
+        bad(r, "version", "%lld is not the version that this program reads, %d",
+            (long long)json_integer_value(version), GR_PLAN_VERSION);
     check_keys(r, o, keys, GR_LEN(keys));
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);
@@ -273,10 +301,11 @@ static void read_plan(reader *r, json_t *o)
     p->graph_text = text_of(r, o, "graph_text", false);
     p->hardware = text_of(r, o, "hardware", false);
     p->numerics = text_of(r, o, "numerics", false);
-    p->notes = "";
+    p->notes = text_of(r, o, "notes", false);
+    read_settings(r, o);
     p->peak_bytes = number_of(r, o, "peak_bytes", INT64_MAX);
     p->budget_bytes = number_of(r, o, "budget_bytes", INT64_MAX);
-    p->host_budget_bytes = UINT64_MAX; /* not in the file */
+    p->host_budget_bytes = number_of(r, o, "host_budget_bytes", INT64_MAX);
     p->fits = flag_of(r, o, "fits");
     p->ns = ns_of(r, o);
     json_t *ranks = array_of(r, o, "ranks");
@@ -296,7 +325,8 @@ gr_status gr_plan_read_json(gr_plan **out, const char *path, gr_diag *d)
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &err);
     free(text);
     if (!root)
-        return gr_diag_error(d, (gr_loc){path, (unsigned)GR_MAX(err.line, 0), (unsigned)GR_MAX(err.column, 0)},
+        return gr_diag_error(d,
+                             (gr_loc){path, (unsigned)GR_MAX(err.line, 0), (unsigned)GR_MAX(err.column, 0)},
                              GR_E_INVALID, "no whole JSON file: %s", err.text);
     gr_pool *pool = gr_pool_new();
     reader r = {.file = path, .d = d, .p = gr_pool_alloc(pool, sizeof(gr_plan))};

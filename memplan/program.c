@@ -139,8 +139,7 @@ gr_work *gr_program_run(gr_program *p, uint32_t kernel, uint32_t arg, const gr_u
     w->n_uses = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         assert(uses[i].object == GR_NONE || uses[i].object < p->n_objects);
-        for (size_t j = 0; j < i; j++)
-            assert(uses[i].object == GR_NONE || uses[i].object != uses[j].object);
+        for (size_t j = 0; j < i; j++) assert(uses[i].object == GR_NONE || uses[i].object != uses[j].object);
         w->uses[i] = uses[i];
     }
     return w;

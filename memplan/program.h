@@ -52,7 +52,8 @@ typedef struct gr_work {
 } gr_work;
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
- * first use in the body reads, lives over the whole loop. */
+ * first use in the body reads, lives over the whole loop. The contents of others, of span TEMP or SCRATCH,
+ * die at each trip's end; those of all die at the iteration's end. */
 typedef struct gr_program {
     gr_pool *pool;
     gr_object *objects;

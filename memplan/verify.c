@@ -113,14 +113,17 @@ static bool entry_shape_ok(verifier *v, uint32_t e)
     if (v->object[e] == GR_NONE) return wrong(v, "objects", "entry %u '%s' is no object", e, x->what);
     const gr_object *o = &v->g->objects[v->object[e]];
     if (x->bytes != o->bytes || x->category != o->category)
-        return wrong(v, "objects", "entry %u '%s' has %" PRIu64 " bytes, the object %" PRIu64 " or another category", e,
+        return wrong(v, "objects",
+                     "entry %u '%s' has %" PRIu64 " bytes, the object %" PRIu64 " or another category", e,
                      x->what, x->bytes, o->bytes);
     if (o->place == GR_HOST && x->place != GR_HOST)
-        return wrong(v, "objects", "entry %u '%s' is on the device, the object is used on the host", e, x->what);
+        return wrong(v, "objects", "entry %u '%s' is on the device, the object is used on the host", e,
+                     x->what);
     if (x->offset % GR_ALIGN || x->offset > limit || x->bytes > limit - x->offset)
-        return wrong(v, "offsets", "entry %u '%s' at offset %" PRIu64 " is not aligned or not inside", e, x->what,
-                     x->offset);
-    if (x->first >= n || x->last >= n) return wrong(v, "lifetimes", "entry %u '%s' lives in no step", e, x->what);
+        return wrong(v, "offsets", "entry %u '%s' at offset %" PRIu64 " is not aligned or not inside", e,
+                     x->what, x->offset);
+    if (x->first >= n || x->last >= n)
+        return wrong(v, "lifetimes", "entry %u '%s' lives in no step", e, x->what);
     return true;
 }
 
@@ -135,9 +138,11 @@ static bool shape_ok(verifier *v)
         for (uint32_t i = 0; i < path->n; i++)
             if (!ids_ok(v, path, i) || !waits_ok(v, path, parent, i)) return false;
         for (uint32_t k = 0; k < path->n_entry; k++)
-            if (path->entry[k] >= p->n_ledger) return wrong(v, "indices", "entry of path %s", gr_path_str(v->path));
+            if (path->entry[k] >= p->n_ledger)
+                return wrong(v, "indices", "entry of path %s", gr_path_str(v->path));
         for (uint32_t k = 0; k < path->n_exit; k++)
-            if (path->exit[k] >= p->n_ledger) return wrong(v, "indices", "exit of path %s", gr_path_str(v->path));
+            if (path->exit[k] >= p->n_ledger)
+                return wrong(v, "indices", "exit of path %s", gr_path_str(v->path));
         if (id == GR_PATH_STEADY) v->parent = parent;
     }
     v->path = GR_PATH_STEADY;
@@ -163,7 +168,8 @@ static bool uses_ok(verifier *v, uint32_t i, const gr_work *w)
         uint32_t e = use->mode & GR_READ ? from : to;
         if (e == GR_NONE || (use->mode == GR_UPDATE && from != to) || v->object[e] != use->object ||
             v->p->ledger[e].place != o->place)
-            return wrong(v, "uses", "step %u '%s' does not name a copy of '%s' where it needs it", i, s->what, o->name);
+            return wrong(v, "uses", "step %u '%s' does not name a copy of '%s' where it needs it", i, s->what,
+                         o->name);
     }
     if (r != s->n_reads || k != s->n_writes)
         return wrong(v, "uses", "step %u '%s' names entries that it does not use", i, s->what);
@@ -183,7 +189,8 @@ static bool works_ok(verifier *v)
         const gr_work *w = next < v->g->n_works ? &v->g->works[next] : NULL;
         if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node) || w->lane != s->lane ||
             (w->body_last != GR_NONE) != (s->kind == GR_STEP_LOOP))
-            return wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what, w ? w->what : "its end");
+            return wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
+                         w ? w->what : "its end");
         if (s->kind == GR_STEP_LOOP && (w->trips_max != s->trips_max || w->agreed != s->agreed))
             return wrong(v, "loops", "loop step %u '%s' has other trips than the program", i, s->what);
         if (!uses_ok(v, i, w)) return false;
@@ -238,7 +245,8 @@ static void note_share(verifier *v, uint32_t a, uint32_t b, uint32_t *cap)
 static void find_shares(verifier *v)
 {
     const gr_entry *l = v->p->ledger;
-    uint32_t n = v->p->n_ledger, *order = gr_malloc((n + 1) * sizeof(*order)), *cap = gr_calloc(n + 1, sizeof(*cap));
+    uint32_t n = v->p->n_ledger, *order = gr_malloc((n + 1) * sizeof(*order)),
+             *cap = gr_calloc(n + 1, sizeof(*cap));
     for (uint32_t e = 0; e < n; e++) order[e] = e;
     qsort_r(order, n, sizeof(*order), by_offset, v->p->ledger);
     for (uint32_t i = 0; i < n; i++)
@@ -247,8 +255,8 @@ static void find_shares(verifier *v)
             if (l[b].offset >= l[a].offset + l[a].bytes) break;
             if (l[a].place != l[b].place) continue;
             if (share_time(&l[a], &l[b]))
-                wrong(v, "shared bytes", "entries %u '%s' and %u '%s' live at one step in the same bytes", a, l[a].what,
-                      b, l[b].what);
+                wrong(v, "shared bytes", "entries %u '%s' and %u '%s' live at one step in the same bytes", a,
+                      l[a].what, b, l[b].what);
             note_share(v, a, b, cap);
             note_share(v, b, a, cap);
         }
@@ -269,7 +277,8 @@ static void check_nesting(verifier *v, uint32_t e)
             bool last_in = x->last > l && x->last <= path->steps[l].body_last;
             bool whole = x->first <= x->last && x->first <= l && x->last >= path->steps[l].body_last;
             if (!whole && !(first_in && last_in && x->first <= x->last))
-                wrong(v, "loops", "entry %u '%s' begins or ends in the body of loop step %u, but not both", e, x->what, l);
+                wrong(v, "loops", "entry %u '%s' begins or ends in the body of loop step %u, but not both", e,
+                      x->what, l);
         }
     }
 }
@@ -281,12 +290,13 @@ static void check_ends(verifier *v, uint32_t e)
     const gr_entry *x = &v->p->ledger[e];
     if (v->g->objects[v->object[e]].span == GR_SPAN_TEMP || lives_always(v, x)) return;
     const gr_step *a = &path->steps[x->first], *b = &path->steps[x->last];
-    bool begins = (a->kind == GR_STEP_LOAD || a->kind == GR_STEP_RESUME) && a->n_writes == 1 && a->writes[0] == e;
+    bool begins =
+        (a->kind == GR_STEP_LOAD || a->kind == GR_STEP_RESUME) && a->n_writes == 1 && a->writes[0] == e;
     bool ends = (b->kind == GR_STEP_RELEASE && b->n_writes == 1 && b->writes[0] == e) ||
                 (b->kind == GR_STEP_OFFLOAD && b->n_reads == 1 && b->reads[0] == e);
     if (!begins || !ends)
-        wrong(v, "lifetimes", "entry %u '%s' of steps %u to %u does not %s by a transition", e, x->what, x->first,
-              x->last, begins ? "end" : "begin");
+        wrong(v, "lifetimes", "entry %u '%s' of steps %u to %u does not %s by a transition", e, x->what,
+              x->first, x->last, begins ? "end" : "begin");
     if (begins && ends && v->parent[x->first] != v->parent[x->last])
         wrong(v, "loops", "entry %u '%s' begins in one body and ends in another", e, x->what);
 }
@@ -308,17 +318,20 @@ static void check_bytes(verifier *v)
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_step *s = &path->steps[i];
         uint64_t want = live[i];
-        for (uint32_t j = i + 1; s->kind == GR_STEP_LOOP && j <= s->body_last; j++) want = GR_MAX(want, live[j]);
+        for (uint32_t j = i + 1; s->kind == GR_STEP_LOOP && j <= s->body_last; j++)
+            want = GR_MAX(want, live[j]);
         if (s->resident_bytes != want)
-            wrong(v, "resident bytes", "step %u '%s' says %" PRIu64 ", alive are %" PRIu64, i, s->what, s->resident_bytes,
-                  want);
+            wrong(v, "resident bytes", "step %u '%s' says %" PRIu64 ", alive are %" PRIu64, i, s->what,
+                  s->resident_bytes, want);
     }
     if (path->n && (p->peak_step >= path->n || live[p->peak_step] != most))
         wrong(v, "peak", "step %u is not where most bytes are alive", p->peak_step);
     if (p->peak_bytes != p->arena_bytes + p->overhead_bytes)
         wrong(v, "peak", "peak bytes are not those of arena and overhead");
     bool fits = p->peak_bytes <= p->budget_bytes && p->host_bytes <= p->host_budget_bytes;
-    if (!fits) wrong(v, "budget", "%" PRIu64 " bytes are more than the budget of %" PRIu64, p->peak_bytes, p->budget_bytes);
+    if (!fits)
+        wrong(v, "budget", "%" PRIu64 " bytes are more than the budget of %" PRIu64, p->peak_bytes,
+              p->budget_bytes);
     if (fits != p->fits) wrong(v, "budget", "'fits' is not true");
 }
 
@@ -367,7 +380,8 @@ static void check_boundary(verifier *v)
         uint32_t e = steady->entry[k];
         v->boundary[e] = true;
         if (!lives_at(&p->ledger[e], 0) || !lives_at(&p->ledger[e], steady->n - 1))
-            wrong(v, "boundary", "entry %u '%s' does not live across the end of the iteration", e, p->ledger[e].what);
+            wrong(v, "boundary", "entry %u '%s' does not live across the end of the iteration", e,
+                  p->ledger[e].what);
     }
     for (int i = 0; i < GR_N_PATHS; i++) {
         bool fresh = i == GR_PATH_INIT || i == GR_PATH_RESUME;
@@ -410,17 +424,19 @@ static void touch(verifier *v, uint32_t i, uint32_t e, bool writes, const vclock
     const gr_entry *x = &v->p->ledger[e];
     bool ok = before(v->state[e].write, c) && (!writes || before(v->state[e].read, c));
     if (!ok)
-        wrong(v, "waits", "%s step %u '%s' does not wait for another lane at entry %u '%s'", gr_path_str(v->path), i,
-              s->what, e, x->what);
+        wrong(v, "waits", "%s step %u '%s' does not wait for another lane at entry %u '%s'",
+              gr_path_str(v->path), i, s->what, e, x->what);
     for (uint32_t k = 0; k < v->n_share[e]; k++) {
         const entry_state *o = &v->state[v->shares[e][k]];
         if (!before(o->read, c) || !before(o->write, c))
-            wrong(v, "waits", "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
-                  gr_path_str(v->path), i, s->what, e, x->what, v->shares[e][k], v->p->ledger[v->shares[e][k]].what);
+            wrong(v, "waits",
+                  "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
+                  gr_path_str(v->path), i, s->what, e, x->what, v->shares[e][k],
+                  v->p->ledger[v->shares[e][k]].what);
     }
     if (v->path == GR_PATH_STEADY ? !lives_at(x, i) : !v->boundary[e])
-        wrong(v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then", gr_path_str(v->path), i,
-              s->what, e, x->what);
+        wrong(v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
+              gr_path_str(v->path), i, s->what, e, x->what);
 }
 
 static void leave_mark(verifier *v, uint32_t e, bool writes, gr_lane lane, const vclock *c)
@@ -434,7 +450,8 @@ static void check_fresh(verifier *v, uint32_t i, uint32_t e)
     uint32_t o = v->object[e];
     bool never = !v->expected[o] && v->g->objects[o].span == GR_SPAN_KEEP;
     if (never || (v->expected[o] && v->state[e].version != v->expected[o]))
-        wrong(v, "fresh contents", "%s step %u '%s' reads entry %u '%s' while the contents it needs are not there",
+        wrong(v, "fresh contents",
+              "%s step %u '%s' reads entry %u '%s' while the contents it needs are not there",
               gr_path_str(v->path), i, step_at(v, i)->what, e, v->p->ledger[e].what);
 }
 
@@ -443,8 +460,10 @@ static bool names(verifier *v, uint32_t i, gr_place from, gr_place to, bool read
 {
     const gr_step *s = step_at(v, i);
     bool ok = s->n_reads == reads && s->n_writes == writes;
-    if (ok && reads) ok = v->p->ledger[s->reads[0]].place == from && !strcmp(v->p->ledger[s->reads[0]].what, s->what);
-    if (ok && writes) ok = v->p->ledger[s->writes[0]].place == to && !strcmp(v->p->ledger[s->writes[0]].what, s->what);
+    if (ok && reads)
+        ok = v->p->ledger[s->reads[0]].place == from && !strcmp(v->p->ledger[s->reads[0]].what, s->what);
+    if (ok && writes)
+        ok = v->p->ledger[s->writes[0]].place == to && !strcmp(v->p->ledger[s->writes[0]].what, s->what);
     uint64_t bytes = ok && reads && writes ? v->p->ledger[s->reads[0]].bytes : 0;
     if (ok && s->bytes == bytes && v->path == GR_PATH_STEADY) return true;
     return wrong(v, "transitions", "%s step %u '%s' (%s) does not name the copies or bytes it should",
@@ -454,21 +473,22 @@ static bool names(verifier *v, uint32_t i, gr_place from, gr_place to, bool read
 static void begin_copy(verifier *v, uint32_t i, uint32_t e)
 {
     if (v->p->ledger[e].first != i)
-        wrong(v, "transitions", "step %u '%s' begins entry %u, which begins at step %u", i, step_at(v, i)->what, e,
-              v->p->ledger[e].first);
+        wrong(v, "transitions", "step %u '%s' begins entry %u, which begins at step %u", i,
+              step_at(v, i)->what, e, v->p->ledger[e].first);
 }
 
 static void end_copy(verifier *v, uint32_t i, uint32_t e)
 {
     if (v->p->ledger[e].last != i)
-        wrong(v, "transitions", "step %u '%s' ends entry %u, which ends at step %u", i, step_at(v, i)->what, e,
-              v->p->ledger[e].last);
+        wrong(v, "transitions", "step %u '%s' ends entry %u, which ends at step %u", i, step_at(v, i)->what,
+              e, v->p->ledger[e].last);
     uint32_t o = v->object[e], copies = 0;
     if (v->g->objects[o].span != GR_SPAN_KEEP || v->state[e].version != v->expected[o]) return;
     for (uint32_t k = 0; k < v->p->n_ledger; k++)
         copies += k != e && v->object[k] == o && v->state[k].version == v->expected[o];
     if (!copies)
-        wrong(v, "transitions", "step %u '%s' ends the only copy of the current version", i, step_at(v, i)->what);
+        wrong(v, "transitions", "step %u '%s' ends the only copy of the current version", i,
+              step_at(v, i)->what);
 }
 
 static void do_transition(verifier *v, uint32_t i)
@@ -496,7 +516,8 @@ static void do_transition(verifier *v, uint32_t i)
         if (names(v, i, GR_DEVICE, GR_DEVICE, false, true)) end_copy(v, i, s->writes[0]);
         return;
     default:
-        wrong(v, "kinds", "%s step %u '%s' is of kind %s", gr_path_str(v->path), i, s->what, gr_step_kind_str(s->kind));
+        wrong(v, "kinds", "%s step %u '%s' is of kind %s", gr_path_str(v->path), i, s->what,
+              gr_step_kind_str(s->kind));
     }
 }
 
@@ -519,8 +540,8 @@ static void do_file(verifier *v, uint32_t i)
     uint32_t e = save && s->n_reads == 1 ? s->reads[0] : !save && s->n_writes == 1 ? s->writes[0] : GR_NONE;
     if (!here || e == GR_NONE || s->n_reads + s->n_writes != 1 || strcmp(v->p->ledger[e].what, s->what) ||
         s->bytes != v->p->ledger[e].bytes) {
-        wrong(v, "transitions", "%s step %u '%s' (%s) does not name the copy or bytes it should", gr_path_str(v->path), i,
-              s->what, gr_step_kind_str(s->kind));
+        wrong(v, "transitions", "%s step %u '%s' (%s) does not name the copy or bytes it should",
+              gr_path_str(v->path), i, s->what, gr_step_kind_str(s->kind));
     } else if (save) {
         check_fresh(v, i, e);
     } else {
@@ -531,9 +552,11 @@ static void do_file(verifier *v, uint32_t i)
 static void do_step(verifier *v, uint32_t i)
 {
     const gr_step *s = step_at(v, i);
-    static const gr_lane lanes[GR_N_STEP_KINDS] = {[GR_STEP_LOAD] = GR_LANE_H2D, [GR_STEP_OFFLOAD] = GR_LANE_D2H};
+    static const gr_lane lanes[GR_N_STEP_KINDS] = {
+        [GR_STEP_LOAD] = GR_LANE_H2D, [GR_STEP_OFFLOAD] = GR_LANE_D2H};
     if (lanes[s->kind] && s->lane != lanes[s->kind])
-        wrong(v, "lanes", "step %u '%s' (%s) is on lane %s", i, s->what, gr_step_kind_str(s->kind), gr_lane_str(s->lane));
+        wrong(v, "lanes", "step %u '%s' (%s) is on lane %s", i, s->what, gr_step_kind_str(s->kind),
+              gr_lane_str(s->lane));
     vclock c = v->lane[s->lane];
     for (uint32_t k = 0; k < s->n_after; k++)
         for (int l = 0; l < GR_N_LANES && v->ran[s->after[k]]; l++)
@@ -544,9 +567,12 @@ static void do_step(verifier *v, uint32_t i)
     c.lane[s->lane]++;
     for (uint32_t k = 0; k < s->n_reads; k++) leave_mark(v, s->reads[k], ends, s->lane, &c);
     for (uint32_t k = 0; k < s->n_writes; k++) leave_mark(v, s->writes[k], true, s->lane, &c);
-    if (s->kind == GR_STEP_RUN) do_run(v, i);
-    else if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) do_file(v, i);
-    else if (s->kind != GR_STEP_LOOP) do_transition(v, i);
+    if (s->kind == GR_STEP_RUN)
+        do_run(v, i);
+    else if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE)
+        do_file(v, i);
+    else if (s->kind != GR_STEP_LOOP)
+        do_transition(v, i);
     v->lane[s->lane] = v->done[i] = c;
     v->ran[i] = true;
 }
@@ -621,16 +647,16 @@ static void replay_path(verifier *v, gr_path_id id)
     for (uint32_t k = 0; k < path->n_exit && v->n_errors < MAX_ERRORS; k++) {
         uint32_t e = path->exit[k];
         if (!v->state[e].version || v->state[e].version != v->expected[v->object[e]])
-            wrong(v, "boundary", "path %s leaves entry %u '%s' without its current contents", gr_path_str(id), e,
-                  v->p->ledger[e].what);
+            wrong(v, "boundary", "path %s leaves entry %u '%s' without its current contents", gr_path_str(id),
+                  e, v->p->ledger[e].what);
     }
 }
 
 static void replay_all(verifier *v, const char *skip, bool zero_trips)
 {
-    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_CHECKPOINT,
-                                       GR_PATH_STEADY,     GR_PATH_FINAL,  GR_PATH_RESUME, GR_PATH_VALIDATE,
-                                       GR_PATH_STEADY};
+    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_STEADY,   GR_PATH_STEADY,
+                                       GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_FINAL,
+                                       GR_PATH_RESUME,     GR_PATH_VALIDATE, GR_PATH_STEADY};
     v->skip = skip;
     v->zero_trips = zero_trips;
     memset(v->state, 0, v->p->n_ledger * sizeof(*v->state));
@@ -661,7 +687,8 @@ static bool is_trained(const verifier *v, const bool *written, uint32_t object)
 static void check_files(verifier *v)
 {
     static const gr_path_id ids[] = {GR_PATH_INIT, GR_PATH_RESUME, GR_PATH_CHECKPOINT, GR_PATH_FINAL};
-    bool *used = gr_pool_alloc(v->pool, v->g->n_objects + 1), *written = gr_pool_alloc(v->pool, v->g->n_objects + 1);
+    bool *used = gr_pool_alloc(v->pool, v->g->n_objects + 1),
+         *written = gr_pool_alloc(v->pool, v->g->n_objects + 1);
     for (uint32_t w = 0; w < v->g->n_works; w++)
         for (uint32_t u = 0; u < v->g->works[w].n_uses; u++) {
             const gr_use *use = &v->g->works[w].uses[u];
@@ -696,8 +723,8 @@ static void check_other_paths(verifier *v)
     for (int id = GR_PATH_STEADY + 1; id < GR_N_PATHS; id++)
         for (uint32_t i = 0; i < v->p->paths[id].n; i++)
             if (v->p->paths[id].steps[i].resident_bytes != held)
-                wrong(v, "resident bytes", "%s step %u says %" PRIu64 ", alive are %" PRIu64, gr_path_str(id), i,
-                      v->p->paths[id].steps[i].resident_bytes, held);
+                wrong(v, "resident bytes", "%s step %u says %" PRIu64 ", alive are %" PRIu64, gr_path_str(id),
+                      i, v->p->paths[id].steps[i].resident_bytes, held);
 }
 
 /* Where contents of an object die at a trip's end: in the innermost loop around all its uses, unless its

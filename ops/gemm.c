@@ -28,29 +28,33 @@ struct part { /* of C, for one thread */
     float *a, *b, *c;
 };
 
-/* A [mc, kc] as mm_rows or mm_cols reads it. */
+/* A [mc, kc] as mm_rows reads it. */
 static void pack_a(const gr_gemm_job *g, size_t i0, size_t k0, size_t mc, size_t kc, float *a)
 {
     const float *src = mat_at(&g->a, i0, k0);
-    const size_t rows = g->a.transposed ? kc : mc, cols = g->a.transposed ? mc : kc;
-    for (size_t r = 0; r < rows; r++) memcpy(a + r * GR_LDA, src + r * g->a.ld, cols * sizeof(*a));
+    if (g->a.transposed) {
+        g->simd->transpose(src, g->a.ld, kc, mc, a, GR_LDA);
+        return;
+    }
+    for (size_t i = 0; i < mc; i++) memcpy(a + i * GR_LDA, src + i * g->a.ld, kc * sizeof(*a));
 }
 
 /* B [kc, nc] in panels of 32 columns, each [kc, 32]. */
 static void pack_b(const gr_gemm_job *g, size_t k0, size_t j0, size_t kc, size_t nc, float *b)
 {
-    for (size_t j = 0; j < nc; j += 32, b += kc * 32) {
-        const size_t cols = GR_MIN(nc - j, 32);
-        const float *src = mat_at(&g->b, k0, j0 + j);
-        if (g->b.transposed) {
-            g->simd->transpose(src, g->b.ld, cols, kc, b, 32);
-            continue;
-        }
-        for (size_t p = 0; p < kc; p++) {
-            memcpy(b + p * 32, src + p * g->b.ld, cols * sizeof(*b));
-            memset(b + p * 32 + cols, 0, (32 - cols) * sizeof(*b));
-        }
+    const float *src = mat_at(&g->b, k0, j0);
+    if (g->b.transposed) {
+        for (size_t j = 0; j < nc; j += 32)
+            g->simd->transpose(src + j * g->b.ld, g->b.ld, GR_MIN(nc - j, 32), kc, b + j * kc, 32);
+        return;
     }
+    for (size_t p = 0; p < kc; p++)
+        for (size_t j = 0; j < nc; j += 32) {
+            const size_t cols = GR_MIN(nc - j, 32);
+            float *to = b + j * kc + p * 32;
+            memcpy(to, src + p * g->b.ld + j, cols * sizeof(*b));
+            memset(to + cols, 0, (32 - cols) * sizeof(*b));
+        }
 }
 
 static void copy_block(float *dst, size_t ldd, const float *src, size_t lds, size_t rows, size_t cols)
@@ -73,7 +77,7 @@ static void macro_tile(const gr_gemm_job *g, size_t i0, size_t j0, size_t mc, si
             t.ldc = 32;
             if (add) copy_block(w->c, 32, c, g->ldc, mc, cols);
         }
-        (g->a.transposed ? g->simd->mm_cols : g->simd->mm_rows)(&t);
+        g->simd->mm_rows(&t);
         if (cols % 16) copy_block(c, g->ldc, w->c, 32, mc, cols);
     }
 }

@@ -9,10 +9,9 @@
 #include <string.h>
 #if GR_VEC
 #include <immintrin.h>
-#define INLINE static inline __attribute__((always_inline, unused))
-#else
-#define INLINE static inline __attribute__((unused))
 #endif
+
+#define INLINE static inline __attribute__((always_inline, unused))
 
 /* Unrolled, checks of every lane or row are more code than the compiler takes in good time. */
 #if !GR_VEC || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -200,7 +199,6 @@ V16_OP2(v_min, min_ps)
 #else
 
 typedef float v16 __attribute__((vector_size(64)));
-#pragma GCC diagnostic ignored "-Wpsabi" /* v16 never leaves the file */
 
 #define V16_EACH(result, expr)                      \
     do {                                            \

@@ -316,7 +316,8 @@ static bool model_is_trained(const gr_facts *f, uint32_t object)
     const char *model = f->g->objects[object].model;
     for (uint32_t o = 0; o < f->g->n_objects; o++) {
         const gr_object *ob = &f->g->objects[o];
-        if (o != object && (ob->span != GR_SPAN_KEEP || !model || !ob->model || strcmp(model, ob->model))) continue;
+        if (o != object && (ob->span != GR_SPAN_KEEP || !model || !ob->model || strcmp(model, ob->model)))
+            continue;
         for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
             if (f->refs[r].mode & GR_WRITE) return true;
     }
@@ -347,8 +348,10 @@ static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
                        .resident_bytes = resident,
                        .ns = (uint64_t)(1e9 * (double)g->objects[o].bytes / rate)};
         uint32_t *id_copy = copy_ids(b->p->pool, &home, 1);
-        if (kind == GR_STEP_SAVE) s->reads = id_copy, s->n_reads = 1;
-        else s->writes = id_copy, s->n_writes = 1;
+        if (kind == GR_STEP_SAVE)
+            s->reads = id_copy, s->n_reads = 1;
+        else
+            s->writes = id_copy, s->n_writes = 1;
     }
     b->p->paths[id].n = n;
 }

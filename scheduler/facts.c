@@ -198,7 +198,8 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     for (uint32_t w = 0; w < g->n_works; w++) {
         const gr_work *k = &g->works[w];
         if (k->body_last != GR_NONE) continue;
-        f->ns[w] = (uint64_t)llround(1e9 * GR_MAX(k->flops / hw->flops, k->bytes / hw->memory_bytes)) + hw->step_ns;
+        f->ns[w] =
+            (uint64_t)llround(1e9 * GR_MAX(k->flops / hw->flops, k->bytes / hw->memory_bytes)) + hw->step_ns;
     }
     return f;
 }

@@ -13,7 +13,8 @@
 /* Rates: of H200 measured (bf16 matrices at large shapes, device copies, pinned copies over PCIe 5 x16);
  * of the others three quarters of the published bf16 peak, nine tenths of the published memory bandwidth, and
  * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
- * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one device. */
+ * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
+ * device. */
 static const gr_hardware profiles[] = {
     {"h200", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB, 5000},
     {"h100-80g", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB, 5000},
@@ -75,8 +76,9 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     gr_str known = {0};
     for (size_t i = 0; i < GR_LEN(names); i++) gr_str_printf(&known, "%s%s", i ? ", " : "", names[i]);
     const char *near = gr_near(name, names, GR_LEN(names));
-    gr_status st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown hardware '%s'%s%s%s; known are: %s", name,
-                                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
+    gr_status st =
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown hardware '%s'%s%s%s; known are: %s", name,
+                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
     gr_str_release(&known);
     return st;
 }

@@ -70,7 +70,8 @@ static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
                   .node = s->node,
                   .optional = s->optional};
     uint32_t at = s->first, ahead = f->prev[at];
-    bool early = m->prefetch && ahead != GR_NONE && !is_loop(m->g, ahead) && (busy == GR_NONE || ahead >= busy);
+    bool early =
+        m->prefetch && ahead != GR_NONE && !is_loop(m->g, ahead) && (busy == GR_NONE || ahead >= busy);
     it.kind = s->load ? GR_STEP_LOAD : GR_STEP_RESUME;
     it.lane = s->load ? GR_LANE_H2D : GR_LANE_COMPUTE;
     it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
@@ -94,7 +95,8 @@ static bool is_sure(const maker *m, uint32_t work, uint32_t scope, const char *n
 }
 
 /* Whether a use of a unit of a scope joins the segment. */
-static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t unit, bool stream, uint32_t ref_work)
+static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t unit, bool stream,
+                  uint32_t ref_work)
 {
     const gr_work *w = &m->g->works[ref_work];
     if (s->scope != scope) return false;
@@ -173,8 +175,8 @@ static bool resident(const maker *m, uint32_t o)
     if (f->group[o] == GR_NONE) return true;
     /* where the host lane uses it to the end, there is no step to release it at */
     if (m->g->objects[o].span == GR_SPAN_SCRATCH && f->last[o] == GR_NONE) return true;
-    uint32_t parts = m->choice[f->group[o]].parts, rank = f->rank[o];
-    return (rank + 1) * parts / GR_PARTS > rank * parts / GR_PARTS;
+    uint32_t n = f->groups[f->group[o]].n_objects; /* the last ones stay: backward passes begin with them */
+    return n - f->rank[o] <= n * m->choice[f->group[o]].parts / GR_PARTS;
 }
 
 /* Entries of what stays; steps of what comes and goes. Lifetimes are in works until number() turns them. */
@@ -186,11 +188,14 @@ static void place_objects(maker *m, uint32_t *fixed)
         if (ob->span != GR_SPAN_KEEP && m->f->begin[o] == m->f->begin[o + 1]) continue;
         if (!resident(m, o)) {
             uint64_t stream = m->choice[m->f->group[o]].stream & m->f->groups[m->f->group[o]].nodes;
-            if (ob->span == GR_SPAN_SCRATCH && !stream) resume_once(m, o);
-            else come_and_go(m, o, stream);
+            if (ob->span == GR_SPAN_SCRATCH && !stream)
+                resume_once(m, o);
+            else
+                come_and_go(m, o, stream);
         } else {
             bool whole = ob->span != GR_SPAN_TEMP;
-            fixed[o] = add_draft(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
+            fixed[o] =
+                add_draft(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
             if (ob->span == GR_SPAN_KEEP) m->l->home[o] = fixed[o];
         }
     }
@@ -214,7 +219,8 @@ static void merge(maker *m)
     if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
     uint32_t at = 0;
     for (uint32_t w = 0; w <= m->g->n_works; w++) {
-        while (at < l->n_inserts && l->inserts[at].key >> 32 <= 2 * (uint64_t)w) push_item(l, l->inserts[at++].item);
+        while (at < l->n_inserts && l->inserts[at].key >> 32 <= 2 * (uint64_t)w)
+            push_item(l, l->inserts[at++].item);
         if (w == m->g->n_works) break;
         const gr_work *k = &m->g->works[w];
         l->step_of[w] = l->n_items;
@@ -341,11 +347,16 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
 {
     const uint64_t *t = c->lane;
     switch (it->kind) {
-    case GR_STEP_LOAD: return GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]);
-    case GR_STEP_OFFLOAD: return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
-    case GR_STEP_RELEASE: return GR_MAX(t[it->lane], c->used[it->entry]);
-    case GR_STEP_RUN: break;
-    default: return t[it->lane];
+    case GR_STEP_LOAD:
+        return GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]);
+    case GR_STEP_OFFLOAD:
+        return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
+    case GR_STEP_RELEASE:
+        return GR_MAX(t[it->lane], c->used[it->entry]);
+    case GR_STEP_RUN:
+        break;
+    default:
+        return t[it->lane];
     }
     uint64_t at = it->lane == GR_LANE_HOST ? GR_MAX(t[GR_LANE_HOST], t[GR_LANE_COMPUTE]) : t[it->lane];
     for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)

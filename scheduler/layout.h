@@ -33,8 +33,9 @@ typedef struct gr_ref { /* one use of an object */
 typedef struct gr_facts {
     const gr_program *g;
     gr_pool *pool; /* of everything below */
-    uint32_t *parent, *prev, *depth, *top; /* of works: loop around, sibling before, loops around, unit at top */
-    uint32_t *node;                        /* of works: number of the node of the unit at the top */
+    uint32_t *parent, *prev, *depth,
+        *top;       /* of works: loop around, sibling before, loops around, unit at top */
+    uint32_t *node; /* of works: number of the node of the unit at the top */
     uint32_t n_nodes;
     uint32_t *begin; /* uses of object o: refs[begin[o]] to refs[begin[o + 1]] */
     gr_ref *refs;
@@ -101,7 +102,8 @@ void gr_layout_release(gr_layout *l);
  * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow. */
 uint64_t gr_layout_ns(const gr_layout *l, const gr_facts *f);
 
-/* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets. */
+/* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets.
+ */
 gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, uint32_t tries);
 
 #endif

@@ -69,7 +69,7 @@ static uint32_t halvings(uint32_t from, uint32_t to)
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, const char *name)
 {
     s->open[s->n] = (open_choice){kind, n};
-    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = kind == KNOB_MICRO};
+    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = false};
 }
 
 static uint32_t micro_levels(const gr_graph *g)
@@ -160,45 +160,122 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     free(levels);
 }
 
+static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
+                                 const gr_node *summary)
+{
+    gr_program *p = gr_program_new();
+    for (size_t i = 0; i <= g->n_nodes; i++) {
+        const gr_node *n = i < g->n_nodes ? g->nodes[i] : summary;
+        gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
+        n->op->declare(g, n, &how[i], k, p);
+    }
+    return p;
+}
+
 static gr_program *build(void *user, const uint32_t *level)
 {
     const source *s = user;
-    gr_program *p = gr_program_new();
-    for (size_t i = 0; i <= s->g->n_nodes; i++) {
-        const gr_node *n = i < s->g->n_nodes ? s->g->nodes[i] : s->summary;
-        gr_choices how = choose(s, level, n);
-        gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
-        n->op->declare(s->g, n, &how, s->o->kernels, p);
-    }
+    gr_choices *how = gr_calloc(s->g->n_nodes + 1, sizeof(*how));
+    for (size_t i = 0; i <= s->g->n_nodes; i++)
+        how[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->summary);
+    gr_program *p = build_program(s->g, s->o->kernels, how, s->summary);
+    free(how);
     return p;
 }
 
 /* ---- the plan --------------------------------------------------------------------------------------------
  */
 
-/* What fixes the bits: the graph, the device's arithmetic, and how updates are cut into micro-batches. */
-static const char *numerics_of(const gr_planned *p, const gr_graph *g, const gr_plan_options *o,
-                               const char *text)
+static bool lr_depends_on_steps(const gr_graph *g)
 {
-    gr_str s = {0};
-    gr_str_printf(&s, "%s\n%s\nranks 1\n%s", text, o->kernels->device, gr_kernels_cpu_numerics());
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (is_op(g->nodes[i], "update"))
-            gr_str_printf(&s, "\n%s %u", g->nodes[i]->name, p->choices[i].micro_tokens);
-    uint64_t hash = XXH3_64bits(s.text, s.len);
-    gr_str_release(&s);
-    return gr_pool_printf(p->plan->pool, "%016llx", (unsigned long long)hash);
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->trained && g->models[i]->train.schedule != GR_LR_CONSTANT) return true;
+    return false;
 }
 
-static gr_planned *planned_new(const gr_graph *g, source *s)
+/* What fixes the bits: the graph, the device's arithmetic, the ranks. On the CPU device nothing that the
+ * planner chooses does. How long it runs and what it writes do not, unless the learning rate follows the
+ * number of iterations. */
+static const char *numerics_of(const gr_graph *g, const gr_plan_options *o, gr_pool *pool)
+{
+    gr_graph same = *g;
+    gr_str s = {0};
+    bool keep_length = lr_depends_on_steps(g);
+    same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    gr_graph_resolved(&same, &s);
+    keep_length = keep_length || strstr(s.text, "progress");
+    s.len = 0;
+    if (!keep_length) same.run.steps = same.run.epochs = 0;
+    gr_graph_resolved(&same, &s);
+    gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, gr_kernels_cpu_numerics());
+    uint64_t hash = XXH3_64bits(s.text, s.len);
+    gr_str_release(&s);
+    return gr_pool_printf(pool, "%016llx", (unsigned long long)hash);
+}
+
+/* The choices by name, as plans keep them. */
+static const struct choice_field {
+    const char *name;
+    size_t at;
+} choice_fields[] = {
+    {"micro_tokens", offsetof(gr_choices, micro_tokens)},
+    {"kv_blocks", offsetof(gr_choices, kv_blocks)},
+    {"concurrent", offsetof(gr_choices, concurrent)},
+    {"prefill_tokens", offsetof(gr_choices, prefill_tokens)},
+    {"head_rows", offsetof(gr_choices, head_rows)},
+    {"recompute", offsetof(gr_choices, recompute)},
+    {"threads", offsetof(gr_choices, threads)},
+};
+
+static uint32_t *choice_at(gr_choices *c, const struct choice_field *f)
+{
+    return (uint32_t *)(void *)((char *)c + f->at);
+}
+
+static void write_settings(gr_planned *p, const source *s)
+{
+    gr_plan *plan = p->plan;
+    plan->settings =
+        gr_pool_alloc(plan->pool, s->g->n_nodes * GR_LEN(choice_fields) * sizeof(*plan->settings));
+    for (size_t i = 0; i < s->g->n_nodes; i++)
+        for (size_t f = 0; f < GR_LEN(choice_fields); f++) {
+            uint32_t value = *choice_at(&p->choices[i], &choice_fields[f]);
+            if (!s->g->nodes[i]->model || !value) continue;
+            const char *node = gr_pool_strdup(plan->pool, s->g->nodes[i]->name);
+            plan->settings[plan->n_settings++] = (gr_setting){node, choice_fields[f].name, value};
+        }
+}
+
+static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_graph *g, gr_diag *d)
+{
+    for (uint32_t i = 0; i < plan->n_settings; i++) {
+        const gr_setting *s = &plan->settings[i];
+        const gr_node *n = gr_graph_node(g, s->node);
+        size_t f = 0;
+        while (f < GR_LEN(choice_fields) && strcmp(choice_fields[f].name, s->name)) f++;
+        if (!n || f == GR_LEN(choice_fields))
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "the plan sets '%s' of '%s', which the graph does not have", s->name,
+                                 s->node);
+        *choice_at(&p->choices[n->index], &choice_fields[f]) = (uint32_t)s->value;
+    }
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->model &&
+            (!p->choices[i].threads || !p->choices[i].head_rows ||
+             (is_pass(g->nodes[i]) && !p->choices[i].micro_tokens) ||
+             (is_op(g->nodes[i], "generate") &&
+              (!p->choices[i].kv_blocks || !p->choices[i].concurrent || !p->choices[i].prefill_tokens))))
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan lacks settings of node '%s'",
+                                 g->nodes[i]->name);
+    return GR_OK;
+}
+
+static gr_planned *planned_new(const gr_graph *g)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
     p->summary = gr_summary_node(g, p->pool);
     p->choices = gr_pool_alloc(p->pool, (g->n_nodes + 1) * sizeof(*p->choices));
-    s->pool = p->pool;
-    s->summary = p->summary;
-    find_knobs(s);
     return p;
 }
 
@@ -211,35 +288,30 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
-static void settle(gr_planned *p, const source *s, const uint32_t *level)
-{
-    for (size_t i = 0; i <= s->g->n_nodes; i++)
-        p->choices[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->summary);
-    p->program = build((void *)(uintptr_t)s, level);
-}
-
 static void name_plan(gr_planned *p, const source *s)
 {
     gr_str text = {0};
     gr_graph_resolved(s->g, &text);
     p->plan->graph = gr_pool_strdup(p->plan->pool, s->g->name);
     p->plan->graph_text = gr_pool_strndup(p->plan->pool, text.text, text.len);
-    p->plan->numerics = numerics_of(p, s->g, s->o, p->plan->graph_text);
+    p->plan->numerics = numerics_of(s->g, s->o, p->plan->pool);
+    write_settings(p, s);
     gr_str_release(&text);
 }
 
 static gr_status prove(gr_planned *p, gr_diag *d)
 {
     gr_status st = gr_plan_verify(p->plan, p->program, d);
-    if (st) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "the verifier refuses this plan");
+    if (st) return st;
     p->binding = gr_plan_bind(p->plan, p->program, p->pool);
     return GR_OK;
 }
 
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    source s = {.g = g, .o = o};
-    gr_planned *p = planned_new(g, &s);
+    gr_planned *p = planned_new(g);
+    source s = {.g = g, .o = o, .pool = p->pool, .summary = p->summary};
+    find_knobs(&s);
     gr_source from = {&s, s.knobs, s.n, build, describe};
     gr_schedule_options options = {
         .hardware = o->hardware,
@@ -249,10 +321,14 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     uint32_t *level = gr_calloc(s.n, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
     if (p->plan) {
-        settle(p, &s, level);
+        for (size_t i = 0; i <= g->n_nodes; i++)
+            p->choices[i] = choose(&s, level, i < g->n_nodes ? g->nodes[i] : s.summary);
+        p->program = build(&s, level);
         name_plan(p, &s);
     }
-    if (!st) st = prove(p, d);
+    if (!st && prove(p, d))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                           "the verifier refuses a plan of our own making: please report it");
     free(level);
     if (st && st != GR_E_NOFIT)
         gr_planned_free(p);
@@ -261,42 +337,23 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     return st;
 }
 
-/* The levels whose program has the plan's objects: the plan names the choices only by their sizes. */
-static bool find_levels(const source *s, const gr_plan *plan, uint32_t *level, size_t knob)
-{
-    if (knob == s->n) {
-        gr_program *p = build((void *)(uintptr_t)s, level);
-        gr_diag quiet;
-        gr_diag_init(&quiet);
-        bool same = gr_plan_verify(plan, p, &quiet) == GR_OK;
-        gr_diag_release(&quiet);
-        gr_program_free(p);
-        return same;
-    }
-    for (level[knob] = 0; level[knob] < s->knobs[knob].n_levels; level[knob]++)
-        if (find_levels(s, plan, level, knob + 1)) return true;
-    level[knob] = 0;
-    return false;
-}
-
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
-    source s = {.g = g, .o = o};
-    gr_planned *p = planned_new(g, &s);
-    uint32_t *level = gr_calloc(s.n, sizeof(*level));
-    find_levels(&s, plan, level, 0); /* not found: level 0, and prove says what does not fit */
-    settle(p, &s, level);
-    p->plan = plan;
-    gr_status st = prove(p, d);
-    free(level);
-    if (st) {
-        p->plan = NULL; /* still the caller's */
-        gr_planned_free(p);
-        return GR_E_INVALID;
+    gr_planned *p = planned_new(g);
+    gr_status st = read_settings(p, plan, g, d);
+    if (!st) {
+        p->program = build_program(g, o->kernels, p->choices, p->summary);
+        p->plan = plan;
+        st = prove(p, d);
     }
-    *out = p;
-    return GR_OK;
+    if (!st) {
+        *out = p;
+        return GR_OK;
+    }
+    p->plan = NULL; /* still the caller's */
+    gr_planned_free(p);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "this plan is not a plan of graph '%s'", g->name);
 }
 
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name)

@@ -7,7 +7,7 @@
 
 #define BAR        20 /* characters */
 #define MAX_PERIOD 12
-#define WHAT_WIDTH 38
+#define WHAT_WIDTH 34
 
 typedef struct table {
     const gr_plan *p;
@@ -24,8 +24,8 @@ typedef struct colour_name {
 
 static const char *paint(const table *t, const char *name)
 {
-    static const colour_name codes[] = {{"bold", "\033[1m"},    {"dim", "\033[2m"},    {"red", "\033[31m"},
-                                        {"green", "\033[32m"},  {"yellow", "\033[33m"}, {"blue", "\033[34m"},
+    static const colour_name codes[] = {{"bold", "\033[1m"},     {"dim", "\033[2m"},     {"red", "\033[31m"},
+                                        {"green", "\033[32m"},   {"yellow", "\033[33m"}, {"blue", "\033[34m"},
                                         {"magenta", "\033[35m"}, {"off", "\033[0m"}};
     for (size_t i = 0; t->colour && i < GR_LEN(codes); i++)
         if (!strcmp(codes[i].name, name)) return codes[i].code;
@@ -34,10 +34,14 @@ static const char *paint(const table *t, const char *name)
 
 static void put_time(gr_str *out, uint64_t ns)
 {
-    if (ns < 10000) gr_str_printf(out, "%u ns", (unsigned)ns);
-    else if (ns < 10000000) gr_str_printf(out, "%.1f us", (double)ns / 1e3);
-    else if (ns < 10000000000) gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
-    else gr_str_printf(out, "%.1f s", (double)ns / 1e9);
+    if (ns < 10000)
+        gr_str_printf(out, "%u ns", (unsigned)ns);
+    else if (ns < 10000000)
+        gr_str_printf(out, "%.1f us", (double)ns / 1e3);
+    else if (ns < 10000000000)
+        gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
+    else
+        gr_str_printf(out, "%.1f s", (double)ns / 1e9);
 }
 
 /* A bar in eighths of a character. */
@@ -75,8 +79,9 @@ static bool alike(const gr_step *a, const gr_step *b, long *delta)
 {
     numeral x = last_number(a->what), y = last_number(b->what);
     *delta = y.value - x.value;
-    return a->kind == b->kind && a->kind != GR_STEP_LOOP && a->lane == b->lane && x.len && y.len && x.at == y.at &&
-           !memcmp(a->what, b->what, x.at) && !strcmp(a->what + x.at + x.len, b->what + y.at + y.len);
+    return a->kind == b->kind && a->kind != GR_STEP_LOOP && a->lane == b->lane && x.len && y.len &&
+           x.at == y.at && !memcmp(a->what, b->what, x.at) &&
+           !strcmp(a->what + x.at + x.len, b->what + y.at + y.len);
 }
 
 /* How often the period steps from i repeat with all numbers going up or down by one. */
@@ -91,18 +96,20 @@ static uint32_t repeats(const table *t, uint32_t i, uint32_t period)
             if (at >= path->n || t->parent[at] != t->parent[i] ||
                 !alike(&path->steps[before], &path->steps[at], &delta) || labs(delta) != 1)
                 return n;
-            if (n > 1 && alike(&path->steps[before - period], &path->steps[before], &first) && first != delta) return n;
+            if (n > 1 && alike(&path->steps[before - period], &path->steps[before], &first) && first != delta)
+                return n;
         }
     }
 }
 
-/* The best folding at i: the period whose repeats cover most. */
-static uint32_t fold(const table *t, uint32_t i, uint32_t *n)
+/* The folding at i whose repeats cover most steps: its period and its repeats, 1 for none. */
+static uint32_t best_fold(const table *t, uint32_t i, uint32_t *n)
 {
     uint32_t best = 1, most = 0;
     *n = 1;
     for (uint32_t period = 1; period <= MAX_PERIOD && i + period <= t->path->n; period++) {
-        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP || t->parent[i + period - 1] != t->parent[i]) break;
+        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP || t->parent[i + period - 1] != t->parent[i])
+            break;
         uint32_t r = repeats(t, i, period);
         if (r < 2 || r * period <= most) continue;
         most = r * period;
@@ -112,14 +119,25 @@ static uint32_t fold(const table *t, uint32_t i, uint32_t *n)
     return best;
 }
 
+/* As best_fold, but a short one gives way to a long one that begins inside it. */
+static uint32_t fold(const table *t, uint32_t i, uint32_t *n)
+{
+    uint32_t period = best_fold(t, i, n), cover = period * *n, later;
+    for (uint32_t j = i + 1; *n > 1 && j < i + cover && j < i + 2 * MAX_PERIOD; j++)
+        if (best_fold(t, j, &later) * later > 2 * cover) *n = 1;
+    return *n > 1 ? period : 1;
+}
+
 /* ---- lines -------------------------------------------------------------------------------------------- */
 
 /* Text cut or filled to a width; all characters of names are one byte wide. */
 static void put_cell(gr_str *out, const char *text, size_t width)
 {
     size_t n = strlen(text);
-    if (n <= width) gr_str_printf(out, "%-*s", (int)width, text);
-    else gr_str_printf(out, "%.*s…", (int)width - 1, text);
+    if (n <= width)
+        gr_str_printf(out, "%-*s", (int)width, text);
+    else
+        gr_str_printf(out, "%.*s…", (int)width - 1, text);
 }
 
 static const char *kind_colour(gr_step_kind k)
@@ -133,11 +151,15 @@ static void put_name(const table *t, uint32_t i, uint32_t last, gr_str *name)
 {
     const gr_step *s = &t->path->steps[i];
     gr_str_printf(name, "%*s", (int)(2 * t->depth[i]), "");
-    if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) gr_str_printf(name, "%s ", gr_step_kind_str(s->kind));
+    if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)
+        gr_str_printf(name, "%s ", gr_step_kind_str(s->kind));
     numeral x = last_number(s->what), y = last_number(t->path->steps[last].what);
-    if (last == i) gr_str_puts(name, s->what);
-    else gr_str_printf(name, "%.*s..%ld%s", (int)(x.at + x.len), s->what, y.value, s->what + x.at + x.len);
-    if (s->kind == GR_STEP_LOOP) gr_str_printf(name, " %s%u times", s->agreed ? "at most " : "", s->trips_max);
+    if (last == i)
+        gr_str_puts(name, s->what);
+    else
+        gr_str_printf(name, "%.*s..%ld%s", (int)(x.at + x.len), s->what, y.value, s->what + x.at + x.len);
+    if (s->kind == GR_STEP_LOOP)
+        gr_str_printf(name, " %s%u times", s->agreed ? "at most " : "", s->trips_max);
 }
 
 /* One line for n steps, each period steps after the one before. */
@@ -154,11 +176,13 @@ static void put_line(table *t, uint32_t i, uint32_t period, uint32_t n)
     const gr_step *s = &t->path->steps[i];
     gr_str name = {0};
     char number[32], bytes[32] = "", live[32];
-    if (n > 1) snprintf(number, sizeof(number), "%u..%u", i, last);
-    else snprintf(number, sizeof(number), "%u", i);
+    if (n > 1)
+        snprintf(number, sizeof(number), "%u..%u", i, last);
+    else
+        snprintf(number, sizeof(number), "%u", i);
     put_name(t, i, last, &name);
-    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, "dim"), number, paint(t, "off"), gr_lane_str(s->lane),
-                  paint(t, kind_colour(s->kind)));
+    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, "dim"), number, paint(t, "off"),
+                  gr_lane_str(s->lane), paint(t, kind_colour(s->kind)));
     put_cell(t->out, name.text, WHAT_WIDTH);
     gr_str_printf(t->out, "%s %10s %10s ", paint(t, "off"), moved ? gr_bytes_format(moved, bytes) : "",
                   gr_bytes_format(resident, live));
@@ -194,14 +218,19 @@ static void put_culprits(table *t)
     if (t->path->n)
         gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, "bold"),
                       t->path->steps[p->peak_step].what, paint(t, "off"));
-    for (bool first = true;; first = false) {
+    uint64_t others = 0;
+    for (int shown = 0; shown < GR_N_CATEGORIES; shown++) {
         int top = 0;
         for (int c = 1; c < GR_N_CATEGORIES; c++)
             if (sum[c] > sum[top]) top = c;
-        if (!sum[top]) break;
-        gr_str_printf(t->out, "%s%s %s", first ? "" : ", ", gr_category_str((gr_category)top), gr_bytes_format(sum[top], buf));
+        if (shown >= 3)
+            others += sum[top];
+        else if (sum[top])
+            gr_str_printf(t->out, "%s%s %s", shown ? ", " : "", gr_category_str((gr_category)top),
+                          gr_bytes_format(sum[top], buf));
         sum[top] = 0;
     }
+    if (others) gr_str_printf(t->out, ", others %s", gr_bytes_format(others, buf));
     gr_str_putc(t->out, '\n');
 }
 
@@ -225,12 +254,16 @@ static void put_head(table *t)
     uint64_t rest = over ? p->peak_bytes - p->budget_bytes : p->budget_bytes - p->peak_bytes;
     gr_str_printf(t->out, "  %s %s\n", over ? "missing" : "headroom", gr_bytes_format(rest, c));
     put_culprits(t);
-    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n", gr_bytes_format(p->arena_bytes, a),
-                  gr_bytes_format(p->overhead_bytes, b), gr_bytes_format(p->host_bytes, c));
+    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n",
+                  gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
+                  gr_bytes_format(p->host_bytes, c));
     gr_str_puts(t->out, "  predicted ");
     put_time(t->out, p->ns);
-    if (n) gr_str_printf(t->out, " an iteration, %u transition steps, %s in one pass over them\n", n, gr_bytes_format(moved, a));
-    else gr_str_puts(t->out, " an iteration, no transitions\n");
+    if (n)
+        gr_str_printf(t->out, " an iteration, %u transition steps, %s in one pass over them\n", n,
+                      gr_bytes_format(moved, a));
+    else
+        gr_str_puts(t->out, " an iteration, no transitions\n");
     for (const char *line = p->notes; *line;) {
         size_t len = strcspn(line, "\n");
         gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, "yellow"), paint(t, "off"), (int)len, line);
@@ -246,8 +279,8 @@ void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
     find_scopes(&t);
     put_head(&t);
     t.scale = p->arena_bytes;
-    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, "dim"), "step", "lane", WHAT_WIDTH, "what",
-                  "moved", "resident", "of the arena", paint(&t, "off"));
+    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, "dim"), "step", "lane", WHAT_WIDTH,
+                  "what", "moved", "resident", "of the arena", paint(&t, "off"));
     for (uint32_t i = 0; i < t.path->n;) {
         uint32_t n, period = fold(&t, i, &n);
         for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);

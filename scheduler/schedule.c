@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STATES 400  /* residencies laid out for one program */
-#define MAX_LEVELS 48   /* programs looked at whose bits are the same */
+#define MAX_STATES 400 /* residencies laid out for one program */
+#define MAX_LEVELS 48  /* programs looked at whose bits are the same */
 #define PACK_TRIES 40
 
 /* One residency that was priced. */
@@ -53,7 +53,8 @@ static void add_state(search *s, size_t begin, uint32_t level, const gr_choice *
 {
     uint32_t n = s->sets[level].facts->n_groups;
     for (size_t i = begin; i < s->n_states; i++)
-        if (s->states[i].prefetch == prefetch && !memcmp(s->states[i].choice, choice, n * sizeof(*choice))) return;
+        if (s->states[i].prefetch == prefetch && !memcmp(s->states[i].choice, choice, n * sizeof(*choice)))
+            return;
     state st = {.level = level, .prefetch = prefetch};
     st.choice = gr_pool_alloc(s->pool, (n + 1) * sizeof(*choice));
     memcpy(st.choice, choice, n * sizeof(*choice));
@@ -77,7 +78,8 @@ static void expand(search *s, size_t begin, size_t at)
         memcpy(c, s->states[at].choice, f->n_groups * sizeof(*c));
         for (uint8_t parts = 0; parts <= GR_PARTS; parts++) {
             bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
-            if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && f->groups[g].n_objects < 2)) continue;
+            if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && f->groups[g].n_objects < 2))
+                continue;
             uint64_t all = f->groups[g].nodes, masks[] = {was.stream, 0, all};
             for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
                 c[g] = (gr_choice){parts, parts == GR_PARTS ? 0 : masks[k]};
@@ -146,7 +148,8 @@ static void explore(search *s, uint32_t level, uint32_t max_states)
     add_state(s, begin, level, c, true);
     bool moves = s->o->policy != GR_POLICY_KEEP && max_states > 1;
     for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
-        for (uint32_t g = 0; g < f->n_groups; g++) c[g] = (gr_choice){0, extreme & 1 ? f->groups[g].nodes : 0};
+        for (uint32_t g = 0; g < f->n_groups; g++)
+            c[g] = (gr_choice){0, extreme & 1 ? f->groups[g].nodes : 0};
         add_state(s, begin, level, c, extreme < 2);
     }
     free(c);
@@ -286,9 +289,24 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
         for (int c = 1; c < GR_N_CATEGORIES; c++)
             if (sum[c] > sum[top]) top = c;
         if (!sum[top]) break;
-        gr_str_printf(out, "%s%s %s", shown ? ", " : "", gr_category_str(top), gr_bytes_format(sum[top], buf));
+        gr_str_printf(out, "%s%s %s", shown ? ", " : "", gr_category_str(top),
+                      gr_bytes_format(sum[top], buf));
         sum[top] = 0;
     }
+}
+
+/* Whether moving what is not in use would make it fit, and at what price. */
+static void suggest_auto(const search *s, gr_diag *d)
+{
+    gr_schedule_options o = *s->o;
+    o.policy = GR_POLICY_AUTO;
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    gr_plan *p = NULL;
+    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --policy auto, with a predicted %.3g s an iteration",
+                     (double)p->ns / 1e9);
+    gr_plan_free(p);
+    free(level);
 }
 
 static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
@@ -296,13 +314,15 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     const gr_schedule_options *o = s->o;
     bool host = p->peak_bytes <= o->budget_bytes;
     gr_place place = host ? GR_HOST : GR_DEVICE;
-    uint64_t need = host ? p->host_bytes : p->peak_bytes, have = host ? o->host_budget_bytes : o->budget_bytes;
+    uint64_t need = host ? p->host_bytes : p->peak_bytes,
+             have = host ? o->host_budget_bytes : o->budget_bytes;
     uint32_t at = worst_step(p, place);
     gr_str culprits = {0};
     add_culprits(&culprits, p, place, at);
     char a[32], b[32], c[32];
     gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
-                  "the smallest plan found needs %s of %s memory and the budget is %s: %s missing at step %u '%s'; alive "
+                  "the smallest plan found needs %s of %s memory and the budget is %s: %s missing at step %u "
+                  "'%s'; alive "
                   "then: %s",
                   gr_bytes_format(need, a), host ? "host" : "device", gr_bytes_format(have, b),
                   gr_bytes_format(need - have, c), at, p->paths[GR_PATH_STEADY].steps[at].what,
@@ -310,7 +330,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
                  gr_bytes_format(need, a));
-    if (o->policy == GR_POLICY_KEEP) gr_diag_note(d, (gr_loc){0}, "'--policy auto' may move what is not in use");
+    if (o->policy == GR_POLICY_KEEP) suggest_auto(s, d);
     return GR_E_NOFIT;
 }
 
@@ -320,9 +340,12 @@ static const char *make_notes(const gr_source *src, const uint32_t *level, gr_pl
     for (size_t k = 0; k < src->n_knobs; k++) {
         if (!level[k]) continue;
         gr_str_release(&text);
-        if (src->describe) src->describe(src->user, k, level[k], &text);
-        else gr_str_printf(&text, "level %u", level[k]);
-        gr_str_printf(&s, "%s: %s, to fit the budget%s\n", src->knobs[k].name, text.len ? text.text : "changed",
+        if (src->describe)
+            src->describe(src->user, k, level[k], &text);
+        else
+            gr_str_printf(&text, "level %u", level[k]);
+        gr_str_printf(&s, "%s: %s, to fit the budget%s\n", src->knobs[k].name,
+                      text.len ? text.text : "changed",
                       src->knobs[k].bits ? " (changes the bits of results)" : "");
     }
     const char *notes = s.len ? gr_pool_strdup(p->pool, s.text) : "";
@@ -343,7 +366,7 @@ static void search_free(search *s)
     gr_pool_free(s->pool);
 }
 
-/* Try one choice of the knobs that change bits, with everything that does not. */
+/* Try one choice of the knobs that change bits, with everything that does not. level: what was chosen. */
 static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
@@ -363,6 +386,7 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
     return p;
 }
 
+/* The least change of the knobs that change bits with which anything fits; among equal ones the fastest. */
 static gr_plan *find_plan(search *s, uint32_t *level)
 {
     const gr_source *src = s->src;
@@ -388,7 +412,8 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     return best;
 }
 
-gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, const gr_schedule_options *o, gr_diag *d)
+gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, const gr_schedule_options *o,
+                      gr_diag *d)
 {
     search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
     gr_plan *p = find_plan(&s, level);

@@ -6,6 +6,7 @@
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "ops/gemm.h"
 
@@ -55,6 +56,7 @@ static void bench(const struct shape *s, gr_queue *q, void *ws, int rounds, doub
     const double flop = 2.0 * (double)s->m * (double)s->n * (double)s->k;
     const int reps = (int)GR_MAX(1, 4e8 / flop);
     for (int r = -1; r < rounds; r++) {
+        usleep(100000); /* OpenBLAS's threads spin on for a while after a call, on the cores we need */
         uint64_t t0 = gr_now_ns();
         for (int i = 0; i < reps; i++) gr_gemm(q, &job, ws);
         uint64_t t1 = gr_now_ns();

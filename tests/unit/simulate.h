@@ -1,9 +1,9 @@
 /* tests/unit/simulate.h: an executor of nothing but versions, the oracle of schedules and of the verifier.
  *
- * Memory is an array of versions, one for each 256 bytes of arena and pool. The program is first run in order,
- * without a plan, which gives each read the version it must find. Then the plan's lanes run with every step
- * split into a begin and an end and the lanes interleaved at random; a read that finds another version, a
- * write that another write meets, and a deadlock are failures.
+ * Memory is an array of versions, one for each 256 bytes of arena and pool. The program is first run in
+ * order, without a plan, which gives each read the version it must find. Then the plan's lanes run with every
+ * step split into a begin and an end and the lanes interleaved at random; a read that finds another version,
+ * a write that another write meets, and a deadlock are failures.
  */
 #ifndef GR_TESTS_SIMULATE_H
 #define GR_TESTS_SIMULATE_H
@@ -172,13 +172,19 @@ static inline void sim_step(sim *s, int l, uint32_t i, bool begin)
     const gr_step *t = &s->p->paths[s->path].steps[i];
     uint64_t mark = begin ? (s->lane[l].mark = ++s->next) : s->lane[l].mark;
     switch (t->kind) {
-    case GR_STEP_RUN: sim_run(s, t, s->work_of[i], mark, begin); break;
+    case GR_STEP_RUN:
+        sim_run(s, t, s->work_of[i], mark, begin);
+        break;
     case GR_STEP_LOAD:
-    case GR_STEP_OFFLOAD: sim_copy(s, l, t, mark, begin); break;
+    case GR_STEP_OFFLOAD:
+        sim_copy(s, l, t, mark, begin);
+        break;
     case GR_STEP_RESUME:
     case GR_STEP_RELEASE:
-        if (begin) sim_fill(s, t->writes[0], mark);
-        else if (!sim_holds(s, t->writes[0], mark)) sim_fail(s, "two users", t->what);
+        if (begin)
+            sim_fill(s, t->writes[0], mark);
+        else if (!sim_holds(s, t->writes[0], mark))
+            sim_fail(s, "two users", t->what);
         break;
     case GR_STEP_RESTORE:
         if (begin) break;
@@ -186,9 +192,11 @@ static inline void sim_step(sim *s, int l, uint32_t i, bool begin)
         sim_fill(s, t->writes[0], s->next);
         break;
     case GR_STEP_SAVE:
-        if (!sim_holds(s, t->reads[0], s->now[gr_program_find(s->g, t->what)])) sim_fail(s, "saves other contents", t->what);
+        if (!sim_holds(s, t->reads[0], s->now[gr_program_find(s->g, t->what)]))
+            sim_fail(s, "saves other contents", t->what);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -196,7 +204,8 @@ static inline bool sim_ready(const sim *s, int l, const gr_step *t)
 {
     const gr_path *path = &s->p->paths[s->path];
     for (uint32_t k = 0; k < t->n_after; k++)
-        if (!sim_skips(s, path->steps[t->after[k]].node) && s->done[t->after[k]] < s->pass[l][t->after[k]]) return false;
+        if (!sim_skips(s, path->steps[t->after[k]].node) && s->done[t->after[k]] < s->pass[l][t->after[k]])
+            return false;
     return true;
 }
 
@@ -218,7 +227,8 @@ static inline bool sim_advance(sim *s, int l)
             if (!s->lane[l].ended) s->arrived[l][loop]++;
             s->lane[l].ended = true;
             for (int m = 0; m < GR_N_LANES; m++)
-                if ((m != GR_LANE_HOST || s->host_in[loop]) && s->arrived[m][loop] < s->arrived[l][loop]) return false;
+                if ((m != GR_LANE_HOST || s->host_in[loop]) && s->arrived[m][loop] < s->arrived[l][loop])
+                    return false;
             s->lane[l].ended = false;
             if (--s->left[l][loop]) {
                 s->lane[l].at = loop + 1;
@@ -240,11 +250,14 @@ static inline bool sim_advance(sim *s, int l)
     if ((int)t->lane == l && !sim_ready(s, l, t)) return false;
     s->pass[l][i]++;
     if (loop) {
-        uint32_t w = s->work_of[i], trips = s->pass[l][i] <= s->n_runs[w] ? s->trips[w][s->pass[l][i] - 1] : 0;
+        uint32_t w = s->work_of[i],
+                 trips = s->pass[l][i] <= s->n_runs[w] ? s->trips[w][s->pass[l][i] - 1] : 0;
         s->left[l][i] = trips;
         s->lane[l].at = trips ? i + 1 : t->body_last + 1;
-        if (trips) s->lane[l].stack[s->lane[l].n++] = i;
-        else if (l == GR_LANE_COMPUTE) s->done[i]++;
+        if (trips)
+            s->lane[l].stack[s->lane[l].n++] = i;
+        else if (l == GR_LANE_COMPUTE)
+            s->done[i]++;
         return true;
     }
     if ((int)t->lane != l) {
@@ -287,16 +300,20 @@ static inline void sim_path(sim *s, gr_path_id id)
         sim_order(s, 0, (uint32_t)s->g->n_works);
     }
     for (uint32_t idle = 0; idle < 200 && !s->why;) {
-        if (sim_advance(s, (int)sim_random(s, GR_N_LANES))) idle = 0;
-        else idle++;
+        if (sim_advance(s, (int)sim_random(s, GR_N_LANES)))
+            idle = 0;
+        else
+            idle++;
     }
     for (int l = 0; l < GR_N_LANES; l++) {
-        if (s->lane[l].at < path->n || s->lane[l].running || s->lane[l].n) sim_fail(s, "deadlock", gr_lane_str(l));
+        if (s->lane[l].at < path->n || s->lane[l].running || s->lane[l].n)
+            sim_fail(s, "deadlock", gr_lane_str(l));
         free(s->lane[l].copy);
         s->lane[l].copy = NULL;
     }
     for (uint32_t w = 0; w < s->g->n_works && id == GR_PATH_STEADY; w++)
-        if (s->g->works[w].body_last == GR_NONE && s->runs[w] != s->n_runs[w]) sim_fail(s, "is not run", s->g->works[w].what);
+        if (s->g->works[w].body_last == GR_NONE && s->runs[w] != s->n_runs[w])
+            sim_fail(s, "is not run", s->g->works[w].what);
     gr_pool_free(pool);
 }
 
@@ -314,18 +331,22 @@ static inline void sim_dies(sim *s)
                 last = w;
             }
         for (uint32_t w = 0; w < s->g->n_works && mode == GR_WRITE; w++)
-            if (s->g->works[w].body_last != GR_NONE && w < first && last <= s->g->works[w].body_last) s->dies[o] = w;
+            if (s->g->works[w].body_last != GR_NONE && w < first && last <= s->g->works[w].body_last)
+                s->dies[o] = w;
     }
 }
 
-/* Run init, two iterations, a checkpoint and the end, once. Returns what went wrong, or NULL; what: the step. */
+/* Run init, two iterations, a checkpoint and the end, once. Returns what went wrong, or NULL; what: the step.
+ */
 static inline const char *simulate(const gr_plan *p, const gr_program *g, uint64_t seed, const char *skip,
                                    bool skip_all, char what[128])
 {
-    static const gr_path_id order[] = {GR_PATH_INIT, GR_PATH_STEADY, GR_PATH_CHECKPOINT, GR_PATH_STEADY, GR_PATH_FINAL};
+    static const gr_path_id order[] = {GR_PATH_INIT, GR_PATH_STEADY, GR_PATH_CHECKPOINT, GR_PATH_STEADY,
+                                       GR_PATH_FINAL};
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         uint64_t limit = p->ledger[e].place == GR_DEVICE ? p->arena_bytes : p->host_bytes;
-        if (p->ledger[e].offset % GR_ALIGN || p->ledger[e].offset + p->ledger[e].bytes > limit) return "out of the arena";
+        if (p->ledger[e].offset % GR_ALIGN || p->ledger[e].offset + p->ledger[e].bytes > limit)
+            return "out of the arena";
     }
     sim s = {.p = p, .g = g, .seed = seed, .skip = skip, .skip_all = skip_all};
     gr_pool *pool = gr_pool_new();

@@ -27,8 +27,8 @@ static inline void cost(gr_work *w, uint64_t bytes, double tokens)
 }
 
 /* One forward pass over all layers: params, hidden state, and per-layer activations where kept. */
-static inline void forward(gr_program *p, const shape *s, const char *model, const char *what, uint32_t hidden,
-                           const uint32_t *acts, double tokens)
+static inline void forward(gr_program *p, const shape *s, const char *model, const char *what,
+                           uint32_t hidden, const uint32_t *acts, double tokens)
 {
     for (uint32_t l = 0; l < s->layers; l++) {
         uint32_t w = named(p, model, "params", l, GR_CAT_WEIGHTS, GR_SPAN_KEEP, s->layer_bytes);
@@ -78,7 +78,8 @@ static inline void update(gr_program *p, const shape *s, const uint32_t *columns
     uint32_t grad = gr_program_temp(p, GR_CAT_ACTIVATIONS, s->act_bytes, "grad");
     uint32_t acts[64], g[64];
     for (uint32_t l = 0; l < s->layers; l++) {
-        acts[l] = gr_program_temp(p, GR_CAT_ACTIVATIONS, s->recompute ? s->act_bytes : 4 * s->act_bytes, "acts.%u", l);
+        acts[l] = gr_program_temp(p, GR_CAT_ACTIVATIONS, s->recompute ? s->act_bytes : 4 * s->act_bytes,
+                                  "acts.%u", l);
         g[l] = named(p, "actor", "grads", l, GR_CAT_GRADIENTS, GR_SPAN_SCRATCH, s->layer_bytes);
     }
     gr_program_loop(p, 7, s->mini, false, "mini");
@@ -112,8 +113,10 @@ static inline gr_program *grpo(const shape *s)
     gr_program *p = gr_program_new();
     gr_program_node(p, "batch", GR_LANE_COMPUTE, false);
     uint32_t tokens = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "tokens");
-    uint32_t old = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "old"), ref = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "ref");
-    uint32_t reward = gr_program_object(p, &(gr_object){"batch.reward", GR_CAT_COLUMNS, GR_SPAN_TEMP, GR_HOST, 1024, NULL, GR_NONE});
+    uint32_t old = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "old"),
+             ref = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "ref");
+    uint32_t reward = gr_program_object(
+        p, &(gr_object){"batch.reward", GR_CAT_COLUMNS, GR_SPAN_TEMP, GR_HOST, 1024, NULL, GR_NONE});
     uint32_t adv = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "advantage");
     gr_use clear[] = {{old, GR_WRITE}, {ref, GR_WRITE}};
     gr_program_run(p, 14, 0, clear, 2, "clear");
@@ -142,7 +145,10 @@ static inline gr_program *build_shape(void *user, const uint32_t *level)
     return grpo(&s);
 }
 
-#define SMALL {.layers = 4, .micro = 3, .mini = 2, .decode = 8, .layer_bytes = 1 << 20, .act_bytes = 1 << 18, \
-               .kv_bytes = 1 << 21, .reference = true, .host_reward = true}
+#define SMALL                                                                                          \
+    {                                                                                                  \
+        .layers = 4, .micro = 3, .mini = 2, .decode = 8, .layer_bytes = 1 << 20, .act_bytes = 1 << 18, \
+        .kv_bytes = 1 << 21, .reference = true, .host_reward = true                                    \
+    }
 
 #endif

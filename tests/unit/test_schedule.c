@@ -42,7 +42,8 @@ static gr_plan *plan_for(build_fn *build, void *user, uint64_t budget, gr_policy
 static uint32_t count_kind(const gr_plan *p, gr_step_kind k)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) n += p->paths[GR_PATH_STEADY].steps[i].kind == k;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++)
+        n += p->paths[GR_PATH_STEADY].steps[i].kind == k;
     return n;
 }
 
@@ -121,7 +122,8 @@ static void test_random_programs_run_in_any_interleaving(void **state)
         gr_plan_free(p);
         for (int step = 0; step < 4; step++) {
             p = plan_for(build_random, &seed, budget, GR_POLICY_AUTO, &st);
-            if (st == GR_OK && p->ns < ns) fail_msg("seed %lu is faster in %lu bytes: %lu < %lu ns", seed, budget, p->ns, ns);
+            if (st == GR_OK && p->ns < ns)
+                fail_msg("seed %lu is faster in %lu bytes: %lu < %lu ns", seed, budget, p->ns, ns);
             ns = GR_MAX(p->ns, ns);
             for (uint64_t run = 0; run < 3 && st == GR_OK; run++) {
                 char what[128];
@@ -150,15 +152,103 @@ static void test_what_does_not_fit_is_explained(void **state)
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_E_NOFIT);
     /* 26.52 MiB of arena (see above) and 1 MiB of overhead */
-    assert_non_null(strstr(d.messages[0].text, "needs 27.52 MiB of device memory and the budget is 20.00 MiB"));
+    assert_non_null(
+        strstr(d.messages[0].text, "needs 27.52 MiB of device memory and the budget is 20.00 MiB"));
     assert_non_null(strstr(d.messages[0].text, "7.52 MiB missing"));
     assert_non_null(strstr(d.messages[0].text, "'update.loss'"));
     assert_non_null(strstr(d.messages[0].text, "alive then: weights 8.00 MiB, optimizer 8.00 MiB"));
     assert_true(d.n > 1 && strstr(d.messages[1].text, "would fit"));
+    assert_true(d.n > 2 && strstr(d.messages[2].text, "would fit: --policy auto"));
     o.budget_bytes = p->peak_bytes;
     gr_plan_free(p);
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK); /* it would indeed */
     gr_plan_free(p);
+    gr_diag_release(&d);
+}
+
+static void test_models_of_36_layers_are_planned_at_any_budget(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    s.layers = 36;
+    s.optional_ref = true;
+    gr_status st = GR_OK;
+    uint64_t budget = 1ULL << 40, begin = gr_now_ns();
+    uint32_t n = 0;
+    for (; st == GR_OK && n < 20; n++) {
+        gr_plan *p = plan_for(build_shape, &s, budget, GR_POLICY_AUTO, &st);
+        uint64_t live = 0;
+        for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++)
+            live = GR_MAX(live, p->paths[GR_PATH_STEADY].steps[i].resident_bytes);
+        assert_int_equal(p->arena_bytes, live); /* packed at the bound */
+        budget = p->peak_bytes * 3 / 4;
+        gr_plan_free(p);
+    }
+    assert_true(n >= 4);
+    print_message("%u plans in %.2f s\n", n, (double)(gr_now_ns() - begin) / 1e9);
+}
+
+/* Level of knob 0: recompute (a quarter of the activations); of knob 1: micro-batches of half the tokens. */
+static gr_program *build_knobs(void *user, const uint32_t *level)
+{
+    shape s = *(const shape *)user;
+    s.recompute = level[0];
+    s.act_bytes >>= level[1];
+    s.micro <<= level[1];
+    return grpo(&s);
+}
+
+static void describe_knob(void *user, size_t knob, uint32_t level, gr_str *out)
+{
+    (void)user;
+    gr_str_printf(out, "%s %u", knob ? "halved" : "on", level);
+}
+
+static void test_knobs_that_change_bits_are_the_last_resort(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
+    shape s = SMALL;
+    s.act_bytes = 1 << 20;
+    gr_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_schedule_options o = {machine(), GR_POLICY_AUTO, 1ULL << 40, 1ULL << 40};
+    uint32_t last = 0, level[2];
+    bool moved = false, bits = false;
+    for (gr_status st = GR_OK; st == GR_OK; o.budget_bytes = o.budget_bytes * 9 / 10) {
+        gr_plan *p = NULL;
+        st = gr_schedule(&p, level, &src, &o, NULL);
+        if (st == GR_OK) {
+            gr_program *g = build_knobs(&s, level);
+            assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
+            gr_program_free(g);
+            assert_true(level[1] >= last);
+            assert_true(level[1] <= last || moved); /* transitions were tried first */
+            last = level[1];
+            bits |= level[1] > 0;
+            moved |= count_transitions(p) > 0;
+            assert_int_equal(level[1] > 0, strstr(p->notes, "changes the bits of results") != NULL);
+            assert_int_equal(level[0] > 0, strstr(p->notes, "actor: recompute: on 1") != NULL);
+        }
+        if (o.budget_bytes == 1ULL << 40) o.budget_bytes = p->peak_bytes;
+        gr_plan_free(p);
+    }
+    assert_true(moved && bits);
+}
+
+static void test_hardware_is_found_by_name_or_suggested(void **state)
+{
+    (void)state;
+    gr_hardware hw;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_hardware_find(&hw, "h200", &d), GR_OK);
+    assert_int_equal(hw.device_bytes, 143771ULL << 20);
+    assert_int_equal(gr_hardware_find(&hw, "cpu", &d), GR_OK);
+    assert_true(hw.device_bytes > 1 << 20 && hw.overhead_bytes < 1 << 30 && hw.flops > 0);
+    assert_int_equal(gr_hardware_find(&hw, "h100-80", &d), GR_E_INVALID);
+    assert_string_equal(d.messages[0].text,
+                        "unknown hardware 'h100-80'; did you mean 'h100-80g'?; known are: cpu, "
+                        "h200, h100-80g, a100-80g, a100-40g, rtx4090");
     gr_diag_release(&d);
 }
 
@@ -170,6 +260,9 @@ int main(void)
         cmocka_unit_test(test_keep_never_moves_anything),
         cmocka_unit_test(test_smaller_budgets_are_met_and_never_faster),
         cmocka_unit_test(test_random_programs_run_in_any_interleaving),
+        cmocka_unit_test(test_models_of_36_layers_are_planned_at_any_budget),
+        cmocka_unit_test(test_knobs_that_change_bits_are_the_last_resort),
+        cmocka_unit_test(test_hardware_is_found_by_name_or_suggested),
         cmocka_unit_test(test_what_does_not_fit_is_explained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

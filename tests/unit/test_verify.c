@@ -59,14 +59,16 @@ static void renumber(gr_plan *p, gr_path_id id, uint32_t at, int by)
 {
     gr_path *path = &p->paths[id];
     for (uint32_t i = 0; i < path->n; i++) {
-        path->steps[i].body_last = by < 0 && path->steps[i].body_last == at ? at - 1 : moved(path->steps[i].body_last, at, by);
+        path->steps[i].body_last =
+            by < 0 && path->steps[i].body_last == at ? at - 1 : moved(path->steps[i].body_last, at, by);
         for (uint32_t k = 0; k < path->steps[i].n_after; k++)
             path->steps[i].after[k] = moved(path->steps[i].after[k], at, by);
     }
     if (id != GR_PATH_STEADY) return;
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         p->ledger[e].first = moved(p->ledger[e].first, at, by);
-        p->ledger[e].last = by < 0 && p->ledger[e].last == at && at ? at - 1 : moved(p->ledger[e].last, at, by);
+        p->ledger[e].last =
+            by < 0 && p->ledger[e].last == at && at ? at - 1 : moved(p->ledger[e].last, at, by);
     }
     p->peak_step = moved(p->peak_step, at, by);
 }
@@ -85,7 +87,8 @@ static void delete_step(gr_plan *p, gr_path_id id, uint32_t at)
     memmove(&path->steps[at], &path->steps[at + 1], (path->n - at - 1) * sizeof(gr_step));
     path->n--;
     for (uint32_t e = 0; e < p->n_ledger && id == GR_PATH_STEADY; e++)
-        p->ledger[e].last = GR_MIN(p->ledger[e].last, path->n - 1), p->ledger[e].first = GR_MIN(p->ledger[e].first, path->n - 1);
+        p->ledger[e].last = GR_MIN(p->ledger[e].last, path->n - 1),
+        p->ledger[e].first = GR_MIN(p->ledger[e].first, path->n - 1);
 }
 
 /* The same step again, right behind it. The array has a spare place (see gr_plan_read_json). */
@@ -112,7 +115,8 @@ static void swap_steps(gr_plan *p, gr_path_id id, uint32_t a, uint32_t b)
 /* One random change. Returns false where it changed nothing. */
 static bool mutate(gr_plan *p, draw *d)
 {
-    static const gr_path_id ids[] = {GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_STEADY, GR_PATH_INIT, GR_PATH_CHECKPOINT, GR_PATH_FINAL};
+    static const gr_path_id ids[] = {GR_PATH_STEADY, GR_PATH_STEADY,     GR_PATH_STEADY, GR_PATH_STEADY,
+                                     GR_PATH_INIT,   GR_PATH_CHECKPOINT, GR_PATH_FINAL};
     gr_path_id id = ids[pick_below(d, GR_LEN(ids))];
     gr_path *path = &p->paths[id];
     if (path->n < 2) return false;
@@ -120,15 +124,22 @@ static bool mutate(gr_plan *p, draw *d)
     gr_step *s = &path->steps[i];
     gr_entry *e = &p->ledger[pick_below(d, p->n_ledger)];
     switch (pick_below(d, 9)) {
-    case 0: delete_step(p, id, i); return true;
-    case 1: double_step(p, id, i); return true;
-    case 2: swap_steps(p, id, i, j); return i != j;
+    case 0:
+        delete_step(p, id, i);
+        return true;
+    case 1:
+        double_step(p, id, i);
+        return true;
+    case 2:
+        swap_steps(p, id, i, j);
+        return i != j;
     case 3: /* shift */
         if (i + 1 >= path->n) return false;
         swap_steps(p, id, i, i + 1);
         return true;
     case 4:
-        e->offset = pick_below(d, 2) ? e->offset + GR_ALIGN : GR_ALIGN * pick_below(d, (uint32_t)(p->arena_bytes / GR_ALIGN));
+        e->offset = pick_below(d, 2) ? e->offset + GR_ALIGN
+                                     : GR_ALIGN * pick_below(d, (uint32_t)(p->arena_bytes / GR_ALIGN));
         return true;
     case 5: /* forget a wait */
         for (uint32_t k = 0; k < path->n && !s->n_after; k++) s = &path->steps[(i + k) % path->n];
@@ -141,8 +152,10 @@ static bool mutate(gr_plan *p, draw *d)
         s->after[pick_below(d, s->n_after)] = j;
         return true;
     case 7:
-        if (pick_below(d, 2)) e->first = pick_below(d, p->paths[GR_PATH_STEADY].n);
-        else e->last = pick_below(d, p->paths[GR_PATH_STEADY].n);
+        if (pick_below(d, 2))
+            e->first = pick_below(d, p->paths[GR_PATH_STEADY].n);
+        else
+            e->last = pick_below(d, p->paths[GR_PATH_STEADY].n);
         return true;
     default: /* another copy */
         if (s->n_reads + s->n_writes == 0) return false;
@@ -170,13 +183,16 @@ static bool can_simulate(const gr_plan *p, const gr_program *g)
     for (int id = 0; id < GR_N_PATHS; id++)
         for (uint32_t i = 0; i < p->paths[id].n; i++) {
             const gr_step *s = &p->paths[id].steps[i];
-            if (s->body_last != GR_NONE && (s->body_last <= i || s->body_last >= p->paths[id].n)) return false;
+            if (s->body_last != GR_NONE && (s->body_last <= i || s->body_last >= p->paths[id].n))
+                return false;
             if (s->n_reads && s->n_writes && s->kind != GR_STEP_RUN &&
                 p->ledger[s->reads[0]].bytes != p->ledger[s->writes[0]].bytes)
                 return false;
             if (s->kind == GR_STEP_LOOP)
                 for (uint32_t j = i + 1; j <= s->body_last; j++)
-                    if (p->paths[id].steps[j].body_last != GR_NONE && p->paths[id].steps[j].body_last > s->body_last) return false;
+                    if (p->paths[id].steps[j].body_last != GR_NONE &&
+                        p->paths[id].steps[j].body_last > s->body_last)
+                        return false;
             for (uint32_t k = 0; k < s->n_after; k++)
                 if (s->after[k] >= p->paths[id].n) return false;
         }
@@ -218,7 +234,8 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
         gr_plan_free(p);
         gr_program_free(g);
     }
-    print_message("%u mutants, %u refused, %u seen to break in a run, %u unchanged\n", total, refused, broken, unchanged);
+    print_message("%u mutants, %u refused, %u seen to break in a run, %u unchanged\n", total, refused, broken,
+                  unchanged);
     assert_int_equal(missed, 0);
     assert_true(broken > total / 4 && unchanged > 10);
 }
@@ -246,17 +263,23 @@ static void test_each_rule_refuses_its_own_fault(void **state)
     gr_program *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 40), *m;
     assert_true(accepted(p, g, NULL));
-    m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_LOAD, 0)), refuse(m, g, "'lifetimes'"), gr_plan_free(m);
-    m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_RUN, 0)), refuse(m, g, "'order'"), gr_plan_free(m);
+    m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_LOAD, 0)),
+    refuse(m, g, "'lifetimes'"), gr_plan_free(m);
+    m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_RUN, 0)), refuse(m, g, "'order'"),
+    gr_plan_free(m);
     m = copy_plan(p), delete_step(m, GR_PATH_INIT, 0), refuse(m, g, "'paths'"), gr_plan_free(m);
     m = copy_plan(p), delete_step(m, GR_PATH_CHECKPOINT, 0), refuse(m, g, "'paths'"), gr_plan_free(m);
     m = copy_plan(p), m->ledger[0].offset += 1, refuse(m, g, "'offsets'"), gr_plan_free(m);
     m = copy_plan(p), m->budget_bytes = 1 << 20, refuse(m, g, "'budget'"), gr_plan_free(m);
-    m = copy_plan(p), m->paths[0].steps[1].resident_bytes++, refuse(m, g, "'resident bytes'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[1].resident_bytes++, refuse(m, g, "'resident bytes'"),
+    gr_plan_free(m);
     m = copy_plan(p), m->paths[GR_PATH_FINAL].n_entry--, refuse(m, g, "'boundary'"), gr_plan_free(m);
-    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_LOAD, 0)].lane = GR_LANE_D2H, refuse(m, g, "'lanes'"), gr_plan_free(m);
-    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_LOOP, 0)].trips_max++, refuse(m, g, "'loops'"), gr_plan_free(m);
-    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_OFFLOAD, 0)].n_after = 0, refuse(m, g, "'waits'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_LOAD, 0)].lane = GR_LANE_D2H,
+    refuse(m, g, "'lanes'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_LOOP, 0)].trips_max++, refuse(m, g, "'loops'"),
+    gr_plan_free(m);
+    m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_OFFLOAD, 0)].n_after = 0,
+    refuse(m, g, "'waits'"), gr_plan_free(m);
     gr_plan_free(p);
     gr_program_free(g);
 }

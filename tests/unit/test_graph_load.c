@@ -1,0 +1,168 @@
+#include "graphs/graph.h"
+
+#include "ops/configs.h"
+#include "tests/unit/test.h"
+
+#define FOLDER "tests/golden/graphs"
+
+static gr_graph *load(const char *text, const char *const *set, size_t n_set)
+{
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_graph *g = NULL;
+    const gr_load_options o = {.set = set, .n_set = n_set};
+    gr_status st = gr_graph_parse(&g, text, strlen(text), FOLDER "/t.yaml", &o, &d);
+    for (size_t i = 0; st && i < d.n; i++) print_message("%s\n", d.messages[i].text);
+    gr_diag_release(&d);
+    assert_int_equal(st, GR_OK);
+    return g;
+}
+
+static const char *order_of(const gr_graph *g)
+{
+    static char text[1024];
+    *text = '\0';
+    for (size_t i = 0; i < g->n_nodes; i++)
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i ? " " : "", g->nodes[i]->name);
+    return text;
+}
+
+static void test_readers_of_the_old_weights_come_before_the_update(void **state)
+{
+    (void)state;
+    gr_graph *g =
+        load("graph: t\n"
+             "use: parts/base.yaml\n"
+             "nodes:\n"
+             "  late: {op: logprob, model: actor, of: rollout, after: update}\n"
+             "  probe: {op: logprob, model: actor, of: rollout, metrics: {e: token_mean(probe.entropy)}}\n"
+             "log: {moved: token_mean(late - old_logprob)}\n",
+             NULL, 0);
+    assert_string_equal(order_of(g), "prompts rollout reward old_logprob advantage probe update late");
+    assert_true(gr_graph_node(g, "late")->new_version);
+    assert_false(gr_graph_node(g, "probe")->new_version);
+    assert_ptr_equal(gr_graph_model(g, "actor")->update, gr_graph_node(g, "update"));
+    gr_graph_free(g);
+}
+
+static void test_only_fields_that_are_read_are_columns(void **state)
+{
+    (void)state;
+    gr_graph *g = load("graph: t\nuse: parts/base.yaml\nlog: {n: batch_mean(rollout.length)}\n", NULL, 0);
+    const gr_node *rollout = gr_graph_node(g, "rollout");
+    assert_int_equal(rollout->n_columns, 1);
+    assert_string_equal(gr_node_column(rollout, "length")->name, "rollout.length");
+    assert_null(gr_node_column(rollout, "truncated"));
+    const gr_column *advantage = gr_node_column(gr_graph_node(g, "advantage"), NULL);
+    assert_int_equal(advantage->level, GR_LEVEL_SEQ);
+    assert_ptr_equal(advantage->rows, rollout);
+    gr_graph_free(g);
+}
+
+static void test_settings_replace_parameters_and_keys(void **state)
+{
+    (void)state;
+    const char *const set[] = {"group=2", "nodes.rollout.temperature=0.5", "run.steps=7"};
+    gr_graph *g = load("graph: t\nuse: parts/base.yaml\n", set, 3);
+    const gr_generate_cfg *c = gr_graph_node(g, "rollout")->cfg;
+    assert_int_equal(c->samples, 2);
+    assert_close(c->temperature, 0.5, 0, 0);
+    assert_int_equal(g->run.steps, 7);
+    assert_int_equal(gr_graph_node(g, "advantage")->bounds.seqs, 16); /* 8 prompts, 2 samples each */
+    gr_graph_free(g);
+}
+
+static void refused(const char *setting, const char *message)
+{
+    static const char text[] = "graph: t\nuse: parts/base.yaml\n";
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_graph *g = NULL;
+    const gr_load_options o = {.set = &setting, .n_set = 1};
+    assert_int_equal(gr_graph_parse(&g, text, strlen(text), FOLDER "/t.yaml", &o, &d), GR_E_INVALID);
+    char *got = gr_message_format(&d.messages[0]);
+    assert_string_equal(got, message);
+    free(got);
+    gr_diag_release(&d);
+}
+
+static void test_wrong_settings_are_named(void **state)
+{
+    (void)state;
+    refused("grup=2", "--set 'grup=2': error: unknown parameter 'grup'; did you mean 'group'?");
+    refused("nodes.rolout.samples=2",
+            "--set 'nodes.rolout.samples=2': error: unknown name 'rolout'; did you mean 'rollout'?");
+    refused("group=two",
+            "--set 'group=two': error: 'samples' must be a whole number from 1 to 65536, not 'two'");
+    refused("group", "--set 'group': error: expected NAME=VALUE");
+}
+
+static void test_paths_belong_to_the_file_they_stand_in(void **state)
+{
+    (void)state;
+    gr_graph *g = load("graph: t\nuse: parts/base.yaml\n", NULL, 0);
+    assert_string_equal(((const gr_data_cfg *)gr_graph_node(g, "prompts")->cfg)->file,
+                        FOLDER "/parts/data.jsonl");
+    assert_string_equal(gr_graph_model(g, "actor")->checkpoint, FOLDER "/parts/config.json");
+    assert_true(gr_graph_model(g, "actor")->random);
+    assert_int_equal(gr_graph_model(g, "actor")->shape.layers, 2);
+    gr_graph_free(g);
+}
+
+static void test_a_resolved_graph_loads_again_to_the_same(void **state)
+{
+    (void)state;
+    gr_graph *g =
+        load("graph: t\n"
+             "use: parts/base.yaml\n"
+             "state: {beta: {init: 0.1, next: beta * 0.5}}\n"
+             "nodes:\n"
+             "  reward: {rule: {extract: '#### (.+)$', answer_extract: \"a\\\"b\\n\", compare: number}}\n"
+             "  update: {when: step >= 1, metrics: {kl: token_mean(old_logprob - logprob)}}\n"
+             "log: {b: beta}\n"
+             "run: {epochs: 2, checkpoint: {every: 5}}\n",
+             NULL, 0);
+    gr_str one = {0}, two = {0};
+    gr_graph_resolved(g, &one);
+    gr_graph *again = load(one.text, NULL, 0);
+    gr_graph_resolved(again, &two);
+    assert_string_equal(one.text, two.text);
+    assert_non_null(strstr(one.text, "extract: \"#### (.+)$\""));
+    gr_str explained[2] = {{0}, {0}};
+    gr_graph_explain(g, &explained[0]);
+    gr_graph_explain(again, &explained[1]);
+    const char *nodes[] = {strstr(explained[0].text, "node "), strstr(explained[1].text, "node ")};
+    assert_string_equal(nodes[0], nodes[1]);
+    for (size_t i = 0; i < 2; i++) gr_str_release(&explained[i]);
+    gr_str_release(&one);
+    gr_str_release(&two);
+    gr_graph_free(again);
+    gr_graph_free(g);
+}
+
+static void test_ops_and_schema_come_from_the_tables(void **state)
+{
+    (void)state;
+    gr_str ops = {0}, schema = {0};
+    gr_graph_ops(&ops);
+    gr_graph_schema(&schema);
+    assert_non_null(strstr(ops.text, "max_tokens"));
+    assert_non_null(strstr(ops.text, "group_mean("));
+    assert_non_null(strstr(schema.text, "\"too_long\""));
+    gr_str_release(&ops);
+    gr_str_release(&schema);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_readers_of_the_old_weights_come_before_the_update),
+        cmocka_unit_test(test_only_fields_that_are_read_are_columns),
+        cmocka_unit_test(test_settings_replace_parameters_and_keys),
+        cmocka_unit_test(test_wrong_settings_are_named),
+        cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),
+        cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
+        cmocka_unit_test(test_ops_and_schema_come_from_the_tables),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
