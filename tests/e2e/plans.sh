@@ -42,10 +42,15 @@ edit waits 's/"after": *\[[0-9]+\]/"after": []/g'
 edit kind 's/"kind": *"run"/"kind": "walk"/'
 edit peak 's/"peak_bytes": *[0-9]+/"peak_bytes": 1/'
 edit short '$s/..$//'
-edit graph 's/graph: tiny/graph: tinier/'
 echo '[]' >list.json
 refused list.json "$gr" verify list.json
 refused absent.json "$gr" verify absent.json
 refused model.json "$gr" verify model.json
-# A plan of another graph.
-refused . "$gr" exec grpo.yaml --plan a.json --set lr=0.5 --out other
+
+# A plan serves another graph that needs the same memory; one of other sizes is refused.
+status 0 "$gr" exec grpo.yaml --plan a.json --set lr=0.5 --out other
+has other/graph.yaml 'lr: 0.5'
+status 0 "$gr" exec grpo.yaml --set lr=0.5 --out other2
+same_weights other other2
+cmp other/plan.json other2/plan.json
+refused "a.json|plan of graph" "$gr" exec grpo.yaml --plan a.json --set nodes.rollout.max_tokens=5 --out sizes

@@ -75,3 +75,12 @@ kill -INT $pid
 got=0
 wait $pid || got=$?
 [ $got = 1 ] || fail "exit status $got after a second signal"
+
+# What a resumed run was told anew counts for the next one too.
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out told --steps 1
+"$gr" exec --resume told --steps 100000 >out 2>err &
+pid=$!
+while [ "$(wc -l <told/metrics.jsonl)" -lt 3 ]; do sleep 0.02; done
+kill -TERM $pid
+wait $pid
+has told/graph.yaml 'steps: 100000'
