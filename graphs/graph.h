@@ -198,8 +198,8 @@ void gr_graph_schema(gr_str *out);
 /* `graphrun ops`: every op with keys and fields, every function. */
 void gr_graph_ops(gr_str *out);
 
-/* The column of a field, added where nobody read it before; for an op's check that reads another node's field.
- * NULL: the node has no such field. */
+/* The column of a field, added where nobody read it before; for an op's check that reads another node's
+ * field. NULL: the node has no such field. */
 const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */

@@ -41,18 +41,13 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
-    size_t n;
-    const int *reads = gr_expr_reads(f->expr, &n);
     bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
-    if (!baseline || strstr(f->text, "group_count(")) return;
-    for (size_t i = 0; i < n; i++) {
-        const gr_column *c = l->g->columns[reads[i]];
-        const gr_node *rows = c->level >= GR_LEVEL_SEQ ? c->rows : NULL;
-        if (!rows || !rows->bounds.groups || rows->bounds.seqs != rows->bounds.groups) continue;
+    int id = gr_expr_rows_id(f->expr);
+    if (!baseline || strstr(f->text, "group_count(") || id < 0) return;
+    const gr_node *rows = l->order[id]->node;
+    if (rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
         gr_diag_warn(l->d, f->at, "every group of '%s' is one sequence: a group's mean is the value itself",
                      rows->name);
-        return;
-    }
 }
 
 static void compile_one(gr_loader *l, gr_formula *f)

@@ -222,7 +222,10 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
     char *node = gr_strndup(s, strcspn(s, "."));
     const gr_draft *dr = gr_draft_find(l, node);
     free(node);
-    return !dr || !dr->bad;
+    if (!dr || dr->bad || gr_field_find(dr->node->op, NULL)) return !dr || !dr->bad;
+    gr_diag_error(l->d, name->at, GR_E_INVALID, "node '%s' (op %s) has no value to read", dr->node->name,
+                  dr->node->op->name);
+    return false;
 }
 
 bool gr_scope_check(gr_loader *l, const gr_formula *f)

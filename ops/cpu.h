@@ -35,7 +35,6 @@ void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy
 
 /* ---- RoPE, in the layout of transformers (rotate_half: the pair of i is i + D / 2) ---- */
 
-#define GR_HEAD_DIM_MAX 256
 typedef struct gr_rope {
     uint32_t n; /* head_dim / 2 */
     float inv_freq[GR_HEAD_DIM_MAX / 2];

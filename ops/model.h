@@ -15,7 +15,8 @@
 
 #include "runtime/base.h"
 
-#define GR_EOS_MAX 8
+#define GR_EOS_MAX      8
+#define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
 
 typedef struct gr_model_shape {
     char model_type[16]; /* llama, qwen2, qwen3, mistral */

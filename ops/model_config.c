@@ -14,7 +14,6 @@
 #define INTER_MAX     (1u << 20)
 #define LAYERS_MAX    (1u << 12)
 #define HEADS_MAX     (1u << 12)
-#define HEAD_DIM_MAX  (1u << 12)
 #define POSITIONS_MAX (1u << 30)
 
 static const struct family {
@@ -196,7 +195,7 @@ static void read_sizes(struct reader *r, const struct family *f, gr_model_shape 
                s->hidden, s->heads);
         return;
     }
-    s->head_dim = size(r, "head_dim", f->head_dim ? f->head_dim : s->hidden / s->heads, HEAD_DIM_MAX);
+    s->head_dim = size(r, "head_dim", f->head_dim ? f->head_dim : s->hidden / s->heads, GR_HEAD_DIM_MAX);
     if (s->head_dim % 2)
         refuse(r, value(r, "head_dim") ? "head_dim" : "hidden_size",
                "a head dimension of %u is odd, which rotary "

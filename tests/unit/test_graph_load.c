@@ -140,6 +140,90 @@ static void test_a_resolved_graph_loads_again_to_the_same(void **state)
     gr_graph_free(g);
 }
 
+static gr_status load_model(const char *checkpoint, gr_graph **g, gr_diag *d)
+{
+    char *text = gr_printf(
+        "graph: t\nnodes:\n  p: {op: prompts, file: x, batch: 1, max_tokens: 4, template: a}\n"
+        "  r: {op: generate, model: m, prompts: p, max_tokens: 4, metrics: {n: batch_mean(r.length)}}\n"
+        "models: {m: {checkpoint: %s}}\n",
+        checkpoint);
+    gr_diag_init(d);
+    *g = NULL;
+    const gr_load_options o = {.need_shapes = true};
+    gr_status st = gr_graph_parse(g, text, strlen(text), "t.yaml", &o, d);
+    free(text);
+    return st;
+}
+
+static void found_at(const char *dir, const char *written, const char *want)
+{
+    gr_diag d;
+    gr_graph *g;
+    char *checkpoint = gr_printf("%s/%s", dir, written), *path = gr_printf("%s/%s", dir, want);
+    assert_int_equal(load_model(checkpoint, &g, &d), GR_OK);
+    assert_string_equal(g->models[0]->checkpoint, path);
+    assert_int_equal(g->models[0]->shape.layers, 2);
+    gr_graph_free(g);
+    gr_diag_release(&d);
+    free(checkpoint);
+    free(path);
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    char *path = gr_printf("%s/%s", dir, name),
+         *parent = gr_strndup(path, (size_t)(strrchr(path, '/') - path));
+    assert_int_equal(gr_dir_make(parent, NULL), GR_OK);
+    assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
+    free(path);
+    free(parent);
+}
+
+static void test_checkpoints_are_found_in_every_form(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_graph_XXXXXX", *config = NULL;
+    size_t n;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(gr_file_read(FOLDER "/parts/config.json", 0, &config, &n, NULL), GR_OK);
+    put(dir, "hf/config.json", config);
+    put(dir, "models--a--b/refs/main", "0123abc\n");
+    put(dir, "models--a--b/snapshots/0123abc/config.json", config);
+    put(dir, "step-3/m/config.json", config);
+    put(dir, "step-3/critic/config.json", config);
+    put(dir, "step-4/other/config.json", config);
+    put(dir, "step-5/one/config.json", config);
+    put(dir, "step-5/two/config.json", config);
+    found_at(dir, "hf", "hf");
+    found_at(dir, "hf/config.json", "hf/config.json");
+    found_at(dir, "models--a--b", "models--a--b/snapshots/0123abc");
+    found_at(dir, "step-3", "step-3/m");
+    found_at(dir, "step-4", "step-4/other");
+    gr_diag d;
+    gr_graph *g;
+    char *several = gr_printf("%s/step-5", dir);
+    assert_int_equal(load_model(several, &g, &d), GR_E_INVALID);
+    assert_non_null(strstr(d.messages[0].text, "several models and none is called 'm'"));
+    gr_diag_release(&d);
+    free(several);
+    free(config);
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
+}
+
+static void test_a_missing_checkpoint_says_how_to_get_it(void **state)
+{
+    (void)state;
+    gr_diag d;
+    gr_graph *g;
+    assert_int_equal(load_model("Qwen/Qwen3-0.6B", &g, &d), GR_E_INVALID);
+    assert_int_equal(d.n, 3);
+    assert_string_equal(d.messages[0].text, "no checkpoint at 'Qwen/Qwen3-0.6B'");
+    assert_string_equal(d.messages[1].text,
+                        "download one: hf download Qwen/Qwen3-0.6B --local-dir Qwen/Qwen3-0.6B");
+    assert_non_null(strstr(d.messages[2].text, "graphrun init"));
+    gr_diag_release(&d);
+}
+
 static void test_ops_and_schema_come_from_the_tables(void **state)
 {
     (void)state;
@@ -162,6 +246,8 @@ int main(void)
         cmocka_unit_test(test_wrong_settings_are_named),
         cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),
         cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
+        cmocka_unit_test(test_checkpoints_are_found_in_every_form),
+        cmocka_unit_test(test_a_missing_checkpoint_says_how_to_get_it),
         cmocka_unit_test(test_ops_and_schema_come_from_the_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

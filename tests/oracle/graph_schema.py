@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Checks the JSON Schema of graph files with the jsonschema package: it takes every graph that loads, and refuses
+the ones whose keys, kinds or choices are wrong.
+
+    graphrun schema > schema.json
+    tests/oracle/graph_schema.py schema.json graphs/*.yaml graphs/*/*.yaml
+"""
+import glob
+import json
+import sys
+
+import jsonschema
+import yaml
+
+# Errors that a schema can see; the others are about names, levels and order.
+BROKEN = ["empty_value", "key_not_built", "node_not_a_map", "op_missing", "op_not_built", "out_of_range",
+          "run_keys", "state_keys", "train_keys", "unknown_key", "unknown_key_far", "unknown_op", "unknown_op_far",
+          "unknown_top_key", "wrong_choice", "wrong_kind"]
+FOLDER = "tests/golden/graphs/"
+
+
+def merged(path):
+    with open(path) as f:
+        own = yaml.safe_load(f)
+    base = {}
+    for used in [own.pop("use")] if "use" in own else []:
+        base = merged(path[:path.rindex("/") + 1] + used)
+    return merge(base, own)
+
+
+def merge(base, over):
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            merge(base[key], value)
+        elif value is None and key in base:
+            del base[key]
+        else:
+            base[key] = value
+    return base
+
+
+def main():
+    with open(sys.argv[1]) as f:
+        schema = json.load(f)
+    jsonschema.Draft7Validator.check_schema(schema)
+    validator = jsonschema.Draft7Validator(schema)
+    good = sys.argv[2:] + glob.glob(FOLDER + "proof_*.yaml") + [FOLDER + "ok.yaml"]
+    failed = 0
+    for path in good:
+        if path.endswith(("proof_ppo.yaml", "proof_dapo.yaml")):
+            continue  # ops that are not built
+        for e in validator.iter_errors(merged(path)):
+            print(f"{path}: refused: {'/'.join(map(str, e.absolute_path))}: {e.message[:200]}")
+            failed += 1
+    for name in BROKEN:
+        if validator.is_valid(merged(FOLDER + name + ".yaml")):
+            print(f"{name}: accepted")
+            failed += 1
+    print(f"{len(good)} graphs, {len(BROKEN)} broken ones, {failed} wrong")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
