@@ -23,6 +23,10 @@ void gr_json_add_number(gr_str *s, double value)
         gr_str_puts(s, "null");
         return;
     }
+    if (value == trunc(value) && fabs(value) < 1e15) {
+        gr_str_printf(s, "%.0f", value);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof(text), "%.*g", digits, value);
         if (strtod(text, NULL) == value) break;

@@ -42,8 +42,8 @@ static uint64_t usable_memory(void)
 }
 
 /* Rates are those of one ordinary core with 256-bit vectors, times the cores. Device and host pool share the
- * machine's memory: half each by default, less an eighth for everything else. Overhead: code, libraries,
- * tokenizer and small objects, and what the threads' stacks touch. */
+ * machine's memory: half each by default, less an eighth for everything else. Overhead: what a
+ * run touches beside its arena once it has started: small objects, buffers of files, the threads' stacks. */
 static void describe_cpu(gr_hardware *out)
 {
     long cores = GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
@@ -56,7 +56,7 @@ static void describe_cpu(gr_hardware *out)
                          .disk = 0.5e9,
                          .device_bytes = memory,
                          .host_bytes = memory,
-                         .overhead_bytes = 16 * MIB + (uint64_t)cores * 256 * 1024,
+                         .overhead_bytes = 3 * MIB + (uint64_t)cores * 256 * 1024,
                          .step_ns = 2000};
 }
 
