@@ -288,14 +288,13 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
-static void name_plan(gr_planned *p, const source *s)
+static void name_plan(gr_plan *p, const gr_graph *g, const gr_plan_options *o)
 {
     gr_str text = {0};
-    gr_graph_resolved(s->g, &text);
-    p->plan->graph = gr_pool_strdup(p->plan->pool, s->g->name);
-    p->plan->graph_text = gr_pool_strndup(p->plan->pool, text.text, text.len);
-    p->plan->numerics = numerics_of(s->g, s->o, p->plan->pool);
-    write_settings(p, s);
+    gr_graph_resolved(g, &text);
+    p->graph = gr_pool_strdup(p->pool, g->name);
+    p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
+    p->numerics = numerics_of(g, o, p->pool);
     gr_str_release(&text);
 }
 
@@ -324,7 +323,8 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         for (size_t i = 0; i <= g->n_nodes; i++)
             p->choices[i] = choose(&s, level, i < g->n_nodes ? g->nodes[i] : s.summary);
         p->program = build(&s, level);
-        name_plan(p, &s);
+        name_plan(p->plan, g, o);
+        write_settings(p, &s);
     }
     if (!st && prove(p, d))
         st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
@@ -348,6 +348,7 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         st = prove(p, d);
     }
     if (!st) {
+        name_plan(plan, g, o); /* what runs is g, which may differ in what needs no other memory */
         *out = p;
         return GR_OK;
     }

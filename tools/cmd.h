@@ -19,4 +19,7 @@ int gr_cmd_report(const gr_args *a, gr_diag *d);
 /* The exit status of a library call. */
 int gr_exit_status(gr_status st);
 
+/* The same for what is done before anything runs: a file that cannot be read was named wrongly. */
+int gr_exit_status_input(gr_status st);
+
 #endif

@@ -13,9 +13,9 @@ static gr_status check_vocabulary(const gr_args *a, gr_diag *d)
 {
     gr_model_shape shape;
     gr_tokenizer *t = NULL;
-    if (!a->tokenizer) return GR_OK;
     gr_status st = gr_model_shape_read(&shape, a->config, d);
-    if (!st) st = gr_tokenizer_load(&t, a->tokenizer, d);
+    if (st || !a->tokenizer) return st;
+    st = gr_tokenizer_load(&t, a->tokenizer, d);
     if (!st && gr_tokenizer_size(t) > shape.vocab)
         st = gr_diag_error(d, (gr_loc){.file = a->config}, GR_E_INVALID,
                            "'vocab_size' is %u, but the tokenizer in '%s' has ids up to %zu", shape.vocab,
@@ -27,7 +27,8 @@ static gr_status check_vocabulary(const gr_args *a, gr_diag *d)
 int gr_cmd_init(const gr_args *a, gr_diag *d)
 {
     gr_status st = check_vocabulary(a, d);
-    if (!st) st = gr_checkpoint_init(a->out, a->config, a->tokenizer, a->seed, d);
+    if (st) return gr_exit_status_input(st);
+    st = gr_checkpoint_init(a->out, a->config, a->tokenizer, a->seed, d);
     if (!st) printf("wrote random weights of seed %llu to %s\n", (unsigned long long)a->seed, a->out);
     return gr_exit_status(st);
 }

@@ -124,14 +124,15 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     gr_status st = plan_options(&o, a, d);
     if (!st) st = load(&g, a, a->operand[0], true, d);
     if (!st) st = gr_plan_graph(&p, g, &o, d);
+    int status = gr_exit_status_input(st);
     if (p) {
         gr_str text = {0};
         plan_text(p->plan, a, &text);
-        if (finish_text(&text, a->out, d) && !st) st = GR_E_IO;
+        if (finish_text(&text, a->out, d) && !status) status = 1;
     }
     gr_planned_free(p);
     gr_graph_free(g);
-    return gr_exit_status(st);
+    return status;
 }
 
 /* ---- verify
@@ -156,7 +157,7 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     else
         gr_plan_free(plan);
     gr_graph_free(g);
-    return gr_exit_status(st);
+    return gr_exit_status_input(st);
 }
 
 /* ---- exec
@@ -196,8 +197,8 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     char *out = NULL;
     gr_status st = plan_options(&o, a, d);
     if (!st) st = load(&g, a, graph_path, true, d);
-    gr_status planned = st ? st : make_plan(&p, g, a, &o, d);
-    st = planned;
+    if (!st) st = make_plan(&p, g, a, &o, d);
+    int status = gr_exit_status_input(st);
     if (!st) {
         out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);
         gr_run_options run = {.out = out,
@@ -208,10 +209,11 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
         gr_signals_catch();
         st = gr_run(g, p, &gr_kernels_cpu, &run, d);
         if (!st) printf("results are in %s\n", out);
+        status = gr_exit_status(st);
     }
     gr_planned_free(p);
     gr_graph_free(g);
     free(graph_path);
     free(out);
-    return gr_exit_status(st);
+    return status;
 }

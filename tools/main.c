@@ -11,6 +11,11 @@ int gr_exit_status(gr_status st)
     return st == GR_OK ? 0 : st == GR_E_NOFIT ? 3 : st == GR_E_INVALID ? 2 : 1;
 }
 
+int gr_exit_status_input(gr_status st)
+{
+    return st == GR_E_IO ? 2 : gr_exit_status(st);
+}
+
 static const struct {
     const char *name;
     int (*run)(const gr_args *a, gr_diag *d);

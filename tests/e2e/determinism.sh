@@ -1,0 +1,57 @@
+#!/bin/sh
+# What must not change the bits of a run: running it again, the number of threads, the size of the KV pool and of the
+# batch that is decoded, how passes are cut into micro-batches, recomputation. For biases, norms of q and k, and tied
+# embeddings alike.
+. "$(dirname "$0")/lib.sh"
+
+model qwen2 qwen2 32 false true
+model qwen3 qwen3 32 false false
+model tied llama 64 true false
+# Several mini-batches and epochs, and a loss of each class.
+sed '/^    loss:/,/token_mean(pg/d; /metrics:/d' grpo.yaml >start.yaml
+{ sed '/^run:/d' start.yaml && cat <<'END'
+    loss: |
+      u = seq_mean(logprob - old_logprob)
+      q = exp(min(logprob - stop_gradient(logprob) + stop_gradient(u), 10))
+      batch_mean(seq_mean(max(-advantage * q, -advantage * clip(q, 0.8, 1.2)))) - beta * token_mean(entropy)
+run: {steps: 6, seed: 7, samples: 2}
+END
+} >sequence.yaml
+{ sed '/^run:/d' start.yaml && cat <<'END'
+    loss: |
+      ratio = exp(logprob - old_logprob)
+      l1   = -advantage * ratio
+      l2   = -advantage * clip(ratio, 0.8, 1.2)
+      cov  = (advantage - token_mean(advantage)) * (logprob - token_mean(logprob))
+      drop = choose(l2 <= l1 and cov > 0.1 and cov < 5, max(floor(0.1 * token_count()), 1))
+      token_mean(where(drop, 0, max(l1, l2))) + beta * token_std(logprob)
+run: {steps: 6, seed: 7, samples: 2}
+END
+} >batch.yaml
+
+for m in model qwen2 qwen3 tied; do
+    for g in grpo sequence batch; do
+        run="$gr exec $g.yaml --set model=$m"
+        status 0 $run --out $g-$m
+        i=0
+        for change in "--seed 7" "--set nodes.rollout.kv_blocks=1" "--set nodes.rollout.kv_blocks=500" \
+            "--set nodes.rollout.concurrent=1" "--set nodes.rollout.concurrent=5" \
+            "--set nodes.update.micro_tokens=14" "--set nodes.update.micro_tokens=50" \
+            "--set nodes.old_logprob.micro_tokens=17 --set nodes.ref_logprob.micro_tokens=29" \
+            "--set nodes.update.micro_tokens=20 --set nodes.rollout.kv_blocks=3 --policy keep"; do
+            i=$((i + 1))
+            status 0 $run $change --out $g-$m-$i
+            same_weights $g-$m $g-$m-$i
+            same_metrics $g-$m $g-$m-$i
+            cmp $g-$m/samples.jsonl $g-$m-$i/samples.jsonl || fail "samples of $g, $m: $change"
+        done
+    done
+done
+
+# Threads.
+taskset -cp "$cores" $$ >/dev/null
+for g in grpo sequence batch; do
+    status 0 "$gr" exec $g.yaml --set model=qwen3 --out $g-threads
+    same_weights $g-qwen3 $g-threads
+    same_metrics $g-qwen3 $g-threads
+done

@@ -1,0 +1,131 @@
+# Sourced by every test: a folder of its own with a tiny model, its data and a GRPO graph, and small assertions.
+# usage of a test: NAME.sh GRAPHRUN; the long forms run with GR_SLOW=1.
+set -eu
+[ $# -eq 1 ] || { echo "usage: $0 GRAPHRUN" >&2; exit 2; }
+gr=$(realpath "$1")
+here=$(dirname "$(realpath "$0")")
+project=$here/../..
+slow=${GR_SLOW:-0}
+work=$(mktemp -d)
+cd "$work"
+trap 'rm -rf "$work"' EXIT
+# One core: a tiny model's steps are shorter than the time in which a busy machine wakes a second thread.
+cores=$(taskset -cp $$ | sed 's/.*: //')
+if [ $(($$ % 2)) = 0 ]; then core=${cores%%[-,]*}; else core=${cores##*[-,]}; fi
+taskset -cp "$core" $$ >/dev/null
+
+fail() {
+    echo "$0: $*" >&2
+    exit 1
+}
+
+# status N COMMAND...: run it with outputs in out and err, and expect exit status N.
+status() {
+    want=$1
+    shift
+    got=0
+    "$@" >out 2>err || got=$?
+    [ "$got" = "$want" ] || { tail -n 20 out err >&2; fail "exit status $got instead of $want: $*"; }
+}
+
+has() { # FILE PATTERN (extended)
+    grep -Eq -- "$2" "$1" || { cat "$1" >&2; fail "no '$2' in $1"; }
+}
+
+lacks() { # FILE PATTERN
+    if grep -Eq -- "$2" "$1"; then cat "$1" >&2; fail "'$2' in $1"; fi
+}
+
+refused() { # PATTERN COMMAND...: exit status 2, nothing on standard output, and the pattern in the messages
+    pattern=$1
+    shift
+    status 2 "$@"
+    [ ! -s out ] || fail "prints to standard output: $*"
+    has err "$pattern"
+}
+
+last_step() { # RUN
+    ls "$1/checkpoints" | sed 's/step-//' | sort -n | tail -1
+}
+
+same_weights() { # RUN RUN [STEP]: model and optimizer have the same bits
+    step=${3:-$(last_step "$1")}
+    for f in model optimizer; do
+        cmp "$1/checkpoints/step-$step/actor/$f.safetensors" "$2/checkpoints/step-$step/actor/$f.safetensors" ||
+            fail "$f of $1 and $2 differ at step $step"
+    done
+}
+
+metrics() { # RUN: its lines but for what is measured
+    sed -E 's/"(seconds[^"]*|tokens_per_second|planned_peak_bytes|measured_peak_bytes)": [^,}]*(, )?//g' \
+        "$1/metrics.jsonl"
+}
+
+same_metrics() { # RUN RUN
+    metrics "$1" >a.metrics
+    metrics "$2" >b.metrics
+    diff a.metrics b.metrics || fail "metrics of $1 and $2 differ"
+}
+
+metric() { # RUN STEP NAME: the number of one line
+    sed -nE "s/^\{\"step\": $2, (.*, )?\"$3\": ([^,}]*).*/\2/p" "$1/metrics.jsonl"
+}
+
+json_number() { # FILE KEY: of the first such key
+    tr ',' '\n' <"$1" | sed -nE "s/.*\"$2\": *([0-9]+).*/\1/p" | head -1
+}
+
+config() { # FILE TYPE HIDDEN TIED BIAS: a tiny model's config.json for the quickstart's characters
+    case $2 in llama) class=Llama ;; mistral) class=Mistral ;; qwen2) class=Qwen2 ;; qwen3) class=Qwen3 ;; esac
+    cat >"$1" <<END
+{"architectures": ["${class}ForCausalLM"], "model_type": "$2", "hidden_size": $3, "intermediate_size": 48, "num_hidden_layers": 2,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": $(($3 / 4)), "vocab_size": 16,
+ "max_position_embeddings": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "rope_scaling": null,
+ "hidden_act": "silu", "attention_bias": $5, "mlp_bias": false, "tie_word_embeddings": $4,
+ "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, "torch_dtype": "float32"}
+END
+}
+
+model() { # DIR TYPE HIDDEN TIED BIAS
+    config "$1.json" "$2" "$3" "$4" "$5"
+    "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
+}
+
+# A GRPO graph with everything that has state: shuffled data, two mini-batches, two epochs, warm-up, state, a
+# reference. The reward (the number of digits) differs among untrained responses.
+graph() { # FILE
+    cat >"$1" <<'END'
+graph: tiny
+params: {model: model, data: train.jsonl, lr: 1.0e-2}
+models:
+  actor: {checkpoint: $model, train: {optimizer: adamw, lr: $lr, warmup: 2, schedule: cosine, grad_clip: 1.0}}
+  ref:   {checkpoint: $model}
+state: {beta: {init: 0.01, next: "beta * (1 + clip(kl_now, 0, 0.2))"}}
+nodes:
+  prompts: {op: prompts, file: $data, batch: 8, max_tokens: 8, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6}
+  reward:  {op: reward, of: rollout, answer: prompts.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}}
+  old_logprob: {op: logprob, model: actor, of: rollout}
+  ref_logprob: {op: logprob, model: ref, of: rollout}
+  kl_now:    {op: compute, expr: batch_mean(seq_mean(old_logprob - ref_logprob))}
+  score:     {op: compute, expr: reward + 0.1 * rollout.length}
+  advantage: {op: compute, expr: (score - group_mean(score)) / (group_std(score) + 1e-6)}
+  update:
+    op: update
+    model: actor
+    of: rollout
+    mini_batch: 4
+    epochs: 2
+    loss: |
+      ratio = exp(logprob - old_logprob)
+      pg    = max(-advantage * ratio, -advantage * clip(ratio, 0.8, 1.2))
+      kl    = exp(ref_logprob - logprob) - (ref_logprob - logprob) - 1
+      token_mean(pg + beta * kl)
+    metrics: {ratio_max: token_max(exp(logprob - old_logprob))}
+run: {steps: 6, seed: 7, samples: 2}
+END
+}
+
+"$project/graphs/quickstart/data.sh" .
+model model llama 32 false false
+graph grpo.yaml

@@ -1,0 +1,56 @@
+#!/bin/sh
+# A plan is a file with the documented keys; it is proven, and run as it stands, or refused.
+. "$(dirname "$0")/lib.sh"
+
+status 0 "$gr" plan grpo.yaml --format json
+mv out a.json
+status 0 "$gr" plan grpo.yaml --format json -o b.json
+[ ! -s out ] || fail "with -o, nothing is printed"
+cmp a.json b.json || fail "the same input must give the same bytes"
+for key in version graph graph_text hardware numerics peak_bytes budget_bytes fits seconds ranks peak_step \
+    arena_bytes overhead_bytes host_peak_bytes ledger id what category bytes offset first last place steps i kind \
+    node lane after reads writes resident_bytes paths init resume validate checkpoint final entry exit; do
+    has a.json "\"$key\":"
+done
+
+status 0 "$gr" verify a.json
+has out 'a.json: proven'
+status 0 "$gr" exec grpo.yaml --out own
+status 0 "$gr" exec grpo.yaml --plan a.json --out given
+same_weights own given
+cmp a.json given/plan.json || fail "the plan that ran is not the one given"
+status 0 "$gr" verify own/plan.json
+
+# The graph need not be there, nor data, weights or tokenizer: config.json is enough for a plan.
+mkdir bare
+cp model/config.json bare/
+status 0 "$gr" plan grpo.yaml --set model=bare --set data=absent.jsonl
+status 0 "$gr" plan grpo.yaml --set model=model.json --set data=absent.jsonl
+
+# Changed by hand: an offset, a size, a dependency, a peak; cut short; not a plan.
+total=$(json_number a.json arena_bytes)
+edit() { # NAME SED-SCRIPT
+    sed -E "$2" a.json >$1.json
+    ! cmp -s a.json $1.json || fail "edit $1 changed nothing"
+    refused "$1.json|[a-z]" "$gr" verify $1.json
+    refused . "$gr" exec grpo.yaml --plan $1.json --out edited-$1
+    [ ! -e edited-$1/metrics.jsonl ] || fail "a refused plan ran"
+}
+edit moved 's/"offset": *4096/"offset": 0/'
+edit smaller "s/\"arena_bytes\": *$total/\"arena_bytes\": 4096/"
+edit waits 's/"after": *\[[0-9]+\]/"after": []/g'
+edit kind 's/"kind": *"run"/"kind": "walk"/'
+edit peak 's/"peak_bytes": *[0-9]+/"peak_bytes": 1/'
+edit short '$s/..$//'
+echo '[]' >list.json
+refused list.json "$gr" verify list.json
+refused absent.json "$gr" verify absent.json
+refused model.json "$gr" verify model.json
+
+# A plan serves another graph that needs the same memory; one of other sizes is refused.
+status 0 "$gr" exec grpo.yaml --plan a.json --set lr=0.5 --out other
+has other/graph.yaml 'lr: 0.5'
+status 0 "$gr" exec grpo.yaml --set lr=0.5 --out other2
+same_weights other other2
+cmp other/plan.json other2/plan.json
+refused "a.json|plan of graph" "$gr" exec grpo.yaml --plan a.json --set nodes.rollout.max_tokens=5 --out sizes

@@ -1,0 +1,86 @@
+#!/bin/sh
+# A run that was stopped, killed or told to end goes on to the bits of an undisturbed one.
+. "$(dirname "$0")/lib.sh"
+
+# Stopped after k steps by --steps. A schedule's length is the run's, so the rate is constant here.
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out whole
+for k in 1 4; do
+    status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out part$k --steps $k
+    [ "$(last_step part$k)" = $k ] || fail "no checkpoint of step $k"
+    status 0 "$gr" exec --resume part$k --steps 6
+    same_weights whole part$k
+    same_metrics whole part$k
+    cmp whole/samples.jsonl part$k/samples.jsonl
+done
+status 0 "$gr" exec --resume part4 --steps 6 # nothing left to do
+same_weights whole part4
+same_metrics whole part4
+
+# Killed at random moments, the graph given again or left out.
+steps=120
+kills=3
+[ "$slow" = 0 ] || { kills=20; steps=1000; }
+long="--set run.steps=$steps --set run.checkpoint.every=2 --set run.checkpoint.keep=3"
+status 0 "$gr" exec grpo.yaml $long --out calm
+random=12345
+i=0
+resume="grpo.yaml $long --out killed"
+while [ $i -lt $kills ]; do
+    random=$(((random * 1103515245 + 12345) % 2147483648))
+    "$gr" exec $resume >out 2>err &
+    pid=$!
+    sleep 0.$(printf '%03d' $((random / 65536 % 100 + 30)))
+    kill -9 $pid 2>/dev/null || echo "attempt $i had ended: $(tail -1 out)"
+    wait $pid || :
+    for f in killed/checkpoints/step-*; do # whole or absent
+        [ ! -d "$f" ] || [ -s "$f/state.json" ] || fail "$f is half a checkpoint"
+    done
+    if [ -f killed/metrics.jsonl ]; then resume="--resume killed"; fi
+    i=$((i + 1))
+done
+[ "$(last_step killed)" != $steps ] || fail "the run was over before the last kill; make it longer"
+status 0 "$gr" exec --resume killed
+same_weights calm killed
+same_metrics calm killed
+[ "$(ls killed/checkpoints | wc -l)" = 3 ] || fail "keep: 3 keeps $(ls killed/checkpoints)"
+
+# Asked to end: the step is finished, a checkpoint written, status 0; and again the same bits.
+for signal in INT TERM; do
+    "$gr" exec grpo.yaml --set run.steps=$steps --out asked-$signal >out 2>err &
+    pid=$!
+    while [ ! -s asked-$signal/metrics.jsonl ]; do sleep 0.02; done
+    kill -$signal $pid
+    wait $pid || fail "exit status $? after SIG$signal"
+    n=$(wc -l <asked-$signal/metrics.jsonl)
+    [ "$(last_step asked-$signal)" = "$n" ] || fail "$n steps done, checkpoint of $(last_step asked-$signal)"
+    [ "$n" -lt $steps ] || fail "SIG$signal came too late to mean anything"
+    status 0 "$gr" exec --resume asked-$signal
+    same_weights calm asked-$signal $steps
+    same_metrics calm asked-$signal
+done
+
+# A second signal ends it at once. The worker of the reward holds the step open.
+cat >slow.sh <<'END'
+while read -r line; do sleep 30; done
+END
+sed 's/answer: prompts.answer, rule: .*}}/command: "sh slow.sh"}/' grpo.yaml >slow.yaml
+"$gr" exec slow.yaml --out twice >out 2>err &
+pid=$!
+while [ ! -d twice ]; do sleep 0.02; done
+sleep 0.3
+kill -INT $pid
+sleep 0.2
+kill -0 $pid || fail "one signal must let the step finish"
+kill -INT $pid
+got=0
+wait $pid || got=$?
+[ $got = 1 ] || fail "exit status $got after a second signal"
+
+# What a resumed run was told anew counts for the next one too.
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out told --steps 1
+"$gr" exec --resume told --steps 100000 >out 2>err &
+pid=$!
+while [ "$(wc -l <told/metrics.jsonl)" -lt 3 ]; do sleep 0.02; done
+kill -TERM $pid
+wait $pid
+has told/graph.yaml 'steps: 100000'
