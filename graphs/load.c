@@ -42,10 +42,18 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
     bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
-    int id = gr_expr_rows_id(f->expr);
-    if (!baseline || strstr(f->text, "group_count(") || id < 0) return;
-    const gr_node *rows = l->order[id]->node;
-    if (rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
+    if (!baseline || strstr(f->text, "group_count(")) return;
+    size_t n;
+    const int *reads = gr_expr_reads(f->expr, &n);
+    const gr_node *rows = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const gr_column *c = l->g->columns[reads[i]];
+        if (c->level < GR_LEVEL_SEQ || !c->rows) continue;
+        if (rows && rows != c->rows)
+            return; /* two rollouts that meet at the prompt: the other's is a baseline */
+        rows = c->rows;
+    }
+    if (rows && rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
         gr_diag_warn(l->d, f->at, "every group of '%s' is one sequence: a group's mean is the value itself",
                      rows->name);
 }

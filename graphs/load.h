@@ -3,7 +3,8 @@
  *     yaml.c   text -> gr_value          source.c  use:, params, --set, $name
  *     keys.c   values against key tables top.c     models, state, run, log
  *     nodes.c  nodes, references         order.c   edges, order, liveness
- *     scope.c  names, columns            load.c    the whole, in order; expressions
+ *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
+ *     load.c   the whole, in order; expressions
  *
  * Every part reports what it finds and goes on; what follows from a reported error is marked `bad` and stays
  * silent.
@@ -62,6 +63,8 @@ typedef struct gr_source {
     size_t n_formulas, cap_formulas;
     gr_loss **losses;
     size_t n_losses, cap_losses, cap_columns;
+    gr_node **aliases; /* left out, though an update names them (alias.c) */
+    size_t n_aliases;
 } gr_source;
 
 /* ---- the loader ------------------------------------------------------------------------------------------
@@ -83,9 +86,10 @@ typedef struct gr_draft {
     size_t n_edges, cap_edges;
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
-    bool updates; /* an op with a loss trains its model */
-    bool bad;     /* what it reads or computes is not known */
-    bool unsure;  /* some value of it or of what it reads is wrong: no bounds to check */
+    struct gr_draft *alias; /* its value is this update's own logprob (alias.c) */
+    bool updates;           /* an op with a loss trains its model */
+    bool bad;               /* what it reads or computes is not known */
+    bool unsure;            /* some value of it or of what it reads is wrong: no bounds to check */
     bool live, placed;
     size_t n_live_columns;
     int mark; /* of walks over the edges */
@@ -146,6 +150,7 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
 
 /* order.c: edges of names and versions; g->nodes in order. Dead ones follow the live in l->order. */
 void gr_order(gr_loader *l);
+void gr_find_aliases(gr_loader *l);
 void gr_order_warn(gr_loader *l); /* of nodes and models that nobody reads; an error where all are dead */
 const gr_field *gr_field_find(const gr_op *op, const char *name);
 

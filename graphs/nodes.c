@@ -194,6 +194,5 @@ void gr_read_nodes(gr_loader *l)
     }
     l->drafts = gr_pool_alloc(l->pool, v->n * sizeof(*l->drafts));
     for (size_t i = 0; i < v->n; i++) add_draft(l, &v->pairs[i]);
-    for (size_t i = 0; i < l->n_drafts; i++)
-        read_keys(l, l->drafts[i]);
+    for (size_t i = 0; i < l->n_drafts; i++) read_keys(l, l->drafts[i]);
 }

@@ -177,7 +177,7 @@ static void say_what_is_dead(gr_loader *l)
     for (size_t i = 0; i < l->n_drafts; i++) {
         const gr_draft *dr = l->drafts[i];
         n_live += dr->live;
-        if (!dr->live)
+        if (!dr->live && !dr->alias)
             gr_diag_warn(l->d, dr->node->at, "node '%s' is left out: nothing reads it", dr->node->name);
     }
     if (!n_live)
@@ -210,6 +210,14 @@ static void list_inputs(gr_loader *l, gr_draft *dr)
     }
 }
 
+static void list_aliases(gr_loader *l)
+{
+    gr_source *s = l->g->source;
+    s->aliases = gr_pool_alloc(l->g->pool, l->n_drafts * sizeof(*s->aliases));
+    for (size_t i = 0; i < l->n_drafts; i++)
+        if (l->drafts[i]->alias && !l->drafts[i]->live) s->aliases[s->n_aliases++] = l->drafts[i]->node;
+}
+
 /* The live first: ids of rows and columns of a graph do not depend on what is left out. */
 static void list_nodes(gr_loader *l)
 {
@@ -227,6 +235,7 @@ static void list_nodes(gr_loader *l)
             list_inputs(l, dr);
         }
     l->order = order;
+    list_aliases(l);
 }
 
 void gr_order(gr_loader *l)
@@ -235,6 +244,7 @@ void gr_order(gr_loader *l)
     name_edges(l);
     for (size_t i = 0; i < l->n_drafts; i++)
         if (l->drafts[i]->updates && l->drafts[i]->node->model) version_edges(l, l->drafts[i], &mark);
+    gr_find_aliases(l);
     sort_drafts(l, &mark);
     keep_what_has_effect(l);
     list_nodes(l);

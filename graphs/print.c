@@ -249,6 +249,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
+    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], out);
     print_run(g, out);
 }
 
@@ -310,6 +311,10 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }
+    for (size_t i = 0; i < g->source->n_aliases; i++)
+        gr_str_printf(
+            out, "node %s: left out: its update makes one optimizer step, so it is stop_gradient(logprob)\n",
+            g->source->aliases[i]->name);
     if (g->n_state || g->n_log) gr_str_puts(out, "at the end of the iteration\n");
     explain_formulas(g, NULL, out);
 }

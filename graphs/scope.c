@@ -121,6 +121,13 @@ static bool param_symbol(gr_loader *l, const char *name, gr_expr_symbol *out)
     return p && gr_value_number(&p->value, &out->value);
 }
 
+/* An old_logprob that is the update's own, where a formula of that update names it. */
+static bool is_alias(const gr_loader *l, const gr_formula *f, const char *name)
+{
+    const gr_draft *dr = in_update(f) ? gr_draft_find(l, name) : NULL;
+    return dr && dr->alias && dr->alias == f->owner;
+}
+
 static const gr_column *named_column(gr_loader *l, const gr_formula *f, const char *name)
 {
     gr_graph *g = l->g;
@@ -129,6 +136,7 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
         if (!strcmp(c, name) || (!strncmp(c, "state.", 6) && !strcmp(c + 6, name))) return g->columns[i];
     }
     if (in_update(f) && is_fresh_name(name)) return fresh_column(g, f->owner->node, name);
+    if (is_alias(l, f, name)) return fresh_column(g, f->owner->node, "logprob");
     const char *dot = strchr(name, '.');
     char *node = gr_strndup(name, dot ? (size_t)(dot - name) : strlen(name));
     gr_draft *dr = gr_draft_find(l, node);
@@ -141,7 +149,9 @@ static bool resolve(void *user, const char *name, gr_expr_symbol *out)
     const gr_scope_user *u = user;
     if (*name == '$') return param_symbol(u->l, name + 1, out);
     const gr_column *c = named_column(u->l, u->formula, name);
-    return c && column_symbol(u->l->g, c, out);
+    if (!c || !column_symbol(u->l->g, c, out)) return false;
+    out->stopped = is_alias(u->l, u->formula, name);
+    return true;
 }
 
 static const char *rows_name(void *user, int rows)

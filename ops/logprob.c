@@ -167,6 +167,7 @@ const gr_op gr_op_logprob = {
     .summary = "log-probs of a model for the tokens of a rollout",
     .devices = "cpu",
     .lane = GR_LANE_COMPUTE,
+    .logprob = true,
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = keys,
     .fields = fields,

@@ -117,6 +117,7 @@ typedef struct gr_op {
     const char *doc;     /* a paragraph, or NULL */
     const char *devices; /* "cpu" */
     gr_lane lane;        /* GR_LANE_COMPUTE or GR_LANE_HOST */
+    bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
     size_t cfg_bytes;
     const gr_key *keys;     /* ends with a NULL name */
@@ -128,6 +129,9 @@ typedef struct gr_op {
     void (*check)(gr_graph *g, gr_node *n, gr_diag *d);
     /* Level of the main field where it depends on the config (compute); NULL: from the table. */
     gr_level (*level)(const gr_node *n);
+    /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
+     */
+    bool (*one_step)(const gr_node *n);
     /* Objects and works for these choices. */
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p);

@@ -37,7 +37,8 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
 bool gr_pass_more(const gr_pass *p);
-/* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of gr_micro_bytes.
+/* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of
+ * gr_micro_bytes.
  */
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);

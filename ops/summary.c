@@ -19,7 +19,7 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (!is_op(n, op) || n->when.expr || (rows && n->rows != rows)) continue;
+        if (!is_op(n, op) || (n->when.expr && strcmp(op, "update")) || (rows && n->rows != rows)) continue;
         if (!model || (n->model == model) == same) return n;
     }
     return NULL;
@@ -115,16 +115,20 @@ static void summarize_reward(gr_session *s, const gr_rows *rows, const gr_column
     gr_session_metric(s, sum / GR_MAX(*rows->n_seqs, 1u), "reward_mean");
 }
 
-/* Mean over tokens of the k3 estimator, exp(x) - x - 1 with x = ref - policy (ALGORITHMS: Schulman's k3). */
-static void summarize_kl(gr_session *s, const gr_rows *rows, const float *policy, const float *ref)
+/* Mean over tokens of the k3 estimator, exp(x) - x - 1 with x = ref - policy (Schulman, "Approximating KL
+ * divergence"). policy NULL: log-probs as they were sampled. */
+static void summarize_kl(gr_session *s, const gr_node *node, const gr_rows *rows, const float *policy,
+                         const float *ref)
 {
     double sum = 0;
-    uint32_t n = rows->token_offset[*rows->n_seqs];
-    for (uint32_t t = 0; t < n; t++) {
-        double x = (double)ref[t] - policy[t];
-        sum += exp(x) - x - 1;
-    }
-    gr_session_metric(s, sum / GR_MAX(n, 1u), "kl");
+    for (uint32_t seq = 0; seq < *rows->n_seqs; seq++)
+        for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
+            uint32_t t = rows->token_offset[seq] + j;
+            double own = policy ? policy[t] : rows->logprob[(size_t)seq * node->bounds.response_tokens + j];
+            double x = ref[t] - own;
+            sum += exp(x) - x - 1;
+        }
+    gr_session_metric(s, sum / GR_MAX(rows->token_offset[*rows->n_seqs], 1u), "kl");
 }
 
 static const float *column_data(const gr_env *e, const gr_session *s, const gr_node *n)
@@ -178,7 +182,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
         const gr_rows *rows = &e.blocks[about.rows->index];
         summarize_rows(s, rows);
         if (reward) summarize_reward(s, rows, gr_node_column(about.reward, NULL), reward);
-        if (policy && ref) summarize_kl(s, rows, policy, ref);
+        if (ref && (policy || is_op(about.rows, "generate"))) summarize_kl(s, about.rows, rows, policy, ref);
         keep_samples(s, &about, rows, reward);
     }
     evaluate(s, &e, c->ptr[0]);

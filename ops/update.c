@@ -30,6 +30,12 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->name, n->name);
 }
 
+static bool one_step(const gr_node *n)
+{
+    const gr_update_cfg *c = n->cfg;
+    return !c->mini_batch && c->epochs == 1;
+}
+
 const gr_op gr_op_update = {
     .name = "update",
     .summary = "train a model on a loss expression",
@@ -42,6 +48,7 @@ const gr_op gr_op_update = {
     .keys = keys,
     .fields = fields,
     .check = check,
+    .one_step = one_step,
     .declare = gr_train_declare,
     .open = gr_train_open,
     .close = gr_train_close,

@@ -1,2 +1,281 @@
+/* graphrun report: what a run directory tells, on one screen. */
 #include "tools/cmd.h"
-int gr_cmd_report(const gr_args *a, gr_diag *d) { (void)a; (void)d; return 0; }
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/jsonl.h"
+#include "runtime/checkpoint_dir.h"
+#include "runtime/json.h"
+#include "runtime/metrics.h"
+
+enum { CURVE_COLUMNS = 60, SAMPLES = 3 };
+
+/* One number of metrics.jsonl over the iterations; null is NaN. */
+typedef struct series {
+    char *key;
+    double *values;
+    size_t n, cap;
+} series;
+
+typedef struct report {
+    char *graph;
+    series *s; /* in the order of the first line */
+    size_t n_series, cap_series, n_steps;
+} report;
+
+static void report_release(report *r)
+{
+    for (size_t i = 0; i < r->n_series; i++) {
+        free(r->s[i].key);
+        free(r->s[i].values);
+    }
+    free(r->s);
+    free(r->graph);
+}
+
+static char *path_in(const gr_args *a, const char *name)
+{
+    return gr_printf("%s/%s", a->operand[0], name);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+static gr_status read_graph_name(report *r, const gr_args *a, gr_diag *d)
+{
+    char *path = path_in(a, "plan.json");
+    gr_json plan;
+    gr_status st = gr_json_read(&plan, path, d);
+    const char *name = st ? NULL : json_string_value(json_object_get(plan.root, "graph"));
+    if (name)
+        r->graph = gr_strdup(name);
+    else if (!st)
+        st = gr_diag_error(d, gr_json_at(&plan, "graph"), GR_E_INVALID, "'graph' is not the name of a graph");
+    gr_json_release(&plan);
+    free(path);
+    return st;
+}
+
+static void add_series(report *r, json_t *line)
+{
+    for (void *i = json_object_iter(line); i; i = json_object_iter_next(line, i)) {
+        series s = {.key = gr_strdup(json_object_iter_key(i))};
+        GR_PUSH(r->s, r->n_series, r->cap_series, s);
+    }
+}
+
+static gr_status add_line(report *r, const json_t *line, gr_loc at, gr_diag *d)
+{
+    for (size_t i = 0; i < r->n_series; i++) {
+        series *s = &r->s[i];
+        const json_t *v = json_object_get(line, s->key);
+        if (!v) return gr_diag_error(d, at, GR_E_INVALID, "'%s' is missing", s->key);
+        if (!json_is_number(v) && !json_is_null(v))
+            return gr_diag_error(d, at, GR_E_INVALID, "'%s' is not a number or null", s->key);
+        GR_PUSH(s->values, s->n, s->cap, json_is_null(v) ? NAN : json_number_value(v));
+    }
+    return GR_OK;
+}
+
+static gr_status read_metrics(report *r, const gr_args *a, gr_diag *d)
+{
+    char *path = path_in(a, "metrics.jsonl");
+    gr_jsonl *file = NULL;
+    gr_status st = gr_jsonl_open(&file, path, (gr_loc){0}, d);
+    r->n_steps = st ? 0 : gr_jsonl_rows(file);
+    for (size_t i = 0; !st && i < r->n_steps; i++) {
+        json_t *line = NULL;
+        st = gr_jsonl_row(file, i, &line, d);
+        if (!st && !i) add_series(r, line);
+        if (!st) st = add_line(r, line, gr_jsonl_at(file, i), d);
+        json_decref(line);
+    }
+    gr_jsonl_free(file);
+    free(path);
+    return st;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------- */
+
+static const series *find(const report *r, const char *key)
+{
+    for (size_t i = 0; i < r->n_series; i++)
+        if (!strcmp(r->s[i].key, key)) return &r->s[i];
+    return NULL;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the values that are numbers; NaN where there is none, or no such series. */
+static double median(const series *s)
+{
+    double *v = gr_calloc(s ? s->n + 1 : 1, sizeof(*v)), m = NAN;
+    size_t n = 0;
+    for (size_t i = 0; s && i < s->n; i++)
+        if (!isnan(s->values[i])) v[n++] = s->values[i];
+    qsort(v, n, sizeof(*v), ascending);
+    if (n) m = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+    free(v);
+    return m;
+}
+
+static double sum(const series *s)
+{
+    double total = 0;
+    for (size_t i = 0; s && i < s->n; i++) total += isnan(s->values[i]) ? 0 : s->values[i];
+    return total;
+}
+
+/* Index of the largest value (sign 1) or the smallest (-1); n where all are NaN. */
+static size_t extreme(const series *s, double sign)
+{
+    size_t at = s->n;
+    for (size_t i = 0; i < s->n; i++)
+        if (!isnan(s->values[i]) && (at == s->n || sign * s->values[i] > sign * s->values[at])) at = i;
+    return at;
+}
+
+/* ---- printing ------------------------------------------------------------------------------------------ */
+
+/* Means of equal parts of the run, from the lowest block to the highest; a part without numbers is blank. */
+static void add_curve(gr_str *out, const series *s)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    size_t columns = GR_MIN(s->n, (size_t)CURVE_COLUMNS);
+    double mean[CURVE_COLUMNS], lo = INFINITY, hi = -INFINITY;
+    for (size_t c = 0; c < columns; c++) {
+        size_t n = 0;
+        mean[c] = 0;
+        for (size_t i = c * s->n / columns; i < (c + 1) * s->n / columns; i++)
+            if (!isnan(s->values[i])) mean[c] += s->values[i], n++;
+        mean[c] = n ? mean[c] / (double)n : NAN;
+        lo = fmin(lo, mean[c]);
+        hi = fmax(hi, mean[c]);
+    }
+    for (size_t c = 0; c < columns; c++) {
+        double part = hi > lo ? (mean[c] - lo) / (hi - lo) : 0;
+        gr_str_puts(out, isnan(mean[c]) ? " " : blocks[(size_t)(fmin(part, 1) * 7 + 0.5)]);
+    }
+}
+
+static void add_series_line(gr_str *out, const report *r, const char *name, const char *key, double best)
+{
+    const series *s = find(r, key), *step = find(r, "step");
+    size_t at = s ? extreme(s, best) : 0;
+    if (!s || at == s->n) return;
+    gr_str_printf(out, "%-8s first %.4g, last %.4g, best %.4g", name, s->values[0], s->values[s->n - 1],
+                  s->values[at]);
+    if (step) gr_str_printf(out, " in step %.0f", step->values[at]);
+    gr_str_puts(out, "\n         ");
+    add_curve(out, s);
+    gr_str_putc(out, '\n');
+}
+
+static void add_node_line(gr_str *out, const char *name, double seconds, double part, double whole)
+{
+    gr_str_printf(out, "  %-20s %9.4f %6.1f %%\n", name, seconds, whole > 0 ? 100 * part / whole : 0);
+}
+
+/* Share is of the whole time, the median of an iteration's. Nodes overlap where lanes do. */
+static void add_nodes(gr_str *out, const report *r)
+{
+    static const char prefix[] = "seconds.";
+    double whole = sum(find(r, "seconds"));
+    gr_str_puts(out, "seconds an iteration     median   share\n");
+    for (size_t i = 0; i < r->n_series; i++)
+        if (!strncmp(r->s[i].key, prefix, strlen(prefix)))
+            add_node_line(out, r->s[i].key + strlen(prefix), median(&r->s[i]), sum(&r->s[i]), whole);
+    add_node_line(out, "whole", median(find(r, "seconds")), whole, whole);
+}
+
+static void add_peaks(gr_str *out, const report *r)
+{
+    const series *planned = find(r, "planned_peak_bytes"), *measured = find(r, "measured_peak_bytes");
+    if (!planned || !measured) return;
+    size_t p = extreme(planned, 1), m = extreme(measured, 1);
+    char a[32], b[32];
+    if (p == planned->n || m == measured->n) return;
+    gr_str_printf(out, "peak     planned %s, measured %s\n", gr_bytes_format((uint64_t)planned->values[p], a),
+                  gr_bytes_format((uint64_t)measured->values[m], b));
+}
+
+static gr_status add_checkpoints(gr_str *out, const gr_args *a, gr_diag *d)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_status st = gr_checkpoint_list(&steps, &n, a->operand[0], d);
+    gr_str_puts(out, "checkpoints");
+    for (size_t i = 0; i < n; i++) gr_str_printf(out, " step-%llu", (unsigned long long)steps[i]);
+    gr_str_puts(out, n ? "\n" : " none\n");
+    free(steps);
+    return st;
+}
+
+static gr_status add_sample(gr_str *out, const gr_jsonl *file, size_t row, gr_diag *d)
+{
+    static const char *const keys[] = {"prompt", "response"};
+    json_t *line = NULL;
+    gr_status st = gr_jsonl_row(file, row, &line, d);
+    const json_t *step = NULL;
+    if (!st) st = gr_json_field(line, "step", gr_jsonl_at(file, row), &step, d);
+    if (!st) gr_str_printf(out, "  step %-6lld ", (long long)json_integer_value(step));
+    for (size_t i = 0; !st && i < GR_LEN(keys); i++) {
+        gr_str text = {0};
+        st = gr_json_text(line, keys[i], gr_jsonl_at(file, row), &text, d);
+        gr_json_add_text(out, text.text ? text.text : "", text.len);
+        gr_str_puts(out, i ? "" : " -> ");
+        gr_str_release(&text);
+    }
+    const json_t *reward = st ? NULL : json_object_get(line, "reward");
+    if (json_is_number(reward)) gr_str_printf(out, "  reward %g", json_number_value(reward));
+    gr_str_putc(out, '\n');
+    json_decref(line);
+    return st;
+}
+
+/* The first and the last of the samples. */
+static gr_status add_samples(gr_str *out, const gr_args *a, gr_diag *d)
+{
+    char *path = path_in(a, "samples.jsonl"), *text = NULL;
+    gr_jsonl *file = NULL;
+    size_t bytes = 0;
+    gr_status st = gr_file_read(path, 0, &text, &bytes, d);
+    bool any = !st && strspn(text, " \t\r\n") < bytes; /* `samples: 0` leaves the file empty */
+    free(text);
+    if (any) st = gr_jsonl_open(&file, path, (gr_loc){0}, d);
+    size_t n = any && !st ? gr_jsonl_rows(file) : 0, first = GR_MIN(n, (size_t)SAMPLES);
+    if (n) gr_str_puts(out, "samples\n");
+    for (size_t i = 0; !st && i < first; i++) st = add_sample(out, file, i, d);
+    for (size_t i = GR_MAX(first, n - first); !st && i < n; i++) st = add_sample(out, file, i, d);
+    gr_jsonl_free(file);
+    free(path);
+    return st;
+}
+
+int gr_cmd_report(const gr_args *a, gr_diag *d)
+{
+    report r = {0};
+    gr_str out = {0};
+    gr_status st = read_graph_name(&r, a, d);
+    if (!st) st = read_metrics(&r, a, d);
+    if (!st) {
+        gr_str_printf(&out, "%s: %zu iterations in %.1f s, %.0f tokens/s (median)\n", r.graph, r.n_steps,
+                      sum(find(&r, "seconds")), median(find(&r, "tokens_per_second")));
+        add_series_line(&out, &r, "reward", "reward_mean", 1);
+        add_series_line(&out, &r, "loss", "loss", -1);
+        add_nodes(&out, &r);
+        add_peaks(&out, &r);
+        st = add_checkpoints(&out, a, d);
+    }
+    if (!st) st = add_samples(&out, a, d);
+    if (!st) fwrite(out.text, 1, out.len, stdout);
+    gr_str_release(&out);
+    report_release(&r);
+    return st ? 2 : 0;
+}

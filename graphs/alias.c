@@ -1,0 +1,73 @@
+/* graphs/alias.c: log-probs that an update computes anyway.
+ *
+ * An update that makes one optimizer step sees, in its own pass, the very weights that an old_logprob of its
+ * model was computed with: there the old log-probs are stop_gradient(logprob), to the bit. Where nobody else
+ * reads such a node, it is left out of the graph and its name stands for the update's own values.
+ */
+#include "graphs/load.h"
+
+#include <string.h>
+
+static bool names_field(const gr_formula *f, const char *node)
+{
+    size_t n, len = strlen(node);
+    const gr_expr_name *names = gr_expr_names(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(names[i].name, node, len) && names[i].name[len] == '.') return true;
+    return false;
+}
+
+static bool names_node(const gr_formula *f, const char *node)
+{
+    size_t n;
+    const gr_expr_name *names = gr_expr_names(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(names[i].name, node)) return true;
+    return names_field(f, node);
+}
+
+/* Whether the bare node name, in the loss and metrics of u, is all that anybody reads of dr. */
+static bool read_by_update_alone(const gr_loader *l, const gr_draft *dr, const gr_draft *u)
+{
+    for (size_t i = 0; i < l->n_drafts; i++)
+        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) {
+            const gr_edge *e = &l->drafts[i]->edges[j];
+            if (e->from == dr && (e->why == GR_WHY_AFTER || (e->why == GR_WHY_READS && l->drafts[i] != u)))
+                return false;
+        }
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        if (f->owner == u ? names_field(f, dr->node->name) : names_node(f, dr->node->name)) return false;
+    }
+    return true;
+}
+
+static bool is_own_logprob(const gr_loader *l, const gr_draft *dr, const gr_draft *u)
+{
+    const gr_node *n = dr->node;
+    return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
+           !n->new_version && !n->n_metrics && !gr_value_get(n->value, "when") &&
+           read_by_update_alone(l, dr, u);
+}
+
+static void drop_edge(gr_draft *u, size_t edge)
+{
+    memmove(&u->edges[edge], &u->edges[edge + 1], (u->n_edges - edge - 1) * sizeof(*u->edges));
+    u->n_edges--;
+}
+
+void gr_find_aliases(gr_loader *l)
+{
+    for (size_t i = 0; i < l->n_drafts; i++) {
+        gr_draft *u = l->drafts[i];
+        if (!u->updates || u->bad || u->node->new_version || !u->node->op->one_step ||
+            !u->node->op->one_step(u->node))
+            continue;
+        for (size_t j = u->n_edges; j-- > 0;) {
+            gr_draft *dr = u->edges[j].from;
+            if (u->edges[j].why != GR_WHY_READS || !is_own_logprob(l, dr, u)) continue;
+            dr->alias = u;
+            drop_edge(u, j);
+        }
+    }
+}

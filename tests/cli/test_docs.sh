@@ -1,0 +1,32 @@
+#!/bin/sh
+# usage: test_docs.sh GRAPHRUN [--update]
+# The reference at the end of docs/LANGUAGE.md is what `graphrun ops` prints, the man page and the completion what
+# graphrun prints of itself, and every graph that docs/LANGUAGE.md shows in full checks. --update writes them anew.
+set -eu
+graphrun=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+{
+    sed '/^<!-- graphrun ops -->$/q' docs/LANGUAGE.md
+    echo '```text'
+    "$graphrun" ops
+    echo '```'
+} >"$dir/LANGUAGE.md"
+"$graphrun" --man >"$dir/graphrun.1"
+"$graphrun" --completion >"$dir/completion.bash"
+if [ "${2-}" = --update ]; then
+    cp "$dir/LANGUAGE.md" "$dir/graphrun.1" docs/
+    cp "$dir/completion.bash" tools/
+fi
+diff -u docs/LANGUAGE.md "$dir/LANGUAGE.md"
+diff -u docs/graphrun.1 "$dir/graphrun.1"
+diff -u tools/completion.bash "$dir/completion.bash"
+
+awk -v dir="$dir" '/^```yaml$/ { n++; inside = 1; next } /^```$/ { inside = 0 } inside { print >(dir "/" n ".yaml") }' \
+    docs/LANGUAGE.md README.md
+for graph in "$dir"/*.yaml; do
+    if grep -q '^graph:' "$graph"; then
+        "$graphrun" check "$graph" >"$dir/said" 2>&1 && ! [ -s "$dir/said" ] || { cat "$graph" "$dir/said"; exit 1; }
+    fi
+done

@@ -1,0 +1,74 @@
+#!/bin/sh
+# usage: test_report.sh GRAPHRUN
+# The report of a run directory written by hand, and its errors.
+set -eu
+graphrun=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# report NAME STATUS: runs it; standard output and error in $dir/said
+report() {
+    status=0
+    "$graphrun" report "$dir/$1" >"$dir/said" 2>&1 || status=$?
+    [ "$status" = "$2" ] || { echo "$1: exit status $status, not $2"; cat "$dir/said"; exit 1; }
+}
+has() {
+    grep -qF -- "$1" "$dir/said" || { echo "not said: $1"; cat "$dir/said"; exit 1; }
+}
+lacks() {
+    ! grep -qF -- "$1" "$dir/said" || { echo "said: $1"; cat "$dir/said"; exit 1; }
+}
+
+mkdir -p "$dir/run/checkpoints/step-2" "$dir/run/checkpoints/.step-3.tmp"
+echo '{"version": 1, "graph": "small"}' >"$dir/run/plan.json"
+line() { # step reward loss seconds tokens_per_second
+    printf '{"step": %s, "reward_mean": %s, "loss": %s, "seconds": %s, "tokens_per_second": %s, "planned_peak_bytes": 2097152, "measured_peak_bytes": 1048576, "seconds.update": 1}\n' "$@"
+}
+{
+    line 1 0.25 3 2 100
+    line 2 0.75 1 2 300
+    line 3 0.5 2 4 200
+} >"$dir/run/metrics.jsonl"
+cat >"$dir/run/samples.jsonl" <<'END'
+{"step": 1, "sequence": 0, "prompt": "1+1=", "response": "3\n", "reward": 0}
+{"step": 3, "sequence": 0, "prompt": "1+1=", "response": "2", "reward": 1}
+END
+report run 0
+has 'small: 3 iterations in 8.0 s, 200 tokens/s (median)'
+has 'reward   first 0.25, last 0.5, best 0.75 in step 2'
+has '         ▁█▅' # 0.25 is the lowest block, 0.75 the highest, 0.5 half way
+has 'loss     first 3, last 2, best 1 in step 2'
+has '  update                  1.0000   37.5 %' # 3 of 8 seconds
+has 'peak     planned 2.00 MiB, measured 1.00 MiB'
+has 'checkpoints step-2'
+lacks 'step-3.tmp'
+has '  step 1      "1+1=" -> "3\n"  reward 0'
+has '  step 3      "1+1=" -> "2"  reward 1'
+
+# A supervised run has no reward; one without samples has an empty file.
+cp -r "$dir/run" "$dir/supervised"
+sed -i 's/"reward_mean": [0-9.]*/"reward_mean": null/' "$dir/supervised/metrics.jsonl"
+: >"$dir/supervised/samples.jsonl"
+report supervised 0
+lacks reward
+has 'loss     first 3'
+
+report nothing 2
+has nothing/plan.json
+for break in 's/"loss": 1,/"loss": "low",/' 's/"loss": 1,//' '2s/.*/{"step": 2, /' '2s/.*/[]/'; do
+    rm -rf "$dir/broken"
+    cp -r "$dir/run" "$dir/broken"
+    sed -i "$break" "$dir/broken/metrics.jsonl"
+    report broken 2
+    has broken/metrics.jsonl:2
+done
+rm "$dir/broken/metrics.jsonl"
+report broken 2
+has broken/metrics.jsonl
+cp "$dir/run/metrics.jsonl" "$dir/broken"
+echo '{"step": 1, "prompt": 5}' >"$dir/broken/samples.jsonl"
+report broken 2
+has broken/samples.jsonl:1
+echo '{"graph": 5}' >"$dir/broken/plan.json"
+report broken 2
+has broken/plan.json:1

@@ -1,0 +1,70 @@
+#!/bin/sh
+# What a change must pass before it is committed: format, headers, lists, symbols, gcc and clang builds with their
+# tests, sanitizers. Needs what tools/setup.sh installs, and clang, clang-format and binutils.
+# usage: check.sh [quick]      quick: what needs no second build
+set -eu
+cd "$(dirname "$0")/.."
+
+failed=0
+fail() {
+    echo "check: $*" >&2
+    failed=1
+}
+
+tests() { # FOLDER TESTS... of a build; none: all
+    folder=$1
+    shift
+    meson compile -C "$folder" >"$folder/said" 2>&1 || { tail -n 40 "$folder/said"; fail "$folder does not build"; return; }
+    meson test -C "$folder" --no-rebuild --print-errorlogs --timeout-multiplier 10 "$@" || fail "tests of $folder fail"
+}
+
+folder() { # FOLDER CC MESON-OPTIONS...
+    name=$1 cc=$2
+    shift 2
+    [ -f "$name/build.ninja" ] || CC=$cc meson setup "$name" "$@" >/dev/null
+}
+
+echo "== format"
+git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror || fail "run clang-format -i"
+
+echo "== each header compiles alone"
+flags="-std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -fsyntax-only $(pkg-config --cflags jansson libpcre2-8 libutf8proc libxxhash yaml-0.1)"
+for header in $(git ls-files '*.h'); do
+    case $header in
+    ops/vec16.h | ops/simd_body.h | tests/*) continue ;; # parts of one file, compiled with its settings
+    esac
+    # shellcheck disable=SC2086
+    echo "#include \"$header\"" | ${CC:-cc} $flags -x c - || fail "$header needs another header before it"
+done
+
+echo "== each file is in its list"
+for file in $(git ls-files '*.c' 'tests/cli/*.sh'); do
+    list=$(dirname "$file")/meson.build
+    [ -f "$list" ] || list=$(dirname "$(dirname "$file")")/meson.build
+    name=$(basename "$file")
+    name=${name%.*}
+    grep -qE "'(${name#test_}|${name#fuzz_}|${name#bench_}|$name\.c)'" "$list" || fail "$file is not in $list"
+done
+
+echo "== gcc"
+folder build-gcc gcc
+tests build-gcc
+
+echo "== the library defines gr_ symbols alone"
+nm -g --defined-only build-gcc/libgr.a | awk 'NF == 3 && $3 !~ /^gr_/ { print $3; bad = 1 } END { exit bad }' ||
+    fail "libgr.a defines other symbols"
+
+if [ "${1-}" != quick ]; then
+    echo "== clang"
+    folder build-clang clang
+    tests build-clang
+    echo "== address and undefined behaviour sanitizers"
+    folder build-asan gcc -Db_sanitize=address,undefined -Db_lundef=false
+    tests build-asan
+    echo "== thread sanitizer"
+    folder build-tsan gcc -Db_sanitize=thread -Db_lundef=false
+    tests build-tsan executor threads worker kernels model_cpu
+fi
+
+[ $failed = 0 ] && echo "check: all is well"
+exit $failed
