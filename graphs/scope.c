@@ -10,11 +10,16 @@
 const gr_field *gr_field_find(const gr_op *op, const char *name)
 {
     static const gr_field data = {"", GR_LEVEL_GROUP, GR_KIND_TEXT, GR_EXPR_U8, "a field of the data"};
-    static const gr_field named = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "one of several results"};
     for (const gr_field *f = op->fields; f && f->name; f++)
         if (!name || !strcmp(f->name, name)) return f;
-    if (!name || !op->any_field) return NULL;
-    return op->makes_rows ? &data : &named;
+    return name && op->any_field ? &data : NULL;
+}
+
+static const gr_field *field_of(const gr_node *n, const char *name)
+{
+    static const gr_field result = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "one of several results"};
+    const gr_field *f = gr_field_find(n->op, name);
+    return f || !name || !n->op->has_result || !n->op->has_result(n, name) ? f : &result;
 }
 
 static gr_column *add_column(gr_graph *g, gr_column c)
@@ -46,7 +51,7 @@ static void add_to_node(gr_graph *g, gr_node *n, const gr_column *c)
 
 const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field)
 {
-    const gr_field *f = gr_field_find(n->op, field);
+    const gr_field *f = field_of(n, field);
     const gr_column *there = f ? gr_node_column(n, field) : NULL;
     if (!f || there) return there;
     bool is_main = f == n->op->fields;

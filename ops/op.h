@@ -132,6 +132,9 @@ typedef struct gr_op {
     /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
      */
     bool (*one_step)(const gr_node *n);
+    /* Whether the config names this result, a number a sequence (reward); NULL: no more than the table has.
+     */
+    bool (*has_result)(const gr_node *n, const char *name);
     /* Objects and works for these choices. */
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p);

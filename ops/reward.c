@@ -9,6 +9,7 @@
 #include "runtime/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define CFG(f) offsetof(gr_reward_cfg, f)
 
@@ -36,6 +37,14 @@ static gr_level level(const gr_node *n)
     return ((const gr_reward_cfg *)n->cfg)->level ? GR_LEVEL_TOKEN : GR_LEVEL_SEQ;
 }
 
+static bool has_result(const gr_node *n, const char *name)
+{
+    const gr_texts *names = &((const gr_reward_cfg *)n->cfg)->names;
+    for (size_t i = 0; i < names->n; i++)
+        if (!strcmp(names->text[i], name)) return true;
+    return false;
+}
+
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
@@ -57,14 +66,12 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)g;
     (void)how;
     (void)k;
-    const gr_reward_cfg *c = n->cfg;
     gr_use *uses = gr_pool_alloc(p->pool, (2 + n->n_columns) * sizeof(*uses));
     uses[0] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
     uses[1] = (gr_use){GR_NONE, GR_READ};
     if (n->groups && n->groups != n->rows) uses[1] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[2 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    (void)c;
     gr_program_run(p, 0, 0, uses, 2 + n->n_columns, "score");
 }
 
@@ -99,6 +106,7 @@ const gr_op gr_op_reward = {
     .fields = fields,
     .check = check,
     .level = level,
+    .has_result = has_result,
     .declare = declare,
     .open = open,
     .close = close,
