@@ -1,5 +1,7 @@
 #include "ops/pass.h"
 
+#include "ops/carve.h"
+
 #include <stdio.h>
 
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens)
@@ -23,33 +25,27 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
                             .threads = how->threads};
 }
 
-static uint64_t pack_lay_out(char *base, const gr_micro_bounds *b, gr_micro *out)
+static gr_micro carve(gr_carve *c, const gr_micro_bounds *b)
 {
-    gr_micro k;
-    uint64_t at = 0;
-#define PLACE(field, n)            \
-    k.field = (void *)(base + at); \
-    at = gr_align(at + (uint64_t)(n) * sizeof(*k.field), 64)
-    PLACE(ids, b->tokens);
-    PLACE(offset, b->seqs + 1);
-    PLACE(row, b->rows);
-    PLACE(target, b->rows);
-#undef PLACE
-    if (out) *out = k;
-    return at;
+    gr_micro m;
+    m.ids = gr_carve_bytes(c, b->tokens * sizeof(*m.ids));
+    m.offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*m.offset));
+    m.row = gr_carve_bytes(c, b->rows * sizeof(*m.row));
+    m.target = gr_carve_bytes(c, b->rows * sizeof(*m.target));
+    return m;
 }
 
 uint64_t gr_micro_bytes(const gr_micro_bounds *b)
 {
-    static char nothing[1];
-    return pack_lay_out(nothing, b, NULL);
+    gr_carve c = {0};
+    carve(&c, b);
+    return c.used;
 }
 
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 {
-    gr_micro k;
-    pack_lay_out(block, b, &k);
-    return k;
+    gr_carve c = {.base = block};
+    return carve(&c, b);
 }
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)

@@ -66,6 +66,14 @@ static uint32_t halvings(uint32_t from, uint32_t to)
     return n;
 }
 
+/* Passes are cut where the planner chooses without a change of bits, for every gradient is one chain of
+ * additions in the order of tokens; but a tied embedding gets those of the head and of the embedding, by
+ * turns a pass. */
+static bool cuts_change_bits(const gr_node *n)
+{
+    return is_op(n, "update") && n->model->shape.tied;
+}
+
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, const char *name)
 {
     s->open[s->n] = (open_choice){kind, n};
@@ -97,7 +105,10 @@ static void find_knobs(source *s)
             add_knob(s, KNOB_RECOMPUTE, n, 2, gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, "head chunk");
-    if (micro_levels(g) > 1) add_knob(s, KNOB_MICRO, NULL, micro_levels(g), "micro-batch tokens");
+    if (micro_levels(g) < 2) return;
+    add_knob(s, KNOB_MICRO, NULL, micro_levels(g), "micro-batch tokens");
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (cuts_change_bits(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) s->knobs[s->n - 1].bits = true;
 }
 
 static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind, const gr_node *n)
@@ -193,10 +204,11 @@ static bool lr_depends_on_steps(const gr_graph *g)
     return false;
 }
 
-/* What fixes the bits: the graph, the device's arithmetic, the ranks. On the CPU device nothing that the
- * planner chooses does. How long it runs and what it writes do not, unless the learning rate follows the
- * number of iterations. */
-static const char *numerics_of(const gr_graph *g, const gr_plan_options *o, gr_pool *pool)
+/* What fixes the bits: the graph, the device's arithmetic, the ranks, and of what the planner chooses the
+ * cuts of passes where they matter. How long it runs and what it writes do not, unless the learning rate
+ * follows the number of iterations. */
+static const char *numerics_of(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
+                               gr_pool *pool)
 {
     gr_graph same = *g;
     gr_str s = {0};
@@ -208,6 +220,8 @@ static const char *numerics_of(const gr_graph *g, const gr_plan_options *o, gr_p
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
     gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, gr_kernels_cpu_numerics());
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (cuts_change_bits(g->nodes[i])) gr_str_printf(&s, " %u", choices[i].micro_tokens);
     uint64_t hash = XXH3_64bits(s.text, s.len);
     gr_str_release(&s);
     return gr_pool_printf(pool, "%016llx", (unsigned long long)hash);
@@ -288,13 +302,13 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
-static void name_plan(gr_plan *p, const gr_graph *g, const gr_plan_options *o)
+static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, const gr_plan_options *o)
 {
     gr_str text = {0};
     gr_graph_resolved(g, &text);
     p->graph = gr_pool_strdup(p->pool, g->name);
     p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
-    p->numerics = numerics_of(g, o, p->pool);
+    p->numerics = numerics_of(g, choices, o, p->pool);
     gr_str_release(&text);
 }
 
@@ -323,7 +337,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         for (size_t i = 0; i <= g->n_nodes; i++)
             p->choices[i] = choose(&s, level, i < g->n_nodes ? g->nodes[i] : s.summary);
         p->program = build(&s, level);
-        name_plan(p->plan, g, o);
+        name_plan(p->plan, g, p->choices, o);
         write_settings(p, &s);
     }
     if (!st && prove(p, d))
@@ -348,7 +362,8 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         st = prove(p, d);
     }
     if (!st) {
-        name_plan(plan, g, o); /* what runs is g, which may differ in what needs no other memory */
+        name_plan(plan, g, p->choices,
+                  o); /* what runs is g, which may differ in what needs no other memory */
         *out = p;
         return GR_OK;
     }
