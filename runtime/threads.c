@@ -18,8 +18,8 @@ enum { SPINS = 4000 }; /* some tens of microseconds */
 struct gr_team {
     unsigned n, n_started;
     void (*fn)(void *arg, unsigned rank, unsigned n);
-    void *arg;
-    bool stop;               /* these three are published by ticket */
+    void *arg;               /* both are read by who has taken a rank */
+    atomic_bool stop;        /* set before the last run is announced */
     _Atomic uint64_t ticket; /* number of the run << 32 | next rank; a new run begins under lock */
     atomic_uint busy;        /* ranks that are not finished; reaches 0 under lock */
     pthread_mutex_t lock;
@@ -84,7 +84,7 @@ static void *worker_main(void *arg)
     gr_team *t = arg;
     for (uint32_t run = 0;;) {
         run = await_run(t, run);
-        if (t->stop) return NULL;
+        if (atomic_load_explicit(&t->stop, memory_order_acquire)) return NULL;
         take_part(t, run);
     }
 }
@@ -134,7 +134,7 @@ gr_status gr_team_new(gr_team **out, unsigned n, gr_diag *d)
 void gr_team_free(gr_team *t)
 {
     if (!t) return;
-    t->stop = true;
+    atomic_store_explicit(&t->stop, true, memory_order_release);
     announce(t);
     for (unsigned i = 0; i < t->n_started; i++) pthread_join(t->workers[i], NULL);
     pthread_cond_destroy(&t->done);
