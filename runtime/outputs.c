@@ -134,12 +134,24 @@ static void print_peaks(const gr_outputs *o, gr_executor *e)
     fputc('\n', to);
 }
 
+static void print_drops(FILE *to, const gr_session *s)
+{
+    static const char what[] = ".dropped";
+    for (size_t i = 0; i < s->n_metrics; i++) {
+        const char *name = s->metrics[i].name;
+        size_t n = strlen(name), m = strlen(what);
+        if (n > m && !strcmp(name + n - m, what))
+            fprintf(to, "%.*s: dropped %.0f records that are too long\n", (int)(n - m), name,
+                    s->metrics[i].value);
+    }
+}
+
 void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e)
 {
     if (!o) return;
-    (void)s;
     FILE *to = o->options->progress;
     if (to) gr_progress_end(&o->progress);
+    if (to) print_drops(to, s);
     if (to && e && o->metrics) print_peaks(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
