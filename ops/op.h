@@ -123,6 +123,8 @@ typedef struct gr_op {
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */
     bool any_field;         /* data: every other field name is a field of the file (text, group level) */
+    bool (*named)(const gr_node *n,
+                  const char *field); /* further fields, a number a sequence, by the config; NULL */
 
     /* After keys are filled and names resolved: what only the op knows to be wrong; sets node->bounds of row
      * makers. NULL: nothing. */
@@ -132,9 +134,6 @@ typedef struct gr_op {
     /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
      */
     bool (*one_step)(const gr_node *n);
-    /* Whether the config names this result, a number a sequence (reward); NULL: no more than the table has.
-     */
-    bool (*has_result)(const gr_node *n, const char *name);
     /* Objects and works for these choices. */
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p);
