@@ -50,7 +50,7 @@ status 0 "$gr" exec rules.yaml --set data=kinds.jsonl --steps 2 --out rules
 sed '5s/"two"/"three"/;6s/"two"/"three"/' kinds.jsonl >three.jsonl
 with missing.yaml "$rules" reward
 status 2 "$gr" exec missing.yaml --set data=three.jsonl --set run.steps=2000 --out missing
-has err "three.jsonl:[56]: .*'three'"
+has err "three.jsonl:[56]:.*'three'"
 
 # Workers that fail in the second iteration: status 1, the sequence and the trouble in the message, and the run
 # directory goes on with a worker that works.
@@ -109,3 +109,5 @@ same_weights well frail
 with absent.yaml 'command: "no-such-program"' reward
 status 1 "$gr" exec absent.yaml --out absent
 has err 'error: sequence [0-9]+: '
+with misspelt.yaml 'command: "sh names.sh", names: [digit, format]' 'reward.digits'
+refused "unknown name 'reward.digits'" "$gr" check misspelt.yaml
