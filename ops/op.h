@@ -123,6 +123,8 @@ typedef struct gr_op {
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */
     bool any_field;         /* data: every other field name is a field of the file (text, group level) */
+    bool (*named)(const gr_node *n,
+                  const char *field); /* further fields, a number a sequence, by the config; NULL */
 
     /* After keys are filled and names resolved: what only the op knows to be wrong; sets node->bounds of row
      * makers. NULL: nothing. */

@@ -501,7 +501,10 @@ static void run_sample(const gr_call *c, rollout_state *r)
     gr_device_read(c->queue, r->out_id, a.out_id, r->n_slots * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, r->n_slots * sizeof(*r->out_logprob));
     for (uint32_t i = r->n_slots; i-- > 0;) /* from the end: ending one moves the last into its place */
-        if (add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) end_sample(r, i);
+        if (add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) {
+            gr_session_finished(r->session, r->node, &rows, r->slots[i].seq);
+            end_sample(r, i);
+        }
 }
 
 static void run_finish(const gr_call *c)
