@@ -123,6 +123,11 @@ void gr_outputs_begin(gr_outputs *o, const gr_session *s)
     FILE *to = o->options->progress;
     char peak[32], host[32];
     if (!to) return;
+    if (s->step >= s->steps) {
+        fprintf(to, "%s: nothing is left to do: %u of %u iterations are done\n", o->g->name, s->step,
+                s->steps);
+        return;
+    }
     fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
             s->step + 1, s->steps, gr_bytes_format(o->plan->peak_bytes, peak),
             gr_bytes_format(o->plan->host_bytes, host), (unsigned long long)s->seed, o->plan->numerics);
