@@ -131,6 +131,7 @@ typedef struct gr_op {
     void (*check)(gr_graph *g, gr_node *n, gr_diag *d);
     /* Level of the main field where it depends on the config (compute); NULL: from the table. */
     gr_level (*level)(const gr_node *n);
+    gr_kind (*kind)(const gr_node *n); /* likewise number or bool */
     /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
      */
     bool (*one_step)(const gr_node *n);
