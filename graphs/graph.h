@@ -66,7 +66,8 @@ typedef struct gr_named_expression {
 
 /* Expressions name columns by id: the index in gr_graph.columns. Scalars that change by the iteration are
  * columns too: step, epoch, progress, and each state value. */
-typedef struct gr_column {
+typedef struct gr_column gr_column;
+struct gr_column {
     const char *name;    /* "rollout.length", "advantage", "state.beta", "step" */
     const gr_node *node; /* NULL for scalars of the iteration */
     const char *field;   /* of the node; NULL: its main field */
@@ -75,8 +76,9 @@ typedef struct gr_column {
     const gr_node
         *rows; /* the node whose rows it has; NULL at scalar level; at group level: prompts-like node */
     gr_expr_dtype dtype;
-    bool fresh; /* logprob, entropy, value inside an update */
-} gr_column;
+    bool fresh;            /* logprob, entropy, value inside an update */
+    const gr_column *from; /* of a select: the column of its parent's rows that this one narrows */
+};
 
 /* ---- models ----------------------------------------------------------------------------------------------
  */
@@ -127,8 +129,10 @@ struct gr_node {
     gr_rows_bounds bounds;  /* of `rows` */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
-    bool new_version;   /* `after:` an update of its model: reads the new weights */
-    gr_expression when; /* over step alone */
+    bool new_version;           /* `after:` an update of its model: reads the new weights */
+    bool refills;               /* a select that repeats nodes until it has enough */
+    const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
+    gr_expression when;         /* over step alone */
     gr_named_expression *metrics;
     size_t n_metrics;
     const gr_column **columns; /* its fields that somebody reads, or that are logged */
@@ -201,6 +205,10 @@ void gr_graph_ops(gr_str *out);
 /* The column of a field, added where nobody read it before; for an op's check that reads another node's
  * field. NULL: the node has no such field. */
 const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field);
+
+/* The node that made these rows, and that drew these groups, before anything was selected. */
+const gr_node *gr_rows_maker(const gr_node *rows);
+const gr_node *gr_groups_maker(const gr_node *groups);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */

@@ -11,7 +11,7 @@ static void find_rows(gr_node *n)
 {
     if (n->op->makes_rows) {
         n->rows = n;
-        n->groups = n->of ? n->of->groups : n;
+        n->groups = n->of && !n->op->narrows ? n->of->groups : n;
     } else if (n->of) {
         n->rows = n->of->rows;
         n->groups = n->of->groups;
@@ -63,7 +63,7 @@ static void compile_one(gr_loader *l, gr_formula *f)
     gr_draft *owner = f->owner;
     gr_scope_user user = {l, f};
     gr_expr_scope scope = gr_scope(&user);
-    const gr_node *groups = owner ? owner->node->groups : NULL;
+    const gr_node *about = gr_formula_rows(f), *groups = about ? about->groups : NULL;
     bool ok = gr_scope_check(l, f) && !gr_expr_compile(f->expr, &scope, l->d);
     size_t n;
     if (ok) {
@@ -192,7 +192,7 @@ static void warn_of_truncated_sampling(gr_loader *l, const gr_node *n)
 {
     static const char *const keys[] = {"top_p", "top_k"};
     for (size_t i = 0; n->rows && i < GR_LEN(keys); i++) {
-        const gr_value *v = gr_value_get(n->rows->value, keys[i]);
+        const gr_value *v = gr_value_get(gr_rows_maker(n->rows)->value, keys[i]);
         double x;
         if (!v || !gr_value_number(v, &x) || x == (i == 0)) continue; /* top_p 1 and top_k 0: off */
         gr_diag_warn(
@@ -257,6 +257,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) check_when(l);
     for (size_t i = 0; i < l->g->source->n_formulas && !l->d->n_errors; i++)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
+    if (!l->d->n_errors) gr_find_repeated(l);
     if (!l->d->n_errors) warn(l);
 }
 
@@ -345,6 +346,18 @@ void gr_graph_free(gr_graph *g)
     free(g->source->losses);
     free(g->columns);
     gr_pool_free(g->pool);
+}
+
+const gr_node *gr_rows_maker(const gr_node *rows)
+{
+    while (rows->op->narrows) rows = rows->of->rows;
+    return rows;
+}
+
+const gr_node *gr_groups_maker(const gr_node *groups)
+{
+    while (groups->op->narrows) groups = groups->of->groups;
+    return groups;
 }
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name)

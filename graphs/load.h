@@ -4,7 +4,7 @@
  *     keys.c   values against key tables top.c     models, state, run, log
  *     nodes.c  nodes, references         order.c   edges, order, liveness
  *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
- *     load.c   the whole, in order; expressions
+ *     refill.c what a select repeats            load.c   the whole, in order; expressions
  *
  * Every part reports what it finds and goes on; what follows from a reported error is marked `bad` and stays
  * silent.
@@ -161,9 +161,15 @@ typedef struct gr_scope_user {
 } gr_scope_user;
 void gr_scope_columns(gr_loader *l); /* step, epoch, progress, state */
 gr_expr_scope gr_scope(gr_scope_user *u);
+/* The node whose rows a formula is about: what a select asks of its parent's rows, all else of its own. NULL:
+ * not known, or none. */
+const gr_node *gr_formula_rows(const gr_formula *f);
 /* Whether all that a formula names can be had; reported where that is the graph's matter, not the
  * expression's. */
 bool gr_scope_check(gr_loader *l, const gr_formula *f);
+
+/* refill.c: what each select repeats: repeated_by; refuses what cannot be. */
+void gr_find_repeated(gr_loader *l);
 
 /* print.c */
 void gr_str_quoted(gr_str *out, const char *text); /* as a double-quoted YAML (and JSON) scalar */

@@ -72,6 +72,48 @@ static void version_edges(gr_loader *l, gr_draft *u, int *mark)
     }
 }
 
+/* ---- selections ------------------------------------------------------------------------------------------
+ */
+
+static gr_draft *rows_maker(const gr_loader *l, gr_draft *dr)
+{
+    for (size_t i = 0; dr && dr->node->op && !dr->node->op->makes_rows && i < l->n_drafts; i++)
+        dr = gr_draft_of(l, dr->node->of);
+    return dr && dr->node->op && dr->node->op->narrows ? dr : NULL;
+}
+
+/* Whether dr comes after `from`, however far. mark stops at circles. */
+static bool depends(gr_draft *dr, const gr_draft *from, int mark)
+{
+    dr->mark = mark;
+    for (size_t i = 0; i < dr->n_edges; i++) {
+        gr_draft *next = dr->edges[i].from;
+        if (next == from || (next->mark != mark && depends(next, from, mark))) return true;
+    }
+    return false;
+}
+
+/* A formula about selected rows reads values of their parents through the select, which copies them: so it
+ * comes after them. What comes after the select itself has the selected rows already. */
+static void narrow_edges(gr_loader *l, int *mark)
+{
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        bool own = f->owner && f->owner->node->op && f->owner->node->op->narrows && f->role == GR_ROLE_VALUE;
+        gr_draft *first = own ? gr_draft_of(l, f->owner->node->of) : f->owner;
+        size_t n;
+        const gr_expr_name *names = gr_expr_names(f->expr, &n);
+        for (size_t j = 0; j < n; j++) {
+            gr_draft *from = draft_of_name(l, names[j].name), *s = rows_maker(l, first);
+            for (size_t k = 0; from && s && k < l->n_drafts; k++) {
+                if (from != s && !depends(from, s, ++*mark))
+                    gr_draft_edge(s, from, GR_WHY_READS, names[j].at);
+                s = rows_maker(l, gr_draft_of(l, s->node->of));
+            }
+        }
+    }
+}
+
 /* ---- circles ---------------------------------------------------------------------------------------------
  */
 
@@ -245,6 +287,7 @@ void gr_order(gr_loader *l)
     for (size_t i = 0; i < l->n_drafts; i++)
         if (l->drafts[i]->updates && l->drafts[i]->node->model) version_edges(l, l->drafts[i], &mark);
     gr_find_aliases(l);
+    narrow_edges(l, &mark);
     sort_drafts(l, &mark);
     keep_what_has_effect(l);
     list_nodes(l);

@@ -62,6 +62,31 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
     return new;
 }
 
+/* What column c of the parent's rows is on the rows of a select: added where nobody read it before. Columns
+ * of other rows stay what they are. */
+static const gr_column *narrowed(gr_graph *g, const gr_node *select, const gr_column *c)
+{
+    const gr_node *parent = select->of->rows;
+    if (c->rows == select) return c;
+    if (parent->op->narrows) c = narrowed(g, parent, c);
+    if (c->rows != parent && c->rows != parent->groups) return c;
+    for (size_t i = 0; i < select->n_columns; i++)
+        if (select->columns[i]->from == c) return select->columns[i];
+    gr_column own = *c;
+    own.node = own.rows = select;
+    own.from = c;
+    own.name = own.field = gr_pool_printf(g->pool, "%s/%s", select->name, c->name); /* no name has a slash */
+    const gr_column *new = add_column(g, own);
+    add_to_node(g, (gr_node *)select, new);
+    return new;
+}
+
+const gr_node *gr_formula_rows(const gr_formula *f)
+{
+    const gr_node *n = f->owner ? f->owner->node : NULL;
+    return n && n->op->narrows && f->role == GR_ROLE_VALUE ? n->of->rows : n ? n->rows : NULL;
+}
+
 /* logprob, entropy and value are values of the update's own pass. */
 static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
 {
@@ -143,7 +168,11 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
     char *node = gr_strndup(name, dot ? (size_t)(dot - name) : strlen(name));
     gr_draft *dr = gr_draft_find(l, node);
     free(node);
-    return dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, dot ? dot + 1 : NULL) : NULL;
+    const gr_column *c =
+        dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, dot ? dot + 1 : NULL) : NULL;
+    const gr_node *rows = gr_formula_rows(f);
+    bool narrow = c && c->rows && c->kind != GR_KIND_TEXT && rows && rows->op->narrows;
+    return narrow ? narrowed(g, rows, c) : c;
 }
 
 static bool resolve(void *user, const char *name, gr_expr_symbol *out)
@@ -191,8 +220,7 @@ static void list_names(gr_scope_user *u, gr_expr_scope *scope)
 
 gr_expr_scope gr_scope(gr_scope_user *u)
 {
-    const gr_draft *owner = u->formula->owner;
-    const gr_node *rows = owner ? owner->node->rows : NULL;
+    const gr_node *rows = gr_formula_rows(u->formula);
     gr_expr_scope s = {.user = u, .resolve = resolve, .rows_name = rows_name};
     s.rows = rows && gr_node_has_seqs(rows) ? (int)rows->index : -1;
     list_names(u, &s);

@@ -23,7 +23,6 @@ void gr_program_free(gr_program *p)
 
 void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional)
 {
-    assert(p->depth == 0);
     p->node = gr_pool_strdup(p->pool, node);
     p->lane = lane;
     p->optional = optional;

@@ -63,6 +63,14 @@ typedef struct gr_update_cfg {
     uint32_t mini_batch, epochs, micro_tokens;
 } gr_update_cfg;
 
+typedef struct gr_select_cfg {
+    const gr_node *of;
+    gr_expression groups, sequences; /* one of the two */
+    const gr_value *refill;
+    uint32_t until, rounds; /* of refill; until 0: none */
+    bool keep_short;
+} gr_select_cfg;
+
 /* Log-probs are of logits times this: 1 / temperature of the rollout that made the rows; 1 for data and
  * greedy. */
 float gr_rows_inv_temperature(const gr_node *rows);

@@ -51,9 +51,8 @@ void gr_env_reads_add_loss(gr_env_reads *r, const gr_graph *g, const gr_loss *l)
     }
 }
 
-void gr_env_reads_add_main(gr_env_reads *r, const gr_graph *g, const gr_node *n)
+void gr_env_reads_add_column(gr_env_reads *r, const gr_graph *g, const gr_column *c)
 {
-    const gr_column *c = gr_node_column(n, NULL);
     for (size_t i = 0; c && i < g->n_columns; i++)
         if (g->columns[i] == c) add_column(r, c, (uint32_t)i);
 }
@@ -92,8 +91,12 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
     *e = (gr_env){.rows = gr_calloc(g->n_nodes, sizeof(*e->rows)),
                   .columns = gr_calloc(g->n_columns, sizeof(*e->columns)),
                   .blocks = gr_calloc(g->n_nodes, sizeof(*e->blocks))};
-    e->env = (gr_expr_env){
-        .rows = e->rows, .columns = e->columns, .seed = s->seed, .node = gr_stream(n->name), .step = s->step};
+    e->env = (gr_expr_env){.rows = e->rows,
+                           .columns = e->columns,
+                           .seed = s->seed,
+                           .node = gr_stream(n->name),
+                           .step = s->step,
+                           .round = s->round};
     for (size_t i = 0; i < r->n_rows; i++) {
         const gr_node *maker = r->rows[i];
         gr_rows *b = &e->blocks[maker->index];
@@ -108,6 +111,14 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
         e->columns[r->columns[i]] = (gr_expr_column){data, c->node ? c->dtype : GR_EXPR_F64};
         ptr++;
     }
+}
+
+void gr_env_groups_of(gr_env *e, const gr_graph *g, const gr_expr *expr)
+{
+    size_t n;
+    const int *ids = gr_expr_reads(expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (g->columns[ids[i]]->rows) e->env.n_groups = *e->blocks[g->columns[ids[i]]->rows->index].n_groups;
 }
 
 uint64_t gr_env_slice_bytes(const gr_env_reads *r)
@@ -130,11 +141,6 @@ static uint32_t *slice_rows(gr_expr_rows *rows, uint32_t first, uint32_t end, ui
     return offset + n + 1;
 }
 
-static size_t dtype_bytes(gr_expr_dtype t)
-{
-    return t == GR_EXPR_F64 ? 8 : t == GR_EXPR_U8 ? 1 : 4;
-}
-
 void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
                   void *memory)
 {
@@ -147,7 +153,7 @@ void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t 
         uint32_t seq = c->level == GR_LEVEL_GROUP ? 0 : e->rows[c->rows->index].first_seq, skip = first;
         if (c->level == GR_LEVEL_SEQ) skip = seq;
         if (c->level == GR_LEVEL_TOKEN) skip = e->blocks[c->rows->index].token_offset[seq];
-        data->data = (const char *)data->data + skip * dtype_bytes(data->dtype);
+        data->data = (const char *)data->data + skip * gr_dtype_bytes(data->dtype);
     }
     e->env.n_groups = end - first;
 }

@@ -21,8 +21,7 @@ void gr_env_reads_init(gr_env_reads *r);
 void gr_env_reads_release(gr_env_reads *r);
 void gr_env_reads_add(gr_env_reads *r, const gr_graph *g, const gr_expr *e);
 void gr_env_reads_add_loss(gr_env_reads *r, const gr_graph *g, const gr_loss *l); /* fresh columns left out */
-/* The main column of a node, where it exists. */
-void gr_env_reads_add_main(gr_env_reads *r, const gr_graph *g, const gr_node *n);
+void gr_env_reads_add_column(gr_env_reads *r, const gr_graph *g, const gr_column *c); /* NULL is fine */
 void gr_env_reads_add_rows(gr_env_reads *r, const gr_node *rows);
 
 /* Uses it takes, and the uses themselves: returns how many. */
@@ -41,6 +40,9 @@ typedef struct gr_env {
 } gr_env;
 void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n, void *const *ptr);
 void gr_env_release(gr_env *e);
+
+/* With columns of several draws of prompts in one environment: have the groups of this expression's. */
+void gr_env_groups_of(gr_env *e, const gr_graph *g, const gr_expr *expr);
 
 /* Narrow it to groups [first, end): a mini-batch. memory: gr_env_slice_bytes, read as long as e is. */
 uint64_t gr_env_slice_bytes(const gr_env_reads *r);

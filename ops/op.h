@@ -119,6 +119,7 @@ typedef struct gr_op {
     gr_lane lane;        /* GR_LANE_COMPUTE or GR_LANE_HOST */
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
+    bool narrows;        /* its rows are some of those of `of`, with groups of its own */
     size_t cfg_bytes;
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */

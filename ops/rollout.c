@@ -486,7 +486,8 @@ static void sample_chunk(const gr_call *c, const rollout_state *r, const step_ar
                        .top_p = (float)r->cfg->top_p,
                        .top_k = r->cfg->top_k,
                        .seed = c->session->seed,
-                       .stream = gr_stream(c->node->name) + c->session->step};
+                       .stream =
+                           gr_stream(c->node->name) + c->session->step + ((uint64_t)c->session->round << 32)};
     c->session->kernels->head_sample(c->queue, s, norm, gr_head_matrix(s, c->ptr[1], c->ptr[0]), c->ptr[3],
                                      a->row + first, n, &how, (const uint32_t(*)[2])(a->draw + first),
                                      a->out_id + first, a->out_logprob + first, c->ptr[4]);

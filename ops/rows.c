@@ -79,7 +79,7 @@ void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
     }
 }
 
-static uint64_t dtype_bytes(gr_expr_dtype t)
+uint64_t gr_dtype_bytes(gr_expr_dtype t)
 {
     return t == GR_EXPR_F64 ? 8 : t == GR_EXPR_U8 ? 1 : 4;
 }
@@ -91,7 +91,7 @@ uint64_t gr_column_bytes(const gr_column *c)
     if (c->level == GR_LEVEL_GROUP) n = b->groups;
     if (c->level == GR_LEVEL_SEQ) n = b->seqs;
     if (c->level == GR_LEVEL_TOKEN) n = (uint64_t)b->seqs * b->response_tokens;
-    return n * dtype_bytes(c->dtype);
+    return n * gr_dtype_bytes(c->dtype);
 }
 
 uint32_t gr_column_object(gr_program *p, const gr_column *c)
@@ -108,6 +108,7 @@ uint32_t gr_column_object(gr_program *p, const gr_column *c)
 
 float gr_rows_inv_temperature(const gr_node *rows)
 {
+    rows = gr_rows_maker(rows);
     if (strcmp(rows->op->name, "generate")) return 1;
     double t = ((const gr_generate_cfg *)rows->cfg)->temperature;
     return t > 0 ? (float)(1 / t) : 1;

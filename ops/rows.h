@@ -42,6 +42,8 @@ uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
 /* The device object of a column, GR_NONE for scalars of the iteration, text and fresh values. */
 uint32_t gr_column_object(gr_program *p, const gr_column *c);
 
+uint64_t gr_dtype_bytes(gr_expr_dtype t);
+
 /* Token-level elements a column of these rows can have, and its bytes. */
 uint64_t gr_column_bytes(const gr_column *c);
 

@@ -136,6 +136,7 @@ void gr_scorer_check(const gr_node *n, gr_diag *d)
 
 static void cut_at_stop_text(const gr_node *rows_node, gr_str *text, uint32_t *ends, uint32_t n)
 {
+    rows_node = gr_rows_maker(rows_node);
     if (strcmp(rows_node->op->name, "generate") || !text->len) return;
     const gr_texts *stop = &((const gr_generate_cfg *)rows_node->cfg)->stop;
     size_t cut = text->len;
@@ -245,7 +246,7 @@ static json_t *json_text(const gr_str *s)
 
 static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)
 {
-    const gr_node *groups = s->node->groups;
+    const gr_node *groups = gr_groups_maker(s->node->groups);
     uint32_t record = rows->record[rows->group[seq]];
     gr_str response = {0}, prompt = {0};
     json_t *fields = NULL;

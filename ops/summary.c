@@ -25,6 +25,19 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
     return NULL;
 }
 
+/* The score of these rows: a reward's own, or what a select has narrowed of one. */
+static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
+{
+    const gr_node *n = first_of(g, "reward", rows, NULL, true);
+    if (n) return gr_node_column(n, NULL);
+    for (size_t i = 0; i < rows->n_columns; i++) {
+        const gr_column *c = rows->columns[i], *own = c;
+        while (own->from) own = own->from;
+        if (own != c && is_op(own->node, "reward") && !own->field) return c;
+    }
+    return NULL;
+}
+
 gr_subject gr_graph_subject(const gr_graph *g)
 {
     gr_subject s = {0};
@@ -33,11 +46,16 @@ gr_subject gr_graph_subject(const gr_graph *g)
     if (!s.update) s.update = first_of(g, "update", NULL, NULL, true);
     s.rows = s.update ? s.update->rows : rollout;
     if (!s.rows) return s;
-    s.reward = first_of(g, "reward", s.rows, NULL, true);
+    s.reward = reward_of(g, s.rows);
     if (!s.update) return s;
     s.policy_logprob = first_of(g, "logprob", s.rows, s.update->model, true);
     s.ref_logprob = first_of(g, "logprob", s.rows, s.update->model, false);
     return s;
+}
+
+static const gr_column *main_column(const gr_node *n)
+{
+    return n ? gr_node_column(n, NULL) : NULL;
 }
 
 /* Everything it reads, in one set; nodes that may be skipped are left out. */
@@ -50,10 +68,10 @@ static void collect(gr_env_reads *r, const gr_graph *g)
         for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
             gr_env_reads_add(r, g, g->nodes[i]->metrics[j].expr);
     gr_subject s = gr_graph_subject(g);
-    const gr_node *named[] = {s.reward, s.policy_logprob, s.ref_logprob};
     if (s.rows) gr_env_reads_add_rows(r, s.rows);
-    for (size_t i = 0; i < GR_LEN(named); i++)
-        if (named[i]) gr_env_reads_add_main(r, g, named[i]);
+    gr_env_reads_add_column(r, g, s.reward);
+    gr_env_reads_add_column(r, g, main_column(s.policy_logprob));
+    gr_env_reads_add_column(r, g, main_column(s.ref_logprob));
 }
 
 static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
@@ -131,9 +149,8 @@ static void summarize_kl(gr_session *s, const gr_node *node, const gr_rows *rows
     gr_session_metric(s, sum / GR_MAX(rows->token_offset[*rows->n_seqs], 1u), "kl");
 }
 
-static const float *column_data(const gr_env *e, const gr_session *s, const gr_node *n)
+static const float *column_data(const gr_env *e, const gr_session *s, const gr_column *c)
 {
-    const gr_column *c = n ? gr_node_column(n, NULL) : NULL;
     for (size_t i = 0; c && i < s->graph->n_columns; i++)
         if (s->graph->columns[i] == c) return e->columns[i].data;
     return NULL;
@@ -146,22 +163,28 @@ static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *
              step = GR_MAX(*rows->n_groups / GR_MAX(n, 1u), 1u);
     for (uint32_t i = 0, seq = 0; i < n; i++) {
         while (seq < *rows->n_seqs && rows->group[seq] < i * step) seq++;
-        double score = reward ? score_of(rows, gr_node_column(about->reward, NULL), reward, seq) : NAN;
+        double score = reward ? score_of(rows, about->reward, reward, seq) : NAN;
         s->sample(s, about->rows, rows, seq, score);
     }
 }
 
-static void evaluate(gr_session *s, const gr_env *e, void *ws)
+static double scalar_of(gr_env *e, const gr_graph *g, const gr_expr *expr, void *ws)
+{
+    gr_env_groups_of(e, g, expr);
+    return gr_expr_scalar(expr, &e->env, ws);
+}
+
+static void evaluate(gr_session *s, gr_env *e, void *ws)
 {
     const gr_graph *g = s->graph;
     for (size_t i = 0; i < g->n_log; i++)
-        gr_session_metric(s, gr_expr_scalar(g->log[i].expr, &e->env, ws), "%s", g->log[i].name);
+        gr_session_metric(s, scalar_of(e, g, g->log[i].expr, ws), "%s", g->log[i].name);
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
-            gr_session_metric(s, gr_expr_scalar(g->nodes[i]->metrics[j].expr, &e->env, ws), "%s.%s",
+            gr_session_metric(s, scalar_of(e, g, g->nodes[i]->metrics[j].expr, ws), "%s.%s",
                               g->nodes[i]->name, g->nodes[i]->metrics[j].name);
     for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
-        s->next_state[i] = gr_expr_scalar(g->state[i].next, &e->env, ws);
+        s->next_state[i] = scalar_of(e, g, g->state[i].next, ws);
         gr_session_metric(s, s->scalars[g->state[i].column], "state.%s", g->state[i].name);
     }
 }
@@ -176,13 +199,14 @@ static gr_status run(const gr_call *c, gr_diag *d)
     gr_env_init(&e, &r, s, c->node, c->ptr + 1);
     gr_subject about = gr_graph_subject(s->graph);
     const float *reward = column_data(&e, s, about.reward);
-    const float *policy = column_data(&e, s, about.policy_logprob),
-                *ref = column_data(&e, s, about.ref_logprob);
+    const float *policy = column_data(&e, s, main_column(about.policy_logprob)),
+                *ref = column_data(&e, s, main_column(about.ref_logprob));
     if (about.rows) {
         const gr_rows *rows = &e.blocks[about.rows->index];
         summarize_rows(s, rows);
-        if (reward) summarize_reward(s, rows, gr_node_column(about.reward, NULL), reward);
-        if (ref && (policy || is_op(about.rows, "generate"))) summarize_kl(s, about.rows, rows, policy, ref);
+        if (reward) summarize_reward(s, rows, about.reward, reward);
+        if (ref && (policy || is_op(gr_rows_maker(about.rows), "generate")))
+            summarize_kl(s, about.rows, rows, policy, ref);
         keep_samples(s, &about, rows, reward);
     }
     evaluate(s, &e, c->ptr[0]);

@@ -15,7 +15,8 @@ gr_node *gr_summary_node(const gr_graph *g, gr_pool *pool);
 /* What metrics and samples are about: the rollout that the policy is trained on (or the first row maker), the
  * update of its model, the reward; NULL where there is none. */
 typedef struct gr_subject {
-    const gr_node *rows, *update, *reward, *policy_logprob, *ref_logprob;
+    const gr_node *rows, *update, *policy_logprob, *ref_logprob;
+    const gr_column *reward;
 } gr_subject;
 gr_subject gr_graph_subject(const gr_graph *g);
 

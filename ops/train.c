@@ -22,7 +22,8 @@ typedef struct train_state {
     /* kept for ever */
     uint64_t steps, skipped;
     /* sums over the iteration */
-    double *values; /* loss, then metrics */
+    uint32_t filled; /* mini-batches that had rows */
+    double *values;  /* loss, then metrics */
     size_t n_values;
     double grad_norm, entropy, gap;
     uint64_t entropy_tokens;
@@ -111,7 +112,9 @@ static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mi
     uint32_t first, end;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     gr_env_init(e, &t->reads, t->session, c->node, c->ptr + columns_at(c, t));
-    gr_env_slice(e, &t->reads, g, first, end, mini);
+    uint32_t there =
+        *e->blocks[c->node->rows->index].n_groups; /* a select may have left fewer than planned */
+    gr_env_slice(e, &t->reads, g, GR_MIN(first, there), GR_MIN(end, there), mini);
     e->env.epoch = t->trip / shape.mini_batches;
     set_fresh(e, t, c->node, logprob, entropy);
 }
@@ -264,6 +267,8 @@ double gr_learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
 static void finish_norm(train_state *t, const gr_train *train)
 {
     double norm = sqrt(t->norm2);
+    t->scale = 0;
+    if (t->seq == t->seq_end) return; /* an empty mini-batch is none */
     t->scale = 1;
     if (train->grad_clip > 0) t->scale = (float)GR_MIN(1.0, train->grad_clip / (norm + 1e-6));
     if (!isfinite(norm)) t->scale = 0;
@@ -307,7 +312,7 @@ static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, cons
                          const float *entropy)
 {
     const gr_rows *rows = &e->blocks[c->node->rows->index];
-    bool sampled = !strcmp(c->node->rows->op->name, "generate");
+    bool sampled = !strcmp(gr_rows_maker(c->node->rows)->op->name, "generate");
     for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t at = rows->token_offset[seq] - t->token + j;
@@ -320,6 +325,7 @@ static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, cons
     t->entropy_tokens += t->tokens;
 }
 
+/* Means over the mini-batches that had rows. */
 static void report(train_state *t, uint32_t trips)
 {
     gr_session *s = t->session;
@@ -332,8 +338,9 @@ static void report(train_state *t, uint32_t trips)
     gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
     for (size_t i = 0; i < n->n_metrics; i++)
         gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
-    if (!strcmp(n->rows->op->name, "generate")) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
-    t->trip = 0;
+    if (!strcmp(gr_rows_maker(n->rows)->op->name, "generate"))
+        gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
+    t->trip = t->filled = 0;
     t->grad_norm = t->entropy = t->gap = 0;
     t->entropy_tokens = 0;
     memset(t->values, 0, t->n_values * sizeof(*t->values));
@@ -348,10 +355,11 @@ static void run_finish(const gr_call *c, train_state *t)
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     assert(t->n_values <= GR_LEN(values));
     gr_loss_value(t->loss, &e.env, values, c->ptr[2]);
-    for (size_t i = 0; i < t->n_values; i++) t->values[i] += values[i];
+    t->filled += t->seq != t->seq_end;
+    for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];
     count_tokens(c, t, &e, c->ptr[3], c->ptr[4]);
     gr_env_release(&e);
-    if (++t->trip == cfg->epochs * shape.mini_batches) report(t, t->trip);
+    if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------

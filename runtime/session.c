@@ -50,6 +50,7 @@ void gr_session_finished(const gr_session *s, const gr_node *node, const struct 
 /* The first model that reads these rows, or that answers these prompts. */
 const gr_model *gr_session_model(const gr_session *s, const gr_node *rows)
 {
+    rows = gr_rows_maker(rows);
     if (rows->model) return rows->model;
     for (size_t i = 0; i < s->graph->n_nodes; i++) {
         const gr_node *n = s->graph->nodes[i];

@@ -17,6 +17,7 @@ struct gr_session {
     const gr_kernels *kernels;
     uint64_t seed;
     uint32_t step, steps;      /* this iteration, from 1; the last one's number */
+    uint32_t round;            /* of the nodes that a select repeats, from 0; 0 outside them */
     double *scalars;           /* by column id: step, epoch, progress and state values of this iteration */
     void **state;              /* by node index: what the op's open returned */
     gr_tokenizer **tokenizer;  /* by model index */

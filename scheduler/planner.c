@@ -2,6 +2,7 @@
 
 #include "ops/configs.h"
 #include "ops/rollout.h"
+#include "ops/select.h"
 #include "ops/summary.h"
 
 #include <stdio.h>
@@ -184,15 +185,33 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     free(levels);
 }
 
+static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                    gr_program *p)
+{
+    gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
+    n->op->declare(g, n, how, k, p);
+}
+
+static void begin_rounds(const gr_graph *g, const gr_node *select, gr_program *p)
+{
+    gr_program_node(p, select->name, select->op->lane, false);
+    gr_select_begin_rounds(g, select, p);
+}
+
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
                                  const gr_node *summary)
 {
     gr_program *p = gr_program_new();
-    for (size_t i = 0; i <= g->n_nodes; i++) {
-        const gr_node *n = i < g->n_nodes ? g->nodes[i] : summary;
-        gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
-        n->op->declare(g, n, &how[i], k, p);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        if (n->repeated_by) continue; /* nothing before the select waits for it */
+        if (n->refills) begin_rounds(g, n, p);
+        for (size_t j = 0; n->refills && j < i; j++)
+            if (g->nodes[j]->repeated_by == n) declare(g, g->nodes[j], &how[j], k, p);
+        declare(g, n, &how[i], k, p);
+        if (n->refills) gr_program_end(p);
     }
+    declare(g, summary, &how[g->n_nodes], k, p);
     return p;
 }
 

@@ -1,0 +1,365 @@
+/* ops/select.c: the op `select`: some of the rows of another node, with the columns that its readers name.
+ *
+ * Rows are copied, so that the memory behind them is that of what is kept. With `refill` the nodes back to
+ * the data run again and again (the planner puts them in a loop), and each round's rows are added behind
+ * those that are there, until there are enough groups; what the last round has beyond them is dropped.
+ */
+#include "ops/select.h"
+
+#include "ops/configs.h"
+#include "ops/env.h"
+#include "runtime/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CFG(f) offsetof(gr_select_cfg, f)
+
+/* clang-format off */
+static const gr_key keys[] = {
+    {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows to select from"},
+    {"groups", GR_KEY_EXPR, CFG(groups), false, NULL, 0, 0, NULL, "which groups stay: a condition on prompts"},
+    {"sequences", GR_KEY_EXPR, CFG(sequences), false, NULL, 0, 0, NULL, "which sequences stay: a condition on sequences; a group that keeps none goes"},
+    {"refill", GR_KEY_VALUE, CFG(refill), false, NULL, 0, 0, NULL, "{until, rounds, short: error|keep}: draw again until this many groups stayed, in at most so many rounds"},
+    {0}};
+
+static const gr_field fields[] = {
+    {"token", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "id of each response token"},
+    {"length", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "response tokens, the stop id included"},
+    {"truncated", GR_LEVEL_SEQ, GR_KIND_BOOL, GR_EXPR_U8, "whether max_tokens cut the response"},
+    {"position", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "index of each token in its response, from 0"},
+    {0}};
+/* clang-format on */
+
+/* ---- checks ----------------------------------------------------------------------------------------------
+ */
+
+static void read_count(uint32_t *out, const gr_pair *p, uint32_t most, gr_diag *d)
+{
+    const char *text = p->value.text;
+    char *end = NULL;
+    unsigned long x = text && *text != '-' ? strtoul(text, &end, 10) : 0;
+    if (end && end != text && !*end && x >= 1 && x <= most)
+        *out = (uint32_t)x;
+    else
+        gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be a whole number from 1 to %u", p->key, most);
+}
+
+static void read_refill(gr_select_cfg *c, gr_node *n, gr_diag *d)
+{
+    const gr_value *v = c->refill;
+    c->until = c->rounds = 0;
+    size_t before = d->n_errors;
+    for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++) {
+        const gr_pair *p = &v->pairs[i];
+        const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
+        if (!strcmp(p->key, "until"))
+            read_count(&c->until, p, 1 << 20, d);
+        else if (!strcmp(p->key, "rounds"))
+            read_count(&c->rounds, p, 1 << 20, d);
+        else if (strcmp(p->key, "short"))
+            gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in refill; it has until, rounds, short",
+                          p->key);
+        else if (strcmp(text, "error") && strcmp(text, "keep"))
+            gr_diag_error(d, p->value.at, GR_E_INVALID, "'short' must be one of error, keep, not '%s'", text);
+        else
+            c->keep_short = !strcmp(text, "keep");
+    }
+    if (d->n_errors == before && (!c->until || !c->rounds))
+        gr_diag_error(d, v->at, GR_E_INVALID,
+                      "'refill' is a map with 'until', the prompts wanted, and 'rounds', the most draws");
+    n->refills = true;
+}
+
+static void check_condition(const gr_expression *e, const char *key, gr_level finest, gr_diag *d)
+{
+    if (!e->expr) return;
+    gr_level level = gr_expr_level(e->expr);
+    if (gr_expr_kind(e->expr) != GR_KIND_BOOL)
+        gr_diag_error(d, e->at, GR_E_INVALID, "'%s' must be a condition, such as group_std(reward) > 0", key);
+    else if (level > finest)
+        gr_diag_error(d, e->at, GR_E_INVALID, "'%s' must be one condition a %s, not one a %s", key,
+                      gr_level_str(finest), gr_level_str(level));
+}
+
+static void check(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    (void)g;
+    gr_select_cfg *c = n->cfg;
+    n->bounds = c->of->rows->bounds;
+    if (!c->groups.expr == !c->sequences.expr)
+        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'groups' or 'sequences', one of the two",
+                      n->name);
+    check_condition(&c->groups, "groups", GR_LEVEL_GROUP, d);
+    check_condition(&c->sequences, "sequences", GR_LEVEL_SEQ, d);
+    if (!c->refill) return;
+    read_refill(c, n, d);
+    uint64_t seqs = (uint64_t)c->until * (n->bounds.seqs / GR_MAX(n->bounds.groups, 1u));
+    if (seqs > 1u << 24)
+        gr_diag_error(d, c->refill->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",
+                      c->until, n->bounds.seqs / n->bounds.groups, 1u << 24);
+    n->bounds.groups = c->until;
+    n->bounds.seqs = (uint32_t)GR_MIN(seqs, (uint64_t)1 << 24);
+}
+
+/* ---- declaring -------------------------------------------------------------------------------------------
+ */
+
+enum { KERNEL_BEGIN, KERNEL_ROUNDS, KERNEL_KEEP };
+
+static const gr_expr *condition(const gr_node *n)
+{
+    const gr_select_cfg *c = n->cfg;
+    return c->groups.expr ? c->groups.expr : c->sequences.expr;
+}
+
+static void reads_of(gr_env_reads *r, const gr_graph *g, const gr_node *n)
+{
+    gr_env_reads_init(r);
+    gr_env_reads_add_rows(r, n->of->rows);
+    gr_env_reads_add(r, g, condition(n));
+    for (size_t i = 0; i < n->n_columns; i++) gr_env_reads_add_column(r, g, n->columns[i]->from);
+}
+
+static void use_own(gr_use *uses, const gr_node *n, gr_use_mode mode, gr_program *p)
+{
+    uses[0] = (gr_use){gr_rows_object(p, n), mode};
+    for (size_t i = 0; i < n->n_columns; i++)
+        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), mode};
+}
+
+void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_program *p)
+{
+    (void)g;
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
+    use_own(uses, n, GR_WRITE, p);
+    gr_program_run(p, KERNEL_BEGIN, 0, uses, 1 + n->n_columns, "begin");
+    uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
+    gr_program_loop(p, KERNEL_ROUNDS, rounds, true, "rounds")->trips_expected = 1;
+}
+
+/* What each group and sequence of the parent's rows is worth: 0 or 1. */
+static uint64_t verdict_bytes(const gr_node *n)
+{
+    return (uint64_t)GR_MAX(n->of->rows->bounds.groups, n->of->rows->bounds.seqs) * sizeof(float);
+}
+
+static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                    gr_program *p)
+{
+    (void)how;
+    (void)k;
+    gr_env_reads r;
+    reads_of(&r, g, n);
+    size_t own = 1 + n->n_columns;
+    gr_use *uses = gr_pool_alloc(p->pool, (own + 2 + gr_env_uses(&r, g)) * sizeof(*uses));
+    uint64_t ws = gr_expr_bytes(condition(n), gr_env_bounds(&r, g));
+    use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
+    uses[own] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
+    uses[own + 1] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
+    size_t n_uses = own + 2 + gr_env_declare(&r, g, p, uses + own + 2);
+    gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep");
+    gr_env_reads_release(&r);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------
+ */
+
+typedef struct select_state {
+    gr_session *session;
+    const gr_node *node;
+    uint32_t *group, *seq; /* of the parent's rows: what this round adds */
+    uint32_t n_group, n_seq;
+    uint64_t seen; /* groups, of all rounds of this iteration */
+    bool enough;
+} select_state;
+
+static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)d;
+    select_state *t = gr_calloc(1, sizeof(*t));
+    const gr_rows_bounds *b = &n->of->rows->bounds;
+    *t = (select_state){.session = s, .node = n};
+    t->group = gr_calloc(b->groups, sizeof(*t->group));
+    t->seq = gr_calloc(b->seqs, sizeof(*t->seq));
+    *state = t;
+    return GR_OK;
+}
+
+static void close(void *state)
+{
+    select_state *t = state;
+    free(t->group);
+    free(t->seq);
+    free(t);
+}
+
+static void begin(select_state *t, gr_rows *to)
+{
+    *to->n_groups = *to->n_seqs = 0;
+    to->token_offset[0] = 0;
+    t->seen = 0;
+    t->enough = false;
+}
+
+/* Which of the parent's rows are added: whole groups in their order, as far as there is room. */
+static void choose(select_state *t, const gr_rows *from, const gr_rows *to, const float *verdict)
+{
+    bool whole = ((const gr_select_cfg *)t->node->cfg)->groups.expr;
+    t->n_group = t->n_seq = 0;
+    for (uint32_t s = 0; s < *from->n_seqs; s++) {
+        uint32_t g = from->group[s];
+        if (verdict[whole ? g : s] == 0) continue;
+        if (!t->n_group || t->group[t->n_group - 1] != g) {
+            if (*to->n_groups + t->n_group == t->node->bounds.groups) return;
+            t->group[t->n_group++] = g;
+        }
+        t->seq[t->n_seq++] = s;
+    }
+}
+
+static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uint32_t s, uint32_t group)
+{
+    uint32_t at = (*to->n_seqs)++, n = t->node->bounds.response_tokens;
+    to->group[at] = group;
+    to->prompt_len[at] = from->prompt_len[s];
+    to->response_len[at] = from->response_len[s];
+    to->token_offset[at + 1] = to->token_offset[at] + from->response_len[s];
+    to->truncated[at] = from->truncated[s];
+    to->ended[at] = from->ended[s];
+    memcpy(to->ids + (size_t)at * to->stride, gr_rows_ids(from, s),
+           (from->prompt_len[s] + from->response_len[s]) * sizeof(*to->ids));
+    memcpy(to->logprob + (size_t)at * n, from->logprob + (size_t)s * n,
+           from->response_len[s] * sizeof(*to->logprob));
+}
+
+static void add_rows(const select_state *t, const gr_rows *from, gr_rows *to)
+{
+    uint32_t groups = *to->n_groups;
+    for (uint32_t i = 0; i < t->n_group; i++) to->record[groups + i] = from->record[t->group[i]];
+    for (uint32_t i = 0, g = 0; i < t->n_seq; i++) {
+        if (t->group[g] != from->group[t->seq[i]]) g++;
+        add_seq(t, from, to, t->seq[i], groups + g);
+    }
+    *to->n_groups += t->n_group;
+}
+
+/* Add the chosen elements of a parent's column behind those that are there; to: the rows with them. */
+static void add_elements(const select_state *t, const gr_column *c, const gr_rows *from, const gr_rows *to,
+                         const char *in, char *out)
+{
+    size_t bytes = gr_dtype_bytes(c->dtype), seqs = *to->n_seqs - t->n_seq,
+           groups = *to->n_groups - t->n_group;
+    if (c->level == GR_LEVEL_GROUP)
+        for (uint32_t i = 0; i < t->n_group; i++)
+            memcpy(out + (groups + i) * bytes, in + t->group[i] * bytes, bytes);
+    for (uint32_t i = 0; i < t->n_seq && c->level != GR_LEVEL_GROUP; i++) {
+        uint32_t s = t->seq[i];
+        if (c->level == GR_LEVEL_SEQ)
+            memcpy(out + (seqs + i) * bytes, in + s * bytes, bytes);
+        else
+            memcpy(out + to->token_offset[seqs + i] * bytes, in + from->token_offset[s] * bytes,
+                   from->response_len[s] * bytes);
+    }
+}
+
+static void add_columns(const gr_call *c, const gr_env *e, const gr_rows *from, const gr_rows *to)
+{
+    const gr_graph *g = c->session->graph;
+    for (size_t i = 0; i < c->node->n_columns; i++) {
+        const gr_column *own = c->node->columns[i];
+        if (!own->from) {
+            gr_rows_column(to, own, c->ptr[1 + i]);
+            continue;
+        }
+        for (size_t j = 0; j < g->n_columns; j++)
+            if (g->columns[j] == own->from)
+                add_elements(c->state, own, from, to, e->columns[j].data, c->ptr[1 + i]);
+    }
+}
+
+/* After a round: whether another follows, and what is said when there is none. */
+static gr_status end_round(select_state *t, const gr_rows *from, const gr_rows *to, gr_diag *d)
+{
+    gr_session *s = t->session;
+    const gr_select_cfg *c = t->node->cfg;
+    t->seen += *from->n_groups;
+    uint32_t rounds = s->round + 1;
+    bool last = !t->node->refills || *to->n_groups == c->until || rounds == c->rounds;
+    if (!last) {
+        s->round++;
+        return GR_OK;
+    }
+    s->round = 0;
+    t->enough = true;
+    gr_session_metric(s, *to->n_groups, "%s.prompts", t->node->name);
+    gr_session_metric(s, (double)t->seen, "%s.drawn", t->node->name);
+    if (!t->node->refills) return GR_OK;
+    gr_session_metric(s, rounds, "%s.rounds", t->node->name);
+    if (*to->n_groups == c->until || c->keep_short) return GR_OK;
+    return gr_diag_error(
+        d, t->node->at, GR_E_FAILED,
+        "node '%s' kept %u of the %u prompts wanted, of %llu drawn in %u rounds (short: keep "
+        "goes on with fewer)",
+        t->node->name, *to->n_groups, c->until, (unsigned long long)t->seen, rounds);
+}
+
+static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
+{
+    select_state *t = c->state;
+    const gr_graph *g = c->session->graph;
+    const gr_node *parent = c->node->of->rows;
+    size_t own = 1 + c->node->n_columns;
+    float *verdict = c->ptr[own];
+    bool groups = ((const gr_select_cfg *)c->node->cfg)->groups.expr;
+    gr_env_reads r;
+    gr_env e;
+    reads_of(&r, g, c->node);
+    gr_env_init(&e, &r, c->session, c->node, c->ptr + own + 2);
+    gr_expr_eval(condition(c->node), &e.env, groups ? GR_LEVEL_GROUP : GR_LEVEL_SEQ,
+                 groups ? -1 : (int)parent->index, verdict, c->ptr[own + 1]);
+    const gr_rows *from = &e.blocks[parent->index];
+    choose(t, from, to, verdict);
+    add_rows(t, from, to);
+    add_columns(c, &e, from, to);
+    gr_status st = end_round(t, from, to, d);
+    gr_env_release(&e);
+    gr_env_reads_release(&r);
+    return st;
+}
+
+static gr_status run(const gr_call *c, gr_diag *d)
+{
+    gr_rows to = gr_rows_at(c->ptr[0], &c->node->bounds);
+    if (c->kernel == KERNEL_BEGIN || !c->node->refills) begin(c->state, &to);
+    return c->kernel == KERNEL_BEGIN ? GR_OK : keep(c, &to, d);
+}
+
+static bool more(const gr_call *c, uint32_t trip)
+{
+    (void)trip;
+    return !((const select_state *)c->state)->enough;
+}
+
+const gr_op gr_op_select = {
+    .name = "select",
+    .summary = "some of the rows of another node, drawn again until there are enough",
+    .doc =
+        "An `of:` with fewer rows. An expression about them that names a value of the rows selected from, or "
+        "of their "
+        "prompts, reads what was kept of it. With refill, all nodes from the data to here run again in each "
+        "round; what else reads them reads them through this node.",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .makes_rows = true,
+    .narrows = true,
+    .cfg_bytes = sizeof(gr_select_cfg),
+    .keys = keys,
+    .fields = fields,
+    .check = check,
+    .declare = declare,
+    .open = open,
+    .close = close,
+    .run = run,
+    .more = more,
+};
