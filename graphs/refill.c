@@ -69,12 +69,13 @@ static void check_versions(gr_loader *l, const gr_draft *dr)
 
 static void refuse_read(gr_loader *l, gr_loc at, const char *who, const char *what, const gr_node *select)
 {
-    gr_diag_error(l->d, at, GR_E_INVALID,
-                  "'%s' reads '%s', which '%s' computes anew in each round: read it with 'of: %s'", who, what,
-                  select->name, select->name);
+    gr_diag_error(
+        l->d, at, GR_E_INVALID,
+        "'%s' reads '%s', which '%s' computes anew in each round: only rows 'of: %s' are of all rounds", who,
+        what, select->name, select->name);
 }
 
-static void check_columns(gr_loader *l, const gr_formula *f, const int *ids, size_t n)
+static bool check_columns(gr_loader *l, const gr_formula *f, const int *ids, size_t n)
 {
     const gr_node *owner = f->owner ? f->owner->node : NULL;
     for (size_t i = 0; i < n; i++) {
@@ -82,8 +83,9 @@ static void check_columns(gr_loader *l, const gr_formula *f, const int *ids, siz
         const gr_node *select = c->node ? c->node->repeated_by : NULL;
         if (!select || owner == select || (owner && owner->repeated_by == select)) continue;
         refuse_read(l, f->at, owner ? owner->name : f->key, c->name, select);
-        return;
+        return false;
     }
+    return true;
 }
 
 static void check_reads(gr_loader *l, const gr_formula *f)
@@ -91,9 +93,10 @@ static void check_reads(gr_loader *l, const gr_formula *f)
     size_t n;
     if (f->owner && !f->owner->live) return;
     if (f->loss) {
-        for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++) {
+        bool fine = true;
+        for (gr_loss_stage stage = GR_LOSS_PREPARE; fine && stage <= GR_LOSS_VALUE; stage++) {
             const int *ids = gr_loss_reads(f->loss->loss, stage, &n);
-            check_columns(l, f, ids, n);
+            fine = check_columns(l, f, ids, n);
         }
     } else if (!f->in_loss) {
         const int *ids = gr_expr_reads(f->expr, &n);

@@ -100,10 +100,14 @@ write otb '  advantage:
       G - where(position_count() > 1, b, 0)' 4 "$clip_loss"
 runs otb token-coupled
 
+write dapo '  kept:   {op: select, of: rollout, groups: group_std(answers) > 0, refill: {until: 8, rounds: 30, short: error}}
+  shaped: {op: compute, of: kept, expr: "answers - clip((rollout.length - 3) / 3, 0, 1)"}
+  advantage: {op: compute, expr: (shaped - group_mean(shaped)) / (group_std(shaped) + 1e-6)}' 4 '      ratio = exp(logprob - old_logprob)
+      token_mean(max(-advantage * ratio, -advantage * clip(ratio, 1 - $lo, 1 + $hi)))'
+sed -i '/^  reward:/d; s/^    of: rollout/    of: kept/; s/\(old_logprob:.*\)of: rollout/\1of: kept/' dapo.yaml
+runs dapo token-coupled
+
 # What needs parts that are not built is refused by their names.
-write dapo '  kept:   {op: select, of: rollout, groups: group_std(reward) > 0, refill: {until: 8, rounds: 10, short: error}}
-  advantage: {op: compute, of: kept, expr: reward - group_mean(reward)}' 4 "$clip_loss"
-refused "'select'.*not built" "$gr" check dapo.yaml
 write ppo '  values: {op: value, model: critic, of: rollout}
   advantage: {op: compute, expr: suffix_sum(at_last(reward)) - values}' 4 "$clip_loss"
 refused "'value'.*not built" "$gr" check ppo.yaml
