@@ -10,6 +10,7 @@
 
 #include "runtime/run.h"
 #include "runtime/signals.h"
+#include "scheduler/draw.h"
 #include "scheduler/report.h"
 
 /* ---- shared
@@ -103,10 +104,19 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d)
 /* ---- plan
  * --------------------------------------------------------------------------------------------------- */
 
-static void plan_text(const gr_plan *p, const gr_args *a, gr_str *out)
+static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_str *out)
 {
-    if (a->format && !strcmp(a->format, "json"))
+    const char *format = a->format ? a->format : "table";
+    if (!strcmp(format, "json"))
         gr_plan_write_json(p, out);
+    else if (!strcmp(format, "csv"))
+        gr_draw_csv(p, out);
+    else if (!strcmp(format, "dot"))
+        gr_draw_dot(p, g, out);
+    else if (!strcmp(format, "svg"))
+        gr_draw_svg(p, out);
+    else if (!strcmp(format, "html"))
+        gr_draw_html(p, g, out);
     else
         gr_plan_table(p, out, !a->out && isatty(STDOUT_FILENO));
 }
@@ -116,18 +126,13 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     gr_graph *g = NULL;
     gr_plan_options o;
     gr_planned *p = NULL;
-    if (a->format && strcmp(a->format, "table") && strcmp(a->format, "json")) {
-        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                      "format '%s' is not built in this version; use table or json", a->format);
-        return 2;
-    }
     gr_status st = plan_options(&o, a, d);
     if (!st) st = load(&g, a, a->operand[0], true, d);
     if (!st) st = gr_plan_graph(&p, g, &o, d);
     int status = gr_exit_status_input(st);
     if (p) {
         gr_str text = {0};
-        plan_text(p->plan, a, &text);
+        plan_text(p->plan, g, a, &text);
         if (finish_text(&text, a->out, d) && !status) status = 1;
     }
     gr_planned_free(p);
