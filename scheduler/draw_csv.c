@@ -1,23 +1,6 @@
 #include "scheduler/draw.h"
 
 #include <inttypes.h>
-#include <string.h>
-
-/* RFC 4180: quoted where it holds a comma, a quote or a line's end. */
-static void put_field(gr_str *out, const char *text)
-{
-    if (!text) return;
-    if (!strpbrk(text, ",\"\r\n")) {
-        gr_str_puts(out, text);
-        return;
-    }
-    gr_str_putc(out, '"');
-    for (; *text; text++) {
-        if (*text == '"') gr_str_putc(out, '"');
-        gr_str_putc(out, *text);
-    }
-    gr_str_putc(out, '"');
-}
 
 static void put_seconds(gr_str *out, uint64_t ns)
 {
@@ -28,9 +11,9 @@ static void put_row(gr_str *out, const gr_view *v, uint32_t i)
 {
     const gr_step *s = &v->steps[i];
     gr_str_printf(out, "%u,%s,", i, gr_step_kind_str(s->kind));
-    put_field(out, s->what);
+    gr_csv_put(out, s->what);
     gr_str_putc(out, ',');
-    put_field(out, s->node);
+    gr_csv_put(out, s->node ? s->node : "");
     gr_str_printf(out, ",%s,", gr_lane_str(s->lane));
     if (v->parent[i] != GR_NONE) gr_str_printf(out, "%u", v->parent[i]);
     gr_str_putc(out, ',');

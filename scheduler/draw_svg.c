@@ -111,11 +111,12 @@ static void put_peak(const picture *c)
     const gr_plan *p = c->v->plan;
     char a[32];
     double x = step_x(c, p->peak_step) + plot / GR_MAX(c->v->n, 1u) / 2, y = byte_y(c, p->peak_bytes);
+    double line = byte_y(c, p->budget_bytes), text_y = line < y - 26 || line > y ? y - 10 : y + 4;
     bool right = x > LEFT + plot * 0.6;
     gr_str_printf(c->out, "<circle class=\"peak\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", x, y);
     char *text = gr_printf("peak %s: step %u %s", gr_bytes_format(p->peak_bytes, a), p->peak_step,
                            c->v->n ? c->v->steps[p->peak_step].what : "");
-    gr_text_put(c->out, right ? x - 8 : x + 8, y - 8, right ? "strong end" : "strong", text);
+    gr_text_put(c->out, right ? x - 10 : x + 10, text_y, right ? "peak-text end" : "peak-text", text);
     free(text);
 }
 

@@ -8,7 +8,8 @@ static const char style[] =
     ".title{font-size:22px;font-weight:600}.sub{fill:#4b5563;font-size:14px;white-space:pre}.panel{font-size:"
     "14px;"
     "font-weight:600}\n.note{fill:#9a6700}.axis,.small{fill:#6b7280;font-size:11px}.end{text-anchor:end}\n"
-    ".middle,.band{text-anchor:middle}.band{font-size:11px}.strong{font-weight:600}.fits{fill:#2f7d4f;"
+    ".middle,.band{text-anchor:middle}.band{font-size:11px}.peak-text{font-weight:600;paint-order:stroke;"
+    "stroke:#fff;stroke-width:4px;stroke-linejoin:round}.fits{fill:#2f7d4f;"
     "font-size:18px;font-weight:600}\n.over{fill:#c0392b;font-size:18px;font-weight:600}.budget-text{fill:#"
     "c0392b}\n"
     ".grid{stroke:#1f2937;stroke-opacity:.13;fill:none}.loop{stroke:#6b7280;fill:none}\n"
@@ -70,7 +71,9 @@ char *gr_tick_format(uint64_t bytes, char *buf)
 
 void gr_tick_time(gr_str *out, uint64_t ns, uint64_t tick)
 {
-    if (tick >= 1000000000)
+    if (!ns)
+        gr_str_putc(out, '0');
+    else if (tick >= 1000000000)
         gr_str_printf(out, "%g s", (double)ns / 1e9);
     else if (tick >= 1000000)
         gr_str_printf(out, "%g ms", (double)ns / 1e6);

@@ -64,12 +64,16 @@ bool gr_entry_live(const gr_entry *e, uint32_t step)
     return e->first <= e->last ? e->first <= step && step <= e->last : step >= e->first || step <= e->last;
 }
 
-/* "actor weights": who owns an entry is its name's first part. Columns are many and small: one series. */
+char *gr_resource_name(const gr_entry *e)
+{
+    return gr_printf("%.*s %s", (int)strcspn(e->what, "."), e->what, gr_category_str(e->category));
+}
+
+/* Columns are many and small: one series. */
 static char *series_name(const gr_entry *e, bool small)
 {
-    const char *category = gr_category_str(e->category);
-    if (small || e->category == GR_CAT_COLUMNS) return gr_strdup(category);
-    return gr_printf("%.*s %s", (int)strcspn(e->what, "."), e->what, category);
+    if (small || e->category == GR_CAT_COLUMNS) return gr_strdup(gr_category_str(e->category));
+    return gr_resource_name(e);
 }
 
 static uint32_t find_series(gr_view *v, const gr_entry *e, bool small)
@@ -245,19 +249,31 @@ static bool *used_by(const gr_view *v, const char *node)
     return used;
 }
 
+/* The step of a node at which what its works use takes most of the device; GR_NONE: it has no steps. */
+static uint32_t fullest_step(const gr_view *v, const char *node, const bool *used)
+{
+    uint64_t most = 0;
+    uint32_t fullest = GR_NONE;
+    uint64_t *live = gr_calloc(v->n + 1, sizeof(*live));
+    for (uint32_t e = 0; e < v->plan->n_ledger; e++)
+        for (uint32_t i = 0; used[e] && v->plan->ledger[e].place == GR_DEVICE && i < v->n; i++)
+            if (gr_entry_live(&v->plan->ledger[e], i)) live[i] += v->plan->ledger[e].bytes;
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (!serves(&v->steps[i], node) || (fullest != GR_NONE && live[i] <= most)) continue;
+        most = live[i];
+        fullest = i;
+    }
+    free(live);
+    return fullest;
+}
+
 void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes)
 {
     bool *used = used_by(v, node);
-    uint64_t *live = gr_calloc((size_t)v->n_series * v->n + 1, sizeof(*live));
-    for (uint32_t e = 0; e < v->plan->n_ledger; e++) {
-        uint64_t *of = live + (size_t)v->series_of[e] * v->n;
-        for (uint32_t i = 0; used[e] && i < v->n; i++)
-            if (gr_entry_live(&v->plan->ledger[e], i)) of[i] += v->plan->ledger[e].bytes;
-    }
-    for (uint32_t k = 0; k < v->n_series; k++)
-        for (uint32_t i = 0; i < v->n; i++)
-            if (serves(&v->steps[i], node)) bytes[k] = GR_MAX(bytes[k], live[(size_t)k * v->n + i]);
-    free(live);
+    uint32_t at = fullest_step(v, node, used);
+    for (uint32_t e = 0; e < v->plan->n_ledger && at != GR_NONE; e++)
+        if (used[e] && gr_entry_live(&v->plan->ledger[e], at))
+            bytes[v->series_of[e]] += v->plan->ledger[e].bytes;
     free(used);
 }
 
@@ -318,4 +334,18 @@ void gr_xml_put(gr_str *out, const char *text)
         default:
             gr_str_putc(out, *text);
         }
+}
+
+void gr_csv_put(gr_str *out, const char *text)
+{
+    if (!strpbrk(text, ",\"\r\n")) {
+        gr_str_puts(out, text);
+        return;
+    }
+    gr_str_putc(out, '"');
+    for (; *text; text++) {
+        if (*text == '"') gr_str_putc(out, '"');
+        gr_str_putc(out, *text);
+    }
+    gr_str_putc(out, '"');
 }

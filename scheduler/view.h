@@ -43,13 +43,17 @@ void gr_view_free(gr_view *v); /* NULL is fine */
 /* Live at a step: last < first wraps round the iteration's end. */
 bool gr_entry_live(const gr_entry *e, uint32_t step);
 
+/* "actor weights": the first part of an entry's name, who owns it, and its category. Caller frees. */
+char *gr_resource_name(const gr_entry *e);
+
 /* Most bytes of a place that are live at one step. */
 uint64_t gr_view_most(const gr_view *v, gr_place place);
 
 /* Predicted time of a node's works, whole loops included. */
 uint64_t gr_view_node_ns(const gr_view *v, const char *node);
 
-/* bytes [n_series], zeroed: of each series what a node's works use, the most at one of its steps. */
+/* bytes [n_series], zeroed: what a node's works use of each series, at the step of the node at which that
+ * takes most of the device. */
 void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes);
 
 /* "token, length": the columns of node `from` that works of node `to` read; the main one by the node's name.
@@ -64,5 +68,8 @@ void gr_time_put(gr_str *out, uint64_t ns);
 
 /* Text as it stands in XML: &, <, > and quotes escaped. */
 void gr_xml_put(gr_str *out, const char *text);
+
+/* Text as a field of CSV (RFC 4180): quoted where it holds a comma, a quote or a line's end. */
+void gr_csv_put(gr_str *out, const char *text);
 
 #endif
