@@ -191,10 +191,13 @@ void gr_sweep_svg(const gr_sweep *s, gr_str *out)
 {
     gr_str body = {0};
     chart c = {.s = s, .out = &body, .top = 82, .line = "#3f6fb5", .of = time_of};
-    char *over = gr_printf("over %s; hollow: does not fit, the smallest plan found", s->name);
+    bool over = false;
+    for (size_t i = 0; i < s->n; i++) over = over || (!s->points[i].error && !s->points[i].fits);
+    char *sub = gr_printf("plans for values of %s%s", s->name,
+                          over ? "; hollow: does not fit, the smallest plan found" : "");
     gr_text_put(&body, 20, 34, "title", s->title);
-    gr_text_put(&body, 20, 56, "sub", over);
-    free(over);
+    gr_text_put(&body, 20, 56, "sub", sub);
+    free(sub);
     if (s->n) {
         put_chart(&c, "Predicted time of an iteration", true);
         c.line = "#2f9e77";

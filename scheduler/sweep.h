@@ -19,7 +19,6 @@ typedef struct gr_point {
 typedef struct gr_sweep {
     const char *title; /* "grpo on h200" */
     const char *name;  /* "budget" */
-    bool bytes;        /* values are bytes */
     const gr_point *points;
     size_t n;
 } gr_sweep;

@@ -189,7 +189,7 @@ int gr_cmd_sweep(const gr_args *a, gr_diag *d)
     if (!st) st = parsed;
     gr_pool *pool = gr_pool_new();
     gr_point *points = gr_pool_alloc(pool, (r.n + 1) * sizeof(*points));
-    gr_sweep s = {.name = r.name, .bytes = r.bytes, .points = points};
+    gr_sweep s = {.name = r.name, .points = points};
     if (!st) st = make_points(&s, points, a, &r, pool, d);
     int status = gr_exit_status_input(st);
     if (s.title) { /* there is a plan to show */
