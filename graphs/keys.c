@@ -194,7 +194,7 @@ static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_fiel
     const char *name = gr_pool_strndup(l->pool, text, (size_t)(dot - text));
     gr_draft *from = gr_draft_ref(l, owner, k->name, name, v->at, GR_WHY_READS);
     if (!from || !from->node->op) return;
-    if (!from->node->op->any_field || !from->node->op->makes_rows)
+    if (!from->node->op->any_field)
         gr_diag_error(l->d, v->at, GR_E_INVALID,
                       "'%s' must be a field of data, but node '%s' (%s) reads no data", k->name, name,
                       from->node->op->name);

@@ -152,7 +152,7 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
 void gr_order(gr_loader *l);
 void gr_find_aliases(gr_loader *l);
 void gr_order_warn(gr_loader *l); /* of nodes and models that nobody reads; an error where all are dead */
-const gr_field *gr_field_find(const gr_op *op, const char *name);
+const gr_field *gr_field_find(const gr_node *n, const char *name);
 
 /* scope.c */
 typedef struct gr_scope_user {

@@ -7,14 +7,15 @@
 /* ---- columns ---------------------------------------------------------------------------------------------
  */
 
-const gr_field *gr_field_find(const gr_op *op, const char *name)
+const gr_field *gr_field_find(const gr_node *n, const char *name)
 {
+    const gr_op *op = n->op;
     static const gr_field data = {"", GR_LEVEL_GROUP, GR_KIND_TEXT, GR_EXPR_U8, "a field of the data"};
     static const gr_field named = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "one of several results"};
     for (const gr_field *f = op->fields; f && f->name; f++)
         if (!name || !strcmp(f->name, name)) return f;
-    if (!name || !op->any_field) return NULL;
-    return op->makes_rows ? &data : &named;
+    if (name && op->any_field) return &data;
+    return name && op->named && op->named(n, name) ? &named : NULL;
 }
 
 static gr_column *add_column(gr_graph *g, gr_column c)
@@ -46,7 +47,7 @@ static void add_to_node(gr_graph *g, gr_node *n, const gr_column *c)
 
 const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field)
 {
-    const gr_field *f = gr_field_find(n->op, field);
+    const gr_field *f = gr_field_find(n, field);
     const gr_column *there = f ? gr_node_column(n, field) : NULL;
     if (!f || there) return there;
     bool is_main = f == n->op->fields;
@@ -54,6 +55,7 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
     c.field = is_main ? NULL : gr_pool_strdup(g->pool, field);
     c.name = is_main ? n->name : gr_pool_printf(g->pool, "%s.%s", n->name, field);
     if (is_main && n->op->level) c.level = n->op->level(n);
+    if (is_main && n->op->kind) c.kind = n->op->kind(n);
     c.rows = c.level == GR_LEVEL_SCALAR ? NULL : c.level == GR_LEVEL_GROUP ? n->groups : n->rows;
     gr_column *new = add_column(g, c);
     add_to_node(g, (gr_node *)n, new); /* ours while loading */
@@ -232,7 +234,7 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
     char *node = gr_strndup(s, strcspn(s, "."));
     const gr_draft *dr = gr_draft_find(l, node);
     free(node);
-    if (!dr || dr->bad || gr_field_find(dr->node->op, NULL)) return !dr || !dr->bad;
+    if (!dr || dr->bad || gr_field_find(dr->node, NULL)) return !dr || !dr->bad;
     gr_diag_error(l->d, name->at, GR_E_INVALID, "node '%s' (op %s) has no value to read", dr->node->name,
                   dr->node->op->name);
     return false;

@@ -3,22 +3,9 @@
 #ifndef GR_OPS_CPU_H
 #define GR_OPS_CPU_H
 
+#include "ops/carve.h"
 #include "ops/gemm.h"
 #include "ops/kernels.h"
-
-/* A buffer that is handed out in pieces of 256 bytes. With base NULL nothing is handed out and used counts
- * what would be: the functions that carve also tell sizes. */
-typedef struct gr_carve {
-    char *base;
-    uint64_t used;
-} gr_carve;
-
-static inline float *gr_carve_floats(gr_carve *c, uint64_t n)
-{
-    float *p = c->base ? (float *)(void *)(c->base + c->used) : NULL;
-    c->used += gr_align(n * sizeof(float), 256);
-    return p;
-}
 
 /* y [t, out] = x [t, in] W^T, W [out, in]. */
 void gr_linear(gr_queue *q, const float *x, size_t t, size_t in, const float *w, size_t out, float *y,

@@ -89,7 +89,7 @@ typedef struct gr_choices {
     uint32_t concurrent;     /* sequences decoded at once */
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
-    uint32_t recompute;      /* 1: keep only layer inputs for backward */
+    uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
     unsigned threads;
 } gr_choices;
 
@@ -123,12 +123,15 @@ typedef struct gr_op {
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */
     bool any_field;         /* data: every other field name is a field of the file (text, group level) */
+    bool (*named)(const gr_node *n,
+                  const char *field); /* further fields, a number a sequence, by the config; NULL */
 
     /* After keys are filled and names resolved: what only the op knows to be wrong; sets node->bounds of row
      * makers. NULL: nothing. */
     void (*check)(gr_graph *g, gr_node *n, gr_diag *d);
     /* Level of the main field where it depends on the config (compute); NULL: from the table. */
     gr_level (*level)(const gr_node *n);
+    gr_kind (*kind)(const gr_node *n); /* likewise number or bool */
     /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
      */
     bool (*one_step)(const gr_node *n);

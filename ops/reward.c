@@ -1,6 +1,7 @@
 /* ops/reward.c: the op `reward`: score responses with rules, or with a command's worker processes.
  *
- * It runs on the host lane, beside the passes that do not read it.
+ * It runs on the host lane, beside the passes that do not read it; a command's workers begin while responses
+ * are still being generated.
  */
 #include "ops/configs.h"
 #include "ops/data.h"
@@ -8,7 +9,7 @@
 #include "ops/scorer.h"
 #include "runtime/session.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 #define CFG(f) offsetof(gr_reward_cfg, f)
 
@@ -36,9 +37,16 @@ static gr_level level(const gr_node *n)
     return ((const gr_reward_cfg *)n->cfg)->level ? GR_LEVEL_TOKEN : GR_LEVEL_SEQ;
 }
 
+static bool named(const gr_node *n, const char *field)
+{
+    const gr_texts *names = &((const gr_reward_cfg *)n->cfg)->names;
+    for (size_t i = 0; i < names->n; i++)
+        if (!strcmp(names->text[i], field)) return true;
+    return false;
+}
+
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
-    (void)g;
     const gr_reward_cfg *c = n->cfg;
     int ways = !!c->rule + !!c->rules + !!c->command;
     if (ways != 1)
@@ -49,6 +57,7 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     if (c->names.n && c->level)
         gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with level: sequence");
     gr_scorer_check(n, d);
+    gr_graph_column(g, n, NULL); /* reward_mean is reported, whoever else reads it */
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
@@ -97,6 +106,7 @@ const gr_op gr_op_reward = {
     .cfg_bytes = sizeof(gr_reward_cfg),
     .keys = keys,
     .fields = fields,
+    .named = named,
     .check = check,
     .level = level,
     .declare = declare,

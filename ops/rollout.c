@@ -1,5 +1,6 @@
 #include "ops/rollout.h"
 
+#include "ops/carve.h"
 #include "ops/configs.h"
 #include "ops/pass.h"
 
@@ -83,37 +84,31 @@ static step_bounds bounds_of(const gr_node *n, const gr_choices *how)
                          .stride = blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
 }
 
-static uint64_t lay_out(char *base, const step_bounds *b, step_arrays *out)
+static step_arrays carve(gr_carve *c, const step_bounds *b)
 {
     step_arrays a;
-    uint64_t at = 0;
-#define PLACE(field, n)            \
-    a.field = (void *)(base + at); \
-    at = gr_align(at + (uint64_t)(n) * sizeof(*a.field), 64)
-    PLACE(ids, b->tokens);
-    PLACE(offset, b->seqs + 1);
-    PLACE(cached, b->seqs);
-    PLACE(table, (uint64_t)b->seqs * b->stride);
-    PLACE(row, b->samples);
-    PLACE(draw, b->samples);
-    PLACE(out_id, b->samples);
-    PLACE(out_logprob, b->samples);
-#undef PLACE
-    if (out) *out = a;
-    return at;
+    a.ids = gr_carve_bytes(c, b->tokens * sizeof(*a.ids));
+    a.offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*a.offset));
+    a.cached = gr_carve_bytes(c, b->seqs * sizeof(*a.cached));
+    a.table = gr_carve_bytes(c, (uint64_t)b->seqs * b->stride * sizeof(*a.table));
+    a.row = gr_carve_bytes(c, b->samples * sizeof(*a.row));
+    a.draw = gr_carve_bytes(c, b->samples * sizeof(*a.draw));
+    a.out_id = gr_carve_bytes(c, b->samples * sizeof(*a.out_id));
+    a.out_logprob = gr_carve_floats(c, b->samples);
+    return a;
 }
 
 static uint64_t arrays_bytes(const step_bounds *b)
 {
-    static char nothing[1];
-    return lay_out(nothing, b, NULL);
+    gr_carve c = {0};
+    carve(&c, b);
+    return c.used;
 }
 
 static step_arrays arrays_at(void *block, const step_bounds *b)
 {
-    step_arrays a;
-    lay_out(block, b, &a);
-    return a;
+    gr_carve c = {.base = block};
+    return carve(&c, b);
 }
 
 static uint32_t kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
@@ -182,18 +177,18 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                                {kv, GR_UPDATE},
                                                {ws, GR_WRITE}},
                                     5, "layer.%u", l);
-        w->flops = gr_layer_flops(s, b.samples, pass.length);
-        w->bytes = (double)gr_bucket_elems(s, 1 + l) * sizeof(float);
+        gr_layer_cost(w, s, b.samples, pass.length, 1);
     }
-    gr_program_run(p, ROLLOUT_SAMPLE, 0,
-                   (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers), GR_READ},
-                              {s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE, GR_READ},
-                              {step, GR_UPDATE},
-                              {x, GR_READ},
-                              {head_ws, GR_WRITE},
-                              {rows, GR_UPDATE}},
-                   6, "sample")
-        ->flops = gr_head_flops(s, b.samples);
+    gr_head_cost(
+        gr_program_run(p, ROLLOUT_SAMPLE, 0,
+                       (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers), GR_READ},
+                                  {s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE, GR_READ},
+                                  {step, GR_UPDATE},
+                                  {x, GR_READ},
+                                  {head_ws, GR_WRITE},
+                                  {rows, GR_UPDATE}},
+                       6, "sample"),
+        s, b.samples, 1);
     gr_program_end(p);
     gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
     uses[0] = (gr_use){rows, GR_UPDATE};
@@ -506,7 +501,10 @@ static void run_sample(const gr_call *c, rollout_state *r)
     gr_device_read(c->queue, r->out_id, a.out_id, r->n_slots * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, r->n_slots * sizeof(*r->out_logprob));
     for (uint32_t i = r->n_slots; i-- > 0;) /* from the end: ending one moves the last into its place */
-        if (add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) end_sample(r, i);
+        if (add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) {
+            gr_session_finished(r->session, r->node, &rows, r->slots[i].seq);
+            end_sample(r, i);
+        }
 }
 
 static void run_finish(const gr_call *c)

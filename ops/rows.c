@@ -1,45 +1,39 @@
 #include "ops/rows.h"
 
+#include "ops/carve.h"
 #include "ops/configs.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Walk the block once: with base NULL only the size is wanted. */
-static uint64_t lay_out(char *base, const gr_rows_bounds *b, gr_rows *out)
+static gr_rows carve(gr_carve *c, const gr_rows_bounds *b)
 {
-    uint64_t at = 0;
     gr_rows r = {.stride = b->prompt_tokens + b->response_tokens};
-#define PLACE(field, n)            \
-    r.field = (void *)(base + at); \
-    at = gr_align(at + (uint64_t)(n) * sizeof(*r.field), 64)
-    PLACE(n_groups, 1);
-    PLACE(n_seqs, 1);
-    PLACE(record, b->groups);
-    PLACE(group, b->seqs);
-    PLACE(prompt_len, b->seqs);
-    PLACE(response_len, b->seqs);
-    PLACE(token_offset, b->seqs + 1);
-    PLACE(truncated, b->seqs);
-    PLACE(ended, b->seqs);
-    PLACE(ids, (uint64_t)b->seqs * r.stride);
-    PLACE(logprob, (uint64_t)b->seqs * b->response_tokens);
-#undef PLACE
-    if (out) *out = r;
-    return at;
+    r.n_groups = gr_carve_bytes(c, sizeof(*r.n_groups));
+    r.n_seqs = gr_carve_bytes(c, sizeof(*r.n_seqs));
+    r.record = gr_carve_bytes(c, b->groups * sizeof(*r.record));
+    r.group = gr_carve_bytes(c, b->seqs * sizeof(*r.group));
+    r.prompt_len = gr_carve_bytes(c, b->seqs * sizeof(*r.prompt_len));
+    r.response_len = gr_carve_bytes(c, b->seqs * sizeof(*r.response_len));
+    r.token_offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*r.token_offset));
+    r.truncated = gr_carve_bytes(c, b->seqs);
+    r.ended = gr_carve_bytes(c, b->seqs);
+    r.ids = gr_carve_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
+    r.logprob = gr_carve_floats(c, (uint64_t)b->seqs * b->response_tokens);
+    return r;
 }
 
 uint64_t gr_rows_bytes(const gr_rows_bounds *b)
 {
-    static char nothing[1]; /* pointer arithmetic needs an object, though nothing is read */
-    return lay_out(nothing, b, NULL);
+    gr_carve c = {0};
+    carve(&c, b);
+    return c.used;
 }
 
 gr_rows gr_rows_at(void *block, const gr_rows_bounds *b)
 {
-    gr_rows r;
-    lay_out(block, b, &r);
-    return r;
+    gr_carve c = {.base = block};
+    return carve(&c, b);
 }
 
 uint32_t gr_rows_object(gr_program *p, const gr_node *rows)

@@ -17,6 +17,10 @@ struct gr_scorer {
     gr_rule_set *set;
     const char *by; /* of the set */
     gr_workers *workers;
+    bool *submitted;  /* [seqs] of this iteration, while responses are still being generated */
+    double **early;   /* [seqs] replies that came meanwhile */
+    gr_status failed; /* of a request, and its messages: reported when the node runs */
+    gr_diag messages;
     uint64_t over_limit;
 };
 
@@ -125,37 +129,6 @@ void gr_scorer_check(const gr_node *n, gr_diag *d)
     (void)st;
     gr_rule_free(s.rule);
     gr_rule_set_free(s.set);
-}
-
-gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
-{
-    gr_scorer *s = gr_calloc(1, sizeof(*s));
-    *s = (gr_scorer){.session = session, .node = n, .cfg = n->cfg};
-    gr_status st = rules_of(s, d);
-    if (!st && s->cfg->command) {
-        gr_workers_config w = {.command = s->cfg->command,
-                               .at = n->at,
-                               .n = s->cfg->workers,
-                               .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
-                               .per_token = s->cfg->level == 1,
-                               .names = s->cfg->names.text,
-                               .n_names = s->cfg->names.n};
-        st = gr_workers_new(&s->workers, &w, d);
-    }
-    if (st)
-        gr_scorer_free(s);
-    else
-        *out = s;
-    return st;
-}
-
-void gr_scorer_free(gr_scorer *s)
-{
-    if (!s) return;
-    gr_rule_free(s->rule);
-    gr_rule_set_free(s->set);
-    gr_workers_free(s->workers);
-    free(s);
 }
 
 /* ---- texts -----------------------------------------------------------------------------------------------
@@ -297,15 +270,53 @@ static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag
     return st;
 }
 
+static gr_status submit_once(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)
+{
+    if (s->submitted[seq]) return GR_OK;
+    s->submitted[seq] = true;
+    return submit(s, rows, seq, d);
+}
+
+/* Take one reply that is there within timeout_ms; *any: whether there was one. */
+static gr_status collect(gr_scorer *s, int timeout_ms, bool *any, gr_diag *d)
+{
+    gr_reward reward = {0};
+    gr_status st = gr_workers_collect(s->workers, timeout_ms, &reward, d);
+    *any = !st && reward.values;
+    if (*any) s->early[reward.id] = reward.values;
+    return st;
+}
+
+/* Send a response on as soon as it is finished, and take what came back meanwhile. */
+static void response_finished(void *user, const gr_rows *rows, uint32_t seq)
+{
+    gr_scorer *s = user;
+    bool any = true;
+    if (!s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
+    while (!s->failed && any) s->failed = collect(s, 0, &any, &s->messages);
+}
+
+static gr_status report_failure(gr_scorer *s, gr_diag *d)
+{
+    gr_status st = s->failed;
+    for (size_t i = 0; i < s->messages.n; i++)
+        gr_diag_error(d, s->messages.messages[i].at, st, "%s", s->messages.messages[i].text);
+    gr_diag_release(&s->messages);
+    s->failed = GR_OK;
+    return st;
+}
+
 static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
 {
-    gr_status st = GR_OK;
-    for (uint32_t seq = 0; !st && seq < *rows->n_seqs; seq++) st = submit(s, rows, seq, d);
-    while (!st && gr_workers_pending(s->workers)) {
-        gr_reward reward = {0};
-        st = gr_workers_collect(s->workers, -1, &reward, d);
-        if (!st && reward.values) put(s, rows, out, (uint32_t)reward.id, reward.values);
-        free(reward.values);
+    bool any;
+    gr_status st = report_failure(s, d);
+    for (uint32_t seq = 0; !st && seq < *rows->n_seqs; seq++) st = submit_once(s, rows, seq, d);
+    while (!st && gr_workers_pending(s->workers)) st = collect(s, -1, &any, d);
+    for (uint32_t seq = 0; seq < *rows->n_seqs; seq++) {
+        if (!st) put(s, rows, out, seq, s->early[seq]);
+        free(s->early[seq]);
+        s->early[seq] = NULL;
+        s->submitted[seq] = false;
     }
     return st;
 }
@@ -330,4 +341,45 @@ gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out,
     gr_str_release(&x.text);
     gr_str_release(&x.answer);
     return st;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------
+ */
+
+gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
+{
+    gr_scorer *s = gr_calloc(1, sizeof(*s));
+    *s = (gr_scorer){.session = session, .node = n, .cfg = n->cfg};
+    gr_status st = rules_of(s, d);
+    if (!st && s->cfg->command) {
+        gr_workers_config w = {.command = s->cfg->command,
+                               .at = n->at,
+                               .n = s->cfg->workers,
+                               .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
+                               .per_token = s->cfg->level == 1,
+                               .names = s->cfg->names.text,
+                               .n_names = s->cfg->names.n};
+        st = gr_workers_new(&s->workers, &w, d);
+        s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
+        s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
+        gr_session_listen(session, n->rows, response_finished, s);
+    }
+    if (st)
+        gr_scorer_free(s);
+    else
+        *out = s;
+    return st;
+}
+
+void gr_scorer_free(gr_scorer *s)
+{
+    if (!s) return;
+    gr_rule_free(s->rule);
+    gr_rule_set_free(s->set);
+    gr_workers_free(s->workers);
+    for (uint32_t i = 0; s->early && i < s->node->rows->bounds.seqs; i++) free(s->early[i]);
+    free(s->early);
+    free(s->submitted);
+    gr_diag_release(&s->messages);
+    free(s);
 }

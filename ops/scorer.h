@@ -1,5 +1,7 @@
 /* ops/scorer.h: scores for the rows of a batch: what a reward node's config asks for, put to work.
  *
+ * A command's workers get each response as soon as it is finished, while others are still being generated.
+ *
  * The text that is scored is the response without its stop id, cut at the first stop text.
  * Threads: one scorer runs on one thread at a time.
  */

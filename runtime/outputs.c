@@ -108,6 +108,16 @@ static void print_stop_ids(const gr_outputs *o, const gr_session *s, const gr_no
     fprintf(to, "%s\n", shape->n_eos ? "" : " none: every response runs to max_tokens");
 }
 
+static void print_notes(FILE *to, const char *notes)
+{
+    for (size_t n; *notes; notes += n + (notes[n] == '\n')) {
+        n = strcspn(notes, "\n");
+        fputs("note: ", to);
+        fwrite(notes, 1, n, to);
+        fputc('\n', to);
+    }
+}
+
 void gr_outputs_begin(gr_outputs *o, const gr_session *s)
 {
     FILE *to = o->options->progress;
@@ -116,6 +126,7 @@ void gr_outputs_begin(gr_outputs *o, const gr_session *s)
     fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
             s->step + 1, s->steps, gr_bytes_format(o->plan->peak_bytes, peak),
             gr_bytes_format(o->plan->host_bytes, host), (unsigned long long)s->seed, o->plan->numerics);
+    print_notes(to, o->plan->notes);
     if (!o->g->run.steps && !o->g->run.epochs) fprintf(to, "neither steps nor epochs are given: one epoch\n");
     for (size_t i = 0; i < o->g->n_nodes; i++)
         if (!strcmp(o->g->nodes[i]->op->name, "generate")) print_stop_ids(o, s, o->g->nodes[i]);
@@ -132,12 +143,24 @@ static void print_peaks(const gr_outputs *o, gr_executor *e)
     fputc('\n', to);
 }
 
+static void print_drops(FILE *to, const gr_session *s)
+{
+    static const char what[] = ".dropped";
+    for (size_t i = 0; i < s->n_metrics; i++) {
+        const char *name = s->metrics[i].name;
+        size_t n = strlen(name), m = strlen(what);
+        if (n > m && !strcmp(name + n - m, what))
+            fprintf(to, "%.*s: dropped %.0f records that are too long\n", (int)(n - m), name,
+                    s->metrics[i].value);
+    }
+}
+
 void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e)
 {
     if (!o) return;
-    (void)s;
     FILE *to = o->options->progress;
     if (to) gr_progress_end(&o->progress);
+    if (to) print_drops(to, s);
     if (to && e && o->metrics) print_peaks(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,

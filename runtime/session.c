@@ -35,6 +35,18 @@ const struct gr_metric *gr_session_find(const gr_session *s, const char *name)
     return NULL;
 }
 
+void gr_session_listen(gr_session *s, const gr_node *rows,
+                       void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user)
+{
+    GR_PUSH(s->listeners, s->n_listeners, s->cap_listeners, ((struct gr_listener){rows, finished, user}));
+}
+
+void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq)
+{
+    for (size_t i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].rows == node) s->listeners[i].finished(s->listeners[i].user, rows, seq);
+}
+
 /* The first model that reads these rows, or that answers these prompts. */
 const gr_model *gr_session_model(const gr_session *s, const gr_node *rows)
 {
@@ -97,5 +109,6 @@ void gr_session_close(gr_session *s)
     free(s->state);
     free(s->tokenizer);
     free(s->metrics);
+    free(s->listeners);
     *s = (gr_session){0};
 }

@@ -22,11 +22,20 @@ struct gr_session {
     gr_tokenizer **tokenizer;  /* by model index */
     struct gr_metric *metrics; /* of this iteration */
     size_t n_metrics, cap_metrics;
+    struct gr_listener *listeners;
+    size_t n_listeners, cap_listeners;
     double *next_state; /* by state index: what the iteration's end computed */
     /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
     void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
                    double score);
     void *user; /* of sample */
+};
+
+/* Who wants to know of finished sequences, see gr_session_listen. */
+struct gr_listener {
+    const gr_node *rows;
+    void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq);
+    void *user;
 };
 
 struct gr_metric {
@@ -40,6 +49,12 @@ void gr_session_close(gr_session *s);
 
 /* A metric of this iteration by name, NULL where there is none. */
 const struct gr_metric *gr_session_find(const gr_session *s, const char *name);
+
+/* Have finished called, on the compute lane, as soon as a sequence of this node has its last token: before
+ * the other rows are final, and before the plan's own step that reads them. */
+void gr_session_listen(gr_session *s, const gr_node *rows,
+                       void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
+void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
 
 /* Record a number for metrics.jsonl; a name given twice keeps the last value. NaN prints as null. */
 GR_PRINTF(3, 4) void gr_session_metric(gr_session *s, double value, const char *fmt, ...);

@@ -11,7 +11,14 @@
 #include <xxhash.h>
 
 /* Defaults: enough rows to keep the matrix products busy, without more memory than that needs. */
-enum { MICRO_TOKENS = 4096, CONCURRENT = 256, PREFILL_TOKENS = 512, PREFILL_MIN = 16, HEAD_ELEMS = 8 << 20 };
+enum {
+    MICRO_TOKENS = 4096,
+    CONCURRENT = 256,
+    PREFILL_TOKENS = 512,
+    PREFILL_MIN = 16,
+    HEAD_ELEMS = 8 << 20,
+    RECOMPUTE_PARTS = 4
+};
 
 /* ---- open choices ----------------------------------------------------------------------------------------
  */
@@ -66,10 +73,18 @@ static uint32_t halvings(uint32_t from, uint32_t to)
     return n;
 }
 
+/* Passes are cut where the planner chooses without a change of bits, for every gradient is one chain of
+ * additions in the order of tokens; but a tied embedding gets those of the head and of the embedding, by
+ * turns a pass. */
+static bool cuts_change_bits(const gr_node *n)
+{
+    return is_op(n, "update") && n->model->shape.tied;
+}
+
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, const char *name)
 {
     s->open[s->n] = (open_choice){kind, n};
-    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = false};
+    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels};
 }
 
 static uint32_t micro_levels(const gr_graph *g)
@@ -94,10 +109,14 @@ static void find_knobs(source *s)
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(CONCURRENT, 1),
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
-            add_knob(s, KNOB_RECOMPUTE, n, 2, gr_pool_printf(s->pool, "%s: recomputation", n->name));
+            add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS,
+                     gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, "head chunk");
-    if (micro_levels(g) > 1) add_knob(s, KNOB_MICRO, NULL, micro_levels(g), "micro-batch tokens");
+    if (micro_levels(g) < 2) return;
+    add_knob(s, KNOB_MICRO, NULL, micro_levels(g), "micro-batch tokens");
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (cuts_change_bits(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) s->knobs[s->n - 1].bits = true;
 }
 
 static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind, const gr_node *n)
@@ -105,6 +124,11 @@ static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind,
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == kind && (!s->open[i].node || s->open[i].node == n)) return level[i];
     return 0;
+}
+
+static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
+{
+    return (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
 }
 
 static void choose_rollout(const gr_node *n, uint32_t level, gr_choices *c)
@@ -126,7 +150,7 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     uint32_t rows = GR_MIN(GR_MAX((uint32_t)HEAD_ELEMS / vocab, 16u), 512u);
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
-    c.recompute = level_of(s, level, KNOB_RECOMPUTE, n) > 0 && is_op(n, "update");
+    if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
     if (is_op(n, "generate")) choose_rollout(n, level_of(s, level, KNOB_ROLLOUT, n), &c);
     if (is_pass(n)) {
         uint32_t tokens = MICRO_TOKENS >> level_of(s, level, KNOB_MICRO, n);
@@ -149,7 +173,7 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
         gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
         break;
     case KNOB_RECOMPUTE:
-        gr_str_puts(out, level ? "every layer" : "none");
+        gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
         break;
     case KNOB_ROLLOUT: {
         gr_choices c = choose(s, levels, n);
@@ -193,10 +217,11 @@ static bool lr_depends_on_steps(const gr_graph *g)
     return false;
 }
 
-/* What fixes the bits: the graph, the device's arithmetic, the ranks. On the CPU device nothing that the
- * planner chooses does. How long it runs and what it writes do not, unless the learning rate follows the
- * number of iterations. */
-static const char *numerics_of(const gr_graph *g, const gr_plan_options *o, gr_pool *pool)
+/* What fixes the bits: the graph, the device's arithmetic, the ranks, and of what the planner chooses the
+ * cuts of passes where they matter. How long it runs and what it writes do not, unless the learning rate
+ * follows the number of iterations. */
+static const char *numerics_of(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
+                               gr_pool *pool)
 {
     gr_graph same = *g;
     gr_str s = {0};
@@ -208,6 +233,8 @@ static const char *numerics_of(const gr_graph *g, const gr_plan_options *o, gr_p
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
     gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, gr_kernels_cpu_numerics());
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (cuts_change_bits(g->nodes[i])) gr_str_printf(&s, " %u", choices[i].micro_tokens);
     uint64_t hash = XXH3_64bits(s.text, s.len);
     gr_str_release(&s);
     return gr_pool_printf(pool, "%016llx", (unsigned long long)hash);
@@ -288,13 +315,13 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
-static void name_plan(gr_plan *p, const gr_graph *g, const gr_plan_options *o)
+static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, const gr_plan_options *o)
 {
     gr_str text = {0};
     gr_graph_resolved(g, &text);
     p->graph = gr_pool_strdup(p->pool, g->name);
     p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
-    p->numerics = numerics_of(g, o, p->pool);
+    p->numerics = numerics_of(g, choices, o, p->pool);
     gr_str_release(&text);
 }
 
@@ -323,7 +350,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         for (size_t i = 0; i <= g->n_nodes; i++)
             p->choices[i] = choose(&s, level, i < g->n_nodes ? g->nodes[i] : s.summary);
         p->program = build(&s, level);
-        name_plan(p->plan, g, o);
+        name_plan(p->plan, g, p->choices, o);
         write_settings(p, &s);
     }
     if (!st && prove(p, d))
@@ -348,7 +375,8 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         st = prove(p, d);
     }
     if (!st) {
-        name_plan(plan, g, o); /* what runs is g, which may differ in what needs no other memory */
+        name_plan(plan, g, p->choices,
+                  o); /* what runs is g, which may differ in what needs no other memory */
         *out = p;
         return GR_OK;
     }

@@ -59,6 +59,7 @@ if [ "${1-}" != quick ]; then
     folder build-clang clang
     tests build-clang
     echo "== address and undefined behaviour sanitizers"
+    export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     folder build-asan gcc -Db_sanitize=address,undefined -Db_lundef=false
     tests build-asan
     echo "== thread sanitizer"

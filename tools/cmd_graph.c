@@ -26,7 +26,7 @@ int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
     if (path)
         st = gr_file_write(path, s->text ? s->text : "", s->len, d);
     else
-        fwrite(s->text, 1, s->len, stdout);
+        fwrite(s->text ? s->text : "", 1, s->len, stdout);
     gr_str_release(s);
     return st ? 1 : 0;
 }

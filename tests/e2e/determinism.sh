@@ -1,7 +1,7 @@
 #!/bin/sh
 # What must not change the bits of a run: running it again, the number of threads, the size of the KV pool and of the
 # batch that is decoded, how passes are cut into micro-batches, recomputation. For biases, norms of q and k, and tied
-# embeddings alike.
+# embeddings alike; but for tied ones the cuts of an update do change bits, and numerics tells.
 . "$(dirname "$0")/lib.sh"
 
 model qwen2 qwen2 32 false true
@@ -29,29 +29,34 @@ run: {steps: 6, seed: 7, samples: 2}
 END
 } >batch.yaml
 
+again() { # GRAPH MODEL OPTION...: the bits of GRAPH-MODEL
+    g=$1
+    m=$2
+    shift 2
+    rm -rf again
+    status 0 "$gr" exec $g.yaml --set model=$m "$@" --out again
+    same_weights $g-$m again
+    same_metrics $g-$m again
+    cmp $g-$m/samples.jsonl again/samples.jsonl || fail "samples of $g-$m with $*"
+}
+
 for m in model qwen2 qwen3 tied; do
     for g in grpo sequence batch; do
-        run="$gr exec $g.yaml --set model=$m"
-        status 0 $run --out $g-$m
-        i=0
-        for change in "--seed 7" "--set nodes.rollout.kv_blocks=1" "--set nodes.rollout.kv_blocks=500" \
-            "--set nodes.rollout.concurrent=1" "--set nodes.rollout.concurrent=5" \
-            "--set nodes.update.micro_tokens=14" "--set nodes.update.micro_tokens=50" \
-            "--set nodes.old_logprob.micro_tokens=17 --set nodes.ref_logprob.micro_tokens=29" \
-            "--set nodes.update.micro_tokens=20 --set nodes.rollout.kv_blocks=3 --policy keep"; do
-            i=$((i + 1))
-            status 0 $run $change --out $g-$m-$i
-            same_weights $g-$m $g-$m-$i
-            same_metrics $g-$m $g-$m-$i
-            cmp $g-$m/samples.jsonl $g-$m-$i/samples.jsonl || fail "samples of $g, $m: $change"
+        [ "$slow$g" != 0batch ] || [ $m = qwen3 ] || continue
+        status 0 "$gr" exec $g.yaml --set model=$m --out $g-$m
+        for change in kv_blocks=1 concurrent=5; do
+            again $g $m --set nodes.rollout.$change
         done
+        again $g $m --set nodes.old_logprob.micro_tokens=17 --set nodes.ref_logprob.micro_tokens=29
+        if [ $m = tied ]; then continue; fi
+        again $g $m --set nodes.update.micro_tokens=14
+        again $g $m --set nodes.update.micro_tokens=50 --set nodes.rollout.kv_blocks=3 --policy keep
     done
 done
 
 # Threads.
 taskset -cp "$cores" $$ >/dev/null
 for g in grpo sequence batch; do
-    status 0 "$gr" exec $g.yaml --set model=qwen3 --out $g-threads
-    same_weights $g-qwen3 $g-threads
-    same_metrics $g-qwen3 $g-threads
+    again $g qwen3
 done
+again grpo tied

@@ -1,0 +1,73 @@
+#!/bin/sh
+# From everything resident down to the smallest budget that can be had: the same bits, and never more memory than
+# planned; one step below: refused, with the instant, the culprit and what is missing.
+. "$(dirname "$0")/lib.sh"
+
+# Wide enough that weights and optimizer are worth moving.
+config wide.json llama 128 false false
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 4/; s/"intermediate_size": 48/"intermediate_size": 1536/' wide.json
+"$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+model tied llama 64 true false
+
+sweep() { # MODEL N: N + 1 budgets
+    plan="$gr plan grpo.yaml --set model=$1 --format json"
+    status 0 $plan
+    peak=$(json_number out peak_bytes)
+    numerics=$(sed -nE 's/.*"numerics": *"([0-9a-f]+)".*/\1/p' out | head -1)
+    status 3 $plan --budget 4KiB
+    least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+    [ -n "$least" ] || fail "the message does not say what would fit: $(cat err)"
+    echo "$1: from $peak down to $least bytes"
+
+    status 3 $plan --budget $((least - 1))
+    has err "needs .* and the budget is .*: .* missing at step [0-9]+ '.*'; alive then: .* [KM]iB"
+    status 3 "$gr" exec grpo.yaml --set model=$1 --budget $((least - 1)) --out below
+    [ ! -e below ] || fail "a run that does not fit has begun"
+
+    status 0 "$gr" exec grpo.yaml --set model=$1 --steps 2 --out all-$1
+    moved=0
+    i=0
+    while [ $i -le $2 ]; do
+        budget=$((peak - (peak - least) * i / $2))
+        rm -rf run
+        status 0 $plan --budget $budget
+        mv out plan.json
+        status 0 "$gr" verify plan.json
+        if grep -q '"kind": *"load"' plan.json; then moved=1; fi
+        status 0 "$gr" exec grpo.yaml --set model=$1 --steps 2 --budget $budget --out run
+        planned=$(metric run 2 planned_peak_bytes)
+        measured=$(metric run 2 measured_peak_bytes)
+        [ "$planned" -le $budget ] || fail "planned $planned of $budget"
+        [ "$measured" -le "$planned" ] || fail "measured $measured of planned $planned, budget $budget"
+        if grep -q "\"numerics\": *\"$numerics\"" plan.json; then
+            same_weights all-$1 run
+            same_metrics all-$1 run
+        else
+            has out 'changes the bits'
+            moved=1
+        fi
+        i=$((i + 1))
+    done
+    [ $moved = 1 ] || fail "no budget made anything move: the test means nothing"
+}
+
+n=3
+[ "$slow" = 0 ] || n=20
+sweep wide $n
+sweep tied $n
+
+# Every step within the memory it declared, at budgets far apart; and with what resumes.
+plan="$gr plan grpo.yaml --format json"
+status 0 $plan
+peak=$(json_number out peak_bytes)
+status 3 $plan --budget 4KiB
+least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+for budget in $peak $(((peak + least) / 2)) $least; do
+    run="--set models.actor.train.schedule=constant --set run.checkpoint.every=2"
+    status 0 "$gr" exec grpo.yaml $run --budget $budget --out free-$budget
+    status 0 "$gr" exec grpo.yaml $run --budget $budget --check-memory --steps 3 --out held-$budget
+    has out 'touched by steps'
+    status 0 "$gr" exec --resume held-$budget --steps 6 --check-memory
+    same_weights free-$budget held-$budget
+    same_metrics free-$budget held-$budget
+done

@@ -1,0 +1,113 @@
+#!/bin/sh
+# Rewards: rules by a field, a value a token, and commands that behave and that do not.
+. "$(dirname "$0")/lib.sh"
+
+# The text that replaces the reward node's rule; what the update reads of it.
+with() { # FILE REWARD-KEYS SCORE [STEPS]
+    sed "s/^  reward: .*/  reward: {op: reward, of: rollout, $2}/; s/^  score: .*/  score: {op: compute, of: rollout, expr: \"$3\"}/" \
+        grpo.yaml >$1
+}
+
+# A worker in sh, for each sequence the digits of its response; the samples show whether each got its own. (In awk
+# it would wait for more input than one request: mawk reads by blocks but with -W interactive.)
+cat >count.sh <<'END'
+while read -r line; do
+    id=${line#*\"id\":}
+    text=${line#*\"response\":\"}
+    digits=$(printf %s "${text%%\"*}" | tr -cd 0-9)
+    printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" ${#digits}
+done
+END
+with worker.yaml 'command: "sh count.sh", workers: 2' 'reward'
+sed -i 's/samples: 2/samples: 32/' worker.yaml
+status 0 "$gr" exec worker.yaml --out worker
+sed -E 's/.*"response": "([^"]*)", "reward": (.*)}/\1 \2/' worker/samples.jsonl >pairs
+[ "$(wc -l <pairs)" = 48 ] || fail "$(wc -l <pairs) samples of 6 iterations of 8 prompts"
+awk '{ n = gsub(/[0-9]/, "", $1); if (NF == 2 ? n != $2 : $1 != 0) { print; bad = 1 } } END { exit bad }' pairs ||
+    fail "rewards are not of their sequences"
+status 0 "$gr" exec worker.yaml --set nodes.reward.workers=5 --out workers
+same_weights worker workers
+
+# In plain sh, with names, and a value a token.
+cat >names.sh <<'END'
+while read -r line; do
+    id=${line#*\"id\":}
+    id=${id%%[,\}]*}
+    case $line in *'"response":"'[0-9]*) digit=1 ;; *) digit=0 ;; esac
+    printf '{"id": %d, "score": {"digit": %d, "format": 0.5, "else": 7}}\n' "$id" $digit
+done
+END
+with names.yaml 'command: "sh names.sh", names: [digit, format]' 'reward.digit + rollout.length * reward.format'
+status 0 "$gr" exec names.yaml --steps 2 --out names
+with token.yaml 'level: token, answer: prompts.answer, rule: {compare: prefix}' 'seq_sum(reward) + 0.1 * rollout.length'
+status 0 "$gr" exec token.yaml --steps 2 --out token
+
+# Rules by a field of the record.
+sed 's/"answer"/"kind": "one", "answer"/; n; s/"answer"/"kind": "two", "answer"/' train.jsonl >kinds.jsonl
+rules='answer: prompts.answer, rules: {by: kind, one: exact, two: {extract: "([0-9])", answer_extract: "([0-9])", compare: number}}'
+with rules.yaml "$rules" 'reward + 0.1 * rollout.length'
+status 0 "$gr" exec rules.yaml --set data=kinds.jsonl --steps 2 --out rules
+sed '5s/"two"/"three"/;6s/"two"/"three"/' kinds.jsonl >three.jsonl
+with missing.yaml "$rules" reward
+status 2 "$gr" exec missing.yaml --set data=three.jsonl --set run.steps=2000 --out missing
+has err "three.jsonl:[56]:.*'three'"
+
+# Workers that fail in the second iteration: status 1, the sequence and the trouble in the message, and the run
+# directory goes on with a worker that works.
+cat >bad.sh <<'END'
+echo x >>starts
+n=0
+while read -r line; do
+    id=${line#*\"id\":}
+    id=${id%%[,\}]*}
+    n=$((n + 1))
+    if [ $n -gt 40 ] || [ "$(wc -l <starts)" -gt 1 ]; then
+        case $1 in
+        hang) sleep 60 ;;
+        die) exit 3 ;;
+        flood) yes | tr -d '\n' ;;
+        nonsense) echo 'what?' && continue ;;
+        other) echo '{"id": 999, "score": 1}' && continue ;;
+        nan) echo "{\"id\": $id, \"score\": NaN}" && continue ;;
+        text) echo "{\"id\": $id, \"score\": \"good\"}" && continue ;;
+        list) echo "{\"id\": $id, \"score\": [1, 2]}" && continue ;;
+        esac
+    fi
+    printf '{"id": %d, "score": %d}\n' "$id" $((id % 3))
+done
+END
+for how in hang die flood nonsense other nan text list; do
+    rm -f starts
+    with bad.yaml "command: \"sh bad.sh $how\", timeout: 1" reward
+    began=$(date +%s)
+    status 1 "$gr" exec bad.yaml --set run.checkpoint.every=1 --out $how
+    [ $(($(date +%s) - began)) -lt 15 ] || fail "$how took too long to be noticed"
+    has err 'error: sequence [0-9]+: '
+    [ "$(wc -l <$how/metrics.jsonl)" = 1 ] || fail "$how: metrics of $(wc -l <$how/metrics.jsonl) steps"
+    [ "$(last_step $how)" = 1 ] || fail "$how: checkpoints $(ls $how/checkpoints)"
+    with good.yaml "command: \"sh bad.sh well\", timeout: 20" reward
+    status 0 "$gr" exec good.yaml --resume $how --steps 2
+    [ "$(wc -l <$how/metrics.jsonl)" = 2 ] || fail "$how: cannot be resumed"
+done
+sleep 0.2
+! pgrep -f "sh bad[.]sh" >/dev/null || fail "workers outlive the run: $(pgrep -af 'sh bad[.]sh')"
+# A worker that dies now and then is started again.
+cat >frail.sh <<'END'
+n=0
+while read -r line; do
+    id=${line#*\"id\":}
+    printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" $((${id%%[,\}]*} % 3))
+    n=$((n + 1))
+    [ $n -lt 7 ] || exit 1
+done
+END
+with frail.yaml 'command: "sh frail.sh"' reward
+status 0 "$gr" exec frail.yaml --out frail
+with well.yaml 'command: "sh bad.sh well"' reward
+status 0 "$gr" exec well.yaml --out well
+same_weights well frail
+with absent.yaml 'command: "no-such-program"' reward
+status 1 "$gr" exec absent.yaml --out absent
+has err 'error: sequence [0-9]+: '
+with misspelt.yaml 'command: "sh names.sh", names: [digit, format]' 'reward.digits'
+refused "unknown name 'reward.digits'" "$gr" check misspelt.yaml
