@@ -31,6 +31,11 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
 /* What --budget, --hardware and their like ask for. */
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d);
 
+/* After GR_E_NOFIT: adds to d the two nearest changes of g's settings with which a plan fits; at most 32
+ * plans are made. path: of g. */
+void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const gr_plan_options *o,
+                   gr_diag *d);
+
 /* Write s to path, or print it where that is NULL, and release it. Returns an exit status. */
 int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d);
 

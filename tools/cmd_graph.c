@@ -161,6 +161,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
     if (!st) st = make_plan(&p, g, a, &o, d);
+    if (st == GR_E_NOFIT) gr_cmd_advise(g, a, graph_path, &o, d);
     int status = gr_exit_status_input(st);
     if (!st) {
         out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);

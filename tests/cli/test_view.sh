@@ -80,3 +80,17 @@ for bad in budget budget=1GiB =1..2 budget=0..1GiB budget=2GiB..1GiB group=a..3 
 done
 refused "unknown parameter 'grop'" plan --sweep grop=1..2
 refused "a sweep has no format 'html'" plan --sweep group=2..8 --format html
+
+# What does not fit comes with the nearest changes that do, and they do.
+status=0
+plan --set nodes.update.micro_tokens=8192 --budget 48MiB || status=$?
+[ "$status" = 3 ] || fail "exit status $status, not 3"
+has 'would fit: --budget '
+has 'would fit: --set nodes.update.micro_tokens=0 instead of 8192, with a predicted '
+plan --set nodes.update.micro_tokens=0 --budget 48MiB
+status=0
+plan --set nodes.prompts.max_tokens=100000 --set nodes.rollout.max_tokens=16 --budget 1GiB || status=$?
+[ "$status" = 3 ] || fail "exit status $status, not 3"
+set=$(sed -n 's/.*would fit: --set \(nodes.prompts.max_tokens=[0-9]*\) instead of 100000.*/\1/p' "$dir/said")
+[ -n "$set" ] || { cat "$dir/said"; fail "no smaller prompt is named"; }
+plan --set nodes.rollout.max_tokens=16 --budget 1GiB --set "$set"
