@@ -151,6 +151,15 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     return st;
 }
 
+/* A resumed run goes on in its own directory, from its own random state. */
+static gr_status check_resume(const gr_args *a, gr_diag *d)
+{
+    const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
+    return wrong ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "%s does not go with --resume: the run has its own", wrong)
+                 : GR_OK;
+}
+
 int gr_cmd_exec(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
@@ -158,10 +167,11 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_planned *p = NULL;
     char *graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     char *out = NULL;
-    gr_status st = gr_cmd_plan_options(&o, a, d);
+    gr_status st = check_resume(a, d);
+    if (!st) st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
     if (!st) st = make_plan(&p, g, a, &o, d);
-    if (st == GR_E_NOFIT) gr_cmd_advise(g, a, graph_path, &o, d);
+    if (st == GR_E_NOFIT && !a->resume) gr_cmd_advise(g, a, graph_path, &o, d);
     int status = gr_exit_status_input(st);
     if (!st) {
         out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);

@@ -88,9 +88,14 @@ plan --set nodes.update.micro_tokens=8192 --budget 48MiB || status=$?
 has 'would fit: --budget '
 has 'would fit: --set nodes.update.micro_tokens=0 instead of 8192, with a predicted '
 plan --set nodes.update.micro_tokens=0 --budget 48MiB
+mkdir "$dir/long"
+sed 's/"max_position_embeddings": 64/"max_position_embeddings": 65536/' graphs/quickstart/config.json >"$dir/long/config.json"
+long() {
+    plan --set model="$dir/long" --set nodes.prompts.max_tokens=40000 --budget 64MiB "$@"
+}
 status=0
-plan --set nodes.prompts.max_tokens=100000 --set nodes.rollout.max_tokens=16 --budget 1GiB || status=$?
+long || status=$?
 [ "$status" = 3 ] || fail "exit status $status, not 3"
-set=$(sed -n 's/.*would fit: --set \(nodes.prompts.max_tokens=[0-9]*\) instead of 100000.*/\1/p' "$dir/said")
+set=$(sed -n 's/.*would fit: --set \(nodes.prompts.max_tokens=[0-9]*\) instead of 40000.*/\1/p' "$dir/said")
 [ -n "$set" ] || { cat "$dir/said"; fail "no smaller prompt is named"; }
-plan --set nodes.rollout.max_tokens=16 --budget 1GiB --set "$set"
+long --set "$set"
