@@ -91,7 +91,7 @@ static void put_model(const drawing *d, const gr_model *m)
     put_id(d->out, "model ", m->name);
     gr_str_puts(d->out, " [shape=cylinder, color=\"#3f6fb5\", label=<<b>");
     gr_xml_put(d->out, m->name);
-    gr_str_printf(d->out, "</b>%s", m->trained ? " trained" : "");
+    gr_str_printf(d->out, "</b>%s", m->trained ? "&#160; trained" : "");
     gr_str_printf(d->out, "<br/>device %s", gr_bytes_format(bytes[GR_DEVICE], buf));
     if (bytes[GR_HOST]) gr_str_printf(d->out, "<br/>host %s", gr_bytes_format(bytes[GR_HOST], buf));
     gr_str_puts(d->out, ">];\n");

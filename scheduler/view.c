@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LATEST (1ULL << 62) /* ns */
+
+enum { MAX_DEPTH = 64, MAX_SERIES = 24 /* of a place, beside those of categories */ };
+
 /* ---- scopes and times --------------------------------------------------------------------------------- */
 
 static void find_scopes(gr_view *v)
@@ -26,6 +30,12 @@ static void stretch(gr_view *v, uint32_t first, uint32_t last, uint64_t from, ui
     }
 }
 
+/* Files may say any time: sums must not overflow. */
+static uint64_t after(uint64_t t, uint64_t ns)
+{
+    return GR_MIN(t + GR_MIN(ns, LATEST), LATEST);
+}
+
 /* Lay out steps [i, last) from time t on; returns when the last of them ends. */
 static uint64_t lay_out(gr_view *v, uint32_t i, uint32_t last, uint64_t t)
 {
@@ -37,12 +47,12 @@ static uint64_t lay_out(gr_view *v, uint32_t i, uint32_t last, uint64_t t)
         uint64_t at = loop ? ends : lane[s->lane];
         for (uint32_t a = 0; a < s->n_after; a++) at = GR_MAX(at, v->end[s->after[a]]);
         v->begin[i] = at;
-        v->end[i] = at + s->ns;
+        v->end[i] = after(at, s->ns);
         ends = GR_MAX(ends, v->end[i]);
         lane[s->lane] = v->end[i];
-        if (!loop) continue;
+        if (!loop || v->depth[i] >= MAX_DEPTH) continue;
         uint64_t trip = lay_out(v, i + 1, s->body_last + 1, at) - at;
-        stretch(v, i + 1, s->body_last + 1, at, trip, s->ns);
+        stretch(v, i + 1, s->body_last + 1, at, trip, v->end[i] - at);
         for (int l = 0; l < GR_N_LANES; l++) lane[l] = v->end[i];
         i = s->body_last;
     }
@@ -83,7 +93,7 @@ static uint32_t find_series(gr_view *v, const gr_entry *e, bool small)
     while (i < v->n_series && (v->series[i].place != e->place || strcmp(v->series[i].name, name))) i++;
     if (i == v->n_series) {
         gr_series s = {gr_pool_strdup(v->pool, name), e->category, e->place, NULL, 0, ""};
-        s.bytes = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*s.bytes));
+        s.bytes = gr_pool_alloc(v->pool, (v->n + 2) * sizeof(*s.bytes));
         v->series[v->n_series++] = s;
     }
     free(name);
@@ -166,16 +176,99 @@ static void paint_series(gr_view *v)
     }
 }
 
+/* ---- which resources are large enough for a series of their own -----------------------------------------
+ */
+
+typedef struct event {
+    uint32_t step;
+    uint64_t bytes; /* added from this step on; what is taken away is added as its complement */
+} event;
+
+static int by_step(const void *a, const void *b)
+{
+    const event *x = a, *y = b;
+    return (x->step > y->step) - (x->step < y->step);
+}
+
+/* Most bytes live at once of n entries. */
+static uint64_t most_live(const gr_view *v, const uint32_t *entries, uint32_t n)
+{
+    event *list = gr_malloc((4 * (size_t)n + 1) * sizeof(*list));
+    uint32_t n_events = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const gr_entry *e = &v->plan->ledger[entries[i]];
+        if (e->first > e->last) list[n_events++] = (event){0, e->bytes}; /* round the iteration's end */
+        list[n_events++] = (event){e->first, e->bytes};
+        list[n_events++] = (event){e->last + 1, -e->bytes};
+    }
+    if (n) qsort(list, n_events, sizeof(*list), by_step);
+    uint64_t live = 0, most = 0;
+    for (uint32_t i = 0; i < n_events; i++) {
+        live += list[i].bytes;
+        if (i + 1 == n_events || list[i + 1].step != list[i].step) most = GR_MAX(most, live);
+    }
+    free(list);
+    return most;
+}
+
+static int by_resource(const void *a, const void *b, void *user)
+{
+    const gr_view *v = user;
+    const gr_entry *x = &v->plan->ledger[*(const uint32_t *)a], *y = &v->plan->ledger[*(const uint32_t *)b];
+    if (x->place != y->place) return x->place < y->place ? -1 : 1;
+    if (x->category != y->category) return x->category < y->category ? -1 : 1;
+    size_t m = strcspn(x->what, "."), n = strcspn(y->what, ".");
+    int c = memcmp(x->what, y->what, GR_MIN(m, n));
+    return c ? c : (m > n) - (m < n);
+}
+
+static int descending(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* What a resource must reach at a place: a hundredth of all, and to be among the largest few. */
+static uint64_t least_most(const gr_view *v, const uint32_t *order, uint32_t n, const uint64_t *most)
+{
+    uint64_t *sorted = gr_malloc((n + 1) * sizeof(*sorted)), least = most_live(v, order, n) / 100 + 1;
+    uint32_t n_sorted = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!i || by_resource(&order[i - 1], &order[i], (void *)(uintptr_t)v))
+            sorted[n_sorted++] = most[order[i]];
+    if (n_sorted) qsort(sorted, n_sorted, sizeof(*sorted), descending);
+    if (n_sorted > MAX_SERIES) least = GR_MAX(least, sorted[MAX_SERIES] + 1);
+    free(sorted);
+    return least;
+}
+
+/* small [n_ledger]: whether the resource of an entry is too small. */
+static void find_small(gr_view *v, bool *small)
+{
+    uint32_t n = v->plan->n_ledger, host = 0;
+    uint32_t *order = gr_malloc((n + 1) * sizeof(*order));
+    uint64_t *most = gr_malloc((n + 1) * sizeof(*most));
+    for (uint32_t e = 0; e < n; e++) order[e] = e;
+    qsort_r(order, n, sizeof(*order), by_resource, v);
+    for (uint32_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && !by_resource(&order[i], &order[end], v);) end++;
+        uint64_t m = most_live(v, order + i, end - i);
+        for (uint32_t k = i; k < end; k++) most[order[k]] = m;
+        host += v->plan->ledger[order[i]].place == GR_DEVICE ? end - i : 0;
+    }
+    uint64_t least[2] = {least_most(v, order, host, most), least_most(v, order + host, n - host, most)};
+    for (uint32_t e = 0; e < n; e++) small[e] = most[e] < least[v->plan->ledger[e].place == GR_HOST];
+    free(order);
+    free(most);
+}
+
 static void find_series_all(gr_view *v)
 {
     const gr_plan *p = v->plan;
     bool *small = gr_calloc(p->n_ledger + 1, sizeof(*small));
     v->series = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->series));
     v->series_of = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->series_of));
-    sum_entries(v, small);
-    uint64_t most[2] = {gr_view_most(v, GR_DEVICE), gr_view_most(v, GR_HOST)};
-    for (uint32_t e = 0; e < p->n_ledger; e++)
-        small[e] = v->series[v->series_of[e]].most < most[p->ledger[e].place] / 100;
+    find_small(v, small);
     sum_entries(v, small);
     free(small);
     sort_series(v);

@@ -114,6 +114,34 @@ static void test_a_resource_below_a_hundredth_is_summed_by_category(void **state
     gr_view_free(v);
 }
 
+static void test_times_and_series_of_an_absurd_plan_are_bounded(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    gr_step *steps = gr_calloc(N, sizeof(*steps));
+    gr_entry *ledger = gr_calloc(N, sizeof(*ledger));
+    for (uint32_t i = 0; i < N; i++) { /* a loop in a loop in a loop; each step the longest a file may say */
+        steps[i] = step(i + 1 < N ? GR_STEP_LOOP : GR_STEP_RUN, "x", GR_LANE_COMPUTE, 1000000000000000000);
+        if (i + 1 < N) steps[i].body_last = N - 1;
+        char *name = gr_printf("owner%u.x", i);
+        ledger[i] = (gr_entry){name, GR_CAT_WORKSPACE, GR_DEVICE, 1024, 0, i, i};
+    }
+    gr_plan p = {.ns = 1000, .ledger = ledger, .n_ledger = N};
+    p.paths[GR_PATH_STEADY] = (gr_path){.steps = steps, .n = N};
+    gr_view *v = gr_view_new(&p);
+    assert_in_range(v->n_series, 1, 25);
+    for (uint32_t i = 0; i < N; i++) assert_true(v->begin[i] <= v->end[i] && v->end[i] <= 1000);
+    for (uint32_t i = 0; i < N; i++) {
+        uint64_t sum = 0;
+        for (uint32_t k = 0; k < v->n_series; k++) sum += v->series[k].bytes[i];
+        assert_int_equal(sum, 1024);
+        free((char *)(uintptr_t)ledger[i].what);
+    }
+    gr_view_free(v);
+    free(steps);
+    free(ledger);
+}
+
 static void test_csv_has_a_quoted_row_for_each_step(void **state)
 {
     (void)state;
@@ -256,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_times_follow_lanes_waits_and_stretched_trips),
         cmocka_unit_test(test_series_hold_what_is_live_round_the_end),
         cmocka_unit_test(test_a_resource_below_a_hundredth_is_summed_by_category),
+        cmocka_unit_test(test_times_and_series_of_an_absurd_plan_are_bounded),
         cmocka_unit_test(test_csv_has_a_quoted_row_for_each_step),
         cmocka_unit_test(test_svg_escapes_names_and_draws_each_resource),
         cmocka_unit_test(test_pictures_of_an_empty_plan_are_whole),
