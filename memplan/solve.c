@@ -131,7 +131,6 @@ typedef struct section {
     length floor;   /* nothing more is placed below */
     length top;     /* of what is placed; the floor may be higher */
     length rest;    /* sum of the open items */
-    uint32_t owner; /* the item on top, or NONE */
     uint32_t cross; /* open items in this section and in the next */
 } section;
 
@@ -153,18 +152,24 @@ typedef struct undo {
     section was;
 } undo;
 
+typedef struct option {
+    double appeal; /* the greatest is tried first */
+    uint32_t item;
+} option;
+
 /* What lies on the floor of this section? */
 typedef struct frame {
     uint32_t a, b, parent; /* of its part */
     uint32_t at;
-    uint32_t option, n_options; /* next of and end in search.option */
+    uint32_t option, n_options; /* next of and end in search.options */
     uint32_t placed;            /* item, or NONE */
     length raise;               /* last option: nothing, and the floor goes up to this; 0: cannot be */
     uint32_t n_undo, n_parts, todo;
 } frame;
 
-enum { FEWEST_SLACK, FEWEST_LOW, SLACK_FEWEST, N_PICKS };
-enum { BY_HEIGHT, BY_SPAN, BY_AREA, BY_WIDTH, BY_NARROW, BY_LOAD, N_ORDERS };
+/* Of sections: the fewest options, then the least slack; or the other way round. */
+enum { FEWEST_SLACK, SLACK_FEWEST };
+enum { BY_HEIGHT, BY_SPAN, BY_AREA, BY_NARROW };
 
 typedef enum outcome { OPEN, FOUND, REFUTED } outcome;
 
@@ -174,13 +179,13 @@ typedef struct search {
     int pick;
     section *sections;
     niche *niches;
-    double *rank; /* of items: the greatest is tried first */
+    double *rank; /* of items, see appeal */
     length *at;   /* of items: where they lie */
     bool *placed;
     frame *frames;
     undo *undos;
     part *parts;
-    uint32_t *option;
+    option *options;
     uint32_t n_frames, cap_frames, n_undo, cap_undo, n_parts, cap_parts, n_options, cap_options;
     uint32_t todo; /* the first part to do, or NONE */
     uint64_t nodes;
@@ -212,7 +217,6 @@ static bool put(search *s, uint32_t i, length at)
         remember(s, k);
         x->floor = x->top = top;
         x->rest -= it->size;
-        x->owner = i;
         x->cross -= k < it->hi;
         fits = fits && top + x->rest <= s->capacity;
     }
@@ -313,7 +317,7 @@ static uint32_t pick_section(const search *s, uint32_t a, uint32_t b)
         length gap = GR_MIN(s->niches[x->l].wall - floor, s->niches[x->l].least);
         length options = x->candidates + (slack >= gap);
         length first = s->pick == SLACK_FEWEST ? slack : options;
-        length second = s->pick == SLACK_FEWEST ? options : s->pick == FEWEST_LOW ? floor : slack;
+        length second = s->pick == SLACK_FEWEST ? options : slack;
         if (first > best_first || (first == best_first && second >= best_second)) continue;
         best = k;
         best_first = first;
@@ -322,12 +326,26 @@ static uint32_t pick_section(const search *s, uint32_t a, uint32_t b)
     return best;
 }
 
+/* An item is tried sooner where it stands at a wall, and more so where it ends flush with the wall's top. */
+static double appeal(const search *s, const frame *f, uint32_t i)
+{
+    const double beside = 1.3, flush = 2.5;
+    const struct open *it = &s->p->item[i];
+    const niche *at = &s->niches[f->at];
+    length top = s->sections[f->at].floor + it->size;
+    double v = s->rank[i];
+    if (it->lo == at->l && at->l > f->a) v *= s->sections[at->l - 1].floor == top ? beside * flush : beside;
+    if (it->hi == at->r && at->r < f->b) v *= s->sections[at->r + 1].floor == top ? beside * flush : beside;
+    return v;
+}
+
 static void add_option(search *s, const frame *f, uint32_t i)
 {
-    GR_PUSH(s->option, s->n_options, s->cap_options, i);
-    for (uint32_t k = s->n_options - 1; k > f->option && s->rank[s->option[k - 1]] < s->rank[i]; k--) {
-        s->option[k] = s->option[k - 1];
-        s->option[k - 1] = i;
+    option o = {appeal(s, f, i), i};
+    GR_PUSH(s->options, s->n_options, s->cap_options, o);
+    for (uint32_t k = s->n_options - 1; k > f->option && s->options[k - 1].appeal < o.appeal; k--) {
+        s->options[k] = s->options[k - 1];
+        s->options[k - 1] = o;
     }
 }
 
@@ -389,24 +407,11 @@ static bool could_drop(const search *s, uint32_t a, uint32_t at)
     return false;
 }
 
-/* Would an item lie on one of the same lifetime that ought to be above it? */
-static bool is_swap(const search *s, uint32_t i)
-{
-    const struct open *it = &s->p->item[i];
-    const section *x = &s->sections[it->lo];
-    if (x->owner == NONE || x->top != x->floor) return false;
-    const struct open *below = &s->p->item[x->owner];
-    if (below->lo != it->lo || below->hi != it->hi) return false;
-    double r = s->rank[i], r_below = s->rank[x->owner];
-    return r != r_below ? r > r_below : i < x->owner;
-}
-
 static bool try_option(search *s, frame *f)
 {
     s->nodes++;
     if (f->option < f->n_options) {
-        uint32_t i = s->option[f->option++];
-        if (is_swap(s, i)) return false;
+        uint32_t i = s->options[f->option++].item;
         f->placed = i;
         return put(s, i, s->sections[f->at].floor);
     }
@@ -470,14 +475,12 @@ static void search_release(search *s)
     free(s->frames);
     free(s->undos);
     free(s->parts);
-    free(s->option);
+    free(s->options);
 }
 
-static double weigh(const search *s, int order, uint32_t i)
+static double weigh(const struct open *it, int order)
 {
-    const struct open *it = &s->p->item[i];
     double height = (double)it->size, width = it->hi - it->lo + 1;
-    length load = 0;
     switch (order) {
     case BY_HEIGHT:
         return height + width * 1e-3;
@@ -485,13 +488,8 @@ static double weigh(const search *s, int order, uint32_t i)
         return width * width * height;
     case BY_AREA:
         return width * height;
-    case BY_WIDTH:
-        return width + height * 1e-9;
-    case BY_NARROW:
-        return 1 / width;
     default:
-        for (uint32_t k = it->lo; k <= it->hi; k++) load = GR_MAX(load, s->sections[k].rest);
-        return (double)load + width * 1e-3;
+        return 1 / width;
     }
 }
 
@@ -501,9 +499,8 @@ static void search_reset(search *s, length capacity, uint32_t round)
     static const struct {
         uint8_t order, pick;
     } ways[] = {
-        {BY_HEIGHT, FEWEST_SLACK}, {BY_SPAN, FEWEST_SLACK}, {BY_HEIGHT, SLACK_FEWEST},
-        {BY_WIDTH, FEWEST_SLACK},  {BY_AREA, FEWEST_SLACK}, {BY_LOAD, FEWEST_LOW},
-        {BY_NARROW, FEWEST_SLACK}, {BY_AREA, FEWEST_LOW},
+        {BY_HEIGHT, SLACK_FEWEST}, {BY_SPAN, FEWEST_SLACK},   {BY_NARROW, FEWEST_SLACK},
+        {BY_AREA, FEWEST_SLACK},   {BY_NARROW, SLACK_FEWEST}, {BY_HEIGHT, FEWEST_SLACK},
     };
     const problem *p = s->p;
     uint32_t way = round % GR_LEN(ways), shuffle = round / GR_LEN(ways);
@@ -513,7 +510,7 @@ static void search_reset(search *s, length capacity, uint32_t round)
     s->todo = NONE;
     s->outcome = OPEN;
     for (uint32_t k = 0; k < p->n_sections; k++)
-        s->sections[k] = (section){.floor = p->floor[k], .top = p->floor[k], .owner = NONE};
+        s->sections[k] = (section){.floor = p->floor[k], .top = p->floor[k]};
     for (uint32_t i = 0; i < p->n; i++) {
         const struct open *it = &p->item[i];
         s->placed[i] = false;
@@ -525,7 +522,8 @@ static void search_reset(search *s, length capacity, uint32_t round)
     for (uint32_t i = 0; i < p->n; i++) {
         uint32_t random[4] = {0};
         if (shuffle) gr_philox(shuffle, way, (const uint32_t[]){i, 0, 0, 0}, random);
-        s->rank[i] = weigh(s, ways[way].order, i) * (shuffle ? 0.5 + (double)gr_uniform(random[0]) : 1);
+        s->rank[i] =
+            weigh(&p->item[i], ways[way].order) * (shuffle ? 0.5 + (double)gr_uniform(random[0]) : 1);
     }
     for (uint32_t k = 0; k < p->n_sections; k++)
         if (s->sections[k].floor + s->sections[k].rest > capacity) s->outcome = REFUTED;
@@ -567,9 +565,9 @@ static void keep(ladder *l)
 
 static outcome try_capacity(ladder *l, length capacity, uint32_t round, uint64_t nodes)
 {
-    enum { SHORTEST = 1000 };
+    enum { SHORTEST = 400 }; /* beyond the one way down */
     search_reset(&l->s, capacity, round);
-    search_run(&l->s, GR_MIN(SHORTEST * luby(round + 1), nodes));
+    search_run(&l->s, GR_MIN(l->p.n + SHORTEST * luby(round + 1), nodes));
     if (l->s.outcome == FOUND) keep(l);
     if (l->s.outcome == REFUTED) l->low = GR_MAX(l->low, capacity + 1);
     return l->s.outcome;

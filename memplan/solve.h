@@ -10,7 +10,7 @@
  *     were one;
  *   - a gap is as high as the lowest thing that could hold up what closes it, and never so high that an open
  *     item would fit below: that one could drop, and the lower packing is found elsewhere;
- *   - of items with the same lifetime that lie on one another only one order is tried.
+ *   - of items that are the same in all, the first comes first.
  * Failures come early or (nearly) never, so searches are short and many, with other orders and random weights
  * each, in Luby's sequence of lengths (Luby, Sinclair and Zuckerman, 1993); one that ends by itself is a
  * proof. The capacity begins at the bound; where that is not settled, higher ones are tried in turn.
