@@ -167,8 +167,9 @@ typedef struct frame {
     uint32_t n_undo, n_parts, todo;
 } frame;
 
-/* Of sections: the fewest options, then the least slack; or the other way round. */
-enum { FEWEST_SLACK, SLACK_FEWEST };
+/* Of sections: the one with the fewest options, then the least slack; the other way round; the fewest
+ * options, then the lowest floor. */
+enum { FEWEST_SLACK, SLACK_FEWEST, FEWEST_LOW };
 enum { BY_HEIGHT, BY_SPAN, BY_AREA, BY_NARROW };
 
 typedef enum outcome { OPEN, FOUND, REFUTED } outcome;
@@ -317,7 +318,7 @@ static uint32_t pick_section(const search *s, uint32_t a, uint32_t b)
         length gap = GR_MIN(s->niches[x->l].wall - floor, s->niches[x->l].least);
         length options = x->candidates + (slack >= gap);
         length first = s->pick == SLACK_FEWEST ? slack : options;
-        length second = s->pick == SLACK_FEWEST ? options : slack;
+        length second = s->pick == SLACK_FEWEST ? options : s->pick == FEWEST_LOW ? floor : slack;
         if (first > best_first || (first == best_first && second >= best_second)) continue;
         best = k;
         best_first = first;
@@ -501,6 +502,7 @@ static void search_reset(search *s, length capacity, uint32_t round)
     } ways[] = {
         {BY_HEIGHT, SLACK_FEWEST}, {BY_SPAN, FEWEST_SLACK},   {BY_NARROW, FEWEST_SLACK},
         {BY_AREA, FEWEST_SLACK},   {BY_NARROW, SLACK_FEWEST}, {BY_HEIGHT, FEWEST_SLACK},
+        {BY_AREA, FEWEST_LOW},     {BY_AREA, FEWEST_SLACK},
     };
     const problem *p = s->p;
     uint32_t way = round % GR_LEN(ways), shuffle = round / GR_LEN(ways);
@@ -521,7 +523,7 @@ static void search_reset(search *s, length capacity, uint32_t round)
     }
     for (uint32_t i = 0; i < p->n; i++) {
         uint32_t random[4] = {0};
-        if (shuffle) gr_philox(shuffle, way, (const uint32_t[]){i, 0, 0, 0}, random);
+        if (shuffle) gr_philox(shuffle + 1000003, way, (const uint32_t[]){i, 0, 0, 0}, random);
         s->rank[i] =
             weigh(&p->item[i], ways[way].order) * (shuffle ? 0.5 + (double)gr_uniform(random[0]) : 1);
     }
@@ -565,7 +567,7 @@ static void keep(ladder *l)
 
 static outcome try_capacity(ladder *l, length capacity, uint32_t round, uint64_t nodes)
 {
-    enum { SHORTEST = 400 }; /* beyond the one way down */
+    enum { SHORTEST = 200 }; /* beyond the one way down */
     search_reset(&l->s, capacity, round);
     search_run(&l->s, GR_MIN(l->p.n + SHORTEST * luby(round + 1), nodes));
     if (l->s.outcome == FOUND) keep(l);
