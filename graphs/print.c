@@ -2,6 +2,7 @@
 #include "graphs/load.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -102,7 +103,9 @@ static void print_path(gr_str *out, const char *path)
 /* The shortest text that reads back as the same number. */
 static const char *number_text(double x, char buf[32])
 {
-    for (int digits = 1; digits <= 17; digits++) {
+    bool whole = x == trunc(x) && fabs(x) < 1e15;
+    if (whole) snprintf(buf, 32, "%.0f", x);
+    for (int digits = 1; !whole && digits <= 17; digits++) {
         snprintf(buf, 32, "%.*g", digits, x);
         if (strtod(buf, NULL) == x) break;
     }

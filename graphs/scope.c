@@ -55,6 +55,7 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
     c.field = is_main ? NULL : gr_pool_strdup(g->pool, field);
     c.name = is_main ? n->name : gr_pool_printf(g->pool, "%s.%s", n->name, field);
     if (is_main && n->op->level) c.level = n->op->level(n);
+    if (is_main && n->op->kind) c.kind = n->op->kind(n);
     c.rows = c.level == GR_LEVEL_SCALAR ? NULL : c.level == GR_LEVEL_GROUP ? n->groups : n->rows;
     gr_column *new = add_column(g, c);
     add_to_node(g, (gr_node *)n, new); /* ours while loading */

@@ -194,6 +194,13 @@ static void read_log(gr_loader *l)
     }
 }
 
+static bool is_set(const gr_loader *l, const char *name_and_equals)
+{
+    for (size_t i = 0; l->o && i < l->o->n_set; i++)
+        if (!strncmp(l->o->set[i], name_and_equals, strlen(name_and_equals))) return true;
+    return false;
+}
+
 static void read_run(gr_loader *l)
 {
     static const gr_value none = {.kind = GR_VALUE_MAP};
@@ -204,6 +211,8 @@ static void read_run(gr_loader *l)
     if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
         gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL,
                      &checkpoint, NULL);
+    if (run.steps && run.epochs && is_set(l, "run.steps=") != is_set(l, "run.epochs="))
+        *(is_set(l, "run.steps=") ? &run.epochs : &run.steps) = 0; /* the command line's wins */
     if (run.steps && run.epochs)
         gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
                       "'steps' and 'epochs': give one of the two");

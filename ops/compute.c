@@ -20,6 +20,11 @@ static gr_level level(const gr_node *n)
     return gr_expr_level(((const gr_compute_cfg *)n->cfg)->expr.expr);
 }
 
+static gr_kind kind(const gr_node *n)
+{
+    return gr_expr_kind(((const gr_compute_cfg *)n->cfg)->expr.expr);
+}
+
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p)
 {
@@ -66,6 +71,7 @@ const gr_op gr_op_compute = {
     .keys = keys,
     .fields = fields,
     .level = level,
+    .kind = kind,
     .declare = declare,
     .run = run,
 };

@@ -262,12 +262,11 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     data_state *s = call->state;
     const gr_node *n = call->node;
     gr_rows r = gr_rows_at(call->ptr[0], &n->bounds);
-    uint64_t dropped = s->dropped;
     gr_status st = data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->n_columns; i++)
         if (call->ptr[1 + i]) gr_rows_column(&r, n->columns[i], call->ptr[1 + i]);
-    if (s->dropped != dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
+    if (s->dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
     return GR_OK;
 }
 

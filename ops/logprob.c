@@ -56,12 +56,12 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t sum_p2 = stat_object(n, "sum_p2", p), scratch = GR_NONE;
     if (logprob == GR_NONE)
         scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    double tokens = GR_MIN((double)b.tokens, (double)rows->seqs * bounds.length);
+    gr_micro_cost cost = gr_micro_cost_of(&b, rows, rows->seqs);
 
     gr_program_run(p, KERNEL_BEGIN, 0,
                    (gr_use[]){{block, GR_READ}, {logprob, GR_WRITE}, {entropy, GR_WRITE}, {sum_p2, GR_WRITE}},
                    4, "begin");
-    gr_program_loop(p, KERNEL_LOOP, b.trips, true, "micro_batches")->trips_expected = GR_MAX(b.trips / 2, 1u);
+    gr_program_loop(p, KERNEL_LOOP, b.trips, true, "micro_batches")->trips_expected = cost.trips;
     gr_program_run(p, KERNEL_PACK, 0, (gr_use[]){{block, GR_READ}, {packed, GR_WRITE}, {staging, GR_WRITE}},
                    3, "pack");
     gr_program_run(
@@ -69,27 +69,27 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
         (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}}, 3,
         "embed");
     for (uint32_t l = 0; l < s->layers; l++)
-        gr_program_run(p, KERNEL_LAYER, l,
-                       (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + l), GR_READ},
-                                  {packed, GR_READ},
-                                  {x, GR_UPDATE},
-                                  {ws, GR_WRITE}},
-                       4, "layer.%u", l)
-            ->flops = gr_layer_flops(s, tokens, bounds.length);
+        gr_layer_cost(gr_program_run(p, KERNEL_LAYER, l,
+                                     (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                                {packed, GR_READ},
+                                                {x, GR_UPDATE},
+                                                {ws, GR_WRITE}},
+                                     4, "layer.%u", l),
+                      s, cost.tokens, bounds.length, 1);
     uint32_t norm = gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers);
     uint32_t lm = s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE;
-    gr_program_run(p, KERNEL_HEAD, 0,
-                   (gr_use[]){{norm, GR_READ},
-                              {lm, GR_READ},
-                              {packed, GR_READ},
-                              {x, GR_READ},
-                              {head_ws, GR_WRITE},
-                              {logprob, GR_UPDATE},
-                              {entropy, GR_UPDATE},
-                              {sum_p2, GR_UPDATE},
-                              {scratch, GR_WRITE}},
-                   9, "head")
-        ->flops = gr_head_flops(s, GR_MIN(tokens, (double)b.rows));
+    gr_head_cost(gr_program_run(p, KERNEL_HEAD, 0,
+                                (gr_use[]){{norm, GR_READ},
+                                           {lm, GR_READ},
+                                           {packed, GR_READ},
+                                           {x, GR_READ},
+                                           {head_ws, GR_WRITE},
+                                           {logprob, GR_UPDATE},
+                                           {entropy, GR_UPDATE},
+                                           {sum_p2, GR_UPDATE},
+                                           {scratch, GR_WRITE}},
+                                9, "head"),
+                 s, cost.rows, 1);
     gr_program_end(p);
 }
 

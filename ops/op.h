@@ -89,7 +89,7 @@ typedef struct gr_choices {
     uint32_t concurrent;     /* sequences decoded at once */
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
-    uint32_t recompute;      /* 1: keep only layer inputs for backward */
+    uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
     unsigned threads;
 } gr_choices;
 
@@ -131,6 +131,7 @@ typedef struct gr_op {
     void (*check)(gr_graph *g, gr_node *n, gr_diag *d);
     /* Level of the main field where it depends on the config (compute); NULL: from the table. */
     gr_level (*level)(const gr_node *n);
+    gr_kind (*kind)(const gr_node *n); /* likewise number or bool */
     /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
      */
     bool (*one_step)(const gr_node *n);

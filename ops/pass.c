@@ -2,6 +2,7 @@
 
 #include "ops/carve.h"
 
+#include <math.h>
 #include <stdio.h>
 
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens)
@@ -132,16 +133,27 @@ uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, u
     return gr_program_object(p, &o);
 }
 
-double gr_layer_flops(const gr_model_shape *s, double tokens, double length)
+gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
+{
+    double tokens = (double)seqs * (b->prompt_tokens + b->response_tokens);
+    double rows = (double)seqs * b->response_tokens;
+    uint32_t trips = (uint32_t)GR_MAX(ceil(tokens / m->tokens), 1.0);
+    return (gr_micro_cost){trips, tokens / trips, rows / trips};
+}
+
+void gr_layer_cost(gr_work *w, const gr_model_shape *s, double tokens, double length, double times)
 {
     double projections =
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
-    return tokens * (projections + 2.0 * length * s->heads * s->head_dim);
+    double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
+    w->flops = times * tokens * (projections + 2.0 * length * s->heads * s->head_dim);
+    w->bytes = times * sizeof(float) * (weights + activations);
 }
 
-double gr_head_flops(const gr_model_shape *s, double rows)
+void gr_head_cost(gr_work *w, const gr_model_shape *s, double rows, double times)
 {
-    return 2.0 * rows * s->hidden * s->vocab;
+    w->flops = times * 2.0 * rows * s->hidden * s->vocab;
+    w->bytes = times * sizeof(float) * ((double)s->hidden * s->vocab + 2 * rows * s->vocab);
 }
 
 const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket)

@@ -60,9 +60,18 @@ typedef enum gr_model_part { GR_PART_PARAMS, GR_PART_GRADS, GR_PART_MOMENTS } gr
 /* The object of one bucket of a model. */
 uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket);
 
-/* Costs for the cost model. */
-double gr_layer_flops(const gr_model_shape *s, double tokens, double length);
-double gr_head_flops(const gr_model_shape *s, double rows);
+/* Costs for the cost model: what is expected of `seqs` sequences of full length, cut into full micro-batches.
+ */
+typedef struct gr_micro_cost {
+    uint32_t trips;
+    double tokens, rows; /* of one micro-batch */
+} gr_micro_cost;
+gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs);
+
+/* Arithmetic and memory traffic of one layer forward, and of the head over some rows; set on w times `times`.
+ */
+void gr_layer_cost(gr_work *w, const gr_model_shape *s, double tokens, double length, double times);
+void gr_head_cost(gr_work *w, const gr_model_shape *s, double rows, double times);
 
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how);
 

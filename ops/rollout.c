@@ -177,18 +177,18 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                                {kv, GR_UPDATE},
                                                {ws, GR_WRITE}},
                                     5, "layer.%u", l);
-        w->flops = gr_layer_flops(s, b.samples, pass.length);
-        w->bytes = (double)gr_bucket_elems(s, 1 + l) * sizeof(float);
+        gr_layer_cost(w, s, b.samples, pass.length, 1);
     }
-    gr_program_run(p, ROLLOUT_SAMPLE, 0,
-                   (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers), GR_READ},
-                              {s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE, GR_READ},
-                              {step, GR_UPDATE},
-                              {x, GR_READ},
-                              {head_ws, GR_WRITE},
-                              {rows, GR_UPDATE}},
-                   6, "sample")
-        ->flops = gr_head_flops(s, b.samples);
+    gr_head_cost(
+        gr_program_run(p, ROLLOUT_SAMPLE, 0,
+                       (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers), GR_READ},
+                                  {s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE, GR_READ},
+                                  {step, GR_UPDATE},
+                                  {x, GR_READ},
+                                  {head_ws, GR_WRITE},
+                                  {rows, GR_UPDATE}},
+                       6, "sample"),
+        s, b.samples, 1);
     gr_program_end(p);
     gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
     uses[0] = (gr_use){rows, GR_UPDATE};

@@ -17,7 +17,7 @@ typedef struct declaring {
     gr_pass_bounds bounds;
     train_objects o;
     gr_env_reads reads;
-    double tokens; /* of a full micro-batch */
+    gr_micro_cost cost;
 } declaring;
 
 gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
@@ -99,12 +99,17 @@ static uint32_t layer_in(declaring *w, uint32_t l)
     return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "in.%u", l);
 }
 
-/* With recomputation one layer's activations exist at a time. */
+/* Of the layers that are recomputed, one's activations exist at a time. */
+static bool recomputed(const declaring *w, uint32_t l)
+{
+    return l < w->how->recompute;
+}
+
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
     uint64_t bytes = w->k->acts_bytes(w->s, &w->bounds);
-    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts")
-                             : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts.%u", l);
+    return recomputed(w, l) ? gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts")
+                            : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts.%u", l);
 }
 
 /* A work whose uses are followed by the columns the loss reads. */
@@ -146,16 +151,16 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
 {
     const train_objects *o = &w->o;
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
-             acts = keep && !w->how->recompute ? layer_acts(w, l) : GR_NONE;
-    gr_program_run(w->p, TRAIN_FORWARD, l,
-                   (gr_use[]){{params(w, 1 + l), GR_READ},
-                              {o->packed, GR_READ},
-                              {o->x, GR_UPDATE},
-                              {in, GR_WRITE},
-                              {acts, GR_WRITE},
-                              {o->ws, GR_WRITE}},
-                   6, "%sforward.%u", prefix, l)
-        ->flops = gr_layer_flops(w->s, w->tokens, w->bounds.length);
+             acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
+    gr_layer_cost(gr_program_run(w->p, TRAIN_FORWARD, l,
+                                 (gr_use[]){{params(w, 1 + l), GR_READ},
+                                            {o->packed, GR_READ},
+                                            {o->x, GR_UPDATE},
+                                            {in, GR_WRITE},
+                                            {acts, GR_WRITE},
+                                            {o->ws, GR_WRITE}},
+                                 6, "%sforward.%u", prefix, l),
+                  w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
 static void declare_head(declaring *w, bool backward, const char *what)
@@ -178,34 +183,33 @@ static void declare_head(declaring *w, bool backward, const char *what)
                      {o->mini, GR_UPDATE},
                      {o->loss_ws, GR_WRITE}};
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
-    work->flops = gr_head_flops(w->s, GR_MIN(w->tokens, (double)w->shape.micro.rows)) * (backward ? 3 : 1);
+    gr_head_cost(work, w->s, w->cost.rows, backward ? 3 : 1);
 }
 
 static void declare_backward(declaring *w, uint32_t l)
 {
     const train_objects *o = &w->o;
-    double flops = gr_layer_flops(w->s, w->tokens, w->bounds.length);
     uint32_t in = layer_in(w, l), acts = layer_acts(w, l);
-    if (w->how->recompute)
-        gr_program_run(w->p, TRAIN_RECOMPUTE, l,
-                       (gr_use[]){{params(w, 1 + l), GR_READ},
-                                  {o->packed, GR_READ},
-                                  {o->x, GR_WRITE},
-                                  {in, GR_READ},
-                                  {acts, GR_WRITE},
-                                  {o->ws, GR_WRITE}},
-                       6, "recompute.%u", l)
-            ->flops = flops;
-    gr_program_run(w->p, TRAIN_BACKWARD, l,
-                   (gr_use[]){{params(w, 1 + l), GR_READ},
-                              {o->packed, GR_READ},
-                              {in, GR_READ},
-                              {acts, GR_READ},
-                              {o->dx, GR_UPDATE},
-                              {grads(w, 1 + l), GR_UPDATE},
-                              {o->ws, GR_WRITE}},
-                   7, "backward.%u", l)
-        ->flops = 2 * flops;
+    if (recomputed(w, l))
+        gr_layer_cost(gr_program_run(w->p, TRAIN_RECOMPUTE, l,
+                                     (gr_use[]){{params(w, 1 + l), GR_READ},
+                                                {o->packed, GR_READ},
+                                                {o->x, GR_WRITE},
+                                                {in, GR_READ},
+                                                {acts, GR_WRITE},
+                                                {o->ws, GR_WRITE}},
+                                     6, "recompute.%u", l),
+                      w->s, w->cost.tokens, w->bounds.length, 1);
+    gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
+                                 (gr_use[]){{params(w, 1 + l), GR_READ},
+                                            {o->packed, GR_READ},
+                                            {in, GR_READ},
+                                            {acts, GR_READ},
+                                            {o->dx, GR_UPDATE},
+                                            {grads(w, 1 + l), GR_UPDATE},
+                                            {o->ws, GR_WRITE}},
+                                 7, "backward.%u", l),
+                  w->s, w->cost.tokens, w->bounds.length, 2);
 }
 
 /* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
@@ -213,7 +217,7 @@ static void declare_forward_pass(declaring *w)
 {
     const train_objects *o = &w->o;
     gr_program_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "fresh_micro_batches")
-        ->trips_expected = GR_MAX(w->shape.micro.trips / 2, 1u);
+        ->trips_expected = w->cost.trips;
     declare_pack(w, "fresh_");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");
     declare_head(w, false, "fresh_head");
@@ -233,7 +237,7 @@ static void declare_micro_batches(declaring *w)
 {
     const train_objects *o = &w->o;
     gr_program_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "micro_batches")->trips_expected =
-        GR_MAX(w->shape.micro.trips / 2, 1u);
+        w->cost.trips;
     declare_pack(w, "");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
     declare_head(w, true, "head");
@@ -275,7 +279,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     declaring w = {.g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape};
     w.shape = gr_train_shape_of(n, how);
     w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
-    w.tokens = w.shape.micro.tokens;
+    w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.seqs);
     gr_train_reads(&w.reads, g, n);
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;

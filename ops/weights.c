@@ -1,5 +1,6 @@
 #include "ops/weights.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,7 @@ void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t b
 
 struct gr_weights_writer {
     gr_model_shape shape;
+    size_t n_sets, puts;
     gr_st_writer *file;
 };
 
@@ -223,6 +225,7 @@ gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s
     gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
     gr_weights_writer *w = gr_calloc(1, sizeof(*w));
     w->shape = *s;
+    w->n_sets = n_sets;
     gr_status st = gr_st_writer_new(&w->file, dir, stem, dtype, specs, n, shard_bytes, d);
     if (st)
         gr_weights_writer_free(w);
@@ -238,6 +241,8 @@ gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const flo
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(&w->shape, bucket, t);
     gr_status st = GR_OK;
+    assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
+    w->puts++;
     for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
     return st;
 }

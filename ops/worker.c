@@ -35,6 +35,7 @@ struct worker {
     int in, out;      /* our ends of its input and output */
     struct queue has; /* requests it holds, oldest first; the last may be half written */
     size_t n_has, unwritten;
+    bool answered; /* since it was started */
     gr_str output; /* read, and not yet a whole line */
 };
 
@@ -140,6 +141,7 @@ static gr_status start(gr_workers *w, struct worker *k, gr_diag *d)
     k->in = in[0];
     k->out = out[0];
     k->unwritten = 0;
+    k->answered = false;
     k->output.len = 0;
     shutdown(k->in, SHUT_RD);
     fcntl(k->in, F_SETFL, O_NONBLOCK);
@@ -204,7 +206,8 @@ static void crashed(gr_workers *w, struct worker *k)
     int status = reap(k);
     k->unwritten = k->n_has = 0;
     struct request **at = &k->has.first;
-    while (*at) {
+    bool had_its_day = k->answered && WIFEXITED(status) && !WEXITSTATUS(status); /* what it holds came late */
+    while (*at && !had_its_day) {
         struct request *r = *at;
         if (++r->crashes < 2) {
             at = &r->next;
@@ -305,6 +308,7 @@ static bool take_line(gr_workers *w, struct worker *k, const char *line, size_t 
         return false;
     }
     k->n_has--;
+    k->answered = true;
     finish(w, queue_take(&k->has, at), got, NULL);
     return true;
 }

@@ -12,7 +12,7 @@
  * What goes wrong, and what then happens (the pool stays usable in every case):
  *
  *     a worker ends      it is started again; its requests are sent once more, and fail if that worker
- *                        ends too
+ *                        ends too; one that has answered and exits with status 0 does not count
  *     no reply in time   the worker and its process group are killed; the request fails; others that the
  *                        worker held are sent again
  *     a bad reply        the same, and the message shows how the reply begins: not JSON, the answer to none

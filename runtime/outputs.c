@@ -1,5 +1,6 @@
 #include "runtime/outputs.h"
 
+#include "ops/configs.h"
 #include "ops/scorer.h"
 #include "ops/summary.h"
 #include "runtime/checkpoint_dir.h"
@@ -95,17 +96,34 @@ gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
 /* ---- lines for people
  * --------------------------------------------------------------------------------------- */
 
+static void print_stop_id(FILE *to, const gr_tokenizer *t, int32_t id)
+{
+    size_t len = 0;
+    const char *text = gr_tokenizer_token(t, id, &len);
+    fprintf(to, " %d (%.*s)", id, (int)len, text ? text : "");
+}
+
+/* The node's own, or the checkpoint's. */
 static void print_stop_ids(const gr_outputs *o, const gr_session *s, const gr_node *n)
 {
     FILE *to = o->options->progress;
     const gr_model_shape *shape = &n->model->shape;
+    const gr_uints *own = &((const gr_generate_cfg *)n->cfg)->stop_ids;
+    const gr_tokenizer *t = gr_session_tokenizer(s, n);
     fprintf(to, "%s: stop ids", n->name);
-    for (uint32_t i = 0; i < shape->n_eos; i++) {
-        size_t len = 0;
-        const char *text = gr_tokenizer_token(gr_session_tokenizer(s, n), shape->eos[i], &len);
-        fprintf(to, " %d (%.*s)", shape->eos[i], (int)len, text ? text : "");
+    for (size_t i = 0; i < own->n; i++) print_stop_id(to, t, (int32_t)own->value[i]);
+    for (uint32_t i = 0; !own->n && i < shape->n_eos; i++) print_stop_id(to, t, shape->eos[i]);
+    fprintf(to, "%s\n", own->n || shape->n_eos ? "" : " none: every response runs to max_tokens");
+}
+
+static void print_notes(FILE *to, const char *notes)
+{
+    for (size_t n; *notes; notes += n + (notes[n] == '\n')) {
+        n = strcspn(notes, "\n");
+        fputs("note: ", to);
+        fwrite(notes, 1, n, to);
+        fputc('\n', to);
     }
-    fprintf(to, "%s\n", shape->n_eos ? "" : " none: every response runs to max_tokens");
 }
 
 void gr_outputs_begin(gr_outputs *o, const gr_session *s)
@@ -113,11 +131,15 @@ void gr_outputs_begin(gr_outputs *o, const gr_session *s)
     FILE *to = o->options->progress;
     char peak[32], host[32];
     if (!to) return;
+    if (s->step >= s->steps) {
+        fprintf(to, "%s: nothing is left to do: %u of %u iterations are done\n", o->g->name, s->step,
+                s->steps);
+        return;
+    }
     fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
             s->step + 1, s->steps, gr_bytes_format(o->plan->peak_bytes, peak),
             gr_bytes_format(o->plan->host_bytes, host), (unsigned long long)s->seed, o->plan->numerics);
-    for (const char *line = o->plan->notes; *line; line += strcspn(line, "\n"), line += *line == '\n')
-        fprintf(to, "note: %.*s\n", (int)strcspn(line, "\n"), line);
+    print_notes(to, o->plan->notes);
     if (!o->g->run.steps && !o->g->run.epochs) fprintf(to, "neither steps nor epochs are given: one epoch\n");
     for (size_t i = 0; i < o->g->n_nodes; i++)
         if (!strcmp(o->g->nodes[i]->op->name, "generate")) print_stop_ids(o, s, o->g->nodes[i]);
@@ -134,12 +156,24 @@ static void print_peaks(const gr_outputs *o, gr_executor *e)
     fputc('\n', to);
 }
 
+static void print_drops(FILE *to, const gr_session *s)
+{
+    static const char what[] = ".dropped";
+    for (size_t i = 0; i < s->n_metrics; i++) {
+        const char *name = s->metrics[i].name;
+        size_t n = strlen(name), m = strlen(what);
+        if (n > m && !strcmp(name + n - m, what))
+            fprintf(to, "%.*s: dropped %.0f records that are too long\n", (int)(n - m), name,
+                    s->metrics[i].value);
+    }
+}
+
 void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e)
 {
     if (!o) return;
-    (void)s;
     FILE *to = o->options->progress;
     if (to) gr_progress_end(&o->progress);
+    if (to) print_drops(to, s);
     if (to && e && o->metrics) print_peaks(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,

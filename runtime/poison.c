@@ -5,8 +5,9 @@
 
 #include <xxhash.h>
 
-#define PATTERN \
-    UINT64_C(0xFFF4DEADBEEF5A5A) /* a NaN as a double; memory is looked at by words of this size */
+#define PATTERN UINT64_C(0xFFF4DEADBEEF5A5A) /* a NaN as a double; laid down by absolute offset */
+
+enum { BLOCK = 1 << 16 }; /* bytes compared with a block of the pattern at once: it stays in the cache */
 
 typedef struct span { /* an entry, in the order of place and offset */
     gr_place place;
@@ -19,31 +20,44 @@ struct gr_poison {
     const gr_memory *memory[2]; /* by place */
     bool *named[GR_N_PATHS];    /* [n_ledger] but for steady: what the path names anywhere */
     bool *live, *written;       /* [n_ledger] in the step being checked */
-    uint64_t *hash;             /* [n_ledger] of live entries that it does not write */
+    bool *was_live;             /* [n_ledger] in the step before: outside of these, all is pattern */
+    bool *same;                 /* [n_ledger] hash and touched are of the contents */
+    uint64_t *hash, *touched;   /* [n_ledger]; touched: bytes that do not hold the pattern */
     span *spans;                /* [n_ledger] */
     uint64_t touched_peak;
+    uint64_t block[BLOCK / sizeof(uint64_t) + 1];
 };
 
-static uint64_t *words_at(const gr_poison *p, gr_place place, uint64_t offset)
+/* The next part of [at, end): its bytes, what they are and what they are to be. */
+static size_t part(const gr_poison *p, gr_place place, uint64_t at, uint64_t end, char **is,
+                   const char **want)
 {
-    return (uint64_t *)(void *)(p->memory[place]->base + offset);
+    *is = (char *)p->memory[place]->base + at;
+    *want = (const char *)p->block + at % sizeof(*p->block);
+    return GR_MIN((size_t)(end - at), (size_t)BLOCK);
 }
 
 static void fill(const gr_poison *p, gr_place place, uint64_t begin, uint64_t end)
 {
-    if (begin >= end) return;
-    uint64_t *w = words_at(p, place, begin);
-    for (uint64_t i = 0; i < (end - begin) / sizeof(*w); i++)
-        if (w[i] != PATTERN) w[i] = PATTERN;
+    char *is;
+    const char *want;
+    for (uint64_t at = begin, n; at < end; at += n) {
+        n = part(p, place, at, end, &is, &want);
+        if (memcmp(is, want, n)) memcpy(is, want, n);
+    }
 }
 
-/* The first word that does not hold the pattern, as an offset; end: all do. */
+/* The first byte that does not hold the pattern, as an offset; end: all do. */
 static uint64_t find_touched(const gr_poison *p, gr_place place, uint64_t begin, uint64_t end)
 {
-    if (begin >= end) return end;
-    const uint64_t *w = words_at(p, place, begin);
-    for (uint64_t i = 0; i < (end - begin) / sizeof(*w); i++)
-        if (w[i] != PATTERN) return begin + i * sizeof(*w);
+    char *is;
+    const char *want;
+    for (uint64_t at = begin, n; at < end; at += n) {
+        n = part(p, place, at, end, &is, &want);
+        if (!memcmp(is, want, n)) continue;
+        for (uint64_t i = 0;; i++)
+            if (is[i] != want[i]) return at + i;
+    }
     return end;
 }
 
@@ -67,7 +81,11 @@ gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_m
     p->memory[GR_HOST] = pool;
     p->live = gr_calloc(plan->n_ledger, sizeof(*p->live));
     p->written = gr_calloc(plan->n_ledger, sizeof(*p->written));
+    p->was_live = gr_calloc(plan->n_ledger, sizeof(*p->was_live));
+    p->same = gr_calloc(plan->n_ledger, sizeof(*p->same));
     p->hash = gr_calloc(plan->n_ledger, sizeof(*p->hash));
+    p->touched = gr_calloc(plan->n_ledger, sizeof(*p->touched));
+    for (size_t i = 0; i < GR_LEN(p->block); i++) p->block[i] = PATTERN;
     p->spans = gr_calloc(plan->n_ledger, sizeof(*p->spans));
     for (uint32_t i = 0; i < plan->n_ledger; i++) {
         const gr_entry *x = &plan->ledger[i];
@@ -95,7 +113,10 @@ void gr_poison_free(gr_poison *p)
     for (int i = 0; i < GR_N_PATHS; i++) free(p->named[i]);
     free(p->live);
     free(p->written);
+    free(p->was_live);
+    free(p->same);
     free(p->hash);
+    free(p->touched);
     free(p->spans);
     free(p);
 }
@@ -148,6 +169,33 @@ static uint64_t hash_of(const gr_poison *p, const gr_entry *x)
     return XXH3_64bits(p->memory[x->place]->base + x->offset, (size_t)x->bytes);
 }
 
+static uint64_t touched_of(const gr_poison *p, const gr_entry *x)
+{
+    const uint64_t *w = (const uint64_t *)(const void *)(p->memory[x->place]->base + x->offset);
+    uint64_t n = 0;
+    for (uint64_t k = 0; k < x->bytes / sizeof(*w); k++) n += w[k] != PATTERN;
+    return n * sizeof(*w);
+}
+
+/* What the step must leave alone has been looked at before, if it is as the last step that wrote it left it.
+ */
+static void look_at(gr_poison *p, uint32_t entry)
+{
+    p->hash[entry] = hash_of(p, &p->plan->ledger[entry]);
+    p->touched[entry] = touched_of(p, &p->plan->ledger[entry]);
+    p->same[entry] = true;
+}
+
+/* The rest of a gap holds the pattern since it was looked at after the last step. */
+static void fill_dead(const gr_poison *p, const span *gap)
+{
+    for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
+        const gr_entry *x = &p->plan->ledger[i];
+        if (p->was_live[i] && !p->live[i] && x->place == gap->place)
+            fill(p, gap->place, GR_MAX(gap->begin, x->offset), GR_MIN(gap->end, x->offset + x->bytes));
+    }
+}
+
 void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
 {
     const gr_plan *plan = p->plan;
@@ -158,9 +206,14 @@ void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
     }
     mark(p->written, s->writes, s->n_writes);
     span gap = {.place = GR_DEVICE};
-    for (uint32_t k = 0; next_gap(p, &k, &gap);) fill(p, gap.place, gap.begin, gap.end);
-    for (uint32_t i = 0; i < plan->n_ledger; i++)
-        if (p->live[i] && !shares_with_written(p, i)) p->hash[i] = hash_of(p, &plan->ledger[i]);
+    for (uint32_t k = 0; next_gap(p, &k, &gap);) fill_dead(p, &gap);
+    memcpy(p->was_live, p->live, plan->n_ledger * sizeof(*p->live));
+    for (uint32_t i = 0; i < plan->n_ledger; i++) {
+        if (!p->live[i] || shares_with_written(p, i))
+            p->same[i] = false;
+        else if (!p->same[i])
+            look_at(p, i);
+    }
 }
 
 static void count_touched(gr_poison *p)
@@ -168,9 +221,7 @@ static void count_touched(gr_poison *p)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
         const gr_entry *x = &p->plan->ledger[i];
-        if (!p->live[i] || x->place != GR_DEVICE) continue;
-        const uint64_t *w = words_at(p, x->place, x->offset);
-        for (uint64_t k = 0; k < x->bytes / sizeof(*w); k++) sum += w[k] == PATTERN ? 0 : sizeof(*w);
+        if (p->live[i] && x->place == GR_DEVICE) sum += p->same[i] ? p->touched[i] : touched_of(p, x);
     }
     p->touched_peak = GR_MAX(p->touched_peak, sum);
 }
@@ -184,16 +235,19 @@ gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag 
     span gap = {.place = GR_DEVICE};
     for (uint32_t k = 0; next_gap(p, &k, &gap);) {
         uint64_t at = find_touched(p, gap.place, gap.begin, gap.end);
-        if (at < gap.end)
-            st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                               "step %u '%s' wrote to byte %llu of the %s, where nothing is live", step,
-                               s->what, (unsigned long long)at, gap.place == GR_HOST ? "host pool" : "arena");
+        if (at >= gap.end) continue;
+        fill(p, gap.place, at, gap.end);
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                           "step %u '%s' wrote to byte %llu of the %s, where nothing is live", step, s->what,
+                           (unsigned long long)at, gap.place == GR_HOST ? "host pool" : "arena");
     }
-    for (uint32_t i = 0; i < plan->n_ledger; i++)
-        if (p->live[i] && !shares_with_written(p, i) && p->hash[i] != hash_of(p, &plan->ledger[i]))
-            st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                               "step %u '%s' changed '%s', which it does not declare to write", step, s->what,
-                               plan->ledger[i].what);
+    for (uint32_t i = 0; i < plan->n_ledger; i++) {
+        if (!p->same[i] || p->hash[i] == hash_of(p, &plan->ledger[i])) continue;
+        p->same[i] = false;
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                           "step %u '%s' changed '%s', which it does not declare to write", step, s->what,
+                           plan->ledger[i].what);
+    }
     /* what began or ended here holds nothing */
     if (s->kind == GR_STEP_RESUME || s->kind == GR_STEP_RELEASE)
         for (uint32_t i = 0; i < s->n_writes; i++) {

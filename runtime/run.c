@@ -198,15 +198,21 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
 /* ---- the run
  * ------------------------------------------------------------------------------------------------ */
 
+/* What cannot be read before the first iteration is the user's input. */
+static gr_status as_input(gr_status st)
+{
+    return st == GR_E_IO ? GR_E_INVALID : st;
+}
+
 static gr_status enter(run *r, gr_diag *d)
 {
     char *from = NULL;
     gr_status st = GR_OK;
     if (r->o->resume) st = gr_outputs_checkpoint_latest(r->outputs, &from, d);
-    if (!st && from) st = load_state(r, from, d);
+    if (!st && from) st = as_input(load_state(r, from, d));
     if (!st) st = gr_outputs_resume(r->outputs, r->session.step, d);
     gr_bytes_from(r->bytes, from);
-    if (!st) st = gr_executor_path(r->executor, from ? GR_PATH_RESUME : GR_PATH_INIT, d);
+    if (!st) st = as_input(gr_executor_path(r->executor, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     free(from);
     return st;
 }
@@ -236,7 +242,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
     gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->p->plan, d);
-    if (!st) st = gr_session_open(&r->session, r->g, k, d);
+    if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
     if (st) return st;
     r->session.steps = total_steps(r);
     r->session.sample = gr_outputs_sample;

@@ -14,8 +14,9 @@ GR_NODISCARD gr_status gr_team_new(gr_team **out, unsigned n, gr_diag *d);
 void gr_team_free(gr_team *t);           /* NULL is fine */
 unsigned gr_team_size(const gr_team *t); /* NULL: 1 */
 
-/* Run fn(arg, rank, n) for rank 0..n-1, one thread each, and return when all have. t NULL: fn(arg, 0, 1). Not
- * reentrant: one caller at a time. */
+/* Run fn(arg, rank, n) for rank 0..n-1, each once, and return when all have: at the same time where the
+ * system lets the threads run, else a thread does several. t NULL: fn(arg, 0, 1). Not reentrant: one caller
+ * at a time. */
 void gr_team_run(gr_team *t, void (*fn)(void *arg, unsigned rank, unsigned n), void *arg);
 
 /* The part [*first, *last) of n items for one rank of size ranks, in units of grain items. */

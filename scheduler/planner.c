@@ -11,7 +11,14 @@
 #include <xxhash.h>
 
 /* Defaults: enough rows to keep the matrix products busy, without more memory than that needs. */
-enum { MICRO_TOKENS = 4096, CONCURRENT = 256, PREFILL_TOKENS = 512, PREFILL_MIN = 16, HEAD_ELEMS = 8 << 20 };
+enum {
+    MICRO_TOKENS = 4096,
+    CONCURRENT = 256,
+    PREFILL_TOKENS = 512,
+    PREFILL_MIN = 16,
+    HEAD_ELEMS = 8 << 20,
+    RECOMPUTE_PARTS = 4
+};
 
 /* ---- open choices ----------------------------------------------------------------------------------------
  */
@@ -77,7 +84,7 @@ static bool cuts_change_bits(const gr_node *n)
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, const char *name)
 {
     s->open[s->n] = (open_choice){kind, n};
-    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = false};
+    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels};
 }
 
 static uint32_t micro_levels(const gr_graph *g)
@@ -102,7 +109,8 @@ static void find_knobs(source *s)
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(CONCURRENT, 1),
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
-            add_knob(s, KNOB_RECOMPUTE, n, 2, gr_pool_printf(s->pool, "%s: recomputation", n->name));
+            add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS,
+                     gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, "head chunk");
     if (micro_levels(g) < 2) return;
@@ -116,6 +124,11 @@ static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind,
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == kind && (!s->open[i].node || s->open[i].node == n)) return level[i];
     return 0;
+}
+
+static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
+{
+    return (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
 }
 
 static void choose_rollout(const gr_node *n, uint32_t level, gr_choices *c)
@@ -137,13 +150,22 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     uint32_t rows = GR_MIN(GR_MAX((uint32_t)HEAD_ELEMS / vocab, 16u), 512u);
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
-    c.recompute = level_of(s, level, KNOB_RECOMPUTE, n) > 0 && is_op(n, "update");
+    if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
     if (is_op(n, "generate")) choose_rollout(n, level_of(s, level, KNOB_ROLLOUT, n), &c);
     if (is_pass(n)) {
         uint32_t tokens = MICRO_TOKENS >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
     return c;
+}
+
+/* Of the first pass whose cuts are open: a micro-batch holds its longest sequence. */
+static uint32_t chosen_micro_tokens(const gr_graph *g, uint32_t level)
+{
+    const gr_node *n = NULL;
+    for (size_t i = g->n_nodes; i-- > 0;)
+        if (is_pass(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) n = g->nodes[i];
+    return GR_MAX((uint32_t)MICRO_TOKENS >> level, longest(n));
 }
 
 static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
@@ -154,13 +176,13 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     const gr_node *n = s->open[knob].node;
     switch (s->open[knob].kind) {
     case KNOB_MICRO:
-        gr_str_printf(out, "%u", MICRO_TOKENS >> level);
+        gr_str_printf(out, "%u", chosen_micro_tokens(s->g, level));
         break;
     case KNOB_HEAD:
         gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
         break;
     case KNOB_RECOMPUTE:
-        gr_str_puts(out, level ? "every layer" : "none");
+        gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
         break;
     case KNOB_ROLLOUT: {
         gr_choices c = choose(s, levels, n);
@@ -302,10 +324,24 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
+/* The planner's choices stand in the resolved graph as comments: a later plan of it may choose again. */
+static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *out)
+{
+    gr_str_puts(out, "# chosen by the planner\n");
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_choices *c = &choices[i];
+        const char *name = g->nodes[i]->name;
+        if (is_op(g->nodes[i], "generate"))
+            gr_str_printf(out, "#   %s: kv_blocks %u, concurrent %u\n", name, c->kv_blocks, c->concurrent);
+        if (is_pass(g->nodes[i])) gr_str_printf(out, "#   %s: micro_tokens %u\n", name, c->micro_tokens);
+    }
+}
+
 static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, const gr_plan_options *o)
 {
     gr_str text = {0};
     gr_graph_resolved(g, &text);
+    add_choices(g, choices, &text);
     p->graph = gr_pool_strdup(p->pool, g->name);
     p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
     p->numerics = numerics_of(g, choices, o, p->pool);

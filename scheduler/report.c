@@ -1,5 +1,7 @@
 #include "scheduler/report.h"
 
+#include "scheduler/view.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +16,8 @@ typedef struct table {
     const gr_path *path;
     gr_str *out;
     bool colour;
-    uint32_t *parent, *depth; /* of steps */
-    uint64_t scale;           /* bytes of a full bar */
+    const gr_view *v;
+    uint64_t scale; /* bytes of a full bar */
 } table;
 
 typedef struct colour_name {
@@ -30,18 +32,6 @@ static const char *paint(const table *t, const char *name)
     for (size_t i = 0; t->colour && i < GR_LEN(codes); i++)
         if (!strcmp(codes[i].name, name)) return codes[i].code;
     return "";
-}
-
-static void put_time(gr_str *out, uint64_t ns)
-{
-    if (ns < 10000)
-        gr_str_printf(out, "%u ns", (unsigned)ns);
-    else if (ns < 10000000)
-        gr_str_printf(out, "%.1f us", (double)ns / 1e3);
-    else if (ns < 10000000000)
-        gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
-    else
-        gr_str_printf(out, "%.1f s", (double)ns / 1e9);
 }
 
 /* A bar in eighths of a character. */
@@ -93,7 +83,7 @@ static uint32_t repeats(const table *t, uint32_t i, uint32_t period)
         for (uint32_t k = 0; k < period; k++) {
             uint32_t at = i + n * period + k, before = at - period;
             long delta, first;
-            if (at >= path->n || t->parent[at] != t->parent[i] ||
+            if (at >= path->n || t->v->parent[at] != t->v->parent[i] ||
                 !alike(&path->steps[before], &path->steps[at], &delta) || labs(delta) != 1)
                 return n;
             if (n > 1 && alike(&path->steps[before - period], &path->steps[before], &first) && first != delta)
@@ -108,7 +98,8 @@ static uint32_t best_fold(const table *t, uint32_t i, uint32_t *n)
     uint32_t best = 1, most = 0;
     *n = 1;
     for (uint32_t period = 1; period <= MAX_PERIOD && i + period <= t->path->n; period++) {
-        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP || t->parent[i + period - 1] != t->parent[i])
+        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP ||
+            t->v->parent[i + period - 1] != t->v->parent[i])
             break;
         uint32_t r = repeats(t, i, period);
         if (r < 2 || r * period <= most) continue;
@@ -150,7 +141,7 @@ static const char *kind_colour(gr_step_kind k)
 static void put_name(const table *t, uint32_t i, uint32_t last, gr_str *name)
 {
     const gr_step *s = &t->path->steps[i];
-    gr_str_printf(name, "%*s", (int)(2 * t->depth[i]), "");
+    gr_str_printf(name, "%*s", (int)(2 * t->v->depth[i]), "");
     if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)
         gr_str_printf(name, "%s ", gr_step_kind_str(s->kind));
     numeral x = last_number(s->what), y = last_number(t->path->steps[last].what);
@@ -191,17 +182,6 @@ static void put_line(table *t, uint32_t i, uint32_t period, uint32_t n)
     gr_str_release(&name);
 }
 
-static void find_scopes(table *t)
-{
-    uint32_t stack[16], n = 0;
-    for (uint32_t i = 0; i < t->path->n; i++) {
-        while (n && t->path->steps[stack[n - 1]].body_last < i) n--;
-        t->parent[i] = n ? stack[n - 1] : GR_NONE;
-        t->depth[i] = n;
-        if (t->path->steps[i].kind == GR_STEP_LOOP && n < GR_LEN(stack)) stack[n++] = i;
-    }
-}
-
 /* ---- the head ----------------------------------------------------------------------------------------- */
 
 static void put_culprits(table *t)
@@ -211,9 +191,7 @@ static void put_culprits(table *t)
     char buf[32];
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         const gr_entry *x = &p->ledger[e];
-        bool alive = x->first <= x->last ? x->first <= p->peak_step && p->peak_step <= x->last
-                                         : p->peak_step >= x->first || p->peak_step <= x->last;
-        if (x->place == GR_DEVICE && alive) sum[x->category] += x->bytes;
+        if (x->place == GR_DEVICE && gr_entry_live(x, p->peak_step)) sum[x->category] += x->bytes;
     }
     if (t->path->n)
         gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, "bold"),
@@ -238,12 +216,8 @@ static void put_head(table *t)
 {
     const gr_plan *p = t->p;
     char a[32], b[32], c[32];
-    uint64_t moved = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->path->n; i++) {
-        moved += t->path->steps[i].bytes;
-        n += t->path->steps[i].kind != GR_STEP_RUN && t->path->steps[i].kind != GR_STEP_LOOP;
-    }
+    uint64_t moved;
+    uint32_t n = gr_transitions(t->path, &moved);
     gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, "bold"), p->graph, paint(t, "off"), p->hardware,
                   paint(t, p->fits ? "green" : "red"), p->fits ? "fits" : "does not fit", paint(t, "off"));
     gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, "bold"), gr_bytes_format(p->peak_bytes, a),
@@ -258,7 +232,7 @@ static void put_head(table *t)
                   gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
                   gr_bytes_format(p->host_bytes, c));
     gr_str_puts(t->out, "  predicted ");
-    put_time(t->out, p->ns);
+    gr_time_put(t->out, p->ns);
     if (n)
         gr_str_printf(t->out, " an iteration, %u transition steps, %s in one pass over them\n", n,
                       gr_bytes_format(moved, a));
@@ -273,10 +247,8 @@ static void put_head(table *t)
 
 void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
 {
-    table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour};
-    t.parent = gr_malloc((t.path->n + 1) * sizeof(*t.parent));
-    t.depth = gr_malloc((t.path->n + 1) * sizeof(*t.depth));
-    find_scopes(&t);
+    gr_view *v = gr_view_new(p);
+    table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour, .v = v};
     put_head(&t);
     t.scale = p->arena_bytes;
     gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, "dim"), "step", "lane", WHAT_WIDTH,
@@ -286,6 +258,5 @@ void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
         for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);
         i += n > 1 ? n * period : 1;
     }
-    free(t.parent);
-    free(t.depth);
+    gr_view_free(v);
 }

@@ -32,7 +32,7 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml; do
     graphs/quickstart.yaml) set -- --set nodes.reward.rule="$digit" --set run.steps=2 ;;
     graphs/quickstart/warmup.yaml) set -- --set nodes.examples.max_tokens=16 --set run.steps=2 ;;
     graphs/sft.yaml) set -- --set nodes.examples.max_tokens=16 --set batch=16 --set epochs=2 ;;
-    graphs/arithmetic.yaml | graphs/grpo.yaml) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 ;;
+    graphs/arithmetic*.yaml | graphs/grpo.yaml) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
     grep -q '^params:.* batch:\|^use:' "$graph" && grep -q mini_batch "$graph" && set -- "$@" --set batch=16 --set mini_batch=8

@@ -1,2 +1,130 @@
 #!/bin/sh
+# Checkpoints, tokenizers and data that lie: status 2, the place in the message, nothing left half done.
 . "$(dirname "$0")/lib.sh"
+
+exec_fails() { # PATTERN OPTION...: refused before the first iteration
+    pattern=$1
+    shift
+    rm -rf run
+    status 2 "$gr" exec grpo.yaml "$@" --out run
+    has err "$pattern"
+    lacks out '^step '
+    [ ! -s run/metrics.jsonl ] || fail "an iteration was made of bad input: $*"
+}
+
+copy() { # NAME
+    rm -rf "$1"
+    cp -r model "$1"
+}
+
+# model.safetensors: cut short, a header that is no JSON, that is longer than the file, a tensor that is missing or of
+# another name, a shape that is not the config's.
+bytes=$(wc -c <model/model.safetensors)
+for n in 0 4 8 100 $((bytes - 1)); do
+    copy cut
+    head -c $n model/model.safetensors >cut/model.safetensors
+    exec_fails 'cut/model.safetensors' --set model=cut
+done
+copy noise
+head -c 4000 /dev/urandom >noise/model.safetensors
+exec_fails 'noise/model.safetensors' --set model=noise
+copy long
+printf '\377\377\377\377\377\377\377\177' | dd of=long/model.safetensors conv=notrunc status=none
+exec_fails 'long/model.safetensors' --set model=long
+copy other
+sed -i 's/model.norm.weight/model.norm.WEIGHT/' other/model.safetensors
+exec_fails "model.norm.weight" --set model=other
+copy wide
+sed -i 's/"intermediate_size": 48/"intermediate_size": 56/' wide/config.json
+exec_fails "mlp.*\[" --set model=wide
+copy deep
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' deep/config.json
+exec_fails "layers.2" --set model=deep
+copy none
+rm none/model.safetensors
+exec_fails 'none' --set model=none
+copy hole # an index of files that are not there
+rm hole/model.safetensors
+echo '{"metadata": {}, "weight_map": {"model.norm.weight": "model-00001.safetensors"}}' >hole/model.safetensors.index.json
+exec_fails 'hole' --set model=hole
+
+# config.json: missing, no JSON, of an unknown kind, with nonsense sizes. plan says so too.
+plan_fails() {
+    refused "$@"
+    exec_fails "$1" --set model=$config
+}
+config=absent
+plan_fails 'absent' "$gr" plan grpo.yaml --set model=absent
+for edit in 's/"hidden_size"/"hidden"/;hidden_size' 's/"llama"/"gpt9"/;gpt9' 's/"hidden_size": 32/"hidden_size": -1/;hidden_size' \
+    's/"num_key_value_heads": 2/"num_key_value_heads": 3/;num_key_value_heads' 's/}$//;config.json' \
+    's/"vocab_size": 16/"vocab_size": 1e99/;vocab_size' 's/"hidden_size": 32/"hidden_size": "32"/;hidden_size' \
+    's/"hidden_act": "silu"/"hidden_act": "gelu"/;hidden_act'; do
+    config=config-bad
+    copy $config
+    sed -i "${edit%;*}" $config/config.json
+    ! cmp -s model/config.json $config/config.json || fail "edit $edit changed nothing"
+    plan_fails "config.json.*${edit##*;}|${edit##*;}" "$gr" plan grpo.yaml --set model=$config
+done
+
+# The tokenizer: none, none that is understood, more ids than the model has rows.
+copy mute
+rm mute/tokenizer_config.json
+exec_fails 'mute' --set model=mute
+copy loud
+echo '{"model": {"type": "Telepathy"}}' >loud/tokenizer.json
+exec_fails "tokenizer.json: .*Telepathy" --set model=loud
+copy broken
+echo '{"char_ords": [48, "x"]}' >broken/tokenizer_config.json
+exec_fails 'tokenizer_config.json: char_ords.1.' --set model=broken
+copy many
+sed -i 's/48, 49/33, 34, 35, 36, 37, 38, 39, 40, 41, 48, 49/' many/tokenizer_config.json
+exec_fails "tokenizer.*ids" --set model=many
+
+# Data: missing, empty, and (where all records are drawn in the first iteration) a line that is no JSON, one without the field, one too long.
+exec_fails 'absent.jsonl' --set data=absent.jsonl
+: >empty.jsonl
+exec_fails 'empty.jsonl' --set data=empty.jsonl
+head -n 8 train.jsonl | sed '7s/.*/{"question": "1+1=", /' >line.jsonl
+exec_fails 'line.jsonl:7' --set data=line.jsonl
+head -n 8 train.jsonl | sed '7s/.*/[1]/' >array.jsonl
+exec_fails 'array.jsonl:7' --set data=array.jsonl
+head -n 8 train.jsonl | sed '7s/question/query/' >field.jsonl
+exec_fails "field.jsonl:7.*question" --set data=field.jsonl
+head -n 8 train.jsonl | sed '3s/"answer"/"reply"/' >answer.jsonl
+exec_fails "answer.jsonl:3.*answer" --set data=answer.jsonl
+head -n 8 train.jsonl | sed '5s/"question": "/&1+1+1+1+1+/' >toolong.jsonl
+exec_fails 'toolong.jsonl:5.*8' --set data=toolong.jsonl
+status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=truncate_left --out truncated
+status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=drop --out dropped
+has out 'prompts: dropped [0-9]+ records'
+
+# A run directory that was tampered with.
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --steps 2 --out kept
+tamper() { # PATTERN COMMAND
+    rm -rf spoilt
+    cp -r kept spoilt
+    (cd spoilt/checkpoints/step-2 && eval "$2")
+    status 2 "$gr" exec --resume spoilt --steps 4
+    has err "$1"
+    [ "$(wc -l <spoilt/metrics.jsonl)" = 2 ] || fail "a refused run lost lines: $2"
+}
+tamper 'state.json' 'rm state.json'
+tamper 'state.json' 'echo {} >state.json'
+tamper 'state.json' 'head -c 20 state.json >x; mv x state.json'
+tamper 'optimizer.safetensors' 'rm actor/optimizer.safetensors'
+tamper 'optimizer.safetensors' 'head -c 5000 actor/optimizer.safetensors >x; mv x actor/optimizer.safetensors'
+tamper 'model.safetensors' ': >actor/model.safetensors'
+rm -rf spoilt
+cp -r kept spoilt
+: >spoilt/plan.json
+refused 'plan.json' "$gr" exec --resume spoilt --steps 4
+status 0 "$gr" exec --resume spoilt --steps 4 --replan
+
+# Two processes in one run directory.
+"$gr" exec grpo.yaml --steps 100000 --out busy >busy.out 2>&1 &
+pid=$!
+while [ ! -s busy/metrics.jsonl ]; do sleep 0.02; done
+status 2 "$gr" exec --resume busy --steps 100000
+has err 'in use by another process'
+kill -INT $pid
+wait $pid || fail "exit status $?: $(tail -2 busy.out)"

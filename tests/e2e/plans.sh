@@ -36,7 +36,7 @@ edit() { # NAME SED-SCRIPT
     refused . "$gr" exec grpo.yaml --plan $1.json --out edited-$1
     [ ! -e edited-$1/metrics.jsonl ] || fail "a refused plan ran"
 }
-edit moved 's/"offset": *4096/"offset": 0/'
+edit moved 's/"offset": *[1-9][0-9]*/"offset": 0/'
 edit smaller "s/\"arena_bytes\": *$total/\"arena_bytes\": 4096/"
 edit waits 's/"after": *\[[0-9]+\]/"after": []/g'
 edit kind 's/"kind": *"run"/"kind": "walk"/'

@@ -12,7 +12,24 @@ for k in 1 4; do
     same_metrics whole part$k
     cmp whole/samples.jsonl part$k/samples.jsonl
 done
-status 0 "$gr" exec --resume part4 --steps 6 # nothing left to do
+status 0 "$gr" exec --resume part4 --steps 6
+has out 'nothing is left to do: 6 of 6'
+[ ! -s err ] || fail "resuming warns: $(cat err)"
+refused "'?--out'? does not go with" "$gr" exec --resume part4 --out elsewhere
+refused "'?--seed'? does not go with" "$gr" exec --resume part4 --seed 9
+
+# Another budget is another plan of the same numbers.
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out moved --steps 3
+status 3 "$gr" plan grpo.yaml --budget 4KiB
+least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+status 0 "$gr" exec --resume moved --steps 6 --budget "$least"
+[ ! -s err ] || fail "resuming with another budget warns: $(cat err)"
+same_weights whole moved
+same_metrics whole moved
+has moved/plan.json "\"budget_bytes\": $least"
+# A change that matters is said.
+status 0 "$gr" exec --resume moved --steps 7 --set models.actor.train.lr=0.5
+has err 'warning: .*numerics .* its bits may differ'
 same_weights whole part4
 same_metrics whole part4
 

@@ -50,7 +50,7 @@ status 0 "$gr" exec rules.yaml --set data=kinds.jsonl --steps 2 --out rules
 sed '5s/"two"/"three"/;6s/"two"/"three"/' kinds.jsonl >three.jsonl
 with missing.yaml "$rules" reward
 status 2 "$gr" exec missing.yaml --set data=three.jsonl --set run.steps=2000 --out missing
-has err "three.jsonl:[56]: .*'three'"
+has err "three.jsonl:[56]:.*'three'"
 
 # Workers that fail in the second iteration: status 1, the sequence and the trouble in the message, and the run
 # directory goes on with a worker that works.
@@ -90,7 +90,10 @@ for how in hang die flood nonsense other nan text list; do
     [ "$(wc -l <$how/metrics.jsonl)" = 2 ] || fail "$how: cannot be resumed"
 done
 sleep 0.2
-! pgrep -f "sh bad[.]sh" >/dev/null || fail "workers outlive the run: $(pgrep -af 'sh bad[.]sh')"
+for p in /proc/[0-9]*; do
+    [ "$(readlink "$p/cwd" || :)" = "$work" ] || continue
+    if tr '\0' ' ' <"$p/cmdline" | grep -q 'bad[.]sh'; then fail "a worker outlives the run: process ${p#/proc/}"; fi
+done
 # A worker that dies now and then is started again.
 cat >frail.sh <<'END'
 n=0
@@ -109,3 +112,13 @@ same_weights well frail
 with absent.yaml 'command: "no-such-program"' reward
 status 1 "$gr" exec absent.yaml --out absent
 has err 'error: sequence [0-9]+: '
+with misspelt.yaml 'command: "sh names.sh", names: [digit, format]' 'reward.digits'
+refused "unknown name 'reward.digits'" "$gr" check misspelt.yaml
+
+# Ctrl-C goes to the whole group of a terminal; workers finish the step all the same.
+setsid "$gr" exec well.yaml --steps 100000 --out interrupted >out 2>err &
+pid=$!
+while [ ! -s interrupted/metrics.jsonl ]; do sleep 0.02; done
+kill -INT -$pid
+wait $pid || fail "exit status $? after Ctrl-C: $(cat err)"
+[ "$(last_step interrupted)" = "$(wc -l <interrupted/metrics.jsonl)" ] || fail "Ctrl-C lost steps"

@@ -389,7 +389,7 @@ static void test_poison_catches_writes_that_were_not_declared(void **state)
     } cases[] = {
         {100, NULL},
         {256, "step 1 's1' wrote to byte 256 of the arena, where nothing is live"},
-        {1023, "step 1 's1' wrote to byte 1016 of the arena, where nothing is live"}, /* its word */
+        {1023, "step 1 's1' wrote to byte 1023 of the arena, where nothing is live"},
         {512, "step 1 's1' changed 'e1', which it does not declare to write"},
     };
     for (size_t k = 0; k < GR_LEN(cases); k++) {
