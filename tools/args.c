@@ -78,7 +78,8 @@ static const option options[N_OPTIONS] = {
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
                       "hold every step to the memory it declared (slow)"},
-    [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL, "size of the memory to pack into"},
+    [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
+                  "size of the memory to pack into; default: the smallest that can be found"},
 };
 
 #define BIT(o) (1u << (o))
@@ -102,7 +103,7 @@ static const command commands[] = {
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},
-    {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), BIT(CAPACITY), false,
+    {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), 0, true,
      "give buffers with lifetimes their offsets"},
     {"init", "", 0, BIT(CONFIG) | BIT(TOKENIZER) | BIT(SEED) | BIT(OUT_DIR), BIT(CONFIG) | BIT(OUT_DIR), true,
      "make a checkpoint of random weights"},
