@@ -20,9 +20,9 @@ typedef struct table {
     uint64_t scale; /* bytes of a full bar */
 } table;
 
-typedef enum colour { BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, OFF } colour;
+typedef enum paint_with { BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, OFF } paint_with;
 
-static const char *paint(const table *t, colour c)
+static const char *paint(const table *t, paint_with c)
 {
     static const char *const codes[] = {
         [BOLD] = "\033[1m",    [DIM] = "\033[2m",   [RED] = "\033[31m",     [GREEN] = "\033[32m",
@@ -127,7 +127,7 @@ static void put_cell(gr_str *out, const char *text, size_t width)
         gr_str_printf(out, "%.*s…", (int)width - 1, text);
 }
 
-static colour kind_colour(gr_step_kind k)
+static paint_with kind_colour(gr_step_kind k)
 {
     if (k == GR_STEP_LOAD) return BLUE;
     if (k == GR_STEP_OFFLOAD) return MAGENTA;
