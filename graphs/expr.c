@@ -18,6 +18,7 @@ gr_status gr_expr_compile(gr_expr *e, const gr_expr_scope *scope, gr_diag *d)
         gr_bindings_warn_unused(&b, d);
         e->program = gr_ir_program_new(e->ir, &e->values[e->n_lines - 1].node, 1, NULL);
         e->reads = gr_ir_program_reads(e->program, &e->n_reads);
+        e->row_sets = gr_ir_program_rows(e->program, &e->n_row_sets);
     }
     free(b.items);
     gr_diag_release(&own);
@@ -56,6 +57,12 @@ const int *gr_expr_reads(const gr_expr *e, size_t *n)
 {
     *n = e->n_reads;
     return e->reads;
+}
+
+const int *gr_expr_row_sets(const gr_expr *e, size_t *n)
+{
+    *n = e->n_row_sets;
+    return e->row_sets;
 }
 
 void gr_expr_explain_line(const char *name, gr_typed v, gr_str *out)

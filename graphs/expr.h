@@ -107,6 +107,8 @@ bool gr_expr_constant(const gr_expr *e, double *value); /* a number known at com
 
 /* Ids of the columns that evaluation reads, ascending, each once. Owned by e. */
 const int *gr_expr_reads(const gr_expr *e, size_t *n);
+/* Row sets that evaluation walks, likewise: also those of which only sequences are counted. */
+const int *gr_expr_row_sets(const gr_expr *e, size_t *n);
 
 /* A line for each named value and the result: name, level, kind. */
 void gr_expr_explain(const gr_expr *e, gr_str *out);

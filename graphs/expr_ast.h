@@ -56,6 +56,8 @@ struct gr_expr {
     gr_ir_program *program;
     int *reads;
     size_t n_reads;
+    int *row_sets; /* likewise */
+    size_t n_row_sets;
 };
 
 /* Named values visible while checking: those of the loss, for its metrics. */

@@ -142,6 +142,7 @@ gr_ir_program *gr_ir_program_new(gr_ir *ir, const int *roots, size_t n_roots, co
 void gr_ir_program_print(const gr_ir_program *p, gr_str *out);
 /* Column ids read, ascending, each once; from the pool. */
 int *gr_ir_program_reads(const gr_ir_program *p, size_t *n);
+int *gr_ir_program_rows(const gr_ir_program *p, size_t *n); /* row sets walked, likewise */
 
 uint64_t gr_ir_program_bytes(const gr_ir_program *p, gr_expr_bounds range, uint32_t groups);
 

@@ -131,6 +131,17 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int *each_once(int *ids, size_t *n)
+{
+    qsort(ids, *n, sizeof(*ids), by_value);
+    size_t k = 0;
+    for (size_t i = 0; i < *n; i++) {
+        if (!i || ids[i] != ids[i - 1]) ids[k++] = ids[i];
+    }
+    *n = k;
+    return ids;
+}
+
 int *gr_ir_program_reads(const gr_ir_program *p, size_t *n)
 {
     int *ids = gr_pool_alloc(p->ir->pool, (p->n + 1) * sizeof(*ids));
@@ -139,13 +150,18 @@ int *gr_ir_program_reads(const gr_ir_program *p, size_t *n)
         const gr_ir_node *x = &p->ir->nodes[p->order[i]];
         if (x->op == GR_IR_SYM) ids[(*n)++] = x->id;
     }
-    qsort(ids, *n, sizeof(*ids), by_value);
-    size_t k = 0;
-    for (size_t i = 0; i < *n; i++) {
-        if (!i || ids[i] != ids[i - 1]) ids[k++] = ids[i];
+    return each_once(ids, n);
+}
+
+int *gr_ir_program_rows(const gr_ir_program *p, size_t *n)
+{
+    int *ids = gr_pool_alloc(p->ir->pool, (p->n + 1) * sizeof(*ids));
+    *n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const gr_ir_node *x = &p->ir->nodes[p->order[i]];
+        if (x->rows >= 0) ids[(*n)++] = x->rows;
     }
-    *n = k;
-    return ids;
+    return each_once(ids, n);
 }
 
 static void print_arg(const gr_ir_program *p, int a, gr_str *out)

@@ -88,6 +88,19 @@ static bool check_columns(gr_loader *l, const gr_formula *f, const int *ids, siz
     return true;
 }
 
+/* Rows that are only counted have no column. */
+static void check_row_sets(gr_loader *l, const gr_formula *f)
+{
+    size_t n;
+    const int *rows = gr_expr_row_sets(f->expr, &n);
+    const gr_node *owner = f->owner ? f->owner->node : NULL;
+    for (size_t i = 0; i < n; i++) {
+        const gr_node *maker = l->g->nodes[rows[i]], *select = maker->repeated_by;
+        if (select && owner != select && !(owner && owner->repeated_by == select))
+            refuse_read(l, f->at, owner ? owner->name : f->key, maker->name, select);
+    }
+}
+
 static void check_reads(gr_loader *l, const gr_formula *f)
 {
     size_t n;
@@ -100,7 +113,7 @@ static void check_reads(gr_loader *l, const gr_formula *f)
         }
     } else if (!f->in_loss) {
         const int *ids = gr_expr_reads(f->expr, &n);
-        check_columns(l, f, ids, n);
+        if (check_columns(l, f, ids, n)) check_row_sets(l, f);
     }
 }
 

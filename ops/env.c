@@ -40,6 +40,8 @@ void gr_env_reads_add(gr_env_reads *r, const gr_graph *g, const gr_expr *e)
     const int *ids = gr_expr_reads(e, &n);
     add_ids(r, g, ids, n);
     if (gr_expr_rows_id(e) >= 0) gr_env_reads_add_rows(r, g->nodes[gr_expr_rows_id(e)]);
+    const int *rows = gr_expr_row_sets(e, &n);
+    for (size_t i = 0; i < n; i++) gr_env_reads_add_rows(r, g->nodes[rows[i]]);
 }
 
 void gr_env_reads_add_loss(gr_env_reads *r, const gr_graph *g, const gr_loss *l)
@@ -119,6 +121,8 @@ void gr_env_groups_of(gr_env *e, const gr_graph *g, const gr_expr *expr)
     const int *ids = gr_expr_reads(expr, &n);
     for (size_t i = 0; i < n; i++)
         if (g->columns[ids[i]]->rows) e->env.n_groups = *e->blocks[g->columns[ids[i]]->rows->index].n_groups;
+    const int *rows = gr_expr_row_sets(expr, &n);
+    for (size_t i = 0; i < n; i++) e->env.n_groups = *e->blocks[rows[i]].n_groups;
 }
 
 uint64_t gr_env_slice_bytes(const gr_env_reads *r)

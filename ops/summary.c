@@ -58,10 +58,12 @@ static const gr_column *main_column(const gr_node *n)
     return n ? gr_node_column(n, NULL) : NULL;
 }
 
-/* Everything it reads, in one set; nodes that may be skipped are left out. */
+/* Everything it reads, in one set. */
 static void collect(gr_env_reads *r, const gr_graph *g)
 {
     gr_env_reads_init(r);
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->when.expr) gr_env_reads_add(r, g, g->nodes[i]->when.expr);
     for (size_t i = 0; i < g->n_log; i++) gr_env_reads_add(r, g, g->log[i].expr);
     for (size_t i = 0; i < g->n_state; i++) gr_env_reads_add(r, g, g->state[i].next);
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -80,6 +82,8 @@ static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
     uint64_t most = 0;
     for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
     for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->when.expr) most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->when.expr, b));
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
             most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->metrics[j].expr, b));
@@ -168,6 +172,12 @@ static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *
     }
 }
 
+/* Whether a node's values are of this iteration. */
+static bool ran(const gr_env *e, const gr_node *n, void *ws)
+{
+    return !n->when.expr || gr_expr_scalar(n->when.expr, &e->env, ws) != 0;
+}
+
 static double scalar_of(gr_env *e, const gr_graph *g, const gr_expr *expr, void *ws)
 {
     gr_env_groups_of(e, g, expr);
@@ -180,7 +190,8 @@ static void evaluate(gr_session *s, gr_env *e, void *ws)
     for (size_t i = 0; i < g->n_log; i++)
         gr_session_metric(s, scalar_of(e, g, g->log[i].expr, ws), "%s", g->log[i].name);
     for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+        for (size_t j = 0;
+             !is_op(g->nodes[i], "update") && ran(e, g->nodes[i], ws) && j < g->nodes[i]->n_metrics; j++)
             gr_session_metric(s, scalar_of(e, g, g->nodes[i]->metrics[j].expr, ws), "%s.%s",
                               g->nodes[i]->name, g->nodes[i]->metrics[j].name);
     for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
@@ -201,7 +212,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
     const float *reward = column_data(&e, s, about.reward);
     const float *policy = column_data(&e, s, main_column(about.policy_logprob)),
                 *ref = column_data(&e, s, main_column(about.ref_logprob));
-    if (about.rows) {
+    if (about.rows && ran(&e, about.rows, c->ptr[0])) {
         const gr_rows *rows = &e.blocks[about.rows->index];
         summarize_rows(s, rows);
         if (reward) summarize_reward(s, rows, about.reward, reward);

@@ -131,3 +131,30 @@ has twice.yaml 'fewer: .op: select, of: kept'
 status 0 "$gr" exec twice.yaml --out twice --check-memory
 exact twice
 [ "$(metric twice 4 update.longest)" -lt 6 ] || fail "the second selection kept what is too long"
+
+# Logs and metrics see each its own prompts; an iteration that leaves the selection out has none.
+sed '/^  kept:/,/^  again:/s/^    op: select/&\n    when: step != 2/; s/^  \(again\|reward\|advantage\|old_logprob\): {/&when: step != 2, /; s/^    mini_batch: 4/&\n    when: step != 2/' \
+    some.yaml >when.yaml
+cat >>when.yaml <<'END'
+log: {drawn: batch_sum(group_count(score))}
+END
+status 0 "$gr" exec when.yaml --out when --check-memory
+for step in 1 2 3 4; do
+    [ "$(metric when $step drawn)" = 32 ] || fail "the log counts $(metric when $step drawn) of 32 sequences"
+done
+[ -z "$(metric when 2 kept.prompts)" ] || fail "when: step 2 was not left out"
+[ "$(metric when 1 loss)" = "$(metric some 1 loss)" ] || fail "when changes what step 1 trains on"
+
+# Rewards by a command go through rounds as rules do: each score belongs to its own round.
+cat >score.sh <<'END'
+while read -r line; do
+    id=$(echo "$line" | sed 's/.*"id": *\([0-9]*\).*/\1/')
+    digits=$(echo "$line" | sed 's/.*"response": *"\([^"]*\)".*/\1/' | tr -cd 0-9)
+    echo "{\"id\": $id, \"score\": ${#digits}}"
+done
+END
+sed 's/answer: prompts.answer, rule: .*}}/command: "sh score.sh"}/; s/score) > 0/score) > 1.2/; s/"sh score.sh"}/"sh score.sh", workers: 2}/' refill.yaml >command.yaml
+status 0 "$gr" exec command.yaml --steps 2 --out command
+[ "$(metric command 1 update.scored)" = 0 ] && [ "$(metric command 2 update.scored)" = 0 ] ||
+    fail "rounds mix the scores of a command"
+[ "$(metric command 1 kept.rounds)" -gt 1 ] || fail "one round was enough: the test says nothing"
