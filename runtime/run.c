@@ -238,6 +238,15 @@ static gr_status iterate(run *r, gr_diag *d)
     return st;
 }
 
+/* Workspaces are cut for the threads that the plan was made with: a machine with more of them uses as many. */
+static unsigned threads_of(const run *r)
+{
+    unsigned threads = r->o->threads;
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->model) threads = GR_MIN(threads, r->p->choices[i].threads);
+    return threads;
+}
+
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
@@ -249,7 +258,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 1, sizeof(*r->node_ns));
     r->bytes = gr_bytes_new(r->g, r->p->program);
-    gr_exec_options e = {.threads = r->o->threads,
+    gr_exec_options e = {.threads = threads_of(r),
                          .poison = r->o->poison,
                          .trace = gr_outputs_trace,
                          .trace_user = r->outputs};

@@ -54,3 +54,8 @@ status 0 "$gr" exec grpo.yaml --set lr=0.5 --out other2
 same_weights other other2
 cmp other/plan.json other2/plan.json
 refused "a.json|plan of graph" "$gr" exec grpo.yaml --plan a.json --set nodes.rollout.max_tokens=5 --out sizes
+
+# A plan made for one core keeps to the workspaces of one, wherever it runs.
+status 0 taskset -c "$core" "$gr" plan grpo.yaml --format json -o one.json
+status 0 taskset -c "$cores" "$gr" exec grpo.yaml --plan one.json --out one --check-memory
+same_weights own one
