@@ -157,7 +157,7 @@ static void evaluate(gr_session *s, const gr_env *e, void *ws)
     for (size_t i = 0; i < g->n_log; i++)
         gr_session_metric(s, gr_expr_scalar(g->log[i].expr, &e->env, ws), "%s", g->log[i].name);
     for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+        for (size_t j = 0; !is_op(g->nodes[i], "update") && !s->skipped[i] && j < g->nodes[i]->n_metrics; j++)
             gr_session_metric(s, gr_expr_scalar(g->nodes[i]->metrics[j].expr, &e->env, ws), "%s.%s",
                               g->nodes[i]->name, g->nodes[i]->metrics[j].name);
     for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
@@ -178,7 +178,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
     const float *reward = column_data(&e, s, about.reward);
     const float *policy = column_data(&e, s, about.policy_logprob),
                 *ref = column_data(&e, s, about.ref_logprob);
-    if (about.rows) {
+    if (about.rows && !s->skipped[about.rows->index]) {
         const gr_rows *rows = &e.blocks[about.rows->index];
         summarize_rows(s, rows);
         if (reward) summarize_reward(s, rows, gr_node_column(about.reward, NULL), reward);

@@ -79,18 +79,9 @@ static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
 
 static bool skip_node(void *user, const char *name)
 {
-    run *r = user;
-    const gr_node *n = gr_planned_node(r->p, r->g, name);
-    if (!n || !n->when.expr) return false;
-    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
-    for (size_t i = 0; i < r->g->n_columns; i++)
-        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
-    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
-    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
-    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
-    free(work);
-    free(columns);
-    return skip;
+    const run *r = user;
+    const gr_node *n = gr_graph_node(r->g, name);
+    return n && r->session.skipped[n->index];
 }
 
 /* ---- what an iteration sees
@@ -117,6 +108,21 @@ static uint32_t total_steps(const run *r)
     return data ? (uint32_t)ceil((double)gr_data_records(data) * epochs / batch) : 1;
 }
 
+/* Whether its `when:` switches a node off. */
+static bool sleeps(const run *r, const gr_node *n)
+{
+    if (!n->when.expr) return false;
+    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
+    for (size_t i = 0; i < r->g->n_columns; i++)
+        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
+    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
+    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
+    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
+    free(work);
+    free(columns);
+    return skip;
+}
+
 static void begin_iteration(run *r, uint32_t step)
 {
     gr_session *s = &r->session;
@@ -127,6 +133,7 @@ static void begin_iteration(run *r, uint32_t step)
     s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
     s->scalars[r->g->column_progress] = (step - 1.0) / s->steps;
     for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
+    for (size_t i = 0; i < r->g->n_nodes; i++) s->skipped[i] = sleeps(r, r->g->nodes[i]);
     memset(r->node_ns, 0, (r->g->n_nodes + 1) * sizeof(*r->node_ns));
 }
 
@@ -238,7 +245,8 @@ static gr_status iterate(run *r, gr_diag *d)
     return st;
 }
 
-/* Workspaces are cut for the threads that the plan was made with: a machine with more of them uses as many. */
+/* Workspaces are cut for the threads that the plan was made with: a machine with more of them uses as many.
+ */
 static unsigned threads_of(const run *r)
 {
     unsigned threads = r->o->threads;
