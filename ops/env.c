@@ -110,6 +110,16 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
     }
 }
 
+void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x)
+{
+    size_t n;
+    const int *ids = gr_expr_reads(x, &n);
+    int rows = gr_expr_rows_id(x);
+    for (size_t i = 0; i < n && rows < 0; i++)
+        if (g->columns[ids[i]]->rows) rows = (int)g->columns[ids[i]]->rows->index;
+    if (rows >= 0) e->env.n_groups = *e->blocks[rows].n_groups;
+}
+
 uint64_t gr_env_slice_bytes(const gr_env_reads *r)
 {
     uint64_t n = 0;

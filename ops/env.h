@@ -42,6 +42,9 @@ typedef struct gr_env {
 void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n, void *const *ptr);
 void gr_env_release(gr_env *e);
 
+/* Where the set holds rows of several prompts nodes: count the groups of those that x is about. */
+void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x);
+
 /* Narrow it to groups [first, end): a mini-batch. memory: gr_env_slice_bytes, read as long as e is. */
 uint64_t gr_env_slice_bytes(const gr_env_reads *r);
 void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,

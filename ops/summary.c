@@ -151,17 +151,25 @@ static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *
     }
 }
 
-static void evaluate(gr_session *s, const gr_env *e, void *ws)
+static double evaluate_one(const gr_session *s, gr_env *e, const gr_expr *x, void *ws)
+{
+    gr_env_turn_to(e, s->graph, x);
+    return gr_expr_scalar(x, &e->env, ws);
+}
+
+static void evaluate(gr_session *s, gr_env *e, void *ws)
 {
     const gr_graph *g = s->graph;
     for (size_t i = 0; i < g->n_log; i++)
-        gr_session_metric(s, gr_expr_scalar(g->log[i].expr, &e->env, ws), "%s", g->log[i].name);
-    for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0; !is_op(g->nodes[i], "update") && !s->skipped[i] && j < g->nodes[i]->n_metrics; j++)
-            gr_session_metric(s, gr_expr_scalar(g->nodes[i]->metrics[j].expr, &e->env, ws), "%s.%s",
-                              g->nodes[i]->name, g->nodes[i]->metrics[j].name);
+        gr_session_metric(s, evaluate_one(s, e, g->log[i].expr, ws), "%s", g->log[i].name);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        for (size_t j = 0; !is_op(n, "update") && !s->skipped[i] && j < n->n_metrics; j++)
+            gr_session_metric(s, evaluate_one(s, e, n->metrics[j].expr, ws), "%s.%s", n->name,
+                              n->metrics[j].name);
+    }
     for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
-        s->next_state[i] = gr_expr_scalar(g->state[i].next, &e->env, ws);
+        s->next_state[i] = evaluate_one(s, e, g->state[i].next, ws);
         gr_session_metric(s, s->scalars[g->state[i].column], "state.%s", g->state[i].name);
     }
 }

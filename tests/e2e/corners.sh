@@ -43,3 +43,59 @@ has err "warning: the data of node 'examples' changed since the checkpoint"
 status 0 "$gr" exec examples.yaml --steps 1 --out afresh
 first=$(sed -nE 's/.*"step": 1,.*"prompt": ("[^"]*").*/\1/p' afresh/samples.jsonl | head -1)
 grep -F '"step": 3,' moved/samples.jsonl | head -1 | grep -qF -- "$first" || fail "not the first record: $first"
+
+# While their nodes sleep, no rows are reported; a command scores nothing, and later not what it has slept through.
+cat >late.yaml <<'END'
+graph: late
+models:
+  actor: {checkpoint: model, train: {lr: 1.0e-2}}
+nodes:
+  examples: {op: sequences, file: train.jsonl, batch: 4, prompt: "{question}", response: "{answer}", max_prompt_tokens: 8, max_tokens: 4, when: step > 1}
+  update: {op: update, model: actor, of: examples, loss: "-token_mean(logprob)", when: step > 1}
+run: {steps: 2}
+END
+status 0 "$gr" exec late.yaml --out late --check-memory
+[ "$(metric late 1 tokens)" = null ] && [ "$(metric late 2 tokens)" != null ] || fail "$(cat late/metrics.jsonl)"
+
+cat >digits.sh <<'END'
+while read -r line; do
+    response=$(printf '%s\n' "$line" | sed 's/.*"response": *"\([^"]*\)".*/\1/')
+    id=$(printf '%s\n' "$line" | sed 's/.*"id": *\([0-9]*\).*/\1/')
+    echo "{\"id\": $id, \"score\": ${#response}}"
+done
+END
+cat >asleep.yaml <<'END'
+graph: asleep
+models:
+  actor: {checkpoint: model, train: {lr: 1.0e-2}}
+nodes:
+  prompts: {op: prompts, file: train.jsonl, batch: 4, max_tokens: 8, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 6}
+  reward: {op: reward, of: rollout, command: "sh digits.sh", when: step != 1, metrics: {mean: batch_mean(reward)}}
+  update: {op: update, model: actor, of: rollout, loss: "-token_mean(logprob * reward)", when: step != 1}
+  wake: {op: update, model: other, of: rollout, loss: "-token_mean(logprob)"}
+run: {steps: 3}
+END
+sed -i 's/^nodes:/  other: {checkpoint: model, train: {lr: 1.0e-2}}\nnodes:/' asleep.yaml
+sed 's/ when: step != 1,//; s/, when: step != 1//' asleep.yaml >awake.yaml
+sed -i 's/lr: 1.0e-2/lr: 0/' asleep.yaml awake.yaml
+for g in asleep awake; do status 0 "$gr" exec $g.yaml --out $g; done
+[ -z "$(metric asleep 1 reward[.]mean)" ] || fail "a metric of a node that sleeps"
+[ "$(metric asleep 2 reward[.]mean)" = "$(metric awake 2 reward[.]mean)" ] || fail "rewards of another iteration"
+
+# Each expression of the log counts the prompts of its own rows.
+cat >twice.yaml <<'END'
+graph: twice
+models:
+  actor: {checkpoint: model, train: {lr: 1.0e-2}}
+nodes:
+  prompts: {op: prompts, file: train.jsonl, batch: 8, max_tokens: 8, template: "{question}"}
+  others:  {op: prompts, file: train.jsonl, batch: 2, max_tokens: 8, template: "1+1="}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 6}
+  check: {op: generate, model: actor, prompts: others, samples: 1, max_tokens: 3}
+  update: {op: update, model: actor, of: rollout, loss: "-token_mean(logprob)"}
+log: {a: batch_sum(prompts.length), b: batch_sum(others.length), c: batch_mean(prompts.length), d: batch_mean(others.length)}
+run: {steps: 1}
+END
+status 0 "$gr" exec twice.yaml --out twice
+[ "$(metric twice 1 b) $(metric twice 1 d)" = "8 4" ] || fail "$(cat twice/metrics.jsonl)"
