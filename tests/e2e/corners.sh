@@ -99,3 +99,27 @@ run: {steps: 1}
 END
 status 0 "$gr" exec twice.yaml --out twice
 [ "$(metric twice 1 b) $(metric twice 1 d)" = "8 4" ] || fail "$(cat twice/metrics.jsonl)"
+
+# Two updates of one model take their steps as two epochs of one do; only the first has the rollout's weights. An
+# update may have any number of metrics.
+cat >epochs.yaml <<'END'
+graph: epochs
+models:
+  actor: {checkpoint: model, train: {lr: 1.0e-2}}
+nodes:
+  prompts: {op: prompts, file: train.jsonl, batch: 8, max_tokens: 8, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 6}
+  update: {op: update, model: actor, of: rollout, loss: "-token_mean(logprob * rollout.length)", epochs: 2}
+run: {steps: 3}
+END
+sed 's/, epochs: 2}/}/; /^  update:/{p; s/update:/second:/; s/}$/, after: update}/}' epochs.yaml >pair.yaml
+for g in epochs pair; do status 0 "$gr" exec $g.yaml --out $g; done
+cmp epochs/checkpoints/step-3/actor/model.safetensors pair/checkpoints/step-3/actor/model.safetensors ||
+    fail "two updates are not two epochs"
+[ "$(metric pair 3 logprob_gap_max)" = 0 ] || fail "$(cat pair/metrics.jsonl)"
+lacks pair/metrics.jsonl 'second.logprob_gap_max'
+
+many=$(for i in $(seq 100); do printf 'm%s: token_count(), ' $i; done)
+sed "s/, epochs: 2}/, metrics: {${many%, }}}/" epochs.yaml >many.yaml
+status 0 "$gr" exec many.yaml --out many
+has many/metrics.jsonl '"update.m100": '
