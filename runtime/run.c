@@ -185,6 +185,12 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
     if (!st) st = gr_state_get_u64(f, "run", "step", &step, d);
     if (!st) st = gr_state_get_u64(f, "run", "seed", &seed, d);
     if (!st) st = gr_state_get_text(f, "run", "numerics", &numerics, d);
+    if (!st && seed != r->session.seed)
+        st = gr_diag_error(
+            d, (gr_loc){path, 0, 0}, GR_E_INVALID,
+            "the run has seed %llu, but graph '%s' has %llu: give no graph file, or --set run.seed=%llu",
+            (unsigned long long)seed, r->g->name, (unsigned long long)r->session.seed,
+            (unsigned long long)seed);
     for (size_t i = 0; i < r->g->n_state && !st; i++)
         st = gr_state_get_number(f, "state", r->g->state[i].name, &r->session.next_state[i], d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++)
@@ -195,7 +201,6 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
                      "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
                      numerics, r->p->plan->numerics);
     r->session.step = (uint32_t)step;
-    r->session.seed = seed;
     gr_state_free(f);
     free(numerics);
     free(path);
@@ -279,7 +284,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     run r = {.g = g, .p = p, .o = o};
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
-    if (!st) gr_outputs_begin(r.outputs, &r.session);
+    if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     gr_outputs_close(r.outputs, &r.session, r.executor);
     gr_executor_free(r.executor);

@@ -123,3 +123,15 @@ many=$(for i in $(seq 100); do printf 'm%s: token_count(), ' $i; done)
 sed "s/, epochs: 2}/, metrics: {${many%, }}}/" epochs.yaml >many.yaml
 status 0 "$gr" exec many.yaml --out many
 has many/metrics.jsonl '"update.m100": '
+
+# A graph that does not go with a run's checkpoint leaves its directory as it was.
+status 0 "$gr" exec epochs.yaml --steps 1 --seed 7 --out own
+cp -r own was
+status 2 "$gr" exec epochs.yaml --resume own --steps 2
+has err "state.json: error: the run has seed 7, but graph 'epochs' has 0"
+model wider llama 48 false false
+status 2 "$gr" exec epochs.yaml --resume own --steps 2 --replan --set run.seed=7 --set models.actor.checkpoint=wider
+has err 'own/checkpoints/step-1/actor'
+diff -r -x trace.json -x 'events.*' own was || fail "a refused graph changed the run"
+status 0 "$gr" exec epochs.yaml --resume own --steps 2 --set run.seed=7
+[ ! -s err ] || fail "$(cat err)"
