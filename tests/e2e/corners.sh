@@ -135,3 +135,9 @@ has err 'own/checkpoints/step-1/actor'
 diff -r -x trace.json -x 'events.*' own was || fail "a refused graph changed the run"
 status 0 "$gr" exec epochs.yaml --resume own --steps 2 --set run.seed=7
 [ ! -s err ] || fail "$(cat err)"
+
+# What cannot be printed is an error.
+got=0
+"$gr" ops >/dev/full 2>err || got=$?
+[ $got = 1 ] || fail "exit status $got with a full disk"
+has err 'cannot write to standard output'
