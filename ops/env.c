@@ -58,9 +58,8 @@ void gr_env_reads_add_main(gr_env_reads *r, const gr_graph *g, const gr_node *n)
         if (g->columns[i] == c) add_column(r, c, (uint32_t)i);
 }
 
-size_t gr_env_uses(const gr_env_reads *r, const gr_graph *g)
+size_t gr_env_uses(const gr_env_reads *r)
 {
-    (void)g;
     return r->n + r->n_rows;
 }
 
@@ -73,9 +72,8 @@ size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_program *p, g
     return n;
 }
 
-gr_expr_bounds gr_env_bounds(const gr_env_reads *r, const gr_graph *g)
+gr_expr_bounds gr_env_bounds(const gr_env_reads *r)
 {
-    (void)g;
     gr_expr_bounds b = {1, 1, 1};
     for (size_t i = 0; i < r->n_rows; i++) {
         const gr_rows_bounds *rows = &r->rows[i]->bounds;

@@ -45,7 +45,7 @@ uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
 /* The device object of a column, GR_NONE for scalars of the iteration, text and fresh values. */
 uint32_t gr_column_object(gr_program *p, const gr_column *c);
 
-/* Token-level elements a column of these rows can have, and its bytes. */
+/* Bytes of a column at the bounds of its rows. */
 uint64_t gr_column_bytes(const gr_column *c);
 
 #endif

@@ -4,7 +4,6 @@
 #include "ops/data.h"
 #include "ops/rules.h"
 #include "ops/worker.h"
-#include "runtime/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -231,16 +230,9 @@ static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, 
     return st;
 }
 
-/* Bytes that are not UTF-8 become U+FFFD: JSON holds text only. */
 static json_t *json_text(const gr_str *s)
 {
-    json_t *exact = json_stringn(s->text ? s->text : "", s->len);
-    if (exact) return exact;
-    gr_str quoted = {0};
-    gr_json_add_text(&quoted, s->text, s->len);
-    json_t *out = json_loadb(quoted.text, quoted.len, JSON_DECODE_ANY, NULL);
-    gr_str_release(&quoted);
-    return out;
+    return gr_json_string(s->text ? s->text : "", s->len);
 }
 
 static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)

@@ -58,7 +58,7 @@ static void collect(gr_env_reads *r, const gr_graph *g)
 
 static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
 {
-    gr_expr_bounds b = gr_env_bounds(r, g);
+    gr_expr_bounds b = gr_env_bounds(r);
     uint64_t most = 0;
     for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
     for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
@@ -76,7 +76,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)k;
     gr_env_reads r;
     collect(&r, g);
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r, g)) * sizeof(*uses));
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r)) * sizeof(*uses));
     uses[0] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
     size_t n_uses = 1 + gr_env_declare(&r, g, p, uses + 1);
     gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");

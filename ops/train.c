@@ -80,7 +80,7 @@ gr_status gr_train_load(void *state, const char *prefix, const gr_state_file *in
 /* Where in a work's pointers the columns of the loss begin. */
 static size_t columns_at(const gr_call *c, const train_state *t)
 {
-    return c->n_ptr - gr_env_uses(&t->reads, t->session->graph);
+    return c->n_ptr - gr_env_uses(&t->reads);
 }
 
 /* Groups of the current mini-batch. */
