@@ -139,7 +139,7 @@ static void cut_at_stop_text(const gr_node *rows_node, gr_str *text, uint32_t *e
     const gr_texts *stop = &((const gr_generate_cfg *)rows_node->cfg)->stop;
     size_t cut = text->len;
     for (size_t i = 0; i < stop->n; i++) {
-        const char *at = strstr(text->text, stop->text[i]);
+        const char *at = memmem(text->text, text->len, stop->text[i], strlen(stop->text[i]));
         if (at) cut = GR_MIN(cut, (size_t)(at - text->text));
     }
     text->len = cut;
