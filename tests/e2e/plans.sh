@@ -42,6 +42,10 @@ edit waits 's/"after": *\[[0-9]+\]/"after": []/g'
 edit kind 's/"kind": *"run"/"kind": "walk"/'
 edit peak 's/"peak_bytes": *[0-9]+/"peak_bytes": 1/'
 edit short '$s/..$//'
+for name in micro_tokens kv_blocks; do
+    edit $name "s/\"$name\", \"value\": [0-9]+/\"$name\", \"value\": 1/"
+    has err 'not enough to run it'
+done
 echo '[]' >list.json
 refused list.json "$gr" verify list.json
 refused absent.json "$gr" verify absent.json
