@@ -1,4 +1,4 @@
-#include "memplan/pack.h"
+#include "memplan/solve.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -27,19 +27,22 @@ static bool always(const gr_pack_item *it, uint32_t n_steps)
     return it->last + 1 == it->first || (it->first == 0 && it->last + 1 == n_steps);
 }
 
-static bool meet(const gr_pack_item *a, const gr_pack_item *b)
-{
-    bool wa = a->last < a->first, wb = b->last < b->first;
-    if (wa && wb) return true;
-    if (wa) return b->first <= a->last || b->last >= a->first;
-    if (wb) return a->first <= b->last || a->last >= b->first;
-    return a->first <= b->last && b->first <= a->last;
-}
+/* What is placed, by offset, in blocks that are skipped whole where none of a block lives at the same time. A
+ * life that wraps is two. */
+enum { BLOCK = 256 };
+typedef struct block {
+    struct stay {
+        uint64_t at, top;
+        uint32_t first, last;
+    } stays[BLOCK];
+    uint32_t n, first, last; /* earliest and latest step of all */
+} block;
 
 typedef struct packer {
     gr_pack_item *items;
-    uint32_t *order, n;    /* the items that do not live always, in the order they are placed */
-    uint32_t *placed;      /* those already placed, by offset */
+    uint32_t *order, n; /* the items that do not live always, in the order they are placed */
+    block **blocks;     /* n_blocks in use, of all_blocks; none of them empty */
+    uint32_t n_blocks, all_blocks;
     uint64_t base, height; /* of the items that live always; of the last placing */
     uint32_t rule, n_steps;
 } packer;
@@ -79,35 +82,82 @@ static int compare(const void *a, const void *b, void *user)
     return x < y ? -1 : x > y;
 }
 
-/* Place one item at the lowest offset that is free in all its steps; k items are placed already. */
-static void place(packer *p, uint32_t item, uint32_t k)
+static block *add_block(packer *p, uint32_t at)
+{
+    if (p->n_blocks == p->all_blocks) {
+        p->blocks = gr_realloc(p->blocks, (p->all_blocks + 1) * sizeof(*p->blocks));
+        p->blocks[p->all_blocks++] = gr_malloc(sizeof(block));
+    }
+    block *fresh = p->blocks[p->n_blocks++];
+    memmove(p->blocks + at + 1, p->blocks + at, (p->n_blocks - 1 - at) * sizeof(*p->blocks));
+    p->blocks[at] = fresh;
+    *fresh = (block){.first = UINT32_MAX};
+    return fresh;
+}
+
+static void add_stay(packer *p, struct stay x)
+{
+    uint32_t lo = 0, hi = p->n_blocks; /* the last block that begins at or below x.at */
+    while (hi - lo > 1) {
+        uint32_t mid = (lo + hi) / 2;
+        *(p->blocks[mid]->stays[0].at <= x.at ? &lo : &hi) = mid;
+    }
+    block *b = p->n_blocks ? p->blocks[lo] : add_block(p, 0);
+    if (b->n == BLOCK) {
+        block *upper = add_block(p, lo + 1);
+        b->n = upper->n = BLOCK / 2;
+        memcpy(upper->stays, b->stays + b->n, BLOCK / 2 * sizeof(x));
+        upper->first = b->first;
+        upper->last = b->last;
+        if (upper->stays[0].at <= x.at) b = upper;
+    }
+    uint32_t i = b->n++;
+    for (; i && b->stays[i - 1].at > x.at; i--) b->stays[i] = b->stays[i - 1];
+    b->stays[i] = x;
+    b->first = GR_MIN(b->first, x.first);
+    b->last = GR_MAX(b->last, x.last);
+}
+
+/* The lowest offset of at least `at` that is free from first to last. */
+static uint64_t lowest(const packer *p, uint64_t bytes, uint32_t first, uint32_t last, uint64_t at)
+{
+    for (uint32_t k = 0; k < p->n_blocks; k++) {
+        const block *b = p->blocks[k];
+        if (b->stays[0].at >= at + bytes) break; /* all later ones begin higher still */
+        if (first > b->last || b->first > last) continue;
+        for (uint32_t i = 0; i < b->n; i++) {
+            const struct stay *x = &b->stays[i];
+            if (x->top <= at || first > x->last || x->first > last) continue;
+            if (x->at >= at + bytes) return at;
+            at = x->top;
+        }
+    }
+    return at;
+}
+
+/* Place one item at the lowest offset that is free in all its steps. */
+static void place(packer *p, uint32_t item)
 {
     gr_pack_item *it = &p->items[item];
-    uint64_t at = p->base;
-    for (uint32_t i = 0; i < k; i++) {
-        const gr_pack_item *other = &p->items[p->placed[i]];
-        if (other->offset + other->bytes <= at || !meet(it, other)) continue;
-        if (other->offset >= at + it->bytes) break; /* all later ones begin higher still */
-        at = other->offset + other->bytes;
-    }
+    bool wraps = it->last < it->first;
+    uint32_t last = wraps ? p->n_steps - 1 : it->last;
+    uint64_t at = p->base, before;
+    do {
+        before = at;
+        at = lowest(p, it->bytes, it->first, last, at);
+        if (wraps) at = lowest(p, it->bytes, 0, it->last, at);
+    } while (wraps && at != before);
     it->offset = at;
     p->height = GR_MAX(p->height, at + it->bytes);
-    uint32_t lo = 0, hi = k;
-    while (lo < hi) {
-        uint32_t mid = (lo + hi) / 2;
-        if (p->items[p->placed[mid]].offset <= at)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    memmove(&p->placed[lo + 1], &p->placed[lo], (k - lo) * sizeof(*p->placed));
-    p->placed[lo] = item;
+    add_stay(p, (struct stay){at, at + it->bytes, it->first, last});
+    if (wraps) add_stay(p, (struct stay){at, at + it->bytes, 0, it->last});
 }
 
 static uint64_t place_all(packer *p)
 {
     p->height = p->base;
-    for (uint32_t i = 0; i < p->n; i++) place(p, p->order[i], i);
+    p->n_blocks = 0;
+    for (uint32_t i = 0; i < p->n; i++) place(p, p->order[i]);
     return p->height;
 }
 
@@ -129,7 +179,6 @@ static packer start(gr_pack_item *items, size_t n, uint32_t n_steps)
 {
     packer p = {.items = items, .n_steps = n_steps};
     p.order = gr_malloc((n + 1) * sizeof(*p.order));
-    p.placed = gr_malloc((n + 1) * sizeof(*p.placed));
     for (size_t i = 0; i < n; i++) {
         if (always(&items[i], n_steps)) {
             items[i].offset = p.base;
@@ -141,8 +190,21 @@ static packer start(gr_pack_item *items, size_t n, uint32_t n_steps)
     return p;
 }
 
+/* The exact packer, for what does not live always: those items stay below. Returns the height. */
+static uint64_t solve(const packer *p, uint64_t height, uint64_t enough, uint64_t nodes)
+{
+    gr_pack_item *some = gr_malloc((p->n + (size_t)1) * sizeof(*some));
+    for (uint32_t i = 0; i < p->n; i++) some[i] = p->items[p->order[i]];
+    gr_solution s = gr_solve(some, p->n, p->n_steps, height - p->base, enough - p->base, nodes);
+    for (uint32_t i = 0; i < p->n && p->base + s.height < height; i++)
+        p->items[p->order[i]].offset = p->base + some[i].offset;
+    free(some);
+    return p->base + s.height;
+}
+
 uint64_t gr_pack(gr_pack_item *items, size_t n, uint32_t n_steps, uint64_t enough, uint32_t tries)
 {
+    enum { SOLVE_ITEMS = 1000, SOLVE_NODES = 100 };
     uint64_t bound = gr_pack_bound(items, n, n_steps), best = UINT64_MAX;
     enough = GR_MAX(enough, bound);
     packer p = start(items, n, n_steps);
@@ -161,8 +223,10 @@ uint64_t gr_pack(gr_pack_item *items, size_t n, uint32_t n_steps, uint64_t enoug
         }
     }
     for (size_t i = 0; i < n; i++) items[i].offset = offset[i];
+    if (n && best > enough && p.n <= SOLVE_ITEMS) best = solve(&p, best, enough, tries * SOLVE_NODES);
     free(p.order);
-    free(p.placed);
+    for (uint32_t k = 0; k < p.all_blocks; k++) free(p.blocks[k]);
+    free(p.blocks);
     free(offset);
     free(scratch);
     return n ? best : 0;

@@ -107,7 +107,7 @@ typedef struct gr_step {
     uint32_t trips_max;         /* loop: most trips; else 0 */
     bool agreed;                /* loop: trips are decided while running; else always trips_max */
     uint64_t resident_bytes; /* device, the most during this step (a loop: and its body), copies included */
-    uint64_t ns;             /* predicted, one execution; loops 0 */
+    uint64_t ns;             /* predicted, one execution; a loop: of all its trips */
 } gr_step;
 
 #define GR_PATH_MAP(X)          \

@@ -366,10 +366,10 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     return at;
 }
 
-static void run_items(const gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
+static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++) {
-        const gr_item *it = &l->items[i];
+        gr_item *it = &l->items[i];
         if (it->kind == GR_STEP_LOOP) {
             bool host = f->holds_host[it->work];
             uint64_t t = join(c, host);
@@ -382,7 +382,9 @@ static void run_items(const gr_layout *l, const gr_facts *f, clocks *c, uint32_t
                 run_items(l, f, c, i + 1, it->body_last + 1);
                 trip = join(c, host) - ends;
             }
-            meet_at(c, host, trips ? ends + trip * (trips - 1) : t);
+            uint64_t all = trips ? ends + trip * (trips - 1) : t;
+            meet_at(c, host, all);
+            it->ns = all - t;
             i = it->body_last;
             continue;
         }
@@ -396,7 +398,7 @@ static void run_items(const gr_layout *l, const gr_facts *f, clocks *c, uint32_t
     }
 }
 
-uint64_t gr_layout_ns(const gr_layout *l, const gr_facts *f)
+uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
 {
     clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),

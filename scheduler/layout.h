@@ -99,8 +99,9 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, bo
 void gr_layout_release(gr_layout *l);
 
 /* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the
- * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow. */
-uint64_t gr_layout_ns(const gr_layout *l, const gr_facts *f);
+ * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow. Sets the
+ * time of loop items. */
+uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f);
 
 /* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets.
  */

@@ -159,6 +159,15 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     return c;
 }
 
+/* Of the first pass whose cuts are open: a micro-batch holds its longest sequence. */
+static uint32_t chosen_micro_tokens(const gr_graph *g, uint32_t level)
+{
+    const gr_node *n = NULL;
+    for (size_t i = g->n_nodes; i-- > 0;)
+        if (is_pass(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) n = g->nodes[i];
+    return GR_MAX((uint32_t)MICRO_TOKENS >> level, longest(n));
+}
+
 static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
 {
     const source *s = user;
@@ -167,7 +176,7 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     const gr_node *n = s->open[knob].node;
     switch (s->open[knob].kind) {
     case KNOB_MICRO:
-        gr_str_printf(out, "%u", MICRO_TOKENS >> level);
+        gr_str_printf(out, "%u", chosen_micro_tokens(s->g, level));
         break;
     case KNOB_HEAD:
         gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
@@ -323,10 +332,24 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
+/* The planner's choices stand in the resolved graph as comments: a later plan of it may choose again. */
+static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *out)
+{
+    gr_str_puts(out, "# chosen by the planner\n");
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_choices *c = &choices[i];
+        const char *name = g->nodes[i]->name;
+        if (is_op(g->nodes[i], "generate"))
+            gr_str_printf(out, "#   %s: kv_blocks %u, concurrent %u\n", name, c->kv_blocks, c->concurrent);
+        if (is_pass(g->nodes[i])) gr_str_printf(out, "#   %s: micro_tokens %u\n", name, c->micro_tokens);
+    }
+}
+
 static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, const gr_plan_options *o)
 {
     gr_str text = {0};
     gr_graph_resolved(g, &text);
+    add_choices(g, choices, &text);
     p->graph = gr_pool_strdup(p->pool, g->name);
     p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
     p->numerics = numerics_of(g, choices, o, p->pool);

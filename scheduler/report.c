@@ -1,5 +1,7 @@
 #include "scheduler/report.h"
 
+#include "scheduler/view.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,34 +16,18 @@ typedef struct table {
     const gr_path *path;
     gr_str *out;
     bool colour;
-    uint32_t *parent, *depth; /* of steps */
-    uint64_t scale;           /* bytes of a full bar */
+    const gr_view *v;
+    uint64_t scale; /* bytes of a full bar */
 } table;
 
-typedef struct colour_name {
-    const char *name, *code;
-} colour_name;
+typedef enum paint_with { BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, OFF } paint_with;
 
-static const char *paint(const table *t, const char *name)
+static const char *paint(const table *t, paint_with c)
 {
-    static const colour_name codes[] = {{"bold", "\033[1m"},     {"dim", "\033[2m"},     {"red", "\033[31m"},
-                                        {"green", "\033[32m"},   {"yellow", "\033[33m"}, {"blue", "\033[34m"},
-                                        {"magenta", "\033[35m"}, {"off", "\033[0m"}};
-    for (size_t i = 0; t->colour && i < GR_LEN(codes); i++)
-        if (!strcmp(codes[i].name, name)) return codes[i].code;
-    return "";
-}
-
-static void put_time(gr_str *out, uint64_t ns)
-{
-    if (ns < 10000)
-        gr_str_printf(out, "%u ns", (unsigned)ns);
-    else if (ns < 10000000)
-        gr_str_printf(out, "%.1f us", (double)ns / 1e3);
-    else if (ns < 10000000000)
-        gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
-    else
-        gr_str_printf(out, "%.1f s", (double)ns / 1e9);
+    static const char *const codes[] = {
+        [BOLD] = "\033[1m",    [DIM] = "\033[2m",   [RED] = "\033[31m",     [GREEN] = "\033[32m",
+        [YELLOW] = "\033[33m", [BLUE] = "\033[34m", [MAGENTA] = "\033[35m", [OFF] = "\033[0m"};
+    return t->colour ? codes[c] : "";
 }
 
 /* A bar in eighths of a character. */
@@ -50,10 +36,10 @@ static void put_bar(table *t, uint64_t bytes)
     static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double share = t->scale ? (double)bytes / (double)t->scale : 0;
     unsigned eighths = (unsigned)(GR_MIN(share, 1) * BAR * 8 + 0.5);
-    gr_str_puts(t->out, paint(t, share > 0.95 ? "red" : share > 0.8 ? "yellow" : "green"));
+    gr_str_puts(t->out, paint(t, share > 0.95 ? RED : share > 0.8 ? YELLOW : GREEN));
     for (unsigned i = 0; i < eighths / 8; i++) gr_str_puts(t->out, "█");
     gr_str_puts(t->out, part[eighths % 8]);
-    gr_str_puts(t->out, paint(t, "off"));
+    gr_str_puts(t->out, paint(t, OFF));
 }
 
 /* ---- folding ------------------------------------------------------------------------------------------ */
@@ -93,7 +79,7 @@ static uint32_t repeats(const table *t, uint32_t i, uint32_t period)
         for (uint32_t k = 0; k < period; k++) {
             uint32_t at = i + n * period + k, before = at - period;
             long delta, first;
-            if (at >= path->n || t->parent[at] != t->parent[i] ||
+            if (at >= path->n || t->v->parent[at] != t->v->parent[i] ||
                 !alike(&path->steps[before], &path->steps[at], &delta) || labs(delta) != 1)
                 return n;
             if (n > 1 && alike(&path->steps[before - period], &path->steps[before], &first) && first != delta)
@@ -108,7 +94,8 @@ static uint32_t best_fold(const table *t, uint32_t i, uint32_t *n)
     uint32_t best = 1, most = 0;
     *n = 1;
     for (uint32_t period = 1; period <= MAX_PERIOD && i + period <= t->path->n; period++) {
-        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP || t->parent[i + period - 1] != t->parent[i])
+        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP ||
+            t->v->parent[i + period - 1] != t->v->parent[i])
             break;
         uint32_t r = repeats(t, i, period);
         if (r < 2 || r * period <= most) continue;
@@ -140,17 +127,17 @@ static void put_cell(gr_str *out, const char *text, size_t width)
         gr_str_printf(out, "%.*s…", (int)width - 1, text);
 }
 
-static const char *kind_colour(gr_step_kind k)
+static paint_with kind_colour(gr_step_kind k)
 {
-    if (k == GR_STEP_LOAD) return "blue";
-    if (k == GR_STEP_OFFLOAD) return "magenta";
-    return k == GR_STEP_RUN ? "off" : k == GR_STEP_LOOP ? "bold" : "dim";
+    if (k == GR_STEP_LOAD) return BLUE;
+    if (k == GR_STEP_OFFLOAD) return MAGENTA;
+    return k == GR_STEP_RUN ? OFF : k == GR_STEP_LOOP ? BOLD : DIM;
 }
 
 static void put_name(const table *t, uint32_t i, uint32_t last, gr_str *name)
 {
     const gr_step *s = &t->path->steps[i];
-    gr_str_printf(name, "%*s", (int)(2 * t->depth[i]), "");
+    gr_str_printf(name, "%*s", (int)(2 * t->v->depth[i]), "");
     if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)
         gr_str_printf(name, "%s ", gr_step_kind_str(s->kind));
     numeral x = last_number(s->what), y = last_number(t->path->steps[last].what);
@@ -181,25 +168,14 @@ static void put_line(table *t, uint32_t i, uint32_t period, uint32_t n)
     else
         snprintf(number, sizeof(number), "%u", i);
     put_name(t, i, last, &name);
-    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, "dim"), number, paint(t, "off"),
-                  gr_lane_str(s->lane), paint(t, kind_colour(s->kind)));
+    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, DIM), number, paint(t, OFF), gr_lane_str(s->lane),
+                  paint(t, kind_colour(s->kind)));
     put_cell(t->out, name.text, WHAT_WIDTH);
-    gr_str_printf(t->out, "%s %10s %10s ", paint(t, "off"), moved ? gr_bytes_format(moved, bytes) : "",
+    gr_str_printf(t->out, "%s %10s %10s ", paint(t, OFF), moved ? gr_bytes_format(moved, bytes) : "",
                   gr_bytes_format(resident, live));
     put_bar(t, resident);
     gr_str_puts(t->out, peak ? " ◀\n" : "\n");
     gr_str_release(&name);
-}
-
-static void find_scopes(table *t)
-{
-    uint32_t stack[16], n = 0;
-    for (uint32_t i = 0; i < t->path->n; i++) {
-        while (n && t->path->steps[stack[n - 1]].body_last < i) n--;
-        t->parent[i] = n ? stack[n - 1] : GR_NONE;
-        t->depth[i] = n;
-        if (t->path->steps[i].kind == GR_STEP_LOOP && n < GR_LEN(stack)) stack[n++] = i;
-    }
 }
 
 /* ---- the head ----------------------------------------------------------------------------------------- */
@@ -211,13 +187,11 @@ static void put_culprits(table *t)
     char buf[32];
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         const gr_entry *x = &p->ledger[e];
-        bool alive = x->first <= x->last ? x->first <= p->peak_step && p->peak_step <= x->last
-                                         : p->peak_step >= x->first || p->peak_step <= x->last;
-        if (x->place == GR_DEVICE && alive) sum[x->category] += x->bytes;
+        if (x->place == GR_DEVICE && gr_entry_live(x, p->peak_step)) sum[x->category] += x->bytes;
     }
     if (t->path->n)
-        gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, "bold"),
-                      t->path->steps[p->peak_step].what, paint(t, "off"));
+        gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, BOLD),
+                      t->path->steps[p->peak_step].what, paint(t, OFF));
     uint64_t others = 0;
     for (int shown = 0; shown < GR_N_CATEGORIES; shown++) {
         int top = 0;
@@ -238,16 +212,12 @@ static void put_head(table *t)
 {
     const gr_plan *p = t->p;
     char a[32], b[32], c[32];
-    uint64_t moved = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->path->n; i++) {
-        moved += t->path->steps[i].bytes;
-        n += t->path->steps[i].kind != GR_STEP_RUN && t->path->steps[i].kind != GR_STEP_LOOP;
-    }
-    gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, "bold"), p->graph, paint(t, "off"), p->hardware,
-                  paint(t, p->fits ? "green" : "red"), p->fits ? "fits" : "does not fit", paint(t, "off"));
-    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, "bold"), gr_bytes_format(p->peak_bytes, a),
-                  paint(t, "off"), gr_bytes_format(p->budget_bytes, b));
+    uint64_t moved;
+    uint32_t n = gr_transitions(t->path, &moved);
+    gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, BOLD), p->graph, paint(t, OFF), p->hardware,
+                  paint(t, p->fits ? GREEN : RED), p->fits ? "fits" : "does not fit", paint(t, OFF));
+    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, BOLD), gr_bytes_format(p->peak_bytes, a),
+                  paint(t, OFF), gr_bytes_format(p->budget_bytes, b));
     t->scale = p->budget_bytes;
     put_bar(t, p->peak_bytes);
     bool over = p->peak_bytes > p->budget_bytes;
@@ -258,7 +228,7 @@ static void put_head(table *t)
                   gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
                   gr_bytes_format(p->host_bytes, c));
     gr_str_puts(t->out, "  predicted ");
-    put_time(t->out, p->ns);
+    gr_time_put(t->out, p->ns);
     if (n)
         gr_str_printf(t->out, " an iteration, %u transition steps, %s in one pass over them\n", n,
                       gr_bytes_format(moved, a));
@@ -266,26 +236,23 @@ static void put_head(table *t)
         gr_str_puts(t->out, " an iteration, no transitions\n");
     for (const char *line = p->notes; *line;) {
         size_t len = strcspn(line, "\n");
-        gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, "yellow"), paint(t, "off"), (int)len, line);
+        gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, YELLOW), paint(t, OFF), (int)len, line);
         line += len + (line[len] != 0);
     }
 }
 
 void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
 {
-    table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour};
-    t.parent = gr_malloc((t.path->n + 1) * sizeof(*t.parent));
-    t.depth = gr_malloc((t.path->n + 1) * sizeof(*t.depth));
-    find_scopes(&t);
+    gr_view *v = gr_view_new(p);
+    table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour, .v = v};
     put_head(&t);
     t.scale = p->arena_bytes;
-    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, "dim"), "step", "lane", WHAT_WIDTH,
-                  "what", "moved", "resident", "of the arena", paint(&t, "off"));
+    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, DIM), "step", "lane", WHAT_WIDTH,
+                  "what", "moved", "resident", "of the arena", paint(&t, OFF));
     for (uint32_t i = 0; i < t.path->n;) {
         uint32_t n, period = fold(&t, i, &n);
         for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);
         i += n > 1 ? n * period : 1;
     }
-    free(t.parent);
-    free(t.depth);
+    gr_view_free(v);
 }

@@ -26,6 +26,7 @@ enum {
     HOST_BUDGET,
     POLICY,
     FORMAT,
+    SWEEP,
     OUT_FILE,
     OUT_DIR,
     RUN_DIR,
@@ -58,7 +59,9 @@ static const option options[N_OPTIONS] = {
     [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
                 "where state is kept; today auto or keep"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
-                "form of the plan; today table or json"},
+                "form of the plan; with --sweep table, csv or svg"},
+    [SWEEP] = {"sweep", "NAME=A..B[:N]", 0, TEXT, AT(sweep), 0, NULL,
+               "N plans over a range: budget=24GiB..140GiB:8, or a --set key"},
     [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default: print"},
     [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
     [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},
@@ -75,7 +78,8 @@ static const option options[N_OPTIONS] = {
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
                       "hold every step to the memory it declared (slow)"},
-    [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL, "size of the memory to pack into"},
+    [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
+                  "size of the memory to pack into; default: the smallest that can be found"},
 };
 
 #define BIT(o) (1u << (o))
@@ -91,15 +95,15 @@ typedef struct command {
 
 static const command commands[] = {
     {"check", "GRAPH", 1, BIT(SET) | BIT(EXPLAIN), 0, true, "check a graph file and print all its errors"},
-    {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(OUT_FILE), 0, true,
+    {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(OUT_FILE), 0, true,
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
      TARGET | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN) |
          BIT(CHECK_MEMORY),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
-    {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, false, "compare two plans"},
-    {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), BIT(CAPACITY), false,
+    {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},
+    {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), 0, true,
      "give buffers with lifetimes their offsets"},
     {"init", "", 0, BIT(CONFIG) | BIT(TOKENIZER) | BIT(SEED) | BIT(OUT_DIR), BIT(CONFIG) | BIT(OUT_DIR), true,
      "make a checkpoint of random weights"},

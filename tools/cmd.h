@@ -4,14 +4,18 @@
 #ifndef GR_TOOLS_CMD_H
 #define GR_TOOLS_CMD_H
 
+#include "scheduler/planner.h"
 #include "tools/args.h"
 
 int gr_cmd_check(const gr_args *a, gr_diag *d);
 int gr_cmd_plan(const gr_args *a, gr_diag *d);
+int gr_cmd_sweep(const gr_args *a, gr_diag *d); /* plan --sweep */
+int gr_cmd_diff(const gr_args *a, gr_diag *d);
 int gr_cmd_exec(const gr_args *a, gr_diag *d);
 int gr_cmd_verify(const gr_args *a, gr_diag *d);
 int gr_cmd_init(const gr_args *a, gr_diag *d);
 int gr_cmd_export(const gr_args *a, gr_diag *d);
+int gr_cmd_pack(const gr_args *a, gr_diag *d);
 int gr_cmd_ops(const gr_args *a, gr_diag *d);
 int gr_cmd_schema(const gr_args *a, gr_diag *d);
 int gr_cmd_report(const gr_args *a, gr_diag *d);
@@ -21,5 +25,19 @@ int gr_exit_status(gr_status st);
 
 /* The same for what is done before anything runs: a file that cannot be read was named wrongly. */
 int gr_exit_status_input(gr_status st);
+
+/* The graph at path with --set; --steps and --seed are settings of the graph. */
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d);
+
+/* What --budget, --hardware and their like ask for. */
+gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d);
+
+/* After GR_E_NOFIT: adds to d the two nearest changes of g's settings with which a plan fits; at most 32
+ * plans are made. path: of g. */
+void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const gr_plan_options *o,
+                   gr_diag *d);
+
+/* Write s to path, or print it where that is NULL, and release it. Returns an exit status. */
+int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d);
 
 #endif

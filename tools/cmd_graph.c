@@ -1,4 +1,4 @@
-/* graphrun check, plan, exec, verify, ops, schema. */
+/* graphrun check, exec, verify, ops, schema; what commands on graphs share. */
 #include "tools/cmd.h"
 
 #include <sched.h>
@@ -10,7 +10,6 @@
 
 #include "runtime/run.h"
 #include "runtime/signals.h"
-#include "scheduler/report.h"
 
 /* ---- shared
  * ------------------------------------------------------------------------------------------------- */
@@ -21,7 +20,7 @@ static unsigned cores(void)
     return sched_getaffinity(0, sizeof(set), &set) ? 1 : (unsigned)CPU_COUNT(&set);
 }
 
-static int finish_text(gr_str *s, const char *path, gr_diag *d)
+int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
 {
     gr_status st = GR_OK;
     if (path)
@@ -32,8 +31,7 @@ static int finish_text(gr_str *s, const char *path, gr_diag *d)
     return st ? 1 : 0;
 }
 
-/* --steps and --seed are settings of the graph. */
-static gr_status load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
 {
     const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
     size_t n = 0;
@@ -50,7 +48,7 @@ static gr_status load(gr_graph **g, const gr_args *a, const char *path, bool nee
     return st;
 }
 
-static gr_status plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
+gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
     static const char *const later[] = {"transition", "every_node"};
     *o = (gr_plan_options){.kernels = &gr_kernels_cpu,
@@ -77,11 +75,11 @@ static gr_status plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
-    if (load(&g, a, a->operand[0], false, d)) return 2;
+    if (gr_cmd_load(&g, a, a->operand[0], false, d)) return 2;
     gr_str text = {0};
     if (a->explain) gr_graph_explain(g, &text);
     gr_graph_free(g);
-    return finish_text(&text, NULL, d);
+    return gr_cmd_finish(&text, NULL, d);
 }
 
 int gr_cmd_ops(const gr_args *a, gr_diag *d)
@@ -89,7 +87,7 @@ int gr_cmd_ops(const gr_args *a, gr_diag *d)
     (void)a;
     gr_str text = {0};
     gr_graph_ops(&text);
-    return finish_text(&text, NULL, d);
+    return gr_cmd_finish(&text, NULL, d);
 }
 
 int gr_cmd_schema(const gr_args *a, gr_diag *d)
@@ -97,42 +95,7 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d)
     (void)a;
     gr_str text = {0};
     gr_graph_schema(&text);
-    return finish_text(&text, NULL, d);
-}
-
-/* ---- plan
- * --------------------------------------------------------------------------------------------------- */
-
-static void plan_text(const gr_plan *p, const gr_args *a, gr_str *out)
-{
-    if (a->format && !strcmp(a->format, "json"))
-        gr_plan_write_json(p, out);
-    else
-        gr_plan_table(p, out, !a->out && isatty(STDOUT_FILENO));
-}
-
-int gr_cmd_plan(const gr_args *a, gr_diag *d)
-{
-    gr_graph *g = NULL;
-    gr_plan_options o;
-    gr_planned *p = NULL;
-    if (a->format && strcmp(a->format, "table") && strcmp(a->format, "json")) {
-        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                      "format '%s' is not built in this version; use table or json", a->format);
-        return 2;
-    }
-    gr_status st = plan_options(&o, a, d);
-    if (!st) st = load(&g, a, a->operand[0], true, d);
-    if (!st) st = gr_plan_graph(&p, g, &o, d);
-    int status = gr_exit_status_input(st);
-    if (p) {
-        gr_str text = {0};
-        plan_text(p->plan, a, &text);
-        if (finish_text(&text, a->out, d) && !status) status = 1;
-    }
-    gr_planned_free(p);
-    gr_graph_free(g);
-    return status;
+    return gr_cmd_finish(&text, NULL, d);
 }
 
 /* ---- verify
@@ -145,7 +108,7 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     gr_planned *p = NULL;
     gr_plan_options o;
     gr_load_options how = {.need_shapes = true};
-    gr_status st = plan_options(&o, a, d);
+    gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st) st = gr_plan_adopt(&p, plan, g, &o, d);
@@ -206,9 +169,10 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     char *graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     char *out = NULL;
     gr_status st = check_resume(a, d);
-    if (!st) st = plan_options(&o, a, d);
-    if (!st) st = load(&g, a, graph_path, true, d);
+    if (!st) st = gr_cmd_plan_options(&o, a, d);
+    if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
     if (!st) st = make_plan(&p, g, a, &o, d);
+    if (st == GR_E_NOFIT && !a->resume) gr_cmd_advise(g, a, graph_path, &o, d);
     int status = gr_exit_status_input(st);
     if (!st) {
         out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);

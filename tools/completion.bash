@@ -13,7 +13,7 @@ _graphrun()
         esac
         case ${COMP_WORDS[1]} in
         check) words='--help --set --explain' ;;
-        plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --out' ;;
+        plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --out' ;;
         exec) words='--help --set --ranks --device --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory' ;;
         verify) words='--help' ;;
         diff) words='--help' ;;

@@ -11,7 +11,13 @@ memory=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)
 if [ "${memory:-0}" -gt 500000 ]; then TMPDIR=${TMPDIR:-/dev/shm}; fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/graphrun-e2e.XXXXXX")
 cd "$work"
-trap 'rm -rf "$work"' EXIT
+finish() { # also of a test that failed with a run in the background
+    jobs -p >"$work/jobs"
+    while read -r job; do kill -9 "$job" 2>/dev/null || :; done <"$work/jobs"
+    wait
+    rm -rf "$work"
+}
+trap finish EXIT
 # One core: a tiny model's steps are shorter than the time in which a busy machine wakes a second thread.
 cores=$(taskset -cp $$ | sed 's/.*: //')
 if [ $(($$ % 2)) = 0 ]; then core=${cores%%[-,]*}; else core=${cores##*[-,]}; fi

@@ -114,3 +114,11 @@ status 1 "$gr" exec absent.yaml --out absent
 has err 'error: sequence [0-9]+: '
 with misspelt.yaml 'command: "sh names.sh", names: [digit, format]' 'reward.digits'
 refused "unknown name 'reward.digits'" "$gr" check misspelt.yaml
+
+# Ctrl-C goes to the whole group of a terminal; workers finish the step all the same.
+setsid "$gr" exec well.yaml --steps 100000 --out interrupted >out 2>err &
+pid=$!
+while [ ! -s interrupted/metrics.jsonl ]; do sleep 0.02; done
+kill -INT -$pid
+wait $pid || fail "exit status $? after Ctrl-C: $(cat err)"
+[ "$(last_step interrupted)" = "$(wc -l <interrupted/metrics.jsonl)" ] || fail "Ctrl-C lost steps"

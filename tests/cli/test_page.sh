@@ -1,0 +1,68 @@
+#!/bin/sh
+# usage: test_page.sh GRAPHRUN
+# With GR_SLOW=1 and a Chromium: the html page of a plan loads without an error, and the pointer shows details.
+set -eu
+graphrun=$1
+[ "${GR_SLOW:-0}" = 1 ] || { echo "skipped: GR_SLOW=1 runs it"; exit 77; }
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) ||
+    { echo "skipped: no Chromium"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() {
+    echo "$*" >&2
+    exit 1
+}
+
+"$graphrun" plan graphs/quickstart.yaml --set model="$PWD/graphs/quickstart" --format html -o "$dir/plan.html"
+# Beside the page: errors go to the title; then a pointer over chart, lane and node, a drag, clicks.
+cat >"$dir/head" <<'END'
+<script>window.onerror = m => { document.documentElement.dataset.failed = m; };</script>
+END
+cat >"$dir/tail" <<'END'
+<script>
+addEventListener('load', () => {
+  const said = [], note = (name, ok) => said.push(`${name}:${ok ? 'ok' : 'BAD'}`);
+  const send = (id, type, fx, fy) => {
+    const box = $(id).getBoundingClientRect(), x = box.left + fx * box.width, y = box.top + fy * box.height;
+    const at = document.elementFromPoint(x, y);
+    (at && $(id).contains(at) ? at : $(id)).dispatchEvent(new PointerEvent(type, {clientX: x, clientY: y, bubbles: true, cancelable: true}));
+  };
+  const tip = () => $('tip').hidden ? '' : $('tip').textContent;
+  send('device', 'pointermove', 0.5, 0.5);
+  note('memory', /step \d+: .*in use.*actor weights/.test(tip()));
+  send('device', 'pointerleave', 0, 0);
+  note('leave', tip() === '');
+  send('lanes', 'pointermove', 0.2, 0.45);
+  note('lanes', /step \d+: .*begins.*ends.*resident/.test(tip()));
+  const box = document.querySelector('[data-node] rect').getBoundingClientRect();
+  document.querySelector('[data-node="1"]').dispatchEvent(new PointerEvent('pointermove', {clientX: box.x, clientY: box.y, bubbles: true}));
+  note('node', /rollout.*generate.*reads prompts/.test(tip()) && document.querySelectorAll('.edge.lit').length > 1);
+  const areas = () => [...document.querySelectorAll('#device path.area')].map(p => p.getAttribute('d')).join();
+  const before = areas();
+  send('device', 'pointerdown', 0.3, 0.5);
+  send('device', 'pointerup', 0.6, 0.5);
+  note('drag', range !== null && areas() !== before);
+  send('device', 'dblclick', 0.5, 0.5);
+  note('reset', range === null && areas() === before);
+  document.querySelector('[data-axis=time]').click();
+  note('time', axis === 'time' && areas() !== before);
+  send('device', 'pointerdown', 0.5, 0.5);
+  send('device', 'pointerup', 0.5, 0.5);
+  note('find', document.querySelectorAll('#list tr.at').length === 1);
+  document.querySelector('[data-list=ledger]').click();
+  $('filter').value = 'actor.params';
+  $('filter').dispatchEvent(new Event('input'));
+  note('filter', document.querySelectorAll('#list tbody tr').length === 5);
+  document.documentElement.dataset.said = said.join(' ');
+});
+</script>
+END
+sed -e "/<head>/r $dir/head" -e "/^<\/body>/{
+r $dir/tail
+}" "$dir/plan.html" >"$dir/test.html"
+"$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --window-size=1400,1400 --enable-logging=stderr \
+    --virtual-time-budget=3000 --dump-dom "file://$dir/test.html" >"$dir/dom" 2>"$dir/log" || fail "$(tail "$dir/log")"
+! grep 'CONSOLE' "$dir/log" || fail "the page has errors"
+! grep -o 'data-failed="[^"]*"' "$dir/dom" || fail "the page has errors"
+said=$(sed -n 's/.*<html[^>]*data-said="\([^"]*\)".*/\1/p' "$dir/dom")
+[ "$said" = "memory:ok leave:ok lanes:ok node:ok drag:ok reset:ok time:ok find:ok filter:ok" ] || fail "the page says: $said"

@@ -1,0 +1,117 @@
+/* What would fit, where a plan does not: changes of the graph, found by planning with them. */
+#include "tools/cmd.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/op.h"
+
+enum { MAX_PLANS = 32, SHOWN = 2 };
+
+/* Keys that sizes follow from, and how small they may become. Of those that are the planner's choice at 0,
+ * that is the change: it costs no result. */
+static const struct lever {
+    const char *key;
+    uint32_t least;
+} levers[] = {{"max_tokens", 16}, {"max_prompt_tokens", 16}, {"samples", 2},   {"batch", 1},
+              {"mini_batch", 1},  {"micro_tokens", 0},       {"kv_blocks", 0}, {"concurrent", 0}};
+
+typedef struct change {
+    char *set;
+    uint32_t was, halvings; /* 0 halvings: to the planner's choice */
+    uint64_t ns;
+} change;
+
+typedef struct advice {
+    const gr_args *a;
+    const char *path;
+    const gr_plan_options *o;
+    unsigned plans; /* made so far */
+    change *found;
+    size_t n, cap;
+} advice;
+
+static char *set_text(const gr_node *n, const gr_key *k, uint32_t value)
+{
+    return gr_printf("nodes.%s.%s=%u", n->name, k->name, value);
+}
+
+/* Predicted time with one more --set; 0: it does not fit, or is no graph. */
+static uint64_t time_with(advice *v, const char *set)
+{
+    gr_args with = *v->a;
+    gr_graph *g = NULL;
+    gr_planned *p = NULL;
+    gr_diag ignored;
+    if (v->plans++ >= MAX_PLANS) return 0;
+    with.set = gr_calloc(v->a->n_set + 1, sizeof(*with.set));
+    if (v->a->n_set) memcpy(with.set, v->a->set, v->a->n_set * sizeof(*with.set));
+    with.set[with.n_set++] = set;
+    gr_diag_init(&ignored);
+    bool fits = !gr_cmd_load(&g, &with, v->path, true, &ignored) && !gr_plan_graph(&p, g, v->o, &ignored);
+    uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
+    gr_diag_release(&ignored);
+    gr_planned_free(p);
+    gr_graph_free(g);
+    free(with.set);
+    return ns;
+}
+
+static uint64_t time_at(advice *v, const gr_node *n, const gr_key *k, uint32_t value)
+{
+    char *set = set_text(n, k, value);
+    uint64_t ns = time_with(v, set);
+    free(set);
+    return ns;
+}
+
+/* The fewest halvings of a key with which the graph fits. What fits with more is taken to go on fitting. */
+static void try_lever(advice *v, const gr_node *n, const gr_key *k, uint32_t least, uint32_t was)
+{
+    uint32_t most = 0, too_few = 0;
+    while (least && was >> (most + 1) >= least) most++;
+    if ((least && !most) || !was) return;
+    uint64_t ns = time_at(v, n, k, least ? was >> most : 0), now;
+    if (!ns) return;
+    while (most - too_few > 1) {
+        uint32_t middle = (most + too_few) / 2;
+        now = time_at(v, n, k, was >> middle);
+        if (now) ns = now;
+        *(now ? &most : &too_few) = middle;
+    }
+    change c = {set_text(n, k, least ? was >> most : 0), was, most, ns};
+    GR_PUSH(v->found, v->n, v->cap, c);
+}
+
+static void try_node(advice *v, const gr_node *n)
+{
+    for (const gr_key *k = n->op->keys; k->name; k++)
+        for (size_t i = 0; i < GR_LEN(levers); i++)
+            if (k->kind == GR_KEY_UINT && !strcmp(k->name, levers[i].key))
+                try_lever(v, n, k, levers[i].least,
+                          *(const uint32_t *)(const void *)((const char *)n->cfg + k->offset));
+}
+
+/* The smaller change first, then the faster iteration. */
+static int by_cost(const void *a, const void *b)
+{
+    const change *x = a, *y = b;
+    if (x->halvings != y->halvings) return x->halvings < y->halvings ? -1 : 1;
+    return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : strcmp(x->set, y->set);
+}
+
+void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const gr_plan_options *o,
+                   gr_diag *d)
+{
+    advice v = {.a = a, .path = path, .o = o};
+    for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
+    if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);
+    for (size_t i = 0; i < v.n; i++) {
+        if (i < SHOWN)
+            gr_diag_note(d, (gr_loc){0},
+                         "would fit: --set %s instead of %u, with a predicted %.3g s an iteration",
+                         v.found[i].set, v.found[i].was, (double)v.found[i].ns / 1e9);
+        free(v.found[i].set);
+    }
+    free(v.found);
+}

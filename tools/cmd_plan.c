@@ -1,0 +1,67 @@
+/* graphrun plan, diff. */
+#include "tools/cmd.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "scheduler/diff.h"
+#include "scheduler/draw.h"
+#include "scheduler/report.h"
+
+static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_str *out)
+{
+    const char *format = a->format ? a->format : "table";
+    if (!strcmp(format, "json"))
+        gr_plan_write_json(p, out);
+    else if (!strcmp(format, "csv"))
+        gr_draw_csv(p, out);
+    else if (!strcmp(format, "dot"))
+        gr_draw_dot(p, g, out);
+    else if (!strcmp(format, "svg"))
+        gr_draw_svg(p, out);
+    else if (!strcmp(format, "html"))
+        gr_draw_html(p, g, out);
+    else
+        gr_plan_table(p, out, !a->out && isatty(STDOUT_FILENO));
+}
+
+int gr_cmd_plan(const gr_args *a, gr_diag *d)
+{
+    gr_graph *g = NULL;
+    gr_plan_options o;
+    gr_planned *p = NULL;
+    if (a->sweep) return gr_cmd_sweep(a, d);
+    gr_status st = gr_cmd_plan_options(&o, a, d);
+    if (!st) st = gr_cmd_load(&g, a, a->operand[0], true, d);
+    if (!st) st = gr_plan_graph(&p, g, &o, d);
+    if (st == GR_E_NOFIT) gr_cmd_advise(g, a, a->operand[0], &o, d);
+    int status = gr_exit_status_input(st);
+    if (p) {
+        gr_str text = {0};
+        plan_text(p->plan, g, a, &text);
+        if (gr_cmd_finish(&text, a->out, d) && !status) status = 1;
+    }
+    gr_planned_free(p);
+    gr_graph_free(g);
+    return status;
+}
+
+int gr_cmd_diff(const gr_args *a, gr_diag *d)
+{
+    gr_plan *p[2] = {NULL, NULL};
+    gr_status st = GR_OK;
+    for (int i = 0; i < 2; i++) {
+        gr_status read = gr_plan_read_json(&p[i], a->operand[i], d);
+        if (read) st = read;
+    }
+    int status = gr_exit_status_input(st);
+    if (!st) {
+        gr_str text = {0};
+        gr_plan_diff(p[0], p[1], &text);
+        status = gr_cmd_finish(&text, NULL, d);
+    }
+    gr_plan_free(p[0]);
+    gr_plan_free(p[1]);
+    return status;
+}
