@@ -58,9 +58,8 @@ void gr_env_reads_add_main(gr_env_reads *r, const gr_graph *g, const gr_node *n)
         if (g->columns[i] == c) add_column(r, c, (uint32_t)i);
 }
 
-size_t gr_env_uses(const gr_env_reads *r, const gr_graph *g)
+size_t gr_env_uses(const gr_env_reads *r)
 {
-    (void)g;
     return r->n + r->n_rows;
 }
 
@@ -73,9 +72,8 @@ size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_program *p, g
     return n;
 }
 
-gr_expr_bounds gr_env_bounds(const gr_env_reads *r, const gr_graph *g)
+gr_expr_bounds gr_env_bounds(const gr_env_reads *r)
 {
-    (void)g;
     gr_expr_bounds b = {1, 1, 1};
     for (size_t i = 0; i < r->n_rows; i++) {
         const gr_rows_bounds *rows = &r->rows[i]->bounds;
@@ -108,6 +106,16 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
         e->columns[r->columns[i]] = (gr_expr_column){data, c->node ? c->dtype : GR_EXPR_F64};
         ptr++;
     }
+}
+
+void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x)
+{
+    size_t n;
+    const int *ids = gr_expr_reads(x, &n);
+    int rows = gr_expr_rows_id(x);
+    for (size_t i = 0; i < n && rows < 0; i++)
+        if (g->columns[ids[i]]->rows) rows = (int)g->columns[ids[i]]->rows->index;
+    if (rows >= 0) e->env.n_groups = *e->blocks[rows].n_groups;
 }
 
 uint64_t gr_env_slice_bytes(const gr_env_reads *r)
