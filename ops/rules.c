@@ -263,18 +263,31 @@ static bool same(const gr_rule *r, span got, span truth)
 
 /* ---- dense -------------------------------------------------------------------------------------------- */
 
-static size_t characters(span s)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s.n; i++) n += starts_character(s.p[i]);
-    return n;
-}
-
+/* Bytes of the first character: up to the next byte that can begin one, also where text is not UTF-8. */
 static size_t character_bytes(span s) /* s is not empty */
 {
     size_t n = 1;
     while (n < s.n && !starts_character(s.p[n])) n++;
     return n;
+}
+
+static span behind_character(span s)
+{
+    size_t n = character_bytes(s);
+    return (span){s.p + n, s.n - n};
+}
+
+static size_t characters(span s)
+{
+    size_t n = 0;
+    for (; s.n; s = behind_character(s)) n++;
+    return n;
+}
+
+static bool same_character(span a, span b)
+{
+    size_t n = a.n && b.n ? character_bytes(a) : 0;
+    return n && n == character_bytes(b) && !memcmp(a.p, b.p, n);
 }
 
 static void pay(const gr_rule_input *in, gr_rule_output *out, size_t *token, size_t last_byte, double reward)
@@ -290,12 +303,11 @@ static void score_prefix(const gr_rule_input *in, span got, span truth, gr_rule_
     double each = 1.0 / (double)(characters(truth) + 1);
     bool empty = got.n == 0 && truth.n == 0, all = got.n > 0;
     for (size_t token = 0; got.n;) {
-        size_t n = character_bytes(got);
-        all = n <= truth.n && !memcmp(got.p, truth.p, n);
+        all = same_character(got, truth);
         if (!all) break;
-        pay(in, out, &token, (size_t)(got.p - in->text) + n - 1, each);
-        got = (span){got.p + n, got.n - n};
-        truth = (span){truth.p + n, truth.n - n};
+        got = behind_character(got);
+        truth = behind_character(truth);
+        pay(in, out, &token, (size_t)(got.p - in->text) - 1, each);
     }
     if (!in->ended) return;
     double last = empty ? 1 : all ? each : 0;

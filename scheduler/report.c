@@ -20,18 +20,14 @@ typedef struct table {
     uint64_t scale; /* bytes of a full bar */
 } table;
 
-typedef struct colour_name {
-    const char *name, *code;
-} colour_name;
+typedef enum paint_with { BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, OFF } paint_with;
 
-static const char *paint(const table *t, const char *name)
+static const char *paint(const table *t, paint_with c)
 {
-    static const colour_name codes[] = {{"bold", "\033[1m"},     {"dim", "\033[2m"},     {"red", "\033[31m"},
-                                        {"green", "\033[32m"},   {"yellow", "\033[33m"}, {"blue", "\033[34m"},
-                                        {"magenta", "\033[35m"}, {"off", "\033[0m"}};
-    for (size_t i = 0; t->colour && i < GR_LEN(codes); i++)
-        if (!strcmp(codes[i].name, name)) return codes[i].code;
-    return "";
+    static const char *const codes[] = {
+        [BOLD] = "\033[1m",    [DIM] = "\033[2m",   [RED] = "\033[31m",     [GREEN] = "\033[32m",
+        [YELLOW] = "\033[33m", [BLUE] = "\033[34m", [MAGENTA] = "\033[35m", [OFF] = "\033[0m"};
+    return t->colour ? codes[c] : "";
 }
 
 /* A bar in eighths of a character. */
@@ -40,10 +36,10 @@ static void put_bar(table *t, uint64_t bytes)
     static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double share = t->scale ? (double)bytes / (double)t->scale : 0;
     unsigned eighths = (unsigned)(GR_MIN(share, 1) * BAR * 8 + 0.5);
-    gr_str_puts(t->out, paint(t, share > 0.95 ? "red" : share > 0.8 ? "yellow" : "green"));
+    gr_str_puts(t->out, paint(t, share > 0.95 ? RED : share > 0.8 ? YELLOW : GREEN));
     for (unsigned i = 0; i < eighths / 8; i++) gr_str_puts(t->out, "█");
     gr_str_puts(t->out, part[eighths % 8]);
-    gr_str_puts(t->out, paint(t, "off"));
+    gr_str_puts(t->out, paint(t, OFF));
 }
 
 /* ---- folding ------------------------------------------------------------------------------------------ */
@@ -131,11 +127,11 @@ static void put_cell(gr_str *out, const char *text, size_t width)
         gr_str_printf(out, "%.*s…", (int)width - 1, text);
 }
 
-static const char *kind_colour(gr_step_kind k)
+static paint_with kind_colour(gr_step_kind k)
 {
-    if (k == GR_STEP_LOAD) return "blue";
-    if (k == GR_STEP_OFFLOAD) return "magenta";
-    return k == GR_STEP_RUN ? "off" : k == GR_STEP_LOOP ? "bold" : "dim";
+    if (k == GR_STEP_LOAD) return BLUE;
+    if (k == GR_STEP_OFFLOAD) return MAGENTA;
+    return k == GR_STEP_RUN ? OFF : k == GR_STEP_LOOP ? BOLD : DIM;
 }
 
 static void put_name(const table *t, uint32_t i, uint32_t last, gr_str *name)
@@ -172,10 +168,10 @@ static void put_line(table *t, uint32_t i, uint32_t period, uint32_t n)
     else
         snprintf(number, sizeof(number), "%u", i);
     put_name(t, i, last, &name);
-    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, "dim"), number, paint(t, "off"),
-                  gr_lane_str(s->lane), paint(t, kind_colour(s->kind)));
+    gr_str_printf(t->out, "%s%-11s%s %-7s  %s", paint(t, DIM), number, paint(t, OFF), gr_lane_str(s->lane),
+                  paint(t, kind_colour(s->kind)));
     put_cell(t->out, name.text, WHAT_WIDTH);
-    gr_str_printf(t->out, "%s %10s %10s ", paint(t, "off"), moved ? gr_bytes_format(moved, bytes) : "",
+    gr_str_printf(t->out, "%s %10s %10s ", paint(t, OFF), moved ? gr_bytes_format(moved, bytes) : "",
                   gr_bytes_format(resident, live));
     put_bar(t, resident);
     gr_str_puts(t->out, peak ? " ◀\n" : "\n");
@@ -194,8 +190,8 @@ static void put_culprits(table *t)
         if (x->place == GR_DEVICE && gr_entry_live(x, p->peak_step)) sum[x->category] += x->bytes;
     }
     if (t->path->n)
-        gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, "bold"),
-                      t->path->steps[p->peak_step].what, paint(t, "off"));
+        gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, BOLD),
+                      t->path->steps[p->peak_step].what, paint(t, OFF));
     uint64_t others = 0;
     for (int shown = 0; shown < GR_N_CATEGORIES; shown++) {
         int top = 0;
@@ -218,10 +214,10 @@ static void put_head(table *t)
     char a[32], b[32], c[32];
     uint64_t moved;
     uint32_t n = gr_transitions(t->path, &moved);
-    gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, "bold"), p->graph, paint(t, "off"), p->hardware,
-                  paint(t, p->fits ? "green" : "red"), p->fits ? "fits" : "does not fit", paint(t, "off"));
-    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, "bold"), gr_bytes_format(p->peak_bytes, a),
-                  paint(t, "off"), gr_bytes_format(p->budget_bytes, b));
+    gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, BOLD), p->graph, paint(t, OFF), p->hardware,
+                  paint(t, p->fits ? GREEN : RED), p->fits ? "fits" : "does not fit", paint(t, OFF));
+    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, BOLD), gr_bytes_format(p->peak_bytes, a),
+                  paint(t, OFF), gr_bytes_format(p->budget_bytes, b));
     t->scale = p->budget_bytes;
     put_bar(t, p->peak_bytes);
     bool over = p->peak_bytes > p->budget_bytes;
@@ -240,7 +236,7 @@ static void put_head(table *t)
         gr_str_puts(t->out, " an iteration, no transitions\n");
     for (const char *line = p->notes; *line;) {
         size_t len = strcspn(line, "\n");
-        gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, "yellow"), paint(t, "off"), (int)len, line);
+        gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, YELLOW), paint(t, OFF), (int)len, line);
         line += len + (line[len] != 0);
     }
 }
@@ -251,8 +247,8 @@ void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
     table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour, .v = v};
     put_head(&t);
     t.scale = p->arena_bytes;
-    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, "dim"), "step", "lane", WHAT_WIDTH,
-                  "what", "moved", "resident", "of the arena", paint(&t, "off"));
+    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, DIM), "step", "lane", WHAT_WIDTH,
+                  "what", "moved", "resident", "of the arena", paint(&t, OFF));
     for (uint32_t i = 0; i < t.path->n;) {
         uint32_t n, period = fold(&t, i, &n);
         for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);

@@ -379,6 +379,8 @@ static void test_prefix_pays_each_leading_character(void **state)
     assert_close(dense("", "1", true, got), 0, 0, 0);
     assert_close(dense("7", "", true, got), 0, 0, 0);
     assert_close(dense("", "", false, got), 0, 0, 0);
+    /* bytes that are no UTF-8: a run without a first byte is one character */
+    assert_close(dense("\xb6\xb6\xb6", "\xb6\xb6\xb6\xb6\xb6", true, got), 0, 0, 0);
 }
 
 static void test_character_rewards_go_to_the_token_of_their_last_byte(void **state)
