@@ -65,11 +65,15 @@ const gr_key gr_checkpoint_keys[] = {
 
 static bool well_formed(gr_loader *l, const char *what, const char *name, gr_loc at)
 {
+    enum { LONGEST = 40 }; /* names of metrics, files and ledger entries are made of several */
     bool form = isalpha((unsigned char)*name) || *name == '_';
     for (const char *p = name; *p; p++) form = form && (isalnum((unsigned char)*p) || *p == '_');
     if (!form)
         gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name is letters, digits and _, not a digit first",
                       what, name);
+    else if (strlen(name) > LONGEST)
+        gr_diag_error(l->d, at, GR_E_INVALID, "%s '%s': a name has at most %d characters", what, name,
+                      LONGEST);
     return form;
 }
 

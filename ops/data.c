@@ -63,6 +63,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
     if (!c->file == !c->command)
         gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
     n->bounds = (gr_rows_bounds){c->batch, c->batch, c->max_tokens, c->max_response_tokens};
+    gr_rows_check(n, d);
 }
 
 enum { KERNEL_DRAW };
@@ -106,9 +107,13 @@ static void data_close(void *state)
 static gr_status open_encoders(data_state *s, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
+    const gr_model *model = gr_session_model(s->session, s->node);
+    if (!model)
+        return gr_diag_error(d, s->node->at, GR_E_INVALID,
+                             "node '%s' needs a tokenizer, but the graph has no model", s->node->name);
     const gr_tokenizer *t = gr_session_tokenizer(s->session, s->node);
     gr_encoder_config prompt = {.tokenizer = t,
-                                .folder = gr_session_model(s->session, s->node)->folder,
+                                .folder = model->folder,
                                 .text = c->template,
                                 .messages = c->messages,
                                 .at = s->node->at};
@@ -170,20 +175,25 @@ size_t gr_data_records(const void *state)
     return ((const data_state *)state)->order.n;
 }
 
+/* A checkpoint without stop ids has none to add. */
+static bool adds_eos(const data_state *s)
+{
+    return ((const gr_data_cfg *)s->node->cfg)->eos && gr_session_model(s->session, s->node)->shape.n_eos;
+}
+
 /* The ids of one record: prompt, then response. */
 static gr_status encode_record(const data_state *s, uint32_t record, gr_ids *prompt, gr_ids *response,
                                gr_diag *d)
 {
-    const gr_data_cfg *c = s->node->cfg;
-    const gr_model *model = gr_session_model(s->session, s->node);
     json_t *row = NULL;
     gr_loc at = gr_data_at(s, record);
     gr_status st = gr_data_record(s, record, &row, d);
     if (!st) st = gr_encoder_run(s->prompt, row, at, prompt, d);
     if (!st && !prompt->n) st = gr_diag_error(d, at, GR_E_INVALID, "the prompt has no tokens");
     if (!st && s->response) st = gr_encoder_run(s->response, row, at, response, d);
-    if (!st && s->response && c->eos && model->shape.n_eos)
-        GR_PUSH(response->id, response->n, response->cap, model->shape.eos[0]);
+    if (!st && s->response && adds_eos(s))
+        GR_PUSH(response->id, response->n, response->cap,
+                gr_session_model(s->session, s->node)->shape.eos[0]);
     if (!st && s->response && !response->n)
         st = gr_diag_error(d, at, GR_E_INVALID, "the response has no tokens");
     json_decref(row);
@@ -225,7 +235,7 @@ static void add_row(const data_state *s, gr_rows *r, uint32_t i, uint32_t record
     r->response_len[i] = (uint32_t)response->n;
     r->token_offset[i + 1] = r->token_offset[i] + (uint32_t)response->n;
     r->truncated[i] = 0;
-    r->ended[i] = s->response && ((const gr_data_cfg *)s->node->cfg)->eos;
+    r->ended[i] = s->response && adds_eos(s);
     int32_t *ids = r->ids + (size_t)i * r->stride;
     memcpy(ids, prompt->id, prompt->n * sizeof(*ids));
     if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
@@ -287,12 +297,11 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);
     if (!st) st = gr_state_get_u64(in, prefix, "data_hash", &hash, d);
-    if (!st && (hash != gr_jsonl_hash(s->source) || s->cursor.position >= s->order.n))
-        gr_diag_warn(d, s->node->at,
-                     "the data of node '%s' changed since the checkpoint: its order starts anew",
-                     s->node->name);
-    if (!st && s->cursor.position >= s->order.n) s->cursor.position = 0;
-    return st;
+    if (st || (hash == gr_jsonl_hash(s->source) && s->cursor.position < s->order.n)) return st;
+    s->cursor.position = 0;
+    gr_diag_warn(d, s->node->at, "the data of node '%s' changed since the checkpoint: its epoch starts anew",
+                 s->node->name);
+    return GR_OK;
 }
 
 const gr_op gr_op_prompts = {

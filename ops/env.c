@@ -59,9 +59,8 @@ void gr_env_reads_add_column(gr_env_reads *r, const gr_graph *g, const gr_column
         if (g->columns[i] == c) add_column(r, c, (uint32_t)i);
 }
 
-size_t gr_env_uses(const gr_env_reads *r, const gr_graph *g)
+size_t gr_env_uses(const gr_env_reads *r)
 {
-    (void)g;
     return r->n + r->n_rows;
 }
 
@@ -74,9 +73,8 @@ size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_program *p, g
     return n;
 }
 
-gr_expr_bounds gr_env_bounds(const gr_env_reads *r, const gr_graph *g)
+gr_expr_bounds gr_env_bounds(const gr_env_reads *r)
 {
-    (void)g;
     gr_expr_bounds b = {1, 1, 1};
     for (size_t i = 0; i < r->n_rows; i++) {
         const gr_rows_bounds *rows = &r->rows[i]->bounds;
@@ -115,13 +113,13 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
     }
 }
 
-void gr_env_groups_of(gr_env *e, const gr_graph *g, const gr_expr *expr)
+void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x)
 {
     size_t n;
-    const int *ids = gr_expr_reads(expr, &n);
+    const int *ids = gr_expr_reads(x, &n);
     for (size_t i = 0; i < n; i++)
         if (g->columns[ids[i]]->rows) e->env.n_groups = *e->blocks[g->columns[ids[i]]->rows->index].n_groups;
-    const int *rows = gr_expr_row_sets(expr, &n);
+    const int *rows = gr_expr_row_sets(x, &n);
     for (size_t i = 0; i < n; i++) e->env.n_groups = *e->blocks[rows[i]].n_groups;
 }
 

@@ -25,11 +25,11 @@ void gr_env_reads_add_column(gr_env_reads *r, const gr_graph *g, const gr_column
 void gr_env_reads_add_rows(gr_env_reads *r, const gr_node *rows);
 
 /* Uses it takes, and the uses themselves: returns how many. */
-size_t gr_env_uses(const gr_env_reads *r, const gr_graph *g);
+size_t gr_env_uses(const gr_env_reads *r);
 size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_program *p, gr_use *out);
 
 /* Bounds over all its row sets. */
-gr_expr_bounds gr_env_bounds(const gr_env_reads *r, const gr_graph *g);
+gr_expr_bounds gr_env_bounds(const gr_env_reads *r);
 
 /* An environment for the whole batch; ptr: the pointers of gr_env_declare's uses. */
 typedef struct gr_env {
@@ -41,8 +41,8 @@ typedef struct gr_env {
 void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n, void *const *ptr);
 void gr_env_release(gr_env *e);
 
-/* With columns of several draws of prompts in one environment: have the groups of this expression's. */
-void gr_env_groups_of(gr_env *e, const gr_graph *g, const gr_expr *expr);
+/* Where the set holds rows of several prompts nodes: count the groups of those that x is about. */
+void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x);
 
 /* Narrow it to groups [first, end): a mini-batch. memory: gr_env_slice_bytes, read as long as e is. */
 uint64_t gr_env_slice_bytes(const gr_env_reads *r);

@@ -1,6 +1,7 @@
 /* ops/generate.c: table of the op `generate`; how it runs is ops/rollout.c. */
 #include "ops/configs.h"
 #include "ops/rollout.h"
+#include "ops/rows.h"
 
 #define CFG(f) offsetof(gr_generate_cfg, f)
 
@@ -38,6 +39,8 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     if ((uint64_t)b->groups * c->samples > 1u << 24)
         gr_diag_error(d, n->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",
                       b->groups, c->samples, 1u << 24);
+    else
+        gr_rows_check(n, d);
     if (n->model->shape.max_positions && b->prompt_tokens + c->max_tokens > n->model->shape.max_positions)
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "a sequence may have %u prompt and %u response tokens, but model '%s' has %u positions",

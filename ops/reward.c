@@ -66,14 +66,12 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)g;
     (void)how;
     (void)k;
-    const gr_reward_cfg *c = n->cfg;
     gr_use *uses = gr_pool_alloc(p->pool, (2 + n->n_columns) * sizeof(*uses));
     uses[0] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
     uses[1] = (gr_use){GR_NONE, GR_READ};
     if (n->groups && n->groups != n->rows) uses[1] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[2 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    (void)c;
     gr_program_run(p, 0, 0, uses, 2 + n->n_columns, "score");
 }
 

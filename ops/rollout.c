@@ -232,6 +232,7 @@ typedef struct rollout_state {
     uint32_t *copy_from, *copy_to, n_copies;
     int32_t *out_id; /* [slots] */
     float *out_logprob;
+    gr_str tail; /* of a response, where it may hold a stop text */
 } rollout_state;
 
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
@@ -256,6 +257,7 @@ void gr_rollout_close(void *state)
     free(r->copy_from);
     free(r->out_id);
     free(r->out_logprob);
+    gr_str_release(&r->tail);
     free(r);
 }
 
@@ -429,19 +431,27 @@ static bool is_stop_id(const rollout_state *r, int32_t id)
     return false;
 }
 
-/* Whether the response ends in a stop text: only as many tokens are decoded as can hold one. */
-static bool ends_in_stop_text(const rollout_state *r, const int32_t *response, uint32_t n)
+/* Whether the last token completes a stop text: only as many tokens are decoded as can hold one. Ids that
+ * the tokenizer does not have are empty, and a NUL is a byte like others. */
+static bool ends_in_stop_text(rollout_state *r, const int32_t *response, uint32_t n)
 {
     const gr_texts *stop = &r->cfg->stop;
-    size_t longest = 0;
+    const gr_tokenizer *t = gr_session_tokenizer(r->session, r->node);
+    size_t longest = 0, len = 0, last = 0;
     for (size_t i = 0; i < stop->n; i++) longest = GR_MAX(longest, strlen(stop->text[i]));
     if (!longest) return false;
-    uint32_t tail = (uint32_t)GR_MIN((size_t)n, longest);
-    gr_str text = {0};
-    gr_tokenizer_decode(gr_session_tokenizer(r->session, r->node), response + n - tail, tail, false, &text);
+    uint32_t first = n;
+    while (first > 0 && len < last + longest - 1 + (first == n)) {
+        size_t bytes = 0;
+        gr_tokenizer_token(t, response[--first], &bytes);
+        if (first + 1 == n) last = bytes;
+        len += bytes;
+    }
+    r->tail.len = 0;
+    gr_tokenizer_decode(t, response + first, n - first, false, &r->tail);
     bool found = false;
-    for (size_t i = 0; i < stop->n && text.len; i++) found = found || strstr(text.text, stop->text[i]);
-    gr_str_release(&text);
+    for (size_t i = 0; i < stop->n && r->tail.len; i++)
+        found = found || memmem(r->tail.text, r->tail.len, stop->text[i], strlen(stop->text[i]));
     return found;
 }
 

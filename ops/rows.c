@@ -23,6 +23,16 @@ static gr_rows carve(gr_carve *c, const gr_rows_bounds *b)
     return r;
 }
 
+void gr_rows_check(const gr_node *n, gr_diag *d)
+{
+    const gr_rows_bounds *b = &n->bounds;
+    if ((uint64_t)b->seqs * b->response_tokens > UINT32_MAX)
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "%u sequences of up to %u response tokens are more than %u tokens: a smaller batch fits", b->seqs,
+            b->response_tokens, UINT32_MAX);
+}
+
 uint64_t gr_rows_bytes(const gr_rows_bounds *b)
 {
     gr_carve c = {0};

@@ -24,6 +24,9 @@ typedef struct gr_rows {
     uint32_t stride;
 } gr_rows;
 
+/* Refuse bounds that 32 bits cannot count: tokens of all responses together. */
+void gr_rows_check(const gr_node *n, gr_diag *d);
+
 uint64_t gr_rows_bytes(const gr_rows_bounds *b);
 gr_rows gr_rows_at(void *block, const gr_rows_bounds *b);
 
@@ -44,7 +47,7 @@ uint32_t gr_column_object(gr_program *p, const gr_column *c);
 
 uint64_t gr_dtype_bytes(gr_expr_dtype t);
 
-/* Token-level elements a column of these rows can have, and its bytes. */
+/* Bytes of a column at the bounds of its rows. */
 uint64_t gr_column_bytes(const gr_column *c);
 
 #endif

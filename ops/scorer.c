@@ -4,7 +4,6 @@
 #include "ops/data.h"
 #include "ops/rules.h"
 #include "ops/worker.h"
-#include "runtime/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +140,7 @@ static void cut_at_stop_text(const gr_node *rows_node, gr_str *text, uint32_t *e
     const gr_texts *stop = &((const gr_generate_cfg *)rows_node->cfg)->stop;
     size_t cut = text->len;
     for (size_t i = 0; i < stop->n; i++) {
-        const char *at = strstr(text->text, stop->text[i]);
+        const char *at = memmem(text->text, text->len, stop->text[i], strlen(stop->text[i]));
         if (at) cut = GR_MIN(cut, (size_t)(at - text->text));
     }
     text->len = cut;
@@ -232,16 +231,9 @@ static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, 
     return st;
 }
 
-/* Bytes that are not UTF-8 become U+FFFD: JSON holds text only. */
 static json_t *json_text(const gr_str *s)
 {
-    json_t *exact = json_stringn(s->text ? s->text : "", s->len);
-    if (exact) return exact;
-    gr_str quoted = {0};
-    gr_json_add_text(&quoted, s->text, s->len);
-    json_t *out = json_loadb(quoted.text, quoted.len, JSON_DECODE_ANY, NULL);
-    gr_str_release(&quoted);
-    return out;
+    return gr_json_string(s->text ? s->text : "", s->len);
 }
 
 static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)
@@ -363,7 +355,7 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
         st = gr_workers_new(&s->workers, &w, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
-        gr_session_listen(session, n->rows, response_finished, s);
+        gr_session_listen(session, n->rows, n, response_finished, s);
     }
     if (st)
         gr_scorer_free(s);

@@ -152,8 +152,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads r;
     reads_of(&r, g, n);
     size_t own = 1 + n->n_columns;
-    gr_use *uses = gr_pool_alloc(p->pool, (own + 2 + gr_env_uses(&r, g)) * sizeof(*uses));
-    uint64_t ws = gr_expr_bytes(condition(n), gr_env_bounds(&r, g));
+    gr_use *uses = gr_pool_alloc(p->pool, (own + 2 + gr_env_uses(&r)) * sizeof(*uses));
+    uint64_t ws = gr_expr_bytes(condition(n), gr_env_bounds(&r));
     use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
     uses[own] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
     uses[own + 1] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};

@@ -62,8 +62,6 @@ static const gr_column *main_column(const gr_node *n)
 static void collect(gr_env_reads *r, const gr_graph *g)
 {
     gr_env_reads_init(r);
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->when.expr) gr_env_reads_add(r, g, g->nodes[i]->when.expr);
     for (size_t i = 0; i < g->n_log; i++) gr_env_reads_add(r, g, g->log[i].expr);
     for (size_t i = 0; i < g->n_state; i++) gr_env_reads_add(r, g, g->state[i].next);
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -78,12 +76,10 @@ static void collect(gr_env_reads *r, const gr_graph *g)
 
 static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
 {
-    gr_expr_bounds b = gr_env_bounds(r, g);
+    gr_expr_bounds b = gr_env_bounds(r);
     uint64_t most = 0;
     for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
     for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->when.expr) most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->when.expr, b));
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
             most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->metrics[j].expr, b));
@@ -98,7 +94,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)k;
     gr_env_reads r;
     collect(&r, g);
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r, g)) * sizeof(*uses));
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r)) * sizeof(*uses));
     uses[0] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
     size_t n_uses = 1 + gr_env_declare(&r, g, p, uses + 1);
     gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
@@ -172,30 +168,25 @@ static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *
     }
 }
 
-/* Whether a node's values are of this iteration. */
-static bool ran(const gr_env *e, const gr_node *n, void *ws)
+static double evaluate_one(const gr_session *s, gr_env *e, const gr_expr *x, void *ws)
 {
-    return !n->when.expr || gr_expr_scalar(n->when.expr, &e->env, ws) != 0;
-}
-
-static double scalar_of(gr_env *e, const gr_graph *g, const gr_expr *expr, void *ws)
-{
-    gr_env_groups_of(e, g, expr);
-    return gr_expr_scalar(expr, &e->env, ws);
+    gr_env_turn_to(e, s->graph, x);
+    return gr_expr_scalar(x, &e->env, ws);
 }
 
 static void evaluate(gr_session *s, gr_env *e, void *ws)
 {
     const gr_graph *g = s->graph;
     for (size_t i = 0; i < g->n_log; i++)
-        gr_session_metric(s, scalar_of(e, g, g->log[i].expr, ws), "%s", g->log[i].name);
-    for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0;
-             !is_op(g->nodes[i], "update") && ran(e, g->nodes[i], ws) && j < g->nodes[i]->n_metrics; j++)
-            gr_session_metric(s, scalar_of(e, g, g->nodes[i]->metrics[j].expr, ws), "%s.%s",
-                              g->nodes[i]->name, g->nodes[i]->metrics[j].name);
+        gr_session_metric(s, evaluate_one(s, e, g->log[i].expr, ws), "%s", g->log[i].name);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        for (size_t j = 0; !is_op(n, "update") && !s->skipped[i] && j < n->n_metrics; j++)
+            gr_session_metric(s, evaluate_one(s, e, n->metrics[j].expr, ws), "%s.%s", n->name,
+                              n->metrics[j].name);
+    }
     for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
-        s->next_state[i] = scalar_of(e, g, g->state[i].next, ws);
+        s->next_state[i] = evaluate_one(s, e, g->state[i].next, ws);
         gr_session_metric(s, s->scalars[g->state[i].column], "state.%s", g->state[i].name);
     }
 }
@@ -212,7 +203,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
     const float *reward = column_data(&e, s, about.reward);
     const float *policy = column_data(&e, s, main_column(about.policy_logprob)),
                 *ref = column_data(&e, s, main_column(about.ref_logprob));
-    if (about.rows && ran(&e, about.rows, c->ptr[0])) {
+    if (about.rows && !s->skipped[about.rows->index]) {
         const gr_rows *rows = &e.blocks[about.rows->index];
         summarize_rows(s, rows);
         if (reward) summarize_reward(s, rows, about.reward, reward);

@@ -2,7 +2,6 @@
 
 #include "runtime/state.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +22,7 @@ typedef struct train_state {
     uint64_t steps, skipped;
     /* sums over the iteration */
     uint32_t filled; /* mini-batches that had rows */
-    double *values;  /* loss, then metrics */
+    double *values;  /* loss, then metrics; behind them those of one mini-batch */
     size_t n_values;
     double grad_norm, entropy, gap;
     uint64_t entropy_tokens;
@@ -47,7 +46,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     train_state *t = gr_calloc(1, sizeof(*t));
     *t = (train_state){.session = s, .node = n, .loss = ((const gr_update_cfg *)n->cfg)->loss.loss};
     t->n_values = 1 + n->n_metrics;
-    t->values = gr_calloc(t->n_values, sizeof(*t->values));
+    t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
     gr_train_reads(&t->reads, s->graph, n);
     *state = t;
     return GR_OK;
@@ -82,7 +81,7 @@ gr_status gr_train_load(void *state, const char *prefix, const gr_state_file *in
 /* Where in a work's pointers the columns of the loss begin. */
 static size_t columns_at(const gr_call *c, const train_state *t)
 {
-    return c->n_ptr - gr_env_uses(&t->reads, t->session->graph);
+    return c->n_ptr - gr_env_uses(&t->reads);
 }
 
 /* Groups of the current mini-batch. */
@@ -284,6 +283,17 @@ static void run_norm(const gr_call *c, train_state *t)
     if (c->arg + 1 == gr_model_buckets(s)) finish_norm(t, &c->node->model->train);
 }
 
+/* Steps that the model's moments have seen: those of all updates of it. */
+static uint64_t model_steps(const train_state *t)
+{
+    const gr_graph *g = t->session->graph;
+    uint64_t steps = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->op == t->node->op && g->nodes[i]->model == t->node->model)
+            steps += ((const train_state *)t->session->state[i])->steps;
+    return steps;
+}
+
 static void run_step(const gr_call *c, train_state *t)
 {
     if (t->scale == 0) return;
@@ -294,7 +304,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .beta2 = (float)train->beta2,
                     .eps = (float)train->eps,
                     .weight_decay = (float)train->weight_decay,
-                    .step = (uint32_t)t->steps,
+                    .step = (uint32_t)model_steps(t),
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
@@ -308,16 +318,24 @@ static void run_step(const gr_call *c, train_state *t)
 /* ---- the end of a mini-batch and of the iteration
  * ---------------------------------------------------------- */
 
+/* Whether its first mini-batch has the weights that the rows were sampled with. */
+static bool has_gap(const gr_node *n)
+{
+    const gr_node *maker = gr_rows_maker(n->rows);
+    return !strcmp(maker->op->name, "generate") && maker->model == n->model &&
+           n->new_version == maker->new_version;
+}
+
 static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, const float *logprob,
                          const float *entropy)
 {
     const gr_rows *rows = &e->blocks[c->node->rows->index];
-    bool sampled = !strcmp(gr_rows_maker(c->node->rows)->op->name, "generate");
+    bool gap_counts = has_gap(c->node) && !t->trip;
     for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t at = rows->token_offset[seq] - t->token + j;
             t->entropy += entropy[at];
-            if (!sampled || t->trip) continue; /* the first mini-batch still has the rollout's weights */
+            if (!gap_counts) continue;
             double gap =
                 fabs(logprob[at] - rows->logprob[(size_t)seq * c->node->rows->bounds.response_tokens + j]);
             t->gap = gap > t->gap || isnan(gap) ? gap : t->gap;
@@ -338,8 +356,7 @@ static void report(train_state *t, uint32_t trips)
     gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
     for (size_t i = 0; i < n->n_metrics; i++)
         gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
-    if (!strcmp(gr_rows_maker(n->rows)->op->name, "generate"))
-        gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
+    if (has_gap(n)) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
     t->trip = t->filled = 0;
     t->grad_norm = t->entropy = t->gap = 0;
     t->entropy_tokens = 0;
@@ -349,11 +366,10 @@ static void report(train_state *t, uint32_t trips)
 static void run_finish(const gr_call *c, train_state *t)
 {
     gr_env e;
-    double values[64];
+    double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
-    assert(t->n_values <= GR_LEN(values));
     gr_loss_value(t->loss, &e.env, values, c->ptr[2]);
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];

@@ -1,10 +1,13 @@
 /* ops/train.h: how the op `update` is planned and run.
  *
  * A mini-batch is one optimizer step: prepare the loss, walk the micro-batches forward and backward, take the
- * norm, step. How the head and the loss meet depends on the loss's class (graphs/loss.h): token      head
- * chunk by chunk: log-probs, adjoint, backward sequence   head over the micro-batch, adjoint, then the chunks
- * once more for backward mini-batch a forward-only pass over all micro-batches first, then the adjoint of
- * every token at once
+ * norm, step. How the head and the loss meet depends on the loss's class (graphs/loss.h):
+ *
+ * - token: head chunk by chunk: log-probs, adjoint, backward
+ *
+ * - sequence: head over the micro-batch, adjoint, then the chunks once more for backward
+ *
+ * - mini-batch: a forward-only pass over all micro-batches first, then the adjoint of every token at once
  */
 #ifndef GR_OPS_TRAIN_H
 #define GR_OPS_TRAIN_H

@@ -116,7 +116,7 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
 static gr_work *run_with_columns(declaring *w, uint32_t kernel, const gr_use *uses, size_t n,
                                  const char *what)
 {
-    gr_use *all = gr_pool_alloc(w->p->pool, (n + gr_env_uses(&w->reads, w->g)) * sizeof(*all));
+    gr_use *all = gr_pool_alloc(w->p->pool, (n + gr_env_uses(&w->reads)) * sizeof(*all));
     memcpy(all, uses, n * sizeof(*uses));
     n += gr_env_declare(&w->reads, w->g, w->p, all + n);
     return gr_program_run(w->p, kernel, 0, all, n, "%s", what);

@@ -1,5 +1,6 @@
 /* ops/update.c: table of the op `update`; how it runs is ops/train.c. */
 #include "ops/configs.h"
+#include "ops/pass.h"
 #include "ops/train.h"
 
 #define CFG(f) offsetof(gr_update_cfg, f)
@@ -28,6 +29,7 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     if (!n->model->trained)
         gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
                       n->model->name, n->name);
+    gr_check_micro_tokens(n, c->micro_tokens, &c->of->rows->bounds, d);
 }
 
 static bool one_step(const gr_node *n)

@@ -1,8 +1,9 @@
 /* runtime/bytes.h: the save and restore steps of a plan: buckets between the executor's memory and
  * checkpoints.
  *
- * Each step names one bucket of one model's weights or moments; files are opened at the first and closed
- * after the last. Restoring reads just the bytes of the bucket, straight to where the plan says it lies.
+ * Each step names one bucket of one model's weights or moments; files are opened at the first that needs
+ * them, those read until gr_bytes_from or gr_bytes_free, those written until gr_bytes_finish. Restoring reads
+ * just the bytes of the bucket, straight to where the plan says it lies.
  */
 #ifndef GR_RUNTIME_BYTES_H
 #define GR_RUNTIME_BYTES_H

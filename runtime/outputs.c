@@ -70,7 +70,7 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
     if (st) return st;
     o->locked = true;
     st = refuse_old_run(o, d);
-    return st ? st : write_files(o, d);
+    return st || options->resume ? st : write_files(o, d);
 }
 
 gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
@@ -126,7 +126,7 @@ static void print_notes(FILE *to, const char *notes)
     }
 }
 
-void gr_outputs_begin(gr_outputs *o, const gr_session *s)
+static void announce(const gr_outputs *o, const gr_session *s)
 {
     FILE *to = o->options->progress;
     char peak[32], host[32];
@@ -143,6 +143,12 @@ void gr_outputs_begin(gr_outputs *o, const gr_session *s)
     if (!o->g->run.steps && !o->g->run.epochs) fprintf(to, "neither steps nor epochs are given: one epoch\n");
     for (size_t i = 0; i < o->g->n_nodes; i++)
         if (!strcmp(o->g->nodes[i]->op->name, "generate")) print_stop_ids(o, s, o->g->nodes[i]);
+}
+
+gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
+{
+    announce(o, s);
+    return o->options->resume ? write_files(o, d) : GR_OK;
 }
 
 static void print_peaks(const gr_outputs *o, gr_executor *e)

@@ -17,8 +17,9 @@ GR_NODISCARD gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *o
                                        const gr_plan *p, gr_diag *d);
 /* Begin to write behind iteration `step` (0: from the start): later lines of a killed run are removed. */
 GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d);
-/* Say what is about to run. */
-void gr_outputs_begin(gr_outputs *o, const gr_session *s);
+/* Say what is about to run; of a resumed run, that took its checkpoint, the graph and the plan are now these.
+ */
+GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d);
 /* NULL is fine. Peaks, planned and measured, are printed side by side. */
 void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e);
 

@@ -79,18 +79,9 @@ static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
 
 static bool skip_node(void *user, const char *name)
 {
-    run *r = user;
-    const gr_node *n = gr_planned_node(r->p, r->g, name);
-    if (!n || !n->when.expr) return false;
-    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
-    for (size_t i = 0; i < r->g->n_columns; i++)
-        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
-    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
-    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
-    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
-    free(work);
-    free(columns);
-    return skip;
+    const run *r = user;
+    const gr_node *n = gr_graph_node(r->g, name);
+    return n && r->session.skipped[n->index];
 }
 
 /* ---- what an iteration sees
@@ -117,6 +108,21 @@ static uint32_t total_steps(const run *r)
     return data ? (uint32_t)ceil((double)gr_data_records(data) * epochs / batch) : 1;
 }
 
+/* Whether its `when:` switches a node off. */
+static bool sleeps(const run *r, const gr_node *n)
+{
+    if (!n->when.expr) return false;
+    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
+    for (size_t i = 0; i < r->g->n_columns; i++)
+        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
+    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
+    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
+    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
+    free(work);
+    free(columns);
+    return skip;
+}
+
 static void begin_iteration(run *r, uint32_t step)
 {
     gr_session *s = &r->session;
@@ -127,6 +133,7 @@ static void begin_iteration(run *r, uint32_t step)
     s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
     s->scalars[r->g->column_progress] = (step - 1.0) / s->steps;
     for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
+    for (size_t i = 0; i < r->g->n_nodes; i++) s->skipped[i] = sleeps(r, r->g->nodes[i]);
     memset(r->node_ns, 0, (r->g->n_nodes + 1) * sizeof(*r->node_ns));
 }
 
@@ -178,6 +185,12 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
     if (!st) st = gr_state_get_u64(f, "run", "step", &step, d);
     if (!st) st = gr_state_get_u64(f, "run", "seed", &seed, d);
     if (!st) st = gr_state_get_text(f, "run", "numerics", &numerics, d);
+    if (!st && seed != r->session.seed)
+        st = gr_diag_error(
+            d, (gr_loc){path, 0, 0}, GR_E_INVALID,
+            "the run has seed %llu, but graph '%s' has %llu: give no graph file, or --set run.seed=%llu",
+            (unsigned long long)seed, r->g->name, (unsigned long long)r->session.seed,
+            (unsigned long long)seed);
     for (size_t i = 0; i < r->g->n_state && !st; i++)
         st = gr_state_get_number(f, "state", r->g->state[i].name, &r->session.next_state[i], d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++)
@@ -188,7 +201,6 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
                      "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
                      numerics, r->p->plan->numerics);
     r->session.step = (uint32_t)step;
-    r->session.seed = seed;
     gr_state_free(f);
     free(numerics);
     free(path);
@@ -238,6 +250,16 @@ static gr_status iterate(run *r, gr_diag *d)
     return st;
 }
 
+/* Workspaces are cut for the threads that the plan was made with: a machine with more of them uses as many.
+ */
+static unsigned threads_of(const run *r)
+{
+    unsigned threads = r->o->threads;
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->model) threads = GR_MIN(threads, r->p->choices[i].threads);
+    return threads;
+}
+
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
@@ -249,7 +271,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 1, sizeof(*r->node_ns));
     r->bytes = gr_bytes_new(r->g, r->p->program);
-    gr_exec_options e = {.threads = r->o->threads,
+    gr_exec_options e = {.threads = threads_of(r),
                          .poison = r->o->poison,
                          .trace = gr_outputs_trace,
                          .trace_user = r->outputs};
@@ -262,7 +284,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     run r = {.g = g, .p = p, .o = o};
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
-    if (!st) gr_outputs_begin(r.outputs, &r.session);
+    if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     gr_outputs_close(r.outputs, &r.session, r.executor);
     gr_executor_free(r.executor);

@@ -12,11 +12,11 @@
 #include "scheduler/planner.h"
 
 typedef struct gr_run_options {
-    const char *out; /* directory of the run; made where it is not there */
-    bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
-    bool poison;     /* check every step's memory (slow) */
-    unsigned threads;
-    FILE *progress; /* lines for people; NULL: none */
+    const char *out;  /* directory of the run; made where it is not there */
+    bool resume;      /* go on from its last complete checkpoint; from the beginning where there is none */
+    bool poison;      /* check every step's memory (slow) */
+    unsigned threads; /* at most; never more than the plan was made for */
+    FILE *progress;   /* lines for people; NULL: none */
 } gr_run_options;
 
 /* GR_OK also when a signal ended it early, after a checkpoint. On failure what was written stays. */

@@ -35,16 +35,19 @@ const struct gr_metric *gr_session_find(const gr_session *s, const char *name)
     return NULL;
 }
 
-void gr_session_listen(gr_session *s, const gr_node *rows,
+void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user)
 {
-    GR_PUSH(s->listeners, s->n_listeners, s->cap_listeners, ((struct gr_listener){rows, finished, user}));
+    GR_PUSH(s->listeners, s->n_listeners, s->cap_listeners,
+            ((struct gr_listener){rows, node, finished, user}));
 }
 
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq)
 {
-    for (size_t i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].rows == node) s->listeners[i].finished(s->listeners[i].user, rows, seq);
+    for (size_t i = 0; i < s->n_listeners; i++) {
+        const struct gr_listener *l = &s->listeners[i];
+        if (l->rows == node && !s->skipped[l->node->index]) l->finished(l->user, rows, seq);
+    }
 }
 
 /* The first model that reads these rows, or that answers these prompts. */
@@ -92,6 +95,7 @@ gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
     s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
     s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
     s->state = gr_calloc(g->n_nodes, sizeof(*s->state));
+    s->skipped = gr_calloc(g->n_nodes, sizeof(*s->skipped));
     s->tokenizer = gr_calloc(g->n_models, sizeof(*s->tokenizer));
     for (size_t i = 0; i < g->n_state; i++) s->next_state[i] = g->state[i].init;
     gr_status st = load_tokenizers(s, d);
@@ -108,6 +112,7 @@ void gr_session_close(gr_session *s)
     free(s->scalars);
     free(s->next_state);
     free(s->state);
+    free(s->skipped);
     free(s->tokenizer);
     free(s->metrics);
     free(s->listeners);

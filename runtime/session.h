@@ -20,6 +20,7 @@ struct gr_session {
     uint32_t round;            /* of the nodes that a select repeats, from 0; 0 outside them */
     double *scalars;           /* by column id: step, epoch, progress and state values of this iteration */
     void **state;              /* by node index: what the op's open returned */
+    bool *skipped;             /* by node index: `when:` switches it off in this iteration */
     gr_tokenizer **tokenizer;  /* by model index */
     struct gr_metric *metrics; /* of this iteration */
     size_t n_metrics, cap_metrics;
@@ -34,7 +35,7 @@ struct gr_session {
 
 /* Who wants to know of finished sequences, see gr_session_listen. */
 struct gr_listener {
-    const gr_node *rows;
+    const gr_node *rows, *node; /* whose rows; who listens */
     void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq);
     void *user;
 };
@@ -51,9 +52,10 @@ void gr_session_close(gr_session *s);
 /* A metric of this iteration by name, NULL where there is none. */
 const struct gr_metric *gr_session_find(const gr_session *s, const char *name);
 
-/* Have finished called, on the compute lane, as soon as a sequence of this node has its last token: before
- * the other rows are final, and before the plan's own step that reads them. */
-void gr_session_listen(gr_session *s, const gr_node *rows,
+/* Have finished called, on the compute lane, as soon as a sequence of rows has its last token: before the
+ * other rows are final, and before the plan's own step that reads them. Not while node, who listens, is
+ * skipped. */
+void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
 

@@ -301,6 +301,17 @@ static void write_settings(gr_planned *p, const source *s)
         }
 }
 
+/* A pass takes at least one sequence, a pool holds at least one. */
+static bool settings_serve(const gr_node *n, const gr_choices *c)
+{
+    if (!n->model) return true;
+    if (is_pass(n) && c->micro_tokens < longest(n)) return false;
+    if (is_op(n, "generate") &&
+        (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
+        return false;
+    return c->threads && c->head_rows;
+}
+
 static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_graph *g, gr_diag *d)
 {
     for (uint32_t i = 0; i < plan->n_settings; i++) {
@@ -308,19 +319,16 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
         const gr_node *n = gr_graph_node(g, s->node);
         size_t f = 0;
         while (f < GR_LEN(choice_fields) && strcmp(choice_fields[f].name, s->name)) f++;
-        if (!n || f == GR_LEN(choice_fields))
+        if (!n || f == GR_LEN(choice_fields) || s->value > UINT32_MAX)
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                                  "the plan sets '%s' of '%s', which the graph does not have", s->name,
                                  s->node);
         *choice_at(&p->choices[n->index], &choice_fields[f]) = (uint32_t)s->value;
     }
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->model &&
-            (!p->choices[i].threads || !p->choices[i].head_rows ||
-             (is_pass(g->nodes[i]) && !p->choices[i].micro_tokens) ||
-             (is_op(g->nodes[i], "generate") &&
-              (!p->choices[i].kv_blocks || !p->choices[i].concurrent || !p->choices[i].prefill_tokens))))
-            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan lacks settings of node '%s'",
+        if (!settings_serve(g->nodes[i], &p->choices[i]))
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "the plan's settings of node '%s' are not enough to run it",
                                  g->nodes[i]->name);
     return GR_OK;
 }

@@ -139,8 +139,9 @@ static char *default_out(const gr_graph *g)
 static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
                            gr_diag *d)
 {
-    char *own =
-        a->resume && !a->replan && !a->budget && !a->policy ? gr_printf("%s/plan.json", a->resume) : NULL;
+    char *own = a->resume && !a->replan && !a->budget && !a->host_budget && !a->policy
+                    ? gr_printf("%s/plan.json", a->resume)
+                    : NULL;
     const char *path = a->plan ? a->plan : own && gr_path_exists(own) ? own : NULL;
     gr_plan *plan = NULL;
     gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;

@@ -68,6 +68,11 @@ int main(int argc, char **argv)
     gr_diag d;
     gr_diag_init(&d);
     int status = gr_args_parse(&a, argc, argv, &d) ? 2 : a.help ? print_help(a.command) : dispatch(&a, &d);
+    bool progress_only = a.command && !strcmp(a.command, "exec"); /* no reason to call a run failed */
+    if ((fflush(stdout) || ferror(stdout)) && !progress_only) {
+        gr_diag_error(&d, (gr_loc){0}, GR_E_IO, "cannot write to standard output");
+        status = status ? status : 1;
+    }
     print_messages(&d);
     gr_args_release(&a);
     gr_diag_release(&d);

@@ -42,6 +42,10 @@ edit waits 's/"after": *\[[0-9]+\]/"after": []/g'
 edit kind 's/"kind": *"run"/"kind": "walk"/'
 edit peak 's/"peak_bytes": *[0-9]+/"peak_bytes": 1/'
 edit short '$s/..$//'
+for name in micro_tokens kv_blocks; do
+    edit $name "s/\"$name\", \"value\": [0-9]+/\"$name\", \"value\": 1/"
+    has err 'not enough to run it'
+done
 echo '[]' >list.json
 refused list.json "$gr" verify list.json
 refused absent.json "$gr" verify absent.json
@@ -54,3 +58,8 @@ status 0 "$gr" exec grpo.yaml --set lr=0.5 --out other2
 same_weights other other2
 cmp other/plan.json other2/plan.json
 refused "a.json|plan of graph" "$gr" exec grpo.yaml --plan a.json --set nodes.rollout.max_tokens=5 --out sizes
+
+# A plan made for one core keeps to the workspaces of one, wherever it runs.
+status 0 taskset -c "$core" "$gr" plan grpo.yaml --format json -o one.json
+status 0 taskset -c "$cores" "$gr" exec grpo.yaml --plan one.json --out one --check-memory
+same_weights own one

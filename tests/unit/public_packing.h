@@ -5,6 +5,7 @@
 #include "memplan/pack.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { PUBLIC_STEPS = 1 << 21, PUBLIC_CAPACITY = 1048576, PUBLIC_ITEMS = 500 };
 static const char public_names[] = "ABCDEFGHIJK";
@@ -12,9 +13,9 @@ static const char public_names[] = "ABCDEFGHIJK";
 /* Read one; 0 where the data are not there. reversed: time runs backwards. */
 static inline size_t public_read(gr_pack_item *items, const char *folder, char name, bool reversed)
 {
-    char path[4096], line[200];
-    snprintf(path, sizeof(path), "%s/%c.1048576.csv", folder, name);
+    char line[200], *path = gr_printf("%s/%c.1048576.csv", folder, name);
     FILE *f = fopen(path, "r");
+    free(path);
     size_t n = 0;
     while (f && n < PUBLIC_ITEMS && fgets(line, sizeof(line), f)) {
         unsigned lower, upper, size;
