@@ -72,7 +72,7 @@ typedef struct gr_program {
 gr_program *gr_program_new(void);
 void gr_program_free(gr_program *p); /* NULL is fine */
 
-/* Begin the works of a node; names that follow are prefixed with it. */
+/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. */
 void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional);
 
 /* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to
