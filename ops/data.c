@@ -304,43 +304,28 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
     return GR_OK;
 }
 
+/* clang-format off */
+#define DATA_FACTS /* what the two ops share beyond their keys */ \
+    .devices = "cpu", .lane = GR_LANE_COMPUTE, .makes_rows = true, .cfg_bytes = sizeof(gr_data_cfg), \
+    .any_field = true, .check = check_data, .declare = declare_data, .open = data_open, .close = data_close, \
+    .run = data_run, .save = data_save, .load = data_load
+/* clang-format on */
+
 const gr_op gr_op_prompts = {
     .name = "prompts",
     .summary = "draw prompts from a JSONL file",
     .doc =
         "Each record is one prompt, and one group for what follows. prompts.FIELD is a field of the record.",
-    .devices = "cpu",
-    .lane = GR_LANE_COMPUTE,
-    .makes_rows = true,
-    .cfg_bytes = sizeof(gr_data_cfg),
     .keys = prompts_keys,
     .fields = prompts_fields,
-    .any_field = true,
-    .check = check_data,
-    .declare = declare_data,
-    .open = data_open,
-    .close = data_close,
-    .run = data_run,
-    .save = data_save,
-    .load = data_load,
+    DATA_FACTS,
 };
 
 const gr_op gr_op_sequences = {
     .name = "sequences",
     .summary = "draw prompts with their responses from a JSONL file",
     .doc = "An `of:` like a rollout, for supervised training. Each record is a group of one sequence.",
-    .devices = "cpu",
-    .lane = GR_LANE_COMPUTE,
-    .makes_rows = true,
-    .cfg_bytes = sizeof(gr_data_cfg),
     .keys = sequences_keys,
     .fields = sequences_fields,
-    .any_field = true,
-    .check = check_data,
-    .declare = declare_data,
-    .open = data_open,
-    .close = data_close,
-    .run = data_run,
-    .save = data_save,
-    .load = data_load,
+    DATA_FACTS,
 };
