@@ -12,13 +12,14 @@
 #ifndef GR_OPS_CUDA_LAUNCH_H
 #define GR_OPS_CUDA_LAUNCH_H
 
-#include <driver_types.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct CUstream_st *cudaStream_t; /* as driver_types.h has it: this header needs no CUDA */
 
 typedef uint16_t gr_bf16;
 
