@@ -1,20 +1,22 @@
 /* ops/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its blocks.
  *
  * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
- * - Keys are cut into pieces of PIECE keys, by position. A piece of a prompt that a group shares is read once for all
- *   query rows of the group (16 at a time), a piece of a slot's own keys for the slot's heads / kv_heads rows. Rows go
- *   through mma.m16n8k16, padded to 16: even so the tensor cores are busy a tenth of the time.
- * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid of one
- *   CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece of the list, and
- *   keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces. Eight warps of two blocks of
- *   8 KiB (D 128) are 128 KiB in flight a multiprocessor, four times what latency times bandwidth asks.
- * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; a second kernel
- *   combines a slot's pieces in the order of their positions.
- * The order of every sum follows from a slot's length and its shared keys alone, so the bits of a row do not depend on
- * the batch, and which warp takes which piece changes nothing.
+ * - Keys are cut into pieces of PIECE keys, by position. A piece of a prompt that a group shares is read once
+ * for all query rows of the group (16 at a time), a piece of a slot's own keys for the slot's heads /
+ * kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy a tenth of the
+ * time.
+ * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid
+ * of one CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece
+ * of the list, and keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces.
+ * Eight warps of two blocks of 8 KiB (D 128) are 128 KiB in flight a multiprocessor, four times what latency
+ * times bandwidth asks.
+ * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; a second
+ * kernel combines a slot's pieces in the order of their positions. The order of every sum follows from a
+ * slot's length and its shared keys alone, so the bits of a row do not depend on the batch, and which warp
+ * takes which piece changes nothing.
  *
- * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once: Juravsky et
- * al., Hydragen, arXiv:2402.05099.
+ * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
+ * Juravsky et al., Hydragen, arXiv:2402.05099.
  */
 #include "ops/cuda/launch.h"
 
@@ -22,16 +24,18 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 
-namespace {
+namespace
+{
 
-constexpr uint32_t BLOCK = 16;   /* keys of a block of the pool: GR_KV_BLOCK */
-constexpr uint32_t PIECE = 128;  /* keys of a piece */
+constexpr uint32_t BLOCK = 16;  /* keys of a block of the pool: GR_KV_BLOCK */
+constexpr uint32_t PIECE = 128; /* keys of a piece */
 constexpr uint32_t CLASSES = PIECE / BLOCK;
-constexpr uint32_t ITEM = 16;    /* words of an item of the list */
-constexpr uint32_t ROWS = 16;    /* query rows of an item */
+constexpr uint32_t ITEM = 16; /* words of an item of the list */
+constexpr uint32_t ROWS = 16; /* query rows of an item */
 
-/* Words of an item. A query row r of it belongs to slot SLOT + r / G and head r % G of the kv head's G. */
-enum { SLOT, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, BLOCKS = 8 };
+/* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
+ * head's G. */
+enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, BLOCKS = 8 };
 
 /* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
 struct list {
@@ -48,7 +52,8 @@ uint32_t ceil_div(uint32_t a, uint32_t b)
     return (a + b - 1) / b;
 }
 
-/* Pieces of one slot at most: one more than its length says, as the end of the shared keys may cut one in two. */
+/* Pieces of one slot at most: one more than its length says, as the end of the shared keys may cut one in
+ * two. */
 uint32_t pieces_max(uint32_t max_length)
 {
     return ceil_div(max_length, PIECE) + 1;
@@ -64,24 +69,26 @@ list list_at(void *work, uint32_t n)
     return l;
 }
 
-/* ---- the list ------------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------------------
+ */
 
 struct list_args {
-    const uint32_t *length, *group_first, *shared, *table;
-    uint32_t n_groups, table_stride, per_kv; /* query heads of a kv head */
+    const uint32_t *length, *member, *group_first, *shared, *table;
+    uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
     list out;
 };
 
-/* One item, or only its place in the count of its class (blocks of keys). place [CLASSES]: where the next item of each
- * class goes, the class of most blocks first. */
-__device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t rows_of, uint32_t table_of,
-                    uint32_t first_row, uint32_t n_rows, uint32_t key, uint32_t n_keys, uint32_t index, bool once)
+/* One item, or only its place in the count of its class (blocks of keys). place [CLASSES]: where the next
+ * item of each class goes, the class of most blocks first. */
+__device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t member, uint32_t table_of,
+                    uint32_t first_row, uint32_t n_rows, uint32_t key, uint32_t n_keys, uint32_t index,
+                    bool once)
 {
     const uint32_t blocks = (n_keys + BLOCK - 1) / BLOCK;
     const uint32_t at = atomicAdd(&place[CLASSES - blocks], 1);
     if (count) return;
     uint32_t *w = a.out.item + (size_t)at * ITEM;
-    w[SLOT] = rows_of;
+    w[MEMBER] = member;
     w[FIRST_ROW] = first_row;
     w[N_ROWS] = n_rows;
     w[N_KEYS] = n_keys;
@@ -98,37 +105,38 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
     const uint32_t first = a.group_first[g], end = a.group_first[g + 1], shared = a.shared[g];
     const uint32_t shared_pieces = (shared + PIECE - 1) / PIECE;
     uint32_t live = end; /* empty slots' tables are not read */
-    for (uint32_t s = end; s-- > first;)
-        if (a.length[s]) live = s;
+    for (uint32_t m = end; m-- > first;)
+        if (a.length[a.member[m]]) live = m;
     if (live < end) {
         const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
         for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
             const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
-            put(a, place, count, first, live, row, min(ROWS, rows - row), key, min(PIECE, shared - key), i / chunks,
-                chunks == 1);
+            put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key,
+                min(PIECE, shared - key), i / chunks, chunks == 1);
         }
     }
     const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS, before = shared / PIECE;
-    for (uint32_t s = first; s < end; s++) {
-        const uint32_t length = a.length[s];
+    for (uint32_t m = first; m < end; m++) {
+        const uint32_t s = a.member[m], length = a.length[s];
         const uint32_t own = length > shared ? (length + PIECE - 1) / PIECE - before : 0;
         if (!count && lane == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
         for (uint32_t i = lane; i < own * chunks; i += 32) {
             const uint32_t piece = before + i / chunks, row = i % chunks * ROWS;
             const uint32_t key = max(shared, piece * PIECE), key_end = min(length, (piece + 1) * PIECE);
-            put(a, place, count, s, s, row, min(ROWS, a.per_kv - row), key, key_end - key, shared_pieces + i / chunks,
-                chunks == 1);
+            put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, key_end - key,
+                shared_pieces + i / chunks, chunks == 1);
         }
     }
 }
 
-/* One CTA: count items by class, then write them. Their order within a class is the order of atomics: it moves work
- * between warps and changes no result. */
+/* One CTA: count items by class, then write them. Their order within a class is the order of atomics: it
+ * moves work between warps and changes no result. */
 __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 {
     __shared__ uint32_t place[CLASSES];
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
+    for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
     __syncthreads();
     for (uint32_t g = warp; g < a.n_groups; g += warps) put_group(a, place, true, g);
     __syncthreads();
@@ -145,11 +153,12 @@ __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
     for (uint32_t g = warp; g < a.n_groups; g += warps) put_group(a, place, false, g);
 }
 
-/* ---- pieces --------------------------------------------------------------------------------------------- */
+/* ---- pieces ---------------------------------------------------------------------------------------------
+ */
 
 struct args {
     const __nv_bfloat16 *kv, *qkv;
-    const uint32_t *n_items, *pieces, *item;
+    const uint32_t *n_items, *pieces, *item, *member;
     float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
     uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
@@ -196,8 +205,8 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
 /* 16 bytes to shared memory; bytes 0: zeros are written and `from` is not read. */
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes, uint64_t policy)
 {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
-                 "l"(policy)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(bytes), "l"(policy)
                  : "memory");
 }
 
@@ -211,12 +220,13 @@ template <int N> __device__ __forceinline__ void wait_groups()
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* What differs by the padded head dimension: 64, 128 or 256 columns, of which the last ones may be zeros. A stage is
- * the 16 keys of a block, then its 16 values; a row's 16-byte chunks are permuted by its number modulo 8, so that
- * ldmatrix finds 8 rows in 8 different banks. */
+/* What differs by the padded head dimension: 64, 128 or 256 columns, of which the last ones may be zeros. A
+ * stage is the 16 keys of a block, then its 16 values; a row's 16-byte chunks are permuted by its number
+ * modulo 8, so that ldmatrix finds 8 rows in 8 different banks. */
 template <int DM> struct tile {
     static constexpr int CHUNKS = DM / 8; /* of a row */
-    static constexpr uint32_t ROW_BYTES = DM * 2, HALF_BYTES = BLOCK * ROW_BYTES, STAGE_BYTES = 2 * HALF_BYTES;
+    static constexpr uint32_t ROW_BYTES = DM * 2, HALF_BYTES = BLOCK * ROW_BYTES,
+                              STAGE_BYTES = 2 * HALF_BYTES;
     static constexpr int STAGES = DM == 64 ? 6 : 3;
     static constexpr int WARPS = DM == 256 ? 4 : 8;
     static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
@@ -236,7 +246,8 @@ template <int DM, bool EXACT> struct loader {
         return u < units && lane < ITEM ? __ldg(a.item + (size_t)(u / a.kv_heads) * ITEM + lane) : 0;
     }
 
-    __device__ __forceinline__ void open(const args &a, uint32_t first, uint32_t n, uint32_t stride, uint32_t smem)
+    __device__ __forceinline__ void open(const args &a, uint32_t first, uint32_t n, uint32_t stride,
+                                         uint32_t smem)
     {
         unit = first;
         units = n;
@@ -288,8 +299,8 @@ template <int DM, bool EXACT> struct loader {
     }
 };
 
-/* 16 query rows of one kv head against one block at a time. A lane holds of each row pair (lane / 4 and 8 more) the
- * columns that mma gives it. */
+/* 16 query rows of one kv head against one block at a time. A lane holds of each row pair (lane / 4 and 8
+ * more) the columns that mma gives it. */
 template <int DM> struct rows {
     using t = tile<DM>;
     uint32_t q[DM / 16][4];
@@ -297,23 +308,23 @@ template <int DM> struct rows {
     float max[2], sum[2];
 
     /* Slot and query head of row r of an item. */
-    static __device__ __forceinline__ size_t row_of(const args &a, uint32_t slot, uint32_t row, uint32_t kv_head,
-                                                    uint32_t *head)
+    static __device__ __forceinline__ size_t row_of(const args &a, uint32_t member, uint32_t row,
+                                                    uint32_t kv_head, uint32_t *head)
     {
         const uint32_t per_kv = a.heads / a.kv_heads;
         *head = kv_head * per_kv + row % per_kv;
-        return slot + row / per_kv;
+        return a.member[member + row / per_kv];
     }
 
-    __device__ __forceinline__ void open(const args &a, uint32_t slot, uint32_t first, uint32_t n, uint32_t kv_head,
-                                         uint32_t d)
+    __device__ __forceinline__ void open(const args &a, uint32_t member, uint32_t first, uint32_t n,
+                                         uint32_t kv_head, uint32_t d)
     {
         const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
         const __nv_bfloat16 *from[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) { /* rows that are not there repeat the last one, and are not written */
             uint32_t head;
-            const size_t s = row_of(a, slot, first + min(lane / 4 + 8 * j, n - 1), kv_head, &head);
+            const size_t s = row_of(a, member, first + min(lane / 4 + 8 * j, n - 1), kv_head, &head);
             from[j] = a.qkv + s * a.width + (size_t)head * d;
         }
 #pragma unroll
@@ -384,7 +395,8 @@ template <int DM> struct rows {
         }
     }
 
-    /* left: keys from the start of this block on; what lies behind them counts nothing (its values are zeros). */
+    /* left: keys from the start of this block on; what lies behind them counts nothing (its values are
+     * zeros). */
     __device__ __forceinline__ void block(uint32_t stage, uint32_t left, float scale)
     {
         float s[2][4] = {};
@@ -401,8 +413,8 @@ template <int DM> struct rows {
         add_values(s, stage + t::HALF_BYTES);
     }
 
-    __device__ __forceinline__ void close(const args &a, uint32_t slot, uint32_t first, uint32_t n, uint32_t kv_head,
-                                          uint32_t index, uint32_t d) const
+    __device__ __forceinline__ void close(const args &a, uint32_t member, uint32_t first, uint32_t n,
+                                          uint32_t kv_head, uint32_t index, uint32_t d) const
     {
         const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -412,7 +424,7 @@ template <int DM> struct rows {
             const uint32_t row = lane / 4 + 8 * j;
             if (row >= n) continue;
             uint32_t head;
-            const size_t s = row_of(a, slot, first + row, kv_head, &head);
+            const size_t s = row_of(a, member, first + row, kv_head, &head);
             const size_t place = (s * a.heads + head) * a.pieces_max + index;
             if (lane % 4 == 0) *reinterpret_cast<float2 *>(a.stat + 2 * place) = make_float2(max[j], l);
 #pragma unroll
@@ -444,24 +456,26 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
     for (uint32_t unit = first; unit < units; unit += step) {
         const uint32_t word = next, kv_head = unit % a.kv_heads;
         next = in.read(a, unit + step);
-        const uint32_t slot = __shfl_sync(~0u, word, SLOT), row = __shfl_sync(~0u, word, FIRST_ROW);
+        const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
         const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
         rows<DM> r;
-        r.open(a, slot, row, n_rows, kv_head, d);
+        r.open(a, member, row, n_rows, kv_head, d);
 #pragma unroll 1
         for (uint32_t key = 0; key < keys; key += BLOCK) {
             wait_groups<t::STAGES - 2>();
-            __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now */
+            __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now
+                           */
             in.advance(a);
             r.block(base + stage * t::STAGE_BYTES, keys - key, a.scale);
             stage = stage + 1 == t::STAGES ? 0 : stage + 1;
         }
-        r.close(a, slot, row, n_rows, kv_head, __shfl_sync(~0u, word, INDEX), d);
+        r.close(a, member, row, n_rows, kv_head, __shfl_sync(~0u, word, INDEX), d);
     }
     wait_groups<0>();
 }
 
-/* ---- combining ------------------------------------------------------------------------------------------ */
+/* ---- combining ------------------------------------------------------------------------------------------
+ */
 
 /* One warp for each slot and query head; a lane has columns 2 lane, 2 lane + 1, and those 64 further on. */
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
@@ -490,7 +504,8 @@ __global__ void __launch_bounds__(256) combine_kernel(const args a)
     }
 }
 
-/* ---- launching ------------------------------------------------------------------------------------------ */
+/* ---- launching ------------------------------------------------------------------------------------------
+ */
 
 int attribute(cudaDeviceAttr what)
 {
@@ -503,7 +518,8 @@ int attribute(cudaDeviceAttr what)
 template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a)
 {
     using t = tile<DM>;
-    const uint32_t most = static_cast<uint32_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) / t::WARP_BYTES;
+    const uint32_t most =
+        static_cast<uint32_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) / t::WARP_BYTES;
     const uint32_t warps = most < t::WARPS ? most : t::WARPS, bytes = warps * t::WARP_BYTES;
     cudaFuncSetAttribute(piece_kernel<DM, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
@@ -516,7 +532,8 @@ uint64_t acc_bytes(const gr_cu_heads *h, uint32_t n, uint32_t max_length)
     return align256(4ull * n * h->heads * pieces_max(max_length) * h->head_dim);
 }
 
-/* ---- copying blocks ------------------------------------------------------------------------------------- */
+/* ---- copying blocks -------------------------------------------------------------------------------------
+ */
 
 __global__ void __launch_bounds__(256)
     copy_kernel(uint4 *kv, uint64_t layer, uint64_t block, const uint32_t *src, const uint32_t *dst)
@@ -536,11 +553,13 @@ extern "C" uint64_t gr_cu_decode_work_bytes(const gr_cu_heads *h, uint32_t n, ui
     return 256 + align256(4ull * n) + align256(items * ITEM * 4);
 }
 
-extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
-                                  uint32_t table_stride, void *work)
+extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d,
+                                  const uint32_t *table, uint32_t table_stride, void *work)
 {
     list_args a;
     a.length = d->length;
+    a.member = d->member;
+    a.n = d->n;
     a.group_first = d->group_first;
     a.shared = d->shared;
     a.table = table;
@@ -568,6 +587,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.n_items = l.n_items;
     a.pieces = l.pieces;
     a.item = l.item;
+    a.member = d->member;
     a.acc = static_cast<float *>(ws);
     a.stat = reinterpret_cast<float *>(static_cast<char *>(ws) + acc_bytes(h, d->n, d->max_length));
     a.out = reinterpret_cast<__nv_bfloat16 *>(out);
@@ -597,6 +617,6 @@ extern "C" void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uin
     if (!n) return;
     const uint64_t vectors = block_elems / 8;
     const uint32_t parts = static_cast<uint32_t>((vectors + 1023) / 1024);
-    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(reinterpret_cast<uint4 *>(kv), layer_elems / 8, vectors, src,
-                                                        dst);
+    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(reinterpret_cast<uint4 *>(kv), layer_elems / 8,
+                                                        vectors, src, dst);
 }

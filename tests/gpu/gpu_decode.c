@@ -40,6 +40,15 @@ static uint32_t random_below(uint32_t n)
     return (uint32_t)(((uint64_t)random_u32() * n) >> 32);
 }
 
+static void shuffle(uint32_t *x, uint32_t n)
+{
+    for (uint32_t i = n; i-- > 1;) {
+        const uint32_t j = random_below(i + 1), t = x[i];
+        x[i] = x[j];
+        x[j] = t;
+    }
+}
+
 /* Nearly normal, standard deviation 1. */
 static float random_value(void)
 {
@@ -92,9 +101,9 @@ static void *device_of(const void *from, size_t bytes)
 typedef struct batch {
     gr_cu_heads h;
     uint32_t n, n_groups, max_length, stride, n_blocks;
-    uint32_t *length, *group_first, *shared, *table; /* host */
-    gr_bf16 *kv, *qkv;                               /* host */
-    gr_bf16 *d_kv;                                   /* kept between launches of one case */
+    uint32_t *length, *member, *group_first, *shared, *table; /* host */
+    gr_bf16 *kv, *qkv;                                        /* host */
+    gr_bf16 *d_kv;                                            /* kept between launches of one case */
 } batch;
 
 static uint32_t width(const batch *b)
@@ -123,11 +132,7 @@ static void fill_tables(batch *b)
 {
     uint32_t *order = host(b->n_blocks * sizeof(*order)), used = 0;
     for (uint32_t i = 0; i < b->n_blocks; i++) order[i] = i;
-    for (uint32_t i = b->n_blocks; i-- > 1;) {
-        const uint32_t j = random_below(i + 1), t = order[i];
-        order[i] = order[j];
-        order[j] = t;
-    }
+    shuffle(order, b->n_blocks);
     memset(b->table, 0xFF, (size_t)b->n * b->stride * sizeof(*b->table));
     for (uint32_t g = 0; g < b->n_groups; g++) {
         const uint32_t common = b->shared[g] / BLOCK, from = used;
@@ -165,6 +170,8 @@ static batch batch_new(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     b.group_first = host((n_groups + 1) * sizeof(*b.group_first));
     b.shared = host(n_groups * sizeof(*b.shared));
     for (uint32_t g = 0; g <= n_groups; g++) b.group_first[g] = g * group;
+    b.member = host(b.n * sizeof(*b.member));
+    for (uint32_t i = 0; i < b.n; i++) b.member[i] = i;
     return b;
 }
 
@@ -193,6 +200,7 @@ static void batch_free(batch *b)
 {
     free(b->length);
     free(b->group_first);
+    free(b->member);
     free(b->shared);
     free(b->table);
     free(b->kv);
@@ -203,19 +211,21 @@ static void batch_free(batch *b)
 /* What is launched: slots of a batch, in any order and grouping. */
 typedef struct launch {
     uint32_t n, n_groups, max_length;
-    const uint32_t *length, *group_first, *shared, *table;
+    const uint32_t *length, *member, *group_first, *shared, *table;
     const gr_bf16 *qkv;
 } launch;
 
 static launch launch_of(const batch *b)
 {
-    return (launch){b->n, b->n_groups, b->max_length, b->length, b->group_first, b->shared, b->table, b->qkv};
+    return (launch){b->n,           b->n_groups, b->max_length, b->length, b->member,
+                    b->group_first, b->shared,   b->table,      b->qkv};
 }
 
 static gr_bf16 *run(const batch *b, const launch *l)
 {
     const size_t outs = (size_t)l->n * b->h.heads * b->h.head_dim;
     gr_cu_decode d = {.length = device_of(l->length, l->n * 4),
+                      .member = device_of(l->member, l->group_first[l->n_groups] * 4),
                       .group_first = device_of(l->group_first, (l->n_groups + 1) * 4),
                       .shared = device_of(l->shared, l->n_groups * 4),
                       .n = l->n,
@@ -233,8 +243,15 @@ static gr_bf16 *run(const batch *b, const launch *l)
     CUDA(cudaDeviceSynchronize());
     gr_bf16 *result = host(outs * sizeof(*result));
     CUDA(cudaMemcpy(result, out, outs * sizeof(*out), cudaMemcpyDeviceToHost));
-    void *const all[] = {
-        (void *)d.length, (void *)d.group_first, (void *)d.shared, work, ws, table, qkv, out};
+    void *const all[] = {(void *)d.length,
+                         (void *)d.member,
+                         (void *)d.group_first,
+                         (void *)d.shared,
+                         work,
+                         ws,
+                         table,
+                         qkv,
+                         out};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
     return result;
 }
@@ -308,11 +325,12 @@ static void check_alone(const batch *b, const gr_bf16 *all)
     gr_bf16 *got = host(b->n * row * sizeof(*got));
     for (uint32_t g = 0; g < b->n_groups; g++)
         for (uint32_t s = b->group_first[g]; s < b->group_first[g + 1]; s++) {
-            const uint32_t first[2] = {0, 1};
+            const uint32_t first[2] = {0, 1}, member[1] = {0};
             launch l = {.n = 1,
                         .n_groups = 1,
                         .max_length = b->max_length + 1000,
                         .length = b->length + s,
+                        .member = member,
                         .group_first = first,
                         .shared = b->shared + g,
                         .table = b->table + (size_t)s * b->stride,
@@ -325,41 +343,40 @@ static void check_alone(const batch *b, const gr_bf16 *all)
     free(got);
 }
 
-/* Slots of a group the other way round, groups too, and every third slot gone. */
+/* Slots anywhere, groups the other way round, a third of the slots gone: some still in their group with
+ * length 0, some in none; more slots that are in none. */
 static void check_moved(const batch *b, const gr_bf16 *all)
 {
+    const uint32_t n = b->n + 5;
     const size_t row = (size_t)b->h.heads * b->h.head_dim;
-    uint32_t *length = host(b->n * 4), *shared = host(b->n_groups * 4), *first = host((b->n_groups + 1) * 4);
-    uint32_t *table = host((size_t)b->n * b->stride * 4);
-    gr_bf16 *qkv = host((size_t)b->n * width(b) * sizeof(*qkv)), *want = host(b->n * row * sizeof(*want));
+    uint32_t *length = host(n * 4), *shared = host(b->n_groups * 4), *first = host((b->n_groups + 1) * 4);
+    uint32_t *table = host((size_t)n * b->stride * 4), *member = host(n * 4), *place = host(n * 4), used = 0;
+    gr_bf16 *qkv = host((size_t)n * width(b) * sizeof(*qkv)), *want = host(n * row * sizeof(*want));
+    memset(length, 0, n * 4);
+    memset(table, 0xFF, (size_t)n * b->stride * 4);
+    memset(qkv, 0xFF, (size_t)n * width(b) * sizeof(*qkv));
+    memset(want, 0, n * row * sizeof(*want));
+    for (uint32_t i = 0; i < n; i++) place[i] = i;
+    shuffle(place, n);
     for (uint32_t g = 0; g < b->n_groups; g++) {
-        shared[g] = b->shared[b->n_groups - 1 - g];
-        first[g] = b->n - b->group_first[b->n_groups - g];
+        const uint32_t from = b->n_groups - 1 - g;
+        shared[g] = b->shared[from];
+        first[g] = used;
+        for (uint32_t s = b->group_first[from + 1]; s-- > b->group_first[from];) {
+            const uint32_t to = place[s], chance = random_below(6);
+            if (chance) member[used++] = to;
+            if (chance < 2) continue;
+            length[to] = b->length[s];
+            memcpy(table + (size_t)to * b->stride, b->table + (size_t)s * b->stride, b->stride * 4);
+            memcpy(qkv + (size_t)to * width(b), b->qkv + (size_t)s * width(b), width(b) * sizeof(*qkv));
+            memcpy(want + to * row, all + s * row, row * sizeof(*want));
+        }
     }
-    first[b->n_groups] = b->n;
-    for (uint32_t s = 0; s < b->n; s++) {
-        const uint32_t from = b->n - 1 - s;
-        const bool gone = s % 3 == 0;
-        length[s] = gone ? 0 : b->length[from];
-        memcpy(table + (size_t)s * b->stride, b->table + (size_t)from * b->stride, b->stride * 4);
-        if (gone) memset(table + (size_t)s * b->stride, 0xFF, b->stride * 4);
-        memcpy(qkv + (size_t)s * width(b), b->qkv + (size_t)from * width(b), width(b) * sizeof(*qkv));
-        if (gone)
-            memset(want + s * row, 0, row * sizeof(*want));
-        else
-            memcpy(want + s * row, all + from * row, row * sizeof(*want));
-    }
-    launch l = {.n = b->n,
-                .n_groups = b->n_groups,
-                .max_length = b->max_length + 300,
-                .length = length,
-                .group_first = first,
-                .shared = shared,
-                .table = table,
-                .qkv = qkv};
+    first[b->n_groups] = used;
+    launch l = {n, b->n_groups, b->max_length + 300, length, member, first, shared, table, qkv};
     gr_bf16 *got = run(b, &l);
-    same("moved", want, got, b->n * row);
-    void *const mine[] = {length, shared, first, table, qkv, want, got};
+    same("moved", want, got, n * row);
+    void *const mine[] = {length, shared, first, table, member, place, qkv, want, got};
     for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) free(mine[i]);
 }
 
@@ -502,6 +519,7 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     b.d_kv = device_of(b.kv, pool * 2);
     bench m = {.h = b.h,
                .d = {.length = device_of(b.length, b.n * 4),
+                     .member = device_of(b.member, b.n * 4),
                      .group_first = device_of(b.group_first, (n_groups + 1) * 4),
                      .shared = device_of(b.shared, n_groups * 4),
                      .n = b.n,
@@ -524,6 +542,7 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
         heads, kv_heads, head_dim, n_groups, group, shared, exact ? "" : "1..", own, us, bytes * 1e-6, gbps,
         100 * gbps / COPY_GBPS, COPY_GBPS, plan_us);
     void *const mine[] = {(void *)m.d.length,
+                          (void *)m.d.member,
                           (void *)m.d.group_first,
                           (void *)m.d.shared,
                           (void *)m.p.table,
