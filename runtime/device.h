@@ -20,6 +20,7 @@
 
 typedef struct gr_queue {
     gr_team *team; /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
+    void *stream;  /* CUDA device: its cudaStream_t */
 } gr_queue;
 
 /* Copy between host memory of an op and the arena, in the queue's order; read returns when the bytes are

@@ -197,6 +197,10 @@ void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer
 /* ---- rollout: state of the slots --------------------------------------------------------------------------
  */
 
+/* What ends a sequence, beside stop ids. */
+typedef struct gr_cu_ending {
+    uint32_t max_tokens, n_stop;
+} gr_cu_ending;
 /* What decode steps read and write without the host; all on the device. */
 typedef struct gr_cu_slots {
     int32_t *id;         /* [slots] the token to feed */
@@ -210,9 +214,7 @@ typedef struct gr_cu_slots {
     uint32_t *step;      /* [1] steps of the chunk so far */
     int32_t *report_id;  /* [chunk, slots] tokens of the chunk; -1: the slot was empty */
     float *report_logprob;
-    const struct gr_cu_ending {
-        uint32_t max_tokens, n_stop;
-    } * ending;
+    const gr_cu_ending *ending;
     const int32_t *stop; /* [ending->n_stop] ids that end a sequence */
     uint32_t slots, stride;
 } gr_cu_slots;

@@ -1,13 +1,14 @@
 /* ops/cuda/steps.cu: the state of a rollout's slots between two steps of the model, on the device.
  *
- * A few hundred bytes a slot: what bounds these is the launch. One CTA a change of a slot; one CTA for the step
- * after sampling, so that it can count steps without a second kernel.
+ * A few hundred bytes a slot: what bounds these is the launch. One CTA a change of a slot; one CTA for the
+ * step after sampling, so that it can count steps without a second kernel.
  */
 #include "ops/cuda/launch.h"
 
 #include <cuda_runtime.h>
 
-namespace {
+namespace
+{
 
 constexpr uint32_t BLOCK = 16; /* GR_KV_BLOCK */
 
@@ -20,7 +21,8 @@ __device__ void make_empty(const gr_cu_slots &s, uint32_t slot)
 }
 
 /* The token to feed, and where its keys go. */
-__device__ void feed(const gr_cu_slots &s, uint32_t slot, const uint32_t *table, int32_t id, uint32_t position)
+__device__ void feed(const gr_cu_slots &s, uint32_t slot, const uint32_t *table, int32_t id,
+                     uint32_t position)
 {
     s.id[slot] = id;
     s.position[slot] = static_cast<int32_t>(position);
@@ -105,5 +107,6 @@ extern "C" void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const 
 
 extern "C" void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n)
 {
-    advance_kernel<<<1, n < 1024 ? (n + 31) / 32 * 32 : 1024, 0, st>>>(*s, n);
+    const uint32_t threads = n < 1024 ? (n + 31) / 32 * 32 : 1024;
+    advance_kernel<<<1, threads, 0, st>>>(*s, n);
 }
