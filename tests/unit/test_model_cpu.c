@@ -236,7 +236,7 @@ static void test_blocks_of_the_pool_copy_whole(void **state)
     const size_t bytes = K.kv_block_bytes(&s);
     char *kv = gr_calloc(4, bytes);
     for (size_t i = 0; i < 4 * bytes; i++) kv[i] = (char)(i / bytes + 1);
-    K.kv_copy(&(gr_queue){NULL}, &s, kv, (const uint32_t[]){1, 0}, (const uint32_t[]){3, 2}, 2);
+    K.kv_copy(&(gr_queue){.team = NULL}, &s, kv, (const uint32_t[]){1, 0}, (const uint32_t[]){3, 2}, 2);
     for (size_t i = 0; i < bytes; i++) {
         assert_int_equal(kv[2 * bytes + i], 1);
         assert_int_equal(kv[3 * bytes + i], 2);
