@@ -51,6 +51,15 @@ typedef struct gr_head_stats {
     float *logprob, *entropy, *sum_p2;
 } gr_head_stats;
 
+/* What the attention of a decode step is told beside gr_extend; see gr_cu_decode of ops/cuda/launch.h. Arrays
+ * on the device. */
+typedef struct gr_decode {
+    const uint32_t *length; /* [n_seqs] keys, the new one included; 0: the slot is empty */
+    const uint32_t *member, *group_first, *shared; /* slots that share the keys of a prompt */
+    uint32_t n_groups, max_length;
+    void *work, *ws; /* the device's own */
+} gr_decode;
+
 /* New tokens of several sequences, whose keys and values go into the paged pool. */
 typedef struct gr_extend {
     uint32_t n_tokens, n_seqs;
@@ -62,6 +71,7 @@ typedef struct gr_extend {
     const int32_t *position; /* [n_tokens] of each new token in its sequence */
     const uint32_t *slot;    /* [n_tokens] where its keys go: block * GR_KV_BLOCK + place */
     uint32_t longest;        /* most new tokens of one sequence */
+    const gr_decode *decode; /* a step of slots, one token each, some of them empty; NULL: not one */
 } gr_extend;
 
 /* How the next token is drawn. */
@@ -70,6 +80,8 @@ typedef struct gr_sampling {
     float top_p;       /* 1: off */
     uint32_t top_k;    /* 0: off */
     uint64_t seed, stream;
+    const void *device; /* the same in the device's form, read there when the work runs (it may be captured
+                           once and run often); NULL: the device gets the values above */
 } gr_sampling;
 
 /* AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
@@ -170,6 +182,9 @@ typedef struct gr_kernels {
     uint64_t (*sum_squares_ws_bytes)(void);
     /* One flat range; decay: whether weight decay applies to it. */
     void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
+
+    /* Rollout whose state lives on the device (ops/steps.h); NULL: the host leads it, step by step. */
+    const struct gr_steps_ops *steps;
 } gr_kernels;
 
 /* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
