@@ -193,7 +193,8 @@ static void evaluate(gr_session *s, gr_env *e, void *ws)
 
 static gr_status run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
+    gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
+    if (st) return st;
     gr_session *s = c->session;
     gr_env_reads r;
     gr_env e;

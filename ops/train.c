@@ -128,8 +128,10 @@ static void adjoints(const train_state *t, float *d_logprob, float *d_entropy, f
     if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
 }
 
-static void run_prepare(const gr_call *c, train_state *t)
+static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* what reads and writes its columns */
+    if (st) return st;
     gr_env e;
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
@@ -142,16 +144,20 @@ static void run_prepare(const gr_call *c, train_state *t)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
     gr_loss_prepare(t->loss, &e.env, c->ptr[1], c->ptr[2]);
     gr_env_release(&e);
+    return GR_OK;
 }
 
-static void run_adjoint(const gr_call *c, train_state *t)
+static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     gr_env e;
     float *out[2];
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     adjoints(t, c->ptr[5], c->ptr[6], out);
     gr_loss_adjoint(t->loss, &e.env, c->ptr[1], 0, t->tokens, out, c->ptr[2]);
     gr_env_release(&e);
+    return GR_OK;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------
@@ -210,12 +216,15 @@ static void chunk_forward(const head *h, uint32_t first)
                                          &rows, &out, h->c->ptr[4]);
 }
 
-static void chunk_adjoint(const head *h, uint32_t first, uint32_t n)
+static gr_status chunk_adjoint(const head *h, uint32_t first, uint32_t n, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(h->c->queue, d); /* the fresh values of its rows */
+    if (st) return st;
     float *out[2];
     uint32_t at = h->t->pass.token - h->t->token + first;
     adjoints(h->t, h->d_logprob, h->d_entropy, out);
     gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + n, out, h->c->ptr[14]);
+    return GR_OK;
 }
 
 static void chunk_backward(const head *h, uint32_t first)
@@ -229,8 +238,9 @@ static void chunk_backward(const head *h, uint32_t first)
 }
 
 /* The chunk whose logits are still in the workspace needs no second forward. */
-static void run_head(const gr_call *c, train_state *t)
+static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = GR_OK;
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
     uint32_t n = t->pass.n_rows, step = c->how->head_rows;
@@ -238,14 +248,15 @@ static void run_head(const gr_call *c, train_state *t)
                               gr_hidden_bytes(c->session->kernels, &c->node->model->shape, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         for (uint32_t first = 0; first < n; first += step) chunk_forward(&h, first);
-        chunk_adjoint(&h, 0, n);
+        st = chunk_adjoint(&h, 0, n, d);
     }
-    for (uint32_t first = 0; first < n; first += step) {
+    for (uint32_t first = 0; first < n && !st; first += step) {
         if (class != GR_LOSS_SEQ || n > step) chunk_forward(&h, first);
-        if (class == GR_LOSS_TOKEN) chunk_adjoint(&h, first, GR_MIN(step, n - first));
-        chunk_backward(&h, first);
+        if (class == GR_LOSS_TOKEN) st = chunk_adjoint(&h, first, GR_MIN(step, n - first), d);
+        if (!st) chunk_backward(&h, first);
     }
     gr_env_release(&h.env);
+    return st;
 }
 
 static void run_head_forward(const gr_call *c, train_state *t)
@@ -394,8 +405,10 @@ static void report(train_state *t, uint32_t trips)
     memset(t->values, 0, t->n_values * sizeof(*t->values));
 }
 
-static void run_finish(const gr_call *c, train_state *t)
+static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     gr_env e;
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
@@ -407,6 +420,7 @@ static void run_finish(const gr_call *c, train_state *t)
     count_tokens(c, t, &e, c->ptr[3], c->ptr[4]);
     gr_env_release(&e);
     if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
+    return GR_OK;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------
@@ -444,7 +458,6 @@ static void run_pass(const gr_call *c, train_state *t)
 
 gr_status gr_train_run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
     train_state *t = c->state;
     switch (c->kernel) {
     case TRAIN_ZERO:
@@ -453,8 +466,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
                                       gr_dtype_size(c->node->model->train.grads));
         break;
     case TRAIN_PREPARE:
-        run_prepare(c, t);
-        break;
+        return run_prepare(c, t, d);
     case TRAIN_PACK: {
         gr_train_shape shape = gr_train_shape_of(c->node, c->how);
         gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
@@ -465,11 +477,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_head_forward(c, t);
         break;
     case TRAIN_ADJOINT:
-        run_adjoint(c, t);
-        break;
+        return run_adjoint(c, t, d);
     case TRAIN_HEAD:
-        run_head(c, t);
-        break;
+        return run_head(c, t, d);
     case TRAIN_NORM:
         run_norm(c, t);
         break;
@@ -477,8 +487,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_step(c, t);
         break;
     case TRAIN_FINISH:
-        run_finish(c, t);
-        break;
+        return run_finish(c, t, d);
     default:
         run_pass(c, t);
     }

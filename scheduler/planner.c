@@ -451,6 +451,12 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
+    gr_plan_options own = *o;
+    own.kernels = gr_kernels_find(plan->device);
+    if (!own.kernels)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for a device '%s', of which nothing is known",
+                             plan->device);
+    o = &own;
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {
