@@ -48,6 +48,7 @@
     X(PREV, 2)      /* x[t - 1], or fill */                                                         \
     X(AT_LAST, 1)   /* sequence to token: x at the last token, 0 elsewhere */                       \
     X(LAST, 1)      /* token to sequence: x of the last token, 0 where there is none */             \
+    X(NTH, 1)       /* token to token: sum over the group's tokens that are the n-th of their sequence too */ \
     X(RANK, 1)      /* sequences of the group with a larger value, or an equal one earlier */       \
     X(TOP, 3)       /* x, k, cond: 1 for the k largest where cond */                                \
     X(CHOOSE, 2)    /* cond, k: 1 for k random ones; id: number of the draw */                      \
@@ -78,7 +79,8 @@ typedef struct gr_ir {
     size_t n, cap;
     int *table; /* hash of instructions: index + 1 */
     size_t table_size;
-    int n_draws;
+    int n_draws, n_calls; /* calls of the file's own functions */
+    bool compares_groups; /* has a mean, deviation or rank over a group's sequences */
     gr_loc at; /* given to instructions added from here on, with src */
     const char *src;
 } gr_ir;

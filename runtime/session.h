@@ -18,7 +18,7 @@ struct gr_session {
     uint64_t seed;
     uint32_t step, steps;      /* this iteration, from 1; the last one's number */
     uint32_t round;            /* of the nodes that a select repeats, from 0; 0 outside them */
-    double *scalars;           /* by column id: step, epoch, progress and state values of this iteration */
+    double *scalars;           /* by column id: token ids; step, epoch, progress and state values of this iteration */
     void **state;              /* by node index: what the op's open returned */
     bool *skipped;             /* by node index: `when:` switches it off in this iteration */
     gr_tokenizer **tokenizer;  /* by model index */
