@@ -51,8 +51,8 @@ typedef struct gr_expr_symbol {
              */
 } gr_expr_symbol;
 
-/* A function that the file itself defines: `NAME(ARG, ...): body`. A call stands for its body with the arguments'
- * values; the body sees its arguments, its own lines and functions, and nothing else. */
+/* A function that the file itself defines: `NAME(ARG, ...): body`. A call stands for its body with the
+ * arguments' values; the body sees its arguments, its own lines and functions, and nothing else. */
 typedef struct gr_expr_custom {
     const char *name;
     const char *const *args;

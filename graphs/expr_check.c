@@ -737,7 +737,8 @@ static void define(checker *c, const gr_ast_line *l, gr_typed v)
     if (function_find(l->name)) {
         (void)fail(c, l->at, "'%s' is a function; choose another name", l->name);
     } else if (binding_find(c, l->name) && binding_find(c, l->name)->value.node >= 0) {
-        (void)fail(c, l->at, c->depth ? "'%s' is an argument" : "'%s' is already defined by the loss", l->name);
+        (void)fail(c, l->at, c->depth ? "'%s' is an argument" : "'%s' is already defined by the loss",
+                   l->name);
     } else if (c->scope->resolve(c->scope->user, l->name, &s)) {
         (void)fail(c, l->at, "'%s' is already the name of a value here; choose another", l->name);
     }

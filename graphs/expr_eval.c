@@ -330,8 +330,9 @@ static void do_rank(const gr_ir_run *r, const gr_ir_node *n, int y)
 
 static span tokens_of(const gr_expr_rows *rows, uint32_t seq)
 {
-    return (span){GR_LEVEL_TOKEN, rows,
-                  rows->group[seq], seq, rows->offset[seq], rows->offset[seq + 1] - rows->offset[seq]};
+    return (span){GR_LEVEL_TOKEN,    rows,
+                  rows->group[seq],  seq,
+                  rows->offset[seq], rows->offset[seq + 1] - rows->offset[seq]};
 }
 
 static uint32_t counted(const span *s)
@@ -349,7 +350,8 @@ static uint32_t next_counted(const span *s, uint32_t i)
 }
 
 /* Add x at s's tokens to the result at the same tokens of longest, or (back) copy them from there. */
-static void nth_pass(const gr_ir_run *r, const gr_ir_node *n, int y, const span *s, const span *longest, bool back)
+static void nth_pass(const gr_ir_run *r, const gr_ir_node *n, int y, const span *s, const span *longest,
+                     bool back)
 {
     view x = view_of(r, s, n->arg[0]);
     double *sums = target(r, longest, y), *out = target(r, s, y);

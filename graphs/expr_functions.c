@@ -15,8 +15,8 @@
         name, GR_STAT_##stat == GR_STAT_COUNT ? "[x][, mask]" : "x[, mask]", source, target, doc,        \
             GR_STAT_##stat != GR_STAT_COUNT, 2, GR_FORM_REDUCE, (GR_LEVEL_##level << 3) | GR_STAT_##stat \
     }
-#define NTH(name, min, stat, doc)                                                                      \
-    {                                                                                                  \
+#define NTH(name, min, stat, doc)                                                                           \
+    {                                                                                                       \
         name, min ? "x[, mask]" : "[x][, mask]", "token", "token", doc, min, 2, GR_FORM_NTH, GR_STAT_##stat \
     }
 #define FIVE(prefix, source, target, level, of)                                                              \

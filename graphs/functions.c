@@ -1,4 +1,5 @@
-/* graphs/functions.c: `functions: {NAME(ARG, ...): body}`, for expressions that say a thing more than once. */
+/* graphs/functions.c: `functions: {NAME(ARG, ...): body}`, for expressions that say a thing more than once.
+ */
 #include "graphs/load.h"
 
 #include <ctype.h>
@@ -78,7 +79,8 @@ static bool is_new(gr_loader *l, const gr_pair *p, const char *name)
     const gr_source *s = l->g->source;
     for (size_t i = 0; i < s->n_functions; i++) {
         if (strcmp(s->functions[i].name, name)) continue;
-        gr_diag_error(l->d, p->at, GR_E_INVALID, "function '%s' is defined twice, with other arguments", name);
+        gr_diag_error(l->d, p->at, GR_E_INVALID, "function '%s' is defined twice, with other arguments",
+                      name);
         return false;
     }
     return true;

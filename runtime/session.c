@@ -100,8 +100,9 @@ static gr_status find_token(gr_session *s, const gr_token_value *t, gr_diag *d)
             return gr_diag_error(d, t->at, GR_E_INVALID, "'%s' is not one token of model '%s'", t->text,
                                  s->graph->models[i]->name);
         if (found >= 0 && id != found)
-            return gr_diag_error(d, t->at, GR_E_INVALID, "'%s' has one id, %d, in model '%s', and %d in another",
-                                 t->text, id, s->graph->models[i]->name, found);
+            return gr_diag_error(d, t->at, GR_E_INVALID,
+                                 "'%s' has one id, %d, in model '%s', and %d in another", t->text, id,
+                                 s->graph->models[i]->name, found);
         found = id;
     }
     s->scalars[t->column] = found;
