@@ -1,5 +1,7 @@
 #include "ops/forward.h"
 
+#include <stdlib.h>
+
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
     return gr_micro_bounds_of(&n->rows->bounds, n->rows->bounds.seqs, how->micro_tokens);
@@ -13,24 +15,23 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(&m->shape, &bounds, false), "ws");
     for (uint32_t l = 0; l < m->shape.layers; l++)
         gr_layer_cost(gr_program_run(p, GR_FORWARD_LAYER, l,
-                                     (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                     (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + l), GR_READ},
                                                 {f->packed, GR_READ},
                                                 {f->x, GR_UPDATE},
                                                 {ws, GR_WRITE}},
                                      4, "layer.%u", l),
-                      &m->shape, f->cost.tokens, bounds.length, 1);
+                      k, &m->shape, f->cost.tokens, bounds.length, 1);
 }
 
 gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
                               const uint32_t *out, size_t n_out)
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
-    uint64_t hidden = (uint64_t)b.tokens * n->model->shape.hidden * sizeof(float);
     uint32_t block = gr_rows_object(p, n->rows);
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->rows->bounds, n->rows->bounds.seqs)};
     f.packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
-    f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
+    f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
 
     gr_use *begin = gr_pool_alloc(p->pool, (1 + n_out) * sizeof(*begin));
     begin[0] = (gr_use){block, GR_READ};
@@ -40,7 +41,7 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     gr_program_run(p, GR_FORWARD_PACK, 0,
                    (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack");
     gr_program_run(p, GR_FORWARD_EMBED, 0,
-                   (gr_use[]){{gr_model_object(p, n->model, GR_PART_PARAMS, 0), GR_READ},
+                   (gr_use[]){{gr_model_object(p, k, n->model, GR_PART_PARAMS, 0), GR_READ},
                               {f.packed, GR_READ},
                               {f.x, GR_WRITE}},
                    3, "embed");
@@ -53,6 +54,13 @@ gr_pass *gr_forward_open(bool last)
     gr_pass *pass = gr_calloc(1, sizeof(*pass));
     pass->last = last;
     return pass;
+}
+
+void gr_forward_close(void *state)
+{
+    gr_pass *pass = state;
+    if (pass) gr_pass_release(pass);
+    free(pass);
 }
 
 static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)

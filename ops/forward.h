@@ -31,8 +31,9 @@ typedef struct gr_forward {
 gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
                               const uint32_t *out, size_t n_out);
 
-/* State of the node: where the pass stands. last: see gr_pass. Release with free(). */
+/* State of the node: where the pass stands. last: see gr_pass. */
 gr_pass *gr_forward_open(bool last);
+void gr_forward_close(void *state); /* NULL is fine */
 
 /* Every kernel but the head. A token that the model does not have is an error. */
 gr_status gr_forward_run(const gr_call *c, gr_diag *d);

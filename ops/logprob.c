@@ -1,8 +1,6 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/forward.h"
 
-#include <stdlib.h>
-
 #define CFG(f) GR_FORWARD_CFG(f)
 
 /* clang-format off */
@@ -47,8 +45,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE)
         scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    uint32_t norm = gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers);
-    uint32_t lm = s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE;
+    uint32_t norm = gr_model_object(p, k, m, GR_PART_PARAMS, 1 + s->layers);
+    uint32_t lm = s->tied ? gr_model_object(p, k, m, GR_PART_PARAMS, 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},
@@ -60,7 +58,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                                            {out[2], GR_UPDATE},
                                            {scratch, GR_WRITE}},
                                 9, "head"),
-                 s, f.cost.rows, 1);
+                 k, s, f.cost.rows, 1);
     gr_program_end(p);
 }
 
@@ -77,7 +75,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    const float *norm = c->ptr[0], *lm = gr_head_matrix(s, c->ptr[1], c->ptr[0]);
+    const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
     float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
     for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
         uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first), at = pass->token + first;
@@ -110,7 +108,7 @@ const gr_op gr_op_logprob = {
     .check = check,
     .declare = declare,
     .open = open,
-    .close = free,
+    .close = gr_forward_close,
     .run = run,
     .more = gr_forward_more,
 };

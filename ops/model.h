@@ -19,6 +19,14 @@
 #define GR_EOS_MAX      8
 #define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
 
+/* Types of arrays whose type is chosen: by the device (weights) or by the graph (gradients, moments). */
+typedef enum gr_dtype { GR_F32, GR_BF16 } gr_dtype;
+
+static inline uint64_t gr_dtype_size(gr_dtype t)
+{
+    return t == GR_F32 ? 4 : 2;
+}
+
 /* What stands on the last hidden state: an output matrix over the vocabulary, or one number a token. */
 typedef enum gr_head { GR_HEAD_LM, GR_HEAD_VALUE } gr_head;
 

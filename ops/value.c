@@ -6,8 +6,6 @@
  */
 #include "ops/forward.h"
 
-#include <stdlib.h>
-
 #define CFG(f) GR_FORWARD_CFG(f)
 
 /* clang-format off */
@@ -44,7 +42,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     const gr_model_shape *s = &n->model->shape;
     uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
     gr_forward f = gr_forward_declare(n, how, k, p, &out, 1);
-    uint32_t last = gr_model_object(p, n->model, GR_PART_PARAMS, 1 + s->layers);
+    uint32_t last = gr_model_object(p, k, n->model, GR_PART_PARAMS, 1 + s->layers);
     uint32_t ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
     gr_head_cost(
@@ -53,7 +51,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
             (gr_use[]){
                 {last, GR_READ}, {f.packed, GR_READ}, {f.x, GR_READ}, {ws, GR_WRITE}, {out, GR_UPDATE}},
             5, "head"),
-        s, f.cost.rows, 1);
+        k, s, f.cost.rows, 1);
     gr_program_end(p);
 }
 
@@ -80,7 +78,7 @@ static void run_head(const gr_call *c, const gr_pass *pass)
     const gr_model_shape *s = &c->node->model->shape;
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[1], &b);
-    gr_value_head head = gr_value_head_at(s, c->ptr[0]);
+    gr_value_head head = gr_value_head_at(c->session->kernels, s, c->ptr[0]);
     float *out = c->ptr[4];
     for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
         uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first);
@@ -107,7 +105,7 @@ const gr_op gr_op_value = {
     .check = check,
     .declare = declare,
     .open = open_value,
-    .close = free,
+    .close = gr_forward_close,
     .run = run,
     .more = gr_forward_more,
 };
@@ -126,7 +124,7 @@ const gr_op gr_op_score = {
     .check = check,
     .declare = declare,
     .open = open_score,
-    .close = free,
+    .close = gr_forward_close,
     .run = run,
     .more = gr_forward_more,
 };

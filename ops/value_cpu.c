@@ -2,6 +2,8 @@
  *
  *     value = sum over h of x[h] inv norm[h] head[h], plus bias;   inv = 1 / rms(x)
  */
+#include <assert.h>
+
 #include "ops/cpu.h"
 
 typedef struct value_ws {
@@ -35,10 +37,10 @@ struct value {
     float *out;
     const float *d_value;
     float *dx;
-    gr_value_grads grad;
+    float *grad_norm, *grad_weight;
 };
 
-static struct value value_of(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const float *x,
+static struct value value_of(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
                              const uint32_t *row, uint32_t n, void *ws)
 {
     struct value l = {.h = s->hidden, .eps = s->norm_eps, .v = gr_simd_best()};
@@ -66,7 +68,7 @@ static void forward_rank(void *arg, unsigned rank, unsigned size)
     }
 }
 
-void gr_cpu_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const float *x,
+void gr_cpu_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
                           const uint32_t *row, uint32_t n, float *value, void *ws)
 {
     struct value l = value_of(q, s, head, x, row, n, ws);
@@ -89,19 +91,21 @@ static void backward_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(l->h, 16, rank, size, &first, &last);
     for (uint64_t i = 0; i < l->n; i++) {
         const float *x = l->x + l->row[i] * l->h + first, a = l->d_value[i] * l->w.inv[i];
-        l->v->mul_axpy(l->grad.norm + first, x, l->weight + first, a, last - first);
-        l->v->mul_axpy(l->grad.weight + first, x, l->norm + first, a, last - first);
+        l->v->mul_axpy(l->grad_norm + first, x, l->weight + first, a, last - first);
+        l->v->mul_axpy(l->grad_weight + first, x, l->norm + first, a, last - first);
     }
 }
 
-void gr_cpu_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const float *x,
-                           const uint32_t *row, uint32_t n, const float *d_value, float *dx,
+void gr_cpu_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                           const uint32_t *row, uint32_t n, const float *d_value, void *dx,
                            const gr_value_grads *grad, void *ws)
 {
+    assert(grad->type == GR_F32);
     struct value l = value_of(q, s, head, x, row, n, ws);
     l.d_value = d_value;
     l.dx = dx;
-    l.grad = *grad;
+    l.grad_norm = grad->norm;
+    l.grad_weight = grad->weight;
     gr_team_run(q->team, backward_rank, &l);
-    for (uint32_t i = 0; i < n && grad->bias; i++) *grad->bias += d_value[i];
+    for (uint32_t i = 0; i < n && grad->bias; i++) *(float *)grad->bias += d_value[i];
 }

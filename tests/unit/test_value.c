@@ -49,13 +49,13 @@ static void golden_release(struct golden *g)
 
 static gr_packed packed(const struct golden *g)
 {
-    return (gr_packed){N, SEQS, g->ids, g->offset};
+    return (gr_packed){N, SEQS, g->ids, g->offset, g->offset};
 }
 
 /* Values of rows [0, n) of f->x, chunk rows at a time. */
 static void head(fixture *f, const uint32_t *row, uint32_t n, uint32_t chunk, float *value)
 {
-    gr_value_head h = gr_value_head_at(&f->s, f->w[f->s.layers + 1]);
+    gr_value_head h = gr_value_head_at(&K, &f->s, f->w[f->s.layers + 1]);
     for (uint32_t at = 0; at < n; at += chunk)
         K.value_forward(&f->q, &f->s, &h, f->x, row + at, GR_MIN(chunk, n - at), value + at, f->ws);
 }
@@ -83,16 +83,16 @@ static void backward(fixture *f, const gr_packed *p, const float *d_value, uint3
         acts[i] = fx_dirty(K.acts_bytes(s, &bounds));
     }
     fx_forward(f, p, in, acts);
-    gr_value_head h = gr_value_head_at(s, f->w[s->layers + 1]);
-    gr_value_grads grads = gr_value_grads_at(s, f->g[s->layers + 1]);
+    gr_value_head h = gr_value_head_at(&K, s, f->w[s->layers + 1]);
+    gr_value_grads grads = gr_value_grads_at(s, f->g[s->layers + 1], GR_F32);
     for (uint32_t at = 0; at < p->n_tokens; at += chunk) {
         uint32_t n = GR_MIN(chunk, p->n_tokens - at);
         K.value_forward(&f->q, s, &h, f->x, row + at, n, value + at, f->ws);
         K.value_backward(&f->q, s, &h, f->x, row + at, n, d_value + at, dx, &grads, f->ws);
     }
     for (uint32_t i = s->layers; i--;)
-        K.layer_backward(&f->q, s, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], f->ws);
-    K.embed_backward(&f->q, s, p, dx, f->g[0]);
+        K.layer_backward(&f->q, s, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
+    K.embed_backward(&f->q, s, p, dx, f->g[0], GR_F32, f->ws);
     for (uint32_t i = 0; i < s->layers; i++) free(in[i]), free(acts[i]);
     free(in), free(acts), free(dx);
 }
@@ -223,7 +223,7 @@ static void test_a_value_has_the_same_bits_alone_and_packed_and_in_any_chunk(voi
     }
     for (uint32_t s = 0; s < SEQS; s++) {
         uint32_t n = g.offset[s + 1] - g.offset[s], one[] = {0, n};
-        all_values(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], one}, FX_CHUNK, some);
+        all_values(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], one, one}, FX_CHUNK, some);
         assert_memory_equal(some, all + g.offset[s], n * sizeof(*some));
     }
     golden_release(&g);
