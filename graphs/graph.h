@@ -14,6 +14,7 @@
 
 #include "graphs/expr.h"
 #include "graphs/loss.h"
+#include "memplan/policy.h"
 #include "ops/model.h"
 
 typedef struct gr_graph gr_graph;
@@ -92,6 +93,11 @@ typedef struct gr_train {                                  /* models: NAME: trai
     uint32_t warmup; /* iterations from 0 to lr */
 } gr_train;
 
+/* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
+typedef struct gr_residency {
+    int policy[GR_N_RESOURCES];
+} gr_residency;
+
 struct gr_model {
     const char *name;
     gr_loc at;
@@ -103,6 +109,8 @@ struct gr_model {
     gr_model_shape shape;
     bool trained; /* has train: */
     gr_train train;
+    gr_residency residency;
+    gr_loc residency_at;
     const gr_node *update; /* the node that trains it; NULL */
 };
 

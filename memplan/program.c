@@ -26,6 +26,7 @@ void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optiona
     p->node = gr_pool_strdup(p->pool, node);
     p->lane = lane;
     p->optional = optional;
+    p->rollout = false;
 }
 
 /* The slot of a name: where it is, or the empty one where it would go. */
@@ -121,7 +122,8 @@ static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint3
                  .kernel = kernel,
                  .arg = arg,
                  .body_last = GR_NONE,
-                 .optional = p->optional};
+                 .optional = p->optional,
+                 .rollout = p->rollout};
     GR_PUSH(p->works, p->n_works, p->cap_works, w);
     return &p->works[p->n_works - 1];
 }

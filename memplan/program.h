@@ -22,7 +22,7 @@ typedef struct gr_object {
     gr_span span;
     gr_place place; /* where steps need it: GR_HOST objects lie in the host pool always */
     uint64_t bytes;
-    const char *model; /* weights, gradients, moments: whose; else NULL */
+    const char *model; /* weights, gradients, moments, KV pools: whose; else NULL */
     uint32_t bucket;   /* of the model; else GR_NONE */
 } gr_object;
 
@@ -49,6 +49,7 @@ typedef struct gr_work {
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
+    bool rollout;  /* its node generates: policies move state where it begins */
 } gr_work;
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
@@ -63,7 +64,7 @@ typedef struct gr_program {
     /* while building */
     const char *node;
     gr_lane lane;
-    bool optional;
+    bool optional, rollout;
     uint32_t loops[8], depth;
     uint32_t *names; /* hash table of object indices + 1, by name */
     size_t cap_names;
@@ -72,7 +73,8 @@ typedef struct gr_program {
 gr_program *gr_program_new(void);
 void gr_program_free(gr_program *p); /* NULL is fine */
 
-/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. */
+/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. The
+ * caller then sets p->rollout for one that generates. */
 void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional);
 
 /* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to

@@ -119,6 +119,7 @@ static uint32_t kv_object(gr_program *p, const gr_node *n, const gr_choices *how
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
                    .bytes = (uint64_t)how->kv_blocks * k->kv_block_bytes(s) * s->layers,
+                   .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_program_object(p, &o);
 }

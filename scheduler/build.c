@@ -171,6 +171,7 @@ static void fill_resident(builder *b)
     uint64_t *delta = gr_calloc(b->n + 1, sizeof(*delta)), live = 0, most = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         if (p->ledger[e].place != GR_DEVICE) continue;
+        if (p->ledger[e].last < p->ledger[e].first) live += p->ledger[e].bytes;
         delta[p->ledger[e].first] += p->ledger[e].bytes;
         delta[p->ledger[e].last + 1] -= p->ledger[e].bytes;
     }

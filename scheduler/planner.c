@@ -4,6 +4,7 @@
 #include "ops/rollout.h"
 #include "ops/select.h"
 #include "ops/summary.h"
+#include "scheduler/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +199,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                     gr_program *p)
 {
     gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
+    p->rollout = is_op(n, "generate");
     n->op->declare(g, n, how, k, p);
 }
 
@@ -245,6 +247,18 @@ static bool lr_depends_on_steps(const gr_graph *g)
     return false;
 }
 
+static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
+{
+    gr_model **out = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*out)),
+             *models = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*models));
+    for (size_t i = 0; i < g->n_models; i++) {
+        models[i] = *g->models[i];
+        for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
+        out[i] = &models[i];
+    }
+    return out;
+}
+
 /* What fixes the bits: the graph, the device's arithmetic, the ranks, and of what the planner chooses the
  * cuts of passes where they matter. How long it runs and what it writes do not, unless the learning rate
  * follows the number of iterations. */
@@ -255,6 +269,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.models = without_residency(g, pool);
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
@@ -394,6 +409,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         .policy = o->policy,
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    options.rules = gr_rules_of(g, o->policy, p->pool, &options.n_rules, d);
     uint32_t *level = gr_calloc(s.n, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
     if (p->plan) {
