@@ -134,12 +134,14 @@ static void check_bytes(gr_verifier *v)
     if (path->n && (p->peak_step >= path->n || live[p->peak_step] != most))
         gr_verify_wrong(v, "peak", "step %u is not where most bytes are alive", p->peak_step);
     if (p->peak_bytes != p->arena_bytes + p->overhead_bytes)
-        gr_verify_wrong(v, "peak", "peak bytes are not those of arena and overhead");
+        gr_verify_wrong(v, "peak", "the bytes at the peak, step %u, are not those of arena and overhead",
+                        p->peak_step);
     bool fits = p->peak_bytes <= p->budget_bytes && p->host_bytes <= p->host_budget_bytes;
     if (!fits)
-        gr_verify_wrong(v, "budget", "%" PRIu64 " bytes are more than the budget of %" PRIu64, p->peak_bytes,
-                        p->budget_bytes);
-    if (fits != p->fits) gr_verify_wrong(v, "budget", "'fits' is not true");
+        gr_verify_wrong(v, "budget", "at step %u %" PRIu64 " bytes are more than the budget of %" PRIu64,
+                        p->peak_step, p->peak_bytes, p->budget_bytes);
+    if (fits != p->fits)
+        gr_verify_wrong(v, "budget", "'fits' is not true of the peak, step %u", p->peak_step);
 }
 
 static bool dies(const gr_verifier *v, uint32_t e)

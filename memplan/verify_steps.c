@@ -156,13 +156,13 @@ static bool works_ok(gr_verifier *v)
         v->work[i] = next++;
     }
     if (next != v->g->n_works)
-        return gr_verify_wrong(v, "order", "'%s' is never run", v->g->works[next].what);
+        return gr_verify_wrong(v, "order", "no step runs '%s'", v->g->works[next].what);
     for (uint32_t w = 0; w < v->g->n_works; w++) {
         if (v->g->works[w].body_last == GR_NONE) continue;
         uint32_t last = v->g->works[w].body_last, end = path->steps[step_of[w]].body_last;
         if (step_of[last] > end || (last + 1 < v->g->n_works && step_of[last + 1] <= end))
-            return gr_verify_wrong(v, "loops", "the body of loop '%s' is not the program's",
-                                   v->g->works[w].what);
+            return gr_verify_wrong(v, "loops", "step %u: the body of loop '%s' is not the program's",
+                                   step_of[w], v->g->works[w].what);
     }
     return true;
 }
