@@ -43,7 +43,7 @@ static void test_weights_written_before_wake_up_trl_5142(void **state)
     snprintf(place, sizeof(place),
              "step %u 'update.step.0' uses entry %u 'actor.params.0', which is not alive", step - 1,
              woken.writes[0]);
-    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) p->paths[GR_PATH_STEADY].steps[i].n_after = 0;
+    for (uint32_t i = load; i <= step; i++) p->paths[GR_PATH_STEADY].steps[i].n_after = 0;
     fix_resident(p);
     refuse(p, g, "'lifetimes'");
     refuse(p, g, place);
