@@ -143,6 +143,7 @@ typedef struct gr_setting {
 typedef struct gr_plan {
     gr_pool *pool;                                        /* owns everything below */
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
+    const char *device;                                   /* "cpu" or "cuda": whose kernels it is for */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
     gr_setting *settings;
     uint32_t n_settings;

@@ -13,8 +13,8 @@
 
 /* A machine, as the cost model sees it. Rates are per second. */
 typedef struct gr_hardware {
-    const char *name;
-    double flops;                      /* fp32 matrix arithmetic of the device */
+    const char *name, *device;         /* device: "cpu" or "cuda", static */
+    double flops;                      /* matrix arithmetic in the device's own type */
     double memory_bytes;               /* device memory, read + written */
     double h2d, d2h;                   /* copies between host pool and arena, bytes */
     double disk;                       /* bytes */
