@@ -25,15 +25,16 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
     return NULL;
 }
 
-/* The score of these rows: a reward's own, or what a select has narrowed of one. */
+/* The score of these rows: a reward's own, or what a select has narrowed of one; else a reward model's. */
 static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
 {
     const gr_node *n = first_of(g, "reward", rows, NULL, true);
+    if (!n) n = first_of(g, "score", rows, NULL, true);
     if (n) return gr_node_column(n, NULL);
     for (size_t i = 0; i < rows->n_columns; i++) {
         const gr_column *c = rows->columns[i], *own = c;
         while (own->from) own = own->from;
-        if (own != c && is_op(own->node, "reward") && !own->field) return c;
+        if (own != c && (is_op(own->node, "reward") || is_op(own->node, "score")) && !own->field) return c;
     }
     return NULL;
 }
@@ -95,7 +96,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads r;
     collect(&r, g);
     gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r)) * sizeof(*uses));
-    uses[0] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
+    uses[0] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
     size_t n_uses = 1 + gr_env_declare(&r, g, p, uses + 1);
     gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
     gr_env_reads_release(&r);
