@@ -274,6 +274,7 @@ def losses(b):
     plain = ("dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "cispo", "geo_mean")
     mode = {"gspo": "seq-mean-token-mean"}
     put_loss("vanilla", b, lambda lp: policy(b, "vanilla", "token-mean", lp, config_of(b)))
+    put_loss("vanilla-even", b, lambda lp: policy(b, "vanilla", "token-mean", lp, config_of(b, high=0.2)))
     put_loss("vanilla_kl", b, lambda lp: policy(b, "vanilla", "token-mean", lp, config_of(b, high=0.2))
              + 0.1 * kl(b, lp, "low_var_kl"))
     put_loss("dual_clip", b, lambda lp: policy(b, "vanilla", "token-mean", lp, config_of(b, c=3.0)))

@@ -164,7 +164,8 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"rollout", b->id},
                  {"old_logprob.entropy", b->entropy},
                  {"rollout.length", b->length}};
-    if (c->fresh) return !strcmp(c->field, "value") ? b->value : b->logprob;
+    if (c->fresh)
+        return !strcmp(c->field, "value") ? b->value : !strcmp(c->field, "entropy") ? b->entropy : b->logprob;
     if (x->given_advantages && !strcmp(name, "advantage"))
         return c->level == GR_LEVEL_TOKEN ? b->of_token : b->advantage;
     for (size_t i = 0; i < GR_LEN(known); i++)
@@ -287,10 +288,10 @@ static void use_batch(bench *x, const batch *b)
     run_computes(x);
 }
 
-/* The advantages, one a token. */
-static void advantages(bench *x, float *out)
+/* A compute node's values, one a token. */
+static void values_of(bench *x, const char *node, float *out)
 {
-    const gr_node *n = gr_graph_node(x->g, "advantage");
+    const gr_node *n = gr_graph_node(x->g, node);
     eval(x, expr_of(n), GR_LEVEL_TOKEN, (int)n->rows->index, out);
 }
 
@@ -358,25 +359,28 @@ static void expect_tokens(const char *what, uint32_t number, const batch *b, con
 
 typedef struct estimator {
     const char *name, *file, *settings;
-    bool tokens; /* one number a token; else a row */
+    bool tokens;      /* one number a token; else a row */
+    const char *node; /* NULL: advantage */
 } estimator;
 
 static const estimator estimators[] = {
-    {"grpo", "grpo", NULL, false},
-    {"grpo", "gspo", NULL, false},
-    {"dr_grpo", "dr_grpo", NULL, false},
-    {"grpo_vectorized", "grpo", NULL, false},
-    {"grpo_passk", "grpo_passk", NULL, false},
-    {"rloo", "rloo", NULL, false},
-    {"rloo_vectorized", "rloo", "alone=0", false},
-    {"gpg", "gpg", NULL, false},
-    {"opo", "opo", NULL, false},
-    {"reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline", NULL, false},
-    {"gdpo", "gdpo", NULL, false},
-    {"reinforce_plus_plus", "reinforce_plus_plus", "gamma=0.9", true},
-    {"remax", "remax", NULL, true},
-    {"optimal_token_baseline", "optimal_token_baseline", NULL, true},
-    {"tir_optimal_token_baseline", "tir_optimal_token_baseline", NULL, true},
+    {"grpo", "grpo", NULL, false, NULL},
+    {"grpo", "gspo", NULL, false, NULL},
+    {"dr_grpo", "dr_grpo", NULL, false, NULL},
+    {"grpo_vectorized", "grpo", NULL, false, NULL},
+    {"grpo_passk", "grpo_passk", NULL, false, NULL},
+    {"rloo", "rloo", NULL, false, NULL},
+    {"rloo_vectorized", "rloo", "alone=0", false, NULL},
+    {"gpg", "gpg", NULL, false, NULL},
+    {"opo", "opo", NULL, false, NULL},
+    {"reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline", NULL, false, NULL},
+    {"gdpo", "gdpo", NULL, false, NULL},
+    {"reinforce_plus_plus", "reinforce_plus_plus", "gamma=0.9", true, NULL},
+    {"remax", "remax", NULL, true, NULL},
+    {"optimal_token_baseline", "optimal_token_baseline", NULL, true, NULL},
+    {"tir_optimal_token_baseline", "tir_optimal_token_baseline", NULL, true, NULL},
+    {"gae", "ppo", "gamma=0.9 lam=0.8", true, NULL},
+    {"gae_returns", "ppo", "gamma=0.9 lam=0.8", true, "returns"},
 };
 
 /* ---- losses -----------------------------------------------------------------------------------------------
@@ -392,55 +396,58 @@ static const estimator estimators[] = {
 
 typedef struct loss_case {
     const char *name, *file, *settings, *text; /* text: instead of the file */
+    const char *node;                          /* NULL: update */
 } loss_case;
 
 static const loss_case losses[] = {
-    {"vanilla", "rloo", "high=0.28", NULL},
-    {"vanilla", "opo", "high=0.28", NULL},
-    {"vanilla", "grpo_passk", "high=0.28", NULL},
-    {"vanilla", "gdpo", "high=0.28", NULL},
-    {"vanilla", "remax", "high=0.28", NULL},
-    {"vanilla", "dapo", NULL, NULL},
-    {"vanilla", "egpo", "high=0.28", NULL},
-    {"vanilla", "reinforce_plus_plus", "high=0.28", NULL},
-    {"vanilla", "reinforce_plus_plus_baseline", "high=0.28", NULL},
-    {"vanilla", "optimal_token_baseline", "high=0.28", NULL},
-    {"vanilla", "tir_optimal_token_baseline", "high=0.28", NULL},
-    {"vanilla_kl", "grpo", "kl=0.1", NULL},
-    {"dual_clip", "form", NULL, FORM("token_mean(dual)")},
-    {"token-sum", "form", NULL, FORM("token_sum(dual)")},
-    {"seq-mean-token-sum", "form", NULL, FORM("batch_mean(seq_sum(dual))")},
-    {"seq-mean-token-sum-norm", "form", NULL, FORM("batch_mean(seq_sum(dual)) / 7")},
-    {"seq-mean-token-mean", "form", NULL, FORM("batch_mean(seq_mean(dual))")},
-    {"dppo_tv", "dppo_tv", "high=0.28", NULL},
-    {"dppo_kl", "dppo_kl", "high=0.28", NULL},
-    {"gspo", "gspo", "low=0.2 high=0.28", NULL},
-    {"sapo", "sapo", NULL, NULL},
-    {"gpg", "gpg", NULL, NULL},
-    {"cispo", "cispo", NULL, NULL},
-    {"geo_mean", "gmpo", "low=0.2 high=0.28", NULL},
-    {"clip_cov", "clip_cov", "high=0.28 part=1 least=0.05", NULL},
-    {"kl_cov", "kl_cov", "part=0.3", NULL},
-    {"dro", "dro", NULL, NULL},
-    {"k1", "form", NULL, KL("kl_k1(logprob, ref_logprob)")},
-    {"abs", "form", NULL, KL("kl_abs(logprob, ref_logprob)")},
-    {"k2", "form", NULL, KL("kl_k2(logprob, ref_logprob)")},
-    {"k3", "form", NULL, KL("kl_k3(logprob, ref_logprob)")},
-    {"k1+", "form", NULL, KL("straight_through(kl_k1(logprob, ref_logprob), kl_k2(logprob, ref_logprob))")},
-    {"k3+", "form", NULL, KL("straight_through(kl_k3(logprob, ref_logprob), kl_k2(logprob, ref_logprob))")},
-    {"abs+", "form", NULL, KL("straight_through(kl_abs(logprob, ref_logprob), kl_k2(logprob, ref_logprob))")},
-    {"rollout_correction", "rollout_correction", "high=0.28 most=1.2 mean_gap=0.03 token_gap=0.2", NULL},
-    {"bypass", "bypass", "high=0.28 mean_gap=0.3", NULL},
-    {"bypass_reinforce", "bypass_reinforce", "most=1.2", NULL},
+    {"vanilla", "rloo", "high=0.28", NULL, NULL},
+    {"vanilla", "opo", "high=0.28", NULL, NULL},
+    {"vanilla", "grpo_passk", "high=0.28", NULL, NULL},
+    {"vanilla", "gdpo", "high=0.28", NULL, NULL},
+    {"vanilla", "remax", "high=0.28", NULL, NULL},
+    {"vanilla", "dapo", NULL, NULL, NULL},
+    {"vanilla", "egpo", "high=0.28", NULL, NULL},
+    {"vanilla", "reinforce_plus_plus", "high=0.28", NULL, NULL},
+    {"vanilla", "reinforce_plus_plus_baseline", "high=0.28", NULL, NULL},
+    {"vanilla", "optimal_token_baseline", "high=0.28", NULL, NULL},
+    {"vanilla", "tir_optimal_token_baseline", "high=0.28", NULL, NULL},
+    {"vanilla_kl", "grpo", "kl=0.1", NULL, NULL},
+    {"dual_clip", "form", NULL, FORM("token_mean(dual)"), NULL},
+    {"token-sum", "form", NULL, FORM("token_sum(dual)"), NULL},
+    {"seq-mean-token-sum", "form", NULL, FORM("batch_mean(seq_sum(dual))"), NULL},
+    {"seq-mean-token-sum-norm", "form", NULL, FORM("batch_mean(seq_sum(dual)) / 7"), NULL},
+    {"seq-mean-token-mean", "form", NULL, FORM("batch_mean(seq_mean(dual))"), NULL},
+    {"dppo_tv", "dppo_tv", "high=0.28", NULL, NULL},
+    {"dppo_kl", "dppo_kl", "high=0.28", NULL, NULL},
+    {"gspo", "gspo", "low=0.2 high=0.28", NULL, NULL},
+    {"sapo", "sapo", NULL, NULL, NULL},
+    {"gpg", "gpg", NULL, NULL, NULL},
+    {"cispo", "cispo", NULL, NULL, NULL},
+    {"geo_mean", "gmpo", "low=0.2 high=0.28", NULL, NULL},
+    {"clip_cov", "clip_cov", "high=0.28 part=1 least=0.05", NULL, NULL},
+    {"kl_cov", "kl_cov", "part=0.3", NULL, NULL},
+    {"dro", "dro", NULL, NULL, NULL},
+    {"k1", "form", NULL, KL("kl_k1(logprob, ref_logprob)"), NULL},
+    {"abs", "form", NULL, KL("kl_abs(logprob, ref_logprob)"), NULL},
+    {"k2", "form", NULL, KL("kl_k2(logprob, ref_logprob)"), NULL},
+    {"k3", "form", NULL, KL("kl_k3(logprob, ref_logprob)"), NULL},
+    {"k1+", "form", NULL, KL("straight_through(kl_k1(logprob, ref_logprob), kl_k2(logprob, ref_logprob))"),
+     NULL},
+    {"k3+", "form", NULL, KL("straight_through(kl_k3(logprob, ref_logprob), kl_k2(logprob, ref_logprob))"),
+     NULL},
+    {"abs+", "form", NULL, KL("straight_through(kl_abs(logprob, ref_logprob), kl_k2(logprob, ref_logprob))"),
+     NULL},
+    {"rollout_correction", "rollout_correction", "high=0.28 most=1.2 mean_gap=0.03 token_gap=0.2", NULL,
+     NULL},
+    {"bypass", "bypass", "high=0.28 mean_gap=0.3", NULL, NULL},
+    {"bypass_reinforce", "bypass_reinforce", "most=1.2", NULL, NULL},
+    {"vanilla-even", "ppo", "clip=0.2", NULL, NULL},
+    {"value", "ppo", NULL, NULL, "update_critic"},
 };
 
-static const gr_loss *loss_of(const gr_graph *g)
+static const gr_loss *loss_of(const gr_graph *g, const char *node)
 {
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (!strcmp(g->nodes[i]->op->name, "update"))
-            return ((const gr_update_cfg *)g->nodes[i]->cfg)->loss.loss;
-    fail_msg("'%s' has no update", g->name);
-    return NULL;
+    return ((const gr_update_cfg *)gr_graph_node(g, node ? node : "update")->cfg)->loss.loss;
 }
 
 static double loss_value(bench *x, const gr_loss *l)
@@ -453,13 +460,15 @@ static double loss_value(bench *x, const gr_loss *l)
     return values[0];
 }
 
-/* d loss / d logprob, in cuts [cut[i], cut[i + 1]) of the tokens. */
+/* d loss / d logprob (value, of a critic), in cuts [cut[i], cut[i + 1]) of the tokens. */
 static void loss_gradient(bench *x, const gr_loss *l, const uint32_t *cut, size_t n_cuts, float *out)
 {
     gr_expr_bounds all = bounds_of(x);
+    float other[MAX_TOKENS], *outs[3] = {other, other, other};
     size_t n;
-    gr_loss_fresh(l, &n);
-    assert_int_equal(n, 1);
+    const int *fresh = gr_loss_fresh(l, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(x->g->columns[fresh[i]]->field, "entropy")) outs[i] = out;
     void *store = malloc(gr_loss_store_bytes(l, all) + 1);
     void *work = malloc(gr_loss_work_bytes(l, GR_LOSS_PREPARE, all, all) + 1);
     gr_loss_prepare(l, &x->env, store, work);
@@ -467,7 +476,7 @@ static void loss_gradient(bench *x, const gr_loss *l, const uint32_t *cut, size_
     for (size_t i = 0; i < n_cuts; i++) {
         gr_expr_bounds range = {all.groups, all.seqs, cut[i + 1] - cut[i]};
         work = malloc(gr_loss_work_bytes(l, GR_LOSS_ADJOINT, all, range) + 1);
-        gr_loss_adjoint(l, &x->env, store, cut[i], cut[i + 1], &out, work);
+        gr_loss_adjoint(l, &x->env, store, cut[i], cut[i + 1], outs, work);
         free(work);
     }
     free(store);
@@ -543,8 +552,9 @@ static void compare_estimators(catalogue *c, uint32_t number, const batch *b, co
     for (size_t i = 0; i < GR_LEN(estimators); i++) {
         if (strcmp(estimators[i].name, want->name)) continue;
         set_scalar(c->estimator[i], "state.price", 0.05);
+        set_scalar(c->estimator[i], "state.beta", 0.05);
         use_batch(c->estimator[i], b);
-        advantages(c->estimator[i], got);
+        values_of(c->estimator[i], estimators[i].node ? estimators[i].node : "advantage", got);
         if (estimators[i].tokens)
             expect_tokens(want->name, number, b, got, want->v, want->n);
         else
@@ -559,7 +569,7 @@ static void compare_losses(catalogue *c, uint32_t number, const batch *b, const 
     for (size_t i = 0; i < GR_LEN(losses); i++) {
         if (strncmp(want->name, "loss.", 5) || strcmp(losses[i].name, want->name + 5)) continue;
         use_batch(c->loss[i], b);
-        const gr_loss *l = loss_of(c->loss[i]->g);
+        const gr_loss *l = loss_of(c->loss[i]->g, losses[i].node);
         expect_near(losses[i].file, number, 0, loss_value(c->loss[i], l), want->v[0]);
         memset(got, 0, sizeof(got));
         loss_gradient(c->loss[i], l, (const uint32_t[]){0, b->n_tokens}, 1, got);
@@ -574,7 +584,7 @@ static void compare_corrections(catalogue *c, uint32_t number, const batch *b, c
     for (size_t i = 0; i < GR_LEN(corrections); i++) {
         if (strcmp(corrections[i].name, want->name)) continue;
         use_batch(c->correction[i], b);
-        advantages(c->correction[i], got);
+        values_of(c->correction[i], "advantage", got);
         expect_tokens(want->name, number, b, got, want->v, want->n);
         c->compared[GR_LEN(estimators) + GR_LEN(losses) + i]++;
     }
@@ -661,7 +671,7 @@ static void test_any_number_of_micro_batches_gives_the_same_bits(void **state)
         const loss_case *l = i < GR_LEN(losses) ? &losses[i] : NULL;
         bench *x =
             bench_new(l ? l->file : more[i - GR_LEN(losses)], l ? l->text : NULL, l ? l->settings : NULL);
-        const gr_loss *loss = loss_of(x->g);
+        const gr_loss *loss = loss_of(x->g, l ? l->node : NULL);
         for (uint32_t number = 0; number < 52; number++) {
             draw_batch(&b, number);
             use_batch(x, &b);
@@ -690,7 +700,7 @@ static void expect_hand(const char *file, const char *settings, uint32_t per_gro
     bench *x = bench_new(file, NULL, settings);
     batch b = hand_batch(per_group, lengths, score);
     use_batch(x, &b);
-    advantages(x, got);
+    values_of(x, "advantage", got);
     for (uint32_t i = 0; i < b.n_rows; i++)
         if (!near((double)got[b.offset[i]], want[i]))
             fail_msg("%s [%u]: got %.9g, want %.9g", file, i, (double)got[b.offset[i]], want[i]);
@@ -731,7 +741,7 @@ static void test_equal_rewards_have_exactly_no_advantage(void **state)
         float got[MAX_TOKENS];
         bench *x = bench_new(files[i], NULL, NULL);
         use_batch(x, &b);
-        advantages(x, got);
+        values_of(x, "advantage", got);
         for (uint32_t t = 0; t < b.n_tokens; t++) assert_true(got[t] == 0);
         bench_free(x);
     }
@@ -770,7 +780,7 @@ static void test_entropy_of_the_first_closed_span_is_a_bonus(void **state)
     set_scalar(x, "token(\"<think>\")", 7);
     set_scalar(x, "token(\"</think>\")", 8);
     use_batch(x, &b);
-    advantages(x, got);
+    values_of(x, "advantage", got);
     double a = 0.5 / (sqrt(0.5) + 1e-6);
     const double want[] = {a + 0.4 * 0.2, -a, a, -a + 0.4 * a / 2}; /* the last one's 5 is cut at a / 2 */
     for (uint32_t i = 0; i < 4; i++) assert_true(near((double)got[b.offset[i]], want[i]));
