@@ -113,7 +113,7 @@ gr_param *gr_param_find(const gr_source *s, const char *name);
 const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path);
 
 /* keys.c */
-extern const gr_key gr_train_keys[], gr_run_keys[], gr_checkpoint_keys[];
+extern const gr_key gr_train_keys[], gr_residency_keys[], gr_run_keys[], gr_checkpoint_keys[];
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
 extern const char *const gr_model_keys[]; /* of a model */

@@ -125,7 +125,9 @@ static json_t *node_schema(void)
 static json_t *model_schema(void)
 {
     json_t *train = table_schema(gr_train_keys, json_object());
-    json_t *properties = json_pack("{s:{s:s}, s:o}", "checkpoint", "type", "string", "train", train);
+    json_t *residency = table_schema(gr_residency_keys, json_object());
+    json_t *properties = json_pack("{s:{s:s}, s:o, s:o}", "checkpoint", "type", "string", "train", train,
+                                   "residency", residency);
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 
@@ -223,6 +225,7 @@ void gr_graph_ops(gr_str *out)
         "                       it reads the new weights\n"
         "    metrics            {name: expression}: one number an iteration each\n\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
+    print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("run", gr_run_keys, out);
     print_keys_of("run: checkpoint", gr_checkpoint_keys, out);
     gr_str_puts(out, "\nfunctions of expressions\n");

@@ -48,7 +48,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t block = gr_rows_object(p, n->rows);
     uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
-    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, (uint64_t)b.tokens * s->hidden * sizeof(float), "x");
+    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, false), "ws");
     uint32_t head_ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
@@ -66,18 +66,18 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                    3, "pack");
     gr_program_run(
         p, KERNEL_EMBED, 0,
-        (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}}, 3,
-        "embed");
+        (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}},
+        3, "embed");
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_cost(gr_program_run(p, KERNEL_LAYER, l,
-                                     (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                     (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + l), GR_READ},
                                                 {packed, GR_READ},
                                                 {x, GR_UPDATE},
                                                 {ws, GR_WRITE}},
                                      4, "layer.%u", l),
-                      s, cost.tokens, bounds.length, 1);
-    uint32_t norm = gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers);
-    uint32_t lm = s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE;
+                      k, s, cost.tokens, bounds.length, 1);
+    uint32_t norm = gr_model_object(p, k, m, GR_PART_PARAMS, 1 + s->layers);
+    uint32_t lm = s->tied ? gr_model_object(p, k, m, GR_PART_PARAMS, 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, KERNEL_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},
@@ -89,7 +89,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                                            {sum_p2, GR_UPDATE},
                                            {scratch, GR_WRITE}},
                                 9, "head"),
-                 s, cost.rows, 1);
+                 k, s, cost.rows, 1);
     gr_program_end(p);
 }
 
@@ -106,6 +106,13 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     return GR_OK;
 }
 
+static void close(void *state)
+{
+    logprob_state *st = state;
+    if (st) gr_pass_release(&st->pass);
+    free(st);
+}
+
 static void zero_columns(const gr_call *c)
 {
     uint64_t tokens = (uint64_t)c->node->rows->bounds.seqs * c->node->rows->bounds.response_tokens;
@@ -117,7 +124,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    const float *norm = c->ptr[0], *lm = gr_head_matrix(s, c->ptr[1], c->ptr[0]);
+    const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
     float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
     for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
         uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first), at = pass->token + first;
@@ -174,7 +181,7 @@ const gr_op gr_op_logprob = {
     .check = check,
     .declare = declare,
     .open = open,
-    .close = free,
+    .close = close,
     .run = run,
     .more = more,
 };

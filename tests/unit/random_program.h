@@ -60,6 +60,7 @@ static inline gr_program *random_program(uint64_t seed)
         char name[32];
         snprintf(name, sizeof(name), "node%u", n);
         gr_program_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
+        p->rollout = (seed + n) % 3 == 0;
         uint32_t works = 1 + pick_below(&d, 5);
         for (uint32_t w = 0; w < works; w++) {
             bool loop = pick_below(&d, 4) == 0, inner = loop && pick_below(&d, 2);

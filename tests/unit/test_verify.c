@@ -7,7 +7,10 @@
 static gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *), void *user, uint32_t percent)
 {
     gr_source src = {.user = user, .build = build};
-    gr_schedule_options o = {machine(), GR_POLICY_AUTO, 1ULL << 40, 1ULL << 40};
+    gr_schedule_options o = {.hardware = machine(),
+                             .policy = GR_POLICY_AUTO,
+                             .budget_bytes = 1ULL << 40,
+                             .host_budget_bytes = 1ULL << 40};
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);
     if (percent == 100) return p;
