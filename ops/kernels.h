@@ -114,6 +114,11 @@ typedef struct gr_kernels {
     gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
     bool invariant;   /* batch invariance holds: see above */
     gr_pass_sizes sizes;
+    /* What the kernels keep with a queue, where they keep something: attach before the first call on a queue,
+     * detach after the last; check tells the first failure since it was last asked. */
+    gr_status (*attach)(gr_queue *q, gr_diag *d);
+    void (*detach)(gr_queue *q);
+    gr_status (*check)(gr_queue *q, gr_diag *d);
     const char *(*numerics)(void); /* what of the device changes bits, for the numerics hash: "cpu-fma" */
 
     /* ---- sizes in bytes ---- */
@@ -174,7 +179,7 @@ typedef struct gr_kernels {
     void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */
     void (*sum_squares)(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
-    uint64_t sum_squares_ws; /* bytes */
+    uint64_t (*sum_squares_ws_bytes)(void);
     /* One flat range; decay: whether weight decay applies to it. */
     void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
 
@@ -182,6 +187,10 @@ typedef struct gr_kernels {
     const struct gr_steps_ops *steps;
 } gr_kernels;
 
-extern const gr_kernels gr_kernels_cpu;
+/* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
+extern const gr_kernels gr_kernels_cpu, gr_kernels_cuda;
+
+/* By the device's name, "cpu" or "cuda"; NULL: there is none. */
+const gr_kernels *gr_kernels_find(const char *device);
 
 #endif

@@ -31,6 +31,7 @@ typedef struct gr_queue {
     gr_team *team;     /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
     gr_device *device; /* NULL: the CPU device */
     void *stream;      /* CUDA: cudaStream_t; NULL on the host lane */
+    void *own;         /* what the device keeps with a queue */
     void *context;     /* what the device's kernels keep with a queue (ops/kernels.h) */
 } gr_queue;
 
@@ -56,8 +57,8 @@ typedef struct gr_device_type {
     void (*mark)(gr_queue *q, uint32_t event);   /* the event comes when all work so far is done */
     void (*follow)(gr_queue *q, uint32_t event); /* what comes next waits for it, as last marked */
     gr_status (*finish)(gr_queue *q, gr_diag *d);
-    gr_status (*check)(gr_queue *q, gr_diag *d); /* whether a call has failed so far */
-    /* Times of steps: begin returns a number for end (GR_NONE: not measured); all are in nanoseconds from the
+    gr_status (*check)(gr_queue *q, const char *what, gr_diag *d); /* whether a call has failed so far */
+    /* Times of steps: begin returns a number for end (UINT32_MAX: not measured); all are in nanoseconds from the
      * clock of gr_now_ns, to be read after finish of all queues; reading empties the list. */
     uint32_t (*time_begin)(gr_queue *q);
     void (*time_end)(gr_queue *q, uint32_t number);

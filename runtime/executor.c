@@ -278,7 +278,7 @@ static gr_status perform_queued(struct lane *l, gr_path_id id, uint32_t i, uint3
     const gr_device_type *t = e->device->type;
     uint32_t number = e->o.trace ? t->time_begin(&l->queue) : GR_NONE;
     gr_status st = perform(l, id, i);
-    if (!st) st = t->check(&l->queue, &l->d);
+    if (!st) st = t->check(&l->queue, e->plan->paths[id].steps[i].what, &l->d);
     if (number != GR_NONE) {
         t->time_end(&l->queue, number);
         struct timed x = {i, trip, number};
