@@ -538,9 +538,9 @@ static void run_decode(const gr_call *c, gr_rollout *r)
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *shape = &c->node->model->shape;
     const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(shape);
-    for (uint32_t l = 0; r->n_copies && l < shape->layers; l++)
-        k->kv_copy(c->queue, shape, (char *)use(c, USE_KV) + l * part, s->device.copy_from, s->device.copy_to,
-                   r->n_copies);
+    if (r->n_copies)
+        s->ops->copy(s->steps, c->queue, use(c, USE_KV), part, s->device.copy_from, s->device.copy_to,
+                     r->n_copies);
     const gr_steps_chunk chunk = {
         .n = s->n[s->trip % 2], .step = model_step, .user = (void *)c, .key = key_of(c)};
     s->ops->run(s->steps, c->queue, s->trip, &chunk);

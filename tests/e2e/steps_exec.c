@@ -15,6 +15,7 @@
 
 struct gr_steps {
     gr_steps_bounds b;
+    gr_model_shape shape;
     gr_steps_rules rules;
     gr_slot_change *slot; /* [slots] what each one runs; from GR_SLOT_CLEAR: nothing */
     uint32_t *table;
@@ -79,9 +80,9 @@ static uint64_t host_bytes(const gr_model_shape *m, const gr_steps_bounds *b)
 
 static gr_status open_steps(gr_steps **out, const gr_model_shape *m, const gr_steps_bounds *b, gr_diag *d)
 {
-    (void)m;
     (void)d;
     *out = gr_calloc(1, sizeof(**out));
+    (*out)->shape = *m;
     (*out)->b = *b;
     return GR_OK;
 }
@@ -213,6 +214,13 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
     advance(s, live, id, logprob);
 }
 
+static void copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+                 const uint32_t *dst, uint32_t n)
+{
+    for (uint32_t l = 0; l < s->shape.layers; l++)
+        gr_kernels_cpu.kv_copy(q, &s->shape, (char *)kv + l * layer_bytes, src, dst, n);
+}
+
 static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)
 {
     for (uint32_t i = 0; c->n && i < s->b.chunk; i++)
@@ -228,7 +236,7 @@ static gr_status report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_dia
 }
 
 static const gr_steps_ops steps_on_host = {device_bytes, host_bytes, open_steps, close_steps, begin,
-                                           input,        change,     run,        report};
+                                           input,        change,     copy,       run,         report};
 
 int main(int argc, char **argv)
 {
