@@ -258,7 +258,7 @@ static void test_names_and_reads_are_listed(void **state)
     assert_int_equal(gr_expr_rows_id(e), 0);
     gr_str s = {0};
     gr_expr_explain(e, &s);
-    assert_string_equal(s.text, "y: sequence number\nresult: token number\n");
+    assert_string_equal(s.text, "y: one number a sequence\nresult: one number a token\n");
     gr_str_release(&s);
     gr_expr_free(e);
     batch_free(b);
