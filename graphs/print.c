@@ -332,8 +332,8 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
                 n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
         if (n->model)
-            gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads", n->model->name,
-                          n->new_version ? "after its update" : "as the iteration began");
+            gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
+                          n->model->name, n->new_version ? "after its update" : "as the iteration began");
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }
