@@ -24,12 +24,15 @@ typedef struct verifier {
     gr_diag *d;
     size_t n_errors;
     gr_pool *pool;
+    /* the iteration's steps, and behind them those of validate, as the ledger counts them */
+    gr_step *steps;
+    uint32_t n, n_steady;
     uint32_t *object;            /* of entries */
-    uint32_t *work;              /* of steady steps, GR_NONE for transitions */
-    uint32_t *parent;            /* of steady steps: the loop around */
-    bool *holds_host;            /* of steady steps that are loops */
+    uint32_t *work;              /* of steps, GR_NONE for transitions */
+    uint32_t *parent;            /* of steps: the loop around */
+    bool *holds_host;            /* of steps that are loops */
     uint32_t **shares, *n_share; /* of entries: others with some of the same bytes */
-    uint32_t *ends, *ends_begin; /* of steady steps: entries whose life ends there */
+    uint32_t *ends, *ends_begin; /* of steps: entries whose life ends there */
     uint32_t *object_loop;       /* of objects: the loop (a work) at whose trips' ends contents die */
     bool *boundary;              /* of entries: holds contents between paths */
     /* replay */
@@ -53,6 +56,12 @@ GR_PRINTF(3, 4) static bool wrong(verifier *v, const char *rule, const char *fmt
     (void)gr_diag_error(v->d, (gr_loc){0}, GR_E_INVALID, "plan breaks rule '%s': %s", rule, s.text);
     gr_str_release(&s);
     return false;
+}
+
+/* The other paths move bytes between files and what lives on. */
+static bool runs_works(gr_path_id id)
+{
+    return id == GR_PATH_STEADY || id == GR_PATH_VALIDATE;
 }
 
 /* ---- shape: everything an index or a name can get wrong ----------------------------------------------- */
@@ -108,7 +117,6 @@ static bool entry_shape_ok(verifier *v, uint32_t e)
 {
     const gr_entry *x = &v->p->ledger[e];
     uint64_t limit = x->place == GR_DEVICE ? v->p->arena_bytes : v->p->host_bytes;
-    uint32_t n = v->p->paths[GR_PATH_STEADY].n;
     v->object[e] = gr_program_find(v->g, x->what);
     if (v->object[e] == GR_NONE) return wrong(v, "objects", "entry %u '%s' is no object", e, x->what);
     const gr_object *o = &v->g->objects[v->object[e]];
@@ -122,14 +130,36 @@ static bool entry_shape_ok(verifier *v, uint32_t e)
     if (x->offset % GR_ALIGN || x->offset > limit || x->bytes > limit - x->offset)
         return wrong(v, "offsets", "entry %u '%s' at offset %" PRIu64 " is not aligned or not inside", e,
                      x->what, x->offset);
-    if (x->first >= n || x->last >= n)
+    if (x->first >= v->n || x->last >= v->n)
         return wrong(v, "lifetimes", "entry %u '%s' lives in no step", e, x->what);
     return true;
+}
+
+static uint32_t shifted(uint32_t step, uint32_t by)
+{
+    return step == GR_NONE ? GR_NONE : step + by;
+}
+
+/* Put the steps of a path behind those there are. */
+static void add_steps(verifier *v, const gr_path *path, const uint32_t *parent)
+{
+    uint32_t first = v->n;
+    for (uint32_t i = 0; i < path->n; i++) {
+        gr_step *s = &v->steps[v->n];
+        *s = path->steps[i];
+        s->body_last = shifted(s->body_last, first);
+        s->after = gr_pool_alloc(v->pool, (s->n_after + 1) * sizeof(*s->after));
+        for (uint32_t k = 0; k < s->n_after; k++) s->after[k] = path->steps[i].after[k] + first;
+        v->parent[v->n++] = shifted(parent[i], first);
+    }
 }
 
 static bool shape_ok(verifier *v)
 {
     const gr_plan *p = v->p;
+    v->steps = gr_pool_alloc(v->pool, (gr_plan_steps(p) + 1) * sizeof(*v->steps));
+    v->parent = gr_pool_alloc(v->pool, (gr_plan_steps(p) + 1) * sizeof(*v->parent));
+    v->n_steady = p->paths[GR_PATH_STEADY].n;
     for (int id = 0; id < GR_N_PATHS; id++) {
         const gr_path *path = &p->paths[id];
         v->path = (gr_path_id)id;
@@ -143,7 +173,7 @@ static bool shape_ok(verifier *v)
         for (uint32_t k = 0; k < path->n_exit; k++)
             if (path->exit[k] >= p->n_ledger)
                 return wrong(v, "indices", "exit of path %s", gr_path_str(v->path));
-        if (id == GR_PATH_STEADY) v->parent = parent;
+        if (runs_works(v->path)) add_steps(v, path, parent);
     }
     v->path = GR_PATH_STEADY;
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -156,7 +186,7 @@ static bool shape_ok(verifier *v)
 /* The uses of a work in order are the reads and the writes of its step in order. */
 static bool uses_ok(verifier *v, uint32_t i, const gr_work *w)
 {
-    const gr_step *s = &v->p->paths[GR_PATH_STEADY].steps[i];
+    const gr_step *s = &v->steps[i];
     uint32_t r = 0, k = 0;
     for (uint32_t u = 0; u < w->n_uses; u++) {
         const gr_use *use = &w->uses[u];
@@ -176,17 +206,18 @@ static bool uses_ok(verifier *v, uint32_t i, const gr_work *w)
     return true;
 }
 
-/* Run and loop steps are the works, in the program's own order, in the same loops. */
+/* Run and loop steps are the works, in the program's own order, in the same loops, on the same path. */
 static bool works_ok(verifier *v)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
     uint32_t next = 0, *step_of = gr_pool_alloc(v->pool, (v->g->n_works + 1) * sizeof(*step_of));
-    v->work = gr_pool_alloc(v->pool, (path->n + 1) * sizeof(*v->work));
-    for (uint32_t i = 0; i < path->n; i++) {
-        const gr_step *s = &path->steps[i];
+    uint32_t n_steady = gr_program_steady(v->g);
+    v->work = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->work));
+    for (uint32_t i = 0; i < v->n; i++) {
+        const gr_step *s = &v->steps[i];
         v->work[i] = GR_NONE;
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
         const gr_work *w = next < v->g->n_works ? &v->g->works[next] : NULL;
+        if (w && (next < n_steady) != (i < v->n_steady)) w = NULL; /* of the other path */
         if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node) || w->lane != s->lane ||
             (w->body_last != GR_NONE) != (s->kind == GR_STEP_LOOP))
             return wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
@@ -200,7 +231,7 @@ static bool works_ok(verifier *v)
     if (next != v->g->n_works) return wrong(v, "order", "'%s' is never run", v->g->works[next].what);
     for (uint32_t w = 0; w < v->g->n_works; w++) {
         if (v->g->works[w].body_last == GR_NONE) continue;
-        uint32_t last = v->g->works[w].body_last, end = path->steps[step_of[w]].body_last;
+        uint32_t last = v->g->works[w].body_last, end = v->steps[step_of[w]].body_last;
         if (step_of[last] > end || (last + 1 < v->g->n_works && step_of[last + 1] <= end))
             return wrong(v, "loops", "the body of loop '%s' is not the program's", v->g->works[w].what);
     }
@@ -216,8 +247,13 @@ static bool lives_at(const gr_entry *e, uint32_t i)
 
 static bool lives_always(const verifier *v, const gr_entry *e)
 {
-    uint32_t n = v->p->paths[GR_PATH_STEADY].n;
-    return e->first <= e->last ? e->first == 0 && e->last + 1 == n : e->first == e->last + 1;
+    return e->first <= e->last ? e->first == 0 && e->last + 1 == v->n : e->first == e->last + 1;
+}
+
+/* Lives as long as one of the two paths. */
+static bool lives_on_path(const verifier *v, const gr_entry *e)
+{
+    return (e->first == 0 && e->last + 1 == v->n_steady) || (e->first == v->n_steady && e->last + 1 == v->n);
 }
 
 static bool share_time(const gr_entry *a, const gr_entry *b)
@@ -267,15 +303,17 @@ static void find_shares(verifier *v)
 /* A life lies inside a body, or holds the whole loop, or is elsewhere. */
 static void check_nesting(verifier *v, uint32_t e)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
     const gr_entry *x = &v->p->ledger[e];
     if (lives_always(v, x)) return;
+    if (x->first <= x->last && x->first < v->n_steady && x->last >= v->n_steady)
+        wrong(v, "lifetimes", "entry %u '%s' of steps %u to %u lives on two paths", e, x->what, x->first,
+              x->last);
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t end = i ? x->last : x->first;
         for (uint32_t l = v->parent[end]; l != GR_NONE; l = v->parent[l]) {
-            bool first_in = x->first > l && x->first <= path->steps[l].body_last;
-            bool last_in = x->last > l && x->last <= path->steps[l].body_last;
-            bool whole = x->first <= x->last && x->first <= l && x->last >= path->steps[l].body_last;
+            bool first_in = x->first > l && x->first <= v->steps[l].body_last;
+            bool last_in = x->last > l && x->last <= v->steps[l].body_last;
+            bool whole = x->first <= x->last && x->first <= l && x->last >= v->steps[l].body_last;
             if (!whole && !(first_in && last_in && x->first <= x->last))
                 wrong(v, "loops", "entry %u '%s' begins or ends in the body of loop step %u, but not both", e,
                       x->what, l);
@@ -286,10 +324,11 @@ static void check_nesting(verifier *v, uint32_t e)
 /* Copies of what lives on, and of resources, begin and end by steps, unless they stay for ever. */
 static void check_ends(verifier *v, uint32_t e)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
     const gr_entry *x = &v->p->ledger[e];
-    if (v->g->objects[v->object[e]].span == GR_SPAN_TEMP || lives_always(v, x)) return;
-    const gr_step *a = &path->steps[x->first], *b = &path->steps[x->last];
+    gr_span span = v->g->objects[v->object[e]].span;
+    if (span == GR_SPAN_TEMP || lives_always(v, x) || (span == GR_SPAN_SCRATCH && lives_on_path(v, x)))
+        return;
+    const gr_step *a = &v->steps[x->first], *b = &v->steps[x->last];
     bool begins =
         (a->kind == GR_STEP_LOAD || a->kind == GR_STEP_RESUME) && a->n_writes == 1 && a->writes[0] == e;
     bool ends = (b->kind == GR_STEP_RELEASE && b->n_writes == 1 && b->writes[0] == e) ||
@@ -312,11 +351,10 @@ static uint64_t live_bytes(const verifier *v, uint32_t i)
 static void check_bytes(verifier *v)
 {
     const gr_plan *p = v->p;
-    const gr_path *path = &p->paths[GR_PATH_STEADY];
-    uint64_t *live = gr_pool_alloc(v->pool, (path->n + 1) * sizeof(*live)), most = 0;
-    for (uint32_t i = 0; i < path->n; i++) most = GR_MAX(most, live[i] = live_bytes(v, i));
-    for (uint32_t i = 0; i < path->n; i++) {
-        const gr_step *s = &path->steps[i];
+    uint64_t *live = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*live)), most = 0;
+    for (uint32_t i = 0; i < v->n; i++) most = GR_MAX(most, live[i] = live_bytes(v, i));
+    for (uint32_t i = 0; i < v->n; i++) {
+        const gr_step *s = &v->steps[i];
         uint64_t want = live[i];
         for (uint32_t j = i + 1; s->kind == GR_STEP_LOOP && j <= s->body_last; j++)
             want = GR_MAX(want, live[j]);
@@ -324,7 +362,7 @@ static void check_bytes(verifier *v)
             wrong(v, "resident bytes", "step %u '%s' says %" PRIu64 ", alive are %" PRIu64, i, s->what,
                   s->resident_bytes, want);
     }
-    if (path->n && (p->peak_step >= path->n || live[p->peak_step] != most))
+    if (v->n && (p->peak_step >= v->n || live[p->peak_step] != most))
         wrong(v, "peak", "step %u is not where most bytes are alive", p->peak_step);
     if (p->peak_bytes != p->arena_bytes + p->overhead_bytes)
         wrong(v, "peak", "peak bytes are not those of arena and overhead");
@@ -343,7 +381,7 @@ static bool dies(const verifier *v, uint32_t e)
 static void find_ends(verifier *v)
 {
     const gr_plan *p = v->p;
-    uint32_t n = p->paths[GR_PATH_STEADY].n, *at = gr_pool_alloc(v->pool, (n + 1) * sizeof(*at));
+    uint32_t n = v->n, *at = gr_pool_alloc(v->pool, (n + 1) * sizeof(*at));
     v->ends_begin = gr_pool_alloc(v->pool, (n + 2) * sizeof(*v->ends_begin));
     v->ends = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->ends));
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -379,7 +417,8 @@ static void check_boundary(verifier *v)
     for (uint32_t k = 0; k < steady->n_entry; k++) {
         uint32_t e = steady->entry[k];
         v->boundary[e] = true;
-        if (!lives_at(&p->ledger[e], 0) || !lives_at(&p->ledger[e], steady->n - 1))
+        if (!lives_at(&p->ledger[e], 0) || !lives_at(&p->ledger[e], v->n_steady - 1) ||
+            !lives_at(&p->ledger[e], v->n - 1))
             wrong(v, "boundary", "entry %u '%s' does not live across the end of the iteration", e,
                   p->ledger[e].what);
     }
@@ -406,7 +445,7 @@ static bool skipped(const verifier *v, const char *node)
 
 static const gr_step *step_at(const verifier *v, uint32_t i)
 {
-    return &v->p->paths[v->path].steps[i];
+    return runs_works(v->path) ? &v->steps[i] : &v->p->paths[v->path].steps[i];
 }
 
 /* Whether lane accesses up to these ticks have happened before a clock. */
@@ -434,7 +473,7 @@ static void touch(verifier *v, uint32_t i, uint32_t e, bool writes, const vclock
                   gr_path_str(v->path), i, s->what, e, x->what, v->shares[e][k],
                   v->p->ledger[v->shares[e][k]].what);
     }
-    if (v->path == GR_PATH_STEADY ? !lives_at(x, i) : !v->boundary[e])
+    if (runs_works(v->path) ? !lives_at(x, i) : !v->boundary[e])
         wrong(v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
               gr_path_str(v->path), i, s->what, e, x->what);
 }
@@ -465,7 +504,7 @@ static bool names(verifier *v, uint32_t i, gr_place from, gr_place to, bool read
     if (ok && writes)
         ok = v->p->ledger[s->writes[0]].place == to && !strcmp(v->p->ledger[s->writes[0]].what, s->what);
     uint64_t bytes = ok && reads && writes ? v->p->ledger[s->reads[0]].bytes : 0;
-    if (ok && s->bytes == bytes && v->path == GR_PATH_STEADY) return true;
+    if (ok && s->bytes == bytes && runs_works(v->path)) return true;
     return wrong(v, "transitions", "%s step %u '%s' (%s) does not name the copies or bytes it should",
                  gr_path_str(v->path), i, s->what, gr_step_kind_str(s->kind));
 }
@@ -591,7 +630,7 @@ static void meet(verifier *v, bool host)
  * in the same body, but not inside the loop. */
 static void end_lives(verifier *v, uint32_t i)
 {
-    if (v->path != GR_PATH_STEADY) return;
+    if (!runs_works(v->path)) return;
     bool loop = step_at(v, i)->kind == GR_STEP_LOOP;
     uint32_t last = loop ? step_at(v, i)->body_last : i, around = v->parent[i];
     for (uint32_t k = v->ends_begin[last]; k < v->ends_begin[last + 1]; k++) {
@@ -641,7 +680,8 @@ static void replay_path(verifier *v, gr_path_id id)
         memset(v->state[e].write, 0, sizeof(v->state[e].write));
         if (!v->boundary[e]) v->state[e].version = 0;
     }
-    replay(v, 0, path->n);
+    uint32_t first = id == GR_PATH_VALIDATE ? v->n_steady : 0;
+    replay(v, first, first + path->n);
     for (uint32_t o = 0; o < v->g->n_objects; o++)
         if (v->g->objects[o].span != GR_SPAN_KEEP) v->expected[o] = 0;
     for (uint32_t k = 0; k < path->n_exit && v->n_errors < MAX_ERRORS; k++) {
@@ -654,9 +694,10 @@ static void replay_path(verifier *v, gr_path_id id)
 
 static void replay_all(verifier *v, const char *skip, bool zero_trips)
 {
-    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_STEADY,   GR_PATH_STEADY,
-                                       GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_FINAL,
-                                       GR_PATH_RESUME,     GR_PATH_VALIDATE, GR_PATH_STEADY};
+    static const gr_path_id order[] = {
+        GR_PATH_INIT,       GR_PATH_VALIDATE, GR_PATH_STEADY,   GR_PATH_STEADY, GR_PATH_VALIDATE,
+        GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_VALIDATE, GR_PATH_STEADY, GR_PATH_FINAL,
+        GR_PATH_RESUME,     GR_PATH_VALIDATE, GR_PATH_FINAL,    GR_PATH_STEADY};
     v->skip = skip;
     v->zero_trips = zero_trips;
     memset(v->state, 0, v->p->n_ledger * sizeof(*v->state));
@@ -720,8 +761,8 @@ static void check_other_paths(verifier *v)
     uint64_t held = 0;
     for (uint32_t e = 0; e < v->p->n_ledger; e++)
         if (v->boundary[e] && v->p->ledger[e].place == GR_DEVICE) held += v->p->ledger[e].bytes;
-    for (int id = GR_PATH_STEADY + 1; id < GR_N_PATHS; id++)
-        for (uint32_t i = 0; i < v->p->paths[id].n; i++)
+    for (int id = 0; id < GR_N_PATHS; id++)
+        for (uint32_t i = 0; i < v->p->paths[id].n && !runs_works((gr_path_id)id); i++)
             if (v->p->paths[id].steps[i].resident_bytes != held)
                 wrong(v, "resident bytes", "%s step %u says %" PRIu64 ", alive are %" PRIu64, gr_path_str(id),
                       i, v->p->paths[id].steps[i].resident_bytes, held);
@@ -756,17 +797,16 @@ static void find_object_loops(verifier *v)
 
 static void find_host_loops(verifier *v)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
-    v->holds_host = gr_pool_alloc(v->pool, path->n + 1);
-    for (uint32_t i = 0; i < path->n; i++)
-        for (uint32_t l = v->parent[i]; l != GR_NONE && path->steps[i].lane == GR_LANE_HOST; l = v->parent[l])
+    v->holds_host = gr_pool_alloc(v->pool, v->n + 1);
+    for (uint32_t i = 0; i < v->n; i++)
+        for (uint32_t l = v->parent[i]; l != GR_NONE && v->steps[i].lane == GR_LANE_HOST; l = v->parent[l])
             v->holds_host[l] = true;
 }
 
 static void prove(verifier *v)
 {
     const gr_plan *p = v->p;
-    uint32_t n = 0;
+    uint32_t n = gr_plan_steps(p);
     for (int i = 0; i < GR_N_PATHS; i++) n = GR_MAX(n, p->paths[i].n);
     v->object = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->object));
     v->n_share = gr_calloc(p->n_ledger + 1, sizeof(*v->n_share));
@@ -818,11 +858,10 @@ gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d)
 
 gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool)
 {
-    const gr_path *path = &p->paths[GR_PATH_STEADY];
-    gr_binding *out = gr_pool_alloc(pool, (path->n + 1) * sizeof(*out));
-    uint32_t next = 0;
-    for (uint32_t i = 0; i < path->n; i++) {
-        const gr_step *s = &path->steps[i];
+    uint32_t n = gr_plan_steps(p), next = 0;
+    gr_binding *out = gr_pool_alloc(pool, (n + 1) * sizeof(*out));
+    for (uint32_t i = 0; i < n; i++) {
+        const gr_step *s = gr_plan_step(p, i);
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
         const gr_work *w = &g->works[next++];
         out[i].work = w;

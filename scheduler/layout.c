@@ -99,7 +99,8 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
                   uint32_t ref_work)
 {
     const gr_work *w = &m->g->works[ref_work];
-    if (s->scope != scope) return false;
+    uint32_t steady = gr_program_steady(m->g);
+    if (s->scope != scope || (s->last < steady) != (unit < steady)) return false;
     if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
     if (unit == s->last) return true;
     if (!stream && scope == GR_NONE && m->f->node[s->last] == m->f->node[unit]) return true;
@@ -219,7 +220,10 @@ static void merge(maker *m)
     if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
     uint32_t at = 0;
     for (uint32_t w = 0; w <= m->g->n_works; w++) {
-        while (at < l->n_inserts && l->inserts[at].key >> 32 <= 2 * (uint64_t)w)
+        while (at < l->n_inserts && l->inserts[at].key >> 32 < 2 * (uint64_t)w)
+            push_item(l, l->inserts[at++].item);
+        if (w == gr_program_steady(m->g)) l->validate = l->n_items;
+        while (at < l->n_inserts && l->inserts[at].key >> 32 == 2 * (uint64_t)w)
             push_item(l, l->inserts[at++].item);
         if (w == m->g->n_works) break;
         const gr_work *k = &m->g->works[w];
@@ -241,16 +245,25 @@ static void merge(maker *m)
             l->items[l->step_of[s]].body_last = i;
 }
 
+/* Whether an object that does not live on is used by the path validate. */
+static bool on_validate(const maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    return f->begin[o] < f->begin[o + 1] && f->refs[f->begin[o]].work >= gr_program_steady(m->g);
+}
+
 /* Lifetimes in steps, and the entry of each use. current: of objects, the entry that stands for it now. */
 static void number(maker *m, uint32_t *current)
 {
     gr_layout *l = m->l;
     for (uint32_t d = 0; d < l->n_drafts; d++) {
         gr_draft *e = &l->drafts[d];
-        bool temp = m->g->objects[e->object].span == GR_SPAN_TEMP;
+        gr_span span = m->g->objects[e->object].span;
+        bool temp = span == GR_SPAN_TEMP, validates = span != GR_SPAN_KEEP && on_validate(m, e->object);
         if (temp) e->first = l->step_of[e->first];
-        if (e->last == GR_NONE) {
-            e->last = l->n_items - 1;
+        if (e->last == GR_NONE) { /* to the end: of the path that uses it, or for ever */
+            if (validates && !temp) e->first = l->validate;
+            e->last = (span == GR_SPAN_KEEP || validates ? l->n_items : l->validate) - 1;
         } else if (temp) {
             const gr_item *end = &l->items[l->step_of[e->last]];
             e->last = end->kind == GR_STEP_LOOP ? end->body_last : l->step_of[e->last];
@@ -403,9 +416,13 @@ uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
     clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
                 .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
-    run_items(l, f, &c, 0, l->n_items);
+    run_items(l, f, &c, 0, l->validate);
+    uint64_t ns = join(&c, true);
+    meet_at(&c, true, ns);
+    run_items(l, f, &c, l->validate, l->n_items);
+    l->validate_ns = join(&c, true) - ns;
     free(c.ready);
     free(c.used);
     free(c.done);
-    return join(&c, true);
+    return ns;
 }
