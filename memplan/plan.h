@@ -16,9 +16,9 @@
  * trip's end: contents never cross it. Entries that hold contents between paths (a path's entry and exit) are
  * live in all steps, from 0 to the last.
  *
- * The path validate runs works, too, between iterations: the ledger counts the iteration's steps and then, from
- * there on, those of validate. Entries that neither hold contents between paths nor stay for ever live on one
- * of the two, so that what one path frees the other may use.
+ * The path validate runs works, too, between iterations: the ledger counts the iteration's steps and then,
+ * from there on, those of validate. Entries that neither hold contents between paths nor stay for ever live
+ * on one of the two, so that what one path frees the other may use.
  *
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.

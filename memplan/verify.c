@@ -694,10 +694,10 @@ static void replay_path(verifier *v, gr_path_id id)
 
 static void replay_all(verifier *v, const char *skip, bool zero_trips)
 {
-    static const gr_path_id order[] = {
-        GR_PATH_INIT,       GR_PATH_VALIDATE, GR_PATH_STEADY,   GR_PATH_STEADY, GR_PATH_VALIDATE,
-        GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_VALIDATE, GR_PATH_STEADY, GR_PATH_FINAL,
-        GR_PATH_RESUME,     GR_PATH_VALIDATE, GR_PATH_FINAL,    GR_PATH_STEADY};
+    static const gr_path_id order[] = {GR_PATH_INIT,     GR_PATH_VALIDATE,   GR_PATH_STEADY, GR_PATH_STEADY,
+                                       GR_PATH_VALIDATE, GR_PATH_CHECKPOINT, GR_PATH_STEADY, GR_PATH_VALIDATE,
+                                       GR_PATH_STEADY,   GR_PATH_FINAL,      GR_PATH_RESUME, GR_PATH_VALIDATE,
+                                       GR_PATH_FINAL,    GR_PATH_STEADY};
     v->skip = skip;
     v->zero_trips = zero_trips;
     memset(v->state, 0, v->p->n_ledger * sizeof(*v->state));

@@ -127,7 +127,8 @@ static bool live_at(const gr_entry *x, uint32_t step)
     return x->last < x->first ? after || before : after && before;
 }
 
-/* The steps of the iteration and of validate are counted on by the ledger; other paths hold what they name. */
+/* The steps of the iteration and of validate are counted on by the ledger; other paths hold what they name.
+ */
 static bool live_on(const gr_poison *p, gr_path_id path, uint32_t step, uint32_t entry)
 {
     uint32_t first = path == GR_PATH_VALIDATE ? p->plan->paths[GR_PATH_STEADY].n : 0;

@@ -86,9 +86,9 @@ typedef struct gr_layout {
     uint32_t *home;      /* [objects] of span KEEP: the entry that holds it between iterations */
     uint64_t live;       /* most bytes live on the device: no packing is lower */
     uint64_t host_live;
-    uint64_t ns;         /* of the iteration */
+    uint64_t ns;          /* of the iteration */
     uint64_t validate_ns; /* of one validation */
-    uint32_t validate;   /* first item of the path validate; n_items where it has none */
+    uint32_t validate;    /* first item of the path validate; n_items where it has none */
     uint32_t n_transitions;
     uint32_t caps[3]; /* allocated items, drafts, inserts */
     struct gr_insert *inserts;

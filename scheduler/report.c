@@ -81,8 +81,7 @@ static uint32_t repeats(const table *t, uint32_t i, uint32_t period)
             if (at >= t->v->n || at == t->v->n_steady || t->v->parent[at] != t->v->parent[i] ||
                 !alike(&steps[before], &steps[at], &delta) || labs(delta) != 1)
                 return n;
-            if (n > 1 && alike(&steps[before - period], &steps[before], &first) && first != delta)
-                return n;
+            if (n > 1 && alike(&steps[before - period], &steps[before], &first) && first != delta) return n;
         }
     }
 }

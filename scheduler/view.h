@@ -29,7 +29,7 @@ typedef struct gr_view {
     const gr_plan *plan;
     gr_step *steps; /* of the iteration, then of validate; numbers in them count as the ledger does */
     uint32_t n, n_steady;
-    uint64_t ns; /* of all of them */
+    uint64_t ns;              /* of all of them */
     uint32_t *parent, *depth; /* loop around each step, or GR_NONE; loops around it */
     uint64_t *begin, *end;    /* nanoseconds from the iteration's begin */
     gr_series *series;        /* by place, then category; the device comes first */

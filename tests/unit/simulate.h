@@ -344,9 +344,9 @@ static inline void sim_dies(sim *s)
 static inline const char *simulate(const gr_plan *p, const gr_program *g, uint64_t seed, const char *skip,
                                    bool skip_all, char what[128])
 {
-    static const gr_path_id order[] = {GR_PATH_INIT,     GR_PATH_VALIDATE, GR_PATH_STEADY, GR_PATH_CHECKPOINT,
-                                       GR_PATH_STEADY,   GR_PATH_STEADY,   GR_PATH_VALIDATE,
-                                       GR_PATH_STEADY,   GR_PATH_FINAL};
+    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_VALIDATE, GR_PATH_STEADY,
+                                       GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_STEADY,
+                                       GR_PATH_VALIDATE,   GR_PATH_STEADY,   GR_PATH_FINAL};
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         uint64_t limit = p->ledger[e].place == GR_DEVICE ? p->arena_bytes : p->host_bytes;
         if (p->ledger[e].offset % GR_ALIGN || p->ledger[e].offset + p->ledger[e].bytes > limit)

@@ -89,7 +89,8 @@ static void delete_step(gr_plan *p, gr_path_id id, uint32_t at)
     path->n--;
     uint32_t last = gr_plan_steps(p) - 1;
     for (uint32_t e = 0; e < p->n_ledger && (id == GR_PATH_STEADY || id == GR_PATH_VALIDATE); e++)
-        p->ledger[e].last = GR_MIN(p->ledger[e].last, last), p->ledger[e].first = GR_MIN(p->ledger[e].first, last);
+        p->ledger[e].last = GR_MIN(p->ledger[e].last, last),
+        p->ledger[e].first = GR_MIN(p->ledger[e].first, last);
 }
 
 /* The same step again, right behind it. The array has a spare place (see gr_plan_read_json). */
@@ -290,7 +291,8 @@ static uint32_t loaded_to_validate(const gr_plan *p)
 {
     const gr_path *path = &p->paths[GR_PATH_VALIDATE];
     for (uint32_t i = 0; i < path->n; i++)
-        if (path->steps[i].kind == GR_STEP_LOAD && p->ledger[path->steps[i].writes[0]].category == GR_CAT_WEIGHTS)
+        if (path->steps[i].kind == GR_STEP_LOAD &&
+            p->ledger[path->steps[i].writes[0]].category == GR_CAT_WEIGHTS)
             return path->steps[i].writes[0];
     fail_msg("validation loads no weights");
     return 0;
