@@ -51,6 +51,8 @@ static const gr_expr_function table[] = {
     SPECIAL("max", "x, y, ...", 2, GR_AST_ARGS, "any", "same", MAX, "the largest"),
     SPECIAL("min", "x, y, ...", 2, GR_AST_ARGS, "any", "same", MIN, "the smallest"),
     SPECIAL("next", "x, fill", 2, 2, "token", "token", NEXT, "x at the next token; fill at the last"),
+    POINTWISE("pass_at", "n, c, k", 3, PASS,
+              "pass@k of n answers of which c are right: the chance that k of them hold a right one"),
     REDUCE("position_count", "token", "position", POSITION, COUNT,
            "sequences of the group that have this position"),
     REDUCE("position_sum", "token", "position", POSITION, SUM,

@@ -14,6 +14,7 @@
 
 #include "graphs/expr.h"
 #include "graphs/loss.h"
+#include "memplan/policy.h"
 #include "ops/model.h"
 
 typedef struct gr_graph gr_graph;
@@ -90,7 +91,14 @@ typedef struct gr_train {                                  /* models: NAME: trai
     gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
     double min_lr_ratio;
     uint32_t warmup; /* iterations from 0 to lr */
+    gr_dtype grads, moments;
+    bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
+
+/* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
+typedef struct gr_residency {
+    int policy[GR_N_RESOURCES];
+} gr_residency;
 
 struct gr_model {
     const char *name;
@@ -101,8 +109,12 @@ struct gr_model {
     const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
     bool random;        /* a bare config.json: weights from the seed */
     gr_model_shape shape;
-    bool trained; /* has train: */
+    bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
+    bool head_known; /* shape.head holds: config.json was there, or the file says it */
+    bool trained;    /* has train: */
     gr_train train;
+    gr_residency residency;
+    gr_loc residency_at;
     const gr_node *update; /* the node that trains it; NULL */
 };
 

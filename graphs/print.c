@@ -202,6 +202,20 @@ static void print_train(const gr_model *m, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
+static void print_residency(const gr_residency *r, gr_str *out)
+{
+#define X(name, text) text,
+    static const char *const resources[] = {GR_RESOURCE_MAP(X)}, *const policies[] = {GR_POLICY_MAP(X)};
+#undef X
+    bool any = false;
+    for (int i = 0; i < GR_N_RESOURCES; i++) {
+        if (r->policy[i] < 0) continue;
+        gr_str_printf(out, "%s%s: %s", any ? ", " : "    residency: {", resources[i], policies[r->policy[i]]);
+        any = true;
+    }
+    if (any) gr_str_puts(out, "}\n");
+}
+
 static void print_node(const gr_node *n, gr_str *out)
 {
     static const char *const common[] = {"when", "every", "before", "after", "metrics"};
@@ -248,7 +262,9 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
         print_path(out, g->models[i]->checkpoint);
         gr_str_putc(out, '\n');
+        if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
+        print_residency(&g->models[i]->residency, out);
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
@@ -298,8 +314,9 @@ static void explain_column(const gr_column *c, gr_str *out)
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
     for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "model %s: %s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
+        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
                       g->models[i]->random ? ", random weights" : "",
+                      g->models[i]->shape.head == GR_HEAD_VALUE ? ", value head" : "",
                       g->models[i]->update ? ", trained" : "");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];

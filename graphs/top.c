@@ -7,17 +7,19 @@
 
 const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "models",
                                    "nodes", "state", "run",    "log", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "train", NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
 
 static const char *const optimizers[] = {"adamw", NULL};
+static const char *const dtypes[] = {"fp32", "bf16", NULL}; /* as gr_dtype */
+static const char *const masters[] = {"none", "fp32", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 
 typedef struct train_cfg {
     gr_train train;
-    int optimizer, schedule;
+    int optimizer, schedule, grads, moments, master;
     const gr_value *betas;
 } train_cfg;
 
@@ -30,7 +32,12 @@ typedef struct checkpoint_cfg {
     uint32_t every, keep;
 } checkpoint_cfg;
 
+#define X(name, text) text,
+static const char *const policies[] = {GR_POLICY_MAP(X) NULL};
+#undef X
+
 #define TRAIN(f) offsetof(train_cfg, train.f)
+#define AT(r)    offsetof(gr_residency, policy[GR_RESOURCE_##r])
 #define RUN(f)   offsetof(run_cfg, f)
 
 /* clang-format off */
@@ -44,6 +51,16 @@ const gr_key gr_train_keys[] = {
     {"schedule", GR_KEY_ENUM, offsetof(train_cfg, schedule), false, "constant", 0, 0, schedules, "how the learning rate falls, by iterations"},
     {"warmup", GR_KEY_UINT, TRAIN(warmup), false, "0", 0, 0, NULL, "iterations from 0 to lr"},
     {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a part of lr"},
+    {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type of the gradients that micro-batches add up"},
+    {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
+    {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 ones; on the CPU device weights are fp32 and their own"},
+    {0}};
+
+const gr_key gr_residency_keys[] = {
+    {"params", GR_KEY_ENUM, AT(PARAMS), false, NULL, 0, 0, policies, "its weights, as training and log-probs use them; default: --policy"},
+    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, policies, "moments and gradients"},
+    {"rollout_weights", GR_KEY_ENUM, AT(ROLLOUT_WEIGHTS), false, NULL, 0, 0, policies, "the copy that generates, where it is not the same bytes as params"},
+    {"kv", GR_KEY_ENUM, AT(KV), false, NULL, 0, 0, policies, "the pool of keys and values"},
     {0}};
 
 const gr_key gr_run_keys[] = {
@@ -124,10 +141,30 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
     gr_keys_read(l, v, v->at, "train", gr_train_keys, NULL, &cfg, NULL);
     m->train = cfg.train;
     m->train.schedule = (gr_schedule_kind)cfg.schedule;
+    m->train.grads = (gr_dtype)cfg.grads;
+    m->train.moments = (gr_dtype)cfg.moments;
+    m->train.master = cfg.master != 0;
     read_betas(l, cfg.betas, &m->train);
     const gr_value *ratio = gr_value_get(v, "min_lr_ratio");
     if (ratio && cfg.schedule == GR_LR_CONSTANT)
         gr_diag_warn(l->d, ratio->at, "'min_lr_ratio' has no effect with schedule constant");
+}
+
+static void read_head(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    const char *head = gr_value_text(l, "head", v);
+    m->value_head = head && !strcmp(head, "value");
+    if (head && !m->value_head)
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'head' must be value, not '%s'; without it a model has the head of its checkpoint",
+                      head);
+}
+
+static void read_residency(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    m->residency_at = v->at;
+    if (!v->broken && gr_value_is_map(l, "residency", v))
+        gr_keys_read(l, v, v->at, "residency", gr_residency_keys, NULL, &m->residency, NULL);
 }
 
 static void read_model(gr_loader *l, const gr_pair *p)
@@ -135,14 +172,17 @@ static void read_model(gr_loader *l, const gr_pair *p)
     gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
     *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models};
     l->g->models[l->g->n_models++] = m;
+    for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     well_formed(l, "a model", p->key, p->at);
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
-                   *train = gr_value_get(&p->value, "train");
+                   *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
+                   *residency = gr_value_get(&p->value, "residency");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != train) gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
+        if (v != checkpoint && v != head && v != train && v != residency)
+            gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
         gr_diag_error(l->d, p->at, GR_E_INVALID,
@@ -150,7 +190,9 @@ static void read_model(gr_loader *l, const gr_pair *p)
     else if (!checkpoint->broken)
         m->checkpoint = gr_value_text(l, "checkpoint", checkpoint);
     m->checkpoint_at = checkpoint ? checkpoint->at : p->at;
+    if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
+    if (residency) read_residency(l, residency, m);
 }
 
 void gr_read_models(gr_loader *l)

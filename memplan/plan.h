@@ -14,7 +14,7 @@
  * An entry is live from step `first` to step `last`, both included; last < first wraps round the iteration's
  * end. A life lies in one loop body, or holds whole loops. An entry live in a loop body only is dead at the
  * trip's end: contents never cross it. Entries that hold contents between paths (a path's entry and exit) are
- * live in all steps, from 0 to the last.
+ * live in the first step and in the last: in all, or wrapping.
  *
  * The path validate runs works, too, between iterations: the ledger counts the iteration's steps and then,
  * from there on, those of validate. Entries that neither hold contents between paths nor stay for ever live
@@ -147,6 +147,7 @@ typedef struct gr_setting {
 typedef struct gr_plan {
     gr_pool *pool;                                        /* owns everything below */
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
+    const char *device;                                   /* "cpu" or "cuda": whose kernels it is for */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
     gr_setting *settings;
     uint32_t n_settings;

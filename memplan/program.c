@@ -39,6 +39,7 @@ void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optiona
     p->node = gr_pool_strdup(p->pool, node);
     p->lane = lane;
     p->optional = optional;
+    p->rollout = false;
 }
 
 /* The slot of a name: where it is, or the empty one where it would go. */
@@ -126,6 +127,15 @@ uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const cha
     return add_temp(p, c, GR_HOST, bytes, name);
 }
 
+uint32_t gr_program_value(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *name = node_name(p, fmt, ap);
+    va_end(ap);
+    return add_temp(p, c, p->values, bytes, name);
+}
+
 static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint32_t arg)
 {
     gr_work w = {.what = what,
@@ -134,7 +144,8 @@ static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint3
                  .kernel = kernel,
                  .arg = arg,
                  .body_last = GR_NONE,
-                 .optional = p->optional};
+                 .optional = p->optional,
+                 .rollout = p->rollout};
     GR_PUSH(p->works, p->n_works, p->cap_works, w);
     return &p->works[p->n_works - 1];
 }

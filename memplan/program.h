@@ -22,7 +22,7 @@ typedef struct gr_object {
     gr_span span;
     gr_place place; /* where steps need it: GR_HOST objects lie in the host pool always */
     uint64_t bytes;
-    const char *model; /* weights, gradients, moments: whose; else NULL */
+    const char *model; /* weights, gradients, moments, KV pools: whose; else NULL */
     uint32_t bucket;   /* of the model; else GR_NONE */
 } gr_object;
 
@@ -49,6 +49,7 @@ typedef struct gr_work {
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
+    bool rollout;  /* its node generates: policies move state where it begins */
 } gr_work;
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
@@ -68,8 +69,9 @@ typedef struct gr_program {
     /* while building */
     const char *node;
     gr_lane lane;
-    bool optional;
+    bool optional, rollout;
     uint32_t loops[8], depth;
+    gr_place values; /* where gr_program_value places what it adds; at first on the device */
     uint32_t *names; /* hash table of object indices + 1, by name */
     size_t cap_names;
 } gr_program;
@@ -82,7 +84,8 @@ void gr_program_validate(gr_program *p, uint32_t every);
 /* Works of the iteration: those before this one. */
 uint32_t gr_program_steady(const gr_program *p);
 
-/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. */
+/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. The
+ * caller then sets p->rollout for one that generates. */
 void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional);
 
 /* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to
@@ -92,6 +95,8 @@ uint32_t gr_program_object(gr_program *p, const gr_object *o);
 GR_PRINTF(4, 5) uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 /* The same in the host pool. */
 GR_PRINTF(4, 5) uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+/* The same where the values of the batch lie: columns, and what expressions work in. */
+GR_PRINTF(4, 5) uint32_t gr_program_value(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 uint32_t gr_program_find(const gr_program *p, const char *name); /* GR_NONE: there is none */
 
 /* Add a piece of work of the current node, named "NODE.what". Returns it, to set costs; valid until the next

@@ -4,6 +4,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens)
 {
@@ -51,7 +53,17 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)
 {
-    *p = (gr_pass){.first = first, .end = end, .next = first};
+    *p = (gr_pass){.last = p->last,
+                   .first = first,
+                   .end = end,
+                   .next = first,
+                   .offset = p->offset,
+                   .cap_offset = p->cap_offset};
+}
+
+void gr_pass_release(gr_pass *p)
+{
+    free(p->offset);
 }
 
 bool gr_pass_more(const gr_pass *p)
@@ -72,11 +84,12 @@ static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
         p->n_tokens += seq_tokens(rows, p->next++);
         p->n_seqs++;
     }
-    p->token = rows->token_offset[p->seq];
-    p->n_rows = rows->token_offset[p->next] - p->token;
+    p->token = p->last ? p->seq : rows->token_offset[p->seq];
+    p->n_rows = p->last ? p->n_seqs : rows->token_offset[p->next] - p->token;
 }
 
-/* Response token j of a sequence is predicted by the token before it. */
+/* Response token j of a sequence is predicted by the token before it. Where the last tokens are asked, there
+ * are no targets. */
 static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 {
     uint32_t token = 0, row = 0;
@@ -85,10 +98,11 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
         const int32_t *ids = gr_rows_ids(rows, seq);
         k->offset[i] = token;
         memcpy(k->ids + token, ids, n * sizeof(*ids));
-        for (uint32_t j = prompt; j < n; j++) {
+        for (uint32_t j = prompt; j < n && !p->last; j++) {
             k->row[row] = token + j - 1;
             k->target[row++] = ids[j];
         }
+        if (p->last) k->row[i] = token + n - 1;
         token += n;
     }
     k->offset[p->n_seqs] = token;
@@ -100,15 +114,24 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     take(p, rows, b);
     gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
     fill(p, rows, &host);
+    if (p->cap_offset < b->seqs + 1) {
+        p->cap_offset = b->seqs + 1;
+        p->offset = gr_realloc(p->offset, p->cap_offset * sizeof(*p->offset));
+    }
+    memcpy(p->offset, host.offset, (p->n_seqs + 1) * sizeof(*p->offset));
     gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
-    gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+    if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
 }
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
 {
-    return (gr_packed){.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .ids = k->ids, .offset = k->offset};
+    return (gr_packed){.n_tokens = p->n_tokens,
+                       .n_seqs = p->n_seqs,
+                       .ids = k->ids,
+                       .offset = k->offset,
+                       .host_offset = p->offset};
 }
 
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
@@ -116,9 +139,31 @@ gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float i
     return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
 }
 
-uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket)
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "moments"};
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
+                            n * gr_dtype_size(m->train.moments)};
+}
+
+uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens)
+{
+    return tokens * s->hidden * gr_dtype_size(k->dtype);
+}
+
+static uint64_t part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    gr_state_bytes state = gr_state_bytes_of(k, m, bucket);
+    if (part == GR_PART_PARAMS) return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
+    return state.master + 2 * state.moment;
+}
+
+uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                         uint32_t bucket)
+{
+    static const char *const names[] = {"params", "grads", "state"};
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER};
     char name[128];
     snprintf(name, sizeof(name), "%s.%s.%u", m->name, names[part], bucket);
@@ -126,8 +171,7 @@ uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, u
                    .category = categories[part],
                    .span = part == GR_PART_GRADS ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
-                   .bytes =
-                       gr_bucket_elems(&m->shape, bucket) * sizeof(float) * (part == GR_PART_MOMENTS ? 2 : 1),
+                   .bytes = part_bytes(k, m, part, bucket),
                    .model = m->name,
                    .bucket = bucket};
     return gr_program_object(p, &o);
@@ -141,26 +185,70 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, tokens / trips, rows / trips};
 }
 
-void gr_layer_cost(gr_work *w, const gr_model_shape *s, double tokens, double length, double times)
+void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
+                   double times)
 {
     double projections =
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
     w->flops = times * tokens * (projections + 2.0 * length * s->heads * s->head_dim);
-    w->bytes = times * sizeof(float) * (weights + activations);
+    w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
 }
 
-void gr_head_cost(gr_work *w, const gr_model_shape *s, double rows, double times)
+void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
 {
-    w->flops = times * 2.0 * rows * s->hidden * s->vocab;
-    w->bytes = times * sizeof(float) * ((double)s->hidden * s->vocab + 2 * rows * s->vocab);
+    double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
+    w->flops = times * 2.0 * rows * s->hidden * outputs;
+    w->bytes =
+        times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
 }
 
-const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket)
+gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)
+{
+    const char *last = norm_bucket;
+    uint64_t bias = gr_tensor_offset(s, s->layers + 1, GR_T_VALUE_BIAS), size = gr_dtype_size(k->dtype);
+    return (gr_value_head){.norm = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_NORM),
+                           .weight = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_VALUE),
+                           .bias = bias == UINT64_MAX ? NULL : last + size * bias};
+}
+
+gr_value_grads gr_value_grads_at(const gr_model_shape *s, void *norm_bucket, gr_dtype grads)
+{
+    char *last = norm_bucket;
+    uint64_t bias = gr_tensor_offset(s, s->layers + 1, GR_T_VALUE_BIAS), size = gr_dtype_size(grads);
+    return (gr_value_grads){.type = grads,
+                            .norm = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_NORM),
+                            .weight = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_VALUE),
+                            .bias = bias == UINT64_MAX ? NULL : last + size * bias};
+}
+
+const void *gr_head_matrix(const gr_kernels *k, const gr_model_shape *s, const void *embed,
+                           const void *norm_bucket)
 {
     uint64_t offset;
     gr_model_head_bucket(s, &offset);
-    return (s->tied ? embed : norm_bucket) + offset;
+    return (const char *)(s->tied ? embed : norm_bucket) + offset * gr_dtype_size(k->dtype);
+}
+
+static gr_loc model_at(const gr_node *n)
+{
+    const gr_value *v = gr_value_get(n->value, "model");
+    return v ? v->at : n->at;
+}
+
+void gr_check_head(const gr_node *n, gr_head head, gr_diag *d)
+{
+    const gr_model *m = n->model;
+    if (!m->head_known || m->shape.head == head) return;
+    if (head == GR_HEAD_VALUE)
+        gr_diag_error(
+            d, model_at(n), GR_E_INVALID,
+            "model '%s' has no value head, which op %s asks: 'head: value' among its keys gives it one",
+            m->name, n->op->name);
+    else
+        gr_diag_error(d, model_at(n), GR_E_INVALID,
+                      "model '%s' has a value head and no output matrix: op %s cannot ask it for tokens",
+                      m->name, n->op->name);
 }
 
 void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d)

@@ -2,8 +2,9 @@
 
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
-    uint32_t rows, mini, logprob, entropy, d_logprob, d_entropy, store, loss_ws;
-    uint32_t packed, staging, x, dx, acts, ws, head_ws;
+    uint32_t rows, mini, store, loss_ws;
+    uint32_t fresh, entropy, d_fresh, d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
+    uint32_t packed, staging, x, dx, acts, ws, head_ws, norm;
 } train_objects;
 
 typedef struct declaring {
@@ -60,42 +61,46 @@ static void add_objects(declaring *w)
     const gr_train_shape *t = &w->shape;
     const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
     uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
-    uint64_t hidden = (uint64_t)t->micro.tokens * w->s->hidden * sizeof(float);
+    uint64_t hidden = gr_hidden_bytes(w->k, w->s, t->micro.tokens);
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
     o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
-    o->logprob = gr_program_temp(p, GR_CAT_COLUMNS, column, "logprob");
-    o->entropy = gr_program_temp(p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_logprob = gr_program_temp(p, GR_CAT_COLUMNS, column, "d_logprob");
+    o->fresh = gr_program_value(p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
+    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_program_value(p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_fresh = gr_program_value(p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
     o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
-                       ? gr_program_temp(p, GR_CAT_COLUMNS, column, "d_entropy")
+                       ? gr_program_value(p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
-    o->store = gr_program_temp(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
-    o->loss_ws = gr_program_temp(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
+    o->store = gr_program_value(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
+    o->loss_ws = gr_program_value(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
     o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
     o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
     o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
     o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "dx");
-    uint64_t forward = w->k->layer_ws_bytes(w->s, &w->bounds, false);
-    o->ws = gr_program_temp(p, GR_CAT_WORKSPACE,
-                            GR_MAX(forward, w->k->layer_ws_bytes(w->s, &w->bounds, true)), "ws");
-    o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE,
-                                 w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads), "head_ws");
+    uint64_t ws = w->k->layer_ws_bytes(w->s, &w->bounds, false);
+    ws = GR_MAX(ws, w->k->layer_ws_bytes(w->s, &w->bounds, true));
+    ws = GR_MAX(ws, w->k->embed_ws_bytes(t->micro.tokens));
+    o->ws = gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws");
+    o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
+                              gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws, "norm");
+    uint64_t head = gr_train_is_value(w->n) ? w->k->value_ws_bytes(w->s, w->how->head_rows, w->how->threads)
+                                            : w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads);
+    o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE, head, "head_ws");
 }
 
 static uint32_t params(declaring *w, uint32_t bucket)
 {
-    return gr_model_object(w->p, w->n->model, GR_PART_PARAMS, bucket);
+    return gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, bucket);
 }
 
 static uint32_t grads(declaring *w, uint32_t bucket)
 {
-    return gr_model_object(w->p, w->n->model, GR_PART_GRADS, bucket);
+    return gr_model_object(w->p, w->k, w->n->model, GR_PART_GRADS, bucket);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
-    uint64_t bytes = (uint64_t)w->shape.micro.tokens * w->s->hidden * sizeof(float);
+    uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens);
     return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "in.%u", l);
 }
 
@@ -129,9 +134,9 @@ static void declare_prepare(declaring *w)
                      (gr_use[]){{o->mini, GR_WRITE},
                                 {o->store, GR_WRITE},
                                 {o->loss_ws, GR_WRITE},
-                                {o->logprob, GR_WRITE},
+                                {o->fresh, GR_WRITE},
                                 {o->entropy, GR_WRITE},
-                                {o->d_logprob, GR_WRITE},
+                                {o->d_fresh, GR_WRITE},
                                 {o->d_entropy, GR_WRITE}},
                      7, "prepare");
 }
@@ -160,7 +165,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
                                             {acts, GR_WRITE},
                                             {o->ws, GR_WRITE}},
                                  6, "%sforward.%u", prefix, l),
-                  w->s, w->cost.tokens, w->bounds.length, 1);
+                  w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
 static void declare_head(declaring *w, bool backward, const char *what)
@@ -172,18 +177,18 @@ static void declare_head(declaring *w, bool backward, const char *what)
                      {o->packed, GR_READ},
                      {o->x, GR_READ},
                      {o->head_ws, GR_WRITE},
-                     {o->logprob, GR_UPDATE},
+                     {o->fresh, GR_UPDATE},
                      {o->entropy, GR_UPDATE},
                      {backward ? o->dx : GR_NONE, GR_WRITE},
                      {backward ? grads(w, last) : GR_NONE, GR_UPDATE},
                      {backward && w->s->tied ? grads(w, 0) : GR_NONE, GR_UPDATE},
-                     {o->d_logprob, GR_UPDATE},
+                     {o->d_fresh, GR_UPDATE},
                      {o->d_entropy, GR_UPDATE},
                      {o->store, GR_READ},
                      {o->mini, GR_UPDATE},
                      {o->loss_ws, GR_WRITE}};
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
-    gr_head_cost(work, w->s, w->cost.rows, backward ? 3 : 1);
+    gr_head_cost(work, w->k, w->s, w->cost.rows, backward ? 3 : 1);
 }
 
 static void declare_backward(declaring *w, uint32_t l)
@@ -199,7 +204,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                                 {acts, GR_WRITE},
                                                 {o->ws, GR_WRITE}},
                                      6, "recompute.%u", l),
-                      w->s, w->cost.tokens, w->bounds.length, 1);
+                      w->k, w->s, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
                                  (gr_use[]){{params(w, 1 + l), GR_READ},
                                             {o->packed, GR_READ},
@@ -209,7 +214,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                             {grads(w, 1 + l), GR_UPDATE},
                                             {o->ws, GR_WRITE}},
                                  7, "backward.%u", l),
-                  w->s, w->cost.tokens, w->bounds.length, 2);
+                  w->k, w->s, w->cost.tokens, w->bounds.length, 2);
 }
 
 /* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
@@ -226,9 +231,9 @@ static void declare_forward_pass(declaring *w)
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
                                 {o->loss_ws, GR_WRITE},
-                                {o->logprob, GR_READ},
+                                {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
-                                {o->d_logprob, GR_UPDATE},
+                                {o->d_fresh, GR_UPDATE},
                                 {o->d_entropy, GR_UPDATE}},
                      7, "adjoint");
 }
@@ -242,10 +247,25 @@ static void declare_micro_batches(declaring *w)
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
     declare_head(w, true, "head");
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
-    gr_program_run(w->p, TRAIN_EMBED_BACKWARD, 0,
-                   (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, {grads(w, 0), GR_UPDATE}}, 3,
-                   "embed_backward");
+    gr_program_run(
+        w->p, TRAIN_EMBED_BACKWARD, 0,
+        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, {grads(w, 0), GR_UPDATE}, {o->ws, GR_WRITE}}, 4,
+        "embed_backward");
     gr_program_end(w->p);
+}
+
+static double grad_bytes(const declaring *w, uint32_t bucket)
+{
+    return (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->n->model->train.grads));
+}
+
+/* State is read and written; weights are written, and read where they are their own master. */
+static double step_bytes(const declaring *w, uint32_t bucket)
+{
+    gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket);
+    double weights = (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->k->dtype));
+    return grad_bytes(w, bucket) + 2.0 * (double)(state.master + 2 * state.moment) +
+           (state.master ? 1 : 2) * weights;
 }
 
 static void declare_step(declaring *w)
@@ -253,22 +273,24 @@ static void declare_step(declaring *w)
     const train_objects *o = &w->o;
     uint32_t n = gr_model_buckets(w->s);
     for (uint32_t b = 0; b < n; b++)
-        gr_program_run(w->p, TRAIN_NORM, b, (gr_use[]){{grads(w, b), GR_READ}}, 1, "norm.%u", b)->bytes =
-            (double)gr_bucket_elems(w->s, b) * 4;
+        gr_program_run(w->p, TRAIN_NORM, b,
+                       (gr_use[]){{grads(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2, "norm.%u",
+                       b)
+            ->bytes = grad_bytes(w, b);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_STEP, b,
                        (gr_use[]){{params(w, b), GR_UPDATE},
                                   {grads(w, b), GR_READ},
-                                  {gr_model_object(w->p, w->n->model, GR_PART_MOMENTS, b), GR_UPDATE}},
+                                  {gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b), GR_UPDATE}},
                        3, "step.%u", b)
-            ->bytes = (double)gr_bucket_elems(w->s, b) * 28;
+            ->bytes = step_bytes(w, b);
     run_with_columns(w, TRAIN_FINISH,
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
                                 {o->loss_ws, GR_WRITE},
-                                {o->logprob, GR_READ},
+                                {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
-                                {o->d_logprob, GR_READ},
+                                {o->d_fresh, GR_READ},
                                 {o->d_entropy, GR_READ}},
                      7, "finish");
 }
@@ -286,7 +308,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     for (uint32_t b = 0; b < gr_model_buckets(w.s); b++)
         gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grads(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
-            (double)gr_bucket_elems(w.s, b) * 4;
+            grad_bytes(&w, b);
     declare_prepare(&w);
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
     declare_micro_batches(&w);

@@ -171,6 +171,7 @@ static void fill_resident(builder *b)
     uint64_t *delta = gr_calloc(b->n + 1, sizeof(*delta)), live = 0, most = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         if (p->ledger[e].place != GR_DEVICE) continue;
+        if (p->ledger[e].last < p->ledger[e].first) live += p->ledger[e].bytes;
         delta[p->ledger[e].first] += p->ledger[e].bytes;
         delta[p->ledger[e].last + 1] -= p->ledger[e].bytes;
     }
@@ -402,7 +403,7 @@ gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, u
     gr_pool *pool = gr_pool_new();
     gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
     p->pool = pool;
-    p->ranks = p->graph = p->graph_text = p->hardware = p->numerics = p->notes = "";
+    p->ranks = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes = "";
     p->ns = l->ns;
     builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
     b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);

@@ -52,6 +52,19 @@ static uint32_t path_end(const gr_program *g, uint32_t work)
     return work < steady ? steady : (uint32_t)g->n_works;
 }
 
+/* The first unit of each node at the top of the iteration that generates whenever it runs. */
+static void find_rollouts(gr_facts *f)
+{
+    const gr_program *g = f->g;
+    NEW(f, g->n_works, f->rollouts);
+    for (uint32_t w = 0; w < gr_program_steady(g); w++) {
+        if (!g->works[w].rollout || g->works[w].optional) continue;
+        uint32_t unit = f->top[w];
+        while (f->prev[unit] != GR_NONE && f->node[f->prev[unit]] == f->node[unit]) unit = f->prev[unit];
+        if (!f->n_rollouts || f->rollouts[f->n_rollouts - 1] != unit) f->rollouts[f->n_rollouts++] = unit;
+    }
+}
+
 static void find_refs(gr_facts *f)
 {
     const gr_program *g = f->g;
@@ -197,6 +210,7 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     gr_facts *f = gr_calloc(1, sizeof(*f));
     *f = (gr_facts){.g = g, .pool = gr_pool_new(), .hardware = *hw};
     find_scopes(f);
+    find_rollouts(f);
     find_refs(f);
     find_cross(f);
     find_outside(f);

@@ -16,11 +16,16 @@
  * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
  * device. */
 static const gr_hardware profiles[] = {
-    {"h200", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB, 5000},
-    {"h100-80g", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB, 5000},
-    {"a100-80g", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB, 6000},
-    {"a100-40g", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB, 6000},
-    {"rtx4090", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB, 5000},
+    {"h200", "cuda", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB,
+     5000},
+    {"h100-80g", "cuda", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB,
+     5000},
+    {"a100-80g", "cuda", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB,
+     6000},
+    {"a100-40g", "cuda", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB,
+     6000},
+    {"rtx4090", "cuda", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB,
+     5000},
 };
 
 /* A limit in a file of one number ("max" and unreadable files are none). */
@@ -49,6 +54,7 @@ static void describe_cpu(gr_hardware *out)
     long cores = GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
     uint64_t memory = usable_memory() / 16 * 7;
     *out = (gr_hardware){.name = "cpu",
+                         .device = "cpu",
                          .flops = 20e9 * (double)cores,
                          .memory_bytes = GR_MIN(6e9 * (double)cores, 100e9),
                          .h2d = 5e9,

@@ -16,6 +16,7 @@ typedef struct segment {
     uint32_t object, scope, first, last; /* units of the scope */
     const char *node;
     bool optional, dirty, load, dead; /* written; contents needed at its begin; not needed after its end */
+    bool apart;                       /* begins with its first use, never sooner, and holds one node only */
 } segment;
 
 typedef struct maker {
@@ -45,8 +46,9 @@ static uint32_t add_draft(gr_layout *l, uint32_t object, gr_place place, uint32_
 
 static void insert(maker *m, bool after, uint32_t unit, gr_item item)
 {
+    bool ends = item.kind == GR_STEP_OFFLOAD || item.kind == GR_STEP_RELEASE;
     uint64_t slot = 2 * (uint64_t)(after ? next_unit(m->g, unit) - 1 : unit) + after;
-    uint64_t deep = after ? 15 - m->f->depth[unit] : 15;
+    uint64_t deep = after ? 15 - m->f->depth[unit] : ends ? 14 : 15; /* what goes makes room for what comes */
     gr_insert in = {slot << 32 | deep << 28 | m->l->n_inserts, item};
     GR_PUSH(m->l->inserts, m->l->n_inserts, m->l->caps[2], in);
 }
@@ -70,8 +72,8 @@ static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
                   .node = s->node,
                   .optional = s->optional};
     uint32_t at = s->first, ahead = f->prev[at];
-    bool early =
-        m->prefetch && ahead != GR_NONE && !is_loop(m->g, ahead) && (busy == GR_NONE || ahead >= busy);
+    bool early = m->prefetch && !s->apart && ahead != GR_NONE && !is_loop(m->g, ahead) &&
+                 (busy == GR_NONE || ahead >= busy);
     it.kind = s->load ? GR_STEP_LOAD : GR_STEP_RESUME;
     it.lane = s->load ? GR_LANE_H2D : GR_LANE_COMPUTE;
     it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
@@ -103,6 +105,7 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
     if (s->scope != scope || (s->last < steady) != (unit < steady)) return false;
     if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
     if (unit == s->last) return true;
+    if (s->apart) return m->f->node[s->last] == m->f->node[unit];
     if (!stream && scope == GR_NONE && m->f->node[s->last] == m->f->node[unit]) return true;
     uint32_t next = next_unit(m->g, s->last);
     if (next == unit) return true;
@@ -122,6 +125,7 @@ static void finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t 
 static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes)
 {
     const gr_facts *f = m->f;
+    bool apart = m->choice[f->group[o]].policy == GR_POLICY_EVERY_NODE;
     uint32_t home = add_draft(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
     if (m->g->objects[o].span == GR_SPAN_KEEP) m->l->home[o] = home;
     segment s = {.object = GR_NONE};
@@ -135,7 +139,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes)
                 finish(m, &s, home, busy, GR_NONE);
                 busy = next_unit(m->g, s.last);
             }
-            s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false};
+            s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart};
             s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
         } else if (s.optional && !w->optional) {
             s.load = true; /* the write that came first may be skipped now */
@@ -160,7 +164,7 @@ static void resume_once(maker *m, uint32_t o)
     while (scope != GR_NONE && m->g->works[scope].body_last < last) scope = f->parent[scope];
     while (f->parent[first] != scope) first = f->parent[first];
     while (f->parent[last] != scope) last = f->parent[last];
-    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true};
+    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true, true};
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         const gr_work *w = &m->g->works[f->refs[r].work];
         if (!w->optional || strcmp(w->node, s.node)) s.optional = false;
@@ -170,12 +174,119 @@ static void resume_once(maker *m, uint32_t o)
     emit(m, &s, GR_NONE, GR_NONE);
 }
 
+/* ---- at the transition to a rollout -------------------------------------------------------------------- */
+
+/* What lies between two rollouts that do not use an object. */
+typedef struct zone {
+    uint32_t first; /* unit of its first use; GR_NONE: there is none */
+    bool dirty;
+} zone;
+
+static bool uses_rollout(const gr_facts *f, uint32_t o, uint32_t rollout)
+{
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
+        if (f->node[f->refs[r].work] == f->node[f->rollouts[rollout]]) return true;
+    return false;
+}
+
+/* The rollouts during which an object is in nobody's way. */
+static uint32_t idle_rollouts(const gr_facts *f, uint32_t o, uint32_t *unit)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_rollouts; i++) {
+        if (uses_rollout(f, o, i)) continue;
+        if (unit) unit[n] = f->rollouts[i];
+        n++;
+    }
+    return n;
+}
+
+static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint32_t n, zone *z)
+{
+    bool dirty = false;
+    for (uint32_t i = 0; i <= n; i++) z[i] = (zone){GR_NONE, false};
+    uint32_t steady = gr_program_steady(f->g);
+    for (uint32_t r = f->begin[o], at = 0; r < f->begin[o + 1] && f->refs[r].work < steady; r++) {
+        uint32_t unit = f->top[f->refs[r].work];
+        while (at < n && idle[at] < unit) at++;
+        if (z[at].first == GR_NONE) z[at].first = unit;
+        z[at].dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+        dirty |= z[at].dirty;
+    }
+    return dirty;
+}
+
+/* Load an object before a unit, and move it off before another (GR_NONE: at the path's end). Returns its
+ * entry. */
+static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_t until, bool dirty)
+{
+    const gr_facts *f = m->f;
+    uint64_t bytes = m->g->objects[o].bytes;
+    const gr_work *w = &m->g->works[from];
+    gr_item it = {.kind = GR_STEP_LOAD,
+                  .work = GR_NONE,
+                  .object = o,
+                  .entry = add_draft(m->l, o, GR_DEVICE, 0, 0),
+                  .home = home,
+                  .scope = GR_NONE,
+                  .body_last = GR_NONE,
+                  .lane = GR_LANE_H2D,
+                  .node = w->optional ? NULL : w->node,
+                  .ns = copy_ns(f, bytes, f->hardware.h2d)};
+    insert(m, false, from, it);
+    it.kind = dirty ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
+    it.lane = dirty ? GR_LANE_D2H : GR_LANE_COMPUTE;
+    it.ns = dirty ? copy_ns(f, bytes, f->hardware.d2h) : 0;
+    it.node = until == GR_NONE ? NULL : m->g->works[until].node;
+    uint32_t steady = gr_program_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_works) - 1;
+    insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, it);
+    m->l->n_transitions += 2;
+    return it.entry;
+}
+
+/* What a validation uses of it, where it does not stay on the device between iterations. */
+static void stay_for_validation(maker *m, uint32_t o, uint32_t home)
+{
+    const gr_facts *f = m->f;
+    uint32_t first = GR_NONE, steady = gr_program_steady(m->g);
+    bool dirty = false;
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        if (f->refs[r].work < steady) continue;
+        if (first == GR_NONE) first = f->top[f->refs[r].work];
+        dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+    }
+    if (first != GR_NONE) stay(m, o, home, first, GR_NONE, dirty);
+}
+
+/* Policy `transition`. Returns the entry that holds the object when an iteration begins; GR_NONE: the host's.
+ */
+static uint32_t stay_between(maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    uint32_t *idle = gr_malloc((f->n_rollouts + 1) * sizeof(*idle)), n = idle_rollouts(f, o, idle);
+    zone *z = gr_malloc((n + 1) * sizeof(*z));
+    bool wraps = find_zones(f, o, idle, n, z) && z[n].first != GR_NONE;
+    uint32_t home = add_draft(m->l, o, GR_HOST, 0, GR_NONE), held = GR_NONE;
+    if (wraps) held = stay(m, o, home, z[n].first, idle[0], true);
+    for (uint32_t i = wraps; i < n + !wraps; i++)
+        if (z[i].first != GR_NONE) stay(m, o, home, z[i].first, i < n ? idle[i] : GR_NONE, z[i].dirty);
+    if (!wraps) stay_for_validation(m, o, home);
+    m->l->home[o] = wraps ? held : home;
+    free(idle);
+    free(z);
+    return held;
+}
+
 static bool resident(const maker *m, uint32_t o)
 {
     const gr_facts *f = m->f;
     if (f->group[o] == GR_NONE) return true;
+    bool scratch = m->g->objects[o].span == GR_SPAN_SCRATCH;
     /* where the host lane uses it to the end, there is no step to release it at */
-    if (m->g->objects[o].span == GR_SPAN_SCRATCH && f->last[o] == GR_NONE) return true;
+    if (scratch && f->last[o] == GR_NONE) return true;
+    gr_policy policy = m->choice[f->group[o]].policy;
+    if (policy == GR_POLICY_TRANSITION && !scratch) return !idle_rollouts(f, o, NULL);
+    if (policy != GR_POLICY_AUTO) return policy == GR_POLICY_KEEP;
     uint32_t n = f->groups[f->group[o]].n_objects; /* the last ones stay: backward passes begin with them */
     return n - f->rank[o] <= n * m->choice[f->group[o]].parts / GR_PARTS;
 }
@@ -188,8 +299,11 @@ static void place_objects(maker *m, uint32_t *fixed)
         fixed[o] = m->l->home[o] = GR_NONE;
         if (ob->span != GR_SPAN_KEEP && m->f->begin[o] == m->f->begin[o + 1]) continue;
         if (!resident(m, o)) {
-            uint64_t stream = m->choice[m->f->group[o]].stream & m->f->groups[m->f->group[o]].nodes;
-            if (ob->span == GR_SPAN_SCRATCH && !stream)
+            const gr_choice *c = &m->choice[m->f->group[o]];
+            uint64_t stream = c->policy ? 0 : c->stream & m->f->groups[m->f->group[o]].nodes;
+            if (c->policy == GR_POLICY_TRANSITION && ob->span == GR_SPAN_KEEP)
+                fixed[o] = stay_between(m, o);
+            else if (ob->span == GR_SPAN_SCRATCH && !stream)
                 resume_once(m, o);
             else
                 come_and_go(m, o, stream);
@@ -291,6 +405,7 @@ static uint64_t most_live(const maker *m, gr_place place)
     uint64_t *delta = gr_calloc(l->n_items + 1, sizeof(*delta)), live = 0, most = 0;
     for (uint32_t d = 0; d < l->n_drafts; d++) {
         if (l->drafts[d].place != place) continue;
+        if (l->drafts[d].last < l->drafts[d].first) live += m->g->objects[l->drafts[d].object].bytes;
         delta[l->drafts[d].first] += m->g->objects[l->drafts[d].object].bytes;
         delta[l->drafts[d].last + 1] -= m->g->objects[l->drafts[d].object].bytes;
     }

@@ -7,6 +7,10 @@
  * (or resume) before the first use of a segment to an offload (written) or release (not written) after its
  * last. Segments follow the scopes of the program: a segment lies in one loop body or at the top. Streaming
  * makes segments in the innermost body around each use; otherwise a node's uses are one segment at the top.
+ *
+ * Under the policy `transition` a segment ends where a rollout begins that does not use the object, and the
+ * next begins with the first use after it. What training changes is on the device across the iteration's end
+ * then: its home is there, and its lifetime wraps.
  */
 #ifndef GR_SCHEDULER_LAYOUT_H
 #define GR_SCHEDULER_LAYOUT_H
@@ -44,10 +48,11 @@ typedef struct gr_facts {
     uint32_t *group, *rank; /* of objects: group or GR_NONE, and place in it */
     gr_group *groups;
     uint32_t n_groups;
-    uint32_t *cross_begin, *cross; /* of works: works on other lanes that it waits for */
-    uint64_t *ns;                  /* of works */
-    bool *holds_host;              /* of loops: whether steps of the lane host are inside */
-    bool *waits_outside;           /* of loops: whether works inside wait for other lanes' works outside */
+    uint32_t *cross_begin, *cross;  /* of works: works on other lanes that it waits for */
+    uint64_t *ns;                   /* of works */
+    bool *holds_host;               /* of loops: whether steps of the lane host are inside */
+    uint32_t *rollouts, n_rollouts; /* units at the top that generate, and always run */
+    bool *waits_outside;            /* of loops: whether works inside wait for other lanes' works outside */
     gr_hardware hardware;
 } gr_facts;
 
@@ -55,8 +60,9 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw);
 void gr_facts_free(gr_facts *f);
 
 typedef struct gr_choice {
-    uint8_t parts;   /* how much stays resident, in quarters */
-    uint64_t stream; /* nodes, by bit, in which the others are streamed */
+    uint64_t stream;  /* nodes, by bit, in which the others are streamed */
+    uint32_t parts;   /* how much stays resident, in quarters */
+    gr_policy policy; /* AUTO: by the two above; else they say nothing */
 } gr_choice;
 
 typedef struct gr_item { /* a step to be */

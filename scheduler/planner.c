@@ -4,6 +4,7 @@
 #include "ops/rollout.h"
 #include "ops/select.h"
 #include "ops/summary.h"
+#include "scheduler/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,15 +12,7 @@
 
 #include <xxhash.h>
 
-/* Defaults: enough rows to keep the matrix products busy, without more memory than that needs. */
-enum {
-    MICRO_TOKENS = 4096,
-    CONCURRENT = 256,
-    PREFILL_TOKENS = 512,
-    PREFILL_MIN = 16,
-    HEAD_ELEMS = 8 << 20,
-    RECOMPUTE_PARTS = 4
-};
+enum { PREFILL_MIN = 16, RECOMPUTE_PARTS = 4 };
 
 /* ---- open choices ----------------------------------------------------------------------------------------
  */
@@ -51,16 +44,22 @@ static uint32_t longest(const gr_node *n)
     return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
 }
 
+/* Passes forward over rows, all with one config. */
+static bool is_forward(const gr_node *n)
+{
+    return is_op(n, "logprob") || is_op(n, "value") || is_op(n, "score");
+}
+
 static uint32_t fixed_micro_tokens(const gr_node *n)
 {
-    if (is_op(n, "logprob")) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
+    if (is_forward(n)) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (is_op(n, "update")) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
     return 0;
 }
 
 static bool is_pass(const gr_node *n)
 {
-    return is_op(n, "logprob") || is_op(n, "update");
+    return is_forward(n) || is_op(n, "update");
 }
 
 /* Halvings until at most `to` is left. */
@@ -74,26 +73,27 @@ static uint32_t halvings(uint32_t from, uint32_t to)
     return n;
 }
 
-/* Passes are cut where the planner chooses without a change of bits, for every gradient is one chain of
- * additions in the order of tokens; but a tied embedding gets those of the head and of the embedding, by
- * turns a pass. */
-static bool cuts_change_bits(const gr_node *n)
+/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits,
+ * for every gradient is one chain of additions in the order of tokens; but a tied embedding gets those of the
+ * head and of the embedding, by turns a pass. */
+static bool cuts_change_bits(const gr_node *n, const gr_kernels *k)
 {
-    return is_op(n, "update") && n->model->shape.tied;
+    return is_pass(n) && (!k->invariant || (is_op(n, "update") && n->model->shape.tied));
 }
 
-static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, const char *name)
+static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
+                     const char *name)
 {
     s->open[s->n] = (open_choice){kind, n};
-    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels};
+    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = bits};
 }
 
-static uint32_t micro_levels(const gr_graph *g)
+static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
 {
     uint32_t levels = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
         if (is_pass(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i]))
-            levels = GR_MAX(levels, 1 + halvings(MICRO_TOKENS, longest(g->nodes[i])));
+            levels = GR_MAX(levels, 1 + halvings(k->sizes.micro_tokens, longest(g->nodes[i])));
     return levels;
 }
 
@@ -113,6 +113,7 @@ static bool sets_pace(const gr_graph *g, const gr_node *n)
 static void find_knobs(source *s)
 {
     const gr_graph *g = s->g;
+    const gr_kernels *k = s->o->kernels;
     s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes) * sizeof(*s->knobs));
     s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes) * sizeof(*s->open));
     bool head = false;
@@ -120,17 +121,18 @@ static void find_knobs(source *s)
         const gr_node *n = g->nodes[i];
         head = head || n->model;
         if (is_op(n, "generate") && sets_pace(g, n))
-            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(CONCURRENT, 1),
+            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
-            add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS,
+            add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
-    if (head) add_knob(s, KNOB_HEAD, NULL, 4, "head chunk");
-    if (micro_levels(g) < 2) return;
-    add_knob(s, KNOB_MICRO, NULL, micro_levels(g), "micro-batch tokens");
+    if (head) add_knob(s, KNOB_HEAD, NULL, 4, !k->invariant, "head chunk");
+    if (micro_levels(g, k) < 2) return;
+    bool bits = false;
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (cuts_change_bits(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) s->knobs[s->n - 1].bits = true;
+        bits = bits || (cuts_change_bits(g->nodes[i], k) && !fixed_micro_tokens(g->nodes[i]));
+    add_knob(s, KNOB_MICRO, NULL, micro_levels(g, k), bits, "micro-batch tokens");
 }
 
 static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind, const gr_node *n)
@@ -145,12 +147,12 @@ static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
     return (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
 }
 
-static void choose_rollout(const gr_node *n, uint32_t level, gr_choices *c)
+static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_t level, gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    uint32_t most = cfg->concurrent ? cfg->concurrent : CONCURRENT;
+    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
     c->concurrent = GR_MAX(GR_MIN(most, n->bounds.seqs) >> level, 1u);
-    c->prefill_tokens = GR_MAX(PREFILL_TOKENS >> level, PREFILL_MIN);
+    c->prefill_tokens = GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN);
     uint64_t blocks =
         cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->bounds, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
@@ -162,24 +164,26 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
 {
     gr_choices c = {.threads = s->o->threads};
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
-    uint32_t rows = GR_MIN(GR_MAX((uint32_t)HEAD_ELEMS / vocab, 16u), 512u);
+    const gr_pass_sizes *sizes = &s->o->kernels->sizes;
+    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
-    if (is_op(n, "generate")) choose_rollout(n, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
+    if (is_op(n, "generate"))
+        choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
     if (is_pass(n)) {
-        uint32_t tokens = MICRO_TOKENS >> level_of(s, level, KNOB_MICRO, n);
+        uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
     return c;
 }
 
 /* Of the first pass whose cuts are open: a micro-batch holds its longest sequence. */
-static uint32_t chosen_micro_tokens(const gr_graph *g, uint32_t level)
+static uint32_t chosen_micro_tokens(const gr_graph *g, const gr_kernels *k, uint32_t level)
 {
     const gr_node *n = NULL;
     for (size_t i = g->n_nodes; i-- > 0;)
         if (is_pass(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) n = g->nodes[i];
-    return GR_MAX((uint32_t)MICRO_TOKENS >> level, longest(n));
+    return GR_MAX(k->sizes.micro_tokens >> level, longest(n));
 }
 
 static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
@@ -190,7 +194,7 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     const gr_node *n = s->open[knob].node;
     switch (s->open[knob].kind) {
     case KNOB_MICRO:
-        gr_str_printf(out, "%u", chosen_micro_tokens(s->g, level));
+        gr_str_printf(out, "%u", chosen_micro_tokens(s->g, s->o->kernels, level));
         break;
     case KNOB_HEAD:
         gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
@@ -223,6 +227,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                     gr_program *p)
 {
     gr_program_node(p, n->name, n->op->lane, is_optional(g, n));
+    p->rollout = is_op(n, "generate");
     n->op->declare(g, n, how, k, p);
 }
 
@@ -237,6 +242,7 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
 {
     gr_program *p = gr_program_new();
     uint32_t every = UINT32_MAX;
+    p->values = k->columns;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         if (n->every) continue;
@@ -301,6 +307,18 @@ static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
     return same;
 }
 
+static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
+{
+    gr_model **out = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*out)),
+             *models = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*models));
+    for (size_t i = 0; i < g->n_models; i++) {
+        models[i] = *g->models[i];
+        for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
+        out[i] = &models[i];
+    }
+    return out;
+}
+
 /* What fixes the bits: the graph, the device's arithmetic, the ranks, and of what the planner chooses the
  * cuts of passes where they matter. How long it runs and what it writes do not, unless the learning rate
  * follows the number of iterations. */
@@ -311,14 +329,20 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.models = without_residency(g, pool);
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
-    gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, gr_kernels_cpu_numerics());
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (cuts_change_bits(g->nodes[i])) gr_str_printf(&s, " %u", choices[i].micro_tokens);
+    gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, o->kernels->numerics());
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_choices *c = &choices[i];
+        if (g->nodes[i]->every) continue;
+        if (cuts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
+        if (!o->kernels->invariant && g->nodes[i]->model)
+            gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
+    }
     uint64_t hash = XXH3_64bits(s.text, s.len);
     gr_str_release(&s);
     return gr_pool_printf(pool, "%016llx", (unsigned long long)hash);
@@ -440,8 +464,25 @@ static gr_status prove(gr_planned *p, gr_diag *d)
     return GR_OK;
 }
 
+/* A device whose weights are fp32 trains in fp32. */
+static gr_status check_types(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        if (!m->trained || k->dtype != GR_F32 || (m->train.grads == GR_F32 && m->train.moments == GR_F32))
+            continue;
+        st =
+            gr_diag_error(d, m->at, GR_E_INVALID,
+                          "model '%s': %s: bf16 needs a device of bf16 weights; the %s device trains in fp32",
+                          m->name, m->train.grads == GR_F32 ? "moments" : "grads", k->device);
+    }
+    return st;
+}
+
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
+    if (check_types(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_new(g);
     source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
@@ -451,6 +492,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         .policy = o->policy,
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    options.rules = gr_rules_of(g, o->policy, p->pool, &options.n_rules, d);
     uint32_t *level = gr_calloc(s.n, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
     if (p->plan) {

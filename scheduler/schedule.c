@@ -48,6 +48,14 @@ static void lay_out(search *s, const state *st)
     gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->prefetch);
 }
 
+static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
+{
+    for (size_t i = 0; i < o->n_rules; i++)
+        if (g->model && !strcmp(o->rules[i].model, g->model) && o->rules[i].category == g->category)
+            return o->rules[i].policy;
+    return o->policy;
+}
+
 /* Price a residency, unless it is known already. */
 static void add_state(search *s, size_t begin, uint32_t level, const gr_choice *choice, bool prefetch)
 {
@@ -75,23 +83,24 @@ static void expand(search *s, size_t begin, size_t at)
     bool prefetch = s->states[at].prefetch;
     for (uint32_t g = 0; g < f->n_groups; g++) {
         const gr_choice was = s->states[at].choice[g];
+        if (was.policy) continue;
         memcpy(c, s->states[at].choice, f->n_groups * sizeof(*c));
-        for (uint8_t parts = 0; parts <= GR_PARTS; parts++) {
+        for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
             bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
             if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && f->groups[g].n_objects < 2))
                 continue;
             uint64_t all = f->groups[g].nodes, masks[] = {was.stream, 0, all};
             for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
-                c[g] = (gr_choice){parts, parts == GR_PARTS ? 0 : masks[k]};
+                c[g] = (gr_choice){parts == GR_PARTS ? 0 : masks[k], parts, GR_POLICY_AUTO};
                 add_state(s, begin, level, c, prefetch);
             }
         }
         if (was.parts == GR_PARTS) continue;
-        c[g] = (gr_choice){was.parts, f->groups[g].nodes};
+        c[g] = (gr_choice){f->groups[g].nodes, was.parts, GR_POLICY_AUTO};
         add_state(s, begin, level, c, prefetch);
         for (uint32_t node = 0; node < 64; node++) {
             if (!(f->groups[g].nodes >> node & 1)) continue;
-            c[g] = (gr_choice){was.parts, was.stream ^ 1ULL << node};
+            c[g] = (gr_choice){was.stream ^ 1ULL << node, was.parts, GR_POLICY_AUTO};
             add_state(s, begin, level, c, prefetch);
         }
     }
@@ -144,12 +153,15 @@ static void explore(search *s, uint32_t level, uint32_t max_states)
     const gr_facts *f = s->sets[level].facts;
     size_t begin = s->n_states;
     gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
-    for (uint32_t g = 0; g < f->n_groups; g++) c[g].parts = GR_PARTS;
+    bool moves = false;
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        c[g] = (gr_choice){0, GR_PARTS, policy_of(s->o, &f->groups[g])};
+        moves |= !c[g].policy && max_states > 1;
+    }
     add_state(s, begin, level, c, true);
-    bool moves = s->o->policy != GR_POLICY_KEEP && max_states > 1;
     for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
         for (uint32_t g = 0; g < f->n_groups; g++)
-            c[g] = (gr_choice){0, extreme & 1 ? f->groups[g].nodes : 0};
+            if (!c[g].policy) c[g] = (gr_choice){extreme & 1 ? f->groups[g].nodes : 0, 0, GR_POLICY_AUTO};
         add_state(s, begin, level, c, extreme < 2);
     }
     free(c);
@@ -261,6 +273,11 @@ static gr_plan *smallest(search *s, uint32_t *level)
     return gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
 }
 
+static bool lives_at(const gr_entry *e, uint32_t i)
+{
+    return e->first <= e->last ? e->first <= i && i <= e->last : i >= e->first || i <= e->last;
+}
+
 /* The first step at which most bytes of a place are live. */
 static uint32_t worst_step(const gr_plan *p, gr_place place)
 {
@@ -269,8 +286,7 @@ static uint32_t worst_step(const gr_plan *p, gr_place place)
     for (uint32_t i = 0; i < gr_plan_steps(p); i++) {
         uint64_t live = 0;
         for (uint32_t e = 0; e < p->n_ledger; e++)
-            if (p->ledger[e].place == place && p->ledger[e].first <= i && i <= p->ledger[e].last)
-                live += p->ledger[e].bytes;
+            if (p->ledger[e].place == place && lives_at(&p->ledger[e], i)) live += p->ledger[e].bytes;
         if (live > most) most = live, worst = i;
     }
     return worst;
@@ -281,7 +297,7 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
 {
     uint64_t sum[GR_N_CATEGORIES] = {0};
     for (uint32_t e = 0; e < p->n_ledger; e++)
-        if (p->ledger[e].place == place && p->ledger[e].first <= step && step <= p->ledger[e].last)
+        if (p->ledger[e].place == place && lives_at(&p->ledger[e], step))
             sum[p->ledger[e].category] += p->ledger[e].bytes;
     for (int shown = 0; shown < 3; shown++) {
         int top = 0;
@@ -300,10 +316,12 @@ static void suggest_auto(const search *s, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
     o.policy = GR_POLICY_AUTO;
+    o.n_rules = 0;
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
     gr_plan *p = NULL;
     if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0}, "would fit: --policy auto, with a predicted %.3g s an iteration",
+        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration",
+                     s->o->n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto",
                      (double)p->ns / 1e9);
     gr_plan_free(p);
     free(level);
@@ -330,7 +348,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
                  gr_bytes_format(need, a));
-    if (o->policy == GR_POLICY_KEEP) suggest_auto(s, d);
+    if (o->policy || o->n_rules) suggest_auto(s, d);
     return GR_E_NOFIT;
 }
 
@@ -420,6 +438,7 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, cons
     bool fits = p != NULL;
     if (!fits) p = smallest(&s, level);
     p->hardware = gr_pool_strdup(p->pool, o->hardware.name);
+    p->device = o->hardware.device;
     p->ranks = "0";
     p->budget_bytes = o->budget_bytes;
     p->host_budget_bytes = o->host_budget_bytes;

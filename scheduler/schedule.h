@@ -8,12 +8,13 @@
 #ifndef GR_SCHEDULER_SCHEDULE_H
 #define GR_SCHEDULER_SCHEDULE_H
 
+#include "memplan/policy.h"
 #include "memplan/program.h"
 
 /* A machine, as the cost model sees it. Rates are per second. */
 typedef struct gr_hardware {
-    const char *name;
-    double flops;                      /* fp32 matrix arithmetic of the device */
+    const char *name, *device;         /* device: "cpu" or "cuda", static */
+    double flops;                      /* matrix arithmetic in the device's own type */
     double memory_bytes;               /* device memory, read + written */
     double h2d, d2h;                   /* copies between host pool and arena, bytes */
     double disk;                       /* bytes */
@@ -25,7 +26,12 @@ typedef struct gr_hardware {
 /* "cpu": this machine. GR_E_INVALID with the known names where name is none of them. */
 GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
 
-typedef enum gr_policy { GR_POLICY_AUTO, GR_POLICY_KEEP } gr_policy;
+/* What a model's objects of one category are to do, whatever the policy for all is. */
+typedef struct gr_rule {
+    const char *model;
+    gr_category category;
+    gr_policy policy;
+} gr_rule;
 
 /* A choice the program depends on. Level 0 is the fastest where everything fits; each next level needs less
  * memory. */
@@ -46,8 +52,10 @@ typedef struct gr_source {
 
 typedef struct gr_schedule_options {
     gr_hardware hardware;
-    gr_policy policy;
+    gr_policy policy;                         /* of what no rule is about */
     uint64_t budget_bytes, host_budget_bytes; /* of device (overhead included) and host pool */
+    const gr_rule *rules;
+    size_t n_rules;
 } gr_schedule_options;
 
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics

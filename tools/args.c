@@ -57,7 +57,7 @@ static const option options[N_OPTIONS] = {
     [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
                      "host memory for copies"},
     [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
-                "where state is kept; today auto or keep"},
+                "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
                 "form of the plan; with --sweep table, csv or svg"},
     [SWEEP] = {"sweep", "NAME=A..B[:N]", 0, TEXT, AT(sweep), 0, NULL,

@@ -10,6 +10,7 @@
 
 #include "runtime/run.h"
 #include "runtime/signals.h"
+#include "scheduler/policy.h"
 
 /* ---- shared
  * ------------------------------------------------------------------------------------------------- */
@@ -50,16 +51,11 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
 
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
-    static const char *const later[] = {"transition", "every_node"};
     *o = (gr_plan_options){.kernels = &gr_kernels_cpu,
                            .budget_bytes = a->budget,
                            .host_budget_bytes = a->host_budget,
                            .threads = cores()};
-    if (a->policy && !strcmp(a->policy, "keep")) o->policy = GR_POLICY_KEEP;
-    for (size_t i = 0; a->policy && i < GR_LEN(later); i++)
-        if (!strcmp(a->policy, later[i]))
-            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "policy '%s' is not built in this version; use auto or keep", a->policy);
+    if (a->policy) o->policy = gr_policy_find(a->policy); /* args.c knows the names */
     if (a->device && strcmp(a->device, "cpu"))
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "device '%s' is not built in this version; use cpu", a->device);

@@ -27,7 +27,7 @@ refused "budget 'much'" "$gr" plan grpo.yaml --budget much
 refused "policy 'foo'" "$gr" plan grpo.yaml --policy foo
 refused 'needs --config' "$gr" init -o x
 for c in calibrate "exec grpo.yaml --ranks 2" \
-    "exec grpo.yaml --device cuda" "plan grpo.yaml --policy transition"; do
+    "exec grpo.yaml --device cuda"; do
     refused 'not built' "$gr" $c
 done
 

@@ -11,7 +11,7 @@ with_validation() {
   check_prompts: {op: prompts, file: test.jsonl, batch: 64, max_tokens: 8, template: "{question}", every: $2, before: $3}
   check: {op: generate, model: actor, prompts: check_prompts, samples: 4, temperature: 0.7, max_tokens: 6}
   digits: {op: reward, of: check, answer: check_prompts.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}}
-  solved: {op: compute, expr: digits > 0.5, metrics: {of_any: "batch_mean(group_max(where(solved, 1, 0)))", prompts: batch_count(check_prompts.length)}}
+  solved: {op: compute, expr: digits > 0.5, metrics: {of_any: "batch_mean(group_max(where(solved, 1, 0)))", pass_4: "batch_mean(pass_at(group_count(digits), group_count(solved), 4))", prompts: batch_count(check_prompts.length)}}
   greedy: {op: generate, model: actor, prompts: check_prompts, temperature: 0, max_tokens: 6}
   greedy_digits: {op: reward, of: greedy, answer: check_prompts.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}}
 run: {steps: 6, seed: 7, samples: 2}
@@ -21,12 +21,14 @@ with_validation val.yaml 2 true
 
 # Named val. in the lines of steps 0, 2, 4 and 6; the line of step 0 has nothing else.
 status 0 "$gr" exec val.yaml --out run --check-memory
-has out 'validation at step 0: digits [0-9.]+, greedy_digits [0-9.]+, solved.of_any [0-9.]+, solved.prompts 20'
+has out 'validation at step 0: digits [0-9.]+, greedy_digits [0-9.]+, solved.of_any [0-9.]+, solved.pass_4 [0-9.]+, solved.prompts 20'
 has out 'validation at step 6: digits'
 for step in 0 2 4 6; do
     for name in digits greedy_digits check.response_tokens_mean greedy.truncated_fraction solved.of_any seconds; do
         [ -n "$(metric run $step "val\.$name")" ] || fail "no val.$name at step $step"
     done
+    [ "$(metric run $step 'val\.solved\.pass_4')" = "$(metric run $step 'val\.solved\.of_any')" ] ||
+        fail "pass@4 of 4 is that any is right"
     [ "$(metric run $step 'val\.solved\.prompts')" = 20 ] || fail "20 records are there, and none twice"
     [ -n "$(metric run $step 'val\.seconds\.check')" ] || fail "no time of the validation's rollout"
 done

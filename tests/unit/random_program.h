@@ -93,6 +93,7 @@ static inline gr_program *random_program(uint64_t seed)
             gr_program_validate(p, 1 + pick_below(&d, 20));
         }
         gr_program_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
+        p->rollout = (seed + n) % 3 == 0;
         random_node(p, &d, n_iteration, &serial);
     }
     return p;

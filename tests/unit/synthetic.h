@@ -46,6 +46,7 @@ static inline void rollout(gr_program *p, const shape *s, const char *node, uint
     char name[64];
     snprintf(name, sizeof(name), "%s.kv", node);
     gr_program_node(p, node, GR_LANE_COMPUTE, false);
+    p->rollout = true;
     uint32_t kv = gr_program_object(
         p, &(gr_object){name, GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, s->kv_bytes, NULL, GR_NONE});
     uint32_t hidden = gr_program_temp(p, GR_CAT_ACTIVATIONS, s->act_bytes, "hidden");
@@ -146,7 +147,7 @@ static inline gr_program *grpo(const shape *s)
 
 static inline gr_hardware machine(void)
 {
-    return (gr_hardware){"test", 1e12, 1e11, 2e10, 2e10, 1e9, 1ULL << 40, 1ULL << 40, 1 << 20, 1000};
+    return (gr_hardware){"test", "cpu", 1e12, 1e11, 2e10, 2e10, 1e9, 1ULL << 40, 1ULL << 40, 1 << 20, 1000};
 }
 
 static inline gr_program *build_shape(void *user, const uint32_t *level)

@@ -12,7 +12,10 @@ static char *plan_text(uint64_t budget)
     shape s = SMALL;
     uint32_t level[1];
     gr_source src = {.user = &s, .build = build_shape};
-    gr_schedule_options o = {machine(), GR_POLICY_AUTO, budget, 1ULL << 40};
+    gr_schedule_options o = {.hardware = machine(),
+                             .policy = GR_POLICY_AUTO,
+                             .budget_bytes = budget,
+                             .host_budget_bytes = 1ULL << 40};
     gr_plan *p = NULL;
     gr_str out = {0};
     assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);

@@ -4,7 +4,10 @@
 static gr_plan *plan_for(shape *s, uint64_t budget)
 {
     gr_source src = {.user = s, .build = build_shape};
-    gr_schedule_options o = {machine(), GR_POLICY_AUTO, budget, 1ULL << 40};
+    gr_schedule_options o = {.hardware = machine(),
+                             .policy = GR_POLICY_AUTO,
+                             .budget_bytes = budget,
+                             .host_budget_bytes = 1ULL << 40};
     gr_plan *p = NULL;
     (void)!gr_schedule(&p, NULL, &src, &o, NULL);
     p->graph = "grpo";
