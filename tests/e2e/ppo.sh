@@ -147,6 +147,15 @@ status 0 "$gr" exec judge.yaml --steps 1 --out judged
 [ "$(metric judged 1 reward_mean)" = "$(metric judged 1 judged.mean)" ] || fail "reward_mean is not the score's mean"
 [ "$(metric judged 1 reward_mean)" != 0 ] || fail "the reward model says nothing"
 
+# A judge whose tokens mean something else is said aloud; one without tokenizer is believed.
+cp -r judge foreign
+sed -i 's/48, 49/49, 48/' foreign/tokenizer_config.json
+status 0 "$gr" exec ppo.yaml --set judge=foreign --steps 1 --out foreign-run
+has err "warning: 'judged' gives model 'judge' the tokens of model 'actor', but their tokenizers differ: token 4, '0', is another"
+rm foreign/tokenizer_config.json
+status 0 "$gr" exec ppo.yaml --set judge=foreign --steps 1 --out mute-run
+[ ! -s err ] || fail "a judge without tokenizer: $(cat err)"
+
 # Refused: a language model as judge, several labels, a head that is not there, another vocabulary than the rows have.
 refused "model 'judge' has no value head" "$gr" check ppo.yaml --set judge=model
 has err "ppo.yaml:[0-9]+:[0-9]+: error: model 'judge' has no value head, which op score asks"
