@@ -248,7 +248,7 @@ static void print_run(const gr_graph *g, gr_str *out)
 
 void gr_graph_resolved(const gr_graph *g, gr_str *out)
 {
-    static const char *const tops[] = {"graph", "doc", "state", "log"};
+    static const char *const tops[] = {"graph", "doc", "functions", "state", "log"};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
         if (!v || v->kind == GR_VALUE_NULL) continue;

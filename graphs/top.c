@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "models",
+const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "models",
                                    "nodes", "state", "run",    "log", NULL};
 const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", NULL};
 
