@@ -177,11 +177,15 @@ static void check_when_outside(gr_loader *l, const gr_formula *f)
     const int *reads = gr_expr_reads(f->expr, &n);
     for (size_t i = 0; i < n; i++) {
         const gr_node *from = l->g->columns[reads[i]]->node;
+        if (from && gr_reads_validation(l, f, from)) return;
         if (from && from->when.expr)
             gr_diag_error(l->d, f->at, GR_E_INVALID,
                           "'%s' reads '%s', which is switched by 'when': it may not be there", f->key,
                           from->name);
     }
+    reads = gr_expr_row_sets(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (gr_reads_validation(l, f, l->g->nodes[reads[i]])) return;
 }
 
 /* ---- said aloud ------------------------------------------------------------------------------------------

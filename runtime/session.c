@@ -13,9 +13,10 @@ static pthread_mutex_t metrics_lock = PTHREAD_MUTEX_INITIALIZER;
 void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
 {
     struct gr_metric m = {.value = value};
+    int prefix = s->validating ? snprintf(m.name, sizeof(m.name), GR_VALIDATION) : 0;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(m.name, sizeof(m.name), fmt, ap);
+    vsnprintf(m.name + prefix, sizeof(m.name) - (size_t)prefix, fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&metrics_lock);
     struct gr_metric *found = NULL;
