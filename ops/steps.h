@@ -87,12 +87,15 @@ typedef struct gr_steps_ops {
     gr_steps_input (*input)(gr_steps *s, uint32_t trip);
     /* input's first n_changes changes and n_groups groups hold from the next chunk on. */
     void (*change)(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups);
+    /* Copy block src[i] of the pool to dst[i] in every layer's part; src and dst [n] on the device. */
+    void (*copy)(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+                 const uint32_t *dst, uint32_t n);
     void (*run)(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c); /* n 0: nothing to run */
     /* Wait for the chunk; what it points to holds until change(trip + 2). A failure of the device is told
      * here. */
     gr_status (*report)(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d);
 } gr_steps_ops;
 
-extern const gr_steps_ops gr_steps_cuda; /* ops/cuda/steps.c, where CUDA is built */
+extern const gr_steps_ops gr_steps_cuda; /* without CUDA: its sizes alone */
 
 #endif

@@ -18,7 +18,7 @@
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
  * Juravsky et al., Hydragen, arXiv:2402.05099.
  */
-#include "ops/cuda/launch.h"
+#include "ops/cuda/decode_sizes.h"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -28,10 +28,10 @@ namespace
 {
 
 constexpr uint32_t BLOCK = 16;  /* keys of a block of the pool: GR_KV_BLOCK */
-constexpr uint32_t PIECE = 128; /* keys of a piece */
+constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
-constexpr uint32_t ITEM = 16; /* words of an item of the list */
-constexpr uint32_t ROWS = 16; /* query rows of an item */
+constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
+constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
 
 /* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
  * head's G. */
@@ -42,21 +42,9 @@ struct list {
     uint32_t *n_items, *pieces, *item;
 };
 
-uint64_t align256(uint64_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 uint32_t ceil_div(uint32_t a, uint32_t b)
 {
     return (a + b - 1) / b;
-}
-
-/* Pieces of one slot at most: one more than its length says, as the end of the shared keys may cut one in
- * two. */
-uint32_t pieces_max(uint32_t max_length)
-{
-    return ceil_div(max_length, PIECE) + 1;
 }
 
 list list_at(void *work, uint32_t n)
@@ -65,7 +53,7 @@ list list_at(void *work, uint32_t n)
     list l;
     l.n_items = reinterpret_cast<uint32_t *>(p);
     l.pieces = reinterpret_cast<uint32_t *>(p + 256);
-    l.item = reinterpret_cast<uint32_t *>(p + 256 + align256(4ull * n));
+    l.item = reinterpret_cast<uint32_t *>(p + 256 + gr_cu_decode_align(4ull * n));
     return l;
 }
 
@@ -527,11 +515,6 @@ template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a)
     piece_kernel<DM, EXACT><<<sms, warps * 32, bytes, st>>>(a);
 }
 
-uint64_t acc_bytes(const gr_cu_heads *h, uint32_t n, uint32_t max_length)
-{
-    return align256(4ull * n * h->heads * pieces_max(max_length) * h->head_dim);
-}
-
 /* ---- copying blocks -------------------------------------------------------------------------------------
  */
 
@@ -546,12 +529,6 @@ __global__ void __launch_bounds__(256)
 }
 
 } // namespace
-
-extern "C" uint64_t gr_cu_decode_work_bytes(const gr_cu_heads *h, uint32_t n, uint32_t max_length)
-{
-    const uint64_t items = (uint64_t)n * pieces_max(max_length) * ceil_div(h->heads / h->kv_heads, ROWS);
-    return 256 + align256(4ull * n) + align256(items * ITEM * 4);
-}
 
 extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d,
                                   const uint32_t *table, uint32_t table_stride, void *work)
@@ -570,11 +547,6 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     list_kernel<<<1, 1024, 0, st>>>(a);
 }
 
-extern "C" uint64_t gr_cu_decode_attention_ws(const gr_cu_heads *h, uint32_t n, uint32_t max_length)
-{
-    return acc_bytes(h, n, max_length) + align256(8ull * n * h->heads * pieces_max(max_length));
-}
-
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
                                        const gr_bf16 *qkv, gr_bf16 *out, const void *work, void *ws)
 {
@@ -589,14 +561,14 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.item = l.item;
     a.member = d->member;
     a.acc = static_cast<float *>(ws);
-    a.stat = reinterpret_cast<float *>(static_cast<char *>(ws) + acc_bytes(h, d->n, d->max_length));
+    a.stat = reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
     a.out = reinterpret_cast<__nv_bfloat16 *>(out);
     a.n = d->n;
     a.heads = h->heads;
     a.kv_heads = h->kv_heads;
     a.head_dim = h->head_dim;
     a.width = (h->heads + 2 * h->kv_heads) * h->head_dim;
-    a.pieces_max = pieces_max(d->max_length);
+    a.pieces_max = gr_cu_decode_pieces(d->max_length);
     a.scale = 1.4426950408889634f / sqrtf(static_cast<float>(h->head_dim));
     if (h->head_dim == 128)
         launch_pieces<128, true>(st, a);

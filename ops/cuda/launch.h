@@ -183,12 +183,10 @@ typedef struct gr_cu_decode {
     uint32_t max_length;
 } gr_cu_decode;
 /* Once a step, before its first layer: the list of what is to be read, from lengths, groups and tables as
- * they are on the device. All layers of the step use it. */
-uint64_t gr_cu_decode_work_bytes(const gr_cu_heads *h, uint32_t n, uint32_t max_length);
+ * they are on the device. All layers of the step use it. Bytes of work and ws: ops/cuda/decode_sizes.h. */
 void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
                        uint32_t table_stride, void *work);
 /* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d; ws: scratch of this call. */
-uint64_t gr_cu_decode_attention_ws(const gr_cu_heads *h, uint32_t n, uint32_t max_length);
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, const void *work, void *ws);
 

@@ -5,26 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/carve.h"
-#include "ops/cuda/launch.h"
-#include "ops/steps.h"
+#include "ops/cuda/steps_layout.h"
 
 enum { GRAPHS_MAX = 64 };
-
-/* The orders of a trip; the same layout on host and device, tables last: what is not used of them is not
- * copied. */
-typedef struct orders {
-    uint32_t *group_first, *shared, *member;
-    gr_slot_change *change;
-    uint32_t *table;
-} orders;
-
-/* Written once a rollout. */
-typedef struct rules {
-    gr_cu_sampling sampling;
-    gr_cu_ending ending;
-    int32_t stop[]; /* [stop_ids] */
-} rules;
 
 typedef struct graph {
     uint32_t n;
@@ -32,17 +15,11 @@ typedef struct graph {
 } graph;
 
 struct gr_steps {
-    gr_cu_heads heads; /* without the table of frequencies: attention does not rotate */
+    gr_cu_heads heads;
     gr_steps_bounds bounds;
-    gr_cu_slots slots; /* on the device, as all of these: */
-    orders orders;
-    rules *rules;
-    uint32_t *row, *offset; /* 0, 1, ... */
-    void *work, *ws;
-    orders host_orders[2]; /* by trip modulo 2 */
-    gr_steps_report report[2];
-    rules *host_rules;
-    uint32_t *host_count; /* [slots + 1] 0, 1, ... */
+    uint32_t layers;
+    gr_cu_steps_device device;
+    gr_cu_steps_host host;
     gr_sampling sampling;
     cudaEvent_t done[2];
     graph graphs[GRAPHS_MAX];
@@ -72,83 +49,6 @@ static gr_status told(gr_steps *s, gr_diag *d)
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s: %s", s->call, cudaGetErrorString(s->error));
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------
- */
-
-static gr_cu_heads heads_of(const gr_model_shape *s)
-{
-    return (gr_cu_heads){.heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
-}
-
-static orders carve_orders(gr_carve *c, const gr_steps_bounds *b)
-{
-    orders o;
-    o.group_first = gr_carve_bytes(c, (b->slots + 1ull) * sizeof(*o.group_first));
-    o.shared = gr_carve_bytes(c, b->slots * sizeof(*o.shared));
-    o.member = gr_carve_bytes(c, b->slots * sizeof(*o.member));
-    o.change = gr_carve_bytes(c, b->slots * sizeof(*o.change));
-    o.table = gr_carve_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
-    return o;
-}
-
-static uint64_t rules_bytes(const gr_steps_bounds *b)
-{
-    return sizeof(rules) + b->stop_ids * sizeof(int32_t);
-}
-
-static void carve_device(gr_carve *c, gr_steps *s)
-{
-    const gr_steps_bounds *b = &s->bounds;
-    const uint64_t n = b->slots, words = n * sizeof(uint32_t);
-    s->orders = carve_orders(c, b);
-    s->rules = gr_carve_bytes(c, rules_bytes(b));
-    s->row = gr_carve_bytes(c, words);
-    s->offset = gr_carve_bytes(c, words + sizeof(uint32_t));
-    s->slots = (gr_cu_slots){.id = gr_carve_bytes(c, words),
-                             .position = gr_carve_bytes(c, words),
-                             .kv_slot = gr_carve_bytes(c, words),
-                             .length = gr_carve_bytes(c, words),
-                             .table = gr_carve_bytes(c, words * b->stride),
-                             .draw = gr_carve_bytes(c, 2 * words),
-                             .drawn = gr_carve_bytes(c, words),
-                             .logprob = gr_carve_bytes(c, words),
-                             .step = gr_carve_bytes(c, sizeof(uint32_t)),
-                             .report_id = gr_carve_bytes(c, words * b->chunk),
-                             .report_logprob = gr_carve_bytes(c, words * b->chunk),
-                             .slots = b->slots,
-                             .stride = b->stride};
-    s->work = gr_carve_bytes(c, gr_cu_decode_work_bytes(&s->heads, b->slots, b->max_length));
-    s->ws = gr_carve_bytes(c, gr_cu_decode_attention_ws(&s->heads, b->slots, b->max_length));
-}
-
-static void carve_host(gr_carve *c, gr_steps *s)
-{
-    const gr_steps_bounds *b = &s->bounds;
-    for (int i = 0; i < 2; i++) {
-        s->host_orders[i] = carve_orders(c, b);
-        s->report[i].id = gr_carve_bytes(c, (uint64_t)b->slots * b->chunk * sizeof(int32_t));
-        s->report[i].logprob = gr_carve_floats(c, (uint64_t)b->slots * b->chunk);
-    }
-    s->host_rules = gr_carve_bytes(c, rules_bytes(b));
-    s->host_count = gr_carve_bytes(c, (b->slots + 1ull) * sizeof(uint32_t));
-}
-
-static uint64_t device_bytes(const gr_model_shape *shape, const gr_steps_bounds *b)
-{
-    gr_steps s = {.heads = heads_of(shape), .bounds = *b};
-    gr_carve c = {0};
-    carve_device(&c, &s);
-    return c.used;
-}
-
-static uint64_t host_bytes(const gr_model_shape *shape, const gr_steps_bounds *b)
-{
-    gr_steps s = {.heads = heads_of(shape), .bounds = *b};
-    gr_carve c = {0};
-    carve_host(&c, &s);
-    return c.used;
-}
-
 /* ---- opening and beginning ------------------------------------------------------------------------------
  */
 
@@ -158,7 +58,7 @@ static void forget_graphs(gr_steps *s)
     s->n_graphs = 0;
 }
 
-static void close_steps(gr_steps *s)
+void gr_cuda_steps_close(gr_steps *s)
 {
     if (!s) return;
     forget_graphs(s);
@@ -167,16 +67,18 @@ static void close_steps(gr_steps *s)
     free(s);
 }
 
-static gr_status open_steps(gr_steps **out, const gr_model_shape *shape, const gr_steps_bounds *b, gr_diag *d)
+gr_status gr_cuda_steps_open(gr_steps **out, const gr_model_shape *shape, const gr_steps_bounds *b,
+                             gr_diag *d)
 {
     gr_steps *s = gr_calloc(1, sizeof(*s));
-    s->heads = heads_of(shape);
+    s->heads = gr_cu_steps_heads(shape);
+    s->layers = shape->layers;
     s->bounds = *b;
     for (int i = 0; i < 2; i++)
         CUDA(s, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming | cudaEventBlockingSync));
     gr_status st = told(s, d);
     if (st)
-        close_steps(s);
+        gr_cuda_steps_close(s);
     else
         *out = s;
     return st;
@@ -185,46 +87,46 @@ static gr_status open_steps(gr_steps **out, const gr_model_shape *shape, const g
 static void write_rules(gr_steps *s, const gr_steps_rules *r)
 {
     const gr_sampling *how = &r->sampling;
-    s->host_rules->sampling = (gr_cu_sampling){.temperature = how->temperature,
+    s->host.rules->sampling = (gr_cu_sampling){.temperature = how->temperature,
                                                .top_p = how->top_p,
                                                .top_k = how->top_k,
                                                .seed = how->seed,
                                                .stream = how->stream};
-    s->host_rules->ending = (gr_cu_ending){.max_tokens = r->max_tokens, .n_stop = r->n_stop};
-    if (r->n_stop) memcpy(s->host_rules->stop, r->stop, r->n_stop * sizeof(*r->stop));
+    s->host.rules->ending = (gr_cu_ending){.max_tokens = r->max_tokens, .n_stop = r->n_stop};
+    if (r->n_stop) memcpy(s->host.rules->stop, r->stop, r->n_stop * sizeof(*r->stop));
     s->sampling = *how;
-    s->sampling.device = &s->rules->sampling;
+    s->sampling.device = &s->device.rules->sampling;
 }
 
-static gr_status begin(gr_steps *s, gr_queue *q, void *device, void *host, const gr_steps_rules *r,
-                       gr_diag *d)
+gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host, const gr_steps_rules *r,
+                              gr_diag *d)
 {
     const cudaStream_t st = stream_of(q);
     const uint64_t n = s->bounds.slots;
     for (int i = 0; i < 2; i++) CUDA(s, cudaEventSynchronize(s->done[i])); /* host memory is not being read */
     gr_carve on_device = {.base = device}, on_host = {.base = host};
-    const void *before = s->row;
-    carve_device(&on_device, s);
-    carve_host(&on_host, s);
-    if (s->row != before) forget_graphs(s);
-    s->slots.ending = &s->rules->ending;
-    s->slots.stop = s->rules->stop;
+    const void *before = s->device.row;
+    gr_cu_steps_carve_device(&on_device, &s->heads, &s->bounds, &s->device);
+    gr_cu_steps_carve_host(&on_host, &s->bounds, &s->host);
+    if (s->device.row != before) forget_graphs(s);
+    s->device.slots.ending = &s->device.rules->ending;
+    s->device.slots.stop = s->device.rules->stop;
     write_rules(s, r);
-    for (uint32_t i = 0; i <= n; i++) s->host_count[i] = i;
-    CUDA(s, cudaMemcpyAsync(s->rules, s->host_rules, rules_bytes(&s->bounds), cudaMemcpyHostToDevice, st));
-    CUDA(s, cudaMemcpyAsync(s->row, s->host_count, n * sizeof(*s->row), cudaMemcpyHostToDevice, st));
-    CUDA(s,
-         cudaMemcpyAsync(s->offset, s->host_count, (n + 1) * sizeof(*s->offset), cudaMemcpyHostToDevice, st));
-    gr_cu_slots_clear(st, &s->slots);
+    for (uint32_t i = 0; i <= n; i++) s->host.count[i] = i;
+    CUDA(s, cudaMemcpyAsync(s->device.rules, s->host.rules, gr_cu_rules_bytes(&s->bounds),
+                            cudaMemcpyHostToDevice, st));
+    CUDA(s, cudaMemcpyAsync(s->device.row, s->host.count, (n + 1) * sizeof(*s->device.row),
+                            cudaMemcpyHostToDevice, st));
+    gr_cu_slots_clear(st, &s->device.slots);
     return told(s, d);
 }
 
 /* ---- trips ----------------------------------------------------------------------------------------------
  */
 
-static gr_steps_input input(gr_steps *s, uint32_t trip)
+gr_steps_input gr_cuda_steps_input(gr_steps *s, uint32_t trip)
 {
-    const orders *o = &s->host_orders[trip % 2];
+    const gr_cu_orders *o = &s->host.orders[trip % 2];
     return (gr_steps_input){.change = o->change,
                             .table = o->table,
                             .member = o->member,
@@ -232,9 +134,9 @@ static gr_steps_input input(gr_steps *s, uint32_t trip)
                             .shared = o->shared};
 }
 
-static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups)
+void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups)
 {
-    const orders *from = &s->host_orders[trip % 2];
+    const gr_cu_orders *from = &s->host.orders[trip % 2];
     for (uint32_t g = n_groups; g < s->bounds.slots;
          g++) { /* captured steps look at as many groups as slots */
         from->group_first[g + 1] = from->group_first[n_groups];
@@ -242,18 +144,26 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
     }
     const char *end = (const char *)(from->table + (size_t)n_changes * s->bounds.stride);
     const size_t bytes = (size_t)(end - (const char *)from->group_first);
-    CUDA(s, cudaMemcpyAsync(s->orders.group_first, from->group_first, bytes, cudaMemcpyHostToDevice,
+    CUDA(s, cudaMemcpyAsync(s->device.orders.group_first, from->group_first, bytes, cudaMemcpyHostToDevice,
                             stream_of(q)));
-    gr_cu_slots_change(stream_of(q), &s->slots, s->orders.change, s->orders.table, n_changes);
+    gr_cu_slots_change(stream_of(q), &s->device.slots, s->device.orders.change, s->device.orders.table,
+                       n_changes);
+}
+
+void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+                        const uint32_t *dst, uint32_t n)
+{
+    const uint64_t block = UINT64_C(2) * GR_KV_BLOCK * s->heads.kv_heads * s->heads.head_dim;
+    gr_cu_kv_copy(stream_of(q), kv, s->layers, layer_bytes / sizeof(gr_bf16), block, src, dst, n);
 }
 
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
 {
-    const gr_cu_slots *k = &s->slots;
+    const gr_cu_slots *k = &s->device.slots;
     const gr_cu_decode list = {.length = k->length,
-                               .member = s->orders.member,
-                               .group_first = s->orders.group_first,
-                               .shared = s->orders.shared,
+                               .member = s->device.orders.member,
+                               .group_first = s->device.orders.group_first,
+                               .shared = s->device.orders.shared,
                                .n = c->n,
                                .n_groups = c->n,
                                .max_length = s->bounds.max_length};
@@ -263,12 +173,12 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                               .shared = list.shared,
                               .n_groups = list.n_groups,
                               .max_length = list.max_length,
-                              .work = s->work,
-                              .ws = s->ws};
+                              .work = s->device.work,
+                              .ws = s->device.ws};
     const gr_extend e = {.n_tokens = c->n,
                          .n_seqs = c->n,
                          .ids = k->id,
-                         .offset = s->offset,
+                         .offset = s->device.offset,
                          .cached = (const uint32_t *)k->position,
                          .block_table = k->table,
                          .table_stride = k->stride,
@@ -276,12 +186,12 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                          .slot = k->kv_slot,
                          .longest = 1,
                          .decode = &decode};
-    const gr_steps_draw d = {.row = s->row,
+    const gr_steps_draw d = {.row = s->device.row,
                              .how = &s->sampling,
                              .draw = (const uint32_t(*)[2])k->draw,
                              .id = k->drawn,
                              .logprob = k->logprob};
-    gr_cu_decode_plan(stream_of(q), &s->heads, &list, k->table, k->stride, s->work);
+    gr_cu_decode_plan(stream_of(q), &s->heads, &list, k->table, k->stride, s->device.work);
     c->step(c->user, q, &e, &d);
     gr_cu_slots_advance(stream_of(q), k, c->n);
 }
@@ -323,33 +233,24 @@ static void run_chunk(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
     for (; exec && i < s->bounds.chunk; i++) CUDA(s, cudaGraphLaunch(exec, stream_of(q)));
 }
 
-static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)
+void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)
 {
     const cudaStream_t st = stream_of(q);
-    const gr_steps_report *to = &s->report[trip % 2];
+    const uint32_t which = trip % 2;
     const size_t bytes = (size_t)s->bounds.slots * s->bounds.chunk * sizeof(int32_t);
     if (c->n && s->error == cudaSuccess) {
         run_chunk(s, q, c);
-        CUDA(s, cudaMemcpyAsync((void *)to->id, s->slots.report_id, bytes, cudaMemcpyDeviceToHost, st));
-        CUDA(s, cudaMemcpyAsync((void *)to->logprob, s->slots.report_logprob, bytes, cudaMemcpyDeviceToHost,
-                                st));
+        CUDA(s, cudaMemcpyAsync(s->host.report_id[which], s->device.slots.report_id, bytes,
+                                cudaMemcpyDeviceToHost, st));
+        CUDA(s, cudaMemcpyAsync(s->host.report_logprob[which], s->device.slots.report_logprob, bytes,
+                                cudaMemcpyDeviceToHost, st));
     }
-    CUDA(s, cudaEventRecord(s->done[trip % 2], st));
+    CUDA(s, cudaEventRecord(s->done[which], st));
 }
 
-static gr_status report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d)
+gr_status gr_cuda_steps_report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d)
 {
     CUDA(s, cudaEventSynchronize(s->done[trip % 2]));
-    *out = s->report[trip % 2];
+    *out = (gr_steps_report){s->host.report_id[trip % 2], s->host.report_logprob[trip % 2]};
     return told(s, d);
 }
-
-const gr_steps_ops gr_steps_cuda = {.device_bytes = device_bytes,
-                                    .host_bytes = host_bytes,
-                                    .open = open_steps,
-                                    .close = close_steps,
-                                    .begin = begin,
-                                    .input = input,
-                                    .change = change,
-                                    .run = run,
-                                    .report = report};

@@ -1,6 +1,7 @@
 /* ops/cuda/table.c: the kernels of the CUDA device; without CUDA, its sizes alone. */
 #include "ops/cuda/launch.h"
 #include "ops/cuda/model.h"
+#include "ops/steps.h"
 
 /* Versions and the type of GPU are part of a run's own record: a plan is made where neither is known. */
 static const char *numerics(void)
@@ -48,6 +49,7 @@ const gr_kernels gr_kernels_cuda = {
     RUNS(copy),
     RUNS(sum_squares),
     RUNS(adamw),
+    .steps = &gr_steps_cuda,
 };
 
 const gr_kernels *gr_kernels_find(const char *device)

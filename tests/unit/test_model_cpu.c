@@ -93,7 +93,7 @@ static void extend_all(fixture *f, const struct data *d, const float *want, uint
             offset[s + 1] = offset[s] + n;
         }
         if (!offset[SEQS]) return;
-        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0});
+        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, NULL});
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offset[s + 1] - offset[s];
             assert_memory_equal(f->x + offset[s] * f->s.hidden, want + (offsets[s] + cached[s]) * f->s.hidden,
@@ -132,7 +132,7 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
         n = GR_MIN(n, 400 - at);
-        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0});
+        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
         assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
     }
     free(want);
