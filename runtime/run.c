@@ -66,7 +66,8 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
 }
 
 /* Times of steps: for the trace, and summed by node. */
-static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns, uint64_t end_ns)
+static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                       uint64_t end_ns)
 {
     run *r = user;
     bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
@@ -331,10 +332,8 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
     r->bytes = gr_bytes_new(r->g, r->p->program, k);
-    gr_exec_options e = {.threads = threads_of(r),
-                         .poison = r->o->poison,
-                         .trace = trace_step,
-                         .trace_user = r};
+    gr_exec_options e = {
+        .threads = threads_of(r), .poison = r->o->poison, .trace = trace_step, .trace_user = r};
     st = gr_device_find(&e.device, k->device, d);
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);

@@ -518,8 +518,8 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     gr_plan_options own = *o;
     own.kernels = gr_kernels_find(plan->device);
     if (!own.kernels)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for a device '%s', of which nothing is known",
-                             plan->device);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "the plan is for a device '%s', of which nothing is known", plan->device);
     o = &own;
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
