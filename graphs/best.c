@@ -35,14 +35,15 @@ static void add_of_node(names *m, const gr_node *n, bool updates)
 
 void gr_check_best(gr_loader *l)
 {
-    static const char *const always[] = {"reward_mean", "loss", "kl", "entropy", "grad_norm",
-                                         "response_tokens_mean", "truncated_fraction"};
+    static const char *const always[] = {
+        "reward_mean", "loss", "kl", "entropy", "grad_norm", "response_tokens_mean", "truncated_fraction"};
     const gr_run_settings *r = &l->g->run;
     names m = {.pool = l->pool};
     if (!r->best) return;
     for (size_t i = 0; i < GR_LEN(always); i++) add(&m, always[i]);
     for (size_t i = 0; i < l->g->n_log; i++) add(&m, l->g->log[i].name);
-    for (size_t i = 0; i < l->g->n_state; i++) add(&m, gr_pool_printf(m.pool, "state.%s", l->g->state[i].name));
+    for (size_t i = 0; i < l->g->n_state; i++)
+        add(&m, gr_pool_printf(m.pool, "state.%s", l->g->state[i].name));
     for (size_t i = 0; i < l->g->n_nodes; i++) add_of_node(&m, l->g->nodes[i], l->order[i]->updates);
     bool known = false;
     for (size_t i = 0; i < m.n; i++) known = known || !strcmp(m.list[i], r->best);
