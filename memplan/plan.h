@@ -47,6 +47,7 @@ typedef enum gr_lane {
 
 #define GR_CATEGORY_MAP(X)        \
     X(WEIGHTS, "weights")         \
+    X(ROLLOUT, "rollout weights") \
     X(GRADIENTS, "gradients")     \
     X(OPTIMIZER, "optimizer")     \
     X(KV, "kv")                   \
@@ -99,7 +100,7 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t bytes; /* moved by load, offload, save, restore; else 0 */
+    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync: what a rank receives */
     uint32_t *after, n_after;
     uint32_t *reads, n_reads;   /* load: the host copy; offload: the device copy; run: inputs */
     uint32_t *writes, n_writes; /* load: the device copy; release: the entry that ends; resume: that begins */

@@ -118,6 +118,7 @@ static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint3
 {
     gr_work w = {.what = what,
                  .node = p->node,
+                 .kind = GR_STEP_RUN,
                  .lane = p->lane,
                  .kernel = kernel,
                  .arg = arg,
@@ -152,6 +153,7 @@ gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, boo
     gr_work *w = add_work(p, gr_pool_printf(p->pool, "%s.%s", p->node, what), kernel, 0);
     w->trips_max = w->trips_expected = trips_max;
     w->agreed = agreed;
+    w->kind = GR_STEP_LOOP;
     w->lane = GR_LANE_COMPUTE; /* the lane that decides */
     p->loops[p->depth++] = (uint32_t)p->n_works - 1;
     return w;

@@ -1,6 +1,7 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/configs.h"
 #include "ops/pass.h"
+#include "ops/spread.h"
 
 #include <stdlib.h>
 
@@ -61,23 +62,27 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_program_run(p, KERNEL_BEGIN, 0,
                    (gr_use[]){{block, GR_READ}, {logprob, GR_WRITE}, {entropy, GR_WRITE}, {sum_p2, GR_WRITE}},
                    4, "begin");
-    gr_program_loop(p, KERNEL_LOOP, b.trips, true, "micro_batches")->trips_expected = cost.trips;
+    gr_spread_loop(p, KERNEL_LOOP, b.trips, gr_spread_gathers(p, m), "micro_batches")->trips_expected = cost.trips;
     gr_program_run(p, KERNEL_PACK, 0, (gr_use[]){{block, GR_READ}, {packed, GR_WRITE}, {staging, GR_WRITE}},
                    3, "pack");
+    gr_spread_gather(p, m, "", 0);
+    gr_spread_gather(p, m, "", 1);
     gr_program_run(
         p, KERNEL_EMBED, 0,
-        (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}}, 3,
+        (gr_use[]){{gr_spread_params(p, m, "", 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}}, 3,
         "embed");
-    for (uint32_t l = 0; l < s->layers; l++)
+    for (uint32_t l = 0; l < s->layers; l++) {
+        gr_spread_gather(p, m, "", 2 + l); /* beside this layer */
         gr_layer_cost(gr_program_run(p, KERNEL_LAYER, l,
-                                     (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                     (gr_use[]){{gr_spread_params(p, m, "", 1 + l), GR_READ},
                                                 {packed, GR_READ},
                                                 {x, GR_UPDATE},
                                                 {ws, GR_WRITE}},
                                      4, "layer.%u", l),
                       s, cost.tokens, bounds.length, 1);
-    uint32_t norm = gr_model_object(p, m, GR_PART_PARAMS, 1 + s->layers);
-    uint32_t lm = s->tied ? gr_model_object(p, m, GR_PART_PARAMS, 0) : GR_NONE;
+    }
+    uint32_t norm = gr_spread_params(p, m, "", 1 + s->layers);
+    uint32_t lm = s->tied ? gr_spread_params(p, m, "", 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, KERNEL_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},

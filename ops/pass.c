@@ -116,18 +116,32 @@ gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float i
     return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
 }
 
+uint32_t gr_part_elem_bytes(const gr_model *m, gr_model_part part)
+{
+    (void)m;
+    return sizeof(float) * (part == GR_PART_MOMENTS ? 2 : 1);
+}
+
+static uint64_t part_elems(const gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    bool shard = part == GR_PART_MOMENTS || part == GR_PART_GRADS ||
+                 (part == GR_PART_PARAMS && (p->sharded >> m->index & 1));
+    return shard && p->ranks > 1 ? (n + p->ranks - 1) / p->ranks : n;
+}
+
 uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "moments"};
-    static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER};
+    static const char *const names[] = {"params", "grads", "moments", "rollout"};
+    static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
+                                             GR_CAT_ROLLOUT};
     char name[128];
     snprintf(name, sizeof(name), "%s.%s.%u", m->name, names[part], bucket);
     gr_object o = {.name = name,
                    .category = categories[part],
-                   .span = part == GR_PART_GRADS ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .span = part == GR_PART_GRADS || part == GR_PART_ROLLOUT ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
-                   .bytes =
-                       gr_bucket_elems(&m->shape, bucket) * sizeof(float) * (part == GR_PART_MOMENTS ? 2 : 1),
+                   .bytes = part_elems(p, m, part, bucket) * gr_part_elem_bytes(m, part),
                    .model = m->name,
                    .bucket = bucket};
     return gr_program_object(p, &o);

@@ -55,9 +55,17 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
-typedef enum gr_model_part { GR_PART_PARAMS, GR_PART_GRADS, GR_PART_MOMENTS } gr_model_part;
+typedef enum gr_model_part {
+    GR_PART_PARAMS,
+    GR_PART_GRADS,
+    GR_PART_MOMENTS,
+    GR_PART_ROLLOUT, /* a copy of the weights that generates, where those are sharded over ranks */
+} gr_model_part;
 
-/* The object of one bucket of a model. */
+/* Bytes of an element; of both moments. */
+uint32_t gr_part_elem_bytes(const gr_model *m, gr_model_part part);
+
+/* The object of one bucket of a model, or this rank's shard of it (ops/spread.h). */
 uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket);
 
 /* Costs for the cost model: what is expected of `seqs` sequences of full length, cut into full micro-batches.

@@ -199,7 +199,6 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                     gr_program *p)
 {
     gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
-    p->rollout = is_op(n, "generate");
     n->op->declare(g, n, how, k, p);
 }
 

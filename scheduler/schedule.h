@@ -17,10 +17,14 @@ typedef struct gr_hardware {
     double flops;                      /* fp32 matrix arithmetic of the device */
     double memory_bytes;               /* device memory, read + written */
     double h2d, d2h;                   /* copies between host pool and arena, bytes */
+    double link;                       /* from other ranks, bytes that each receives */
     double disk;                       /* bytes */
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t step_ns;                  /* fixed cost of one step */
+    uint64_t collective_ns;            /* and of a collective among them */
+    double network;                    /* as link, of one device to devices of other hosts */
+    uint32_t devices;                  /* of a host */
 } gr_hardware;
 
 /* "cpu": this machine. GR_E_INVALID with the known names where name is none of them. */
