@@ -91,6 +91,8 @@ typedef struct gr_train {                                  /* models: NAME: trai
     gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
     double min_lr_ratio;
     uint32_t warmup; /* iterations from 0 to lr */
+    gr_dtype grads, moments;
+    bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
 
 /* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:

@@ -13,11 +13,13 @@ const char *const gr_model_keys[] = {"checkpoint", "train", "residency", "gather
  */
 
 static const char *const optimizers[] = {"adamw", NULL};
+static const char *const dtypes[] = {"fp32", "bf16", NULL}; /* as gr_dtype */
+static const char *const masters[] = {"none", "fp32", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 
 typedef struct train_cfg {
     gr_train train;
-    int optimizer, schedule;
+    int optimizer, schedule, grads, moments, master;
     const gr_value *betas;
 } train_cfg;
 
@@ -49,6 +51,9 @@ const gr_key gr_train_keys[] = {
     {"schedule", GR_KEY_ENUM, offsetof(train_cfg, schedule), false, "constant", 0, 0, schedules, "how the learning rate falls, by iterations"},
     {"warmup", GR_KEY_UINT, TRAIN(warmup), false, "0", 0, 0, NULL, "iterations from 0 to lr"},
     {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a part of lr"},
+    {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type of the gradients that micro-batches add up"},
+    {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
+    {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 ones; on the CPU device weights are fp32 and their own"},
     {0}};
 
 const gr_key gr_residency_keys[] = {
@@ -136,6 +141,9 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
     gr_keys_read(l, v, v->at, "train", gr_train_keys, NULL, &cfg, NULL);
     m->train = cfg.train;
     m->train.schedule = (gr_schedule_kind)cfg.schedule;
+    m->train.grads = (gr_dtype)cfg.grads;
+    m->train.moments = (gr_dtype)cfg.moments;
+    m->train.master = cfg.master != 0;
     read_betas(l, cfg.betas, &m->train);
     const gr_value *ratio = gr_value_get(v, "min_lr_ratio");
     if (ratio && cfg.schedule == GR_LR_CONSTANT)

@@ -144,6 +144,7 @@ typedef struct gr_setting {
 typedef struct gr_plan {
     gr_pool *pool;                                        /* owns everything below */
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
+    const char *device;                                   /* "cpu" or "cuda": whose kernels it is for */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
     gr_setting *settings;
     uint32_t n_settings;
@@ -161,6 +162,16 @@ typedef struct gr_plan {
 } gr_plan;
 
 void gr_plan_free(gr_plan *p); /* NULL is fine */
+
+/* How many ranks run it: 8 for "0-7"; 0: it says something else. */
+uint32_t gr_plan_ranks(const gr_plan *p);
+
+/* Whether a step is a piece of the program's work (memplan/program.h), not put in by the scheduler. */
+static inline bool gr_step_is_work(gr_step_kind k)
+{
+    return k == GR_STEP_RUN || k == GR_STEP_LOOP || k == GR_STEP_GATHER || k == GR_STEP_REDUCE ||
+           k == GR_STEP_SYNC || k == GR_STEP_AGREE;
+}
 
 const char *gr_lane_str(gr_lane l);
 const char *gr_category_str(gr_category c);

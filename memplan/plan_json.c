@@ -120,6 +120,8 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     gr_str_puts(s, ",\n ");
     put_text(s, "hardware", p->hardware);
     gr_str_puts(s, ", ");
+    put_text(s, "device", p->device);
+    gr_str_puts(s, ", ");
     put_text(s, "numerics", p->numerics);
     put_settings(s, p);
     gr_str_printf(s,

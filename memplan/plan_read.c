@@ -286,9 +286,9 @@ static void read_settings(reader *r, json_t *o)
 
 static void read_plan(reader *r, json_t *o)
 {
-    static const char *const keys[] = {"version",  "graph", "graph_text",       "hardware",     "numerics",
-                                       "settings", "notes", "peak_bytes",       "budget_bytes", "fits",
-                                       "seconds",  "ranks", "host_budget_bytes"};
+    static const char *const keys[] = {"version",  "graph", "graph_text",        "hardware",     "numerics",
+                                       "settings", "notes", "peak_bytes",        "budget_bytes", "fits",
+                                       "seconds",  "ranks", "host_budget_bytes", "device"};
     gr_plan *p = r->p;
     json_t *version = json_object_get(o, "version");
     if (json_is_integer(version) && json_integer_value(version) != GR_PLAN_VERSION)
@@ -300,6 +300,7 @@ static void read_plan(reader *r, json_t *o)
     p->graph = text_of(r, o, "graph", false);
     p->graph_text = text_of(r, o, "graph_text", false);
     p->hardware = text_of(r, o, "hardware", false);
+    p->device = text_of(r, o, "device", false);
     p->numerics = text_of(r, o, "numerics", false);
     p->notes = text_of(r, o, "notes", false);
     read_settings(r, o);

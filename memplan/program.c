@@ -8,6 +8,7 @@ gr_program *gr_program_new(void)
 {
     gr_program *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
+    p->ranks = 1;
     return p;
 }
 
@@ -112,6 +113,15 @@ uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const cha
     const char *name = node_name(p, fmt, ap);
     va_end(ap);
     return add_temp(p, c, GR_HOST, bytes, name);
+}
+
+uint32_t gr_program_value(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *name = node_name(p, fmt, ap);
+    va_end(ap);
+    return add_temp(p, c, p->values, bytes, name);
 }
 
 static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint32_t arg)

@@ -70,6 +70,7 @@ typedef struct gr_program {
     uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/spread.h) */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint32_t loops[8], depth;
+    gr_place values; /* where gr_program_value places what it adds; at first on the device */
     uint32_t *names; /* hash table of object indices + 1, by name */
     size_t cap_names;
 } gr_program;
@@ -88,6 +89,8 @@ uint32_t gr_program_object(gr_program *p, const gr_object *o);
 GR_PRINTF(4, 5) uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 /* The same in the host pool. */
 GR_PRINTF(4, 5) uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+/* The same where the values of the batch lie: columns, and what expressions work in. */
+GR_PRINTF(4, 5) uint32_t gr_program_value(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 uint32_t gr_program_find(const gr_program *p, const char *name); /* GR_NONE: there is none */
 
 /* Add a piece of work of the current node, named "NODE.what". Returns it, to set costs; valid until the next

@@ -38,7 +38,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_use *uses = gr_pool_alloc(p->pool, (2 + gr_env_uses(&r)) * sizeof(*uses));
     uses[0] = (gr_use){gr_column_object(p, n->columns[0]), GR_WRITE};
     uses[1] =
-        (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
+        (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
     size_t n_uses = 2 + gr_env_declare(&r, g, p, uses + 2);
     gr_program_run(p, 0, 0, uses, n_uses, "eval");
     gr_env_reads_release(&r);

@@ -89,29 +89,30 @@ uint64_t gr_cpu_layer_back_ws_bytes(const gr_model_shape *s, const gr_pass_bound
 uint64_t gr_cpu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cpu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 uint64_t gr_cpu_kv_block_bytes(const gr_model_shape *s);
-void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const float *embed, const gr_packed *b,
-                          float *x);
-void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const float *dx,
-                           float *grad_embed);
-void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *b, float *x,
-                          float *keep_in, void *acts, void *ws);
-void gr_cpu_layer_backward(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *b,
-                           const float *in, const void *acts, float *dx, float *grad, void *ws);
-void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const float *w, const gr_extend *e, float *x,
+void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
+                          void *x);
+void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
+                           void *grad_embed, gr_dtype grads, void *ws);
+uint64_t gr_cpu_embed_ws_bytes(uint32_t tokens);
+void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
+                          void *keep_in, void *acts, void *ws);
+void gr_cpu_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
+                           const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
+void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
                          void *kv, void *ws);
 void gr_cpu_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
                     uint32_t n);
-void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                         const float *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
-void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                          const float *x, const gr_head_rows *rows, const float *d_logprob,
-                          const float *d_entropy, float *dx, float *grad_norm, float *grad_lm, void *ws);
-void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                        const float *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
-                        const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws);
+void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                         const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
+void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                          const void *x, const gr_head_rows *rows, const float *d_logprob,
+                          const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
+                          void *ws);
+void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm, const void *x,
+                        const uint32_t *row, uint32_t n, const gr_sampling *how, const uint32_t (*draw)[2],
+                        int32_t *id, float *logprob, void *ws);
 void gr_cpu_zero(gr_queue *q, void *p, uint64_t bytes);
-double gr_cpu_sum_squares(gr_queue *q, const float *x, uint64_t n);
-void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, float *w, const float *g, float *m, float *v,
-                  uint64_t n);
+void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
+void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
 
 #endif

@@ -1,4 +1,5 @@
 /* ops/head_cpu.c: final norm, logits, log-softmax and its statistics, and their gradients; embedding. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -89,8 +90,8 @@ static void stats_rank(void *arg, unsigned rank, unsigned size)
     }
 }
 
-void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                         const float *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
+void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                         const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
 {
     if (!rows->n) return;
     gr_carve c = {.base = ws};
@@ -131,10 +132,13 @@ static void norm_back_rank(void *arg, unsigned rank, unsigned size)
                        l->w->inv[i], last - first);
 }
 
-void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                          const float *x, const gr_head_rows *rows, const float *d_logprob,
-                          const float *d_entropy, float *dx, float *grad_norm, float *grad_lm, void *ws)
+void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                          const void *x, const gr_head_rows *rows, const float *d_logprob,
+                          const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
+                          void *ws)
 {
+    assert(grads == GR_F32);
+    (void)grads;
     if (!rows->n) return;
     gr_carve c = {.base = ws};
     gr_head_ws w;
@@ -165,8 +169,8 @@ static void embed_rank(void *arg, unsigned rank, unsigned size)
         memcpy(e->to + t * e->h, e->from + (size_t)e->b->ids[t] * e->h, e->h * sizeof(float));
 }
 
-void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const float *embed, const gr_packed *b,
-                          float *x)
+void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
+                          void *x)
 {
     struct embed e = {s->hidden, gr_simd_best(), b, embed, x};
     gr_team_run(q->team, embed_rank, &e);
@@ -181,9 +185,18 @@ static void embed_back_rank(void *arg, unsigned rank, unsigned size)
         e->v->add(e->to + (size_t)e->b->ids[t] * e->h + first, e->from + t * e->h + first, last - first);
 }
 
-void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const float *dx,
-                           float *grad_embed)
+uint64_t gr_cpu_embed_ws_bytes(uint32_t tokens)
 {
+    (void)tokens;
+    return 0;
+}
+
+void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
+                           void *grad_embed, gr_dtype grads, void *ws)
+{
+    assert(grads == GR_F32);
+    (void)grads;
+    (void)ws;
     struct embed e = {s->hidden, gr_simd_best(), b, dx, grad_embed};
     gr_team_run(q->team, embed_back_rank, &e);
 }

@@ -4,17 +4,20 @@
  * pointers are device pointers (on the CPU device: host addresses inside the arena) unless a comment says
  * "host". Kernels allocate nothing: workspaces come from the caller, sized by the *_bytes functions, which
  * are pure functions of shape and bounds and are what the planner counts. Alignment of every buffer: 256
- * bytes. Values are fp32 on the CPU device.
+ * bytes. Weights and hidden states have the device's own type (fp32 on the CPU device, bf16 on CUDA), which
+ * is why they travel as void; logits, statistics and log-probs are fp32 everywhere, gradients and training
+ * state as the graph says.
  *
- * Batch invariance (CPU device, always): the result for a token depends on the token, its prefix and the
- * weights alone: not on other sequences, on the packing, on chunk sizes, on threads, nor on whether its keys
- * came through layer_forward or layer_extend. So rollout, log-prob and training passes agree to the bit.
- * Gradients of weights are sums over tokens in order of their place in the packed batch, also independent of
- * threads.
+ * Batch invariance (`invariant`; the CPU device, always): the result for a token depends on the token, its
+ * prefix and the weights alone: not on other sequences, on the packing, on chunk sizes, on threads, nor on
+ * whether its keys came through layer_forward or layer_extend. So rollout, log-prob and training passes agree
+ * to the bit. Gradients of weights are sums over tokens in order of their place in the packed batch, also
+ * independent of threads.
  */
 #ifndef GR_OPS_KERNELS_H
 #define GR_OPS_KERNELS_H
 
+#include "memplan/plan.h"
 #include "ops/model.h"
 #include "runtime/device.h"
 
@@ -23,8 +26,9 @@
 /* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. */
 typedef struct gr_packed {
     uint32_t n_tokens, n_seqs;
-    const int32_t *ids;     /* [n_tokens] */
-    const uint32_t *offset; /* [n_seqs + 1] */
+    const int32_t *ids;          /* [n_tokens] */
+    const uint32_t *offset;      /* [n_seqs + 1] */
+    const uint32_t *host_offset; /* the same, on the host */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -55,6 +59,9 @@ typedef struct gr_extend {
     const uint32_t *cached;      /* [n_seqs] tokens that are in the pool already */
     const uint32_t *block_table; /* [n_seqs, table_stride] block of each GR_KV_BLOCK positions */
     uint32_t table_stride;
+    const int32_t *position; /* [n_tokens] of each new token in its sequence */
+    const uint32_t *slot;    /* [n_tokens] where its keys go: block * GR_KV_BLOCK + place */
+    uint32_t longest;        /* most new tokens of one sequence */
 } gr_extend;
 
 /* How the next token is drawn. */
@@ -73,8 +80,29 @@ typedef struct gr_adamw {
     float grad_scale;                           /* gradients are multiplied by it first (clipping) */
 } gr_adamw;
 
+/* The same elements of a model's parts. */
+typedef struct gr_adamw_range {
+    void *w;       /* working weights */
+    const void *g; /* gradients, of type grads */
+    float *master; /* NULL: w itself */
+    void *m, *v;   /* of type moments */
+    gr_dtype grads, moments;
+} gr_adamw_range;
+
+/* Sizes of passes that keep the device busy, without more memory than that needs. */
+typedef struct gr_pass_sizes {
+    uint32_t micro_tokens, concurrent, prefill_tokens;
+    uint32_t head_elems, head_rows; /* of one head chunk: logits, rows at most */
+} gr_pass_sizes;
+
 typedef struct gr_kernels {
     const char *device;
+    gr_dtype dtype;   /* of weights and hidden states */
+    bool master;      /* trained weights have an fp32 master beside them, else they are their own */
+    gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
+    bool invariant;   /* batch invariance holds: see above */
+    gr_pass_sizes sizes;
+    const char *(*numerics)(void); /* what of the device changes bits, for the numerics hash: "cpu-fma" */
 
     /* ---- sizes in bytes ---- */
     uint64_t (*acts_bytes)(const gr_model_shape *s,
@@ -88,34 +116,36 @@ typedef struct gr_kernels {
 
     /* ---- model, packed sequences ---- */
     /* x [T, H] = embedding rows of ids. */
-    void (*embed_forward)(gr_queue *q, const gr_model_shape *s, const float *embed, const gr_packed *b,
-                          float *x);
+    void (*embed_forward)(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
+                          void *x);
     /* grad_embed [V, H] += dx [T, H] by id, in token order. */
-    void (*embed_backward)(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const float *dx,
-                           float *grad_embed);
+    void (*embed_backward)(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
+                           void *grad_embed, gr_dtype grads, void *ws);
+    uint64_t (*embed_ws_bytes)(uint32_t tokens); /* of embed_backward */
     /* One layer, in place on x [T, H]. keep_in [T, H], where not NULL, receives x as it came; acts, where not
      * NULL, what layer_backward needs beside it. w: the layer's bucket. */
-    void (*layer_forward)(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *b, float *x,
-                          float *keep_in, void *acts, void *ws);
+    void (*layer_forward)(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
+                          void *keep_in, void *acts, void *ws);
     /* dx [T, H] in place: from d loss / d output to d loss / d input; grad (bucket layout) += its part. */
-    void (*layer_backward)(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *b,
-                           const float *in, const void *acts, float *dx, float *grad, void *ws);
+    void (*layer_backward)(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
+                           const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
 
     /* ---- head: final norm and output matrix, a chunk of rows at a time ---- */
     /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The logits stay in ws for head_backward. */
-    void (*head_forward)(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                         const float *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
+    void (*head_forward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                         const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
     /* For the chunk that head_forward just left in ws: d_logprob [n], d_entropy [n] or NULL, are the loss's
      * derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H] are added
      * to. */
-    void (*head_backward)(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                          const float *x, const gr_head_rows *rows, const float *d_logprob,
-                          const float *d_entropy, float *dx, float *grad_norm, float *grad_lm, void *ws);
+    void (*head_backward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                          const void *x, const gr_head_rows *rows, const float *d_logprob,
+                          const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
+                          void *ws);
 
     /* ---- rollout ---- */
     /* x [n_tokens, H] of new tokens through one layer, in place; keys and values go to, and come from, kv:
      * this layer's part of the pool, n_blocks * kv_block_bytes. */
-    void (*layer_extend)(gr_queue *q, const gr_model_shape *s, const float *w, const gr_extend *e, float *x,
+    void (*layer_extend)(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
                          void *kv, void *ws);
     /* Copy block src[i] to dst[i] in one layer's part of the pool. */
     void (*kv_copy)(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
@@ -123,23 +153,20 @@ typedef struct gr_kernels {
     /* Draw one id for each row of x named by row[n] (chunked by the caller as for head_forward). draw[i] =
      * {sequence, token}: the counter of the draw, so that it does not depend on the batch. logprob: of the
      * drawn id under log-softmax(logits / T), no truncation (T 0 counts as 1). */
-    void (*head_sample)(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                        const float *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
-                        const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws);
+    void (*head_sample)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm, const void *x,
+                        const uint32_t *row, uint32_t n, const gr_sampling *how, const uint32_t (*draw)[2],
+                        int32_t *id, float *logprob, void *ws);
 
     /* ---- flat arrays ---- */
     void (*zero)(gr_queue *q, void *p, uint64_t bytes);
     void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
-    /* Sum of squares in double, in a fixed order that does not depend on threads. */
-    double (*sum_squares)(gr_queue *q, const float *x, uint64_t n);
+    /* *out = sum of squares in double, in a fixed order that does not depend on threads. */
+    void (*sum_squares)(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
+    uint64_t sum_squares_ws; /* bytes */
     /* One flat range; decay: whether weight decay applies to it. */
-    void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, float *w, const float *g, float *m, float *v,
-                  uint64_t n);
+    void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
 } gr_kernels;
 
 extern const gr_kernels gr_kernels_cpu;
-
-/* What of the CPU changes bits (with fma or without), for the numerics hash: "cpu-fma". */
-const char *gr_kernels_cpu_numerics(void);
 
 #endif

@@ -23,19 +23,29 @@ static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
     memcpy(to, from, bytes);
 }
 
-const char *gr_kernels_cpu_numerics(void)
+static const char *numerics(void)
 {
     return "cpu-fma";
 }
 
 const gr_kernels gr_kernels_cpu = {
     .device = "cpu",
+    .dtype = GR_F32,
+    .columns = GR_DEVICE,
+    .invariant = true,
+    .sizes = {.micro_tokens = 4096,
+              .concurrent = 256,
+              .prefill_tokens = 512,
+              .head_elems = 8 << 20,
+              .head_rows = 512},
+    .numerics = numerics,
     .acts_bytes = gr_cpu_acts_bytes,
     .layer_ws_bytes = gr_cpu_layer_ws_bytes,
     .extend_ws_bytes = gr_cpu_extend_ws_bytes,
     .head_ws_bytes = gr_cpu_head_ws_bytes,
     .kv_block_bytes = gr_cpu_kv_block_bytes,
     .embed_forward = gr_cpu_embed_forward,
+    .embed_ws_bytes = gr_cpu_embed_ws_bytes,
     .embed_backward = gr_cpu_embed_backward,
     .layer_forward = gr_cpu_layer_forward,
     .layer_backward = gr_cpu_layer_backward,

@@ -2,6 +2,7 @@
  * again, the rest comes from gr_acts. Gradients of vectors (norms, biases) are split between threads by
  * column, so that each is one sum over tokens in order.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "ops/cpu.h"
@@ -232,9 +233,11 @@ static void attention_back(struct back *l, const float *in)
     gr_team_run(l->q->team, norm_back_rank, l);
 }
 
-void gr_cpu_layer_backward(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *p,
-                           const float *in, const void *acts, float *dx, float *grad, void *ws)
+void gr_cpu_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *p,
+                           const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
 {
+    assert(grads == GR_F32);
+    (void)grads;
     if (!p->n_tokens) return;
     gr_batch b = {.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .offset = p->offset};
     struct back l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .dx = dx, .grad = grad};

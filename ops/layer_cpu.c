@@ -252,11 +252,11 @@ static gr_pass_bounds bounds_of(const gr_queue *q, const gr_batch *b)
     return (gr_pass_bounds){b->n_tokens, b->n_seqs, gr_batch_length(b), gr_team_size(q->team)};
 }
 
-void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const float *w, const gr_packed *p, float *x,
-                          float *keep_in, void *acts, void *ws)
+void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *p, void *x,
+                          void *keep_in, void *acts, void *ws)
 {
     if (!p->n_tokens) return;
-    if (keep_in) memcpy(keep_in, x, (size_t)p->n_tokens * s->hidden * sizeof(*x));
+    if (keep_in) memcpy(keep_in, x, (size_t)p->n_tokens * s->hidden * sizeof(float));
     gr_batch b = {.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .offset = p->offset};
     struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
     gr_pass_bounds bounds = bounds_of(q, &b);
@@ -267,7 +267,7 @@ void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const float *w, 
     run_layer(&l);
 }
 
-void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const float *w, const gr_extend *e, float *x,
+void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
                          void *kv, void *ws)
 {
     if (!e->n_tokens) return;

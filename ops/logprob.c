@@ -49,7 +49,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t block = gr_rows_object(p, n->rows);
     uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
-    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, (uint64_t)b.tokens * s->hidden * sizeof(float), "x");
+    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, false), "ws");
     uint32_t head_ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
@@ -65,24 +65,24 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_spread_loop(p, KERNEL_LOOP, b.trips, gr_spread_gathers(p, m), "micro_batches")->trips_expected = cost.trips;
     gr_program_run(p, KERNEL_PACK, 0, (gr_use[]){{block, GR_READ}, {packed, GR_WRITE}, {staging, GR_WRITE}},
                    3, "pack");
-    gr_spread_gather(p, m, "", 0);
-    gr_spread_gather(p, m, "", 1);
+    gr_spread_gather(p, k, m, "", 0);
+    gr_spread_gather(p, k, m, "", 1);
     gr_program_run(
         p, KERNEL_EMBED, 0,
-        (gr_use[]){{gr_spread_params(p, m, "", 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}}, 3,
-        "embed");
+        (gr_use[]){{gr_spread_params(p, k, m, "", 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}},
+        3, "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
-        gr_spread_gather(p, m, "", 2 + l); /* beside this layer */
+        gr_spread_gather(p, k, m, "", 2 + l); /* beside this layer */
         gr_layer_cost(gr_program_run(p, KERNEL_LAYER, l,
-                                     (gr_use[]){{gr_spread_params(p, m, "", 1 + l), GR_READ},
+                                     (gr_use[]){{gr_spread_params(p, k, m, "", 1 + l), GR_READ},
                                                 {packed, GR_READ},
                                                 {x, GR_UPDATE},
                                                 {ws, GR_WRITE}},
                                      4, "layer.%u", l),
-                      s, cost.tokens, bounds.length, 1);
+                      k, s, cost.tokens, bounds.length, 1);
     }
-    uint32_t norm = gr_spread_params(p, m, "", 1 + s->layers);
-    uint32_t lm = s->tied ? gr_spread_params(p, m, "", 0) : GR_NONE;
+    uint32_t norm = gr_spread_params(p, k, m, "", 1 + s->layers);
+    uint32_t lm = s->tied ? gr_spread_params(p, k, m, "", 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, KERNEL_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},
@@ -94,7 +94,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                                            {sum_p2, GR_UPDATE},
                                            {scratch, GR_WRITE}},
                                 9, "head"),
-                 s, cost.rows, 1);
+                 k, s, cost.rows, 1);
     gr_program_end(p);
 }
 
@@ -111,6 +111,13 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     return GR_OK;
 }
 
+static void close(void *state)
+{
+    logprob_state *st = state;
+    if (st) gr_pass_release(&st->pass);
+    free(st);
+}
+
 static void zero_columns(const gr_call *c)
 {
     uint64_t tokens = (uint64_t)c->node->rows->bounds.seqs * c->node->rows->bounds.response_tokens;
@@ -122,7 +129,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    const float *norm = c->ptr[0], *lm = gr_head_matrix(s, c->ptr[1], c->ptr[0]);
+    const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
     float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
     for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
         uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first), at = pass->token + first;
@@ -179,7 +186,7 @@ const gr_op gr_op_logprob = {
     .check = check,
     .declare = declare,
     .open = open,
-    .close = free,
+    .close = close,
     .run = run,
     .more = more,
 };

@@ -18,6 +18,14 @@
 #define GR_EOS_MAX      8
 #define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
 
+/* Types of arrays whose type is chosen: by the device (weights) or by the graph (gradients, moments). */
+typedef enum gr_dtype { GR_F32, GR_BF16 } gr_dtype;
+
+static inline uint64_t gr_dtype_size(gr_dtype t)
+{
+    return t == GR_F32 ? 4 : 2;
+}
+
 typedef struct gr_model_shape {
     char model_type[16]; /* llama, qwen2, qwen3, mistral */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim, max_positions;

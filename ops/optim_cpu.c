@@ -1,4 +1,5 @@
 /* ops/optim_cpu.c: kernels over flat arrays. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -42,13 +43,16 @@ static void sum_rank(void *arg, unsigned rank, unsigned size)
 }
 
 /* Parts whose size depends on n alone, then their sums in order. */
-double gr_cpu_sum_squares(gr_queue *q, const float *x, uint64_t n)
+void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws)
 {
+    assert(type == GR_F32);
+    (void)type;
+    (void)ws;
     double sums[SUM_PARTS], total = 0;
     struct flat f = {.v = gr_simd_best(), .n = n, .part = n / SUM_PARTS / 16 * 16 + 16, .x = x, .sums = sums};
     gr_team_run(q->team, sum_rank, &f);
     for (size_t i = 0; i < SUM_PARTS; i++) total += sums[i];
-    return total;
+    *out = total;
 }
 
 static void adamw_rank(void *arg, unsigned rank, unsigned size)
@@ -59,10 +63,10 @@ static void adamw_rank(void *arg, unsigned rank, unsigned size)
     f->v->adamw(&f->k, f->w + a, f->x + a, f->m + a, f->s + a, b - a);
 }
 
-void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, float *w, const float *g, float *m, float *v,
-                  uint64_t n)
+void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n)
 {
-    struct flat f = {.v = gr_simd_best(), .n = n, .x = g, .w = w, .m = m, .s = v};
+    assert(!r->master && r->grads == GR_F32 && r->moments == GR_F32);
+    struct flat f = {.v = gr_simd_best(), .n = n, .x = r->g, .w = r->w, .m = r->m, .s = r->v};
     f.k.keep = (float)(1 - (decay ? how->lr * how->weight_decay : 0));
     f.k.b1 = (float)(1 - how->beta1);
     f.k.beta2 = (float)how->beta2;

@@ -4,6 +4,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens)
 {
@@ -51,7 +53,13 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)
 {
-    *p = (gr_pass){.first = first, .end = end, .next = first};
+    *p = (gr_pass){
+        .first = first, .end = end, .next = first, .offset = p->offset, .cap_offset = p->cap_offset};
+}
+
+void gr_pass_release(gr_pass *p)
+{
+    free(p->offset);
 }
 
 bool gr_pass_more(const gr_pass *p)
@@ -100,6 +108,11 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     take(p, rows, b);
     gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
     fill(p, rows, &host);
+    if (p->cap_offset < b->seqs + 1) {
+        p->cap_offset = b->seqs + 1;
+        p->offset = gr_realloc(p->offset, p->cap_offset * sizeof(*p->offset));
+    }
+    memcpy(p->offset, host.offset, (p->n_seqs + 1) * sizeof(*p->offset));
     gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
@@ -108,7 +121,11 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
 {
-    return (gr_packed){.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .ids = k->ids, .offset = k->offset};
+    return (gr_packed){.n_tokens = p->n_tokens,
+                       .n_seqs = p->n_seqs,
+                       .ids = k->ids,
+                       .offset = k->offset,
+                       .host_offset = p->offset};
 }
 
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
@@ -116,23 +133,41 @@ gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float i
     return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
 }
 
-uint32_t gr_part_elem_bytes(const gr_model *m, gr_model_part part)
-{
-    (void)m;
-    return sizeof(float) * (part == GR_PART_MOMENTS ? 2 : 1);
-}
-
-static uint64_t part_elems(const gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket)
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
-    bool shard = part == GR_PART_MOMENTS || part == GR_PART_GRADS ||
-                 (part == GR_PART_PARAMS && (p->sharded >> m->index & 1));
-    return shard && p->ranks > 1 ? (n + p->ranks - 1) / p->ranks : n;
+    return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
+                            n * gr_dtype_size(m->train.moments)};
 }
 
-uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket)
+uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens)
 {
-    static const char *const names[] = {"params", "grads", "moments", "rollout"};
+    return tokens * s->hidden * gr_dtype_size(k->dtype);
+}
+
+uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    gr_state_bytes state = gr_state_bytes_of(k, m, bucket);
+    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT) return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
+    return state.master + 2 * state.moment;
+}
+
+/* Ranks hold shards of everything that training changes; of weights where the program says so. */
+static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                          uint32_t bucket)
+{
+    bool weights = part == GR_PART_PARAMS || part == GR_PART_ROLLOUT;
+    bool whole = weights && (part == GR_PART_ROLLOUT || !(p->sharded >> m->index & 1));
+    uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
+    return whole || p->ranks < 2 ? bytes : (elems + p->ranks - 1) / p->ranks * (bytes / elems);
+}
+
+uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                         uint32_t bucket)
+{
+    static const char *const names[] = {"params", "grads", "state", "rollout"};
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
                                              GR_CAT_ROLLOUT};
     char name[128];
@@ -141,7 +176,7 @@ uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, u
                    .category = categories[part],
                    .span = part == GR_PART_GRADS || part == GR_PART_ROLLOUT ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
-                   .bytes = part_elems(p, m, part, bucket) * gr_part_elem_bytes(m, part),
+                   .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,
                    .bucket = bucket};
     return gr_program_object(p, &o);
@@ -155,26 +190,29 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, tokens / trips, rows / trips};
 }
 
-void gr_layer_cost(gr_work *w, const gr_model_shape *s, double tokens, double length, double times)
+void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
+                   double times)
 {
     double projections =
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
     w->flops = times * tokens * (projections + 2.0 * length * s->heads * s->head_dim);
-    w->bytes = times * sizeof(float) * (weights + activations);
+    w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
 }
 
-void gr_head_cost(gr_work *w, const gr_model_shape *s, double rows, double times)
+void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
 {
     w->flops = times * 2.0 * rows * s->hidden * s->vocab;
-    w->bytes = times * sizeof(float) * ((double)s->hidden * s->vocab + 2 * rows * s->vocab);
+    w->bytes = times *
+               ((double)gr_dtype_size(k->dtype) * s->hidden * s->vocab + sizeof(float) * 2 * rows * s->vocab);
 }
 
-const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket)
+const void *gr_head_matrix(const gr_kernels *k, const gr_model_shape *s, const void *embed,
+                           const void *norm_bucket)
 {
     uint64_t offset;
     gr_model_head_bucket(s, &offset);
-    return (s->tied ? embed : norm_bucket) + offset;
+    return (const char *)(s->tied ? embed : norm_bucket) + offset * gr_dtype_size(k->dtype);
 }
 
 void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d)

@@ -23,6 +23,7 @@ typedef struct gr_pass {
     uint32_t next;                  /* first sequence of the next micro-batch */
     uint32_t seq, n_seqs, n_tokens; /* the current micro-batch */
     uint32_t token, n_rows;         /* its response tokens: from this one of the batch's, this many */
+    uint32_t *offset, cap_offset;   /* [n_seqs + 1] of its packed tokens */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
@@ -36,6 +37,7 @@ uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
+void gr_pass_release(gr_pass *p);
 bool gr_pass_more(const gr_pass *p);
 /* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of
  * gr_micro_bytes.
@@ -48,25 +50,38 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature);
 
 /* The output matrix: in the embedding's bucket where tied (embed not NULL), else after the final norm. */
-const float *gr_head_matrix(const gr_model_shape *s, const float *embed, const float *norm_bucket);
+const void *gr_head_matrix(const gr_kernels *k, const gr_model_shape *s, const void *embed,
+                           const void *norm_bucket);
 
 /* A sequence that can be longer than a micro-batch is refused. micro_tokens 0: the planner's choice. */
 void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d);
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
+/* state: the fp32 master where the device keeps one, then both moments; rollout: a copy of the weights that
+ * generates, where those of training are sharded over ranks */
 typedef enum gr_model_part {
     GR_PART_PARAMS,
     GR_PART_GRADS,
-    GR_PART_MOMENTS,
-    GR_PART_ROLLOUT, /* a copy of the weights that generates, where those are sharded over ranks */
+    GR_PART_STATE,
+    GR_PART_ROLLOUT,
 } gr_model_part;
 
-/* Bytes of an element; of both moments. */
-uint32_t gr_part_elem_bytes(const gr_model *m, gr_model_part part);
+/* Bytes of a whole bucket. */
+uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
-/* The object of one bucket of a model, or this rank's shard of it (ops/spread.h). */
-uint32_t gr_model_object(gr_program *p, const gr_model *m, gr_model_part part, uint32_t bucket);
+/* The object of one bucket of a model, or of this rank's shard of it (ops/spread.h). */
+uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                         uint32_t bucket);
+
+/* Its training state, piece by piece. */
+typedef struct gr_state_bytes {
+    uint64_t master, moment; /* bytes of the master (0: none) and of each moment */
+} gr_state_bytes;
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket);
+
+/* Bytes of hidden states of so many tokens. */
+uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens);
 
 /* Costs for the cost model: what is expected of `seqs` sequences of full length, cut into full micro-batches.
  */
@@ -78,8 +93,9 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
 
 /* Arithmetic and memory traffic of one layer forward, and of the head over some rows; set on w times `times`.
  */
-void gr_layer_cost(gr_work *w, const gr_model_shape *s, double tokens, double length, double times);
-void gr_head_cost(gr_work *w, const gr_model_shape *s, double rows, double times);
+void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
+                   double times);
+void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how);
 

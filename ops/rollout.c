@@ -155,12 +155,12 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t kv = kv_object(p, n, how, k);
     uint32_t step = gr_program_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
-    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, (uint64_t)b.tokens * s->hidden * sizeof(float), "x");
+    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
     uint32_t head_ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
 
-    gr_spread_sync(p, m);
+    gr_spread_sync(p, k, m);
     p->rollout = true; /* from here on the device is the rollout's */
     gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
                    "begin");
@@ -171,28 +171,28 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                    "plan");
     gr_program_run(
         p, ROLLOUT_EMBED, 0,
-        (gr_use[]){{gr_spread_rollout(p, m, 0), GR_READ}, {step, GR_READ}, {x, GR_WRITE}}, 3,
+        (gr_use[]){{gr_spread_rollout(p, k, m, 0), GR_READ}, {step, GR_READ}, {x, GR_WRITE}}, 3,
         "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_work *w = gr_program_run(p, ROLLOUT_LAYER, l,
-                                    (gr_use[]){{gr_spread_rollout(p, m, 1 + l), GR_READ},
+                                    (gr_use[]){{gr_spread_rollout(p, k, m, 1 + l), GR_READ},
                                                {step, GR_READ},
                                                {x, GR_UPDATE},
                                                {kv, GR_UPDATE},
                                                {ws, GR_WRITE}},
                                     5, "layer.%u", l);
-        gr_layer_cost(w, s, b.samples, pass.length, 1);
+        gr_layer_cost(w, k, s, b.samples, pass.length, 1);
     }
     gr_head_cost(
         gr_program_run(p, ROLLOUT_SAMPLE, 0,
-                       (gr_use[]){{gr_spread_rollout(p, m, 1 + s->layers), GR_READ},
-                                  {s->tied ? gr_spread_rollout(p, m, 0) : GR_NONE, GR_READ},
+                       (gr_use[]){{gr_spread_rollout(p, k, m, 1 + s->layers), GR_READ},
+                                  {s->tied ? gr_spread_rollout(p, k, m, 0) : GR_NONE, GR_READ},
                                   {step, GR_UPDATE},
                                   {x, GR_READ},
                                   {head_ws, GR_WRITE},
                                   {rows, GR_UPDATE}},
                        6, "sample"),
-        s, b.samples, 1);
+        k, s, b.samples, 1);
     gr_program_end(p);
     gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
     uses[0] = (gr_use){rows, GR_UPDATE};
@@ -495,16 +495,18 @@ static void sample_chunk(const gr_call *c, const rollout_state *r, const step_ar
                          uint32_t n)
 {
     const gr_model_shape *s = &c->node->model->shape;
-    const float *norm = (const float *)c->ptr[0] + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM);
+    const gr_kernels *k = c->session->kernels;
+    const char *last = c->ptr[0],
+               *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
     gr_sampling how = {.temperature = (float)r->cfg->temperature,
                        .top_p = (float)r->cfg->top_p,
                        .top_k = r->cfg->top_k,
                        .seed = c->session->seed,
                        .stream =
                            gr_stream(c->node->name) + c->session->step + ((uint64_t)c->session->round << 32)};
-    c->session->kernels->head_sample(c->queue, s, norm, gr_head_matrix(s, c->ptr[1], c->ptr[0]), c->ptr[3],
-                                     a->row + first, n, &how, (const uint32_t(*)[2])(a->draw + first),
-                                     a->out_id + first, a->out_logprob + first, c->ptr[4]);
+    k->head_sample(c->queue, s, norm, gr_head_matrix(k, s, c->ptr[1], last), c->ptr[3], a->row + first, n,
+                   &how, (const uint32_t(*)[2])(a->draw + first), a->out_id + first, a->out_logprob + first,
+                   c->ptr[4]);
 }
 
 static void run_sample(const gr_call *c, rollout_state *r)

@@ -110,7 +110,7 @@ uint32_t gr_column_object(gr_program *p, const gr_column *c)
     gr_object o = {.name = c->name,
                    .category = GR_CAT_COLUMNS,
                    .span = GR_SPAN_TEMP,
-                   .place = GR_DEVICE,
+                   .place = p->values,
                    .bytes = gr_column_bytes(c),
                    .bucket = GR_NONE};
     return gr_program_object(p, &o);

@@ -164,9 +164,9 @@ static void sample_rank(void *arg, unsigned rank, unsigned size)
         sample_row(l, i, l->w->heap + rank * n, l->w->block + rank * (n / BLOCK + 1));
 }
 
-void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm,
-                        const float *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
-                        const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws)
+void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm, const void *x,
+                        const uint32_t *row, uint32_t n, const gr_sampling *how, const uint32_t (*draw)[2],
+                        int32_t *id, float *logprob, void *ws)
 {
     if (!n) return;
     gr_carve c = {.base = ws};

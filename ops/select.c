@@ -155,8 +155,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_use *uses = gr_pool_alloc(p->pool, (own + 2 + gr_env_uses(&r)) * sizeof(*uses));
     uint64_t ws = gr_expr_bytes(condition(n), gr_env_bounds(&r));
     use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
-    uses[own] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
-    uses[own + 1] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
+    uses[own] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
+    uses[own + 1] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
     size_t n_uses = own + 2 + gr_env_declare(&r, g, p, uses + own + 2);
     gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep");
     gr_env_reads_release(&r);

@@ -13,11 +13,6 @@ static double moved(const gr_program *p, uint64_t bytes)
     return (double)bytes * (p->ranks - 1) / p->ranks;
 }
 
-static uint64_t whole_bytes(const gr_model *m, gr_model_part part, uint32_t bucket)
-{
-    return gr_bucket_elems(&m->shape, bucket) * gr_part_elem_bytes(m, part);
-}
-
 static void collective(gr_program *p, gr_step_kind kind, double bytes, const gr_use *uses, size_t n,
                        const char *what)
 {
@@ -37,82 +32,82 @@ bool gr_spread_gathers(const gr_program *p, const gr_model *m)
     return sharded(p, m);
 }
 
-static uint32_t gathered(gr_program *p, const gr_model *m, const char *pass, uint32_t bucket)
+static uint32_t gathered(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket)
 {
-    return gr_program_temp(p, GR_CAT_COMM, whole_bytes(m, GR_PART_PARAMS, bucket), "%sgathered.%u", pass,
+    return gr_program_temp(p, GR_CAT_COMM, gr_part_bytes(k, m, GR_PART_PARAMS, bucket), "%sgathered.%u", pass,
                            bucket);
 }
 
-uint32_t gr_spread_params(gr_program *p, const gr_model *m, const char *pass, uint32_t bucket)
+uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket)
 {
-    return sharded(p, m) ? gathered(p, m, pass, bucket) : gr_model_object(p, m, GR_PART_PARAMS, bucket);
+    return sharded(p, m) ? gathered(p, k, m, pass, bucket) : gr_model_object(p, k, m, GR_PART_PARAMS, bucket);
 }
 
-void gr_spread_gather(gr_program *p, const gr_model *m, const char *pass, uint32_t bucket)
+void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket)
 {
     char what[64];
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
     named(what, pass, "gather", bucket);
-    collective(p, GR_STEP_GATHER, moved(p, whole_bytes(m, GR_PART_PARAMS, bucket)),
-               (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, bucket), GR_READ},
-                          {gathered(p, m, pass, bucket), GR_WRITE}},
+    collective(p, GR_STEP_GATHER, moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
+               (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
+                          {gathered(p, k, m, pass, bucket), GR_WRITE}},
                2, what);
 }
 
-uint32_t gr_spread_rollout(gr_program *p, const gr_model *m, uint32_t bucket)
+uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_model_object(p, m, sharded(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
+    return gr_model_object(p, k, m, sharded(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
 }
 
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
  * buckets before the first is synced, or of one at a time. */
-void gr_spread_sync(gr_program *p, const gr_model *m)
+void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
 {
     char what[64];
     uint32_t n = gr_model_buckets(&m->shape);
     if (!sharded(p, m) || (p->synced >> m->index & 1)) return;
     p->synced |= 1ULL << m->index;
-    for (uint32_t b = 0; b < n && m->gather == GR_GATHER_WHOLE; b++) gr_spread_gather(p, m, "sync_", b);
+    for (uint32_t b = 0; b < n && m->gather == GR_GATHER_WHOLE; b++) gr_spread_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
         bool through = m->gather != GR_GATHER_DIRECT;
-        if (m->gather == GR_GATHER_LAYER) gr_spread_gather(p, m, "sync_", b);
-        uint32_t from = through ? gathered(p, m, "sync_", b) : gr_model_object(p, m, GR_PART_PARAMS, b);
+        if (m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
+        uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
         named(what, "", "sync", b);
-        collective(p, GR_STEP_SYNC, through ? 0 : moved(p, whole_bytes(m, GR_PART_PARAMS, b)),
-                   (gr_use[]){{from, GR_READ}, {gr_model_object(p, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2, what);
-        if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)whole_bytes(m, GR_PART_PARAMS, b);
+        collective(p, GR_STEP_SYNC, through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
+                   (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2, what);
+        if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
     }
 }
 
-static uint32_t full_grads(gr_program *p, const gr_model *m, uint32_t bucket)
+static uint32_t full_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_program_temp(p, GR_CAT_GRADIENTS, whole_bytes(m, GR_PART_GRADS, bucket), "full_grads.%u", bucket);
+    return gr_program_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u", bucket);
 }
 
-gr_use gr_spread_grads(gr_program *p, const gr_model *m, uint32_t bucket, bool first)
+gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
 {
-    if (p->ranks < 2) return (gr_use){gr_model_object(p, m, GR_PART_GRADS, bucket), GR_UPDATE};
-    return (gr_use){full_grads(p, m, bucket), first ? GR_WRITE : GR_UPDATE};
+    if (p->ranks < 2) return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
+    return (gr_use){full_grads(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
 }
 
-void gr_spread_reduce(gr_program *p, const gr_model *m, uint32_t bucket)
+void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
     if (p->ranks < 2) return;
     named(what, "", "reduce", bucket);
-    collective(p, GR_STEP_REDUCE, moved(p, whole_bytes(m, GR_PART_GRADS, bucket)),
-               (gr_use[]){{full_grads(p, m, bucket), GR_READ},
-                          {gr_model_object(p, m, GR_PART_GRADS, bucket), GR_UPDATE}},
+    collective(p, GR_STEP_REDUCE, moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
+               (gr_use[]){{full_grads(p, k, m, bucket), GR_READ},
+                          {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE}},
                2, what);
 }
 
-void gr_spread_stepped(gr_program *p, const gr_model *m, uint32_t bucket)
+void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
     if (p->ranks < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
-    collective(p, GR_STEP_GATHER, moved(p, whole_bytes(m, GR_PART_PARAMS, bucket)),
-               (gr_use[]){{gr_model_object(p, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, 1, what);
+    collective(p, GR_STEP_GATHER, moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
+               (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, 1, what);
 }
 
 void gr_spread_total(gr_program *p, uint32_t object, const char *what)

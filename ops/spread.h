@@ -18,21 +18,21 @@
 
 /* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's
  * own bucket, or the one gathered for that pass. */
-uint32_t gr_spread_params(gr_program *p, const gr_model *m, const char *pass, uint32_t bucket);
+uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket);
 /* Declare the gather that fills it, where there is one; buckets the model does not have are ignored. */
-void gr_spread_gather(gr_program *p, const gr_model *m, const char *pass, uint32_t bucket);
+void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket);
 
 /* The weights that a rollout reads, and what fills them, declared before its first work. */
-uint32_t gr_spread_rollout(gr_program *p, const gr_model *m, uint32_t bucket);
-void gr_spread_sync(gr_program *p, const gr_model *m);
+uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
 
 /* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket of this micro-batch
  * only, which the first work that uses it writes. */
-gr_use gr_spread_grads(gr_program *p, const gr_model *m, uint32_t bucket, bool first);
+gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
 /* Declare the reduction of these gradients into the model's own. */
-void gr_spread_reduce(gr_program *p, const gr_model *m, uint32_t bucket);
+void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
-void gr_spread_stepped(gr_program *p, const gr_model *m, uint32_t bucket);
+void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
 /* A sum over all ranks of an object of a few bytes, in place. */
 void gr_spread_total(gr_program *p, uint32_t object, const char *what);

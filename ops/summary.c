@@ -95,7 +95,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads r;
     collect(&r, g);
     gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r)) * sizeof(*uses));
-    uses[0] = (gr_use){gr_program_temp(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
+    uses[0] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
     size_t n_uses = 1 + gr_env_declare(&r, g, p, uses + 1);
     gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
     gr_env_reads_release(&r);

@@ -16,8 +16,8 @@ typedef struct train_state {
     uint32_t token;        /* its first response token */
     uint32_t tokens;
     gr_pass pass;
-    double norm2;
-    float scale; /* of gradients: clipping; 0: the step is skipped */
+    double *sums; /* [buckets] squares of the gradient */
+    float scale;  /* of gradients: clipping; 0: the step is skipped */
     /* kept for ever */
     uint64_t steps, skipped;
     /* sums over the iteration */
@@ -47,6 +47,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     *t = (train_state){.session = s, .node = n, .loss = ((const gr_update_cfg *)n->cfg)->loss.loss};
     t->n_values = 1 + n->n_metrics;
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
+    t->sums = gr_calloc(gr_model_buckets(&n->model->shape), sizeof(*t->sums));
     gr_train_reads(&t->reads, s->graph, n);
     *state = t;
     return GR_OK;
@@ -57,6 +58,8 @@ void gr_train_close(void *state)
     train_state *t = state;
     if (!t) return;
     gr_env_reads_release(&t->reads);
+    gr_pass_release(&t->pass);
+    free(t->sums);
     free(t->values);
     free(t);
 }
@@ -135,7 +138,6 @@ static void run_prepare(const gr_call *c, train_state *t)
     t->seq_end = t->seq + rows->n_seqs;
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
-    t->norm2 = 0;
     for (int i = 3; i < 7; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
     gr_loss_prepare(t->loss, &e.env, c->ptr[1], c->ptr[2]);
@@ -160,13 +162,15 @@ typedef struct head {
     train_state *t;
     gr_micro pack;
     gr_env env;
-    const float *norm, *lm;
-    float *grad_norm, *grad_lm, *logprob, *entropy, *d_logprob, *d_entropy;
+    const void *norm, *lm;
+    void *grad_norm, *grad_lm;
+    float *logprob, *entropy, *d_logprob, *d_entropy;
 } head;
 
 /* Pointers of a head work, in the order of declare_head. */
 static head head_of(const gr_call *c, train_state *t)
 {
+    const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t last = 1 + s->layers;
@@ -175,15 +179,16 @@ static head head_of(const gr_call *c, train_state *t)
     head h = {.c = c,
               .t = t,
               .pack = gr_micro_at(c->ptr[2], &shape.micro),
-              .norm = (const float *)c->ptr[0] + norm,
-              .lm = gr_head_matrix(s, c->ptr[1], c->ptr[0]),
+              .norm = (const char *)c->ptr[0] + norm * gr_dtype_size(k->dtype),
+              .lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]),
               .logprob = c->ptr[5],
               .entropy = c->ptr[6],
               .d_logprob = c->ptr[10],
               .d_entropy = c->ptr[11]};
     if (c->ptr[8]) {
-        h.grad_norm = (float *)c->ptr[8] + norm;
-        h.grad_lm = (float *)(s->tied ? c->ptr[9] : c->ptr[8]) + lm;
+        uint64_t size = gr_dtype_size(c->node->model->train.grads);
+        h.grad_norm = (char *)c->ptr[8] + norm * size;
+        h.grad_lm = (char *)(s->tied ? c->ptr[9] : c->ptr[8]) + lm * size;
     }
     env_init(&h.env, c, t, c->ptr[13], h.logprob, h.entropy);
     return h;
@@ -217,9 +222,10 @@ static void chunk_backward(const head *h, uint32_t first)
 {
     uint32_t at;
     gr_head_rows rows = chunk_rows(h, first, &at);
-    h->c->session->kernels->head_backward(
-        h->c->queue, &h->c->node->model->shape, h->norm, h->lm, h->c->ptr[3], &rows, h->d_logprob + at,
-        h->d_entropy ? h->d_entropy + at : NULL, h->c->ptr[7], h->grad_norm, h->grad_lm, h->c->ptr[4]);
+    h->c->session->kernels->head_backward(h->c->queue, &h->c->node->model->shape, h->norm, h->lm,
+                                          h->c->ptr[3], &rows, h->d_logprob + at,
+                                          h->d_entropy ? h->d_entropy + at : NULL, h->c->ptr[7], h->grad_norm,
+                                          h->grad_lm, h->c->node->model->train.grads, h->c->ptr[4]);
 }
 
 /* The chunk whose logits are still in the workspace needs no second forward. */
@@ -229,7 +235,7 @@ static void run_head(const gr_call *c, train_state *t)
     gr_loss_class class = gr_loss_class_of(t->loss);
     uint32_t n = t->pass.n_rows, step = c->how->head_rows;
     c->session->kernels->zero(c->queue, c->ptr[7],
-                              (uint64_t)t->pass.n_tokens * c->node->model->shape.hidden * sizeof(float));
+                              gr_hidden_bytes(c->session->kernels, &c->node->model->shape, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         for (uint32_t first = 0; first < n; first += step) chunk_forward(&h, first);
         chunk_adjoint(&h, 0, n);
@@ -263,9 +269,14 @@ double gr_learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
 }
 
 /* Clip by the global norm as torch.nn.utils.clip_grad_norm_ does. */
-static void finish_norm(train_state *t, const gr_train *train)
+static void finish_norm(const gr_call *c, train_state *t, const double *sums)
 {
-    double norm = sqrt(t->norm2);
+    const gr_train *train = &c->node->model->train;
+    uint32_t n = gr_model_buckets(&c->node->model->shape);
+    gr_device_read(c->queue, t->sums, sums, n * sizeof(*sums));
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++) squares += t->sums[i];
+    double norm = sqrt(squares);
     t->scale = 0;
     if (t->seq == t->seq_end) return; /* an empty mini-batch is none */
     t->scale = 1;
@@ -279,8 +290,11 @@ static void finish_norm(train_state *t, const gr_train *train)
 static void run_norm(const gr_call *c, train_state *t)
 {
     const gr_model_shape *s = &c->node->model->shape;
-    t->norm2 += c->session->kernels->sum_squares(c->queue, c->ptr[0], gr_bucket_elems(s, c->arg));
-    if (c->arg + 1 == gr_model_buckets(s)) finish_norm(t, &c->node->model->train);
+    uint32_t n = gr_model_buckets(s);
+    double *sums = c->ptr[1];
+    c->session->kernels->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads,
+                                     gr_bucket_elems(s, c->arg), sums + c->arg, sums + n);
+    if (c->arg + 1 == n) finish_norm(c, t, sums);
 }
 
 /* Steps that the model's moments have seen: those of all updates of it. */
@@ -292,6 +306,23 @@ static uint64_t model_steps(const train_state *t)
         if (g->nodes[i]->op == t->node->op && g->nodes[i]->model == t->node->model)
             steps += ((const train_state *)t->session->state[i])->steps;
     return steps;
+}
+
+/* The parts of a bucket from an element on. */
+static gr_adamw_range range_of(const gr_call *c, uint64_t at)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_train *train = &c->node->model->train;
+    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg);
+    char *w = c->ptr[0], *g = c->ptr[1], *kept = c->ptr[2], *m = kept + state.master;
+    uint64_t moment = at * gr_dtype_size(train->moments);
+    return (gr_adamw_range){.w = w + at * gr_dtype_size(k->dtype),
+                            .g = g + at * gr_dtype_size(train->grads),
+                            .master = state.master ? (float *)kept + at : NULL,
+                            .m = m + moment,
+                            .v = m + state.moment + moment,
+                            .grads = train->grads,
+                            .moments = train->moments};
 }
 
 static void run_step(const gr_call *c, train_state *t)
@@ -308,10 +339,10 @@ static void run_step(const gr_call *c, train_state *t)
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
-    float *w = c->ptr[0], *g = c->ptr[1], *m1 = c->ptr[2], *m2 = m1 + gr_bucket_elems(&m->shape, c->arg);
     for (size_t i = 0; i < n; i++) {
-        uint64_t at = tensors[i].offset, elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
-        c->session->kernels->adamw(c->queue, &how, tensors[i].decay, w + at, g + at, m1 + at, m2 + at, elems);
+        gr_adamw_range r = range_of(c, tensors[i].offset);
+        uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
+        c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, elems);
     }
 }
 
@@ -388,7 +419,8 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_micro pack = gr_micro_at(c->kernel == TRAIN_EMBED_BACKWARD ? c->ptr[0] : c->ptr[1], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &pack);
-    uint64_t hidden = (uint64_t)b.n_tokens * s->hidden * sizeof(float);
+    uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
+    gr_dtype grads = c->node->model->train.grads;
     switch (c->kernel) {
     case TRAIN_EMBED:
         k->embed_forward(c->queue, s, c->ptr[0], &b, c->ptr[2]);
@@ -401,10 +433,11 @@ static void run_pass(const gr_call *c, train_state *t)
         k->layer_forward(c->queue, s, c->ptr[0], &b, c->ptr[2], NULL, c->ptr[4], c->ptr[5]);
         break;
     case TRAIN_BACKWARD:
-        k->layer_backward(c->queue, s, c->ptr[0], &b, c->ptr[2], c->ptr[3], c->ptr[4], c->ptr[5], c->ptr[6]);
+        k->layer_backward(c->queue, s, c->ptr[0], &b, c->ptr[2], c->ptr[3], c->ptr[4], c->ptr[5], grads,
+                          c->ptr[6]);
         break;
     case TRAIN_EMBED_BACKWARD:
-        k->embed_backward(c->queue, s, &b, c->ptr[1], c->ptr[2]);
+        k->embed_backward(c->queue, s, &b, c->ptr[1], c->ptr[2], grads, c->ptr[3]);
         break;
     }
 }
@@ -416,7 +449,8 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     switch (c->kernel) {
     case TRAIN_ZERO:
         c->session->kernels->zero(c->queue, c->ptr[0],
-                                  gr_bucket_elems(&c->node->model->shape, c->arg) * sizeof(float));
+                                  gr_bucket_elems(&c->node->model->shape, c->arg) *
+                                      gr_dtype_size(c->node->model->train.grads));
         break;
     case TRAIN_PREPARE:
         run_prepare(c, t);

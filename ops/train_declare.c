@@ -1,10 +1,12 @@
 #include "ops/spread.h"
 #include "ops/train_impl.h"
 
+#include <stdio.h>
+
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
     uint32_t rows, mini, logprob, entropy, d_logprob, d_entropy, store, loss_ws;
-    uint32_t packed, staging, x, dx, acts, ws, head_ws;
+    uint32_t packed, staging, x, dx, acts, ws, head_ws, norm;
 } train_objects;
 
 typedef struct declaring {
@@ -61,53 +63,61 @@ static void add_objects(declaring *w)
     const gr_train_shape *t = &w->shape;
     const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
     uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
-    uint64_t hidden = (uint64_t)t->micro.tokens * w->s->hidden * sizeof(float);
+    uint64_t hidden = gr_hidden_bytes(w->k, w->s, t->micro.tokens);
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
     o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
-    o->logprob = gr_program_temp(p, GR_CAT_COLUMNS, column, "logprob");
-    o->entropy = gr_program_temp(p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_logprob = gr_program_temp(p, GR_CAT_COLUMNS, column, "d_logprob");
+    o->logprob = gr_program_value(p, GR_CAT_COLUMNS, column, "logprob");
+    o->entropy = gr_program_value(p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_logprob = gr_program_value(p, GR_CAT_COLUMNS, column, "d_logprob");
     o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
-                       ? gr_program_temp(p, GR_CAT_COLUMNS, column, "d_entropy")
+                       ? gr_program_value(p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
-    o->store = gr_program_temp(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
-    o->loss_ws = gr_program_temp(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
+    o->store = gr_program_value(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
+    o->loss_ws = gr_program_value(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
     o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
     o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
     o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
     o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "dx");
-    uint64_t forward = w->k->layer_ws_bytes(w->s, &w->bounds, false);
-    o->ws = gr_program_temp(p, GR_CAT_WORKSPACE,
-                            GR_MAX(forward, w->k->layer_ws_bytes(w->s, &w->bounds, true)), "ws");
+    uint64_t ws = w->k->layer_ws_bytes(w->s, &w->bounds, false);
+    ws = GR_MAX(ws, w->k->layer_ws_bytes(w->s, &w->bounds, true));
+    ws = GR_MAX(ws, w->k->embed_ws_bytes(t->micro.tokens));
+    o->ws = gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws");
+    o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
+                              gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws, "norm");
     o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE,
                                  w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads), "head_ws");
 }
 
 static uint32_t params(declaring *w, const char *pass, uint32_t bucket)
 {
-    return gr_spread_params(w->p, w->n->model, pass, bucket);
+    return gr_spread_params(w->p, w->k, w->n->model, pass, bucket);
 }
 
 static void gather(declaring *w, const char *pass, uint32_t bucket)
 {
-    gr_spread_gather(w->p, w->n->model, pass, bucket);
+    gr_spread_gather(w->p, w->k, w->n->model, pass, bucket);
 }
 
 /* Those of the mini-batch; and those a backward work adds to, the first of a micro-batch or not. */
 static uint32_t grad_sums(declaring *w, uint32_t bucket)
 {
-    return gr_model_object(w->p, w->n->model, GR_PART_GRADS, bucket);
+    return gr_model_object(w->p, w->k, w->n->model, GR_PART_GRADS, bucket);
 }
 
 static gr_use grads(declaring *w, uint32_t bucket, bool first)
 {
-    return gr_spread_grads(w->p, w->n->model, bucket, first);
+    return gr_spread_grads(w->p, w->k, w->n->model, bucket, first);
+}
+
+static void reduce(declaring *w, uint32_t bucket)
+{
+    gr_spread_reduce(w->p, w->k, w->n->model, bucket);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
-    uint64_t bytes = (uint64_t)w->shape.micro.tokens * w->s->hidden * sizeof(float);
+    uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens);
     return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "in.%u", l);
 }
 
@@ -176,7 +186,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
                                             {acts, GR_WRITE},
                                             {o->ws, GR_WRITE}},
                                  6, "%sforward.%u", prefix, l),
-                  w->s, w->cost.tokens, w->bounds.length, 1);
+                  w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
 static void declare_head(declaring *w, bool backward, const char *prefix)
@@ -203,8 +213,8 @@ static void declare_head(declaring *w, bool backward, const char *prefix)
     char what[32];
     snprintf(what, sizeof(what), "%shead", prefix);
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
-    gr_head_cost(work, w->s, w->cost.rows, backward ? 3 : 1);
-    if (backward) gr_spread_reduce(w->p, w->n->model, last);
+    gr_head_cost(work, w->k, w->s, w->cost.rows, backward ? 3 : 1);
+    if (backward) reduce(w, last);
 }
 
 static void declare_backward(declaring *w, uint32_t l)
@@ -221,7 +231,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                                 {acts, GR_WRITE},
                                                 {o->ws, GR_WRITE}},
                                      6, "recompute.%u", l),
-                      w->s, w->cost.tokens, w->bounds.length, 1);
+                      w->k, w->s, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
                                  (gr_use[]){{params(w, "back_", 1 + l), GR_READ},
                                             {o->packed, GR_READ},
@@ -231,8 +241,8 @@ static void declare_backward(declaring *w, uint32_t l)
                                             grads(w, 1 + l, true),
                                             {o->ws, GR_WRITE}},
                                  7, "backward.%u", l),
-                  w->s, w->cost.tokens, w->bounds.length, 2);
-    gr_spread_reduce(w->p, w->n->model, 1 + l);
+                  w->k, w->s, w->cost.tokens, w->bounds.length, 2);
+    reduce(w, 1 + l);
 }
 
 /* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
@@ -267,32 +277,48 @@ static void declare_micro_batches(declaring *w)
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
     declare_head(w, true, "");
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
-    gr_program_run(w->p, TRAIN_EMBED_BACKWARD, 0,
-                   (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied)}, 3,
-                   "embed_backward");
-    gr_spread_reduce(w->p, w->n->model, 0);
+    gr_program_run(
+        w->p, TRAIN_EMBED_BACKWARD, 0,
+        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied), {o->ws, GR_WRITE}}, 4,
+        "embed_backward");
+    reduce(w, 0);
     gr_program_end(w->p);
+}
+
+static double grad_bytes(const declaring *w, uint32_t bucket)
+{
+    return (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->n->model->train.grads));
+}
+
+/* State is read and written; weights are written, and read where they are their own master. */
+static double step_bytes(const declaring *w, uint32_t bucket)
+{
+    gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket);
+    double weights = (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->k->dtype));
+    return grad_bytes(w, bucket) + 2.0 * (double)(state.master + 2 * state.moment) +
+           (state.master ? 1 : 2) * weights;
 }
 
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
-    uint32_t n = gr_model_buckets(w->s), ranks = w->p->ranks;
-    uint32_t norm = ranks > 1 ? gr_program_temp(w->p, GR_CAT_COMM, sizeof(double), "norm") : GR_NONE;
+    uint32_t n = gr_model_buckets(w->s);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_NORM, b,
-                       (gr_use[]){{grad_sums(w, b), GR_READ}, {norm, b ? GR_UPDATE : GR_WRITE}}, 2, "norm.%u", b)
-            ->bytes = (double)gr_bucket_elems(w->s, b) * 4 / ranks;
-    if (ranks > 1) gr_spread_total(w->p, norm, "reduce_norm");
+                       (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2, "norm.%u",
+                       b)
+            ->bytes = grad_bytes(w, b) / w->p->ranks;
+    gr_spread_total(w->p, o->norm, "reduce_norm");
+    uint32_t norm = w->p->ranks > 1 ? o->norm : GR_NONE; /* one lane keeps the order by itself */
     for (uint32_t b = 0; b < n; b++) {
         gr_program_run(w->p, TRAIN_STEP, b,
-                       (gr_use[]){{gr_model_object(w->p, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
+                       (gr_use[]){{gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
                                   {grad_sums(w, b), GR_READ},
-                                  {gr_model_object(w->p, w->n->model, GR_PART_MOMENTS, b), GR_UPDATE},
+                                  {gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b), GR_UPDATE},
                                   {norm, GR_READ}},
                        4, "step.%u", b)
-            ->bytes = (double)gr_bucket_elems(w->s, b) * 28 / ranks;
-        gr_spread_stepped(w->p, w->n->model, b);
+            ->bytes = step_bytes(w, b) / w->p->ranks;
+        gr_spread_stepped(w->p, w->k, w->n->model, b);
     }
     run_with_columns(w, TRAIN_FINISH,
                      (gr_use[]){{o->mini, GR_UPDATE},
@@ -318,7 +344,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     for (uint32_t b = 0; b < gr_model_buckets(w.s); b++)
         gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grad_sums(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
-            (double)gr_bucket_elems(w.s, b) * 4 / p->ranks;
+            grad_bytes(&w, b) / p->ranks;
     declare_prepare(&w);
     gr_spread_total(p, w.o.store, "reduce_totals");
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);

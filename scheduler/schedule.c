@@ -438,6 +438,7 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, cons
     bool fits = p != NULL;
     if (!fits) p = smallest(&s, level);
     p->hardware = gr_pool_strdup(p->pool, o->hardware.name);
+    p->device = o->hardware.device;
     p->ranks = "0";
     p->budget_bytes = o->budget_bytes;
     p->host_budget_bytes = o->host_budget_bytes;

@@ -323,7 +323,7 @@ uint64_t gr_view_node_ns(const gr_view *v, const char *node)
     uint64_t ns = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
-        if (!serves(s, node) || (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)) continue;
+        if (!serves(s, node) || !gr_step_is_work(s->kind)) continue;
         ns += v->end[i] - v->begin[i];
         if (s->kind == GR_STEP_LOOP) i = s->body_last;
     }
@@ -390,7 +390,7 @@ uint32_t gr_transitions(const gr_path *path, uint64_t *bytes)
     uint32_t n = 0;
     *bytes = 0;
     for (uint32_t i = 0; i < path->n; i++) {
-        if (path->steps[i].kind == GR_STEP_RUN || path->steps[i].kind == GR_STEP_LOOP) continue;
+        if (gr_step_is_work(path->steps[i].kind)) continue;
         *bytes += path->steps[i].bytes;
         n++;
     }

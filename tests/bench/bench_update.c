@@ -81,7 +81,7 @@ static double head(struct model *p)
         K.head_forward(&p->q, &shape, p->w[last], p->w[0], p->x, &rows, &(gr_head_stats){.logprob = logprob},
                        p->ws);
         K.head_backward(&p->q, &shape, p->w[last], p->w[0], p->x, &rows, d_logprob, NULL, p->dx, p->g[last],
-                        p->g[0], p->ws);
+                        p->g[0], GR_F32, p->ws);
         for (uint32_t i = 0; i < CHUNK; i++) loss -= (double)logprob[i] / T;
     }
     return loss;
@@ -89,22 +89,27 @@ static double head(struct model *p)
 
 static double step(struct model *p, uint32_t n)
 {
-    const gr_packed b = {T, SEQS, p->ids, p->offset};
+    const gr_packed b = {T, SEQS, p->ids, p->offset, p->offset};
     K.embed_forward(&p->q, &shape, p->w[0], &b, p->x);
     for (uint32_t l = 0; l < shape.layers; l++)
         K.layer_forward(&p->q, &shape, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);
     const double loss = head(p);
     for (uint32_t l = shape.layers; l--;)
-        K.layer_backward(&p->q, &shape, p->w[l + 1], &b, p->in[l], p->acts[l], p->dx, p->g[l + 1], p->ws);
-    K.embed_backward(&p->q, &shape, &b, p->dx, p->g[0]);
+        K.layer_backward(&p->q, &shape, p->w[l + 1], &b, p->in[l], p->acts[l], p->dx, p->g[l + 1], GR_F32,
+                         p->ws);
+    K.embed_backward(&p->q, &shape, &b, p->dx, p->g[0], GR_F32, p->ws);
     double squares = 0;
-    for (uint32_t i = 0; i < gr_model_buckets(&shape); i++)
-        squares += K.sum_squares(&p->q, p->g[i], gr_bucket_elems(&shape, i));
+    for (uint32_t i = 0; i < gr_model_buckets(&shape); i++) {
+        double part;
+        K.sum_squares(&p->q, p->g[i], GR_F32, gr_bucket_elems(&shape, i), &part, NULL);
+        squares += part;
+    }
     const gr_adamw how = {
         1e-4, 0.9, 0.999, 1e-8, 0.01, n, squares > 1 ? (float)(1 / __builtin_sqrt(squares)) : 1};
     for (uint32_t i = 0; i < gr_model_buckets(&shape); i++) {
         const uint64_t elems = gr_bucket_elems(&shape, i);
-        K.adamw(&p->q, &how, true, p->w[i], p->g[i], p->m[i], p->v[i], elems);
+        K.adamw(&p->q, &how, true, &(gr_adamw_range){.w = p->w[i], .g = p->g[i], .m = p->m[i], .v = p->v[i]},
+                elems);
         K.zero(&p->q, p->g[i], elems * sizeof(float));
     }
     return loss;

@@ -35,17 +35,17 @@ for kind in load offload resume release; do
 done
 [ "$(steps every.json load actor.params.1)" = 3 ] || fail "rollout, old_logprob and update each load the weights"
 [ "$(steps every.json offload actor.params.1)" = 1 ] || fail "only the update changes them"
-[ "$(steps every.json load actor.moments.1)" = 1 ]
+[ "$(steps every.json load actor.state.1)" = 1 ]
 [ "$(steps transition.json load actor.params)" = 0 ] || fail "the rollout uses the weights, too"
-[ "$(steps transition.json load actor.moments.1)" = 1 ]
-[ "$(steps transition.json offload actor.moments.1)" = 1 ]
+[ "$(steps transition.json load actor.state.1)" = 1 ]
+[ "$(steps transition.json offload actor.state.1)" = 1 ]
 [ "$(steps transition.json load ref.params.1)" = 1 ]
 [ "$(steps transition.json resume rollout.kv)" = 1 ]
 [ "$(steps mixed.json load actor.params)" = 0 ]
 [ "$(steps spared.json load actor.params)" = 0 ]
 
 # What training changes stays over the iteration's end under transition: its life wraps, and the rollout is without it.
-sed -nE 's/.*"what": "actor.moments.1".*"first": ([0-9]+), "last": ([0-9]+), "place": "device".*/\1 \2/p' transition.json >life
+sed -nE 's/.*"what": "actor.state.1".*"first": ([0-9]+), "last": ([0-9]+), "place": "device".*/\1 \2/p' transition.json >life
 awk '{ if ($2 < $1) n++ } END { exit n != 1 }' life || fail "the moments should live from the update to the rollout: $(cat life)"
 begin=$(sed -nE 's/.*"i": ([0-9]+), "kind": "run", "what": "rollout.begin".*/\1/p' transition.json)
 last=$(cut -d' ' -f2 life)
@@ -55,7 +55,7 @@ last=$(cut -d' ' -f2 life)
 # One resource that moves at every node makes the other's transition yield.
 status 0 "$gr" plan grpo.yaml --policy transition --set models.actor.residency.params=every_node --format json -o yield.json
 has err "warning: model 'actor': 'every_node' of params .* 'transition' of optimizer yields: it is kept"
-[ "$(steps yield.json load actor.moments)" = 0 ]
+[ "$(steps yield.json load actor.state)" = 0 ]
 run yield --policy transition --set models.actor.residency.params=every_node
 
 refused 'auto, keep, transition' "$gr" plan grpo.yaml --set models.actor.residency.params=sometimes

@@ -156,11 +156,12 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
         gr_head_stats out = {logprob + at, entropy + at, NULL};
         K.head_forward(&f->q, s, fx_norm(f), fx_lm(f), f->x, &rows, &out, f->ws);
         K.head_backward(&f->q, s, fx_norm(f), fx_lm(f), f->x, &rows, l->d_logprob + at, l->d_entropy + at, dx,
-                        f->g[last] + gr_tensor_offset(s, last, GR_T_NORM), f->g[lm_bucket] + lm_at, f->ws);
+                        f->g[last] + gr_tensor_offset(s, last, GR_T_NORM), f->g[lm_bucket] + lm_at, GR_F32,
+                        f->ws);
     }
     for (uint32_t i = s->layers; i--;)
-        K.layer_backward(&f->q, s, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], f->ws);
-    K.embed_backward(&f->q, s, p, dx, f->g[0]);
+        K.layer_backward(&f->q, s, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
+    K.embed_backward(&f->q, s, p, dx, f->g[0], GR_F32, f->ws);
     for (uint32_t i = 0; i < s->layers; i++) free(in[i]), free(acts[i]);
     free(in), free(acts), free(dx);
 }
@@ -168,7 +169,7 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
 /* New tokens through all layers into f->x. */
 static inline void fx_extend(fixture *f, const gr_extend *e)
 {
-    gr_packed p = {e->n_tokens, e->n_seqs, e->ids, e->offset};
+    gr_packed p = {e->n_tokens, e->n_seqs, e->ids, e->offset, e->offset};
     K.embed_forward(&f->q, &f->s, f->w[0], &p, f->x);
     for (uint32_t l = 0; l < f->s.layers; l++)
         K.layer_extend(&f->q, &f->s, f->w[l + 1], e, f->x, f->kv + l * FX_BLOCKS * K.kv_block_bytes(&f->s),

@@ -288,7 +288,7 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     for (uint32_t step = 1; step <= 20; step++) {
         const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, step, 0.5f};
         fill(g, M, step, step % 3 ? 1 : 1e-3f);
-        K.adamw(&(gr_queue){team}, &how, true, w, g, m, v, M);
+        K.adamw(&(gr_queue){team}, &how, true, &(gr_adamw_range){.w = w, .g = g, .m = m, .v = v}, M);
         for (int i = 0; i < M; i++) {
             const double gi = 0.5 * (double)g[i];
             dm[i] = 0.9 * dm[i] + (1 - 0.9) * gi;
@@ -300,10 +300,17 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     }
     for (int i = 0; i < M; i++) assert_close(w[i], dw[i], 1e-6, 1e-6);
     float one = 2, kept = 0, still = 0;
-    K.adamw(&(gr_queue){team}, &(gr_adamw){1, 0.9, 0.999, 1, 0.5, 1, 1}, false, &one, &(float){0}, &kept,
-            &still, 1);
+    const gr_adamw_range single = {.w = &one, .g = &(float){0}, .m = &kept, .v = &still};
+    K.adamw(&(gr_queue){team}, &(gr_adamw){1, 0.9, 0.999, 1, 0.5, 1, 1}, false, &single, 1);
     assert_true(one == 2); /* no decay, no gradient */
     gr_team_free(team);
+}
+
+static double sum(gr_team *team, const float *x, uint64_t n)
+{
+    double out = NAN;
+    K.sum_squares(&(gr_queue){team}, x, GR_F32, n, &out, NULL);
+    return out;
 }
 
 static void test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team(void **state)
@@ -317,13 +324,13 @@ static void test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_te
         want += (double)x[i] * (double)x[i];
     }
     fill(r, M, 1, 1);
-    const double alone = K.sum_squares(&(gr_queue){NULL}, r, M);
+    const double alone = sum(NULL, r, M);
     for (unsigned n = 1; n <= 3; n++) {
         gr_team *team = NULL;
         assert_int_equal(gr_team_new(&team, n, NULL), GR_OK);
-        assert_true(K.sum_squares(&(gr_queue){team}, x, M) == want);
-        assert_true(K.sum_squares(&(gr_queue){team}, r, M) == alone);
-        assert_true(K.sum_squares(&(gr_queue){team}, x, 0) == 0);
+        assert_true(sum(team, x, M) == want);
+        assert_true(sum(team, r, M) == alone);
+        assert_true(sum(team, x, 0) == 0);
         K.zero(&(gr_queue){team}, x, 5);
         gr_team_free(team);
     }
