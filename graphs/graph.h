@@ -124,7 +124,8 @@ struct gr_model {
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
 
-/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has most.
+/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has
+ * most.
  */
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;

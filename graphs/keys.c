@@ -9,8 +9,8 @@
 const char *const gr_node_keys[] = {"op", "when", "after", "metrics", NULL};
 
 /* Keys and ops of the language that this version has not built. */
-static const char *const later_keys[] = {"every",  "before",    "pool",          "pools",  "lag",
-                                         "strict", "canonical", "deterministic", "tokens", "resample", NULL};
+static const char *const later_keys[] = {"every",     "before",        "pool",   "pools",    "lag", "strict",
+                                         "canonical", "deterministic", "tokens", "resample", NULL};
 static const char *const later_ops[] = {"score", "value", NULL};
 
 static bool listed(const char *const *list, const char *name)

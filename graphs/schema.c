@@ -126,8 +126,9 @@ static json_t *model_schema(void)
 {
     json_t *train = table_schema(gr_train_keys, json_object());
     json_t *residency = table_schema(gr_residency_keys, json_object());
-    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:{s:[s,s]}}", "checkpoint", "type", "string",
-                                   "train", train, "residency", residency, "gather", "enum", "whole", "layer");
+    json_t *properties =
+        json_pack("{s:{s:s}, s:o, s:o, s:{s:[s,s]}}", "checkpoint", "type", "string", "train", train,
+                  "residency", residency, "gather", "enum", "whole", "layer");
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 
@@ -226,10 +227,12 @@ void gr_graph_ops(gr_str *out)
         "    metrics            {name: expression}: one number an iteration each\n\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
-    gr_str_puts(out, "models: NAME\n"
-                     "    gather             how a rollout's own weights are filled where training's are sharded over\n"
-                     "                       ranks: whole, through a gathered copy of all; layer, of one bucket after\n"
-                     "                       another; default: straight into them\n");
+    gr_str_puts(
+        out,
+        "models: NAME\n"
+        "    gather             how a rollout's own weights are filled where training's are sharded over\n"
+        "                       ranks: whole, through a gathered copy of all; layer, of one bucket after\n"
+        "                       another; default: straight into them\n");
     print_keys_of("run", gr_run_keys, out);
     print_keys_of("run: checkpoint", gr_checkpoint_keys, out);
     gr_str_puts(out, "\nfunctions of expressions\n");

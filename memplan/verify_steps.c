@@ -133,17 +133,18 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
     return true;
 }
 
-/* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same steps,
- * so that it takes one lane for all collectives, the bytes the program moves, and around them no loop whose
- * trips a rank could count alone. */
+/* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
+ * steps, so that it takes one lane for all collectives, the bytes the program moves, and around them no loop
+ * whose trips a rank could count alone. */
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_work *w)
 {
     const gr_step *s = &v->p->paths[GR_PATH_STEADY].steps[i];
     if (s->bytes != w->moved)
-        return gr_verify_wrong(v, "collectives", "step %u '%s' moves %" PRIu64 " bytes, not %" PRIu64, i, s->what,
-                               s->bytes, w->moved);
-    if (s->lane != GR_LANE_COMM)
-        return gr_verify_wrong(v, "collectives", "step %u '%s' is on lane %s", i, s->what, gr_lane_str(s->lane));
+        return gr_verify_wrong(v, "collectives", "step %u '%s' moves %" PRIu64 " bytes, not %" PRIu64, i,
+                               s->what, s->bytes, w->moved);
+    if (w->lane != GR_LANE_COMM)
+        return gr_verify_wrong(v, "collectives", "step %u '%s' is on lane %s", i, s->what,
+                               gr_lane_str(s->lane));
     for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l]) {
         const gr_step *loop = &v->p->paths[GR_PATH_STEADY].steps[l];
         bool agreed = !loop->agreed;
@@ -154,8 +155,8 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_work *w)
         }
         if (!agreed)
             return gr_verify_wrong(v, "collectives",
-                                   "step %u '%s' is in loop step %u, on whose trips the ranks do not agree", i,
-                                   s->what, l);
+                                   "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
+                                   i, s->what, l);
     }
     return true;
 }
@@ -171,10 +172,13 @@ static bool works_ok(gr_verifier *v)
         v->work[i] = GR_NONE;
         if (!gr_step_is_work(s->kind)) continue;
         const gr_work *w = next < v->g->n_works ? &v->g->works[next] : NULL;
-        if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node) || w->lane != s->lane ||
-            w->kind != s->kind)
+        if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node))
             return gr_verify_wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
                                    w ? w->what : "its end");
+        if (w->lane != s->lane || w->kind != s->kind)
+            return gr_verify_wrong(v, "lanes", "step %u '%s' is a %s on lane %s, not a %s on lane %s", i,
+                                   s->what, gr_step_kind_str(s->kind), gr_lane_str(s->lane),
+                                   gr_step_kind_str(w->kind), gr_lane_str(w->lane));
         if (s->kind == GR_STEP_LOOP && (w->trips_max != s->trips_max || w->agreed != s->agreed))
             return gr_verify_wrong(v, "loops", "loop step %u '%s' has other trips than the program", i,
                                    s->what);

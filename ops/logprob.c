@@ -62,15 +62,15 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_program_run(p, KERNEL_BEGIN, 0,
                    (gr_use[]){{block, GR_READ}, {logprob, GR_WRITE}, {entropy, GR_WRITE}, {sum_p2, GR_WRITE}},
                    4, "begin");
-    gr_spread_loop(p, KERNEL_LOOP, b.trips, gr_spread_gathers(p, m), "micro_batches")->trips_expected = cost.trips;
+    gr_spread_loop(p, KERNEL_LOOP, b.trips, gr_spread_gathers(p, m), "micro_batches")->trips_expected =
+        cost.trips;
     gr_program_run(p, KERNEL_PACK, 0, (gr_use[]){{block, GR_READ}, {packed, GR_WRITE}, {staging, GR_WRITE}},
                    3, "pack");
     gr_spread_gather(p, k, m, "", 0);
     gr_spread_gather(p, k, m, "", 1);
-    gr_program_run(
-        p, KERNEL_EMBED, 0,
-        (gr_use[]){{gr_spread_params(p, k, m, "", 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}},
-        3, "embed");
+    gr_program_run(p, KERNEL_EMBED, 0,
+                   (gr_use[]){{gr_spread_params(p, k, m, "", 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}},
+                   3, "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_spread_gather(p, k, m, "", 2 + l); /* beside this layer */
         gr_layer_cost(gr_program_run(p, KERNEL_LAYER, l,

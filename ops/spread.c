@@ -32,18 +32,21 @@ bool gr_spread_gathers(const gr_program *p, const gr_model *m)
     return sharded(p, m);
 }
 
-static uint32_t gathered(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket)
+static uint32_t gathered(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                         uint32_t bucket)
 {
     return gr_program_temp(p, GR_CAT_COMM, gr_part_bytes(k, m, GR_PART_PARAMS, bucket), "%sgathered.%u", pass,
                            bucket);
 }
 
-uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket)
+uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                          uint32_t bucket)
 {
     return sharded(p, m) ? gathered(p, k, m, pass, bucket) : gr_model_object(p, k, m, GR_PART_PARAMS, bucket);
 }
 
-void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket)
+void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                      uint32_t bucket)
 {
     char what[64];
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
@@ -74,14 +77,16 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
         uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
         named(what, "", "sync", b);
         collective(p, GR_STEP_SYNC, through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
-                   (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2, what);
+                   (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2,
+                   what);
         if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
     }
 }
 
 static uint32_t full_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_program_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u", bucket);
+    return gr_program_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u",
+                           bucket);
 }
 
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
@@ -116,7 +121,8 @@ void gr_spread_total(gr_program *p, uint32_t object, const char *what)
     collective(p, GR_STEP_REDUCE, GR_ALIGN, (gr_use[]){{object, GR_UPDATE}}, 1, what);
 }
 
-gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, const char *what)
+gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives,
+                        const char *what)
 {
     if (p->ranks < 2 || !collectives) return gr_program_loop(p, kernel, trips_max, true, what);
     uint32_t trips = gr_program_temp(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);

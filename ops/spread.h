@@ -18,9 +18,11 @@
 
 /* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's
  * own bucket, or the one gathered for that pass. */
-uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket);
+uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                          uint32_t bucket);
 /* Declare the gather that fills it, where there is one; buckets the model does not have are ignored. */
-void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass, uint32_t bucket);
+void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                      uint32_t bucket);
 
 /* The weights that a rollout reads, and what fills them, declared before its first work. */
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
@@ -38,7 +40,8 @@ void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, ui
 void gr_spread_total(gr_program *p, uint32_t object, const char *what);
 /* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
  * of them first, and the others run empty trips at its end. */
-gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, const char *what);
+gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives,
+                        const char *what);
 /* Whether passes of a model hold collectives. */
 bool gr_spread_gathers(const gr_program *p, const gr_model *m);
 

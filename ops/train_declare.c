@@ -168,8 +168,8 @@ static void declare_pack(declaring *w, const char *prefix)
     gather(w, prefix, 0);
     gather(w, prefix, 1);
     gr_program_run(w->p, TRAIN_EMBED, 0,
-                   (gr_use[]){{params(w, prefix, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3, "%sembed",
-                   prefix);
+                   (gr_use[]){{params(w, prefix, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3,
+                   "%sembed", prefix);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefix)
@@ -305,8 +305,8 @@ static void declare_step(declaring *w)
     uint32_t n = gr_model_buckets(w->s);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_NORM, b,
-                       (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2, "norm.%u",
-                       b)
+                       (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2,
+                       "norm.%u", b)
             ->bytes = grad_bytes(w, b) / w->p->ranks;
     gr_spread_total(w->p, o->norm, "reduce_norm");
     uint32_t norm = w->p->ranks > 1 ? o->norm : GR_NONE; /* one lane keeps the order by itself */

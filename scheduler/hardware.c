@@ -15,8 +15,8 @@
  * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
  * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
  * device. Link: what a rank of an all-gather within a host receives a second for large messages, and what a
- * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the same
- * part of their links' published rate); network: nine tenths of one adapter for each device. */
+ * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
+ * same part of their links' published rate); network: nine tenths of one adapter for each device. */
 static const gr_hardware profiles[] = {
     {"h200", "cuda", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB,
      5000, 339 * GB, 100000, 45 * GB, 8},

@@ -184,8 +184,7 @@ typedef struct zone {
 static bool uses_rollout(const gr_facts *f, uint32_t o, uint32_t rollout)
 {
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
-        if (f->g->works[f->refs[r].work].rollout &&
-            f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
+        if (f->g->works[f->refs[r].work].rollout && f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
             return true;
     return false;
 }

@@ -21,7 +21,7 @@ typedef enum knob_kind { KNOB_MICRO, KNOB_ROLLOUT, KNOB_HEAD, KNOB_RECOMPUTE, KN
 
 typedef struct open_choice {
     knob_kind kind;
-    const gr_node *node; /* NULL: all passes */
+    const gr_node *node;   /* NULL: all passes */
     const gr_model *model; /* of KNOB_SHARD */
 } open_choice;
 
@@ -373,7 +373,8 @@ static bool settings_agree(const gr_graph *g, const gr_choices *c)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < i; j++)
-            if (g->nodes[i]->model && g->nodes[i]->model == g->nodes[j]->model && c[i].sharded != c[j].sharded)
+            if (g->nodes[i]->model && g->nodes[i]->model == g->nodes[j]->model &&
+                c[i].sharded != c[j].sharded)
                 return false;
     return true;
 }
@@ -506,8 +507,8 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
                         gr_diag *d)
 {
     if (gr_plan_ranks(plan) != g->ranks)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u", plan->ranks,
-                             g->ranks);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
+                             plan->ranks, g->ranks);
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {

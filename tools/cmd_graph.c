@@ -43,9 +43,9 @@ static gr_status read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, 
     *hosts = cross ? h : 0;
     *ranks = (uint32_t)all;
     if (!text || ((cross || plain) && all > 0 && all <= 1u << 20)) return GR_OK;
-    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                         "--ranks '%s': a number of ranks, or hosts by devices such as 2x8, up to 1048576 in all",
-                         text);
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "--ranks '%s': a number of ranks, or hosts by devices such as 2x8, up to 1048576 in all", text);
 }
 
 static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
@@ -55,8 +55,8 @@ static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
     if (!o->hosts) o->hosts = (ranks + o->hardware.devices - 1) / o->hardware.devices;
     if (ranks % o->hosts)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                             "--ranks %u: hosts of '%s' have %u devices; say hosts by devices, such as %ux%u", ranks,
-                             o->hardware.name, o->hardware.devices, o->hosts, o->hardware.devices);
+                             "--ranks %u: hosts of '%s' have %u devices; say hosts by devices, such as %ux%u",
+                             ranks, o->hardware.name, o->hardware.devices, o->hosts, o->hardware.devices);
     return GR_OK;
 }
 
@@ -198,7 +198,8 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     if (!st) st = read_ranks(a->ranks, &hosts, &ranks, d);
     if (!st && ranks > 1)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "exec on %u ranks is not built in this version; plan --ranks %u plans them", ranks, ranks);
+                           "exec on %u ranks is not built in this version; plan --ranks %u plans them", ranks,
+                           ranks);
     if (!st) st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
     if (!st) st = make_plan(&p, g, a, &o, d);
