@@ -113,7 +113,9 @@ struct gr_model {
     const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
     bool random;        /* a bare config.json: weights from the seed */
     gr_model_shape shape;
-    bool trained; /* has train: */
+    bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
+    bool head_known; /* shape.head holds: config.json was there, or the file says it */
+    bool trained;    /* has train: */
     gr_train train;
     gr_residency residency;
     gr_loc residency_at;

@@ -237,7 +237,8 @@ static void warn(gr_loader *l)
 {
     gr_order_warn(l);
     for (size_t i = 0; i < l->g->n_nodes; i++)
-        if (l->order[i]->updates) warn_of_truncated_sampling(l, l->g->nodes[i]);
+        if (l->order[i]->updates && l->g->nodes[i]->model->shape.head == GR_HEAD_LM)
+            warn_of_truncated_sampling(l, l->g->nodes[i]);
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         if (!f->owner || f->owner->live) warn_of_single_groups(l, f);

@@ -262,6 +262,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
         print_path(out, g->models[i]->checkpoint);
         gr_str_putc(out, '\n');
+        if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->gather)
@@ -316,8 +317,9 @@ static void explain_column(const gr_column *c, gr_str *out)
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
     for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "model %s: %s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
+        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
                       g->models[i]->random ? ", random weights" : "",
+                      g->models[i]->shape.head == GR_HEAD_VALUE ? ", value head" : "",
                       g->models[i]->update ? ", trained" : "");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];

@@ -204,6 +204,7 @@ static void list_names(gr_scope_user *u, gr_expr_scope *scope)
     if (in_update(u->formula)) {
         GR_PUSH(names, n, cap, "logprob");
         GR_PUSH(names, n, cap, "entropy");
+        GR_PUSH(names, n, cap, "value");
     }
     for (size_t i = 0; i < l->n_drafts; i++) {
         const gr_node *node = l->drafts[i]->node;
@@ -242,6 +243,22 @@ static bool param_usable(gr_loader *l, const gr_expr_name *name)
     return false;
 }
 
+/* Which of them there are depends on the head of the model that is trained. */
+static bool fresh_usable(gr_loader *l, const gr_model *m, const gr_expr_name *name)
+{
+    bool value = !strcmp(name->name, "value");
+    if (!m || !m->head_known || value == (m->shape.head == GR_HEAD_VALUE)) return true;
+    if (value)
+        gr_diag_error(l->d, name->at, GR_E_INVALID,
+                      "model '%s' has no value head: its update has logprob and entropy, but no 'value'",
+                      m->name);
+    else
+        gr_diag_error(l->d, name->at, GR_E_INVALID,
+                      "model '%s' has a value head: its update has 'value', but no '%s'", m->name,
+                      name->name);
+    return false;
+}
+
 static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *name)
 {
     const char *s = name->name;
@@ -252,13 +269,11 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
     }
     if (is_fresh_name(s) && !in_update(f)) {
         gr_diag_error(l->d, name->at, GR_E_INVALID,
-                      "'%s' is a value of an update's own pass: here, read a node of op logprob", s);
+                      "'%s' is a value of an update's own pass: here, read a node of op %s", s,
+                      strcmp(s, "value") ? "logprob" : "value");
         return false;
     }
-    if (!strcmp(s, "value")) {
-        gr_diag_error(l->d, name->at, GR_E_INVALID, "'value' is not built in this version");
-        return false;
-    }
+    if (is_fresh_name(s)) return fresh_usable(l, f->owner->node->model, name);
     char *node = gr_strndup(s, strcspn(s, "."));
     const gr_draft *dr = gr_draft_find(l, node);
     free(node);

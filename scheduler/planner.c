@@ -45,16 +45,22 @@ static uint32_t longest(const gr_node *n)
     return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
 }
 
+/* Passes forward over rows, all with one config. */
+static bool is_forward(const gr_node *n)
+{
+    return is_op(n, "logprob") || is_op(n, "value") || is_op(n, "score");
+}
+
 static uint32_t fixed_micro_tokens(const gr_node *n)
 {
-    if (is_op(n, "logprob")) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
+    if (is_forward(n)) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (is_op(n, "update")) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
     return 0;
 }
 
 static bool is_pass(const gr_node *n)
 {
-    return is_op(n, "logprob") || is_op(n, "update");
+    return is_forward(n) || is_op(n, "update");
 }
 
 /* Halvings until at most `to` is left. */
