@@ -151,6 +151,8 @@ struct gr_node {
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
+    uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
+    bool before;                /* a validation: also before the first iteration */
     gr_expression when;         /* over step alone */
     gr_named_expression *metrics;
     size_t n_metrics;
@@ -168,6 +170,13 @@ typedef struct gr_state_value {
     gr_expr *next;
     uint32_t column; /* id of the old value */
 } gr_state_value;
+
+/* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
+typedef struct gr_token_value {
+    const char *text;
+    gr_loc at; /* of an expression that has it */
+    uint32_t column;
+} gr_token_value;
 
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
@@ -190,6 +199,8 @@ struct gr_graph {
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
+    gr_token_value *tokens;
+    size_t n_tokens;
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;

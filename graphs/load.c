@@ -41,8 +41,7 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
-    bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
-    if (!baseline || strstr(f->text, "group_count(")) return;
+    if (!gr_expr_compares_groups(f->expr)) return;
     size_t n;
     const int *reads = gr_expr_reads(f->expr, &n);
     const gr_node *rows = NULL;
@@ -178,11 +177,15 @@ static void check_when_outside(gr_loader *l, const gr_formula *f)
     const int *reads = gr_expr_reads(f->expr, &n);
     for (size_t i = 0; i < n; i++) {
         const gr_node *from = l->g->columns[reads[i]]->node;
+        if (from && gr_reads_validation(l, f, from)) return;
         if (from && from->when.expr)
             gr_diag_error(l->d, f->at, GR_E_INVALID,
                           "'%s' reads '%s', which is switched by 'when': it may not be there", f->key,
                           from->name);
     }
+    reads = gr_expr_row_sets(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (gr_reads_validation(l, f, l->g->nodes[reads[i]])) return;
 }
 
 /* ---- said aloud ------------------------------------------------------------------------------------------
@@ -250,6 +253,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
 {
     if (gr_source_read(l, text, n, path)) return;
     gr_read_top(l);
+    gr_read_functions(l);
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
@@ -354,9 +358,12 @@ void gr_graph_free(gr_graph *g)
     if (!g) return;
     for (size_t i = 0; i < g->source->n_formulas; i++) gr_expr_free(g->source->formulas[i]->expr);
     for (size_t i = 0; i < g->source->n_losses; i++) gr_loss_free(g->source->losses[i]);
+    for (size_t i = 0; i < g->source->n_functions; i++)
+        gr_expr_free((gr_expr *)g->source->functions[i].body); /* ours: made by gr_read_functions */
     free(g->source->formulas);
     free(g->source->losses);
     free(g->columns);
+    free(g->tokens);
     gr_pool_free(g->pool);
 }
 

@@ -218,7 +218,7 @@ static void print_residency(const gr_residency *r, gr_str *out)
 
 static void print_node(const gr_node *n, gr_str *out)
 {
-    static const char *const common[] = {"when", "after", "metrics"};
+    static const char *const common[] = {"when", "every", "before", "after", "metrics"};
     gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
     print_keys(out, n->op->keys, n->value, n->cfg, 4);
     for (size_t i = 0; i < GR_LEN(common); i++) {
@@ -248,7 +248,7 @@ static void print_run(const gr_graph *g, gr_str *out)
 
 void gr_graph_resolved(const gr_graph *g, gr_str *out)
 {
-    static const char *const tops[] = {"graph", "doc", "state", "log"};
+    static const char *const tops[] = {"graph", "doc", "functions", "state", "log"};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
         if (!v || v->kind == GR_VALUE_NULL) continue;
@@ -324,6 +324,9 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         gr_str_printf(out, "node %s: %s\n", n->name, n->op->name);
+        if (n->every)
+            gr_str_printf(out, "    runs on validations: behind every %u iterations%s\n", n->every,
+                          n->before ? ", and before the first" : "");
         if (n->rows == n)
             gr_str_printf(
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",

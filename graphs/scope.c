@@ -185,6 +185,19 @@ static bool resolve(void *user, const char *name, gr_expr_symbol *out)
     return true;
 }
 
+/* Which id it is, only the tokenizer knows: a graph is checked and planned without. */
+static bool token(void *user, const char *text, gr_expr_symbol *out)
+{
+    const gr_scope_user *u = user;
+    gr_graph *g = u->l->g;
+    for (size_t i = 0; i < g->n_tokens; i++)
+        if (!strcmp(g->tokens[i].text, text)) return column_symbol(g, g->columns[g->tokens[i].column], out);
+    gr_token_value t = {gr_pool_strdup(g->pool, text), u->formula->at, (uint32_t)g->n_columns};
+    GR_PUSH(g->tokens, g->n_tokens, g->source->cap_tokens, t);
+    const char *name = gr_pool_printf(g->pool, "token(\"%s\")", text);
+    return column_symbol(g, add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
+}
+
 static const char *rows_name(void *user, int rows)
 {
     const gr_scope_user *u = user;
@@ -222,7 +235,10 @@ static void list_names(gr_scope_user *u, gr_expr_scope *scope)
 gr_expr_scope gr_scope(gr_scope_user *u)
 {
     const gr_node *rows = gr_formula_rows(u->formula);
-    gr_expr_scope s = {.user = u, .resolve = resolve, .rows_name = rows_name};
+    const gr_source *source = u->l->g->source;
+    gr_expr_scope s = {.user = u, .resolve = resolve, .token = token, .rows_name = rows_name};
+    s.functions = source->functions;
+    s.n_functions = source->n_functions;
     s.rows = rows && gr_node_has_seqs(rows) ? (int)rows->index : -1;
     list_names(u, &s);
     return s;

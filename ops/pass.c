@@ -177,7 +177,8 @@ uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, 
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
                                              GR_CAT_ROLLOUT};
     char name[128];
-    snprintf(name, sizeof(name), "%s.%s.%u", m->name, names[part], bucket);
+    bool apart = part == GR_PART_ROLLOUT && p->validate != GR_NONE; /* contents do not cross to that path */
+    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);
     gr_object o = {.name = name,
                    .category = categories[part],
                    .span = part == GR_PART_GRADS || part == GR_PART_ROLLOUT ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,

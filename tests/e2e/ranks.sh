@@ -53,3 +53,11 @@ for wrong in 0 -1 x 2x 0x4 2x2x2 99999999; do
     refused "ranks" "$gr" plan grpo.yaml --ranks $wrong
 done
 refused 'say hosts by devices, such as 2x8' "$gr" plan grpo.yaml --ranks 9
+
+# A validation generates with a copy of its own, synced on its own path.
+sed 's/^run:/  vp: {op: prompts, file: $data, batch: 4, max_tokens: 8, template: "{question}", every: 2}\n  vr: {op: generate, model: actor, prompts: vp, samples: 1, temperature: 0, max_tokens: 6, every: 2}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 2}\n&/' grpo.yaml >validated.yaml
+for policy in auto keep transition every_node; do
+    status 0 "$gr" plan validated.yaml $copy --policy $policy --format json -o v.json
+    status 0 "$gr" verify v.json
+    has v.json '"kind": "sync", "what": "vr.sync.0"'
+done

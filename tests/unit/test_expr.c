@@ -39,6 +39,13 @@ static void test_arithmetic_has_the_usual_precedence(void **state)
         {"sigmoid(0) + tanh(0) + exp(0) + log(1) + sqrt(4)", 3.5},
         {"token(\"<think>\")", 7},
         {"stop_gradient(4)", 4},
+        /* 1 - C(n - c, k) / C(n, k) */
+        {"pass_at(10, 3, 1)", 0.3},
+        {"pass_at(10, 3, 5)", 1 - 21.0 / 252},
+        {"pass_at(10, 0, 10)", 0},
+        {"pass_at(10, 6, 5)", 1},
+        {"pass_at(4, 1, 8)", 1}, /* of all there are */
+        {"pass_at(0, 0, 1)", 0},
     };
     (void)state;
     batch *b = make_batch();
@@ -105,6 +112,7 @@ static void test_reductions_skip_masked_tokens(void **state)
         {"group_count(x)", GR_LEVEL_GROUP, {5, 3}},
         {"group_mean(x)", GR_LEVEL_GROUP, {7.2, 6}},
         {"group_rank(s)", GR_LEVEL_SEQ, {1, 0, 0}},
+        {"pass_at(group_count(s), group_count(s > 2), 1)", GR_LEVEL_GROUP, {0.5, 1}},
         {"group_rank(0 * s)", GR_LEVEL_SEQ, {0, 1, 0}},
         {"batch_sum(s)", GR_LEVEL_SCALAR, {9}},
         {"batch_mean(s)", GR_LEVEL_SCALAR, {3}},
