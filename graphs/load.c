@@ -53,8 +53,11 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
         rows = c->rows;
     }
     if (rows && rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
-        gr_diag_warn(l->d, f->at, "every group of '%s' is one sequence: a group's mean is the value itself",
-                     rows->name);
+        gr_diag_warn(
+            l->d, f->at,
+            "every group of '%s' is one sequence, which is compared with itself: give '%s' more samples, or "
+            "compare with another rollout of the same prompts",
+            rows->name, gr_rows_maker(rows)->name);
 }
 
 static void compile_one(gr_loader *l, gr_formula *f)
