@@ -267,6 +267,9 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
         print_residency(&g->models[i]->residency, out);
+        if (g->models[i]->gather)
+            gr_str_printf(out, "    gather: %s\n",
+                          g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);

@@ -7,7 +7,7 @@
 
 const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "models",
                                    "nodes", "state", "run",    "log", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -167,6 +167,17 @@ static void read_residency(gr_loader *l, const gr_value *v, gr_model *m)
         gr_keys_read(l, v, v->at, "residency", gr_residency_keys, NULL, &m->residency, NULL);
 }
 
+static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    const char *text = v->kind == GR_VALUE_SCALAR ? v->text : NULL;
+    if (text && !strcmp(text, "whole"))
+        m->gather = GR_GATHER_WHOLE;
+    else if (text && !strcmp(text, "layer"))
+        m->gather = GR_GATHER_LAYER;
+    else if (!v->broken)
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be whole or layer");
+}
+
 static void read_model(gr_loader *l, const gr_pair *p)
 {
     gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
@@ -178,10 +189,11 @@ static void read_model(gr_loader *l, const gr_pair *p)
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
-                   *residency = gr_value_get(&p->value, "residency");
+                   *residency = gr_value_get(&p->value, "residency"),
+                   *gather = gr_value_get(&p->value, "gather");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != head && v != train && v != residency)
+        if (v != checkpoint && v != head && v != train && v != residency && v != gather)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -193,6 +205,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);
+    if (gather) read_gather(l, gather, m);
 }
 
 void gr_read_models(gr_loader *l)

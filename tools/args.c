@@ -49,7 +49,8 @@ enum {
 static const option options[N_OPTIONS] = {
     [SET] = {"set", "KEY=VALUE", 0, LIST, AT(set), 0, NULL,
              "override a parameter of the graph; may be repeated"},
-    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL, "processes, or hosts by devices; today 1"},
+    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL,
+               "ranks to plan for, or hosts by devices such as 2x8; exec: today 1"},
     [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda", "device to run on; today cpu"},
     [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
                   "machine to plan for; default: this one"},
