@@ -111,7 +111,7 @@ static const command commands[] = {
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
     {"calibrate", "", 0, 0, 0, false, "measure this machine"},
-    {"export", "RUN[@STEP]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
+    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
      "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
 };
