@@ -1,5 +1,6 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/forward.h"
+#include "ops/spread.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
@@ -45,8 +46,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE)
         scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    uint32_t norm = gr_model_object(p, k, m, GR_PART_PARAMS, 1 + s->layers);
-    uint32_t lm = s->tied ? gr_model_object(p, k, m, GR_PART_PARAMS, 0) : GR_NONE;
+    uint32_t norm = gr_spread_params(p, k, m, "", 1 + s->layers);
+    uint32_t lm = s->tied ? gr_spread_params(p, k, m, "", 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},

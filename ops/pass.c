@@ -151,27 +151,39 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
     return tokens * s->hidden * gr_dtype_size(k->dtype);
 }
 
-static uint64_t part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
+uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
 {
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_state_bytes state = gr_state_bytes_of(k, m, bucket);
-    if (part == GR_PART_PARAMS) return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT) return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
     return state.master + 2 * state.moment;
+}
+
+/* Ranks hold shards of everything that training changes; of weights where the program says so. */
+static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                          uint32_t bucket)
+{
+    bool weights = part == GR_PART_PARAMS || part == GR_PART_ROLLOUT;
+    bool whole = weights && (part == GR_PART_ROLLOUT || !(p->sharded >> m->index & 1));
+    uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
+    return whole || p->ranks < 2 ? bytes : (elems + p->ranks - 1) / p->ranks * (bytes / elems);
 }
 
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "state"};
-    static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER};
+    static const char *const names[] = {"params", "grads", "state", "rollout"};
+    static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
+                                             GR_CAT_ROLLOUT};
     char name[128];
-    snprintf(name, sizeof(name), "%s.%s.%u", m->name, names[part], bucket);
+    bool apart = part == GR_PART_ROLLOUT && p->validate != GR_NONE; /* contents do not cross to that path */
+    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);
     gr_object o = {.name = name,
                    .category = categories[part],
-                   .span = part == GR_PART_GRADS ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .span = part == GR_PART_GRADS || part == GR_PART_ROLLOUT ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
-                   .bytes = part_bytes(k, m, part, bucket),
+                   .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,
                    .bucket = bucket};
     return gr_program_object(p, &o);

@@ -67,10 +67,19 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
-/* state: the fp32 master where the device keeps one, then both moments */
-typedef enum gr_model_part { GR_PART_PARAMS, GR_PART_GRADS, GR_PART_STATE } gr_model_part;
+/* state: the fp32 master where the device keeps one, then both moments; rollout: a copy of the weights that
+ * generates, where those of training are sharded over ranks */
+typedef enum gr_model_part {
+    GR_PART_PARAMS,
+    GR_PART_GRADS,
+    GR_PART_STATE,
+    GR_PART_ROLLOUT,
+} gr_model_part;
 
-/* The object of one bucket of a model. */
+/* Bytes of a whole bucket. */
+uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
+
+/* The object of one bucket of a model, or of this rank's shard of it (ops/spread.h). */
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket);
 

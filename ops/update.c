@@ -21,8 +21,9 @@ static const gr_field fields[] = {{0}};
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
-    const gr_update_cfg *c = n->cfg;
+    gr_update_cfg *c = n->cfg;
     uint32_t batch = c->of->rows->bounds.groups;
+    c->mini_batches = c->mini_batch ? batch / c->mini_batch : 1;
     if (c->mini_batch && batch % c->mini_batch)
         gr_diag_error(d, n->at, GR_E_INVALID, "mini_batch: %u does not divide the batch of %u prompts",
                       c->mini_batch, batch);

@@ -5,6 +5,7 @@
  * come, before the token is known. A score sees the whole of prompt and response, the stop id included.
  */
 #include "ops/forward.h"
+#include "ops/spread.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
@@ -42,7 +43,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     const gr_model_shape *s = &n->model->shape;
     uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
     gr_forward f = gr_forward_declare(n, how, k, p, &out, 1);
-    uint32_t last = gr_model_object(p, k, n->model, GR_PART_PARAMS, 1 + s->layers);
+    uint32_t last = gr_spread_params(p, k, n->model, "", 1 + s->layers);
     uint32_t ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
     gr_head_cost(
