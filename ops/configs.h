@@ -22,6 +22,7 @@ typedef struct gr_data_cfg {
     uint32_t max_tokens;  /* of a prompt */
     int too_long;         /* gr_too_long */
     const char *response; /* sequences: template of the response */
+    const char *pair;     /* sequences: of a second one; NULL: none */
     uint32_t max_response_tokens;
     bool eos; /* sequences: append the first stop id to the response */
 } gr_data_cfg;
