@@ -1,4 +1,4 @@
-#include "scheduler/schedule.h"
+#include "scheduler/hardware.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,17 +15,18 @@
  * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
  * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
  * device. */
-static const gr_hardware profiles[] = {
-    {"h200", "cuda", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB,
-     5000},
-    {"h100-80g", "cuda", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB,
-     5000},
-    {"a100-80g", "cuda", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB,
-     6000},
-    {"a100-40g", "cuda", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB,
-     6000},
-    {"rtx4090", "cuda", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB,
-     5000},
+typedef struct profile {
+    const char *name;
+    double flops, memory_bytes, h2d, d2h, disk;
+    uint64_t device_bytes, host_bytes, overhead_bytes, step_ns;
+} profile;
+
+static const profile profiles[] = {
+    {"h200", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB, 5000},
+    {"h100-80g", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB, 5000},
+    {"a100-80g", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB, 6000},
+    {"a100-40g", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB, 6000},
+    {"rtx4090", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB, 5000},
 };
 
 /* A limit in a file of one number ("max" and unreadable files are none). */
@@ -76,15 +77,29 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         names[i + 1] = profiles[i].name;
         if (strcmp(name, profiles[i].name)) continue;
-        *out = profiles[i];
+        const profile *p = &profiles[i];
+        *out = (gr_hardware){.device = "cuda",
+                             .flops = p->flops,
+                             .memory_bytes = p->memory_bytes,
+                             .h2d = p->h2d,
+                             .d2h = p->d2h,
+                             .disk = p->disk,
+                             .device_bytes = p->device_bytes,
+                             .host_bytes = p->host_bytes,
+                             .overhead_bytes = p->overhead_bytes,
+                             .step_ns = p->step_ns};
+        snprintf(out->name, sizeof(out->name), "%s", p->name);
         return GR_OK;
     }
+    if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
     gr_str known = {0};
     for (size_t i = 0; i < GR_LEN(names); i++) gr_str_printf(&known, "%s%s", i ? ", " : "", names[i]);
     const char *near = gr_near(name, names, GR_LEN(names));
     gr_status st =
-        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown hardware '%s'%s%s%s; known are: %s", name,
-                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                      "unknown hardware '%s'%s%s%s; known are: %s, or a file of "
+                      "`graphrun calibrate`",
+                      name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
     gr_str_release(&known);
     return st;
 }
