@@ -19,17 +19,17 @@ enum {
     SHORT = 16,  /* tokens of a sequence where attention is to be little */
     LONG = 1024, /* and where it is to be much */
     ATTENTION_WIDTH = 128,
-    ROUNDS = 3,
+    ROUNDS = 4,
     VOCAB = 8192,
     HEAD_ROWS = 64,
     HEAD_HIDDEN = 64,
-    LEAST_NS = 40 * 1000 * 1000, /* of one measurement, all its runs */
+    LEAST_NS = 20 * 1000 * 1000, /* of one measurement, all its runs */
     COPY_BYTES = 64 << 20,
     DISK_BYTES = 64 << 20,
     EMPTY_STEPS = 20000
 };
 
-static const uint32_t rows_measured[] = {1, 4, 16, 64, 256, 1024};
+static const uint32_t rows_measured[] = {1, 4, 16, 64, 256, 1024, 4096};
 static const uint32_t widths_measured[] = {64, 128, 256, 512, 1024};
 
 /* ---- one layer and its batch -------------------------------------------------------------------------- */
@@ -157,13 +157,12 @@ static gr_work layer_work(const bench *b, double length, double times)
     return w;
 }
 
-/* Several rounds, for a machine may be slower for seconds at a time. */
 static void measure_matrix(gr_hardware *h, bench *b)
 {
     h->n_rates = GR_LEN(rows_measured) * GR_LEN(widths_measured);
-    for (uint32_t i = 0; i < ROUNDS * h->n_rates; i++) {
-        gr_rate *rate = &h->rates[i % h->n_rates];
-        rate->rows = rows_measured[i % h->n_rates / GR_LEN(widths_measured)];
+    for (uint32_t i = 0; i < h->n_rates; i++) {
+        gr_rate *rate = &h->rates[i];
+        rate->rows = rows_measured[i / GR_LEN(widths_measured)];
         rate->width = widths_measured[i % GR_LEN(widths_measured)];
         bench_open(b, rate->width, rate->rows, SHORT, false);
         double flops = layer_work(b, 0, 1).flops;
@@ -174,18 +173,28 @@ static void measure_matrix(gr_hardware *h, bench *b)
     }
 }
 
-/* Arithmetic of attention by the time that longer sequences take more than short ones. */
-static double attention_rate(bench *b, bool paged)
+/* A layer over sequences that are short and long, read as a batch or from the pool. */
+typedef struct attention {
+    bool paged;
+    double flops[2], seconds[2];
+} attention;
+
+static void measure_attention(attention *a, bench *b)
 {
-    double seconds[2], flops[2];
     for (int i = 0; i < 2; i++) {
         uint32_t length = i ? LONG : SHORT;
-        bench_open(b, ATTENTION_WIDTH, paged ? 64 : LONG, length, paged);
-        seconds[i] = fastest(b, paged ? run_extend : run_forward);
-        flops[i] = layer_work(b, (paged ? 2.0 : 1.0) * length, 1).attention;
+        bench_open(b, ATTENTION_WIDTH, a->paged ? 64 : LONG, length, a->paged);
+        double seconds = fastest(b, a->paged ? run_extend : run_forward);
+        a->seconds[i] = a->seconds[i] > 0 ? fmin(a->seconds[i], seconds) : seconds;
+        a->flops[i] = layer_work(b, (a->paged ? 2.0 : 1.0) * length, 1).attention;
         bench_close(b);
     }
-    return (flops[1] - flops[0]) / fmax(seconds[1] - seconds[0], 1e-9);
+}
+
+/* By the time that long sequences take more than short ones. */
+static double attention_rate(const attention *a)
+{
+    return (a->flops[1] - a->flops[0]) / fmax(a->seconds[1] - a->seconds[0], a->seconds[1] / 100);
 }
 
 typedef struct head_bench {
@@ -225,22 +234,22 @@ static double logits_rate(const gr_hardware *h, const bench *of)
     return logits / fmax(rest, seconds / 10);
 }
 
-/* Bytes read and written a second by the kernel that copies, with all threads. */
-static void measure_memory(gr_hardware *h, const bench *b)
+/* Bytes read and written a second by the kernel that copies, with all threads; a copy lane has one thread. */
+static void measure_memory(gr_hardware *h, bench *b)
 {
     char *from = buffer(COPY_BYTES), *to = buffer(COPY_BYTES);
-    double best[2] = {0};
-    for (int i = 0; i < 10; i++)
-        for (int lane = 0; lane < 2; lane++) { /* a copy lane has one thread */
-            uint64_t begin = gr_now_ns();
-            if (lane)
-                memcpy(to, from, COPY_BYTES);
-            else
-                b->k->copy((gr_queue *)&b->q, to, from, COPY_BYTES);
-            best[lane] = fmax(best[lane], COPY_BYTES * 1e9 / (double)(gr_now_ns() - begin));
-        }
-    h->memory_bytes = 2 * best[0];
-    h->h2d = h->d2h = best[1];
+    for (int i = 0; i < 20; i++) {
+        uint64_t begin = gr_now_ns();
+        if (i % 2)
+            memcpy(to, from, COPY_BYTES);
+        else
+            b->k->copy(&b->q, to, from, COPY_BYTES);
+        double rate = COPY_BYTES * 1e9 / (double)(gr_now_ns() - begin);
+        if (i % 2)
+            h->h2d = h->d2h = fmax(h->h2d, rate);
+        else
+            h->memory_bytes = fmax(h->memory_bytes, 2 * rate);
+    }
     free(from);
     free(to);
 }
@@ -316,11 +325,16 @@ static gr_status calibrate(gr_hardware *h, const gr_kernels *k, unsigned threads
     if (st) return st;
     snprintf(h->name, sizeof(h->name), "cpu, %u thread%s", threads, threads == 1 ? "" : "s");
     measure_overhead(h, &b, before);
-    measure_memory(h, &b);
-    h->flops = 0;
-    measure_matrix(h, &b);
-    h->attention = attention_rate(&b, false);
-    h->decode_attention = attention_rate(&b, true);
+    h->flops = h->memory_bytes = h->h2d = h->d2h = 0;
+    attention packed = {.paged = false}, paged = {.paged = true};
+    for (int round = 0; round < ROUNDS; round++) { /* a machine may be slower for seconds at a time */
+        measure_memory(h, &b);
+        measure_matrix(h, &b);
+        measure_attention(&packed, &b);
+        measure_attention(&paged, &b);
+    }
+    h->attention = attention_rate(&packed);
+    h->decode_attention = attention_rate(&paged);
     h->logits = logits_rate(h, &b);
     gr_team_free(b.q.team);
     return measure_disk(h, d);
