@@ -37,6 +37,7 @@ static bool passes(gr_ir_op op, int arg)
     case GR_IR_STOP:
     case GR_IR_NOT:
     case GR_IR_FLOOR:
+    case GR_IR_PASS:
     case GR_IR_LT:
     case GR_IR_LE:
     case GR_IR_EQ:
@@ -249,6 +250,9 @@ static void back(grad *g, int y)
     case GR_IR_AT_LAST:
     case GR_IR_LAST:
         scan(g, &n, a);
+        break;
+    case GR_IR_NTH: /* each token is in the sums that it reads */
+        add_at(g, n.arg[0], gr_ir_rowwise(g->ir, GR_IR_NTH, a, -1, -1, n.level, n.rows, -1), n.level, n.rows);
         break;
     default:
         unary(g, &n, y, a);

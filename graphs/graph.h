@@ -95,6 +95,10 @@ typedef struct gr_train {                                  /* models: NAME: trai
     bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
 
+/* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:
+ * straight; through a gathered copy of all; of one bucket after another. */
+typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
+
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
 typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
@@ -109,17 +113,22 @@ struct gr_model {
     const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
     bool random;        /* a bare config.json: weights from the seed */
     gr_model_shape shape;
-    bool trained; /* has train: */
+    bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
+    bool head_known; /* shape.head holds: config.json was there, or the file says it */
+    bool trained;    /* has train: */
     gr_train train;
     gr_residency residency;
     gr_loc residency_at;
+    gr_gather gather;
     const gr_node *update; /* the node that trains it; NULL */
 };
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
 
-/* Bounds that sizes are computed from; all 0 for nodes without rows. */
+/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has
+ * most.
+ */
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
@@ -142,6 +151,8 @@ struct gr_node {
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
+    uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
+    bool before;                /* a validation: also before the first iteration */
     gr_expression when;         /* over step alone */
     gr_named_expression *metrics;
     size_t n_metrics;
@@ -160,10 +171,20 @@ typedef struct gr_state_value {
     uint32_t column; /* id of the old value */
 } gr_state_value;
 
+/* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
+typedef struct gr_token_value {
+    const char *text;
+    gr_loc at; /* of an expression that has it */
+    uint32_t column;
+} gr_token_value;
+
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
     uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
     uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
+    const char *best;                           /* metric that says which checkpoint stays for good; NULL */
+    gr_loc best_at;
+    bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
 } gr_run_settings;
@@ -181,9 +202,12 @@ struct gr_graph {
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
+    gr_token_value *tokens;
+    size_t n_tokens;
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
+    uint32_t ranks; /* that bounds are for */
 };
 
 typedef struct gr_load_options {
@@ -191,6 +215,7 @@ typedef struct gr_load_options {
     size_t n_set;
     bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
                          absent */
+    uint32_t ranks;   /* that prompts are dealt to; 0: 1 */
 } gr_load_options;
 
 /* GR_OK and *out (gr_graph_free); GR_E_INVALID: every error is in d. Warnings are in d in both cases. */

@@ -41,8 +41,7 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
-    bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
-    if (!baseline || strstr(f->text, "group_count(")) return;
+    if (!gr_expr_compares_groups(f->expr)) return;
     size_t n;
     const int *reads = gr_expr_reads(f->expr, &n);
     const gr_node *rows = NULL;
@@ -54,8 +53,11 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
         rows = c->rows;
     }
     if (rows && rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
-        gr_diag_warn(l->d, f->at, "every group of '%s' is one sequence: a group's mean is the value itself",
-                     rows->name);
+        gr_diag_warn(
+            l->d, f->at,
+            "every group of '%s' is one sequence, which is compared with itself: give '%s' more samples, or "
+            "compare with another rollout of the same prompts",
+            rows->name, gr_rows_maker(rows)->name);
 }
 
 static void compile_one(gr_loader *l, gr_formula *f)
@@ -178,11 +180,15 @@ static void check_when_outside(gr_loader *l, const gr_formula *f)
     const int *reads = gr_expr_reads(f->expr, &n);
     for (size_t i = 0; i < n; i++) {
         const gr_node *from = l->g->columns[reads[i]]->node;
+        if (from && gr_reads_validation(l, f, from)) return;
         if (from && from->when.expr)
             gr_diag_error(l->d, f->at, GR_E_INVALID,
                           "'%s' reads '%s', which is switched by 'when': it may not be there", f->key,
                           from->name);
     }
+    reads = gr_expr_row_sets(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (gr_reads_validation(l, f, l->g->nodes[reads[i]])) return;
 }
 
 /* ---- said aloud ------------------------------------------------------------------------------------------
@@ -237,7 +243,8 @@ static void warn(gr_loader *l)
 {
     gr_order_warn(l);
     for (size_t i = 0; i < l->g->n_nodes; i++)
-        if (l->order[i]->updates) warn_of_truncated_sampling(l, l->g->nodes[i]);
+        if (l->order[i]->updates && l->g->nodes[i]->model->shape.head == GR_HEAD_LM)
+            warn_of_truncated_sampling(l, l->g->nodes[i]);
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         if (!f->owner || f->owner->live) warn_of_single_groups(l, f);
@@ -249,6 +256,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
 {
     if (gr_source_read(l, text, n, path)) return;
     gr_read_top(l);
+    gr_read_functions(l);
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
@@ -258,6 +266,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     for (size_t i = 0; i < l->g->source->n_formulas && !l->d->n_errors; i++)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
     if (!l->d->n_errors) gr_find_repeated(l);
+    if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) warn(l);
 }
 
@@ -303,6 +312,15 @@ static void pass_on(gr_diag *to, const gr_diag *from)
     free(entries);
 }
 
+/* Prompts are dealt to ranks with their groups whole. */
+static void deal(gr_rows_bounds *b, uint32_t ranks)
+{
+    if (!b->groups) return;
+    uint32_t groups = (b->groups + ranks - 1) / ranks;
+    b->seqs = (uint32_t)((uint64_t)b->seqs * groups / b->groups);
+    b->groups = groups;
+}
+
 gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
                          const gr_load_options *o, gr_diag *d)
 {
@@ -317,6 +335,8 @@ gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char 
     load(&l, text, n, g->path);
     loader_release(&l);
     if (d) pass_on(d, &own);
+    g->ranks = o && o->ranks ? o->ranks : 1;
+    for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++) deal(&g->nodes[i]->bounds, g->ranks);
     bool ok = !own.n_errors;
     gr_diag_release(&own);
     if (ok)
@@ -342,9 +362,12 @@ void gr_graph_free(gr_graph *g)
     if (!g) return;
     for (size_t i = 0; i < g->source->n_formulas; i++) gr_expr_free(g->source->formulas[i]->expr);
     for (size_t i = 0; i < g->source->n_losses; i++) gr_loss_free(g->source->losses[i]);
+    for (size_t i = 0; i < g->source->n_functions; i++)
+        gr_expr_free((gr_expr *)g->source->functions[i].body); /* ours: made by gr_read_functions */
     free(g->source->formulas);
     free(g->source->losses);
     free(g->columns);
+    free(g->tokens);
     gr_pool_free(g->pool);
 }
 

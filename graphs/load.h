@@ -4,7 +4,9 @@
  *     keys.c   values against key tables top.c     models, state, run, log
  *     nodes.c  nodes, references         order.c   edges, order, liveness
  *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
- *     refill.c what a select repeats            load.c   the whole, in order; expressions
+ *     validate.c what runs between iterations
+ *     refill.c what a select repeats            functions.c  functions: of the file
+ *     load.c   the whole, in order; expressions
  *
  * Every part reports what it finds and goes on; what follows from a reported error is marked `bad` and stays
  * silent.
@@ -62,7 +64,9 @@ typedef struct gr_source {
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
     gr_loss **losses;
-    size_t n_losses, cap_losses, cap_columns;
+    size_t n_losses, cap_losses, cap_columns, cap_tokens;
+    gr_expr_custom *functions;
+    size_t n_functions;
     gr_node **aliases; /* left out, though an update names them (alias.c) */
     size_t n_aliases;
 } gr_source;
@@ -114,14 +118,16 @@ const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path);
 
 /* keys.c */
 extern const gr_key gr_train_keys[], gr_residency_keys[], gr_run_keys[], gr_checkpoint_keys[];
+extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
 extern const char *const gr_model_keys[]; /* of a model */
 bool gr_not_built_key(const char *key);
-bool gr_not_built_op(const char *op);
 /* Fill cfg from a map by a table; other keys in `also` are somebody else's. what: "op 'generate'". */
 void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
                   const char *const *also, void *cfg, gr_draft *owner);
+/* The same for those keys of the table that the map has; it may have others. */
+void gr_keys_pick(gr_loader *l, const gr_value *map, const gr_key *keys, void *cfg, gr_draft *owner);
 bool gr_value_number(const gr_value *v, double *out);
 bool gr_value_is_map(gr_loader *l, const char *key, const gr_value *v);      /* false: reported */
 const char *gr_value_text(gr_loader *l, const char *key, const gr_value *v); /* NULL: reported */
@@ -133,6 +139,9 @@ void gr_read_top(gr_loader *l);
 void gr_read_models(gr_loader *l);
 /* Whether a node or a state may have this name, which expressions use; reported where not. */
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at);
+
+/* functions.c: `functions:` into g->source. */
+void gr_read_functions(gr_loader *l);
 
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
 void gr_find_checkpoints(gr_loader *l);
@@ -147,6 +156,11 @@ gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const cha
                        gr_why why);
 bool gr_node_has_seqs(const gr_node *n); /* a maker of sequences */
 gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const gr_value *v, gr_draft *owner);
+
+/* validate.c: which nodes run on validations: those with `every`, and what reads them. */
+void gr_find_validation(gr_loader *l);
+/* Whether a formula beside the nodes reads one; reported where it does. */
+bool gr_reads_validation(gr_loader *l, const gr_formula *f, const gr_node *from);
 
 /* order.c: edges of names and versions; g->nodes in order. Dead ones follow the live in l->order. */
 void gr_order(gr_loader *l);
@@ -167,6 +181,9 @@ const gr_node *gr_formula_rows(const gr_formula *f);
 /* Whether all that a formula names can be had; reported where that is the graph's matter, not the
  * expression's. */
 bool gr_scope_check(gr_loader *l, const gr_formula *f);
+
+/* best.c: refuses a metric for the best checkpoint that the run will not have. */
+void gr_check_best(gr_loader *l);
 
 /* refill.c: what each select repeats: repeated_by; refuses what cannot be. */
 void gr_find_repeated(gr_loader *l);

@@ -114,9 +114,7 @@ static void unknown_op(gr_loader *l, const gr_value *v)
         gr_str_printf(&all, "%s%s", i ? ", " : "", names[i]);
     }
     const char *near = gr_near(v->text, names, n);
-    if (gr_not_built_op(v->text))
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "op '%s' is not built in this version", v->text);
-    else if (near)
+    if (near)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; did you mean '%s'?", v->text, near);
     else
         gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; there are %s", v->text,
@@ -151,6 +149,7 @@ static void read_keys(gr_loader *l, gr_draft *dr)
     const char *what = gr_pool_printf(l->pool, "node '%s' (op %s)", n->name, n->op->name);
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
     dr->unsure = dr->unsure || l->d->n_errors > before;
+    gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
     read_when(l, dr);
     read_after(l, dr);
     read_metrics(l, dr);

@@ -1,6 +1,8 @@
 /* graphs/print.c: a graph as text: the resolved file, and what `check --explain` shows. */
 #include "graphs/load.h"
 
+#include "ops/rows.h"
+
 #include <stdio.h>
 #include <math.h>
 #include <stdlib.h>
@@ -218,7 +220,7 @@ static void print_residency(const gr_residency *r, gr_str *out)
 
 static void print_node(const gr_node *n, gr_str *out)
 {
-    static const char *const common[] = {"when", "after", "metrics"};
+    static const char *const common[] = {"when", "every", "before", "after", "metrics"};
     gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
     print_keys(out, n->op->keys, n->value, n->cfg, 4);
     for (size_t i = 0; i < GR_LEN(common); i++) {
@@ -236,19 +238,23 @@ static void print_run(const gr_graph *g, gr_str *out)
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
-    if (r->checkpoint_every || r->checkpoint_keep) {
-        gr_str_puts(out, ", checkpoint: {");
-        if (r->checkpoint_every)
-            gr_str_printf(out, "every: %u%s", r->checkpoint_every, r->checkpoint_keep ? ", " : "");
-        if (r->checkpoint_keep) gr_str_printf(out, "keep: %u", r->checkpoint_keep);
-        gr_str_putc(out, '}');
+    if (r->checkpoint_every || r->checkpoint_keep || r->best) {
+        size_t begin = out->len;
+        if (r->checkpoint_every) gr_str_printf(out, ", every: %u", r->checkpoint_every);
+        if (r->checkpoint_keep) gr_str_printf(out, ", keep: %u", r->checkpoint_keep);
+        if (r->best) gr_str_puts(out, ", best: "), gr_str_quoted(out, r->best);
+        if (r->best) gr_str_printf(out, ", best_is: %s", r->best_is_least ? "min" : "max");
+        char *keys = gr_strdup(out->text + begin + 2);
+        out->len = begin;
+        gr_str_printf(out, ", checkpoint: {%s}", keys);
+        free(keys);
     }
     gr_str_puts(out, "}\n");
 }
 
 void gr_graph_resolved(const gr_graph *g, gr_str *out)
 {
-    static const char *const tops[] = {"graph", "doc", "state", "log"};
+    static const char *const tops[] = {"graph", "doc", "functions", "state", "log"};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
         if (!v || v->kind == GR_VALUE_NULL) continue;
@@ -262,8 +268,12 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
         print_path(out, g->models[i]->checkpoint);
         gr_str_putc(out, '\n');
+        if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
         print_residency(&g->models[i]->residency, out);
+        if (g->models[i]->gather)
+            gr_str_printf(out, "    gather: %s\n",
+                          g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
@@ -301,31 +311,39 @@ static void explain_formulas(const gr_graph *g, const gr_node *n, gr_str *out)
 
 static void explain_column(const gr_column *c, gr_str *out)
 {
-    static const char *const kinds[] = {"number", "bool", "text"};
+    static const char *const kinds[] = {"number", "condition", "text"};
+    char bytes[32];
     gr_str_printf(out, "    %s: one %s a %s", c->name, kinds[c->kind], gr_level_str(c->level));
     const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
     if (b && c->level >= GR_LEVEL_SEQ) gr_str_printf(out, " of %s", c->rows->name);
     uint64_t most = !b || c->level == GR_LEVEL_SCALAR ? 1 : c->level == GR_LEVEL_GROUP ? b->groups : b->seqs;
     if (b && c->level == GR_LEVEL_TOKEN) most *= b->response_tokens;
-    gr_str_printf(out, ", at most %llu\n", (unsigned long long)most);
+    gr_str_printf(out, ", at most %llu", (unsigned long long)most);
+    if (c->kind != GR_KIND_TEXT)
+        gr_str_printf(out, ", %s", gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
+    gr_str_putc(out, '\n');
 }
 
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
     for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "model %s: %s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
+        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
                       g->models[i]->random ? ", random weights" : "",
+                      g->models[i]->shape.head == GR_HEAD_VALUE ? ", value head" : "",
                       g->models[i]->update ? ", trained" : "");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         gr_str_printf(out, "node %s: %s\n", n->name, n->op->name);
+        if (n->every)
+            gr_str_printf(out, "    runs on validations: behind every %u iterations%s\n", n->every,
+                          n->before ? ", and before the first" : "");
         if (n->rows == n)
             gr_str_printf(
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
                 n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
         if (n->model)
-            gr_str_printf(out, "    reads model %s %s\n", n->model->name,
-                          n->new_version ? "after its update" : "as the iteration began");
+            gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
+                          n->model->name, n->new_version ? "after its update" : "as the iteration began");
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }

@@ -16,6 +16,10 @@
  * trip's end: contents never cross it. Entries that hold contents between paths (a path's entry and exit) are
  * live in the first step and in the last: in all, or wrapping.
  *
+ * The path validate runs works, too, between iterations: the ledger counts the iteration's steps and then,
+ * from there on, those of validate. Entries that neither hold contents between paths nor stay for ever live
+ * on one of the two, so that what one path frees the other may use.
+ *
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
@@ -47,6 +51,7 @@ typedef enum gr_lane {
 
 #define GR_CATEGORY_MAP(X)        \
     X(WEIGHTS, "weights")         \
+    X(ROLLOUT, "rollout weights") \
     X(GRADIENTS, "gradients")     \
     X(OPTIMIZER, "optimizer")     \
     X(KV, "kv")                   \
@@ -89,7 +94,7 @@ typedef struct gr_entry {
     gr_category category;
     gr_place place;
     uint64_t bytes, offset; /* multiples of GR_ALIGN */
-    uint32_t first, last;   /* steps of the steady iteration */
+    uint32_t first, last;   /* steps of the iteration; from its number of steps on, those of validate */
 } gr_entry;
 
 /* One step. Entries are named by their index in the ledger. Arrays belong to the plan's pool. */
@@ -99,7 +104,7 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t bytes; /* moved by load, offload, save, restore; else 0 */
+    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync: what a rank receives */
     uint32_t *after, n_after;
     uint32_t *reads, n_reads;   /* load: the host copy; offload: the device copy; run: inputs */
     uint32_t *writes, n_writes; /* load: the device copy; release: the entry that ends; resume: that begins */
@@ -154,13 +159,27 @@ typedef struct gr_plan {
     uint64_t arena_bytes, overhead_bytes,
         host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
     uint64_t peak_bytes;
-    uint32_t peak_step;
+    uint32_t peak_step; /* counted as the ledger does */
     gr_entry *ledger;
     uint32_t n_ledger;
     gr_path paths[GR_N_PATHS];
 } gr_plan;
 
 void gr_plan_free(gr_plan *p); /* NULL is fine */
+
+/* How many ranks run it: 8 for "0-7"; 0: it says something else. */
+uint32_t gr_plan_ranks(const gr_plan *p);
+
+/* Whether a step is a piece of the program's work (memplan/program.h), not put in by the scheduler. */
+static inline bool gr_step_is_work(gr_step_kind k)
+{
+    return k == GR_STEP_RUN || k == GR_STEP_LOOP || k == GR_STEP_GATHER || k == GR_STEP_REDUCE ||
+           k == GR_STEP_SYNC || k == GR_STEP_AGREE;
+}
+
+/* Steps as the ledger counts them: how many there are, and one of them. */
+uint32_t gr_plan_steps(const gr_plan *p);
+const gr_step *gr_plan_step(const gr_plan *p, uint32_t i);
 
 const char *gr_lane_str(gr_lane l);
 const char *gr_category_str(gr_category c);

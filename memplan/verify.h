@@ -3,7 +3,10 @@
  * Written apart from the planner: it takes what each op needs from the program (the ops' own declarations)
  * and replays the plan's steps, never trusting the plan's own claims. It proves, on every path and for every
  * combination of skipped optional nodes (each alone and all together):
- *   - run steps are the program's works, all of them, in an order that the program allows;
+ *   - run, loop and collective steps are the program's works, all of them, in an order that the program
+ * allows;
+ *   - collectives match across ranks: all on one lane, with the program's bytes, in no loop whose trips ranks
+ * count alone;
  *   - every use finds a copy in the right place, of the right size, with fresh contents where it reads;
  *   - load, offload, release, resume, save, restore find what DESIGN.md section 5 says they need before;
  *   - no version that only one copy holds is released while the program still needs it;
@@ -12,8 +15,8 @@
  *   - offsets are aligned and inside arena and pool; resident bytes, recomputed, are what the steps say, and
  * with the overhead at most the budget; peak_bytes and peak_step are right;
  *   - loops: bodies leave what they enter with; the iteration leaves what it enters with; every path's entry
- * and exit are true and fit the path that follows (init and resume lead to steady; checkpoint restores what
- * it found).
+ * and exit are true and fit the path that follows (init and resume lead to steady; checkpoint and validate
+ * restore what they found).
  */
 #ifndef GR_MEMPLAN_VERIFY_H
 #define GR_MEMPLAN_VERIFY_H
@@ -23,12 +26,12 @@
 /* GR_E_INVALID with every broken rule, its name and the step; GR_OK: proven. */
 GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d);
 
-/* Which work each run or loop step of the steady path executes, and the ledger entry of each of its uses
- * (GR_NONE for uses without object). Arrays belong to out->pool. The plan must have been verified. */
+/* Which work each run or loop step of the iteration and of validate executes, and the ledger entry of each of
+ * its uses (GR_NONE for uses without object). Arrays belong to pool. The plan must have been verified. */
 typedef struct gr_binding {
     const gr_work *work; /* NULL for steps that are no run or loop */
     uint32_t *entry;     /* [work->n_uses] */
 } gr_binding;
-gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool); /* [steady.n] */
+gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool); /* [gr_plan_steps] */
 
 #endif

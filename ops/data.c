@@ -1,9 +1,9 @@
 /* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file become token ids.
  *
- * Both draw `batch` records an iteration, in file order or shuffled anew each epoch, and encode a template
- * filled with each record's fields. Text from a field never becomes a special token. A prompt that is too
- * long is refused, dropped (the next record takes its place) or cut on the left. `sequences` adds a response
- * and is an `of:` like a rollout, so supervised training needs no other op.
+ * Both draw `batch` records an iteration, in file order, shuffled anew each epoch, or by a number in them,
+ * and encode a template filled with each record's fields. Text from a field never becomes a special token. A
+ * prompt that is too long is refused, dropped (the next record takes its place) or cut on the left.
+ * `sequences` adds a response and is an `of:` like a rollout, so supervised training needs no other op.
  */
 #include "ops/data.h"
 
@@ -26,6 +26,8 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "instead of file: a shell command that prints the JSONL, run once at the start"}, \
     {"batch", GR_KEY_UINT, CFG(batch), true, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
     {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
+    {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; equal ones in the order they would have without"}, \
+    {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
     {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
     {"too_long", GR_KEY_ENUM, CFG(too_long), false, "error", 0, 0, too_long_choices, "what happens to a record of more tokens than fit"}
 
@@ -56,12 +58,21 @@ static const gr_field sequences_fields[] = {
     {0}};
 /* clang-format on */
 
+/* Where a key of a node is written, else the node. */
+static gr_loc key_at(const gr_node *n, const char *key)
+{
+    const gr_value *v = n->value ? gr_value_get(n->value, key) : NULL;
+    return v ? v->at : n->at;
+}
+
 static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     const gr_data_cfg *c = n->cfg;
     if (!c->file == !c->command)
         gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
+    if (c->descending && !c->curriculum)
+        gr_diag_error(d, key_at(n, "descending"), GR_E_INVALID, "'descending' goes with 'curriculum'");
     n->bounds = (gr_rows_bounds){c->batch, c->batch, c->max_tokens, c->max_response_tokens};
     gr_rows_check(n, d);
 }
@@ -123,16 +134,40 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
     return gr_encoder_new(&s->response, &response, d);
 }
 
+/* The number of each record that orders them. */
+static gr_status read_keys(const data_state *s, double **out, gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    size_t n = gr_jsonl_rows(s->source);
+    double *keys = gr_malloc(n * sizeof(*keys));
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < n && !st; i++) {
+        json_t *row = NULL;
+        st = gr_jsonl_row(s->source, i, &row, d);
+        if (!st) st = gr_json_number(row, c->curriculum, gr_jsonl_at(s->source, i), &keys[i], d);
+        if (!st && c->descending) keys[i] = -keys[i];
+        json_decref(row);
+    }
+    if (st)
+        free(keys);
+    else
+        *out = keys;
+    return st;
+}
+
 static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
 {
     const gr_data_cfg *c = n->cfg;
     data_state *s = gr_calloc(1, sizeof(*s));
     *s = (data_state){.session = session, .node = n};
-    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, n->at, d)
-                           : gr_jsonl_command(&s->source, c->command, n->at, d);
+    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
+                           : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
+    double *keys = NULL;
     if (!st) st = open_encoders(s, d);
+    if (!st && c->curriculum) st = read_keys(s, &keys, d);
     if (!st)
-        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, session->seed ^ gr_stream(n->name));
+        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
+                      session->seed ^ gr_stream(n->name));
     if (st)
         data_close(s);
     else
@@ -241,15 +276,23 @@ static void add_row(const data_state *s, gr_rows *r, uint32_t i, uint32_t record
     if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
 }
 
+/* A validation draws the same records each time: the first of its first epoch, none of them twice. */
+static void begin_validation(data_state *s)
+{
+    s->cursor = (gr_cursor){0, 0};
+    s->dropped = 0;
+}
+
 static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
     gr_ids prompt = {0}, response = {0};
     gr_status st = GR_OK;
     size_t dropped_in_a_row = 0;
-    *r->n_groups = *r->n_seqs = c->batch;
+    uint32_t n = 0;
+    if (s->node->every) begin_validation(s);
     r->token_offset[0] = 0;
-    for (uint32_t i = 0; !st && i < c->batch;) {
+    while (!st && n < c->batch && !(s->node->every && s->cursor.epoch)) {
         size_t record;
         bool keep = false;
         prompt.n = response.n = 0;
@@ -257,11 +300,13 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
         st = encode_record(s, (uint32_t)record, &prompt, &response, d);
         if (!st) st = fit(s, (uint32_t)record, &prompt, &response, &keep, d);
         dropped_in_a_row = keep ? 0 : dropped_in_a_row + 1;
-        if (!st && dropped_in_a_row > s->order.n)
-            st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
-                               s->node->name);
-        if (!st && keep) add_row(s, r, i++, (uint32_t)record, &prompt, &response);
+        if (!st && dropped_in_a_row > s->order.n) break;
+        if (!st && keep) add_row(s, r, n++, (uint32_t)record, &prompt, &response);
     }
+    if (!st && !n)
+        st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
+                           s->node->name);
+    *r->n_groups = *r->n_seqs = n;
     free(prompt.id);
     free(response.id);
     return st;
@@ -283,6 +328,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
 static void data_save(void *state, const char *prefix, gr_state_file *out)
 {
     const data_state *s = state;
+    if (s->node->every) return; /* begins anew each time */
     gr_state_set_u64(out, prefix, "epoch", s->cursor.epoch);
     gr_state_set_u64(out, prefix, "position", s->cursor.position);
     gr_state_set_u64(out, prefix, "dropped", s->dropped);
@@ -293,6 +339,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 {
     data_state *s = state;
     uint64_t hash = 0;
+    if (s->node->every) return GR_OK;
     gr_status st = gr_state_get_u64(in, prefix, "epoch", &s->cursor.epoch, d);
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);

@@ -89,6 +89,7 @@ typedef struct gr_choices {
     uint32_t concurrent;     /* sequences decoded at once */
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
+    uint32_t sharded;        /* many ranks: 1 where the model's weights are sharded (ops/spread.h) */
     uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
     unsigned threads;
 } gr_choices;
@@ -120,6 +121,7 @@ typedef struct gr_op {
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
+    bool scores;         /* its main field is a score of its rows: a validation reports it unasked */
     size_t cfg_bytes;
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */

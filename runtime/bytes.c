@@ -87,7 +87,11 @@ static gr_status restore_weights(gr_bytes *b, const gr_model *m, uint32_t bucket
         st = gr_weights_open(&f->weights, &m->shape, path, "", d);
         free(path);
     }
-    return st ? st : gr_weights_read_bucket(f->weights, bucket, dst, d);
+    if (!st) st = gr_weights_read_bucket(f->weights, bucket, dst, d);
+    if (!st && bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE &&
+        !gr_weights_has_head(f->weights))
+        gr_weights_random_head(&m->shape, b->g->run.seed ^ gr_stream(m->name), dst);
+    return st;
 }
 
 static gr_status restore_moments(gr_bytes *b, const gr_model *m, uint32_t bucket, float *dst, gr_diag *d)
@@ -126,7 +130,7 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     model_files *f = &b->files[m->index];
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = gr_dir_make(dir, d);
-    if (!st) st = gr_checkpoint_write_config(dir, m->checkpoint, m->folder, GR_ST_F32, d);
+    if (!st) st = gr_checkpoint_write_config(dir, &m->shape, m->checkpoint, m->folder, GR_ST_F32, d);
     if (!st) st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
     if (!st)
         st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, GR_ST_F32, 0, d);

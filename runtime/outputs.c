@@ -211,7 +211,7 @@ static const char *bare_name(const gr_outputs *o, const char *name)
     return NULL;
 }
 
-static double metric(const gr_outputs *o, const gr_session *s, const char *bare)
+double gr_outputs_metric(const gr_outputs *o, const gr_session *s, const char *bare)
 {
     const gr_node *update = gr_graph_subject(o->g).update;
     char *full = gr_printf("%s.%s", update ? update->name : "", bare);
@@ -221,10 +221,63 @@ static double metric(const gr_outputs *o, const gr_session *s, const char *bare)
     return m ? m->value : NAN;
 }
 
+void gr_outputs_best(gr_outputs *o, const char *name, double value, uint32_t step)
+{
+    if (!o->options->progress) return;
+    gr_str line = {0};
+    gr_str_printf(&line, "best so far: %s %.4g at step %u", name, value, step);
+    gr_progress_say(&o->progress, line.text);
+    gr_str_release(&line);
+}
+
 static void add(gr_outputs *o, uint32_t step, const char *name, double value)
 {
     gr_lines_number(o->metrics, name, value);
     gr_tensorboard_scalar(o->board, step, name, value);
+}
+
+static bool of_validation(const char *name)
+{
+    return !strncmp(name, GR_VALIDATION, strlen(GR_VALIDATION));
+}
+
+static void add_seconds(gr_outputs *o, const gr_session *s, size_t node, const uint64_t *node_ns)
+{
+    const gr_node *n = o->g->nodes[node];
+    char *name = gr_printf("%sseconds.%s", n->every ? GR_VALIDATION : "", n->name);
+    add(o, s->step, name, (double)node_ns[node] * 1e-9);
+    free(name);
+}
+
+static void add_validation(gr_outputs *o, const gr_session *s, const uint64_t *node_ns)
+{
+    for (size_t i = 0; i < s->n_metrics; i++)
+        if (of_validation(s->metrics[i].name)) add(o, s->step, s->metrics[i].name, s->metrics[i].value);
+    for (size_t i = 0; i < o->g->n_nodes; i++)
+        if (o->g->nodes[i]->every && !s->skipped[i]) add_seconds(o, s, i, node_ns);
+}
+
+/* "validation at step 10: check 0.412, check.pass@4 0.6 (12.3 s)" */
+static void say_validation(gr_outputs *o, const gr_session *s)
+{
+    const struct gr_metric *seconds = gr_session_find(s, GR_VALIDATION "seconds");
+    gr_str line = {0};
+    if (!seconds) return;
+    gr_str_printf(&line, "validation at step %u:", s->step);
+    for (size_t i = 0, n = 0; i < s->n_metrics; i++)
+        if (gr_is_validation_score(s->metrics[i].name))
+            gr_str_printf(&line, "%s %s %.4g", n++ ? "," : "", s->metrics[i].name + strlen(GR_VALIDATION),
+                          s->metrics[i].value);
+    gr_str_printf(&line, " (%.1f s)", seconds->value);
+    gr_progress_say(&o->progress, line.text);
+    gr_str_release(&line);
+}
+
+static gr_status end_line(gr_outputs *o, gr_diag *d)
+{
+    gr_status st = gr_lines_end(o->metrics, d);
+    if (!st) st = gr_tensorboard_flush(o->board, d);
+    return st ? st : gr_trace_flush(o->trace, d);
 }
 
 gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e, const uint64_t *node_ns,
@@ -233,32 +286,39 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *
     static const char *const always[] = {
         "reward_mean",        "loss",  "kl", "entropy", "grad_norm", "response_tokens_mean",
         "truncated_fraction", "tokens"};
-    double seconds = (double)ns * 1e-9, tokens = metric(o, s, "tokens");
+    double seconds = (double)ns * 1e-9, tokens = gr_outputs_metric(o, s, "tokens");
     gr_lines_begin(o->metrics, s->step);
-    for (size_t i = 0; i < GR_LEN(always); i++) add(o, s->step, always[i], metric(o, s, always[i]));
+    for (size_t i = 0; i < GR_LEN(always); i++)
+        add(o, s->step, always[i], gr_outputs_metric(o, s, always[i]));
     add(o, s->step, "seconds", seconds);
     add(o, s->step, "tokens_per_second", tokens / seconds);
     gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)o->plan->peak_bytes);
     gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)gr_executor_measured_peak(e));
     for (size_t i = 0; i < s->n_metrics; i++) {
         const char *name = bare_name(o, s->metrics[i].name);
+        if (of_validation(s->metrics[i].name)) continue;
         bool done = false;
         for (size_t k = 0; k < GR_LEN(always); k++)
             done = done || !strcmp(name ? name : s->metrics[i].name, always[k]);
         if (!done) add(o, s->step, name ? name : s->metrics[i].name, s->metrics[i].value);
     }
-    for (size_t i = 0; i < o->g->n_nodes; i++) {
-        char *name = gr_printf("seconds.%s", o->g->nodes[i]->name);
-        add(o, s->step, name, (double)node_ns[i] * 1e-9);
-        free(name);
-    }
-    gr_status st = gr_lines_end(o->metrics, d);
-    if (!st) st = gr_tensorboard_flush(o->board, d);
-    if (!st) st = gr_trace_flush(o->trace, d);
+    for (size_t i = 0; i < o->g->n_nodes; i++)
+        if (!o->g->nodes[i]->every) add_seconds(o, s, i, node_ns);
+    add_validation(o, s, node_ns);
+    gr_status st = end_line(o, d);
     if (o->options->progress)
-        gr_progress_step(&o->progress, s->step, s->steps, metric(o, s, "reward_mean"), metric(o, s, "loss"),
-                         tokens, seconds);
+        gr_progress_step(&o->progress, s->step, s->steps, gr_outputs_metric(o, s, "reward_mean"),
+                         gr_outputs_metric(o, s, "loss"), tokens, seconds);
+    if (o->options->progress) say_validation(o, s);
     return st;
+}
+
+gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns, gr_diag *d)
+{
+    gr_lines_begin(o->metrics, s->step);
+    add_validation(o, s, node_ns);
+    if (o->options->progress) say_validation(o, s);
+    return end_line(o, d);
 }
 
 /* One line of text: what a terminal can show. */
@@ -321,8 +381,18 @@ gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside
     return gr_checkpoint_begin(aside, o->options->out, step, d);
 }
 
-gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, gr_diag *d)
+gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, uint32_t best, gr_diag *d)
 {
     gr_status st = gr_checkpoint_commit(o->options->out, step, d);
-    return !st && keep ? gr_checkpoint_prune(o->options->out, keep, d) : st;
+    if (!st && best == step) st = gr_outputs_mark_best(o, best, d);
+    return !st && keep ? gr_checkpoint_prune(o->options->out, keep, best, d) : st;
+}
+
+gr_status gr_outputs_mark_best(gr_outputs *o, uint32_t step, gr_diag *d)
+{
+    char *path = gr_checkpoint_path(o->options->out, step);
+    bool there = gr_path_exists(path);
+    free(path);
+    if (!there) return GR_OK; /* taken away by hand */
+    return gr_checkpoint_mark_best(o->options->out, step, d);
 }

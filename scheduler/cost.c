@@ -45,5 +45,6 @@ uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
     if (h->logits > 0) seconds += w->logits / h->logits;
     double rate = h->n_rates && w->rows ? matrix_rate(h, w->rows, w->width, w->backward) : h->flops;
     seconds += fmax(flops / rate, w->bytes / h->memory_bytes);
-    return (uint64_t)llround(1e9 * seconds) + h->step_ns;
+    uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
+    return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / h->link) : ns;
 }

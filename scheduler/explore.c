@@ -63,7 +63,7 @@ static void add(explorer *x, const gr_choice *choice, bool prefetch)
                         .choice = gr_pool_alloc(x->pool, bytes + 1),
                         .live = x->layout->live,
                         .host = x->layout->host_live,
-                        .ns = x->layout->ns,
+                        .ns = x->layout->ns + x->layout->validate_ns / GR_MAX(x->f->g->validate_every, 1u),
                         .n_transitions = x->layout->n_transitions};
     memcpy(res.choice, choice, bytes);
     GR_PUSH(x->r->all, x->r->n, x->r->cap, res);

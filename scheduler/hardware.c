@@ -14,19 +14,85 @@
  * of the others three quarters of the published bf16 peak, nine tenths of the published memory bandwidth, and
  * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
  * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
- * device. */
-typedef struct profile {
-    const char *name;
-    double flops, memory_bytes, h2d, d2h, disk;
-    uint64_t device_bytes, host_bytes, overhead_bytes, step_ns;
-} profile;
-
-static const profile profiles[] = {
-    {"h200", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB, 5000},
-    {"h100-80g", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB, 5000},
-    {"a100-80g", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB, 6000},
-    {"a100-40g", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB, 6000},
-    {"rtx4090", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB, 5000},
+ * device. Link: what a rank of an all-gather within a host receives a second for large messages, and what a
+ * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
+ * same part of their links' published rate); network: nine tenths of one adapter for each device. */
+static const gr_hardware profiles[] = {
+    {.name = "h200",
+     .device = "cuda",
+     .flops = 773 * TERA,
+     .memory_bytes = 4260 * GB,
+     .h2d = 55.6 * GB,
+     .d2h = 55.4 * GB,
+     .disk = 3 * GB,
+     .device_bytes = 143771 * MIB,
+     .host_bytes = 224 * GIB,
+     .overhead_bytes = 1536 * MIB,
+     .step_ns = 5000,
+     .link = 339 * GB,
+     .collective_ns = 100000,
+     .network = 45 * GB,
+     .devices = 8},
+    {.name = "h100-80g",
+     .device = "cuda",
+     .flops = 742 * TERA,
+     .memory_bytes = 3015 * GB,
+     .h2d = 55 * GB,
+     .d2h = 55 * GB,
+     .disk = 3 * GB,
+     .device_bytes = 81559 * MIB,
+     .host_bytes = 224 * GIB,
+     .overhead_bytes = 1536 * MIB,
+     .step_ns = 5000,
+     .link = 339 * GB,
+     .collective_ns = 100000,
+     .network = 45 * GB,
+     .devices = 8},
+    {.name = "a100-80g",
+     .device = "cuda",
+     .flops = 234 * TERA,
+     .memory_bytes = 1835 * GB,
+     .h2d = 25 * GB,
+     .d2h = 25 * GB,
+     .disk = 2 * GB,
+     .device_bytes = 81920 * MIB,
+     .host_bytes = 224 * GIB,
+     .overhead_bytes = 1280 * MIB,
+     .step_ns = 6000,
+     .link = 226 * GB,
+     .collective_ns = 100000,
+     .network = 22 * GB,
+     .devices = 8},
+    {.name = "a100-40g",
+     .device = "cuda",
+     .flops = 234 * TERA,
+     .memory_bytes = 1400 * GB,
+     .h2d = 25 * GB,
+     .d2h = 25 * GB,
+     .disk = 2 * GB,
+     .device_bytes = 40960 * MIB,
+     .host_bytes = 112 * GIB,
+     .overhead_bytes = 1280 * MIB,
+     .step_ns = 6000,
+     .link = 226 * GB,
+     .collective_ns = 100000,
+     .network = 22 * GB,
+     .devices = 8},
+    {.name = "rtx4090",
+     .device = "cuda",
+     .flops = 124 * TERA,
+     .memory_bytes = 907 * GB,
+     .h2d = 25 * GB,
+     .d2h = 25 * GB,
+     .disk = 2 * GB,
+     .device_bytes = 24564 * MIB,
+     .host_bytes = 56 * GIB,
+     .overhead_bytes = 1024 * MIB,
+     .step_ns = 5000,
+     .link = 18 * GB,
+     .collective_ns = 100000,
+     .network = 11 * GB,
+     .devices = 8},
 };
 
 /* A limit in a file of one number ("max" and unreadable files are none). */
@@ -64,7 +130,11 @@ static void describe_cpu(gr_hardware *out)
                          .device_bytes = memory,
                          .host_bytes = memory,
                          .overhead_bytes = 3 * MIB + (uint64_t)cores * 256 * 1024,
-                         .step_ns = 2000};
+                         .step_ns = 2000,
+                         .link = 4e9,
+                         .collective_ns = 20000,
+                         .network = 1e9,
+                         .devices = 8};
 }
 
 gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
@@ -77,18 +147,7 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         names[i + 1] = profiles[i].name;
         if (strcmp(name, profiles[i].name)) continue;
-        const profile *p = &profiles[i];
-        *out = (gr_hardware){.device = "cuda",
-                             .flops = p->flops,
-                             .memory_bytes = p->memory_bytes,
-                             .h2d = p->h2d,
-                             .d2h = p->d2h,
-                             .disk = p->disk,
-                             .device_bytes = p->device_bytes,
-                             .host_bytes = p->host_bytes,
-                             .overhead_bytes = p->overhead_bytes,
-                             .step_ns = p->step_ns};
-        snprintf(out->name, sizeof(out->name), "%s", p->name);
+        *out = profiles[i];
         return GR_OK;
     }
     if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
@@ -102,4 +161,12 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
                       name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
     gr_str_release(&known);
     return st;
+}
+
+/* A ring through all hosts has the adapters of a host side by side where it leaves it. */
+double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
+{
+    if (hosts < 2) return hw->link;
+    double out = hw->network * (ranks / hosts);
+    return ranks == hosts ? out : GR_MIN(hw->link, out);
 }

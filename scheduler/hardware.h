@@ -43,6 +43,10 @@ typedef struct gr_hardware {
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t step_ns;                  /* fixed cost of one step */
+    double link;                       /* bytes a rank receives in collectives within a host */
+    uint64_t collective_ns;            /* fixed cost of one */
+    double network;                    /* as link, from other hosts */
+    uint32_t devices;                  /* of one host */
     gr_rate rates[GR_RATES_MAX];       /* a grid: each of some rows with each of some widths, both rising */
     uint32_t n_rates;
     double attention,
@@ -55,6 +59,9 @@ typedef struct gr_hardware {
  * has a
  * '/' or a '.' in it is a file. GR_E_INVALID with the known names, or with the place in the file. */
 GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
+
+/* What a rank of so many receives a second in collectives, on so many hosts. */
+double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 
 /* scheduler/hardware_file.c: the JSON form. Every key is required, and every unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);

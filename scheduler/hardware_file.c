@@ -25,6 +25,7 @@ typedef struct number {
 static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
                              {"host_bytes", AT(host_bytes), true, true},
                              {"step_ns", AT(step_ns), true, true},
+                             {"collective_ns", AT(collective_ns), true, true},
                              {"flops", AT(flops), false, false},
                              {"attention", AT(attention), false, false},
                              {"decode_attention", AT(decode_attention), false, false},
@@ -32,7 +33,9 @@ static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
 static const number rates[] = {{"memory", AT(memory_bytes), false, false},
                                {"h2d", AT(h2d), false, false},
                                {"d2h", AT(d2h), false, false},
-                               {"disk", AT(disk), false, false}};
+                               {"disk", AT(disk), false, false},
+                               {"link", AT(link), false, false},
+                               {"network", AT(network), false, false}};
 static const char *const libraries[] = {
 #define X(name, text) text,
     GR_LIBRARY_MAP(X)
@@ -178,9 +181,10 @@ static void read_matrix(reader *r, json_t *o, gr_hardware *out)
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
     static const char *const keys[] = {
-        "version",    "name",    "device", "bytes_per_second", "matrix",           "overhead", "device_bytes",
-        "host_bytes", "step_ns", "flops",  "attention",        "decode_attention", "logits"};
-    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "disk"};
+        "version",  "name",         "device",     "bytes_per_second", "matrix",
+        "overhead", "device_bytes", "host_bytes", "step_ns",          "collective_ns",
+        "devices",  "flops",        "attention",  "decode_attention", "logits"};
+    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "disk", "link", "network"};
     if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
@@ -189,6 +193,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     }
     read_names(r, o, out);
     read_numbers(r, "$", o, top, GR_LEN(top), out);
+    out->devices = (uint32_t)whole_of(r, "$", o, "devices", 1, 1 << 16);
     if (bytes && has_keys(r, "$.bytes_per_second", bytes, bandwidths, GR_LEN(bandwidths)))
         read_numbers(r, "$.bytes_per_second", bytes, rates, GR_LEN(rates), out);
     read_matrix(r, o, out);
@@ -241,7 +246,7 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
     gr_str_puts(out, "  ],\n  \"overhead\": {");
     for (int i = 0; i < GR_N_LIBRARIES; i++)
         gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->library[i]);
-    gr_str_puts(out, "},\n");
+    gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");
 }

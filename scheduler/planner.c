@@ -17,18 +17,19 @@ enum { PREFILL_MIN = 16, RECOMPUTE_PARTS = 4 };
 /* ---- open choices ----------------------------------------------------------------------------------------
  */
 
-typedef enum knob_kind { KNOB_MICRO, KNOB_ROLLOUT, KNOB_HEAD, KNOB_RECOMPUTE } knob_kind;
+typedef enum knob_kind { KNOB_MICRO, KNOB_ROLLOUT, KNOB_HEAD, KNOB_RECOMPUTE, KNOB_SHARD } knob_kind;
 
 typedef struct open_choice {
     knob_kind kind;
-    const gr_node *node; /* NULL: all passes */
+    const gr_node *node;   /* NULL: all passes */
+    const gr_model *model; /* of KNOB_SHARD */
 } open_choice;
 
 typedef struct source {
     const gr_graph *g;
     const gr_plan_options *o;
     gr_pool *pool;
-    gr_node *summary;
+    const gr_planned *p;
     gr_knob *knobs;
     open_choice *open;
     size_t n;
@@ -44,16 +45,22 @@ static uint32_t longest(const gr_node *n)
     return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
 }
 
+/* Passes forward over rows, all with one config. */
+static bool is_forward(const gr_node *n)
+{
+    return is_op(n, "logprob") || is_op(n, "value") || is_op(n, "score");
+}
+
 static uint32_t fixed_micro_tokens(const gr_node *n)
 {
-    if (is_op(n, "logprob")) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
+    if (is_forward(n)) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (is_op(n, "update")) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
     return 0;
 }
 
 static bool is_pass(const gr_node *n)
 {
-    return is_op(n, "logprob") || is_op(n, "update");
+    return is_forward(n) || is_op(n, "update");
 }
 
 /* Halvings until at most `to` is left. */
@@ -69,17 +76,40 @@ static uint32_t halvings(uint32_t from, uint32_t to)
 
 /* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits,
  * for every gradient is one chain of additions in the order of tokens; but a tied embedding gets those of the
- * head and of the embedding, by turns a pass. */
-static bool cuts_change_bits(const gr_node *n, const gr_kernels *k)
+ * head and of the embedding, by turns a pass; and many ranks add theirs a micro-batch at a time. */
+static bool cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
-    return is_pass(n) && (!k->invariant || (is_op(n, "update") && n->model->shape.tied));
+    return is_pass(n) && (!k->invariant || (is_op(n, "update") && (n->model->shape.tied || g->ranks > 1)));
 }
 
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
                      const char *name)
 {
-    s->open[s->n] = (open_choice){kind, n};
+    s->open[s->n] = (open_choice){kind, n, NULL};
     s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = bits};
+}
+
+/* A rollout's copy of its own, or a way to fill it, is asked for: the weights that train are sharded then. */
+static bool copy_is_asked_for(const gr_model *m)
+{
+    return m->gather != GR_GATHER_DIRECT || m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO;
+}
+
+static bool is_used(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->model == m) return true;
+    return false;
+}
+
+static void add_shards(source *s)
+{
+    for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
+        const gr_model *m = s->g->models[i];
+        if (!is_used(s->g, m) || copy_is_asked_for(m)) continue;
+        add_knob(s, KNOB_SHARD, NULL, 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
+        s->open[s->n - 1].model = m;
+    }
 }
 
 static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
@@ -91,28 +121,42 @@ static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
     return levels;
 }
 
+/* A validation's rollout follows the first of the iterations: their pools need not be chosen apart. */
+static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
+{
+    for (size_t i = 0; n->every && i < g->n_nodes; i++)
+        if (is_op(g->nodes[i], "generate") && !g->nodes[i]->every) return g->nodes[i];
+    return n;
+}
+
+static bool sets_pace(const gr_graph *g, const gr_node *n)
+{
+    return pacemaker(g, n) == n;
+}
+
 static void find_knobs(source *s)
 {
     const gr_graph *g = s->g;
     const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes) * sizeof(*s->knobs));
-    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes) * sizeof(*s->open));
+    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->knobs));
+    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->open));
     bool head = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         head = head || n->model;
-        if (is_op(n, "generate"))
+        if (is_op(n, "generate") && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
+    add_shards(s);
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, !k->invariant, "head chunk");
     if (micro_levels(g, k) < 2) return;
     bool bits = false;
     for (size_t i = 0; i < g->n_nodes; i++)
-        bits = bits || (cuts_change_bits(g->nodes[i], k) && !fixed_micro_tokens(g->nodes[i]));
+        bits = bits || (cuts_change_bits(g, g->nodes[i], k) && !fixed_micro_tokens(g->nodes[i]));
     add_knob(s, KNOB_MICRO, NULL, micro_levels(g, k), bits, "micro-batch tokens");
 }
 
@@ -121,6 +165,13 @@ static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind,
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == kind && (!s->open[i].node || s->open[i].node == n)) return level[i];
     return 0;
+}
+
+static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->open[i].kind == KNOB_SHARD && s->open[i].model == m) return level[i] > 0;
+    return s->g->ranks > 1 && copy_is_asked_for(m);
 }
 
 static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
@@ -148,8 +199,10 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
+    if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
-    if (is_op(n, "generate")) choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, n), &c);
+    if (is_op(n, "generate"))
+        choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
     if (is_pass(n)) {
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
@@ -182,6 +235,9 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     case KNOB_RECOMPUTE:
         gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
         break;
+    case KNOB_SHARD:
+        gr_str_printf(out, "a shard on each of %u ranks, gathered bucket by bucket", s->g->ranks);
+        break;
     case KNOB_ROLLOUT: {
         gr_choices c = choose(s, levels, n);
         gr_str_printf(out, "%u blocks, %u sequences at once", c.kv_blocks, c.concurrent);
@@ -191,11 +247,22 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     free(levels);
 }
 
+/* Whether an iteration or a validation may leave the node out. Validations that all come together leave out
+ * nothing. */
+static bool is_optional(const gr_graph *g, const gr_node *n)
+{
+    bool alone = false;
+    for (size_t i = 0; n->every && i < g->n_nodes; i++) {
+        const gr_node *o = g->nodes[i];
+        alone = alone || (o->every && (o->every != n->every || o->before != n->before));
+    }
+    return n->when.expr || alone;
+}
+
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p)
 {
-    gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
-    p->rollout = is_op(n, "generate");
+    gr_program_node(p, n->name, n->op->lane, is_optional(g, n));
     n->op->declare(g, n, how, k, p);
 }
 
@@ -206,12 +273,17 @@ static void begin_rounds(const gr_graph *g, const gr_node *select, gr_program *p
 }
 
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
-                                 const gr_node *summary)
+                                 const gr_planned *of)
 {
     gr_program *p = gr_program_new();
+    uint32_t every = UINT32_MAX;
     p->values = k->columns;
+    p->ranks = g->ranks;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
+        if (n->every) continue;
         if (n->repeated_by) continue; /* nothing before the select waits for it */
         if (n->refills) begin_rounds(g, n, p);
         for (size_t j = 0; n->refills && j < i; j++)
@@ -219,17 +291,35 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
         declare(g, n, &how[i], k, p);
         if (n->refills) gr_program_end(p);
     }
-    declare(g, summary, &how[g->n_nodes], k, p);
+    declare(g, of->summary, &how[of->summary->index], k, p);
+    if (!of->validation) return p;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->every) every = GR_MIN(every, g->nodes[i]->every);
+    gr_program_validate(p, every);
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->every) declare(g, g->nodes[i], &how[i], k, p);
+    declare(g, of->validation, &how[of->validation->index], k, p);
     return p;
+}
+
+/* Of the graph's nodes, and of the two summaries. */
+static size_t n_choices(const gr_graph *g)
+{
+    return g->n_nodes + 2;
+}
+
+static void choose_all(const source *s, const uint32_t *level, gr_choices *how)
+{
+    for (size_t i = 0; i < n_choices(s->g); i++)
+        how[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->p->summary);
 }
 
 static gr_program *build(void *user, const uint32_t *level)
 {
     const source *s = user;
-    gr_choices *how = gr_calloc(s->g->n_nodes + 1, sizeof(*how));
-    for (size_t i = 0; i <= s->g->n_nodes; i++)
-        how[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->summary);
-    gr_program *p = build_program(s->g, s->o->kernels, how, s->summary);
+    gr_choices *how = gr_calloc(n_choices(s->g), sizeof(*how));
+    choose_all(s, level, how);
+    gr_program *p = build_program(s->g, s->o->kernels, how, s->p);
     free(how);
     return p;
 }
@@ -244,6 +334,17 @@ static bool lr_depends_on_steps(const gr_graph *g)
     return false;
 }
 
+/* The graph without its validations, which change nothing. */
+static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
+{
+    gr_graph same = *g;
+    same.nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*same.nodes));
+    same.n_nodes = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (!g->nodes[i]->every) same.nodes[same.n_nodes++] = g->nodes[i];
+    return same;
+}
+
 static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
 {
     gr_model **out = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*out)),
@@ -251,6 +352,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
     for (size_t i = 0; i < g->n_models; i++) {
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
+        models[i].gather = GR_GATHER_DIRECT;
         out[i] = &models[i];
     }
     return out;
@@ -262,20 +364,22 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
 static const char *numerics_of(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
                                gr_pool *pool)
 {
-    gr_graph same = *g;
+    gr_graph same = without_validation(g, pool);
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.run.best = NULL;
     same.models = without_residency(g, pool);
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
-    gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, o->kernels->numerics());
+    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(), g->ranks);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
-        if (cuts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
+        if (g->nodes[i]->every) continue;
+        if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
     }
@@ -295,6 +399,7 @@ static const struct choice_field {
     {"prefill_tokens", offsetof(gr_choices, prefill_tokens)},
     {"head_rows", offsetof(gr_choices, head_rows)},
     {"recompute", offsetof(gr_choices, recompute)},
+    {"sharded", offsetof(gr_choices, sharded)},
     {"threads", offsetof(gr_choices, threads)},
 };
 
@@ -325,7 +430,18 @@ static bool settings_serve(const gr_node *n, const gr_choices *c)
     if (is_op(n, "generate") &&
         (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
         return false;
-    return c->threads && c->head_rows;
+    return c->threads && c->head_rows && c->sharded <= 1;
+}
+
+/* The weights of a model lie in one way. */
+static bool settings_agree(const gr_graph *g, const gr_choices *c)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (size_t j = 0; j < i; j++)
+            if (g->nodes[i]->model && g->nodes[i]->model == g->nodes[j]->model &&
+                c[i].sharded != c[j].sharded)
+                return false;
+    return true;
 }
 
 static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_graph *g, gr_diag *d)
@@ -346,6 +462,8 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                                  "the plan's settings of node '%s' are not enough to run it",
                                  g->nodes[i]->name);
+    if (!settings_agree(g, p->choices))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan's nodes shard a model in two ways");
     return GR_OK;
 }
 
@@ -353,8 +471,9 @@ static gr_planned *planned_new(const gr_graph *g)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
-    p->summary = gr_summary_node(g, p->pool);
-    p->choices = gr_pool_alloc(p->pool, (g->n_nodes + 1) * sizeof(*p->choices));
+    p->summary = gr_summary_node(g, false, p->pool);
+    p->validation = gr_summary_node(g, true, p->pool);
+    p->choices = gr_pool_alloc(p->pool, n_choices(g) * sizeof(*p->choices));
     return p;
 }
 
@@ -388,6 +507,7 @@ static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, 
     p->graph = gr_pool_strdup(p->pool, g->name);
     p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
     p->numerics = numerics_of(g, choices, o, p->pool);
+    p->ranks = g->ranks > 1 ? gr_pool_printf(p->pool, "0-%u", g->ranks - 1) : "0";
     gr_str_release(&text);
 }
 
@@ -419,7 +539,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 {
     if (check_types(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_new(g);
-    source s = {.g = g, .o = o, .pool = p->pool, .summary = p->summary};
+    source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
     gr_source from = {&s, s.knobs, s.n, build, describe};
     gr_schedule_options options = {
@@ -427,12 +547,12 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         .policy = o->policy,
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    options.hardware.link = gr_hardware_link(&o->hardware, o->hosts, g->ranks);
     options.rules = gr_rules_of(g, o->policy, p->pool, &options.n_rules, d);
     uint32_t *level = gr_calloc(s.n, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
     if (p->plan) {
-        for (size_t i = 0; i <= g->n_nodes; i++)
-            p->choices[i] = choose(&s, level, i < g->n_nodes ? g->nodes[i] : s.summary);
+        choose_all(&s, level, p->choices);
         p->program = build(&s, level);
         name_plan(p->plan, g, p->choices, o);
         write_settings(p, &s);
@@ -451,10 +571,13 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
+    if (gr_plan_ranks(plan) != g->ranks)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
+                             plan->ranks, g->ranks);
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {
-        p->program = build_program(g, o->kernels, p->choices, p->summary);
+        p->program = build_program(g, o->kernels, p->choices, p);
         p->plan = plan;
         st = prove(p, d);
     }
@@ -471,5 +594,6 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
 
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name)
 {
-    return strcmp(name, p->summary->name) ? gr_graph_node(g, name) : p->summary;
+    if (!strcmp(name, p->summary->name)) return p->summary;
+    return p->validation && !strcmp(name, p->validation->name) ? p->validation : gr_graph_node(g, name);
 }

@@ -63,8 +63,9 @@ static void find_times(gr_view *v)
 {
     v->begin = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->begin));
     v->end = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->end));
-    uint64_t all = lay_out(v, 0, v->n, 0);
-    stretch(v, 0, v->n, 0, all, v->plan->ns);
+    uint64_t all = lay_out(v, 0, v->n_steady, 0);
+    stretch(v, 0, v->n_steady, 0, all, v->plan->ns);
+    v->ns = lay_out(v, v->n_steady, v->n, v->plan->ns);
 }
 
 /* ---- series ------------------------------------------------------------------------------------------- */
@@ -162,7 +163,7 @@ static void paint_series(gr_view *v)
     static const uint32_t colours[GR_N_CATEGORIES] = {
         [GR_CAT_WEIGHTS] = 0x3f6fb5, [GR_CAT_GRADIENTS] = 0xd9594c,   [GR_CAT_OPTIMIZER] = 0x8b5aa8,
         [GR_CAT_KV] = 0x2f9e77,      [GR_CAT_ACTIVATIONS] = 0xe59b2f, [GR_CAT_WORKSPACE] = 0x4fb3d0,
-        [GR_CAT_COLUMNS] = 0x8a8f99, [GR_CAT_COMM] = 0x9a7d3c};
+        [GR_CAT_ROLLOUT] = 0x2f8f9d, [GR_CAT_COLUMNS] = 0x8a8f99,     [GR_CAT_COMM] = 0x9a7d3c};
     for (uint32_t k = 0, nth = 0; k < v->n_series; k++) {
         gr_series *s = &v->series[k];
         bool same = k && s[-1].category == s->category && s[-1].place == s->place;
@@ -277,13 +278,30 @@ static void find_series_all(gr_view *v)
 
 /* ---- the whole ---------------------------------------------------------------------------------------- */
 
+/* The steps of both paths in one row, with numbers that fit. */
+static void find_steps(gr_view *v)
+{
+    const gr_plan *p = v->plan;
+    v->n_steady = p->paths[GR_PATH_STEADY].n;
+    v->n = gr_plan_steps(p);
+    v->steps = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->steps));
+    for (uint32_t i = 0; i < v->n; i++) {
+        gr_step *s = &v->steps[i];
+        *s = *gr_plan_step(p, i);
+        if (i < v->n_steady) continue;
+        if (s->body_last != GR_NONE) s->body_last += v->n_steady;
+        uint32_t *waits = gr_pool_alloc(v->pool, (s->n_after + 1) * sizeof(*waits));
+        for (uint32_t k = 0; k < s->n_after; k++) waits[k] = s->after[k] + v->n_steady;
+        s->after = waits;
+    }
+}
+
 gr_view *gr_view_new(const gr_plan *p)
 {
     gr_view *v = gr_calloc(1, sizeof(*v));
     v->plan = p;
     v->pool = gr_pool_new();
-    v->steps = p->paths[GR_PATH_STEADY].steps;
-    v->n = p->paths[GR_PATH_STEADY].n;
+    find_steps(v);
     v->parent = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->parent));
     v->depth = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->depth));
     find_scopes(v);
@@ -323,7 +341,7 @@ uint64_t gr_view_node_ns(const gr_view *v, const char *node)
     uint64_t ns = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
-        if (!serves(s, node) || (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)) continue;
+        if (!serves(s, node) || !gr_step_is_work(s->kind)) continue;
         ns += v->end[i] - v->begin[i];
         if (s->kind == GR_STEP_LOOP) i = s->body_last;
     }
@@ -390,7 +408,7 @@ uint32_t gr_transitions(const gr_path *path, uint64_t *bytes)
     uint32_t n = 0;
     *bytes = 0;
     for (uint32_t i = 0; i < path->n; i++) {
-        if (path->steps[i].kind == GR_STEP_RUN || path->steps[i].kind == GR_STEP_LOOP) continue;
+        if (gr_step_is_work(path->steps[i].kind)) continue;
         *bytes += path->steps[i].bytes;
         n++;
     }

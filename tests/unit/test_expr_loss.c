@@ -202,6 +202,8 @@ static void test_gradient_of_each_function_is_its_finite_difference(void **state
         "log(token_mean(exp(value)))",
         "batch_mean(seq_sum(value * position_sum(entropy)))",
         "token_sum(position_sum(value) / position_count() * entropy)",
+        "token_sum(nth_sum(value) ^ 2 / nth_count() * entropy)",
+        "token_sum(nth_sum(value, adv > 0) * entropy)",
         "token_sum(token_whiten(value, adv > -1) * entropy)",
         "batch_mean(seq_sum(value), advantage > 0)",
         "token_sum(random() * value)",
@@ -354,7 +356,7 @@ static void test_metrics_read_the_names_of_the_loss(void **state)
     assert_close(v[2], 17, 0, 0);
     gr_str s = {0};
     gr_loss_explain(l, &s);
-    assert_non_null(strstr(s.text, "ratio: token number, of this pass\n"));
+    assert_non_null(strstr(s.text, "ratio: one number a token, of this pass\n"));
     assert_non_null(strstr(s.text, "class: token-coupled\n"));
     gr_str_release(&s);
     gr_loss_print(l, &s);
