@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EFFORT       500000 /* works laid out, over all residencies of all programs, about */
+#define EFFORT       200000 /* works laid out, over all residencies of all programs, about */
 #define LEAST_STATES 60
-#define MOST_STATES  8192
+#define MOST_STATES  4096
 #define MAX_LEVELS   48 /* programs looked at whose bits are the same */
 #define PACK_TRIES   40
 
