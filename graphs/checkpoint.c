@@ -98,13 +98,18 @@ static void find_checkpoint(gr_loader *l, gr_model *m)
         m->checkpoint = found;
         m->random = is_file(found);
         m->folder = m->random ? folder_of(l->pool, found) : found;
-        if (gr_model_shape_read(&m->shape, found, l->d)) gr_diag_note(l->d, m->checkpoint_at, "needed here");
+        m->head_known = !gr_model_shape_read(&m->shape, found, l->d);
+        if (!m->head_known) gr_diag_note(l->d, m->checkpoint_at, "needed here");
     } else if (several.len) {
         gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID,
                       "'%s' has several models and none is called '%s': %s", m->checkpoint, m->name,
                       several.text);
     } else if (need) {
         missing(l, m, written);
+    }
+    if (m->value_head) {
+        gr_model_shape_to_value(&m->shape);
+        m->head_known = true;
     }
     gr_str_release(&several);
 }

@@ -65,6 +65,11 @@ const int *gr_expr_row_sets(const gr_expr *e, size_t *n)
     return e->row_sets;
 }
 
+bool gr_expr_compares_groups(const gr_expr *e)
+{
+    return e->ir->compares_groups;
+}
+
 void gr_expr_explain_line(const char *name, gr_typed v, gr_str *out)
 {
     gr_str_printf(out, "%s: %s %s", name ? name : "result", gr_level_str(v.level),

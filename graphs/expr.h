@@ -51,6 +51,15 @@ typedef struct gr_expr_symbol {
              */
 } gr_expr_symbol;
 
+/* A function that the file itself defines: `NAME(ARG, ...): body`. A call stands for its body with the
+ * arguments' values; the body sees its arguments, its own lines and functions, and nothing else. */
+typedef struct gr_expr_custom {
+    const char *name;
+    const char *const *args;
+    unsigned n_args;
+    const struct gr_expr *body; /* parsed, never compiled; outlives the expressions that call it */
+} gr_expr_custom;
+
 typedef struct gr_expr_scope {
     void *user;
     /* name: "reward", "rollout.length", "$clip", "step". False: unknown, and gr_expr_compile reports it, with
@@ -66,6 +75,8 @@ typedef struct gr_expr_scope {
      * -1: the only row set among the names of the expression; none or two are then an error at such a call.
      */
     int rows;
+    const gr_expr_custom *functions; /* those of the file; a name of gr_expr_functions is never among them */
+    size_t n_functions;
 } gr_expr_scope;
 
 /* ---- parsing ------------------------------------------------------------------------------------------ */
@@ -109,6 +120,9 @@ bool gr_expr_constant(const gr_expr *e, double *value); /* a number known at com
 const int *gr_expr_reads(const gr_expr *e, size_t *n);
 /* Row sets that evaluation walks, likewise: also those of which only sequences are counted. */
 const int *gr_expr_row_sets(const gr_expr *e, size_t *n);
+
+/* Whether it compares sequences with others of their group: a mean, deviation or rank over groups of rows. */
+bool gr_expr_compares_groups(const gr_expr *e);
 
 /* A line for each named value and the result: name, level, kind. */
 void gr_expr_explain(const gr_expr *e, gr_str *out);

@@ -4,12 +4,15 @@
 
 #include "graphs/expr_functions.h"
 
+enum { CALLS_MAX = 4096, CALL_DEPTH = 32 }; /* of the file's own functions, in one expression */
+
 typedef struct checker {
     const gr_expr *e;
     const gr_expr_scope *scope;
     gr_ir *ir;
     gr_bindings *b;
     gr_diag *d;
+    unsigned depth; /* of calls */
 } checker;
 
 static const gr_typed poison = {.node = -1, .rows = -1};
@@ -361,6 +364,8 @@ static gr_typed lower_reduce(checker *c, const gr_ast *a, const gr_expr_function
     gr_level level;
     reduction r = {.ir = c->ir, .mask = -1, .to = (gr_level)(f->detail >> 3)};
     gr_stat stat = (gr_stat)(f->detail & 7);
+    bool compares = r.to == GR_LEVEL_GROUP && (stat == GR_STAT_MEAN || stat == GR_STAT_STD);
+    c->ir->compares_groups = c->ir->compares_groups || compares;
     if (!join(c, a, v, &level, &r.rows)) return poison;
     if (!source_level(c, a, f, r.to, level, &r.from)) return poison;
     if (a->n_args > 1) {
@@ -470,7 +475,30 @@ static gr_typed lower_rank(checker *c, const gr_ast *a, const gr_typed *v)
         return fail(c, a->at, "'group_rank' takes a sequence value, but '%.*s' is a %s value",
                     WORDS(a->arg[0]), gr_level_str(v[0].level));
     }
+    c->ir->compares_groups = true;
     return rowwise(c, a, GR_IR_RANK, v, (gr_typed){-1, GR_LEVEL_SEQ, GR_KIND_NUMBER, v[0].rows}, -1);
+}
+
+/* Like a reduction by position, but by the number of tokens before it: what is masked does not count. */
+static gr_typed lower_nth(checker *c, const gr_ast *a, gr_stat stat, const gr_typed *v)
+{
+    gr_typed r = {.level = GR_LEVEL_TOKEN, .kind = GR_KIND_NUMBER, .rows = -1};
+    gr_level level;
+    int zero = gr_ir_const(c->ir, 0), x = gr_ir_const(c->ir, 1), mask = -1;
+    if (!join(c, a, v, &level, &r.rows)) return poison;
+    if (stat == GR_STAT_SUM && !want_number(c, a->arg[0], v[0])) return poison;
+    if (a->n_args > 1) {
+        if (!want_bool(c, a->arg[1], v[1])) return poison;
+        mask = v[1].node;
+    }
+    if (stat == GR_STAT_SUM)
+        x = v[0].node;
+    else if (a->n_args > 0 && v[0].kind == GR_KIND_BOOL)
+        mask = both(c->ir, v[0].node, mask);
+    if (mask >= 0) x = gr_ir_op3(c->ir, GR_IR_WHERE, mask, x, zero);
+    if (r.rows < 0 && (r.rows = ambient_rows(c, a)) < 0) return poison;
+    r.node = gr_ir_rowwise(c->ir, GR_IR_NTH, x, -1, -1, r.level, r.rows, -1);
+    return r;
 }
 
 static gr_typed lower_whiten(checker *c, const gr_ast *a, const gr_typed *v)
@@ -562,6 +590,8 @@ static gr_typed lower_form(checker *c, const gr_ast *a, const gr_expr_function *
         return lower_at_last(c, a, v);
     case GR_FORM_RANK:
         return lower_rank(c, a, v);
+    case GR_FORM_NTH:
+        return lower_nth(c, a, (gr_stat)f->detail, v);
     case GR_FORM_WHITEN:
         return lower_whiten(c, a, v);
     case GR_FORM_RANDOM:
@@ -579,17 +609,94 @@ static gr_typed unknown_function(checker *c, const gr_ast *a)
 {
     size_t n;
     const gr_expr_function *f = gr_expr_functions(&n);
-    const char **names = gr_calloc(n, sizeof(*names));
+    size_t n_own = c->scope->n_functions;
+    const char **names = gr_calloc(n + n_own, sizeof(*names));
     for (size_t i = 0; i < n; i++) names[i] = f[i].name;
-    const char *near = gr_near(a->name, names, n);
+    for (size_t i = 0; i < n_own; i++) names[n + i] = c->scope->functions[i].name;
+    const char *near = gr_near(a->name, names, n + n_own);
     free(names);
     if (near) return fail(c, a->at, "unknown function '%s'; did you mean '%s'?", a->name, near);
     return fail(c, a->at, "unknown function '%s'; 'graphrun ops' lists them", a->name);
 }
 
+static bool lower_args(checker *c, const gr_ast *a, gr_typed *v)
+{
+    bool ok = true;
+    for (unsigned i = 0; i < a->n_args; i++) {
+        v[i] = lower(c, a->arg[i]);
+        ok = ok && v[i].node >= 0;
+    }
+    return ok;
+}
+
+/* ---- functions of the file ----------------------------------------------------------------------------- */
+
+static const gr_expr_custom *custom_find(const checker *c, const char *name)
+{
+    for (size_t i = 0; i < c->scope->n_functions; i++) {
+        if (!strcmp(c->scope->functions[i].name, name)) return &c->scope->functions[i];
+    }
+    return NULL;
+}
+
+static gr_typed wrong_count(checker *c, const gr_ast *a, const gr_expr_custom *f)
+{
+    gr_str args = {0};
+    for (unsigned i = 0; i < f->n_args; i++) gr_str_printf(&args, "%s%s", i ? ", " : "", f->args[i]);
+    gr_typed failed = fail(c, a->at, "'%s' is called with %u argument%s; it is %s(%s)", f->name, a->n_args,
+                           a->n_args == 1 ? "" : "s", f->name, args.text ? args.text : "");
+    gr_str_release(&args);
+    return failed;
+}
+
+static bool resolve_nothing(void *user, const char *name, gr_expr_symbol *out)
+{
+    (void)user, (void)name, (void)out;
+    return false;
+}
+
+static void lower_lines(checker *c, gr_typed *values);
+
+/* The body, with the arguments bound to its names; an error in it also says who called. */
+static gr_typed lower_body(checker *c, const gr_ast *a, const gr_expr_custom *f, const gr_typed *v)
+{
+    gr_expr_scope scope = *c->scope;
+    scope.resolve = resolve_nothing;
+    scope.names = NULL;
+    scope.n_names = 0;
+    gr_bindings b = {0};
+    checker in = {f->body, &scope, c->ir, &b, c->d, c->depth + 1};
+    for (unsigned i = 0; i < f->n_args; i++) binding_add(&in, f->args[i], v[i], a->at);
+    size_t before = c->d->n_errors, last = f->body->n_lines - 1;
+    gr_typed *values = gr_calloc(f->body->n_lines, sizeof(*values)), result;
+    lower_lines(&in, values);
+    result = values[last];
+    if (c->d->n_errors > before && !c->depth) gr_diag_note(c->d, a->at, "in '%s', called here", f->name);
+    free(values);
+    free(b.items);
+    return result;
+}
+
+static gr_typed lower_custom(checker *c, const gr_ast *a, const gr_expr_custom *f)
+{
+    gr_typed v[GR_AST_ARGS];
+    if (a->n_args != f->n_args) return wrong_count(c, a, f);
+    if (c->ir->n_calls > CALLS_MAX) return poison; /* said already */
+    if (c->depth == CALL_DEPTH) {
+        c->ir->n_calls = CALLS_MAX + 1;
+        return fail(c, a->at, "'%s' calls itself, or functions call each other more than %d deep", f->name,
+                    CALL_DEPTH);
+    }
+    if (c->ir->n_calls++ == CALLS_MAX)
+        return fail(c, a->at, "functions are called more than %d times", CALLS_MAX);
+    return lower_args(c, a, v) ? lower_body(c, a, f, v) : poison;
+}
+
 static gr_typed lower_call(checker *c, const gr_ast *a)
 {
     const gr_expr_function *f = function_find(a->name);
+    const gr_expr_custom *own = f ? NULL : custom_find(c, a->name);
+    if (own) return lower_custom(c, a, own);
     if (!f) return unknown_function(c, a);
     if (a->n_args < f->min_args || a->n_args > f->max_args) {
         return fail(c, a->at, "'%s' is called with %u argument%s; it is %s(%s)", f->name, a->n_args,
@@ -597,12 +704,7 @@ static gr_typed lower_call(checker *c, const gr_ast *a)
     }
     if (f->form == GR_FORM_TOKEN) return lower_token(c, a);
     gr_typed v[GR_AST_ARGS];
-    bool ok = true;
-    for (unsigned i = 0; i < a->n_args; i++) {
-        v[i] = lower(c, a->arg[i]);
-        ok = ok && v[i].node >= 0;
-    }
-    if (!ok) return poison;
+    if (!lower_args(c, a, v)) return poison;
     mark_place(c, a);
     return lower_form(c, a, f, v);
 }
@@ -635,21 +737,27 @@ static void define(checker *c, const gr_ast_line *l, gr_typed v)
     if (function_find(l->name)) {
         (void)fail(c, l->at, "'%s' is a function; choose another name", l->name);
     } else if (binding_find(c, l->name) && binding_find(c, l->name)->value.node >= 0) {
-        (void)fail(c, l->at, "'%s' is already defined by the loss", l->name);
+        (void)fail(c, l->at, c->depth ? "'%s' is an argument" : "'%s' is already defined by the loss",
+                   l->name);
     } else if (c->scope->resolve(c->scope->user, l->name, &s)) {
         (void)fail(c, l->at, "'%s' is already the name of a value here; choose another", l->name);
     }
     binding_add(c, l->name, v, l->at);
 }
 
+static void lower_lines(checker *c, gr_typed *values)
+{
+    for (size_t i = 0; i < c->e->n_lines; i++) {
+        values[i] = lower(c, c->e->lines[i].value);
+        if (c->e->lines[i].name) define(c, &c->e->lines[i], values[i]);
+    }
+}
+
 void gr_expr_lower(const gr_expr *e, const gr_expr_scope *scope, gr_ir *ir, gr_bindings *b, gr_typed *values,
                    gr_diag *d)
 {
-    checker c = {e, scope, ir, b, d};
-    for (size_t i = 0; i < e->n_lines; i++) {
-        values[i] = lower(&c, e->lines[i].value);
-        if (e->lines[i].name) define(&c, &e->lines[i], values[i]);
-    }
+    checker c = {e, scope, ir, b, d, 0};
+    lower_lines(&c, values);
 }
 
 void gr_bindings_warn_unused(const gr_bindings *b, gr_diag *d)

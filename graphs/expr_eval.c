@@ -326,6 +326,64 @@ static void do_rank(const gr_ir_run *r, const gr_ir_node *n, int y)
     }
 }
 
+/* ---- the n-th tokens of a group ----------------------------------------------------------------------- */
+
+static span tokens_of(const gr_expr_rows *rows, uint32_t seq)
+{
+    return (span){GR_LEVEL_TOKEN,    rows,
+                  rows->group[seq],  seq,
+                  rows->offset[seq], rows->offset[seq + 1] - rows->offset[seq]};
+}
+
+static uint32_t counted(const span *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) n += counts(s, i);
+    return n;
+}
+
+/* The token after i that counts, or n. */
+static uint32_t next_counted(const span *s, uint32_t i)
+{
+    while (i < s->n && !counts(s, i)) i++;
+    return i;
+}
+
+/* Add x at s's tokens to the result at the same tokens of longest, or (back) copy them from there. */
+static void nth_pass(const gr_ir_run *r, const gr_ir_node *n, int y, const span *s, const span *longest,
+                     bool back)
+{
+    view x = view_of(r, s, n->arg[0]);
+    double *sums = target(r, longest, y), *out = target(r, s, y);
+    uint32_t k = next_counted(longest, 0);
+    for (uint32_t i = next_counted(s, 0); i < s->n; i = next_counted(s, i + 1)) {
+        if (back)
+            out[i] = sums[k];
+        else
+            sums[k] += at(x, i);
+        k = next_counted(longest, k + 1);
+    }
+}
+
+/* The sums of a group stand in its longest sequence until all are there. */
+static void do_nth(const gr_ir_run *r, const gr_ir_node *n, int y)
+{
+    const gr_expr_rows *rows = rows_of(r, n->rows);
+    fill(r, n, y, 0);
+    for (uint32_t first = 0, end; first < rows->n_seqs; first = end) {
+        span longest = tokens_of(rows, first);
+        for (end = first; end < rows->n_seqs && rows->group[end] == rows->group[first]; end++) {
+            span s = tokens_of(rows, end);
+            if (counted(&s) > counted(&longest)) longest = s;
+        }
+        for (int back = 0; back < 2; back++)
+            for (uint32_t seq = first; seq < end; seq++) {
+                span s = tokens_of(rows, seq);
+                if (!back || seq != longest.seq) nth_pass(r, n, y, &s, &longest, back);
+            }
+    }
+}
+
 /* ---- draws and selections ----------------------------------------------------------------------------- */
 
 /* Uniform in (0, 1): a function of the keys of env, the number of the draw, and the element. */
@@ -431,6 +489,9 @@ static void run_node(const gr_ir_run *r, int y)
         break;
     case GR_IR_RANK:
         do_rank(r, n, y);
+        break;
+    case GR_IR_NTH:
+        do_nth(r, n, y);
         break;
     case GR_IR_TOP:
     case GR_IR_CHOOSE:

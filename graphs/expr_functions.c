@@ -15,6 +15,10 @@
         name, GR_STAT_##stat == GR_STAT_COUNT ? "[x][, mask]" : "x[, mask]", source, target, doc,        \
             GR_STAT_##stat != GR_STAT_COUNT, 2, GR_FORM_REDUCE, (GR_LEVEL_##level << 3) | GR_STAT_##stat \
     }
+#define NTH(name, min, stat, doc)                                                                           \
+    {                                                                                                       \
+        name, min ? "x[, mask]" : "[x][, mask]", "token", "token", doc, min, 2, GR_FORM_NTH, GR_STAT_##stat \
+    }
 #define FIVE(prefix, source, target, level, of)                                                              \
     REDUCE(prefix "_count", source, target, level, COUNT,                                                    \
            "number of " of "; of a condition: where it holds"),                                              \
@@ -51,6 +55,8 @@ static const gr_expr_function table[] = {
     SPECIAL("max", "x, y, ...", 2, GR_AST_ARGS, "any", "same", MAX, "the largest"),
     SPECIAL("min", "x, y, ...", 2, GR_AST_ARGS, "any", "same", MIN, "the smallest"),
     SPECIAL("next", "x, fill", 2, 2, "token", "token", NEXT, "x at the next token; fill at the last"),
+    NTH("nth_count", 0, COUNT, "sequences of the group that have as many tokens as come up to this one"),
+    NTH("nth_sum", 1, SUM, "sum over the group's tokens that are the n-th of their sequence, as this one is"),
     REDUCE("position_count", "token", "position", POSITION, COUNT,
            "sequences of the group that have this position"),
     REDUCE("position_sum", "token", "position", POSITION, SUM,

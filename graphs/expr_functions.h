@@ -17,6 +17,7 @@ typedef enum gr_form {
     GR_FORM_DISCOUNTED,
     GR_FORM_AT_LAST,
     GR_FORM_RANK,
+    GR_FORM_NTH, /* detail: statistic, SUM or COUNT */
     GR_FORM_WHITEN,
     GR_FORM_RANDOM,
     GR_FORM_CHOOSE,

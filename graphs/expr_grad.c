@@ -250,6 +250,9 @@ static void back(grad *g, int y)
     case GR_IR_LAST:
         scan(g, &n, a);
         break;
+    case GR_IR_NTH: /* each token is in the sums that it reads */
+        add_at(g, n.arg[0], gr_ir_rowwise(g->ir, GR_IR_NTH, a, -1, -1, n.level, n.rows, -1), n.level, n.rows);
+        break;
     default:
         unary(g, &n, y, a);
         break;

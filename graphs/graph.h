@@ -109,7 +109,9 @@ struct gr_model {
     const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
     bool random;        /* a bare config.json: weights from the seed */
     gr_model_shape shape;
-    bool trained; /* has train: */
+    bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
+    bool head_known; /* shape.head holds: config.json was there, or the file says it */
+    bool trained;    /* has train: */
     gr_train train;
     gr_residency residency;
     gr_loc residency_at;
@@ -160,6 +162,13 @@ typedef struct gr_state_value {
     uint32_t column; /* id of the old value */
 } gr_state_value;
 
+/* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
+typedef struct gr_token_value {
+    const char *text;
+    gr_loc at; /* of an expression that has it */
+    uint32_t column;
+} gr_token_value;
+
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
     uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
@@ -181,6 +190,8 @@ struct gr_graph {
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
+    gr_token_value *tokens;
+    size_t n_tokens;
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;

@@ -8,10 +8,9 @@
 
 const char *const gr_node_keys[] = {"op", "when", "after", "metrics", NULL};
 
-/* Keys and ops of the language that this version has not built. */
+/* Keys of the language that this version has not built. */
 static const char *const later_keys[] = {"every",  "before",    "pool",          "pools",  "gather",   "lag",
                                          "strict", "canonical", "deterministic", "tokens", "resample", NULL};
-static const char *const later_ops[] = {"score", "value", NULL};
 
 static bool listed(const char *const *list, const char *name)
 {
@@ -23,11 +22,6 @@ static bool listed(const char *const *list, const char *name)
 bool gr_not_built_key(const char *key)
 {
     return listed(later_keys, key);
-}
-
-bool gr_not_built_op(const char *op)
-{
-    return listed(later_ops, op);
 }
 
 /* ---- kinds of values -------------------------------------------------------------------------------------

@@ -41,8 +41,7 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
-    bool baseline = strstr(f->text, "group_mean(") || strstr(f->text, "group_std(");
-    if (!baseline || strstr(f->text, "group_count(")) return;
+    if (!gr_expr_compares_groups(f->expr)) return;
     size_t n;
     const int *reads = gr_expr_reads(f->expr, &n);
     const gr_node *rows = NULL;
@@ -237,7 +236,8 @@ static void warn(gr_loader *l)
 {
     gr_order_warn(l);
     for (size_t i = 0; i < l->g->n_nodes; i++)
-        if (l->order[i]->updates) warn_of_truncated_sampling(l, l->g->nodes[i]);
+        if (l->order[i]->updates && l->g->nodes[i]->model->shape.head == GR_HEAD_LM)
+            warn_of_truncated_sampling(l, l->g->nodes[i]);
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         if (!f->owner || f->owner->live) warn_of_single_groups(l, f);
@@ -249,6 +249,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
 {
     if (gr_source_read(l, text, n, path)) return;
     gr_read_top(l);
+    gr_read_functions(l);
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
@@ -342,9 +343,12 @@ void gr_graph_free(gr_graph *g)
     if (!g) return;
     for (size_t i = 0; i < g->source->n_formulas; i++) gr_expr_free(g->source->formulas[i]->expr);
     for (size_t i = 0; i < g->source->n_losses; i++) gr_loss_free(g->source->losses[i]);
+    for (size_t i = 0; i < g->source->n_functions; i++)
+        gr_expr_free((gr_expr *)g->source->functions[i].body); /* ours: made by gr_read_functions */
     free(g->source->formulas);
     free(g->source->losses);
     free(g->columns);
+    free(g->tokens);
     gr_pool_free(g->pool);
 }
 

@@ -4,7 +4,8 @@
  *     keys.c   values against key tables top.c     models, state, run, log
  *     nodes.c  nodes, references         order.c   edges, order, liveness
  *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
- *     refill.c what a select repeats            load.c   the whole, in order; expressions
+ *     refill.c what a select repeats            functions.c  functions: of the file
+ *     load.c   the whole, in order; expressions
  *
  * Every part reports what it finds and goes on; what follows from a reported error is marked `bad` and stays
  * silent.
@@ -62,7 +63,9 @@ typedef struct gr_source {
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
     gr_loss **losses;
-    size_t n_losses, cap_losses, cap_columns;
+    size_t n_losses, cap_losses, cap_columns, cap_tokens;
+    gr_expr_custom *functions;
+    size_t n_functions;
     gr_node **aliases; /* left out, though an update names them (alias.c) */
     size_t n_aliases;
 } gr_source;
@@ -118,7 +121,6 @@ extern const char *const gr_node_keys[];  /* the keys of every node, NULL-termin
 extern const char *const gr_top_keys[];   /* of the file */
 extern const char *const gr_model_keys[]; /* of a model */
 bool gr_not_built_key(const char *key);
-bool gr_not_built_op(const char *op);
 /* Fill cfg from a map by a table; other keys in `also` are somebody else's. what: "op 'generate'". */
 void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
                   const char *const *also, void *cfg, gr_draft *owner);
@@ -133,6 +135,9 @@ void gr_read_top(gr_loader *l);
 void gr_read_models(gr_loader *l);
 /* Whether a node or a state may have this name, which expressions use; reported where not. */
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at);
+
+/* functions.c: `functions:` into g->source. */
+void gr_read_functions(gr_loader *l);
 
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
 void gr_find_checkpoints(gr_loader *l);

@@ -136,9 +136,9 @@ static void choose_kept(gr_loss *l)
 static gr_loss_class class_of(const gr_ir_node *n)
 {
     if (!n->fresh || n->op == GR_IR_SYM) return GR_LOSS_TOKEN;
-    bool draws = n->op == GR_IR_TOP || n->op == GR_IR_CHOOSE;
+    bool across = n->op == GR_IR_TOP || n->op == GR_IR_CHOOSE || n->op == GR_IR_RANK || n->op == GR_IR_NTH;
     bool coarse = n->level != GR_LEVEL_TOKEN && n->level != GR_LEVEL_SEQ;
-    if (draws || coarse || n->op == GR_IR_RANK || n->from == GR_LEVEL_POSITION) return GR_LOSS_BATCH;
+    if (across || coarse || n->from == GR_LEVEL_POSITION) return GR_LOSS_BATCH;
     return n->level == GR_LEVEL_TOKEN && gr_ir_pointwise(n->op) ? GR_LOSS_TOKEN : GR_LOSS_SEQ;
 }
 

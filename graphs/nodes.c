@@ -114,9 +114,7 @@ static void unknown_op(gr_loader *l, const gr_value *v)
         gr_str_printf(&all, "%s%s", i ? ", " : "", names[i]);
     }
     const char *near = gr_near(v->text, names, n);
-    if (gr_not_built_op(v->text))
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "op '%s' is not built in this version", v->text);
-    else if (near)
+    if (near)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; did you mean '%s'?", v->text, near);
     else
         gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown op '%s'; there are %s", v->text,

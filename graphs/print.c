@@ -248,7 +248,7 @@ static void print_run(const gr_graph *g, gr_str *out)
 
 void gr_graph_resolved(const gr_graph *g, gr_str *out)
 {
-    static const char *const tops[] = {"graph", "doc", "state", "log"};
+    static const char *const tops[] = {"graph", "doc", "functions", "state", "log"};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
         if (!v || v->kind == GR_VALUE_NULL) continue;
@@ -262,6 +262,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
         print_path(out, g->models[i]->checkpoint);
         gr_str_putc(out, '\n');
+        if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
         print_residency(&g->models[i]->residency, out);
     }
@@ -313,8 +314,9 @@ static void explain_column(const gr_column *c, gr_str *out)
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
     for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "model %s: %s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
+        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
                       g->models[i]->random ? ", random weights" : "",
+                      g->models[i]->shape.head == GR_HEAD_VALUE ? ", value head" : "",
                       g->models[i]->update ? ", trained" : "");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];

@@ -126,8 +126,9 @@ static json_t *model_schema(void)
 {
     json_t *train = table_schema(gr_train_keys, json_object());
     json_t *residency = table_schema(gr_residency_keys, json_object());
-    json_t *properties = json_pack("{s:{s:s}, s:o, s:o}", "checkpoint", "type", "string", "train", train,
-                                   "residency", residency);
+    json_t *head = any_of(json_pack("{s:s}", "const", "value"), pattern(PARAM));
+    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o}", "checkpoint", "type", "string", "head", head,
+                                   "train", train, "residency", residency);
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 
@@ -149,11 +150,12 @@ static json_t *run_schema(void)
 
 void gr_graph_schema(gr_str *out)
 {
-    json_t *top = json_pack("{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}}", "graph",
-                            "type", "string", "doc", "type", "string", "params", "type", "object", "use",
-                            many(json_pack("{s:s}", "type", "string")), "models", map_of(model_schema()),
-                            "nodes", map_of(node_schema()), "state", map_of(state_schema()), "log",
-                            map_of(scalar_schema()), "run", run_schema(), "deterministic", "type", "boolean");
+    json_t *top =
+        json_pack("{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}}", "graph", "type",
+                  "string", "doc", "type", "string", "params", "type", "object", "use",
+                  many(json_pack("{s:s}", "type", "string")), "functions", map_of(scalar_schema()), "models",
+                  map_of(model_schema()), "nodes", map_of(node_schema()), "state", map_of(state_schema()),
+                  "log", map_of(scalar_schema()), "run", run_schema(), "deterministic", "type", "boolean");
     json_t *schema = closed_map(top, json_pack("[s]", "graph"));
     json_object_set_new(schema, "$schema", json_string("http://json-schema.org/draft-07/schema#"));
     json_object_set_new(schema, "title", json_string("graphrun graph file"));
@@ -224,6 +226,14 @@ void gr_graph_ops(gr_str *out)
         "    after              node or list of nodes that come before it; after an update of its model\n"
         "                       it reads the new weights\n"
         "    metrics            {name: expression}: one number an iteration each\n\n");
+    gr_str_puts(
+        out, "models: NAME\n"
+             "    checkpoint         a folder in Hugging Face form, a run's step, or a config.json: random\n"
+             "                       weights (path; required)\n"
+             "    head               value: one number a token in the place of the output matrix; the\n"
+             "                       checkpoint's where it has one, else a fresh one; default: the\n"
+             "                       checkpoint's own head\n"
+             "    train              settings of the optimizer; without it the model never changes\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("run", gr_run_keys, out);

@@ -185,6 +185,19 @@ static bool resolve(void *user, const char *name, gr_expr_symbol *out)
     return true;
 }
 
+/* Which id it is, only the tokenizer knows: a graph is checked and planned without. */
+static bool token(void *user, const char *text, gr_expr_symbol *out)
+{
+    const gr_scope_user *u = user;
+    gr_graph *g = u->l->g;
+    for (size_t i = 0; i < g->n_tokens; i++)
+        if (!strcmp(g->tokens[i].text, text)) return column_symbol(g, g->columns[g->tokens[i].column], out);
+    gr_token_value t = {gr_pool_strdup(g->pool, text), u->formula->at, (uint32_t)g->n_columns};
+    GR_PUSH(g->tokens, g->n_tokens, g->source->cap_tokens, t);
+    const char *name = gr_pool_printf(g->pool, "token(\"%s\")", text);
+    return column_symbol(g, add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
+}
+
 static const char *rows_name(void *user, int rows)
 {
     const gr_scope_user *u = user;
@@ -204,6 +217,7 @@ static void list_names(gr_scope_user *u, gr_expr_scope *scope)
     if (in_update(u->formula)) {
         GR_PUSH(names, n, cap, "logprob");
         GR_PUSH(names, n, cap, "entropy");
+        GR_PUSH(names, n, cap, "value");
     }
     for (size_t i = 0; i < l->n_drafts; i++) {
         const gr_node *node = l->drafts[i]->node;
@@ -221,7 +235,10 @@ static void list_names(gr_scope_user *u, gr_expr_scope *scope)
 gr_expr_scope gr_scope(gr_scope_user *u)
 {
     const gr_node *rows = gr_formula_rows(u->formula);
-    gr_expr_scope s = {.user = u, .resolve = resolve, .rows_name = rows_name};
+    const gr_source *source = u->l->g->source;
+    gr_expr_scope s = {.user = u, .resolve = resolve, .token = token, .rows_name = rows_name};
+    s.functions = source->functions;
+    s.n_functions = source->n_functions;
     s.rows = rows && gr_node_has_seqs(rows) ? (int)rows->index : -1;
     list_names(u, &s);
     return s;
@@ -242,6 +259,22 @@ static bool param_usable(gr_loader *l, const gr_expr_name *name)
     return false;
 }
 
+/* Which of them there are depends on the head of the model that is trained. */
+static bool fresh_usable(gr_loader *l, const gr_model *m, const gr_expr_name *name)
+{
+    bool value = !strcmp(name->name, "value");
+    if (!m || !m->head_known || value == (m->shape.head == GR_HEAD_VALUE)) return true;
+    if (value)
+        gr_diag_error(l->d, name->at, GR_E_INVALID,
+                      "model '%s' has no value head: its update has logprob and entropy, but no 'value'",
+                      m->name);
+    else
+        gr_diag_error(l->d, name->at, GR_E_INVALID,
+                      "model '%s' has a value head: its update has 'value', but no '%s'", m->name,
+                      name->name);
+    return false;
+}
+
 static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *name)
 {
     const char *s = name->name;
@@ -252,13 +285,11 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
     }
     if (is_fresh_name(s) && !in_update(f)) {
         gr_diag_error(l->d, name->at, GR_E_INVALID,
-                      "'%s' is a value of an update's own pass: here, read a node of op logprob", s);
+                      "'%s' is a value of an update's own pass: here, read a node of op %s", s,
+                      strcmp(s, "value") ? "logprob" : "value");
         return false;
     }
-    if (!strcmp(s, "value")) {
-        gr_diag_error(l->d, name->at, GR_E_INVALID, "'value' is not built in this version");
-        return false;
-    }
+    if (is_fresh_name(s)) return fresh_usable(l, f->owner->node->model, name);
     char *node = gr_strndup(s, strcspn(s, "."));
     const gr_draft *dr = gr_draft_find(l, node);
     free(node);

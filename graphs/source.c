@@ -369,7 +369,7 @@ static void replace_params(gr_loader *l, gr_value *root)
     for (size_t i = 0; i < root->n; i++) {
         gr_pair *p = (gr_pair *)&root->pairs[i];
         bool nodes = !strcmp(p->key, "nodes"), state = !strcmp(p->key, "state");
-        if (!strcmp(p->key, "log") || !strcmp(p->key, "params")) continue;
+        if (!strcmp(p->key, "log") || !strcmp(p->key, "params") || !strcmp(p->key, "functions")) continue;
         if (!nodes && !state) p->value = replaced(l, &p->value, REPLACE_ALL);
         for (size_t j = 0; (nodes || state) && p->value.kind == GR_VALUE_MAP && j < p->value.n; j++)
             (nodes ? replace_in_node : replace_in_state)(l, (gr_value *)&p->value.pairs[j].value);

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "models",
+const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "models",
                                    "nodes", "state", "run",    "log", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "train", "residency", NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -150,6 +150,16 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
         gr_diag_warn(l->d, ratio->at, "'min_lr_ratio' has no effect with schedule constant");
 }
 
+static void read_head(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    const char *head = gr_value_text(l, "head", v);
+    m->value_head = head && !strcmp(head, "value");
+    if (head && !m->value_head)
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'head' must be value, not '%s'; without it a model has the head of its checkpoint",
+                      head);
+}
+
 static void read_residency(gr_loader *l, const gr_value *v, gr_model *m)
 {
     m->residency_at = v->at;
@@ -167,11 +177,11 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
-                   *train = gr_value_get(&p->value, "train"),
+                   *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != train && v != residency)
+        if (v != checkpoint && v != head && v != train && v != residency)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -180,6 +190,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     else if (!checkpoint->broken)
         m->checkpoint = gr_value_text(l, "checkpoint", checkpoint);
     m->checkpoint_at = checkpoint ? checkpoint->at : p->at;
+    if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);
 }

@@ -98,28 +98,65 @@ static gr_status copy_tokenizer(const char *from, const char *dir, gr_diag *d)
     return st;
 }
 
-/* The text of a config with its dtype set: loaders take the value at its word and round to it. */
-static void set_dtype(gr_str *out, const gr_json *j, const char *dtype)
+/* Bytes of the JSON value that begins here; the text was parsed, so it ends. */
+static size_t value_length(const char *value)
 {
-    const char *key = json_object_get(j->root, "dtype") ? "dtype" : "torch_dtype";
-    size_t at = gr_json_find(j, key);
-    if (at == j->n) {
-        size_t brace = strcspn(j->text, "{") + 1;
-        gr_str_add(out, j->text, brace);
-        gr_str_printf(out, "\n  \"torch_dtype\": \"%s\",", dtype);
-        gr_str_puts(out, j->text + brace);
-        return;
+    int depth = 0;
+    const char *c = value;
+    for (;; c++) {
+        if (*c == '"')
+            for (c++; *c != '"'; c++) c += *c == '\\';
+        else if (*c == '{' || *c == '[')
+            depth++;
+        else if (depth && (*c == '}' || *c == ']'))
+            depth--;
+        else if (!depth && strchr(" \t\r\n,}", *c))
+            return (size_t)(c - value);
     }
-    const char *value = j->text + at + strlen(key) + 2;
-    value += strspn(value, " \t\r\n:");
-    size_t n = strcspn(value, " \t\r\n,}"); /* "float32" or null: no loader knows a value with a space */
-    gr_str_add(out, j->text, (size_t)(value - j->text));
-    gr_str_printf(out, "\"%s\"", dtype);
-    gr_str_puts(out, value + n);
 }
 
-gr_status gr_checkpoint_write_config(const char *dir, const char *config, const char *tokenizer,
-                                     gr_st_dtype dtype, gr_diag *d)
+/* Give a key of the object in text another value; all else stays as it was written. */
+static void set_key(gr_str *text, const char *key, const char *value)
+{
+    const gr_json j = {.text = text->text, .n = text->len};
+    size_t at = gr_json_find(&j, key);
+    gr_str out = {0};
+    if (at == j.n) {
+        size_t brace = strcspn(j.text, "{") + 1;
+        gr_str_add(&out, j.text, brace);
+        gr_str_printf(&out, "\n  \"%s\": %s,%s", key, value, j.text + brace);
+    } else {
+        const char *old = j.text + at + strlen(key) + 2;
+        old += strspn(old, " \t\r\n:");
+        gr_str_add(&out, j.text, (size_t)(old - j.text));
+        gr_str_printf(&out, "%s%s", value, old + value_length(old));
+    }
+    gr_str_release(text);
+    *text = out;
+}
+
+/* Loaders take the dtype at its word and round to it. */
+static void set_dtype(gr_str *text, const json_t *root, gr_st_dtype dtype)
+{
+    set_key(text, json_object_get(root, "dtype") ? "dtype" : "torch_dtype",
+            dtype == GR_ST_F32 ? "\"float32\"" : "\"bfloat16\"");
+}
+
+/* Name the class that has these tensors; a value head has one label. */
+static void set_value_head(gr_str *text, const json_t *root, const gr_model_shape *s)
+{
+    char class[GR_ARCHITECTURE_MAX], *list = gr_printf("[\"%s\"]", gr_model_architecture(s, class));
+    set_key(text, "architectures", list);
+    free(list);
+    if (json_object_size(json_object_get(root, "id2label")) != 1) {
+        set_key(text, "label2id", "{\"LABEL_0\": 0}");
+        set_key(text, "id2label", "{\"0\": \"LABEL_0\"}");
+    }
+    if (json_object_get(root, "num_labels")) set_key(text, "num_labels", "1");
+}
+
+gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, const char *config,
+                                     const char *tokenizer, gr_st_dtype dtype, gr_diag *d)
 {
     const char *slash = strrchr(config, '/');
     char *from = is_folder(config) ? gr_strdup(config)
@@ -131,7 +168,9 @@ gr_status gr_checkpoint_write_config(const char *dir, const char *config, const 
     gr_json j;
     gr_str text = {0};
     gr_status st = gr_json_read(&j, path, d);
-    if (!st) set_dtype(&text, &j, dtype == GR_ST_F32 ? "float32" : "bfloat16");
+    if (!st) gr_str_add(&text, j.text, j.n);
+    if (!st) set_dtype(&text, j.root, dtype);
+    if (!st && s->head == GR_HEAD_VALUE) set_value_head(&text, j.root, s);
     if (!st) st = gr_file_write(to, text.text, text.len, d);
     if (!st) st = copy_file(from, "generation_config.json", dir, &found, d);
     if (!st && tokenizer) st = copy_tokenizer(tokenizer, dir, d);
@@ -183,7 +222,7 @@ static gr_status write_folder(const char *path, struct stream *s, const char *co
     gr_folder f = {0};
     gr_status st = take_buffer(s, d);
     if (!st) st = gr_folder_begin(&f, path, d);
-    if (!st) st = gr_checkpoint_write_config(f.aside, config, tokenizer, dtype, d);
+    if (!st) st = gr_checkpoint_write_config(f.aside, s->shape, config, tokenizer, dtype, d);
     if (!st) st = gr_weights_write(s->shape, f.aside, "model", &from, dtype, shard_bytes, d);
     if (!st) st = gr_folder_finish(&f, d);
     gr_folder_release(&f);

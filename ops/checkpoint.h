@@ -22,10 +22,12 @@ GR_NODISCARD gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *
 GR_NODISCARD gr_status gr_folder_finish(gr_folder *f, gr_diag *d);
 void gr_folder_release(gr_folder *f); /* {0} is fine */
 
-/* Write what stands beside weights into dir: config.json as it is at config (a file, or the folder it is in)
- * but for its dtype, generation_config.json from beside it, and the tokenizer's files of the folder tokenizer
- * (NULL: none); a folder without any is warned about. */
-GR_NODISCARD gr_status gr_checkpoint_write_config(const char *dir, const char *config, const char *tokenizer,
+/* Write what stands beside the weights of a model of shape s into dir: config.json as it is at config (a
+ * file, or the folder it is in) but for its dtype and, where s has a value head, the class that loads one;
+ * generation_config.json from beside it, and the tokenizer's files of the folder tokenizer (NULL: none); a
+ * folder without any is warned about. */
+GR_NODISCARD gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s,
+                                                  const char *config, const char *tokenizer,
                                                   gr_st_dtype dtype, gr_diag *d);
 
 /* A whole folder of random fp32 weights. */

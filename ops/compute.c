@@ -46,7 +46,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 
 static gr_status run(const gr_call *call, gr_diag *d)
 {
-    (void)d;
+    gr_status st = gr_queue_finish(call->queue, d); /* the columns it reads */
+    if (st) return st;
     const gr_graph *g = call->session->graph;
     const gr_node *n = call->node;
     const gr_expr *e = ((const gr_compute_cfg *)n->cfg)->expr.expr;

@@ -101,6 +101,12 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
 void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm, const void *x,
                         const uint32_t *row, uint32_t n, const gr_sampling *how, const uint32_t (*draw)[2],
                         int32_t *id, float *logprob, void *ws);
+uint64_t gr_cpu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
+void gr_cpu_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                          const uint32_t *row, uint32_t n, float *value, void *ws);
+void gr_cpu_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                           const uint32_t *row, uint32_t n, const float *d_value, void *dx,
+                           const gr_value_grads *grad, void *ws);
 void gr_cpu_zero(gr_queue *q, void *p, uint64_t bytes);
 uint64_t gr_cpu_sum_squares_ws_bytes(void);
 void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);

@@ -1,5 +1,6 @@
 /* ops/generate.c: table of the op `generate`; how it runs is ops/rollout.c. */
 #include "ops/configs.h"
+#include "ops/pass.h"
 #include "ops/rollout.h"
 #include "ops/rows.h"
 
@@ -32,7 +33,7 @@ static const gr_field fields[] = {
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
-    (void)d;
+    gr_check_head(n, GR_HEAD_LM, d);
     const gr_generate_cfg *c = n->cfg;
     const gr_rows_bounds *b = &c->prompts->bounds;
     n->bounds = (gr_rows_bounds){b->groups, b->groups * c->samples, b->prompt_tokens, c->max_tokens};

@@ -60,6 +60,19 @@ typedef struct gr_decode {
     void *work, *ws; /* the device's own */
 } gr_decode;
 
+/* A value head: final norm and a linear map to one number. */
+typedef struct gr_value_head {
+    const void *norm, *weight; /* [H] */
+    const void *bias;          /* [1]; NULL: none */
+} gr_value_head;
+
+/* Where its gradients are added. */
+typedef struct gr_value_grads {
+    gr_dtype type;
+    void *norm, *weight; /* [H] */
+    void *bias;          /* [1]; NULL: none */
+} gr_value_grads;
+
 /* New tokens of several sequences, whose keys and values go into the paged pool. */
 typedef struct gr_extend {
     uint32_t n_tokens, n_seqs;
@@ -128,7 +141,8 @@ typedef struct gr_kernels {
     uint64_t (*extend_ws_bytes)(const gr_model_shape *s,
                                 const gr_pass_bounds *b); /* tokens, seqs: of one call */
     uint64_t (*head_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows,
-                              unsigned threads);         /* logits included */
+                              unsigned threads); /* logits included */
+    uint64_t (*value_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
     uint64_t (*kv_block_bytes)(const gr_model_shape *s); /* keys and values of one block in one layer */
 
     /* ---- model, packed sequences ---- */
@@ -158,6 +172,17 @@ typedef struct gr_kernels {
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                           void *ws);
+
+    /* ---- value head, a chunk of rows at a time ---- */
+    /* value[i], i < n, of the hidden state at token row[i]; row strictly increasing, n <= chunk_rows of ws.
+     */
+    void (*value_forward)(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                          const uint32_t *row, uint32_t n, float *value, void *ws);
+    /* For the chunk that value_forward just left in ws: d_value [n] is the loss's derivative; the rows of dx
+     * named by row are written (not added), grad is added to. */
+    void (*value_backward)(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                           const uint32_t *row, uint32_t n, const float *d_value, void *dx,
+                           const gr_value_grads *grad, void *ws);
 
     /* ---- rollout ---- */
     /* x [n_tokens, H] of new tokens through one layer, in place; keys and values go to, and come from, kv:

@@ -1,10 +1,7 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
-#include "ops/configs.h"
-#include "ops/pass.h"
+#include "ops/forward.h"
 
-#include <stdlib.h>
-
-#define CFG(f) offsetof(gr_logprob_cfg, f)
+#define CFG(f) GR_FORWARD_CFG(f)
 
 /* clang-format off */
 static const gr_key keys[] = {
@@ -20,13 +17,11 @@ static const gr_field fields[] = {
     {0}};
 /* clang-format on */
 
-enum { KERNEL_BEGIN, KERNEL_LOOP, KERNEL_PACK, KERNEL_EMBED, KERNEL_LAYER, KERNEL_HEAD };
-
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
-    const gr_rows_bounds *b = &n->rows->bounds;
-    gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, b, d);
+    gr_check_head(n, GR_HEAD_LM, d);
+    gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, &n->rows->bounds, d);
 }
 
 /* The column of one head statistic, GR_NONE where nobody reads it. logprob is always computed. */
@@ -42,82 +37,38 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)g;
     const gr_model *m = n->model;
     const gr_model_shape *s = &m->shape;
-    const gr_rows_bounds *rows = &n->rows->bounds;
-    gr_micro_bounds b = gr_micro_bounds_of(rows, rows->seqs, how->micro_tokens);
-    gr_pass_bounds bounds = gr_pass_bounds_of(&b, rows, how);
-    uint32_t block = gr_rows_object(p, n->rows);
-    uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
-    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
-    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
-    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, false), "ws");
+    const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
+                            stat_object(n, "sum_p2", p)};
+    gr_forward f = gr_forward_declare(n, how, k, p, out, GR_LEN(out));
     uint32_t head_ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
-    uint32_t logprob = stat_object(n, "logprob", p), entropy = stat_object(n, "entropy", p);
-    uint32_t sum_p2 = stat_object(n, "sum_p2", p), scratch = GR_NONE;
-    if (logprob == GR_NONE)
+    uint32_t scratch = GR_NONE;
+    if (out[0] == GR_NONE)
         scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    gr_micro_cost cost = gr_micro_cost_of(&b, rows, rows->seqs);
-
-    gr_program_run(p, KERNEL_BEGIN, 0,
-                   (gr_use[]){{block, GR_READ}, {logprob, GR_WRITE}, {entropy, GR_WRITE}, {sum_p2, GR_WRITE}},
-                   4, "begin");
-    gr_program_loop(p, KERNEL_LOOP, b.trips, true, "micro_batches")->trips_expected = cost.trips;
-    gr_program_run(p, KERNEL_PACK, 0, (gr_use[]){{block, GR_READ}, {packed, GR_WRITE}, {staging, GR_WRITE}},
-                   3, "pack");
-    gr_program_run(
-        p, KERNEL_EMBED, 0,
-        (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 0), GR_READ}, {packed, GR_READ}, {x, GR_WRITE}},
-        3, "embed");
-    for (uint32_t l = 0; l < s->layers; l++)
-        gr_layer_cost(gr_program_run(p, KERNEL_LAYER, l,
-                                     (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + l), GR_READ},
-                                                {packed, GR_READ},
-                                                {x, GR_UPDATE},
-                                                {ws, GR_WRITE}},
-                                     4, "layer.%u", l),
-                      k, s, cost.tokens, bounds.length, 1);
     uint32_t norm = gr_model_object(p, k, m, GR_PART_PARAMS, 1 + s->layers);
     uint32_t lm = s->tied ? gr_model_object(p, k, m, GR_PART_PARAMS, 0) : GR_NONE;
-    gr_head_cost(gr_program_run(p, KERNEL_HEAD, 0,
+    gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},
-                                           {packed, GR_READ},
-                                           {x, GR_READ},
+                                           {f.packed, GR_READ},
+                                           {f.x, GR_READ},
                                            {head_ws, GR_WRITE},
-                                           {logprob, GR_UPDATE},
-                                           {entropy, GR_UPDATE},
-                                           {sum_p2, GR_UPDATE},
+                                           {out[0], GR_UPDATE},
+                                           {out[1], GR_UPDATE},
+                                           {out[2], GR_UPDATE},
                                            {scratch, GR_WRITE}},
                                 9, "head"),
-                 k, s, cost.rows, 1);
+                 k, s, f.cost.rows, 1);
     gr_program_end(p);
 }
-
-typedef struct logprob_state {
-    gr_pass pass;
-} logprob_state;
 
 static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)s;
     (void)n;
     (void)d;
-    *state = gr_calloc(1, sizeof(logprob_state));
+    *state = gr_forward_open(false);
     return GR_OK;
-}
-
-static void close(void *state)
-{
-    logprob_state *st = state;
-    if (st) gr_pass_release(&st->pass);
-    free(st);
-}
-
-static void zero_columns(const gr_call *c)
-{
-    uint64_t tokens = (uint64_t)c->node->rows->bounds.seqs * c->node->rows->bounds.response_tokens;
-    for (uint32_t i = 1; i < c->n_ptr; i++)
-        if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], tokens * sizeof(float));
 }
 
 static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack)
@@ -138,35 +89,11 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
 
 static gr_status run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
-    logprob_state *st = c->state;
-    const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
-    const gr_rows_bounds *bounds = &c->node->rows->bounds;
-    gr_micro_bounds b = gr_micro_bounds_of(bounds, bounds->seqs, c->how->micro_tokens);
-    if (c->kernel == KERNEL_BEGIN || c->kernel == KERNEL_PACK) {
-        gr_rows rows = gr_rows_at(c->ptr[0], bounds);
-        if (c->kernel == KERNEL_PACK) {
-            gr_pass_next(&st->pass, &rows, &b, c->queue, c->ptr[1], c->ptr[2]);
-        } else {
-            gr_pass_begin(&st->pass, 0, *rows.n_seqs);
-            zero_columns(c);
-        }
-        return GR_OK;
-    }
-    gr_micro pack = gr_micro_at(c->kernel == KERNEL_HEAD ? c->ptr[2] : c->ptr[1], &b);
-    gr_packed packed = gr_pass_packed(&st->pass, &pack);
-    if (c->kernel == KERNEL_EMBED) k->embed_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2]);
-    if (c->kernel == KERNEL_LAYER)
-        k->layer_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2], NULL, NULL, c->ptr[3]);
-    if (c->kernel == KERNEL_HEAD) run_head(c, &st->pass, &pack);
+    if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
+    gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
+    gr_micro pack = gr_micro_at(c->ptr[2], &b);
+    run_head(c, c->state, &pack);
     return GR_OK;
-}
-
-static bool more(const gr_call *c, uint32_t trip)
-{
-    (void)trip;
-    return gr_pass_more(&((const logprob_state *)c->state)->pass);
 }
 
 const gr_op gr_op_logprob = {
@@ -181,7 +108,7 @@ const gr_op gr_op_logprob = {
     .check = check,
     .declare = declare,
     .open = open,
-    .close = close,
+    .close = gr_forward_close,
     .run = run,
-    .more = more,
+    .more = gr_forward_more,
 };

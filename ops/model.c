@@ -34,7 +34,11 @@ static struct dims slot_dims(const gr_model_shape *s, gr_tensor_slot slot)
     case GR_T_DOWN:
         return (struct dims){s->hidden, s->inter};
     case GR_T_LM_HEAD:
-        return (struct dims){s->tied ? 0 : s->vocab, s->hidden};
+        return (struct dims){s->tied || s->head == GR_HEAD_VALUE ? 0 : s->vocab, s->hidden};
+    case GR_T_VALUE:
+        return (struct dims){s->head == GR_HEAD_VALUE, s->hidden};
+    case GR_T_VALUE_BIAS:
+        return (struct dims){s->head == GR_HEAD_VALUE && s->value_bias, 0};
     case GR_T_COUNT:
         break;
     }
@@ -49,7 +53,7 @@ static void bucket_slots(const gr_model_shape *s, uint32_t bucket, gr_tensor_slo
     assert(bucket < gr_model_buckets(s));
     bool layer = bucket > 0 && bucket <= s->layers;
     *first = bucket == 0 ? GR_T_EMBED : layer ? GR_T_IN_NORM : GR_T_NORM;
-    *last = bucket == 0 ? GR_T_EMBED : layer ? GR_T_DOWN : GR_T_LM_HEAD;
+    *last = bucket == 0 ? GR_T_EMBED : layer ? GR_T_DOWN : GR_T_VALUE_BIAS;
 }
 
 static uint64_t elems(struct dims d)
@@ -91,7 +95,8 @@ static const struct part {
     {GR_T_O, "self_attn.o_proj.weight"},       {GR_T_POST_NORM, "post_attention_layernorm.weight"},
     {GR_T_GATE_UP, "mlp.gate_proj.weight"},    {GR_T_GATE_UP, "mlp.up_proj.weight"},
     {GR_T_DOWN, "mlp.down_proj.weight"},       {GR_T_NORM, "model.norm.weight"},
-    {GR_T_LM_HEAD, "lm_head.weight"},
+    {GR_T_LM_HEAD, "lm_head.weight"},          {GR_T_VALUE, "score.weight"},
+    {GR_T_VALUE_BIAS, "score.bias"},
 };
 
 /* Rows of part i of a slot; the parts of a slot add up to its rows. */
@@ -132,11 +137,14 @@ uint64_t gr_model_params(const gr_model_shape *s)
 {
     uint64_t embed = elems(slot_dims(s, GR_T_EMBED)), layer = 0;
     for (gr_tensor_slot slot = GR_T_IN_NORM; slot <= GR_T_DOWN; slot++) layer += elems(slot_dims(s, slot));
-    return embed + s->layers * layer + elems(slot_dims(s, GR_T_NORM)) + elems(slot_dims(s, GR_T_LM_HEAD));
+    uint64_t last = 0;
+    for (gr_tensor_slot slot = GR_T_NORM; slot <= GR_T_VALUE_BIAS; slot++) last += elems(slot_dims(s, slot));
+    return embed + s->layers * layer + last;
 }
 
 uint32_t gr_model_head_bucket(const gr_model_shape *s, uint64_t *offset)
 {
+    assert(s->head == GR_HEAD_LM);
     uint32_t bucket = s->tied ? 0 : s->layers + 1;
     *offset = gr_tensor_offset(s, bucket, s->tied ? GR_T_EMBED : GR_T_LM_HEAD);
     return bucket;

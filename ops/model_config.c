@@ -17,15 +17,15 @@
 #define POSITIONS_MAX (1u << 30)
 
 static const struct family {
-    const char *model_type, *architecture;
+    const char *model_type, *class;
     bool qkv_bias, qk_norm;
     uint32_t head_dim;       /* where config.json has none; 0: hidden / heads */
     uint32_t sliding_window; /* where config.json has none; 0: none */
 } families[] = {
-    {.model_type = "llama", .architecture = "LlamaForCausalLM"},
-    {.model_type = "mistral", .architecture = "MistralForCausalLM", .sliding_window = 4096},
-    {.model_type = "qwen2", .architecture = "Qwen2ForCausalLM", .qkv_bias = true},
-    {.model_type = "qwen3", .architecture = "Qwen3ForCausalLM", .qk_norm = true, .head_dim = 128},
+    {.model_type = "llama", .class = "Llama"},
+    {.model_type = "mistral", .class = "Mistral", .sliding_window = 4096},
+    {.model_type = "qwen2", .class = "Qwen2", .qkv_bias = true},
+    {.model_type = "qwen3", .class = "Qwen3", .qk_norm = true, .head_dim = 128},
 };
 
 struct reader {
@@ -98,13 +98,51 @@ static const struct family *read_family(struct reader *r)
     return NULL;
 }
 
-static void check_architecture(struct reader *r, const struct family *f)
+/* The names that classes of value heads have: of transformers, behind the family's name, and of OpenRLHF. */
+static const struct head_class {
+    const char *name;
+    bool of_family, bias;
+} head_classes[] = {{"ForTokenClassification", true, true},
+                    {"ForSequenceClassification", true, false},
+                    {"CriticModel", false, false},
+                    {"RewardModel", false, false}};
+
+static const struct head_class *value_class(const struct family *f, const char *name)
+{
+    for (size_t i = 0; i < GR_LEN(head_classes); i++) {
+        const struct head_class *c = &head_classes[i];
+        size_t skip = c->of_family ? strlen(f->class) : 0;
+        if (!strncmp(name, f->class, skip) && !strcmp(name + skip, c->name)) return c;
+    }
+    return NULL;
+}
+
+/* A value is one number: transformers would make a classifier of several labels of other configs. */
+static void check_labels(struct reader *r)
+{
+    const char *key = value(r, "id2label") ? "id2label" : "num_labels";
+    const json_t *v = value(r, key);
+    json_int_t n = json_is_object(v) ? (json_int_t)json_object_size(v) : json_integer_value(v);
+    if (v && n != 1) refuse(r, key, "'%s' says %lld labels: a value head has one", key, (long long)n);
+}
+
+static void read_head(struct reader *r, const struct family *f, gr_model_shape *s)
 {
     const json_t *list = value(r, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
-    if (list && (!name || strcmp(name, f->architecture) != 0))
-        refuse(r, "architectures", "architecture '%s' is not supported; model_type '%s' must be '%s'",
-               name ? name : "?", f->model_type, f->architecture);
+    const struct head_class *c = name ? value_class(f, name) : NULL;
+    bool language =
+        name && !strncmp(name, f->class, strlen(f->class)) && !strcmp(name + strlen(f->class), "ForCausalLM");
+    if (list && !c && !language)
+        refuse(r, "architectures",
+               "architecture '%s' is not supported; model_type '%s' must be '%sForCausalLM', or with a value "
+               "head '%sForTokenClassification' or '%sForSequenceClassification'",
+               name ? name : "?", f->model_type, f->class, f->class, f->class);
+    if (!c) return;
+    s->head = GR_HEAD_VALUE;
+    s->value_bias = c->bias;
+    s->tied = false;
+    check_labels(r);
 }
 
 /* Keys that mean another computation than ours unless they are absent, null or false. */
@@ -303,12 +341,12 @@ static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)
         snprintf(s->model_type, sizeof(s->model_type), "%s", f->model_type);
         s->qkv_bias = f->qkv_bias;
         s->qk_norm = f->qk_norm;
-        check_architecture(&r, f);
         check_flags(&r, f);
         read_sizes(&r, f, s);
         check_window(&r, f, s);
         read_rope(&r, s);
         read_rest(&r, s);
+        read_head(&r, f, s);
         read_eos(&r, s);
     }
     gr_json_release(&r.j);
@@ -343,4 +381,24 @@ gr_status gr_model_shape_read(gr_model_shape *out, const char *path, gr_diag *d)
     free(config);
     free(dir);
     return st;
+}
+
+void gr_model_shape_to_value(gr_model_shape *s)
+{
+    if (s->head == GR_HEAD_VALUE) return;
+    s->head = GR_HEAD_VALUE;
+    s->value_bias = s->fresh_head = true;
+    s->tied = false;
+}
+
+const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECTURE_MAX])
+{
+    const char *class = "";
+    for (size_t i = 0; i < GR_LEN(families); i++)
+        if (!strcmp(families[i].model_type, s->model_type)) class = families[i].class;
+    const char *head = s->head == GR_HEAD_LM ? "CausalLM"
+                       : s->value_bias       ? "TokenClassification"
+                                             : "SequenceClassification";
+    snprintf(buf, GR_ARCHITECTURE_MAX, "%sFor%s", class, head);
+    return buf;
 }

@@ -53,8 +53,12 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)
 {
-    *p = (gr_pass){
-        .first = first, .end = end, .next = first, .offset = p->offset, .cap_offset = p->cap_offset};
+    *p = (gr_pass){.last = p->last,
+                   .first = first,
+                   .end = end,
+                   .next = first,
+                   .offset = p->offset,
+                   .cap_offset = p->cap_offset};
 }
 
 void gr_pass_release(gr_pass *p)
@@ -80,11 +84,12 @@ static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
         p->n_tokens += seq_tokens(rows, p->next++);
         p->n_seqs++;
     }
-    p->token = rows->token_offset[p->seq];
-    p->n_rows = rows->token_offset[p->next] - p->token;
+    p->token = p->last ? p->seq : rows->token_offset[p->seq];
+    p->n_rows = p->last ? p->n_seqs : rows->token_offset[p->next] - p->token;
 }
 
-/* Response token j of a sequence is predicted by the token before it. */
+/* Response token j of a sequence is predicted by the token before it. Where the last tokens are asked, there
+ * are no targets. */
 static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 {
     uint32_t token = 0, row = 0;
@@ -93,10 +98,11 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
         const int32_t *ids = gr_rows_ids(rows, seq);
         k->offset[i] = token;
         memcpy(k->ids + token, ids, n * sizeof(*ids));
-        for (uint32_t j = prompt; j < n; j++) {
+        for (uint32_t j = prompt; j < n && !p->last; j++) {
             k->row[row] = token + j - 1;
             k->target[row++] = ids[j];
         }
+        if (p->last) k->row[i] = token + n - 1;
         token += n;
     }
     k->offset[p->n_seqs] = token;
@@ -116,7 +122,7 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
-    gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+    if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
 }
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
@@ -191,9 +197,29 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
 
 void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
 {
-    w->flops = times * 2.0 * rows * s->hidden * s->vocab;
-    w->bytes = times *
-               ((double)gr_dtype_size(k->dtype) * s->hidden * s->vocab + sizeof(float) * 2 * rows * s->vocab);
+    double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
+    w->flops = times * 2.0 * rows * s->hidden * outputs;
+    w->bytes =
+        times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
+}
+
+gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)
+{
+    const char *last = norm_bucket;
+    uint64_t bias = gr_tensor_offset(s, s->layers + 1, GR_T_VALUE_BIAS), size = gr_dtype_size(k->dtype);
+    return (gr_value_head){.norm = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_NORM),
+                           .weight = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_VALUE),
+                           .bias = bias == UINT64_MAX ? NULL : last + size * bias};
+}
+
+gr_value_grads gr_value_grads_at(const gr_model_shape *s, void *norm_bucket, gr_dtype grads)
+{
+    char *last = norm_bucket;
+    uint64_t bias = gr_tensor_offset(s, s->layers + 1, GR_T_VALUE_BIAS), size = gr_dtype_size(grads);
+    return (gr_value_grads){.type = grads,
+                            .norm = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_NORM),
+                            .weight = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_VALUE),
+                            .bias = bias == UINT64_MAX ? NULL : last + size * bias};
 }
 
 const void *gr_head_matrix(const gr_kernels *k, const gr_model_shape *s, const void *embed,
@@ -202,6 +228,27 @@ const void *gr_head_matrix(const gr_kernels *k, const gr_model_shape *s, const v
     uint64_t offset;
     gr_model_head_bucket(s, &offset);
     return (const char *)(s->tied ? embed : norm_bucket) + offset * gr_dtype_size(k->dtype);
+}
+
+static gr_loc model_at(const gr_node *n)
+{
+    const gr_value *v = gr_value_get(n->value, "model");
+    return v ? v->at : n->at;
+}
+
+void gr_check_head(const gr_node *n, gr_head head, gr_diag *d)
+{
+    const gr_model *m = n->model;
+    if (!m->head_known || m->shape.head == head) return;
+    if (head == GR_HEAD_VALUE)
+        gr_diag_error(
+            d, model_at(n), GR_E_INVALID,
+            "model '%s' has no value head, which op %s asks: 'head: value' among its keys gives it one",
+            m->name, n->op->name);
+    else
+        gr_diag_error(d, model_at(n), GR_E_INVALID,
+                      "model '%s' has a value head and no output matrix: op %s cannot ask it for tokens",
+                      m->name, n->op->name);
 }
 
 void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d)

@@ -19,10 +19,11 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint3
 
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
 typedef struct gr_pass {
+    bool last;                      /* the head is asked at each sequence's last token: one row a sequence */
     uint32_t first, end;            /* sequences of this pass */
     uint32_t next;                  /* first sequence of the next micro-batch */
     uint32_t seq, n_seqs, n_tokens; /* the current micro-batch */
-    uint32_t token, n_rows;         /* its response tokens: from this one of the batch's, this many */
+    uint32_t token, n_rows;         /* its rows of the head: from this one of the batch's, this many */
     uint32_t *offset, cap_offset;   /* [n_seqs + 1] of its packed tokens */
 } gr_pass;
 
@@ -30,12 +31,13 @@ typedef struct gr_pass {
 typedef struct gr_micro {
     int32_t *ids;     /* [tokens] */
     uint32_t *offset; /* [seqs + 1] */
-    uint32_t *row;    /* [rows] the token that predicts each response token */
+    uint32_t *row;    /* [rows] the token that predicts each response token; or each sequence's last */
     int32_t *target;  /* [rows] */
 } gr_micro;
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
+/* p->last is kept. */
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
 void gr_pass_release(gr_pass *p);
 bool gr_pass_more(const gr_pass *p);
@@ -49,9 +51,16 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
 /* Head rows [first, first + n) of the micro-batch. */
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature);
 
+/* The parts of a value head, in the last bucket, or in the gradients of one. */
+gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket);
+gr_value_grads gr_value_grads_at(const gr_model_shape *s, void *norm_bucket, gr_dtype grads);
+
 /* The output matrix: in the embedding's bucket where tied (embed not NULL), else after the final norm. */
 const void *gr_head_matrix(const gr_kernels *k, const gr_model_shape *s, const void *embed,
                            const void *norm_bucket);
+
+/* The node's model has this head; where it does not, or is not known to, see gr_model.head_known. */
+void gr_check_head(const gr_node *n, gr_head head, gr_diag *d);
 
 /* A sequence that can be longer than a micro-batch is refused. micro_tokens 0: the planner's choice. */
 void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_rows_bounds *b, gr_diag *d);

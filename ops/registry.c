@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-extern const gr_op gr_op_compute, gr_op_generate, gr_op_logprob, gr_op_prompts, gr_op_reward, gr_op_select,
-    gr_op_sequences, gr_op_update;
+extern const gr_op gr_op_compute, gr_op_generate, gr_op_logprob, gr_op_prompts, gr_op_reward, gr_op_score,
+    gr_op_select, gr_op_sequences, gr_op_update, gr_op_value;
 
 const gr_op *const gr_ops[] = {
-    &gr_op_compute, &gr_op_generate,  &gr_op_logprob, &gr_op_prompts, &gr_op_reward,
-    &gr_op_select,  &gr_op_sequences, &gr_op_update,  NULL,
+    &gr_op_compute, &gr_op_generate,  &gr_op_logprob, &gr_op_prompts, &gr_op_reward, &gr_op_score,
+    &gr_op_select,  &gr_op_sequences, &gr_op_update,  &gr_op_value,   NULL,
 };
 
 const gr_op *gr_op_find(const char *name)

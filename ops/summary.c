@@ -25,15 +25,16 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
     return NULL;
 }
 
-/* The score of these rows: a reward's own, or what a select has narrowed of one. */
+/* The score of these rows: a reward's own, or what a select has narrowed of one; else a reward model's. */
 static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
 {
     const gr_node *n = first_of(g, "reward", rows, NULL, true);
+    if (!n) n = first_of(g, "score", rows, NULL, true);
     if (n) return gr_node_column(n, NULL);
     for (size_t i = 0; i < rows->n_columns; i++) {
         const gr_column *c = rows->columns[i], *own = c;
         while (own->from) own = own->from;
-        if (own != c && is_op(own->node, "reward") && !own->field) return c;
+        if (own != c && (is_op(own->node, "reward") || is_op(own->node, "score")) && !own->field) return c;
     }
     return NULL;
 }
@@ -193,7 +194,8 @@ static void evaluate(gr_session *s, gr_env *e, void *ws)
 
 static gr_status run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
+    gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
+    if (st) return st;
     gr_session *s = c->session;
     gr_env_reads r;
     gr_env e;

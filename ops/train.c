@@ -95,18 +95,18 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
     *end = *first + groups;
 }
 
-static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *logprob, float *entropy)
+static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *fresh, float *entropy)
 {
     const gr_graph *g = t->session->graph;
     for (size_t i = 0; i < g->n_columns; i++) {
         const gr_column *c = g->columns[i];
         if (!c->fresh || c->node != n) continue;
-        e->columns[i] = (gr_expr_column){strcmp(c->field, "logprob") ? entropy : logprob, GR_EXPR_F32};
+        e->columns[i] = (gr_expr_column){strcmp(c->field, "entropy") ? fresh : entropy, GR_EXPR_F32};
     }
 }
 
-/* The environment of the current mini-batch. */
-static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mini, float *logprob,
+/* The environment of the current mini-batch. fresh: logprob, or value. */
+static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mini, float *fresh,
                      float *entropy)
 {
     const gr_graph *g = t->session->graph;
@@ -118,18 +118,20 @@ static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mi
         *e->blocks[c->node->rows->index].n_groups; /* a select may have left fewer than planned */
     gr_env_slice(e, &t->reads, g, GR_MIN(first, there), GR_MIN(end, there), mini);
     e->env.epoch = t->trip / shape.mini_batches;
-    set_fresh(e, t, c->node, logprob, entropy);
+    set_fresh(e, t, c->node, fresh, entropy);
 }
 
-static void adjoints(const train_state *t, float *d_logprob, float *d_entropy, float *out[2])
+static void adjoints(const train_state *t, float *d_fresh, float *d_entropy, float *out[2])
 {
     size_t place;
-    if (gr_train_fresh(t->session->graph, t->node, "logprob", &place)) out[place] = d_logprob;
+    if (gr_train_fresh(t->session->graph, t->node, gr_train_main(t->node), &place)) out[place] = d_fresh;
     if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
 }
 
-static void run_prepare(const gr_call *c, train_state *t)
+static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* what reads and writes its columns */
+    if (st) return st;
     gr_env e;
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
@@ -142,16 +144,20 @@ static void run_prepare(const gr_call *c, train_state *t)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
     gr_loss_prepare(t->loss, &e.env, c->ptr[1], c->ptr[2]);
     gr_env_release(&e);
+    return GR_OK;
 }
 
-static void run_adjoint(const gr_call *c, train_state *t)
+static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     gr_env e;
     float *out[2];
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     adjoints(t, c->ptr[5], c->ptr[6], out);
     gr_loss_adjoint(t->loss, &e.env, c->ptr[1], 0, t->tokens, out, c->ptr[2]);
     gr_env_release(&e);
+    return GR_OK;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------
@@ -164,33 +170,50 @@ typedef struct head {
     gr_env env;
     const void *norm, *lm;
     void *grad_norm, *grad_lm;
-    float *logprob, *entropy, *d_logprob, *d_entropy;
+    gr_value_head value; /* instead of norm and lm */
+    gr_value_grads grad_value;
+    float *fresh, *entropy, *d_fresh, *d_entropy;
 } head;
+
+static void point_at_matrix(head *h)
+{
+    const gr_call *c = h->c;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    uint64_t norm = gr_tensor_offset(s, 1 + s->layers, GR_T_NORM), lm;
+    uint64_t size = gr_dtype_size(c->node->model->train.grads);
+    gr_model_head_bucket(s, &lm);
+    h->norm = (const char *)c->ptr[0] + norm * gr_dtype_size(k->dtype);
+    h->lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
+    if (!c->ptr[8]) return;
+    h->grad_norm = (char *)c->ptr[8] + norm * size;
+    h->grad_lm = (char *)(s->tied ? c->ptr[9] : c->ptr[8]) + lm * size;
+}
+
+static void point_at_value(head *h)
+{
+    const gr_call *c = h->c;
+    const gr_model *m = c->node->model;
+    h->value = gr_value_head_at(c->session->kernels, &m->shape, c->ptr[0]);
+    if (c->ptr[8]) h->grad_value = gr_value_grads_at(&m->shape, c->ptr[8], m->train.grads);
+}
 
 /* Pointers of a head work, in the order of declare_head. */
 static head head_of(const gr_call *c, train_state *t)
 {
-    const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    uint32_t last = 1 + s->layers;
-    uint64_t norm = gr_tensor_offset(s, last, GR_T_NORM), lm;
-    gr_model_head_bucket(s, &lm);
     head h = {.c = c,
               .t = t,
               .pack = gr_micro_at(c->ptr[2], &shape.micro),
-              .norm = (const char *)c->ptr[0] + norm * gr_dtype_size(k->dtype),
-              .lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]),
-              .logprob = c->ptr[5],
+              .fresh = c->ptr[5],
               .entropy = c->ptr[6],
-              .d_logprob = c->ptr[10],
+              .d_fresh = c->ptr[10],
               .d_entropy = c->ptr[11]};
-    if (c->ptr[8]) {
-        uint64_t size = gr_dtype_size(c->node->model->train.grads);
-        h.grad_norm = (char *)c->ptr[8] + norm * size;
-        h.grad_lm = (char *)(s->tied ? c->ptr[9] : c->ptr[8]) + lm * size;
-    }
-    env_init(&h.env, c, t, c->ptr[13], h.logprob, h.entropy);
+    if (gr_train_is_value(c->node))
+        point_at_value(&h);
+    else
+        point_at_matrix(&h);
+    env_init(&h.env, c, t, c->ptr[13], h.fresh, h.entropy);
     return h;
 }
 
@@ -204,33 +227,48 @@ static gr_head_rows chunk_rows(const head *h, uint32_t first, uint32_t *at)
 static void chunk_forward(const head *h, uint32_t first)
 {
     uint32_t at;
+    const gr_call *c = h->c;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
     gr_head_rows rows = chunk_rows(h, first, &at);
-    gr_head_stats out = {.logprob = h->logprob + at, .entropy = h->entropy + at};
-    h->c->session->kernels->head_forward(h->c->queue, &h->c->node->model->shape, h->norm, h->lm, h->c->ptr[3],
-                                         &rows, &out, h->c->ptr[4]);
+    gr_head_stats out = {.logprob = h->fresh + at, .entropy = h->entropy ? h->entropy + at : NULL};
+    if (gr_train_is_value(c->node))
+        k->value_forward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->fresh + at, c->ptr[4]);
+    else
+        k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[3], &rows, &out, c->ptr[4]);
 }
 
-static void chunk_adjoint(const head *h, uint32_t first, uint32_t n)
+static gr_status chunk_adjoint(const head *h, uint32_t first, uint32_t n, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(h->c->queue, d); /* the fresh values of its rows */
+    if (st) return st;
     float *out[2];
     uint32_t at = h->t->pass.token - h->t->token + first;
-    adjoints(h->t, h->d_logprob, h->d_entropy, out);
+    adjoints(h->t, h->d_fresh, h->d_entropy, out);
     gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + n, out, h->c->ptr[14]);
+    return GR_OK;
 }
 
 static void chunk_backward(const head *h, uint32_t first)
 {
     uint32_t at;
+    const gr_call *c = h->c;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
     gr_head_rows rows = chunk_rows(h, first, &at);
-    h->c->session->kernels->head_backward(h->c->queue, &h->c->node->model->shape, h->norm, h->lm,
-                                          h->c->ptr[3], &rows, h->d_logprob + at,
-                                          h->d_entropy ? h->d_entropy + at : NULL, h->c->ptr[7], h->grad_norm,
-                                          h->grad_lm, h->c->node->model->train.grads, h->c->ptr[4]);
+    const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
+    if (gr_train_is_value(c->node))
+        k->value_backward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->d_fresh + at, c->ptr[7],
+                          &h->grad_value, c->ptr[4]);
+    else
+        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[3], &rows, h->d_fresh + at, d_entropy, c->ptr[7],
+                         h->grad_norm, h->grad_lm, c->node->model->train.grads, c->ptr[4]);
 }
 
-/* The chunk whose logits are still in the workspace needs no second forward. */
-static void run_head(const gr_call *c, train_state *t)
+/* The chunk that is still in the workspace needs no second forward. */
+static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = GR_OK;
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
     uint32_t n = t->pass.n_rows, step = c->how->head_rows;
@@ -238,14 +276,15 @@ static void run_head(const gr_call *c, train_state *t)
                               gr_hidden_bytes(c->session->kernels, &c->node->model->shape, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         for (uint32_t first = 0; first < n; first += step) chunk_forward(&h, first);
-        chunk_adjoint(&h, 0, n);
+        st = chunk_adjoint(&h, 0, n, d);
     }
-    for (uint32_t first = 0; first < n; first += step) {
+    for (uint32_t first = 0; first < n && !st; first += step) {
         if (class != GR_LOSS_SEQ || n > step) chunk_forward(&h, first);
-        if (class == GR_LOSS_TOKEN) chunk_adjoint(&h, first, GR_MIN(step, n - first));
-        chunk_backward(&h, first);
+        if (class == GR_LOSS_TOKEN) st = chunk_adjoint(&h, first, GR_MIN(step, n - first), d);
+        if (!st) chunk_backward(&h, first);
     }
     gr_env_release(&h.env);
+    return st;
 }
 
 static void run_head_forward(const gr_call *c, train_state *t)
@@ -365,7 +404,7 @@ static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, cons
     for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t at = rows->token_offset[seq] - t->token + j;
-            t->entropy += entropy[at];
+            if (entropy) t->entropy += entropy[at];
             if (!gap_counts) continue;
             double gap =
                 fabs(logprob[at] - rows->logprob[(size_t)seq * c->node->rows->bounds.response_tokens + j]);
@@ -382,7 +421,8 @@ static void report(train_state *t, uint32_t trips)
     const char *name = n->name;
     gr_session_metric(s, t->values[0] / trips, "%s.loss", name);
     gr_session_metric(s, t->grad_norm / trips, "%s.grad_norm", name);
-    gr_session_metric(s, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1), "%s.entropy", name);
+    if (!gr_train_is_value(n))
+        gr_session_metric(s, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1), "%s.entropy", name);
     gr_session_metric(s, gr_learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
     gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
     for (size_t i = 0; i < n->n_metrics; i++)
@@ -394,8 +434,10 @@ static void report(train_state *t, uint32_t trips)
     memset(t->values, 0, t->n_values * sizeof(*t->values));
 }
 
-static void run_finish(const gr_call *c, train_state *t)
+static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     gr_env e;
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
@@ -407,6 +449,7 @@ static void run_finish(const gr_call *c, train_state *t)
     count_tokens(c, t, &e, c->ptr[3], c->ptr[4]);
     gr_env_release(&e);
     if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
+    return GR_OK;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------
@@ -444,7 +487,6 @@ static void run_pass(const gr_call *c, train_state *t)
 
 gr_status gr_train_run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
     train_state *t = c->state;
     switch (c->kernel) {
     case TRAIN_ZERO:
@@ -453,8 +495,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
                                       gr_dtype_size(c->node->model->train.grads));
         break;
     case TRAIN_PREPARE:
-        run_prepare(c, t);
-        break;
+        return run_prepare(c, t, d);
     case TRAIN_PACK: {
         gr_train_shape shape = gr_train_shape_of(c->node, c->how);
         gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
@@ -465,11 +506,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_head_forward(c, t);
         break;
     case TRAIN_ADJOINT:
-        run_adjoint(c, t);
-        break;
+        return run_adjoint(c, t, d);
     case TRAIN_HEAD:
-        run_head(c, t);
-        break;
+        return run_head(c, t, d);
     case TRAIN_NORM:
         run_norm(c, t);
         break;
@@ -477,8 +516,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_step(c, t);
         break;
     case TRAIN_FINISH:
-        run_finish(c, t);
-        break;
+        return run_finish(c, t, d);
     default:
         run_pass(c, t);
     }

@@ -2,7 +2,8 @@
 
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
-    uint32_t rows, mini, logprob, entropy, d_logprob, d_entropy, store, loss_ws;
+    uint32_t rows, mini, store, loss_ws;
+    uint32_t fresh, entropy, d_fresh, d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
     uint32_t packed, staging, x, dx, acts, ws, head_ws, norm;
 } train_objects;
 
@@ -64,9 +65,9 @@ static void add_objects(declaring *w)
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
     o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
-    o->logprob = gr_program_value(p, GR_CAT_COLUMNS, column, "logprob");
-    o->entropy = gr_program_value(p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_logprob = gr_program_value(p, GR_CAT_COLUMNS, column, "d_logprob");
+    o->fresh = gr_program_value(p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
+    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_program_value(p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_fresh = gr_program_value(p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
     o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
                        ? gr_program_value(p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
@@ -82,8 +83,9 @@ static void add_objects(declaring *w)
     o->ws = gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws");
     o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
                               gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws_bytes(), "norm");
-    o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE,
-                                 w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads), "head_ws");
+    uint64_t head = gr_train_is_value(w->n) ? w->k->value_ws_bytes(w->s, w->how->head_rows, w->how->threads)
+                                            : w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads);
+    o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE, head, "head_ws");
 }
 
 static uint32_t params(declaring *w, uint32_t bucket)
@@ -132,9 +134,9 @@ static void declare_prepare(declaring *w)
                      (gr_use[]){{o->mini, GR_WRITE},
                                 {o->store, GR_WRITE},
                                 {o->loss_ws, GR_WRITE},
-                                {o->logprob, GR_WRITE},
+                                {o->fresh, GR_WRITE},
                                 {o->entropy, GR_WRITE},
-                                {o->d_logprob, GR_WRITE},
+                                {o->d_fresh, GR_WRITE},
                                 {o->d_entropy, GR_WRITE}},
                      7, "prepare");
 }
@@ -175,12 +177,12 @@ static void declare_head(declaring *w, bool backward, const char *what)
                      {o->packed, GR_READ},
                      {o->x, GR_READ},
                      {o->head_ws, GR_WRITE},
-                     {o->logprob, GR_UPDATE},
+                     {o->fresh, GR_UPDATE},
                      {o->entropy, GR_UPDATE},
                      {backward ? o->dx : GR_NONE, GR_WRITE},
                      {backward ? grads(w, last) : GR_NONE, GR_UPDATE},
                      {backward && w->s->tied ? grads(w, 0) : GR_NONE, GR_UPDATE},
-                     {o->d_logprob, GR_UPDATE},
+                     {o->d_fresh, GR_UPDATE},
                      {o->d_entropy, GR_UPDATE},
                      {o->store, GR_READ},
                      {o->mini, GR_UPDATE},
@@ -229,9 +231,9 @@ static void declare_forward_pass(declaring *w)
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
                                 {o->loss_ws, GR_WRITE},
-                                {o->logprob, GR_READ},
+                                {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
-                                {o->d_logprob, GR_UPDATE},
+                                {o->d_fresh, GR_UPDATE},
                                 {o->d_entropy, GR_UPDATE}},
                      7, "adjoint");
 }
@@ -286,9 +288,9 @@ static void declare_step(declaring *w)
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
                                 {o->loss_ws, GR_WRITE},
-                                {o->logprob, GR_READ},
+                                {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
-                                {o->d_logprob, GR_READ},
+                                {o->d_fresh, GR_READ},
                                 {o->d_entropy, GR_READ}},
                      7, "finish");
 }

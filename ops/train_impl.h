@@ -41,4 +41,15 @@ void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n);
 /* Whether the loss has a derivative by a fresh value; *place: which one of gr_loss_fresh (may be NULL). */
 bool gr_train_fresh(const gr_graph *g, const gr_node *n, const char *field, size_t *place);
 
+/* An update has two fresh values: logprob and entropy; with a value head, value alone. */
+static inline bool gr_train_is_value(const gr_node *n)
+{
+    return n->model->shape.head == GR_HEAD_VALUE;
+}
+
+static inline const char *gr_train_main(const gr_node *n)
+{
+    return gr_train_is_value(n) ? "value" : "logprob";
+}
+
 #endif

@@ -9,7 +9,7 @@
 static const gr_key keys[] = {
     {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model trained; it has train: settings"},
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows trained on"},
-    {"loss", GR_KEY_LOSS, CFG(loss), true, NULL, 0, 0, NULL, "a scalar expression of logprob, entropy (fresh, differentiable) and columns (constant)"},
+    {"loss", GR_KEY_LOSS, CFG(loss), true, NULL, 0, 0, NULL, "a scalar expression of logprob, entropy, of a critic value (fresh, differentiable), and columns (constant)"},
     {"mini_batch", GR_KEY_UINT, CFG(mini_batch), false, "0", 0, 1 << 20, NULL, "prompts of one optimizer step; must divide the batch; 0: all"},
     {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "passes over the batch"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},

@@ -11,6 +11,7 @@ struct gr_weights {
     gr_model_shape shape;
     char *prefix;
     gr_safetensors *file;
+    const char *head; /* the name that the value head has there; NULL: it has none */
 };
 
 void gr_weights_free(gr_weights *w)
@@ -19,6 +20,51 @@ void gr_weights_free(gr_weights *w)
     gr_safetensors_free(w->file);
     free(w->prefix);
     free(w);
+}
+
+/* ---- names -------------------------------------------------------------------------------------------- */
+
+#define HEAD "score." /* what gr_bucket_tensors calls a value head */
+
+/* Whether a tensor is the value head's; *kind: "weight" or "bias". */
+static bool is_head(const char *name, const char **kind)
+{
+    bool head = !strncmp(name, HEAD, strlen(HEAD));
+    if (head && kind) *kind = name + strlen(HEAD);
+    return head;
+}
+
+static const char *find_head(const gr_weights *w)
+{
+    static const char *const names[] = {
+        "score", "classifier", "v_head.summary", "v_head", "value_head", "regression_head", NULL};
+    for (const char *const *name = names; *name; name++) {
+        char *weight = gr_printf("%s%s.weight", w->prefix, *name);
+        bool there = gr_safetensors_find(w->file, weight) != NULL;
+        free(weight);
+        if (there) return *name;
+    }
+    return NULL;
+}
+
+/* The name of a tensor in the file; the caller frees it. */
+static char *stored_name(const gr_weights *w, const char *name)
+{
+    const char *kind;
+    if (w->head && is_head(name, &kind)) return gr_printf("%s%s.%s", w->prefix, w->head, kind);
+    return gr_printf("%s%s", w->prefix, name);
+}
+
+/* What need not be there: the bias of a head, and a fresh head. */
+static bool is_optional(const gr_weights *w, const char *name)
+{
+    const char *kind;
+    return is_head(name, &kind) && (!strcmp(kind, "bias") || w->shape.fresh_head);
+}
+
+bool gr_weights_has_head(const gr_weights *w)
+{
+    return w->head != NULL;
 }
 
 /* ---- checking ----------------------------------------------------------------------------------------- */
@@ -52,7 +98,8 @@ static int names_cmp(const void *a, const void *b)
 /* Names in checkpoints that carry nothing our model needs. */
 static bool is_needless(const gr_weights *w, const char *name)
 {
-    return (w->shape.tied && !strcmp(name, "lm_head.weight")) || strstr(name, "rotary_emb");
+    bool no_matrix = w->shape.tied || w->shape.head == GR_HEAD_VALUE;
+    return (no_matrix && !strcmp(name, "lm_head.weight")) || strstr(name, "rotary_emb");
 }
 
 static void warn_unexpected(const gr_weights *w, const char *const *known, size_t n, const char *path,
@@ -82,13 +129,16 @@ static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
         size_t n_tensors = gr_bucket_tensors(&w->shape, b, t);
         for (size_t i = 0; i < n_tensors; i++) {
-            const char *name = gr_pool_printf(pool, "%s%s", w->prefix, t[i].name);
+            char *stored = stored_name(w, t[i].name);
+            const char *name = gr_pool_strdup(pool, stored);
+            free(stored);
             GR_PUSH(known, n, cap, name);
-            if (!gr_safetensors_find(w->file, name))
-                add_name(&missing, name);
-            else if (n_bad < NAMED_MAX) /* one wrong size makes every layer wrong: no need to say it a
+            if (!gr_safetensors_find(w->file, name)) {
+                if (!is_optional(w, t[i].name)) add_name(&missing, name);
+            } else if (n_bad < NAMED_MAX) { /* one wrong size makes every layer wrong: no need to say it a
                                            thousand times */
                 n_bad += !gr_safetensors_want(w->file, name, t[i].rows, t[i].cols, d);
+            }
         }
     }
     gr_status st = n_bad ? GR_E_INVALID : GR_OK;
@@ -111,6 +161,7 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     w->shape = *s;
     w->prefix = gr_strdup(prefix);
     gr_status st = gr_safetensors_open(&w->file, path, d);
+    if (!st && s->head == GR_HEAD_VALUE) w->head = find_head(w);
     if (!st) st = check(w, path, d);
     if (st) {
         gr_weights_free(w);
@@ -129,8 +180,9 @@ gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *ds
     gr_status st = GR_OK;
     memset(dst, 0, gr_bucket_elems(&w->shape, bucket) * sizeof(*dst));
     for (size_t i = 0; i < n && !st; i++) {
-        char *name = gr_printf("%s%s", w->prefix, t[i].name);
-        st = gr_safetensors_read_f32(w->file, name, t[i].rows, t[i].cols, dst + t[i].offset, d);
+        char *name = stored_name(w, t[i].name);
+        if (gr_safetensors_find(w->file, name))
+            st = gr_safetensors_read_f32(w->file, name, t[i].rows, t[i].cols, dst + t[i].offset, d);
         free(name);
     }
     return st;
@@ -142,8 +194,9 @@ uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket)
     size_t n = gr_bucket_tensors(&w->shape, bucket, t);
     uint64_t sum = 0;
     for (size_t i = 0; i < n; i++) {
-        char *name = gr_printf("%s%s", w->prefix, t[i].name);
-        sum += gr_safetensors_find(w->file, name)->bytes;
+        char *name = stored_name(w, t[i].name);
+        const gr_st_tensor *there = gr_safetensors_find(w->file, name);
+        sum += there ? there->bytes : 0;
         free(name);
     }
     return sum;
@@ -175,19 +228,31 @@ static void fill_normal(float *dst, uint64_t n, double std, uint64_t seed, uint6
     }
 }
 
+static void random_tensor(const gr_model_shape *s, uint64_t seed, const gr_tensor *t, float *bucket)
+{
+    float *to = bucket + t->offset;
+    if (t->cols) {
+        fill_normal(to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name));
+        return;
+    }
+    float x = strcmp(strrchr(t->name, '.'), ".bias") ? 1 : 0;
+    for (uint32_t k = 0; k < t->rows; k++) to[k] = x;
+}
+
 void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(s, bucket, t);
     memset(dst, 0, gr_bucket_elems(s, bucket) * sizeof(*dst));
-    for (size_t i = 0; i < n; i++) {
-        float *to = dst + t[i].offset;
-        const char *kind = strrchr(t[i].name, '.');
-        if (t[i].cols)
-            fill_normal(to, (uint64_t)t[i].rows * t[i].cols, s->init_std, seed, gr_stream(t[i].name));
-        else if (strcmp(kind, ".bias") != 0)
-            for (uint32_t k = 0; k < t[i].rows; k++) to[k] = 1;
-    }
+    for (size_t i = 0; i < n; i++) random_tensor(s, seed, &t[i], dst);
+}
+
+void gr_weights_random_head(const gr_model_shape *s, uint64_t seed, float *dst)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(s, s->layers + 1, t);
+    for (size_t i = 0; i < n; i++)
+        if (is_head(t[i].name, NULL)) random_tensor(s, seed, &t[i], dst);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------ */

@@ -4,6 +4,10 @@
  * stored under the checkpoint names of its tensors, with a prefix where several sets share a file ("m.",
  * "v."). fp32 written and read again has the same bits. Never more than one bucket is needed in memory.
  *
+ * A value head is written as score.weight and score.bias, as transformers has it, and read under the other
+ * names that are in use too: classifier, v_head.summary (TRL), v_head, value_head (OpenRLHF),
+ * regression_head.
+ *
  * Threads: an open gr_weights does not change; buckets may be read by several threads at once.
  */
 #ifndef GR_OPS_WEIGHTS_H
@@ -22,7 +26,12 @@ GR_NODISCARD gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s
                                        const char *prefix, gr_diag *d);
 void gr_weights_free(gr_weights *w); /* NULL is fine */
 
-/* Fill dst [gr_bucket_elems] with one bucket; elements between tensors become zero. */
+/* Whether the value head is there: always, unless the shape says fresh_head. A bias that is not there is 0.
+ */
+bool gr_weights_has_head(const gr_weights *w);
+
+/* Fill dst [gr_bucket_elems] with one bucket; elements between tensors, and a head that is not there, become
+ * zero. */
 GR_NODISCARD gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d);
 
 /* Bytes that reading a bucket takes from the disk. */
@@ -31,6 +40,9 @@ uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket);
 /* Fill dst with random weights: matrices normal with the shape's init_std, norms 1, biases 0, and zero
  * between tensors. A pure function of seed, tensor name and element, whatever the order of calls. */
 void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst);
+
+/* The same for the value head alone, in the last bucket, which is dst. */
+void gr_weights_random_head(const gr_model_shape *s, uint64_t seed, float *dst);
 
 /* Write DIR/STEM.safetensors, or shards of it (see gr_st_writer_new), as buckets come: bucket 0 of every set,
  * bucket 1 of every set, and so on. Files appear, whole, in finish; free removes what was not finished. */

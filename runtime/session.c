@@ -89,6 +89,26 @@ static gr_status load_tokenizers(gr_session *s, gr_diag *d)
     return st;
 }
 
+/* Models that meet in one graph may have tokenizers of their own: those must agree on what is named. */
+static gr_status find_token(gr_session *s, const gr_token_value *t, gr_diag *d)
+{
+    int32_t found = -1;
+    for (size_t i = 0; i < s->graph->n_models; i++) {
+        if (!s->tokenizer[i]) continue;
+        int32_t id = gr_tokenizer_id(s->tokenizer[i], t->text, strlen(t->text));
+        if (id < 0)
+            return gr_diag_error(d, t->at, GR_E_INVALID, "'%s' is not one token of model '%s'", t->text,
+                                 s->graph->models[i]->name);
+        if (found >= 0 && id != found)
+            return gr_diag_error(d, t->at, GR_E_INVALID,
+                                 "'%s' has one id, %d, in model '%s', and %d in another", t->text, id,
+                                 s->graph->models[i]->name, found);
+        found = id;
+    }
+    s->scalars[t->column] = found;
+    return GR_OK;
+}
+
 gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed};
@@ -99,6 +119,7 @@ gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
     s->tokenizer = gr_calloc(g->n_models, sizeof(*s->tokenizer));
     for (size_t i = 0; i < g->n_state; i++) s->next_state[i] = g->state[i].init;
     gr_status st = load_tokenizers(s, d);
+    for (size_t i = 0; i < g->n_tokens && !st; i++) st = find_token(s, &g->tokens[i], d);
     for (size_t i = 0; i < g->n_nodes && !st; i++)
         if (g->nodes[i]->op->open) st = g->nodes[i]->op->open(s, g->nodes[i], &s->state[i], d);
     return st;

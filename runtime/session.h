@@ -16,11 +16,11 @@ struct gr_session {
     const gr_graph *graph;
     const gr_kernels *kernels;
     uint64_t seed;
-    uint32_t step, steps;      /* this iteration, from 1; the last one's number */
-    uint32_t round;            /* of the nodes that a select repeats, from 0; 0 outside them */
-    double *scalars;           /* by column id: step, epoch, progress and state values of this iteration */
-    void **state;              /* by node index: what the op's open returned */
-    bool *skipped;             /* by node index: `when:` switches it off in this iteration */
+    uint32_t step, steps; /* this iteration, from 1; the last one's number */
+    uint32_t round;       /* of the nodes that a select repeats, from 0; 0 outside them */
+    double *scalars; /* by column id: token ids; step, epoch, progress and state values of this iteration */
+    void **state;    /* by node index: what the op's open returned */
+    bool *skipped;   /* by node index: `when:` switches it off in this iteration */
     gr_tokenizer **tokenizer;  /* by model index */
     struct gr_metric *metrics; /* of this iteration */
     size_t n_metrics, cap_metrics;

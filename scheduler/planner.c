@@ -44,16 +44,22 @@ static uint32_t longest(const gr_node *n)
     return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
 }
 
+/* Passes forward over rows, all with one config. */
+static bool is_forward(const gr_node *n)
+{
+    return is_op(n, "logprob") || is_op(n, "value") || is_op(n, "score");
+}
+
 static uint32_t fixed_micro_tokens(const gr_node *n)
 {
-    if (is_op(n, "logprob")) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
+    if (is_forward(n)) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (is_op(n, "update")) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
     return 0;
 }
 
 static bool is_pass(const gr_node *n)
 {
-    return is_op(n, "logprob") || is_op(n, "update");
+    return is_forward(n) || is_op(n, "update");
 }
 
 /* Halvings until at most `to` is left. */
@@ -451,6 +457,12 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
+    gr_plan_options own = *o;
+    own.kernels = gr_kernels_find(plan->device);
+    if (!own.kernels)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for a device '%s', of which nothing is known",
+                             plan->device);
+    o = &own;
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {

@@ -130,8 +130,8 @@ void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *ho
  */
 
 typedef struct gr_cu_adamw { /* as gr_adamw; decay 0 where weight decay does not apply */
-    float lr, beta1, beta2, eps, weight_decay;
-    float correction1, correction2; /* 1 - beta^step, computed in double */
+    double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
+    double correction1, correction2;            /* 1 - beta^step */
     float grad_scale;
 } gr_cu_adamw;
 /* One pass: master (fp32; NULL: w itself is the master), w (bf16), moments m and v of moment_type, gradient g

@@ -1,7 +1,8 @@
 #include "ops/cuda/layout.h"
 
-#include "ops/cuda/attention.h"
+
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/model.h"
 
 static gr_bf16 *halves(gr_carve *c, uint64_t rows, uint64_t cols)
 {
@@ -13,11 +14,17 @@ static gr_cu_heads heads_of(const gr_model_shape *s)
     return (gr_cu_heads){.heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
 }
 
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s)
+{
+    return (gr_cu_attention_shape){s->heads, s->kv_heads, s->head_dim, true};
+}
+
 void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a)
 {
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
     a->qkv = halves(c, b->tokens, gr_cu_qkv_width(s));
     a->o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
-    a->stats = gr_carve_bytes(c, gr_cu_attention_stats_bytes(s, b->tokens, b->seqs, b->length));
+    a->stats = gr_carve_bytes(c, gr_cu_attention_stats_bytes(&attention, b->tokens));
     a->mid = halves(c, b->tokens, s->hidden);
     a->gate_up = halves(c, b->tokens, 2 * (uint64_t)s->inter);
 }
@@ -25,8 +32,10 @@ void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
 void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
                        gr_cu_layer_ws *w)
 {
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
     w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->attend = gr_carve_bytes(c, gr_cu_attention_ws_bytes(s, b->tokens, b->seqs, b->length, false));
+    w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, false);
+    w->attend = gr_carve_bytes(c, w->attend_bytes);
     w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
     w->y = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, gr_cu_qkv_width(s));
@@ -36,13 +45,15 @@ void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bound
 
 void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w)
 {
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
     const gr_cu_heads heads = heads_of(s);
     const uint32_t width = gr_cu_qkv_width(s);
     uint64_t sums = gr_cu_rmsnorm_backward_ws(b->tokens, s->hidden);
     sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, b->tokens));
     sums = GR_MAX(sums, gr_cu_column_sums_ws(b->tokens, width));
     w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->attend = gr_carve_bytes(c, gr_cu_attention_ws_bytes(s, b->tokens, b->seqs, b->length, true));
+    w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, true);
+    w->attend = gr_carve_bytes(c, w->attend_bytes);
     w->sums = gr_carve_bytes(c, sums);
     w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
     w->y = halves(c, b->tokens, s->hidden);

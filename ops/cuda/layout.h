@@ -7,6 +7,7 @@
 
 #include "ops/carve.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/sizes.h"
 #include "ops/kernels.h"
 
 static inline uint32_t gr_cu_qkv_width(const gr_model_shape *s)
@@ -18,14 +19,17 @@ static inline uint32_t gr_cu_qkv_width(const gr_model_shape *s)
 typedef struct gr_cu_acts {
     gr_bf16 *qkv;     /* [W] after RoPE; with q and k norm: before them */
     gr_bf16 *o;       /* [heads D] */
-    void *stats;      /* of attention's softmax */
+    float *stats;     /* [heads] of attention's softmax */
     gr_bf16 *mid;     /* [H] after attention's residual */
     gr_bf16 *gate_up; /* [2 I] */
 } gr_cu_acts;
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s);
+
 void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a);
 
 typedef struct gr_cu_layer_ws {
     void *gemm, *attend;
+    uint64_t attend_bytes;
     int32_t *position;
     gr_bf16 *y;   /* [H] a norm's output */
     gr_bf16 *qkv; /* [W] rotated, where acts have them raw */
@@ -37,6 +41,7 @@ void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bound
 
 typedef struct gr_cu_back_ws {
     void *gemm, *attend, *sums;
+    uint64_t attend_bytes;
     int32_t *position;
     gr_bf16 *y, *dy;        /* [H] a norm's output again; d loss / d it */
     gr_bf16 *qkv, *dqkv;    /* [W] */

@@ -64,7 +64,7 @@ gr_status gr_cuda_attach(gr_queue *q, gr_diag *d)
     context *x = q->context = gr_calloc(1, sizeof(*x));
     gr_diag_init(&x->d);
     gr_status st = gr_cu_gemm_open(&x->gemm, d);
-    if (!st) st = gr_cu_attention_open(&x->attention, d);
+    if (!st) st = gr_cu_attention_open(&x->attention, GR_CU_ATTENTION_AUTO, d);
     if (st) gr_cuda_detach(q);
     return st;
 }
@@ -250,23 +250,18 @@ static void rotate(const layer *l, const gr_bf16 *raw, const int32_t *position, 
                   position, out, l->t);
 }
 
-static gr_cu_attention_call attention_of(const layer *l, const gr_bf16 *qkv, gr_bf16 *o, void *stats, void *ws)
+static gr_cu_sequences sequences_of(const gr_packed *b)
 {
-    return (gr_cu_attention_call){.shape = l->s,
-                                  .n_tokens = l->t,
-                                  .n_seqs = l->b->n_seqs,
-                                  .offset = l->b->offset,
-                                  .host_offset = l->b->host_offset,
-                                  .qkv = qkv,
-                                  .o = o,
-                                  .stats = stats,
-                                  .ws = ws};
+    return (gr_cu_sequences){b->n_seqs, b->host_offset, b->offset};
 }
 
-static void attend(const layer *l, const gr_cu_attention_call *call)
+static void attend(const layer *l, const gr_bf16 *qkv, const gr_cu_layer_ws *at)
 {
     context *x = context_of(l->q);
-    note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, call, &x->d));
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s);
+    const gr_cu_sequences b = sequences_of(l->b);
+    note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, &shape, &b, qkv, at->acts.o, at->acts.stats,
+                                       at->attend, at->attend_bytes, &x->d));
 }
 
 void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
@@ -287,8 +282,7 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
            tensor(s, w, GR_T_QKV_BIAS), at.gemm);
     gr_bf16 *qkv = s->qk_norm ? at.qkv : a->qkv;
     rotate(&l, a->qkv, at.position, qkv);
-    const gr_cu_attention_call call = attention_of(&l, qkv, a->o, a->stats, at.attend);
-    attend(&l, &call);
+    attend(&l, qkv, &at);
     linear(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
     norm(&l, a->mid, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL, at.gemm);
@@ -296,17 +290,17 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
 }
 
-static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv, gr_bf16 *o)
+static void decode(gr_queue *q, const gr_cu_paged *paged, const gr_extend *e, const gr_bf16 *qkv, gr_bf16 *o)
 {
     const gr_decode *d = e->decode;
-    const gr_cu_decode call = {.length = d->length,
-                               .member = d->member,
-                               .group_first = d->group_first,
-                               .shared = d->shared,
-                               .n = e->n_seqs,
-                               .n_groups = d->n_groups,
-                               .max_length = d->max_length};
-    gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
+    const gr_cu_decode how = {.length = d->length,
+                              .member = d->member,
+                              .group_first = d->group_first,
+                              .shared = d->shared,
+                              .n = e->n_seqs,
+                              .n_groups = d->n_groups,
+                              .max_length = d->max_length};
+    gr_cu_decode_attention(q->stream, paged, &how, qkv, o, d->work, d->ws);
 }
 
 void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x, void *kv,
@@ -325,7 +319,7 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
                         e->slot, at.qkv, kv, l.t);
     const gr_cu_paged paged = {l.heads, kv, e->block_table, e->table_stride};
     if (e->decode)
-        decode_attention(q, e, &paged, at.qkv, at.o);
+        decode(q, &paged, e, at.qkv, at.o);
     else
         gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest, at.o);
     linear(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, NULL, at.gemm);
@@ -387,8 +381,10 @@ static void attention_back(const back *k, const gr_bf16 *in)
         rotate(l, k->acts.qkv, k->ws.position, k->ws.qkv);
         qkv = k->ws.qkv;
     }
-    const gr_cu_attention_call call = attention_of(l, qkv, k->acts.o, k->acts.stats, k->ws.attend);
-    note(l->q, gr_cu_attention_backward(x->attention, l->q->stream, &call, k->ws.d_o, k->ws.dqkv, &x->d));
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s);
+    const gr_cu_sequences b = sequences_of(l->b);
+    note(l->q, gr_cu_attention_backward(x->attention, l->q->stream, &shape, &b, qkv, k->acts.o, k->acts.stats,
+                                        k->ws.d_o, k->ws.dqkv, k->ws.attend, k->ws.attend_bytes, &x->d));
     gr_cu_qk_rope_backward(l->q->stream, &l->heads, k->acts.qkv, tensor(s, l->w, GR_T_Q_NORM),
                            tensor(s, l->w, GR_T_K_NORM), k->ws.position, k->ws.dqkv,
                            grad_at(s, k->grad, k->grads, GR_T_Q_NORM), grad_at(s, k->grad, k->grads, GR_T_K_NORM),
@@ -487,10 +483,14 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_carve(&c, s, n, &w);
-    const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
-    if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
+    const gr_cu_sampling *on_device = how->device;
+    if (!on_device) {
+        const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
+        gr_device_write(q, w.how, &sampling, sizeof(sampling));
+        on_device = w.how;
+    }
     head_logits(q, s, norm_w, lm, x, row, n, &w);
-    gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab, w.sample);
+    gr_cu_sample(q->stream, w.logits, on_device, draw, id, logprob, n, s->vocab, w.sample);
 }
 
 /* ---- flat arrays ---------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The graphs of the language's proof that need no critic: each checks, plans, runs, and says the same when run again
+# The graphs of the language's proof: each checks, plans, runs, and says the same when run again
 # under half of its memory.
 . "$(dirname "$0")/lib.sh"
 
@@ -107,10 +107,20 @@ write dapo '  kept:   {op: select, of: rollout, groups: group_std(answers) > 0, 
 sed -i '/^  reward:/d; s/^    of: rollout/    of: kept/; s/\(old_logprob:.*\)of: rollout/\1of: kept/' dapo.yaml
 runs dapo token-coupled
 
-# What needs parts that are not built is refused by their names.
-write ppo '  values: {op: value, model: critic, of: rollout}
-  advantage: {op: compute, expr: suffix_sum(at_last(reward)) - values}' 4 "$clip_loss"
-refused "'value'.*not built" "$gr" check ppo.yaml
+write ppo '  ref_logprob: {op: logprob, model: ref, of: rollout}
+  values:    {op: value, model: critic, of: rollout}
+  kl:        {op: compute, expr: old_logprob - ref_logprob}
+  kl_now:    {op: compute, expr: batch_mean(seq_mean(kl))}
+  r:         {op: compute, expr: at_last(reward) - beta * kl}
+  gae:       {op: compute, expr: "discounted_sum(r + $gamma * next(values, 0) - values, $gamma * $lam)"}
+  returns:   {op: compute, expr: gae + values}
+  advantage: {op: compute, expr: token_whiten(gae)}
+  update_critic: {op: update, model: critic, of: rollout, loss: "0.5 * token_mean(max((value - returns)^2, (clip(value, values - 0.5, values + 0.5) - returns)^2))"}' 4 "$clip_loss"
+sed -i 's/^params: {/&gamma: 1, lam: 0.95, warmup: 2, /; s/^    mini_batch: 4/&\n    when: step >= $warmup/
+s/^  ref:/  critic: {checkpoint: $model, head: value, train: {lr: 1.0e-2}}\n&/
+s/^nodes:/state: {beta: {init: 0.001, next: "beta * (1 + clip(kl_now \/ 0.1 - 1, -0.2, 0.2) * batch_count(reward) \/ 10000)"}}\n&/' ppo.yaml
+runs ppo token-coupled
+cmp half-ppo/checkpoints/step-2/critic/model.safetensors ppo/checkpoints/step-2/critic/model.safetensors || fail "critics differ"
 
 # Switches over steps, and a second reading of a model after its update.
 write when "$grpo_advantage

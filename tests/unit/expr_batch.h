@@ -64,7 +64,11 @@ static inline batch *batch_new(uint32_t per_group, const int *lengths)
     b->n_tokens = b->offset[b->n_seqs];
     memset(b->mask, 1, sizeof(b->mask));
     for (int i = 0; i < 2; i++) b->rows[i] = (gr_expr_rows){b->n_seqs, b->group, b->offset, b->mask, 0};
-    b->scope = (gr_expr_scope){b, batch_resolve, batch_token, batch_rows_name, b->names, 0, 0};
+    b->scope = (gr_expr_scope){.user = b,
+                               .resolve = batch_resolve,
+                               .token = batch_token,
+                               .rows_name = batch_rows_name,
+                               .names = b->names};
     b->env =
         (gr_expr_env){.rows = b->rows, .columns = b->views, .n_groups = b->n_groups, .seed = 1, .node = 2};
     gr_diag_init(&b->d);

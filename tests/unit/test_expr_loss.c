@@ -202,6 +202,8 @@ static void test_gradient_of_each_function_is_its_finite_difference(void **state
         "log(token_mean(exp(value)))",
         "batch_mean(seq_sum(value * position_sum(entropy)))",
         "token_sum(position_sum(value) / position_count() * entropy)",
+        "token_sum(nth_sum(value) ^ 2 / nth_count() * entropy)",
+        "token_sum(nth_sum(value, adv > 0) * entropy)",
         "token_sum(token_whiten(value, adv > -1) * entropy)",
         "batch_mean(seq_sum(value), advantage > 0)",
         "token_sum(random() * value)",

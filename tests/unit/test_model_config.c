@@ -124,9 +124,17 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "model_type 'lama' is not supported; supported are llama, mistral, qwen2 and qwen3; "
          "did you mean 'llama'?"},
         {"{'model_type': 'qwen3_moe'}", "model_type 'qwen3_moe' is not supported (a mixture of experts)"},
-        {"{'architectures': ['LlamaForSequenceClassification']}",
-         "'LlamaForSequenceClassification' is not supported; "
-         "model_type 'llama' must be 'LlamaForCausalLM'"},
+        {"{'architectures': ['LlamaForQuestionAnswering']}",
+         "'LlamaForQuestionAnswering' is not supported; "
+         "model_type 'llama' must be 'LlamaForCausalLM', or with a value head 'LlamaForTokenClassification' "
+         "or "
+         "'LlamaForSequenceClassification'"},
+        {"{'architectures': ['Qwen2ForTokenClassification']}",
+         "'Qwen2ForTokenClassification' is not supported"},
+        {"{'architectures': ['LlamaForTokenClassification'], 'id2label': {'0': 'bad', '1': 'good'}}",
+         "'id2label' says 2 labels: a value head has one"},
+        {"{'architectures': ['LlamaForSequenceClassification'], 'num_labels': 5}",
+         "'num_labels' says 5 labels: a value head has one"},
         {"{'architectures': []}", "architecture '?'"},
         {"{'num_local_experts': 8}", "'num_local_experts': mixtures"},
         {"{'hidden_act': 'gelu'}", "hidden_act 'gelu' is not supported; it must be 'silu'"},

@@ -1,0 +1,42 @@
+/* memplan/verifier.h: what the parts of the verifier share. Not for others: they include memplan/verify.h.
+ *
+ *   verify.c         what is proven in which order; files that paths read and write; bindings
+ *   verify_steps.c   indices, names, loops and waits make sense; run steps are the program's works
+ *   verify_ledger.c  entries: bytes and places, offsets, lifetimes, sums, the budget; paths' ends
+ *   verify_replay.c  the paths run in thought: contents are what each step needs, lanes wait for each other
+ */
+#ifndef GR_MEMPLAN_VERIFIER_H
+#define GR_MEMPLAN_VERIFIER_H
+
+#include "memplan/verify.h"
+
+#define GR_VERIFY_MAX_ERRORS 20
+
+typedef struct gr_verifier {
+    const gr_plan *p;
+    const gr_program *g;
+    gr_diag *d;
+    size_t n_errors;
+    gr_pool *pool;
+    gr_path_id path;             /* the one looked at */
+    uint32_t *object;            /* of entries */
+    uint32_t *work;              /* of steady steps, GR_NONE for transitions */
+    uint32_t *parent;            /* of steady steps: the loop around */
+    uint32_t **shares, *n_share; /* of entries: others with some of the same bytes */
+    uint32_t *ends, *ends_begin; /* of steady steps: entries whose life ends there */
+    bool *boundary;              /* of entries: holds contents between paths */
+} gr_verifier;
+
+/* Note a broken rule; after GR_VERIFY_MAX_ERRORS only counted. Always false. */
+GR_PRINTF(3, 4) bool gr_verify_wrong(gr_verifier *v, const char *rule, const char *fmt, ...);
+
+/* Fills object, parent and work. false: indices cannot be trusted, and nothing else may be looked at. */
+bool gr_verify_steps(gr_verifier *v);
+
+/* Fills shares, ends and boundary. */
+void gr_verify_ledger(gr_verifier *v);
+bool gr_verify_lives_at(const gr_entry *e, uint32_t step);
+
+void gr_verify_replay(gr_verifier *v);
+
+#endif

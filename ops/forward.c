@@ -1,0 +1,119 @@
+#include "ops/forward.h"
+
+#include <stdlib.h>
+
+gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
+{
+    return gr_micro_bounds_of(&n->rows->bounds, n->rows->bounds.seqs, how->micro_tokens);
+}
+
+static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
+                           const gr_micro_bounds *b, const gr_forward *f)
+{
+    const gr_model *m = n->model;
+    gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
+    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(&m->shape, &bounds, false), "ws");
+    for (uint32_t l = 0; l < m->shape.layers; l++)
+        gr_layer_cost(gr_program_run(p, GR_FORWARD_LAYER, l,
+                                     (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                                {f->packed, GR_READ},
+                                                {f->x, GR_UPDATE},
+                                                {ws, GR_WRITE}},
+                                     4, "layer.%u", l),
+                      k, &m->shape, f->cost.tokens, bounds.length, 1);
+}
+
+gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
+                              const uint32_t *out, size_t n_out)
+{
+    gr_micro_bounds b = gr_forward_bounds(n, how);
+    uint32_t block = gr_rows_object(p, n->rows);
+    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->rows->bounds, n->rows->bounds.seqs)};
+    f.packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
+    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
+    f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
+
+    gr_use *begin = gr_pool_alloc(p->pool, (1 + n_out) * sizeof(*begin));
+    begin[0] = (gr_use){block, GR_READ};
+    for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE};
+    gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, 1 + n_out, "begin");
+    gr_program_loop(p, GR_FORWARD_LOOP, b.trips, true, "micro_batches")->trips_expected = f.cost.trips;
+    gr_program_run(p, GR_FORWARD_PACK, 0,
+                   (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack");
+    gr_program_run(p, GR_FORWARD_EMBED, 0,
+                   (gr_use[]){{gr_model_object(p, k, n->model, GR_PART_PARAMS, 0), GR_READ},
+                              {f.packed, GR_READ},
+                              {f.x, GR_WRITE}},
+                   3, "embed");
+    declare_layers(n, how, k, p, &b, &f);
+    return f;
+}
+
+gr_pass *gr_forward_open(bool last)
+{
+    gr_pass *pass = gr_calloc(1, sizeof(*pass));
+    pass->last = last;
+    return pass;
+}
+
+void gr_forward_close(void *state)
+{
+    gr_pass *pass = state;
+    if (pass) gr_pass_release(pass);
+    free(pass);
+}
+
+static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
+{
+    const gr_rows_bounds *b = &c->node->rows->bounds;
+    uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
+    gr_pass_begin(pass, 0, *rows->n_seqs);
+    for (uint32_t i = 1; i < c->n_ptr; i++)
+        if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
+}
+
+/* The rows may be another model's, with more tokens than this one has. */
+static gr_status check_ids(const gr_call *c, const gr_pass *pass, const gr_micro *staging, gr_diag *d)
+{
+    const gr_model *m = c->node->model;
+    for (uint32_t i = 0; i < pass->n_tokens; i++)
+        if ((uint32_t)staging->ids[i] >= m->shape.vocab)
+            return gr_diag_error(d, c->node->at, GR_E_FAILED,
+                                 "'%s': token %d of '%s' is not one of the %u of model '%s'", c->node->name,
+                                 staging->ids[i], c->node->rows->name, m->shape.vocab, m->name);
+    return GR_OK;
+}
+
+static gr_status run_pack(const gr_call *c, gr_pass *pass, const gr_rows *rows, gr_diag *d)
+{
+    gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
+    gr_micro staging = gr_micro_at(c->ptr[2], &b);
+    gr_pass_next(pass, rows, &b, c->queue, c->ptr[1], c->ptr[2]);
+    return check_ids(c, pass, &staging, d);
+}
+
+gr_status gr_forward_run(const gr_call *c, gr_diag *d)
+{
+    gr_pass *pass = c->state;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    if (c->kernel == GR_FORWARD_BEGIN || c->kernel == GR_FORWARD_PACK) {
+        gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
+        if (c->kernel == GR_FORWARD_PACK) return run_pack(c, pass, &rows, d);
+        run_begin(c, pass, &rows);
+        return GR_OK;
+    }
+    gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
+    gr_micro pack = gr_micro_at(c->ptr[1], &b);
+    gr_packed packed = gr_pass_packed(pass, &pack);
+    if (c->kernel == GR_FORWARD_EMBED) k->embed_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2]);
+    if (c->kernel == GR_FORWARD_LAYER)
+        k->layer_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2], NULL, NULL, c->ptr[3]);
+    return GR_OK;
+}
+
+bool gr_forward_more(const gr_call *c, uint32_t trip)
+{
+    (void)trip;
+    return gr_pass_more(c->state);
+}

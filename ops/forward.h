@@ -1,0 +1,45 @@
+/* ops/forward.h: a forward pass of a model over all rows of a batch: what logprob, value and score share.
+ *
+ * declare puts up: begin, and a loop over micro-batches of pack, embed and the layers; the op adds its head
+ * (kernel GR_FORWARD_HEAD), which reads the hidden states x, and ends the loop with gr_program_end.
+ */
+#ifndef GR_OPS_FORWARD_H
+#define GR_OPS_FORWARD_H
+
+#include "ops/configs.h"
+#include "ops/pass.h"
+
+enum {
+    GR_FORWARD_BEGIN,
+    GR_FORWARD_LOOP,
+    GR_FORWARD_PACK,
+    GR_FORWARD_EMBED,
+    GR_FORWARD_LAYER,
+    GR_FORWARD_HEAD,
+};
+
+/* The keys of these ops; an op's table ends with them. */
+#define GR_FORWARD_CFG(f) offsetof(gr_logprob_cfg, f)
+
+/* Objects that the head's work reads, and what is expected of a micro-batch. */
+typedef struct gr_forward {
+    uint32_t packed, x;
+    gr_micro_cost cost;
+} gr_forward;
+
+/* out: columns that begin fills with zeros and the head writes; GR_NONE: not read by anybody. */
+gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
+                              const uint32_t *out, size_t n_out);
+
+/* State of the node: where the pass stands. last: see gr_pass. */
+gr_pass *gr_forward_open(bool last);
+void gr_forward_close(void *state); /* NULL is fine */
+
+/* Every kernel but the head. A token that the model does not have is an error. */
+gr_status gr_forward_run(const gr_call *c, gr_diag *d);
+bool gr_forward_more(const gr_call *c, uint32_t trip);
+
+/* Bounds of the micro-batches of this node. */
+gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how);
+
+#endif

@@ -1,0 +1,130 @@
+/* ops/value.c: the ops `value` and `score`: what a model's value head says of the rows of a rollout, for each
+ * response token (a critic), or once, at the last token (a reward model).
+ *
+ * The value of a response token is the head's output at the position that predicts it: of what is still to
+ * come, before the token is known. A score sees the whole of prompt and response, the stop id included.
+ */
+#include "ops/forward.h"
+
+#define CFG(f) GR_FORWARD_CFG(f)
+
+/* clang-format off */
+static const gr_key value_keys[] = {
+    {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the critic: a model with a value head"},
+    {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows"},
+    {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
+    {0}};
+
+static const gr_key score_keys[] = {
+    {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the reward model: one with a value head, and the tokenizer of the rows"},
+    {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows to score"},
+    {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
+    {0}};
+
+static const gr_field value_fields[] = {
+    {"value", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F32, "of each response token, as predicted before it"}, {0}};
+
+static const gr_field score_fields[] = {
+    {"score", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "of prompt and response, at the last token"}, {0}};
+/* clang-format on */
+
+static void check(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    gr_check_head(n, GR_HEAD_VALUE, d);
+    gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, &n->rows->bounds, d);
+    gr_graph_column(g, n, NULL); /* the head writes it, whoever reads it */
+}
+
+static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                    gr_program *p)
+{
+    (void)g;
+    const gr_model_shape *s = &n->model->shape;
+    uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
+    gr_forward f = gr_forward_declare(n, how, k, p, &out, 1);
+    uint32_t last = gr_model_object(p, k, n->model, GR_PART_PARAMS, 1 + s->layers);
+    uint32_t ws =
+        gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
+    gr_head_cost(
+        gr_program_run(
+            p, GR_FORWARD_HEAD, 0,
+            (gr_use[]){
+                {last, GR_READ}, {f.packed, GR_READ}, {f.x, GR_READ}, {ws, GR_WRITE}, {out, GR_UPDATE}},
+            5, "head"),
+        k, s, f.cost.rows, 1);
+    gr_program_end(p);
+}
+
+static gr_status open_value(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)s;
+    (void)n;
+    (void)d;
+    *state = gr_forward_open(false);
+    return GR_OK;
+}
+
+static gr_status open_score(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)s;
+    (void)n;
+    (void)d;
+    *state = gr_forward_open(true);
+    return GR_OK;
+}
+
+static void run_head(const gr_call *c, const gr_pass *pass)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
+    gr_micro pack = gr_micro_at(c->ptr[1], &b);
+    gr_value_head head = gr_value_head_at(c->session->kernels, s, c->ptr[0]);
+    float *out = c->ptr[4];
+    for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
+        uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first);
+        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[2], pack.row + first, n,
+                                           out + pass->token + first, c->ptr[3]);
+    }
+}
+
+static gr_status run(const gr_call *c, gr_diag *d)
+{
+    if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
+    run_head(c, c->state);
+    return GR_OK;
+}
+
+const gr_op gr_op_value = {
+    .name = "value",
+    .summary = "values of a critic for the tokens of a rollout",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .cfg_bytes = sizeof(gr_logprob_cfg),
+    .keys = value_keys,
+    .fields = value_fields,
+    .check = check,
+    .declare = declare,
+    .open = open_value,
+    .close = gr_forward_close,
+    .run = run,
+    .more = gr_forward_more,
+};
+
+const gr_op gr_op_score = {
+    .name = "score",
+    .summary = "scores of a reward model for the sequences of a rollout",
+    .doc = "What a sequence-classification checkpoint says at the last token of prompt and response. The "
+           "model reads "
+           "the ids as they were sampled, so it has the policy's tokenizer.",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .cfg_bytes = sizeof(gr_logprob_cfg),
+    .keys = score_keys,
+    .fields = score_fields,
+    .check = check,
+    .declare = declare,
+    .open = open_score,
+    .close = gr_forward_close,
+    .run = run,
+    .more = gr_forward_more,
+};
