@@ -222,7 +222,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
 const gr_op gr_op_summary = {
     .name = "summary",
     .summary = "log, state and metrics at the end of an iteration",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .declare = declare,
     .run = run,

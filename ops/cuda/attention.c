@@ -30,8 +30,8 @@ struct tensors {
 
 static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
 {
-    return gr_diag_error(d, (gr_loc){0}, e == cudaErrorMemoryAllocation ? GR_E_NOMEM : GR_E_FAILED, "%s: %s", call,
-                         cudaGetErrorString(e));
+    return gr_diag_error(d, (gr_loc){0}, e == cudaErrorMemoryAllocation ? GR_E_NOMEM : GR_E_FAILED, "%s: %s",
+                         call, cudaGetErrorString(e));
 }
 
 gr_status gr_cu_attention_open(gr_cu_attention **out, gr_cu_attention_kind kind, gr_diag *d)
@@ -72,9 +72,11 @@ const char *gr_cu_attention_name(const gr_cu_attention *a)
     return a->name;
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------------------
+ */
 
-static gr_cudnn_attention graph_of(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward)
+static gr_cudnn_attention graph_of(const gr_cu_attention_shape *s, const gr_cu_attention_run *r,
+                                   bool backward)
 {
     return (gr_cudnn_attention){
         .batch = r->batch,
@@ -92,9 +94,10 @@ static gr_cudnn_attention graph_of(const gr_cu_attention_shape *s, const gr_cu_a
 
 static bool same_graph(const gr_cudnn_attention *a, const gr_cudnn_attention *b)
 {
-    return a->batch == b->batch && a->longest == b->longest && a->heads == b->heads && a->kv_heads == b->kv_heads &&
-           a->head_dim == b->head_dim && a->width == b->width && a->o_width == b->o_width &&
-           a->stats_width == b->stats_width && a->backward == b->backward && a->deterministic == b->deterministic;
+    return a->batch == b->batch && a->longest == b->longest && a->heads == b->heads &&
+           a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->width == b->width &&
+           a->o_width == b->o_width && a->stats_width == b->stats_width && a->backward == b->backward &&
+           a->deterministic == b->deterministic;
 }
 
 static gr_status plan_for(gr_cu_attention *a, const gr_cu_attention_shape *s, const gr_cu_attention_run *r,
@@ -111,12 +114,12 @@ static gr_status plan_for(gr_cu_attention *a, const gr_cu_attention_shape *s, co
     gr_status st = gr_cudnn_attention_plan(&e->plan, &graph, a->handle, NULL, d);
     const uint64_t most = gr_cu_attention_cudnn_bytes(s, r, backward);
     if (st == GR_OK && e->plan.ws_bytes > most) {
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                           "cuDNN %zu asks %llu bytes of workspace for attention %s of %u x %u tokens, heads %lld/%u of "
-                           "%u; planned for were %llu",
-                           cudnnGetVersion(), (unsigned long long)e->plan.ws_bytes, backward ? "backward" : "forward",
-                           r->batch, r->longest, (long long)graph.heads, r->kv_heads, s->head_dim,
-                           (unsigned long long)most);
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_FAILED,
+            "cuDNN %zu asks %llu bytes of workspace for attention %s of %u x %u tokens, heads %lld/%u of "
+            "%u; planned for were %llu",
+            cudnnGetVersion(), (unsigned long long)e->plan.ws_bytes, backward ? "backward" : "forward",
+            r->batch, r->longest, (long long)graph.heads, r->kv_heads, s->head_dim, (unsigned long long)most);
         gr_cudnn_plan_release(&e->plan);
     }
     if (st != GR_OK) {
@@ -128,8 +131,8 @@ static gr_status plan_for(gr_cu_attention *a, const gr_cu_attention_shape *s, co
     return GR_OK;
 }
 
-gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shape *s, const gr_cu_sequences *b,
-                                  bool backward, gr_diag *d)
+gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shape *s,
+                                  const gr_cu_sequences *b, bool backward, gr_diag *d)
 {
     const gr_cudnn_plan *plan;
     if (!a->handle || b->offset[b->n_seqs] == 0) return GR_OK;
@@ -142,7 +145,8 @@ gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shap
     return GR_OK;
 }
 
-/* ---- cuDNN ---------------------------------------------------------------------------------------------- */
+/* ---- cuDNN ----------------------------------------------------------------------------------------------
+ */
 
 struct run_ws {
     int32_t *length, *rows, *o_rows, *stats_rows;
@@ -151,7 +155,8 @@ struct run_ws {
     uint64_t bytes;
 };
 
-static struct run_ws carve(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward, void *base)
+static struct run_ws carve(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward,
+                           void *base)
 {
     gr_carve c = {.base = base};
     struct run_ws w;
@@ -171,10 +176,11 @@ static const float scalar_one = 1, scalar_minus_inf = -INFINITY;
 
 /* One call of a run: kv heads [kv_head, kv_head + r->kv_heads). */
 static gr_status execute(gr_cu_attention *a, const gr_cudnn_plan *plan, const gr_cu_attention_shape *s,
-                         const gr_cu_attention_run *r, uint32_t token, uint32_t kv_head, const struct tensors *t,
-                         const struct run_ws *w, gr_diag *d)
+                         const gr_cu_attention_run *r, uint32_t token, uint32_t kv_head,
+                         const struct tensors *t, const struct run_ws *w, gr_diag *d)
 {
-    const uint64_t dim = s->head_dim, width = (s->heads + 2 * s->kv_heads) * dim, head = kv_head * (s->heads / s->kv_heads);
+    const uint64_t dim = s->head_dim, width = (s->heads + 2 * s->kv_heads) * dim,
+                   head = kv_head * (s->heads / s->kv_heads);
     const uint64_t q = token * width + head * dim, k = token * width + (s->heads + kv_head) * dim,
                    v = k + s->kv_heads * dim, o = token * s->heads * dim + head * dim;
     const bool backward = t->dqkv != NULL;
@@ -207,38 +213,42 @@ static gr_status execute(gr_cu_attention *a, const gr_cudnn_plan *plan, const gr
         end = s->deterministic ? GR_ATT_BACKWARD_END : GR_ATT_END;
     }
     for (int i = 1; i < end; i++) uid[i] = i;
-    snprintf(what, sizeof(what), "attention %s, %u sequences in %u x %u tokens, kv heads %u to %u, head_dim %u",
-             backward ? "backward" : "forward", r->n, r->batch, r->longest, kv_head, kv_head + r->kv_heads - 1,
-             s->head_dim);
+    snprintf(what, sizeof(what),
+             "attention %s, %u sequences in %u x %u tokens, kv heads %u to %u, head_dim %u",
+             backward ? "backward" : "forward", r->n, r->batch, r->longest, kv_head,
+             kv_head + r->kv_heads - 1, s->head_dim);
     return gr_cudnn_plan_execute(plan, a->handle, uid + 1, pointer + 1, (size_t)end - 1, w->cudnn, what, d);
 }
 
-static gr_status run_once(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s, const gr_cu_sequences *b,
-                          const gr_cu_attention_run *r, const struct tensors *t, void *ws, uint64_t ws_bytes,
-                          gr_diag *d)
+static gr_status run_once(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s,
+                          const gr_cu_sequences *b, const gr_cu_attention_run *r, const struct tensors *t,
+                          void *ws, uint64_t ws_bytes, gr_diag *d)
 {
     const bool backward = t->dqkv != NULL;
     const struct run_ws w = carve(s, r, backward, ws);
     const uint32_t width = (s->heads + 2 * s->kv_heads) * s->head_dim, token = b->offset[r->first];
     const gr_cudnn_plan *plan;
     if ((uint64_t)(b->offset[r->first + r->n] - token) * width > INT32_MAX)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "a sequence of %u tokens is too long for cuDNN's offsets",
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                             "a sequence of %u tokens is too long for cuDNN's offsets",
                              b->offset[r->first + r->n] - token);
     if (w.bytes > ws_bytes)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                             "attention needs %llu bytes of workspace, and has %llu (%u sequences in %u x %u tokens)",
-                             (unsigned long long)w.bytes, (unsigned long long)ws_bytes, r->n, r->batch, r->longest);
+        return gr_diag_error(
+            d, (gr_loc){0}, GR_E_FAILED,
+            "attention needs %llu bytes of workspace, and has %llu (%u sequences in %u x %u tokens)",
+            (unsigned long long)w.bytes, (unsigned long long)ws_bytes, r->n, r->batch, r->longest);
     gr_status status = plan_for(a, s, r, backward, &plan, d);
     if (status != GR_OK) return status;
-    gr_cu_attention_index(st, b->device_offset, r->first, r->n, r->batch, width, s->heads * s->head_dim, s->heads,
-                          w.length, w.rows, w.o_rows, w.stats_rows);
+    gr_cu_attention_index(st, b->device_offset, r->first, r->n, r->batch, width, s->heads * s->head_dim,
+                          s->heads, w.length, w.rows, w.o_rows, w.stats_rows);
     for (uint32_t h = 0; h < s->kv_heads && status == GR_OK; h += r->kv_heads)
         status = execute(a, plan, s, r, token, h, t, &w, d);
     return status;
 }
 
-static gr_status run_cudnn(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s, const gr_cu_sequences *b,
-                           const struct tensors *t, void *ws, uint64_t ws_bytes, gr_diag *d)
+static gr_status run_cudnn(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s,
+                           const gr_cu_sequences *b, const struct tensors *t, void *ws, uint64_t ws_bytes,
+                           gr_diag *d)
 {
     const cudnnStatus_t set = cudnnSetStream(a->handle, st);
     if (set != CUDNN_STATUS_SUCCESS)
@@ -253,40 +263,44 @@ static gr_status run_cudnn(gr_cu_attention *a, cudaStream_t st, const gr_cu_atte
     return GR_OK;
 }
 
-/* ---- either --------------------------------------------------------------------------------------------- */
+/* ---- either ---------------------------------------------------------------------------------------------
+ */
 
 static gr_status check(const gr_cu_attention_shape *s, const gr_cu_sequences *b, gr_diag *d)
 {
-    if (s->kv_heads && s->heads % s->kv_heads == 0 && s->head_dim && s->head_dim % 8 == 0 && s->head_dim <= 256 &&
-        b->offset[0] == 0)
+    if (s->kv_heads && s->heads % s->kv_heads == 0 && s->head_dim && s->head_dim % 8 == 0 &&
+        s->head_dim <= 256 && b->offset[0] == 0)
         return GR_OK;
-    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "attention: heads %u/%u of %u, first offset %u", s->heads,
-                         s->kv_heads, s->head_dim, b->offset[0]);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "attention: heads %u/%u of %u, first offset %u",
+                         s->heads, s->kv_heads, s->head_dim, b->offset[0]);
 }
 
 static gr_cu_simple simple_of(const gr_cu_attention_shape *s, const gr_cu_sequences *b)
 {
-    gr_cu_simple p = {s->heads, s->kv_heads, s->head_dim, b->device_offset, b->n_seqs, b->offset[b->n_seqs], 0};
+    gr_cu_simple p = {s->heads, s->kv_heads, s->head_dim, b->device_offset, b->n_seqs, b->offset[b->n_seqs],
+                      0};
     for (uint32_t i = 0; i < b->n_seqs; i++) p.longest = GR_MAX(p.longest, b->offset[i + 1] - b->offset[i]);
     return p;
 }
 
 gr_status gr_cu_attention_forward(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s,
-                                  const gr_cu_sequences *b, const gr_bf16 *qkv, gr_bf16 *o, float *stats, void *ws,
-                                  uint64_t ws_bytes, gr_diag *d)
+                                  const gr_cu_sequences *b, const gr_bf16 *qkv, gr_bf16 *o, float *stats,
+                                  void *ws, uint64_t ws_bytes, gr_diag *d)
 {
     const gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
     if (a->handle)
-        return run_cudnn(a, st, s, b, &(struct tensors){.qkv = qkv, .out = o, .stats = stats}, ws, ws_bytes, d);
+        return run_cudnn(a, st, s, b, &(struct tensors){.qkv = qkv, .out = o, .stats = stats}, ws, ws_bytes,
+                         d);
     const gr_cu_simple p = simple_of(s, b);
     gr_cu_simple_forward(st, &p, qkv, o, stats);
     return GR_OK;
 }
 
 gr_status gr_cu_attention_backward(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s,
-                                   const gr_cu_sequences *b, const gr_bf16 *qkv, const gr_bf16 *o, const float *stats,
-                                   const gr_bf16 *dout, gr_bf16 *dqkv, void *ws, uint64_t ws_bytes, gr_diag *d)
+                                   const gr_cu_sequences *b, const gr_bf16 *qkv, const gr_bf16 *o,
+                                   const float *stats, const gr_bf16 *dout, gr_bf16 *dqkv, void *ws,
+                                   uint64_t ws_bytes, gr_diag *d)
 {
     const gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
@@ -296,9 +310,9 @@ gr_status gr_cu_attention_backward(gr_cu_attention *a, cudaStream_t st, const gr
     }
     const gr_cu_simple p = simple_of(s, b);
     if (gr_cu_attention_stats_bytes(s, p.n_tokens) > ws_bytes)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "attention needs %llu bytes of workspace, and has %llu",
-                             (unsigned long long)gr_cu_attention_stats_bytes(s, p.n_tokens),
-                             (unsigned long long)ws_bytes);
+        return gr_diag_error(
+            d, (gr_loc){0}, GR_E_FAILED, "attention needs %llu bytes of workspace, and has %llu",
+            (unsigned long long)gr_cu_attention_stats_bytes(s, p.n_tokens), (unsigned long long)ws_bytes);
     gr_cu_simple_backward(st, &p, qkv, o, stats, dout, dqkv, ws);
     return GR_OK;
 }

@@ -60,8 +60,8 @@ static void declare(struct parts *p, gr_cudnn_graph *g, const gr_cudnn_attention
 }
 
 /* A pointwise operation whose result is virtual and has the shape of the scores. */
-static gr_cudnn_desc on_scores(struct parts *p, cudnnPointwiseMode_t mode, cudnnDataType_t math, cudnnDataType_t type,
-                               gr_cudnn_desc x, gr_cudnn_desc b, gr_cudnn_desc t)
+static gr_cudnn_desc on_scores(struct parts *p, cudnnPointwiseMode_t mode, cudnnDataType_t math,
+                               cudnnDataType_t type, gr_cudnn_desc x, gr_cudnn_desc b, gr_cudnn_desc t)
 {
     return gr_cudnn_pointwise(p->g, mode, math, x, b, t, gr_cudnn_virtual(p->g, type, &p->scores, NULL));
 }
@@ -74,8 +74,8 @@ static gr_cudnn_desc index_of(struct parts *p, int64_t axis, cudnnDataType_t mat
 /* Scaled scores, those outside the sequence set to minus infinity. */
 static gr_cudnn_desc padded_scores(struct parts *p)
 {
-    gr_cudnn_desc s = gr_cudnn_matmul(p->g, p->q, p->k, gr_cudnn_virtual(p->g, F32, &p->scores, NULL), p->length,
-                                      p->length, NULL);
+    gr_cudnn_desc s = gr_cudnn_matmul(p->g, p->q, p->k, gr_cudnn_virtual(p->g, F32, &p->scores, NULL),
+                                      p->length, p->length, NULL);
     s = on_scores(p, CUDNN_POINTWISE_MUL, F32, F32, s, p->scale, NULL);
     gr_cudnn_desc row = index_of(p, 2, I32, s), col = index_of(p, 3, I32, s);
     gr_cudnn_desc row_in = on_scores(p, CUDNN_POINTWISE_CMP_LT, BOOL, BOOL, row, p->length, NULL);
@@ -95,10 +95,12 @@ static void forward(struct parts *p)
 {
     gr_cudnn_graph *g = p->g;
     gr_cudnn_desc s = causal(p, padded_scores(p));
-    gr_cudnn_desc max = gr_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, gr_cudnn_virtual(g, F32, &p->row, NULL));
+    gr_cudnn_desc max =
+        gr_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, gr_cudnn_virtual(g, F32, &p->row, NULL));
     gr_cudnn_desc less = on_scores(p, CUDNN_POINTWISE_SUB, F32, F32, s, max, NULL);
     gr_cudnn_desc e = on_scores(p, CUDNN_POINTWISE_EXP, F32, F32, less, NULL, NULL);
-    gr_cudnn_desc sum = gr_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, gr_cudnn_virtual(g, F32, &p->row, NULL));
+    gr_cudnn_desc sum =
+        gr_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, gr_cudnn_virtual(g, F32, &p->row, NULL));
     gr_cudnn_desc log = gr_cudnn_pointwise(g, CUDNN_POINTWISE_LOG, F32, sum, NULL, NULL,
                                            gr_cudnn_virtual(g, F32, &p->row, NULL));
     gr_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, F32, max, log, NULL, p->stats);
@@ -111,14 +113,16 @@ static void kv_gradient(struct parts *p, gr_cudnn_desc m, gr_cudnn_desc x, int64
 {
     const gr_cudnn_attention *a = p->a;
     gr_cudnn_graph *g = p->g;
-    const gr_cudnn_shape turned = transposed(p->scores), full = dense(a->batch, a->heads, a->longest, a->head_dim);
+    const gr_cudnn_shape turned = transposed(p->scores),
+                         full = dense(a->batch, a->heads, a->longest, a->head_dim);
     gr_cudnn_desc out = gr_cudnn_tensor(g, uid, BF16, &p->k_shape, p->rows);
     gr_cudnn_desc t = gr_cudnn_reshape(g, m, gr_cudnn_virtual(g, BF16, &turned, NULL));
     if (a->heads == a->kv_heads) {
         gr_cudnn_matmul(g, t, x, out, p->length, NULL, p->length);
         return;
     }
-    gr_cudnn_desc each = gr_cudnn_matmul(g, t, x, gr_cudnn_virtual(g, BF16, &full, NULL), p->length, NULL, p->length);
+    gr_cudnn_desc each =
+        gr_cudnn_matmul(g, t, x, gr_cudnn_virtual(g, BF16, &full, NULL), p->length, NULL, p->length);
     gr_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
@@ -157,8 +161,8 @@ static void backward(struct parts *p)
     gr_cudnn_desc prob = on_scores(p, CUDNN_POINTWISE_EXP, F32, F32, causal(p, s), NULL, NULL);
     kv_gradient(p, prob, dout, GR_ATT_DV);
 
-    gr_cudnn_desc dp = gr_cudnn_matmul(g, dout, p->v, gr_cudnn_virtual(g, F32, &p->scores, NULL), p->length, p->length,
-                                       NULL);
+    gr_cudnn_desc dp = gr_cudnn_matmul(g, dout, p->v, gr_cudnn_virtual(g, F32, &p->scores, NULL), p->length,
+                                       p->length, NULL);
     dp = on_scores(p, CUDNN_POINTWISE_SUB, F32, F32, dp, delta, NULL);
     dp = on_scores(p, CUDNN_POINTWISE_MUL, F32, F32, dp, prob, NULL);
     gr_cudnn_desc ds = on_scores(p, CUDNN_POINTWISE_MUL, F32, F32, dp, p->scale, NULL);
@@ -173,9 +177,9 @@ gr_status gr_cudnn_attention_plan(gr_cudnn_plan *out, const gr_cudnn_attention *
     struct parts p;
     char what[160];
     snprintf(what, sizeof(what), "attention %s%s, %lld x %lld tokens, heads %lld/%lld of %lld",
-             a->backward ? "backward" : "forward", a->backward && !a->deterministic ? ", not deterministic" : "",
-             (long long)a->batch, (long long)a->longest, (long long)a->heads, (long long)a->kv_heads,
-             (long long)a->head_dim);
+             a->backward ? "backward" : "forward",
+             a->backward && !a->deterministic ? ", not deterministic" : "", (long long)a->batch,
+             (long long)a->longest, (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim);
     gr_cudnn_graph_init(&g, handle, device);
     declare(&p, &g, a);
     (a->backward ? backward : forward)(&p);

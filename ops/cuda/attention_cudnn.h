@@ -1,12 +1,13 @@
 /* ops/cuda/attention_cudnn.h: the two graphs of fused attention that cuDNN knows by their pattern.
  *
- * Packed sequences are ragged tensors: B sequences of at most S tokens each, of which sequence b has length[b] (0 is
- * fine) and begins `offset` elements into its tensor. Queries, keys and values lie in one row of `width` elements per
- * token; so do their gradients. Causal, top left: query i sees keys 0 .. i of its sequence.
+ * Packed sequences are ragged tensors: B sequences of at most S tokens each, of which sequence b has
+ * length[b] (0 is fine) and begins `offset` elements into its tensor. Queries, keys and values lie in one row
+ * of `width` elements per token; so do their gradients. Causal, top left: query i sees keys 0 .. i of its
+ * sequence.
  *
  * Source: the graphs, the order of their operations and the rule for the deterministic backward are those of
- * cudnn-frontend (include/cudnn_frontend/node/scaled_dot_product_flash_attention.h, softmax.h, diagonal_band_mask.h at
- * 3929da2), which cuDNN matches as patterns: do not reorder operations.
+ * cudnn-frontend (include/cudnn_frontend/node/scaled_dot_product_flash_attention.h, softmax.h,
+ * diagonal_band_mask.h at 3929da2), which cuDNN matches as patterns: do not reorder operations.
  */
 #ifndef GR_OPS_CUDA_ATTENTION_CUDNN_H
 #define GR_OPS_CUDA_ATTENTION_CUDNN_H
@@ -48,7 +49,7 @@ typedef enum gr_cudnn_attention_uid {
 } gr_cudnn_attention_uid;
 
 /* handle, device: as gr_cudnn_graph_init. */
-GR_NODISCARD gr_status gr_cudnn_attention_plan(gr_cudnn_plan *out, const gr_cudnn_attention *a, cudnnHandle_t handle,
-                                               gr_cudnn_desc device, gr_diag *d);
+GR_NODISCARD gr_status gr_cudnn_attention_plan(gr_cudnn_plan *out, const gr_cudnn_attention *a,
+                                               cudnnHandle_t handle, gr_cudnn_desc device, gr_diag *d);
 
 #endif

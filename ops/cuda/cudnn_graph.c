@@ -42,8 +42,8 @@ static void set(gr_cudnn_graph *g, gr_cudnn_desc desc, cudnnBackendAttributeName
     if (!g->failed) note(g, cudnnBackendSetAttribute(desc, name, type, n, value), call);
 }
 
-static void set_desc(gr_cudnn_graph *g, gr_cudnn_desc desc, cudnnBackendAttributeName_t name, gr_cudnn_desc value,
-                     const char *call)
+static void set_desc(gr_cudnn_graph *g, gr_cudnn_desc desc, cudnnBackendAttributeName_t name,
+                     gr_cudnn_desc value, const char *call)
 {
     if (value) set(g, desc, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, call);
 }
@@ -53,12 +53,14 @@ static void finalize(gr_cudnn_graph *g, gr_cudnn_desc desc, const char *call)
     if (!g->failed) note(g, cudnnBackendFinalize(desc), call);
 }
 
-#define SET(desc, name, type, value) set(g, desc, CUDNN_ATTR_##name, CUDNN_TYPE_##type, 1, &(value), "set " #name)
-#define SET_DESC(desc, name, value)  set_desc(g, desc, CUDNN_ATTR_##name, value, "set " #name)
-#define CREATE(name)                 create(g, CUDNN_BACKEND_##name##_DESCRIPTOR, "create " #name)
-#define FINALIZE(desc, name)         finalize(g, desc, "finalize " #name)
+#define SET(desc, name, type, value) \
+    set(g, desc, CUDNN_ATTR_##name, CUDNN_TYPE_##type, 1, &(value), "set " #name)
+#define SET_DESC(desc, name, value) set_desc(g, desc, CUDNN_ATTR_##name, value, "set " #name)
+#define CREATE(name)                create(g, CUDNN_BACKEND_##name##_DESCRIPTOR, "create " #name)
+#define FINALIZE(desc, name)        finalize(g, desc, "finalize " #name)
 
-/* ---- tensors -------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------------------
+ */
 
 static gr_cudnn_desc tensor(gr_cudnn_graph *g, int64_t uid, cudnnDataType_t type, const gr_cudnn_shape *s,
                             gr_cudnn_desc ragged, bool is_virtual, bool by_value)
@@ -89,12 +91,14 @@ gr_cudnn_desc gr_cudnn_scalar(gr_cudnn_graph *g, int64_t uid)
     return tensor(g, uid, CUDNN_DATA_FLOAT, &one, NULL, false, true);
 }
 
-gr_cudnn_desc gr_cudnn_virtual(gr_cudnn_graph *g, cudnnDataType_t type, const gr_cudnn_shape *s, gr_cudnn_desc ragged)
+gr_cudnn_desc gr_cudnn_virtual(gr_cudnn_graph *g, cudnnDataType_t type, const gr_cudnn_shape *s,
+                               gr_cudnn_desc ragged)
 {
     return tensor(g, g->next_uid++, type, s, ragged, true, false);
 }
 
-/* ---- operations ----------------------------------------------------------------------------------------- */
+/* ---- operations -----------------------------------------------------------------------------------------
+ */
 
 static void add_op(gr_cudnn_graph *g, gr_cudnn_desc op)
 {
@@ -106,8 +110,9 @@ static void add_op(gr_cudnn_graph *g, gr_cudnn_desc op)
     g->ops[g->n_ops++] = op;
 }
 
-static gr_cudnn_desc pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, const int64_t *axis,
-                               gr_cudnn_desc x, gr_cudnn_desc b, gr_cudnn_desc t, gr_cudnn_desc y)
+static gr_cudnn_desc pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math,
+                               const int64_t *axis, gr_cudnn_desc x, gr_cudnn_desc b, gr_cudnn_desc t,
+                               gr_cudnn_desc y)
 {
     const float one = 1;
     gr_cudnn_desc how = CREATE(POINTWISE);
@@ -128,19 +133,20 @@ static gr_cudnn_desc pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cud
     return y;
 }
 
-gr_cudnn_desc gr_cudnn_pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, gr_cudnn_desc x,
-                                 gr_cudnn_desc b, gr_cudnn_desc t, gr_cudnn_desc y)
+gr_cudnn_desc gr_cudnn_pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math,
+                                 gr_cudnn_desc x, gr_cudnn_desc b, gr_cudnn_desc t, gr_cudnn_desc y)
 {
     return pointwise(g, mode, math, NULL, x, b, t, y);
 }
 
-gr_cudnn_desc gr_cudnn_index(gr_cudnn_graph *g, int64_t axis, cudnnDataType_t math, gr_cudnn_desc x, gr_cudnn_desc y)
+gr_cudnn_desc gr_cudnn_index(gr_cudnn_graph *g, int64_t axis, cudnnDataType_t math, gr_cudnn_desc x,
+                             gr_cudnn_desc y)
 {
     return pointwise(g, CUDNN_POINTWISE_GEN_INDEX, math, &axis, x, NULL, NULL, y);
 }
 
-gr_cudnn_desc gr_cudnn_matmul(gr_cudnn_graph *g, gr_cudnn_desc a, gr_cudnn_desc b, gr_cudnn_desc c, gr_cudnn_desc m,
-                              gr_cudnn_desc n, gr_cudnn_desc k)
+gr_cudnn_desc gr_cudnn_matmul(gr_cudnn_graph *g, gr_cudnn_desc a, gr_cudnn_desc b, gr_cudnn_desc c,
+                              gr_cudnn_desc m, gr_cudnn_desc n, gr_cudnn_desc k)
 {
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     gr_cudnn_desc how = CREATE(MATMUL);
@@ -159,7 +165,8 @@ gr_cudnn_desc gr_cudnn_matmul(gr_cudnn_graph *g, gr_cudnn_desc a, gr_cudnn_desc 
     return c;
 }
 
-gr_cudnn_desc gr_cudnn_reduce(gr_cudnn_graph *g, cudnnReduceTensorOp_t op_kind, gr_cudnn_desc x, gr_cudnn_desc y)
+gr_cudnn_desc gr_cudnn_reduce(gr_cudnn_graph *g, cudnnReduceTensorOp_t op_kind, gr_cudnn_desc x,
+                              gr_cudnn_desc y)
 {
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
     gr_cudnn_desc how = CREATE(REDUCTION);
@@ -185,7 +192,8 @@ gr_cudnn_desc gr_cudnn_reshape(gr_cudnn_graph *g, gr_cudnn_desc x, gr_cudnn_desc
     return y;
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------------------
+ */
 
 #define CONFIGS_MAX 16
 
@@ -212,8 +220,8 @@ static int64_t propose(gr_cudnn_graph *g, gr_cudnn_desc graph, cudnnBackendHeurM
     for (int i = 0; i < CONFIGS_MAX; i++) config[i] = CREATE(ENGINECFG);
     if (g->failed) return 0;
     note(g,
-         cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, CONFIGS_MAX,
-                                  &n, config),
+         cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                  CONFIGS_MAX, &n, config),
          "get ENGINEHEUR_RESULTS");
     return g->failed ? 0 : GR_MIN(n, CONFIGS_MAX);
 }
@@ -225,11 +233,15 @@ static bool look_at(gr_cudnn_graph *g, gr_cudnn_desc config, bool deterministic,
     int64_t n = 0, index = -1, n_notes = 0;
     gr_cudnn_desc engine = CREATE(ENGINE);
     if (!engine) return false;
-    note(g, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine),
+    note(g,
+         cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n,
+                                  &engine),
          "get ENGINECFG_ENGINE");
     if (!g->failed)
-        note(g, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &index),
-             "get ENGINE_GLOBAL_INDEX");
+        note(
+            g,
+            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &index),
+            "get ENGINE_GLOBAL_INDEX");
     if (!g->failed)
         note(g,
              cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
@@ -249,13 +261,15 @@ static cudnnStatus_t try_config(gr_cudnn_graph *g, gr_cudnn_desc config, gr_cudn
     int64_t n = 0, ws = 0;
     cudnnStatus_t st = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
     if (st == CUDNN_STATUS_SUCCESS && !g->device)
-        st = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->handle);
+        st = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                      &g->handle);
     if (st == CUDNN_STATUS_SUCCESS)
-        st = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                      &config);
+        st = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     if (st == CUDNN_STATUS_SUCCESS) st = cudnnBackendFinalize(plan);
     if (st == CUDNN_STATUS_SUCCESS)
-        st = cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &ws);
+        st = cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
+                                      &ws);
     if (st != CUDNN_STATUS_SUCCESS) {
         cudnnGetLastErrorString(g->why, sizeof(g->why));
         if (plan) cudnnBackendDestroyDescriptor(plan);
@@ -266,7 +280,8 @@ static cudnnStatus_t try_config(gr_cudnn_graph *g, gr_cudnn_desc config, gr_cudn
     return st;
 }
 
-gr_status gr_cudnn_plan_build(gr_cudnn_plan *out, gr_cudnn_graph *g, bool deterministic, const char *what, gr_diag *d)
+gr_status gr_cudnn_plan_build(gr_cudnn_plan *out, gr_cudnn_graph *g, bool deterministic, const char *what,
+                              gr_diag *d)
 {
     const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     gr_cudnn_desc graph = operation_graph(g), config[CONFIGS_MAX];
@@ -283,10 +298,10 @@ gr_status gr_cudnn_plan_build(gr_cudnn_plan *out, gr_cudnn_graph *g, bool determ
         }
     }
     if (g->failed)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cuDNN %zu: %s: %s: %s (%s)", cudnnGetVersion(), g->failed,
-                             cudnnGetErrorString(g->status), g->why, what);
-    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cuDNN %zu has no engine: %s: %s (%s)", cudnnGetVersion(),
-                         cudnnGetErrorString(last), g->why, what);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cuDNN %zu: %s: %s: %s (%s)", cudnnGetVersion(),
+                             g->failed, cudnnGetErrorString(g->status), g->why, what);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cuDNN %zu has no engine: %s: %s (%s)",
+                         cudnnGetVersion(), cudnnGetErrorString(last), g->why, what);
 }
 
 void gr_cudnn_plan_release(gr_cudnn_plan *p)
@@ -296,13 +311,14 @@ void gr_cudnn_plan_release(gr_cudnn_plan *p)
     gr_cudnn_graph_release(&p->graph);
 }
 
-gr_status gr_cudnn_plan_execute(const gr_cudnn_plan *p, cudnnHandle_t handle, const int64_t *uid, void *const *pointer,
-                                size_t n, void *ws, const char *what, gr_diag *d)
+gr_status gr_cudnn_plan_execute(const gr_cudnn_plan *p, cudnnHandle_t handle, const int64_t *uid,
+                                void *const *pointer, size_t n, void *ws, const char *what, gr_diag *d)
 {
     gr_cudnn_graph call, *g = &call; /* of one descriptor */
     gr_cudnn_graph_init(g, handle, NULL);
     gr_cudnn_desc pack = CREATE(VARIANT_PACK);
-    set(g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)n, uid, "set VARIANT_PACK_UNIQUE_IDS");
+    set(g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)n, uid,
+        "set VARIANT_PACK_UNIQUE_IDS");
     set(g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, (int64_t)n, pointer,
         "set VARIANT_PACK_DATA_POINTERS");
     SET(pack, VARIANT_PACK_WORKSPACE, VOID_PTR, ws);

@@ -1,9 +1,9 @@
-/* ops/cuda/cudnn_graph.h: what attention needs of cuDNN's backend API: tensors, four kinds of operations, and a plan
- * made of them.
+/* ops/cuda/cudnn_graph.h: what attention needs of cuDNN's backend API: tensors, four kinds of operations, and
+ * a plan made of them.
  *
- * Errors stick: after the first failed call every further one does nothing and returns NULL, so that a graph is written
- * down without a check on each line; gr_cudnn_plan_build reports the call that failed. Descriptors live until
- * gr_cudnn_graph_release, or move into the plan that was built of them.
+ * Errors stick: after the first failed call every further one does nothing and returns NULL, so that a graph
+ * is written down without a check on each line; gr_cudnn_plan_build reports the call that failed. Descriptors
+ * live until gr_cudnn_graph_release, or move into the plan that was built of them.
  *
  * Threads: a graph, and a plan while it is being executed, belong to one thread at a time.
  */
@@ -49,27 +49,32 @@ gr_cudnn_desc gr_cudnn_tensor(gr_cudnn_graph *g, int64_t uid, cudnnDataType_t ty
 /* One fp32 value passed by pointer to host memory at execution. */
 gr_cudnn_desc gr_cudnn_scalar(gr_cudnn_graph *g, int64_t uid);
 /* A value between operations that is never stored. */
-gr_cudnn_desc gr_cudnn_virtual(gr_cudnn_graph *g, cudnnDataType_t type, const gr_cudnn_shape *s, gr_cudnn_desc ragged);
+gr_cudnn_desc gr_cudnn_virtual(gr_cudnn_graph *g, cudnnDataType_t type, const gr_cudnn_shape *s,
+                               gr_cudnn_desc ragged);
 
 /* y = mode(x, b, t); b, t NULL where the mode takes fewer. Returns y. */
-gr_cudnn_desc gr_cudnn_pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, gr_cudnn_desc x,
-                                 gr_cudnn_desc b, gr_cudnn_desc t, gr_cudnn_desc y);
+gr_cudnn_desc gr_cudnn_pointwise(gr_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math,
+                                 gr_cudnn_desc x, gr_cudnn_desc b, gr_cudnn_desc t, gr_cudnn_desc y);
 /* y = the index along axis, in the shape of x. */
-gr_cudnn_desc gr_cudnn_index(gr_cudnn_graph *g, int64_t axis, cudnnDataType_t math, gr_cudnn_desc x, gr_cudnn_desc y);
-/* c = a b over the last two dimensions; m, n, k: NULL, or int32 tensors [B, 1, 1, 1] of the true sizes. Returns c. */
-gr_cudnn_desc gr_cudnn_matmul(gr_cudnn_graph *g, gr_cudnn_desc a, gr_cudnn_desc b, gr_cudnn_desc c, gr_cudnn_desc m,
-                              gr_cudnn_desc n, gr_cudnn_desc k);
+gr_cudnn_desc gr_cudnn_index(gr_cudnn_graph *g, int64_t axis, cudnnDataType_t math, gr_cudnn_desc x,
+                             gr_cudnn_desc y);
+/* c = a b over the last two dimensions; m, n, k: NULL, or int32 tensors [B, 1, 1, 1] of the true sizes.
+ * Returns c. */
+gr_cudnn_desc gr_cudnn_matmul(gr_cudnn_graph *g, gr_cudnn_desc a, gr_cudnn_desc b, gr_cudnn_desc c,
+                              gr_cudnn_desc m, gr_cudnn_desc n, gr_cudnn_desc k);
 gr_cudnn_desc gr_cudnn_reduce(gr_cudnn_graph *g, cudnnReduceTensorOp_t op, gr_cudnn_desc x, gr_cudnn_desc y);
 gr_cudnn_desc gr_cudnn_reshape(gr_cudnn_graph *g, gr_cudnn_desc x, gr_cudnn_desc y);
 
-/* Takes the descriptors of g on success. The first engine of cuDNN's heuristics that takes the graph; deterministic: and that does not call itself
- * nondeterministic. GR_E_FAILED with a message that ends in `what` where there is none. */
-GR_NODISCARD gr_status gr_cudnn_plan_build(gr_cudnn_plan *out, gr_cudnn_graph *g, bool deterministic, const char *what,
-                                           gr_diag *d);
+/* Takes the descriptors of g on success. The first engine of cuDNN's heuristics that takes the graph;
+ * deterministic: and that does not call itself nondeterministic. GR_E_FAILED with a message that ends in
+ * `what` where there is none. */
+GR_NODISCARD gr_status gr_cudnn_plan_build(gr_cudnn_plan *out, gr_cudnn_graph *g, bool deterministic,
+                                           const char *what, gr_diag *d);
 void gr_cudnn_plan_release(gr_cudnn_plan *p);
 
 /* Enqueue on the handle's stream. uid [n] and pointer [n] name every tensor and scalar of the graph. */
 GR_NODISCARD gr_status gr_cudnn_plan_execute(const gr_cudnn_plan *p, cudnnHandle_t handle, const int64_t *uid,
-                                             void *const *pointer, size_t n, void *ws, const char *what, gr_diag *d);
+                                             void *const *pointer, size_t n, void *ws, const char *what,
+                                             gr_diag *d);
 
 #endif

@@ -4,7 +4,10 @@
 #ifndef GR_OPS_CUDA_DEVICE_CUH
 #define GR_OPS_CUDA_DEVICE_CUH
 
+#include <cuda_runtime.h>
+
 #include "ops/cuda/launch.h"
+#include "ops/cuda/parts.h"
 
 #include <assert.h>
 #include <cuda_bf16.h>
@@ -16,11 +19,6 @@
 
 #define GR_WARP 32
 #define GR_ALL  0xffffffffu /* lanes of a full warp */
-
-static inline uint32_t gr_ceil_div(uint64_t a, uint64_t b)
-{
-    return (uint32_t)((a + b - 1) / b);
-}
 
 /* ---- bf16 ---------------------------------------------------------------------------------------------- */
 

@@ -47,29 +47,15 @@ enum { ID_BITS = 24, LONG = GR_WARP, DEEP = 16, SLICE = 8 * GR_WARP /* columns o
 
 struct sorted { /* keys and tokens by id: [T] each, twice, for the sort to go back and forth */
     uint32_t *key[2], *token[2];
-    void *temporary;
-    size_t temporary_bytes;
+    void *own;
+    size_t own_bytes;
 };
 
-/* The sort's own bytes: histograms and, for each tile of at least 1024 keys, 256 counters. Computed here because CUB asks
- * the device, and plans are made where there is none; gr_cu_embed_backward checks it against CUB. */
-static uint64_t carve(sorted *s, void *ws, uint32_t T)
+static sorted carve(void *ws, uint32_t T)
 {
-    const uint64_t array = ((uint64_t)T * sizeof(uint32_t) + 255) / 256 * 256;
-    char *base = (char *)ws;
-    s->key[0] = (uint32_t *)base;
-    s->key[1] = (uint32_t *)(base + array);
-    s->token[0] = (uint32_t *)(base + 2 * array);
-    s->token[1] = (uint32_t *)(base + 3 * array);
-    s->temporary = base + 4 * array;
-    s->temporary_bytes = array + 65536;
-    return 4 * array + s->temporary_bytes;
-}
-
-extern "C" uint64_t gr_cu_embed_backward_ws(uint32_t T)
-{
-    sorted s;
-    return carve(&s, NULL, T);
+    const uint64_t array = gr_sort_array_bytes(T) / sizeof(uint32_t);
+    uint32_t *at = (uint32_t *)ws;
+    return {{at, at + array}, {at + 2 * array, at + 3 * array}, at + 4 * array, (size_t)gr_sort_own_bytes(T)};
 }
 
 GR_KERNEL void __launch_bounds__(BLOCK)
@@ -193,9 +179,8 @@ static void add_runs(cudaStream_t st, const uint32_t *key, const uint32_t *token
 /* A workspace too small is our own bug. */
 static void check_workspace(const sorted *s, size_t wanted)
 {
-    if (wanted <= s->temporary_bytes) return;
-    fprintf(stderr, "gr_cu_embed_backward: the sort wants %zu bytes, the workspace has %zu\n", wanted,
-            s->temporary_bytes);
+    if (wanted <= s->own_bytes) return;
+    fprintf(stderr, "gr_cu_embed_backward: the sort wants %zu bytes, the workspace has %zu\n", wanted, s->own_bytes);
     abort();
 }
 
@@ -203,14 +188,13 @@ extern "C" void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const 
                                      gr_cu_dtype grad_type, uint32_t T, uint32_t H, void *ws)
 {
     if (!T) return;
-    sorted s;
-    carve(&s, ws, T);
+    const sorted s = carve(ws, T);
     cub::DoubleBuffer<uint32_t> key(s.key[0], s.key[1]), token(s.token[0], s.token[1]);
     keys_kernel<<<gr_ceil_div(T, BLOCK), BLOCK, 0, st>>>(ids, s.key[0], s.token[0], T);
     size_t wanted = 0;
     cub::DeviceRadixSort::SortPairs(NULL, wanted, key, token, (int)T, 0, ID_BITS, st);
     check_workspace(&s, wanted);
-    cub::DeviceRadixSort::SortPairs(s.temporary, wanted, key, token, (int)T, 0, ID_BITS, st);
+    cub::DeviceRadixSort::SortPairs(s.own, wanted, key, token, (int)T, 0, ID_BITS, st);
     if (grad_type == GR_CU_F32)
         add_runs(st, key.Current(), token.Current(), dx, (float *)grad, T, H);
     else

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The M whose best algorithm serves every M under strict: wide enough for training, and still one or two tiles of a
- * decode step. */
-#define STRICT_M 256
+/* The M whose best algorithm serves every M under strict: wide enough for training, and still one or two
+ * tiles of a decode step. */
+#define STRICT_M   256
 #define CANDIDATES 16
 
 /* All that the choice of an algorithm may depend on. Compared as bytes: no padding, see key_of. */
@@ -38,10 +38,11 @@ static const char *const form_name[] = {"NT", "NN", "TN"};
 static gr_status failed(const gr_cu_gemm_call *c, cublasStatus_t st, const char *what, gr_diag *d)
 {
     return gr_diag_error(d, (gr_loc){0}, st == CUBLAS_STATUS_ALLOC_FAILED ? GR_E_NOMEM : GR_E_FAILED,
-                         "%s: %s (matrix product %s %u x %u x %u, leading dimensions %llu %llu %llu%s%s%s)", what,
-                         cublasLtGetStatusString(st), form_name[c->form], c->m, c->n, c->k, (unsigned long long)c->lda,
-                         (unsigned long long)c->ldb, (unsigned long long)c->ldd, c->type == GR_CU_F32 ? ", fp32" : "",
-                         c->c ? ", added" : "", c->bias ? ", bias" : "");
+                         "%s: %s (matrix product %s %u x %u x %u, leading dimensions %llu %llu %llu%s%s%s)",
+                         what, cublasLtGetStatusString(st), form_name[c->form], c->m, c->n, c->k,
+                         (unsigned long long)c->lda, (unsigned long long)c->ldb, (unsigned long long)c->ldd,
+                         c->type == GR_CU_F32 ? ", fp32" : "", c->c ? ", added" : "",
+                         c->bias ? ", bias" : "");
 }
 
 /* What algorithms ask about: 256 is what arenas give, 16 what their vector loads need. */
@@ -125,17 +126,17 @@ void gr_cu_gemm_close(gr_cu_gemm *g)
     free(g);
 }
 
-#define TRY(call)                                   \
-    do {                                            \
-        const cublasStatus_t try_st = (call);       \
-        if (try_st != CUBLAS_STATUS_SUCCESS) {      \
-            *what = #call;                          \
-            return try_st;                          \
-        }                                           \
+#define TRY(call)                              \
+    do {                                       \
+        const cublasStatus_t try_st = (call);  \
+        if (try_st != CUBLAS_STATUS_SUCCESS) { \
+            *what = #call;                     \
+            return try_st;                     \
+        }                                      \
     } while (0)
 
-/* cuBLASLt counts in columns: a row-major [r, c] is a column-major [c, r] to it. So it is asked for the transpose,
- * D^T[N, M] = op(B)^T op(A)^T, and our B is its first factor. */
+/* cuBLASLt counts in columns: a row-major [r, c] is a column-major [c, r] to it. So it is asked for the
+ * transpose, D^T[N, M] = op(B)^T op(A)^T, and our B is its first factor. */
 static cublasStatus_t describe(struct entry *e, uint32_t m, const char **what)
 {
     const struct key *k = &e->key;
@@ -146,8 +147,10 @@ static cublasStatus_t describe(struct entry *e, uint32_t m, const char **what)
     TRY(cublasLtMatmulDescCreate(&e->how, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
     TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
-    if (k->bias) TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof(bias)));
-    const uint64_t b_cols = k->form == GR_CU_GEMM_NT ? k->k : k->n, b_rows = k->form == GR_CU_GEMM_NT ? k->n : k->k;
+    if (k->bias)
+        TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof(bias)));
+    const uint64_t b_cols = k->form == GR_CU_GEMM_NT ? k->k : k->n,
+                   b_rows = k->form == GR_CU_GEMM_NT ? k->n : k->k;
     const uint64_t a_cols = k->form == GR_CU_GEMM_TN ? m : k->k, a_rows = k->form == GR_CU_GEMM_TN ? k->k : m;
     TRY(cublasLtMatrixLayoutCreate(&e->a, CUDA_R_16BF, b_cols, b_rows, (int64_t)k->ldb));
     TRY(cublasLtMatrixLayoutCreate(&e->b, CUDA_R_16BF, a_cols, a_rows, (int64_t)k->lda));
@@ -159,18 +162,23 @@ static cublasStatus_t describe(struct entry *e, uint32_t m, const char **what)
 static cublasStatus_t prefer(cublasLtMatmulPreference_t pref, const struct key *k, const char **what)
 {
     const uint64_t ws = GR_CU_GEMM_WS_BYTES;
-    /* Split-K only where the parts are added in order from the workspace, in fp32: INPLACE adds them into the result
-     * behind locks, OUTPUT_TYPE rounds each to bf16. */
-    const uint32_t schemes = k->strict ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    /* Split-K only where the parts are added in order from the workspace, in fp32: INPLACE adds them into the
+     * result behind locks, OUTPUT_TYPE rounds each to bf16. */
+    const uint32_t schemes =
+        k->strict ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t first = k->align_b, second = k->align_a, c = k->align_c, d = k->align_d;
-    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof(ws)));
+    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws,
+                                             sizeof(ws)));
     TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof(schemes)));
-    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &first, sizeof(first)));
+    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &first,
+                                             sizeof(first)));
     TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &second,
                                              sizeof(second)));
-    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c)));
-    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d)));
+    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c,
+                                             sizeof(c)));
+    TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d,
+                                             sizeof(d)));
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -185,13 +193,17 @@ static struct config config_of(const cublasLtMatmulAlgo_t *algo)
     struct config c = {.id = -1, .split = 1};
     size_t n;
     cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &c.id, sizeof(c.id), &n);
-    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &c.split, sizeof(c.split), &n);
-    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &c.tile, sizeof(c.tile), &n);
-    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, &c.stages, sizeof(c.stages), &n);
-    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &c.scheme, sizeof(c.scheme), &n);
-    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &c.swizzle, sizeof(c.swizzle), &n);
-    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &c.cluster, sizeof(c.cluster),
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &c.split, sizeof(c.split),
                                          &n);
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &c.tile, sizeof(c.tile), &n);
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, &c.stages, sizeof(c.stages),
+                                         &n);
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &c.scheme,
+                                         sizeof(c.scheme), &n);
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &c.swizzle,
+                                         sizeof(c.swizzle), &n);
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &c.cluster,
+                                         sizeof(c.cluster), &n);
     return c;
 }
 
@@ -203,12 +215,14 @@ static bool is_allowed(const struct key *k, const cublasLtMatmulAlgo_t *algo)
     return !k->strict && c.scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref, const char **what)
+static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref,
+                             const char **what)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n = 0;
     TRY(prefer(pref, &e->key, what));
-    TRY(cublasLtMatmulAlgoGetHeuristic(g->handle, e->how, e->a, e->b, e->c, e->d, pref, CANDIDATES, found, &n));
+    TRY(cublasLtMatmulAlgoGetHeuristic(g->handle, e->how, e->a, e->b, e->c, e->d, pref, CANDIDATES, found,
+                                       &n));
     for (int i = 0; i < n; i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS || !is_allowed(&e->key, &found[i].algo)) continue;
         e->algo = found[i].algo;
@@ -288,10 +302,11 @@ gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t stream, const gr_cu_gemm_ca
     if (found != GR_OK) return found;
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
     if (c->bias)
-        st = cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof(c->bias));
+        st = cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias,
+                                            sizeof(c->bias));
     if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatmul(g->handle, e->how, &one, c->b, e->a, c->a, e->b, &beta, c->c ? c->c : c->d, e->c, c->d,
-                            e->d, &e->algo, ws, e->ws_bytes, stream);
+        st = cublasLtMatmul(g->handle, e->how, &one, c->b, e->a, c->a, e->b, &beta, c->c ? c->c : c->d, e->c,
+                            c->d, e->d, &e->algo, ws, e->ws_bytes, stream);
     return st == CUBLAS_STATUS_SUCCESS ? GR_OK : failed(c, st, "cublasLtMatmul", d);
 }
 
@@ -301,7 +316,7 @@ gr_status gr_cu_gemm_describe(gr_cu_gemm *g, const gr_cu_gemm_call *call, char *
     const gr_status st = entry_for(g, call, &e, d);
     if (st != GR_OK) return st;
     const struct config c = config_of(&e->algo);
-    snprintf(buf, 128, "id %d tile %u cluster %u stages %u split %d scheme %u swizzle %u, ws %llu", c.id, c.tile,
-             c.cluster, c.stages, c.split, c.scheme, c.swizzle, (unsigned long long)e->ws_bytes);
+    snprintf(buf, 128, "id %d tile %u cluster %u stages %u split %d scheme %u swizzle %u, ws %llu", c.id,
+             c.tile, c.cluster, c.stages, c.split, c.scheme, c.swizzle, (unsigned long long)e->ws_bytes);
     return GR_OK;
 }

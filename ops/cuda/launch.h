@@ -117,11 +117,12 @@ typedef struct gr_cu_sampling {
     uint32_t top_k;
     uint64_t seed, stream;
 } gr_cu_sampling;
-/* One id for each row of logits [n, V]: greedy (ties to the lowest id) where temperature is 0, else by
- * Gumbel-max over the scaled logits that top-k and top-p leave. Noise is keyed by (seed, stream, draw[i] =
- * {sequence, token}, id), so that it does not depend on the batch. top-k and top-p as ops/sample_cpu.c
- * defines them (ties included). logprob: of the drawn id under log-softmax(logits / T) without truncation (T
- * 0 counts as 1). how is a device pointer, so that captured graphs follow it. */
+/* One id for each row of logits [n, V], as ops/sample_cpu.c draws it from the same logits (but for rounding): greedy
+ * (ties to the lowest id) where temperature is 0, else by inverting the cumulative distribution of what top-k and
+ * top-p leave of softmax(logits / T) at the uniform number of (seed, stream, draw[i] = {sequence, token}), which does
+ * not depend on the batch. logprob: of the drawn id under log-softmax(logits / T) without truncation (T 0 counts as
+ * 1), to the bit what gr_cu_head_stats gives for it. how is a device pointer, so that captured graphs follow it.
+ * n up to 65535, V up to 2^20. */
 uint64_t gr_cu_sample_ws(uint32_t n, uint32_t V);
 void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how, const uint32_t (*draw)[2],
                   int32_t *id, float *logprob, uint32_t n, uint32_t V, void *ws);
@@ -135,7 +136,7 @@ typedef struct gr_cu_adamw { /* as gr_adamw; decay 0 where weight decay does not
     float grad_scale;
 } gr_cu_adamw;
 /* One pass: master (fp32; NULL: w itself is the master), w (bf16), moments m and v of moment_type, gradient g
- * of grad_type. */
+ * of grad_type. how: host memory, read during the call. */
 void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
                       gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
 /* *out = sum of squares in double. */

@@ -84,32 +84,11 @@ extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t 
 /* ---- gradient ---------------------------------------------------------------------------------------------
  * With inv = 1 / rms: dx = inv (dy w - x inv c), c = inv mean(dy w x), and the weight's part is dy x inv.
  *
- * A row belongs to as few warps as hold it with two vectors a lane; a block of 256 threads works on as many rows at once
- * as fit (one from H = 4096 on). Blocks walk the rows at a fixed stride and keep their share of the weight's gradient in
- * registers. Three such blocks fit a multiprocessor, and a multiple of 132 of them is launched: one full wave on H100
- * and H200.
+ * The shape is that of ops/cuda/parts.h; blocks walk the rows at a fixed stride and keep their share of the weight's
+ * gradient in registers.
  */
 
-enum { BACK_VECS = 2, BACK_BLOCK = 256, BACK_H_MAX = 8 * BACK_VECS * 1024 };
-
-static uint32_t lanes_of(uint32_t H)
-{
-    assert(H % 8 == 0 && H <= BACK_H_MAX);
-    return gr_ceil_div(H / 8, BACK_VECS * GR_WARP) * GR_WARP;
-}
-
-/* Rows that a block works on at once. */
-static uint32_t groups_of(uint32_t H)
-{
-    return lanes_of(H) < BACK_BLOCK ? BACK_BLOCK / lanes_of(H) : 1;
-}
-
-/* Blocks, each of which leaves one part. */
-static uint32_t parts_of(uint32_t n, uint32_t H)
-{
-    const uint32_t all = gr_ceil_div(n, groups_of(H)), most = lanes_of(H) <= BACK_BLOCK ? 396 : 132;
-    return all < most ? all : most;
-}
+enum { BACK_VECS = GR_NORM_VECS, BACK_BLOCK = GR_NORM_BLOCK };
 
 struct back {
     const gr_bf16 *x;
@@ -237,7 +216,7 @@ GR_KERNEL void __launch_bounds__(MAX_THREADS, MAX_THREADS == BACK_BLOCK ? 3 : 1)
 
 template <bool ADD> static void launch_back(cudaStream_t st, const back &p)
 {
-    const uint32_t grid = parts_of(p.n, p.H), threads = p.lanes * groups_of(p.H);
+    const uint32_t grid = gr_norm_parts(p.n, p.H), threads = p.lanes * gr_norm_rows(p.H);
     if (threads <= BACK_BLOCK)
         back_kernel<BACK_BLOCK, ADD><<<grid, threads, 0, st>>>(p);
     else if (threads <= 512)
@@ -246,20 +225,15 @@ template <bool ADD> static void launch_back(cudaStream_t st, const back &p)
         back_kernel<1024, ADD><<<grid, threads, 0, st>>>(p);
 }
 
-extern "C" uint64_t gr_cu_rmsnorm_backward_ws(uint32_t n, uint32_t H)
-{
-    return n ? (uint64_t)parts_of(n, H) * H * sizeof(float) : 0;
-}
-
 extern "C" void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w,
                                        const gr_bf16 *dy, gr_bf16 *dx, bool add, void *grad_w, gr_cu_dtype grad_type,
                                        uint32_t n, uint32_t H, float eps, void *ws)
 {
     if (!n) return;
-    const back p = {x, row, w, dy, dx, (float *)ws, n, H, lanes_of(H), eps};
+    const back p = {x, row, w, dy, dx, (float *)ws, n, H, gr_norm_lanes(H), eps};
     if (add)
         launch_back<true>(st, p);
     else
         launch_back<false>(st, p);
-    gr_cu_parts_add(st, (const float *)ws, parts_of(n, H), H, grad_w, grad_type);
+    gr_cu_parts_add(st, (const float *)ws, gr_norm_parts(n, H), H, grad_w, grad_type);
 }

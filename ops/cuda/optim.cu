@@ -106,7 +106,7 @@ extern "C" void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float 
 /* ---- sum of squares ------------------------------------------------------------------------------------------
  * Blocks take strips whose length depends on n alone, and leave a sum each; one block adds these. All in double. */
 
-enum { SUM_BLOCKS = 1056, SUM_VECS = 4 /* of EACH elements, in flight for each thread */ };
+enum { SUM_BLOCKS = GR_SUM_BLOCKS, SUM_VECS = 4 /* of EACH elements, in flight for each thread */ };
 
 /* For thread 0. */
 GR_DEVICE double block_sum(double x)
@@ -150,11 +150,6 @@ GR_KERNEL void __launch_bounds__(BLOCK) add_sums_kernel(const double *__restrict
     for (uint32_t i = threadIdx.x; i < n; i += BLOCK) sum += sums[i];
     const double total = block_sum(sum);
     if (!threadIdx.x) *out = total;
-}
-
-extern "C" uint64_t gr_cu_sum_squares_ws(void)
-{
-    return SUM_BLOCKS * sizeof(double);
 }
 
 extern "C" void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out, void *ws)

@@ -1,27 +1,12 @@
 /* ops/cuda/rope.cu: q and k norm and rotary embedding (the halves form of transformers), their gradients, and the write
  * of keys and values into the paged pool.
  *
- * A group of 1, 2, 4 ... 32 lanes holds a head: each lane N (8, or 4 where D is not a multiple of 16) elements of the
- * first half and their partners of the second. A group walks several heads of one token, so that the cosines and sines of
- * its elements are computed once and stay in registers. Bound by memory.
+ * A group of 1, 2, 4 ... 32 lanes holds a head, as ops/cuda/parts.h says. It walks several heads of one token, so that the
+ * cosines and sines of its elements are computed once and stay in registers. Bound by memory.
  */
 #include "ops/cuda/device.cuh"
 
-enum { BLOCK = 256, KV_BLOCK = 16 /* GR_KV_BLOCK of ops/kernels.h */ };
-
-/* Lanes of a group: a power of two, enough for D / 2 elements, N a lane. */
-static uint32_t lanes_of(uint32_t D, uint32_t N)
-{
-    assert(D % 8 == 0 && D <= 256);
-    uint32_t lanes = 1;
-    while (lanes * N < D / 2) lanes *= 2;
-    return lanes;
-}
-
-static uint32_t width_of(uint32_t D) /* N */
-{
-    return D % 16 ? 4 : 8;
-}
+enum { BLOCK = GR_ROPE_BLOCK, KV_BLOCK = 16 /* GR_KV_BLOCK of ops/kernels.h */ };
 
 template <int N> struct pair { /* a lane's share of a head */
     float low[N], high[N];
@@ -200,9 +185,9 @@ template <int N, bool STORE> GR_KERNEL void __launch_bounds__(BLOCK) forward_ker
 template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
 {
     if (!p.T) return;
-    const uint32_t D = p.h.head_dim, N = width_of(D);
+    const uint32_t D = p.h.head_dim, N = gr_rope_width(D);
     p.n_heads = p.h.heads + p.h.kv_heads * (STORE || p.out != p.raw ? 2 : 1);
-    p.lanes = lanes_of(D, N);
+    p.lanes = gr_rope_lanes(D);
     /* Few tokens: a head a group, for parallelism. Many: more heads, for fewer sines. A head's result is the same. */
     const uint64_t lanes = (uint64_t)p.T * p.n_heads * p.lanes;
     p.each = lanes >= 8 * 132 * 2048 ? 8 : lanes >= 132 * 2048 ? 4 : 1;
@@ -230,12 +215,11 @@ extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const
 }
 
 /* ---- gradient ----------------------------------------------------------------------------------------------
- * Rotated back, d is the gradient of the norm's output; then as RMSNorm's (ops/cuda/norm.cu). A block stays with up to
- * 8 heads of q, or of k, and walks the tokens at a fixed stride; a lane keeps its columns of the weight's gradient in
- * registers. Each block leaves one part: those of q come first.
+ * Rotated back, d is the gradient of the norm's output; then as RMSNorm's (ops/cuda/norm.cu). A lane keeps its columns of
+ * the weight's gradient in registers. Blocks and parts as ops/cuda/parts.h says: those of q come first.
  */
 
-enum { HEADS = 8, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP };
+enum { HEADS = GR_ROPE_HEADS, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP };
 
 struct backward {
     gr_cu_heads h;
@@ -245,24 +229,6 @@ struct backward {
     float *parts;
     uint32_t T, lanes, q_blocks; /* q_blocks: blockIdx.y from this one on is of k */
 };
-
-static uint32_t back_blocks_q(const gr_cu_heads *h)
-{
-    return gr_ceil_div(h->heads, HEADS);
-}
-
-static uint32_t back_blocks_k(const gr_cu_heads *h)
-{
-    return gr_ceil_div(h->kv_heads, HEADS);
-}
-
-/* Blocks along the tokens: about 2048 in all. */
-static uint32_t back_blocks_t(const gr_cu_heads *h, uint32_t T)
-{
-    const uint32_t lanes = lanes_of(h->head_dim, width_of(h->head_dim));
-    const uint32_t all = gr_ceil_div(T, BLOCK / lanes), most = 2048 / (back_blocks_q(h) + back_blocks_k(h)) + 1;
-    return all < most ? all : most;
-}
 
 /* Gradient through the norm of one head, in place; adds to the lane's columns of the weight's gradient. */
 template <int N>
@@ -369,21 +335,16 @@ template <int N> static void launch_backward(cudaStream_t st, const backward &p,
         backward_kernel<N, false><<<grid, BLOCK, 0, st>>>(p);
 }
 
-extern "C" uint64_t gr_cu_qk_rope_backward_ws(const gr_cu_heads *h, uint32_t T)
-{
-    return (uint64_t)(back_blocks_q(h) + back_blocks_k(h)) * back_blocks_t(h, T) * h->head_dim * sizeof(float);
-}
-
 extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
                                        const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *d, void *grad_q_norm,
                                        void *grad_k_norm, gr_cu_dtype grad_type, uint32_t T, void *ws)
 {
     if (!T) return;
     assert(!q_norm == !k_norm);
-    const uint32_t D = h->head_dim, N = width_of(D), q = back_blocks_q(h), k = back_blocks_k(h);
-    const dim3 grid(back_blocks_t(h, T), q + k);
-    const backward p = {*h, raw, q_norm, k_norm, position, d, (float *)ws, T, lanes_of(D, N), q};
-    if (N == 8)
+    const uint32_t D = h->head_dim, q = gr_rope_blocks(h->heads), k = gr_rope_blocks(h->kv_heads);
+    const dim3 grid(gr_rope_blocks_along(T, D, q + k), q + k);
+    const backward p = {*h, raw, q_norm, k_norm, position, d, (float *)ws, T, gr_rope_lanes(D), q};
+    if (gr_rope_width(D) == 8)
         launch_backward<8>(st, p, grid);
     else
         launch_backward<4>(st, p, grid);

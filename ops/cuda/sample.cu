@@ -385,11 +385,6 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     logprob[at] = gr_row_logprob(sums, r.logits[drawn], r.c);
 }
 
-extern "C" uint64_t gr_cu_sample_ws(uint32_t n, uint32_t V)
-{
-    return (uint64_t)n * gr_ceil_div(V, GR_TILE) * sizeof(gr_tile_sums);
-}
-
 extern "C" void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how, const uint32_t (*draw)[2],
                              int32_t *id, float *logprob, uint32_t n, uint32_t V, void *ws)
 {

@@ -42,7 +42,8 @@ static uint64_t call_rows(const gr_cu_attention_shape *s, const gr_cu_attention_
 static uint64_t cudnn_row_bytes(const gr_cu_attention_shape *s, uint32_t longest)
 {
     const uint64_t dp = s->deterministic ? UINT64_C(2) * longest : 0;
-    const uint64_t each_head = s->heads == s->kv_heads ? 0 : UINT64_C(4) * s->head_dim; /* dK and dV before their sum */
+    const uint64_t each_head =
+        s->heads == s->kv_heads ? 0 : UINT64_C(4) * s->head_dim; /* dK and dV before their sum */
     return dp + each_head;
 }
 
@@ -51,7 +52,8 @@ static uint64_t row_bytes(const gr_cu_attention_shape *s, uint32_t longest)
     return cudnn_row_bytes(s, longest) + 4 + (s->deterministic ? 0 : UINT64_C(4) * s->head_dim);
 }
 
-uint64_t gr_cu_attention_cudnn_bytes(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward)
+uint64_t gr_cu_attention_cudnn_bytes(const gr_cu_attention_shape *s, const gr_cu_attention_run *r,
+                                     bool backward)
 {
     return (backward ? call_rows(s, r) * cudnn_row_bytes(s, r->longest) : 0) + cudnn_slack(r->batch);
 }
@@ -71,8 +73,9 @@ uint64_t gr_cu_attention_index_bytes(uint32_t batch)
     return 4 * gr_align((batch + UINT64_C(1)) * 4, ALIGN);
 }
 
-/* What all rows of one call may take. Grows with tokens and with longest, so that a plan made for bounds holds for every
- * batch within them: a run of few long sequences is padded to at most twice its tokens and one length more. */
+/* What all rows of one call may take. Grows with tokens and with longest, so that a plan made for bounds
+ * holds for every batch within them: a run of few long sequences is padded to at most twice its tokens and
+ * one length more. */
 static uint64_t run_limit(const gr_cu_attention_shape *s, uint64_t tokens, uint32_t longest)
 {
     const uint32_t length = length_bucket(longest);
@@ -81,11 +84,12 @@ static uint64_t run_limit(const gr_cu_attention_shape *s, uint64_t tokens, uint3
     return GR_MAX(GR_MIN(all, GR_CU_ATTENTION_RUN_BYTES), least);
 }
 
-static bool fits(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, uint64_t tokens, uint64_t limit,
-                 bool backward)
+static bool fits(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, uint64_t tokens,
+                 uint64_t limit, bool backward)
 {
     const uint64_t width = (uint64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
-    if (r->batch > GR_CU_ATTENTION_BATCH_MAX || tokens * width > INT32_MAX) return false; /* offsets are int32 */
+    if (r->batch > GR_CU_ATTENTION_BATCH_MAX || tokens * width > INT32_MAX)
+        return false; /* offsets are int32 */
     return !backward || call_rows(s, r) * row_bytes(s, r->longest) <= limit;
 }
 
@@ -96,8 +100,8 @@ static uint32_t longest_of(const uint32_t *offset, uint32_t n_seqs)
     return longest;
 }
 
-gr_cu_attention_run gr_cu_attention_cut(const gr_cu_attention_shape *s, const uint32_t *offset, uint32_t first,
-                                        uint32_t n_seqs, bool backward)
+gr_cu_attention_run gr_cu_attention_cut(const gr_cu_attention_shape *s, const uint32_t *offset,
+                                        uint32_t first, uint32_t n_seqs, bool backward)
 {
     const uint64_t limit =
         backward ? run_limit(s, offset[n_seqs] - offset[0], longest_of(offset, n_seqs)) : 0;
@@ -105,7 +109,8 @@ gr_cu_attention_run gr_cu_attention_cut(const gr_cu_attention_shape *s, const ui
     uint32_t longest = 0;
     while (first + r.n < n_seqs) {
         const uint32_t end = offset[first + r.n + 1], more = GR_MAX(longest, end - offset[first + r.n]);
-        const gr_cu_attention_run next = {first, r.n + 1, batch_bucket(r.n + 1), length_bucket(more), s->kv_heads};
+        const gr_cu_attention_run next = {first, r.n + 1, batch_bucket(r.n + 1), length_bucket(more),
+                                          s->kv_heads};
         if (r.n > 0 && !fits(s, &next, end - offset[first], limit, backward)) break;
         r = next;
         longest = more;
@@ -122,8 +127,8 @@ uint64_t gr_cu_attention_stats_bytes(const gr_cu_attention_shape *s, uint32_t to
     return UINT64_C(4) * tokens * s->heads;
 }
 
-uint64_t gr_cu_attention_ws_bytes(const gr_cu_attention_shape *s, uint32_t tokens, uint32_t seqs, uint32_t longest,
-                                  bool backward)
+uint64_t gr_cu_attention_ws_bytes(const gr_cu_attention_shape *s, uint32_t tokens, uint32_t seqs,
+                                  uint32_t longest, bool backward)
 {
     const uint32_t batch = GR_MIN(batch_bucket(GR_MAX(seqs, 1)), GR_CU_ATTENTION_BATCH_MAX);
     const uint64_t fixed = cudnn_slack(batch) + gr_cu_attention_index_bytes(batch) + 4 * ALIGN;

@@ -10,7 +10,7 @@
 
 #include "ops/cuda/device.cuh"
 
-enum { GR_TILE = 1024, GR_TILE_EACH = GR_TILE / GR_WARP };
+enum { GR_TILE_EACH = GR_TILE / GR_WARP };
 
 #define GR_LOG2_E 1.4426950408889634f
 #define GR_LN_2   0.6931471805599453f
@@ -20,6 +20,8 @@ struct gr_tile_sums {
     float sum;           /* of e = 2^(y - y_max) */
     float first, second; /* of e (y - y_max), and of e^2 */
 };
+
+static_assert(sizeof(gr_tile_sums) == GR_TILE_BYTES, "the workspace of sampling counts on it");
 
 struct gr_row_sums {
     float y_max, sum, first, second;

@@ -39,22 +39,7 @@ extern "C" void gr_cu_parts_add(cudaStream_t st, const float *parts, uint32_t n_
 
 /* ---- columns of a matrix --------------------------------------------------------------------------------- */
 
-enum { STRIP_COLS = 8 * GR_WARP, STRIP_ROWS = 8 }; /* a block sums 256 columns, 8 rows at a time */
-
-struct strips {
-    uint32_t cols, parts, rows; /* blocks across; blocks down; rows of one of them */
-};
-
-/* About a thousand blocks, of at least 64 rows each. */
-static strips strips_of(uint32_t T, uint32_t cols)
-{
-    strips s;
-    s.cols = gr_ceil_div(cols, STRIP_COLS);
-    const uint32_t most = s.cols < 1024 ? 1024 / s.cols : 1, wanted = gr_ceil_div(T, 64);
-    s.rows = gr_ceil_div(T, wanted < most ? wanted : most);
-    s.parts = gr_ceil_div(T, s.rows);
-    return s;
-}
+enum { STRIP_COLS = GR_STRIP_COLS, STRIP_ROWS = 8 }; /* a block has 8 rows in hand, 8 columns a lane */
 
 GR_KERNEL void __launch_bounds__(GR_WARP *STRIP_ROWS)
     strip_kernel(const gr_bf16 *__restrict__ d, float *__restrict__ parts, uint32_t T, uint32_t cols, uint32_t rows)
@@ -83,17 +68,12 @@ GR_KERNEL void __launch_bounds__(GR_WARP *STRIP_ROWS)
     parts[(size_t)blockIdx.y * cols + to] = total;
 }
 
-extern "C" uint64_t gr_cu_column_sums_ws(uint32_t T, uint32_t cols)
-{
-    return T ? (uint64_t)strips_of(T, cols).parts * cols * sizeof(float) : 0;
-}
-
 extern "C" void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtype grad_type, uint32_t T,
                                   uint32_t cols, void *ws)
 {
     if (!T) return;
-    const strips s = strips_of(T, cols);
-    const dim3 grid(s.cols, s.parts), block(GR_WARP, STRIP_ROWS);
-    strip_kernel<<<grid, block, 0, st>>>(d, (float *)ws, T, cols, s.rows);
-    gr_cu_parts_add(st, (const float *)ws, s.parts, cols, grad, grad_type);
+    const uint32_t rows = gr_ceil_div(T, gr_strips(T, cols)), parts = gr_ceil_div(T, rows);
+    const dim3 grid(gr_ceil_div(cols, STRIP_COLS), parts), block(GR_WARP, STRIP_ROWS);
+    strip_kernel<<<grid, block, 0, st>>>(d, (float *)ws, T, cols, rows);
+    gr_cu_parts_add(st, (const float *)ws, parts, cols, grad, grad_type);
 }
