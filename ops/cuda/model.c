@@ -290,19 +290,6 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
 }
 
-<<<<<<< HEAD
-static void decode(gr_queue *q, const gr_cu_paged *paged, const gr_extend *e, const gr_bf16 *qkv, gr_bf16 *o)
-{
-    const gr_decode *d = e->decode;
-    const gr_cu_decode how = {.length = d->length,
-                              .member = d->member,
-                              .group_first = d->group_first,
-                              .shared = d->shared,
-                              .n = e->n_seqs,
-                              .n_groups = d->n_groups,
-                              .max_length = d->max_length};
-    gr_cu_decode_attention(q->stream, paged, &how, qkv, o, d->work, d->ws);
-=======
 static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv, gr_bf16 *o)
 {
     const gr_decode *d = e->decode;
@@ -314,7 +301,6 @@ static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged 
                                .n_groups = d->n_groups,
                                .max_length = d->max_length};
     gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
->>>>>>> cuda
 }
 
 void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x, void *kv,
@@ -333,11 +319,7 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
                         e->slot, at.qkv, kv, l.t);
     const gr_cu_paged paged = {l.heads, kv, e->block_table, e->table_stride};
     if (e->decode)
-<<<<<<< HEAD
-        decode(q, &paged, e, at.qkv, at.o);
-=======
         decode_attention(q, e, &paged, at.qkv, at.o);
->>>>>>> cuda
     else
         gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest, at.o);
     linear(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, NULL, at.gemm);
@@ -501,21 +483,10 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_carve(&c, s, n, &w);
-<<<<<<< HEAD
-    const gr_cu_sampling *on_device = how->device;
-    if (!on_device) {
-        const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
-        gr_device_write(q, w.how, &sampling, sizeof(sampling));
-        on_device = w.how;
-    }
-    head_logits(q, s, norm_w, lm, x, row, n, &w);
-    gr_cu_sample(q->stream, w.logits, on_device, draw, id, logprob, n, s->vocab, w.sample);
-=======
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
     head_logits(q, s, norm_w, lm, x, row, n, &w);
     gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab, w.sample);
->>>>>>> cuda
 }
 
 /* ---- flat arrays ---------------------------------------------------------------------------------------- */
