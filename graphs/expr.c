@@ -72,8 +72,8 @@ bool gr_expr_compares_groups(const gr_expr *e)
 
 void gr_expr_explain_line(const char *name, gr_typed v, gr_str *out)
 {
-    gr_str_printf(out, "%s: %s %s", name ? name : "result", gr_level_str(v.level),
-                  v.kind == GR_KIND_BOOL ? "condition" : "number");
+    gr_str_printf(out, "%s: one %s", name ? name : "result", v.kind == GR_KIND_BOOL ? "condition" : "number");
+    if (v.level != GR_LEVEL_SCALAR) gr_str_printf(out, " a %s", gr_level_str(v.level));
 }
 
 void gr_expr_explain(const gr_expr *e, gr_str *out)

@@ -124,7 +124,7 @@ const int *gr_expr_row_sets(const gr_expr *e, size_t *n);
 /* Whether it compares sequences with others of their group: a mean, deviation or rank over groups of rows. */
 bool gr_expr_compares_groups(const gr_expr *e);
 
-/* A line for each named value and the result: name, level, kind. */
+/* A line for each named value and the result: name, kind, level. */
 void gr_expr_explain(const gr_expr *e, gr_str *out);
 
 /* The compiled form as text, one instruction a line; equal text, equal program. Hash it for a program's

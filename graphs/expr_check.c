@@ -88,7 +88,7 @@ static gr_typed unknown_name(checker *c, const gr_ast *a)
     for (size_t i = 0; i < c->e->n_lines; i++) {
         const char *defined = c->e->lines[i].name;
         if (defined && !strcmp(defined, a->name))
-            return fail(c, a->at, "'%s' is used before its definition", a->name);
+            return fail(c, a->at, "'%s' is used before its definition; move that line up", a->name);
     }
     if (function_find(a->name))
         return fail(c, a->at, "'%s' is a function; write '%s(...)'", a->name, a->name);
@@ -193,9 +193,12 @@ static bool join(checker *c, const gr_ast *a, const gr_typed *v, gr_level *level
         *level = gr_level_join(*level, v[i].level);
         if (v[i].rows < 0 || v[i].rows == *rows) continue;
         if (*rows >= 0) {
-            (void)fail(c, a->at,
-                       "'%.*s' has the rows of '%s' but '%.*s' those of '%s'; only values a prompt cross",
-                       WORDS(a->arg[first]), rows_name(c, *rows), WORDS(a->arg[i]), rows_name(c, v[i].rows));
+            (void)fail(
+                c, a->at,
+                "'%.*s' has the rows of '%s' but '%.*s' those of '%s'; only values a prompt cross: bring one "
+                "there, e.g. with group_mean(%.*s)",
+                WORDS(a->arg[first]), rows_name(c, *rows), WORDS(a->arg[i]), rows_name(c, v[i].rows),
+                WORDS(a->arg[i]));
             ok = false;
         }
         *rows = v[i].rows;
@@ -353,6 +356,15 @@ static bool source_level(checker *c, const gr_ast *a, const gr_expr_function *f,
     return true;
 }
 
+/* A sum along a sequence of what is not a token's is its length times that, which is seldom meant. */
+static void warn_of_repeats(checker *c, const gr_ast *a, const gr_expr_function *f, gr_typed x)
+{
+    if (x.level != GR_LEVEL_SEQ && x.level != GR_LEVEL_GROUP) return;
+    gr_diag_warn(c->d, a->at,
+                 "'%s' adds '%.*s', a %s value, once for each token; seq_mean(%.*s) is the value itself",
+                 f->name, WORDS(a->arg[0]), gr_level_str(x.level), WORDS(a->arg[0]));
+}
+
 /* x or mask, as conditions both. */
 static int both(gr_ir *ir, int x, int mask)
 {
@@ -378,6 +390,7 @@ static gr_typed lower_reduce(checker *c, const gr_ast *a, const gr_expr_function
         r.rows = -1;
     else if (r.rows < 0 && (r.rows = ambient_rows(c, a)) < 0)
         return poison;
+    if (r.to == GR_LEVEL_SEQ && stat == GR_STAT_SUM) warn_of_repeats(c, a, f, v[0]);
     int x = statistic(&r, stat, a->n_args ? v[0].node : -1);
     return (gr_typed){x, r.to, GR_KIND_NUMBER, r.to >= GR_LEVEL_SEQ ? r.rows : -1};
 }
@@ -462,8 +475,10 @@ static gr_typed lower_at_last(checker *c, const gr_ast *a, const gr_typed *v)
 {
     if (!want_number(c, a->arg[0], v[0])) return poison;
     if (v[0].level > GR_LEVEL_SEQ) {
-        return fail(c, a->at, "'at_last' takes a sequence value, but '%.*s' is a %s value", WORDS(a->arg[0]),
-                    gr_level_str(v[0].level));
+        return fail(
+            c, a->at,
+            "'at_last' takes a sequence value, but '%.*s' is a %s value, which is on its tokens already",
+            WORDS(a->arg[0]), gr_level_str(v[0].level));
     }
     return rowwise(c, a, GR_IR_AT_LAST, v, (gr_typed){-1, GR_LEVEL_TOKEN, GR_KIND_NUMBER, v[0].rows}, -1);
 }
@@ -472,7 +487,9 @@ static gr_typed lower_rank(checker *c, const gr_ast *a, const gr_typed *v)
 {
     if (!want_number(c, a->arg[0], v[0])) return poison;
     if (v[0].level > GR_LEVEL_SEQ) {
-        return fail(c, a->at, "'group_rank' takes a sequence value, but '%.*s' is a %s value",
+        return fail(c, a->at,
+                    "'group_rank' takes a sequence value, but '%.*s' is a %s value; reduce it first, e.g. "
+                    "with seq_mean()",
                     WORDS(a->arg[0]), gr_level_str(v[0].level));
     }
     c->ir->compares_groups = true;

@@ -57,6 +57,8 @@ static const gr_expr_function table[] = {
     SPECIAL("next", "x, fill", 2, 2, "token", "token", NEXT, "x at the next token; fill at the last"),
     NTH("nth_count", 0, COUNT, "sequences of the group that have as many tokens as come up to this one"),
     NTH("nth_sum", 1, SUM, "sum over the group's tokens that are the n-th of their sequence, as this one is"),
+    POINTWISE("pass_at", "n, c, k", 3, PASS,
+              "pass@k of n answers of which c are right: the chance that k of them hold a right one"),
     REDUCE("position_count", "token", "position", POSITION, COUNT,
            "sequences of the group that have this position"),
     REDUCE("position_sum", "token", "position", POSITION, SUM,

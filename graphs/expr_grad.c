@@ -37,6 +37,7 @@ static bool passes(gr_ir_op op, int arg)
     case GR_IR_STOP:
     case GR_IR_NOT:
     case GR_IR_FLOOR:
+    case GR_IR_PASS:
     case GR_IR_LT:
     case GR_IR_LE:
     case GR_IR_EQ:

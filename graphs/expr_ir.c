@@ -99,6 +99,16 @@ static int add(gr_ir *ir, gr_ir_node n)
 
 /* ---- pointwise ---------------------------------------------------------------------------------------- */
 
+/* 1 - C(n - c, k) / C(n, k), as a product of factors that are at most 1 (Chen et al., arXiv:2107.03374,
+ * figure 3). k of more than n is n. */
+static double pass_at(double n, double c, double k)
+{
+    if (!(n >= 1 && n <= 1e9)) return n != n ? n : 0;
+    double miss = 1;
+    for (double i = 0; i < fmin(k, n) && miss > 0; i++) miss *= fmax(n - c - i, 0) / (n - i);
+    return c != c || k != k ? NAN : 1 - miss;
+}
+
 double gr_ir_apply(gr_ir_op op, double a, double b, double c)
 {
     switch (op) {
@@ -152,6 +162,8 @@ double gr_ir_apply(gr_ir_op op, double a, double b, double c)
         return a != 0 || b != 0;
     case GR_IR_WHERE:
         return a != 0 ? b : c;
+    case GR_IR_PASS:
+        return pass_at(a, b, c);
     case GR_IR_CLIP:
         return gr_ir_apply(GR_IR_MIN, gr_ir_apply(GR_IR_MAX, a, b, 0), c, 0);
     default:

@@ -39,6 +39,7 @@
     X(AND, 2)                                                                                              \
     X(OR, 2)                                                                                               \
     X(WHERE, 3)                                                                                            \
+    X(PASS, 3) /* that k (third) of n (first), of which c are right, hold a right one */                   \
     X(CLIP, 3)                                                                                             \
     X(SUM, 2)       /* x, mask or -1: from level `from` to `level` */                                      \
     X(AMAX, 2)      /* the same; -infinity where there is nothing */                                       \

@@ -144,6 +144,8 @@ struct gr_node {
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
+    uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
+    bool before;                /* a validation: also before the first iteration */
     gr_expression when;         /* over step alone */
     gr_named_expression *metrics;
     size_t n_metrics;

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const gr_node_keys[] = {"op", "when", "after", "metrics", NULL};
+const char *const gr_node_keys[] = {"op", "when", "every", "before", "after", "metrics", NULL};
 
 /* Keys of the language that this version has not built. */
-static const char *const later_keys[] = {"every",  "before",    "pool",          "pools",  "gather",   "lag",
-                                         "strict", "canonical", "deterministic", "tokens", "resample", NULL};
+static const char *const later_keys[] = {"pool",      "pools",         "gather", "lag",      "strict",
+                                         "canonical", "deterministic", "tokens", "resample", NULL};
 
 static bool listed(const char *const *list, const char *name)
 {
@@ -320,6 +320,14 @@ static void fill_absent(gr_loader *l, const gr_key *k, gr_loc at, const char *wh
     } else if (k->required) {
         gr_diag_error(l->d, at, GR_E_INVALID, "%s needs '%s': %s", what, k->name, k->doc);
         if (owner && is_link(k)) owner->bad = true;
+    }
+}
+
+void gr_keys_pick(gr_loader *l, const gr_value *map, const gr_key *keys, void *cfg, gr_draft *owner)
+{
+    for (const gr_key *k = keys; k->name; k++) {
+        const gr_value *v = gr_value_get(map, k->name);
+        if (v) fill(l, k, v, cfg, owner);
     }
 }
 

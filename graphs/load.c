@@ -53,8 +53,11 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
         rows = c->rows;
     }
     if (rows && rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
-        gr_diag_warn(l->d, f->at, "every group of '%s' is one sequence: a group's mean is the value itself",
-                     rows->name);
+        gr_diag_warn(
+            l->d, f->at,
+            "every group of '%s' is one sequence, which is compared with itself: give '%s' more samples, or "
+            "compare with another rollout of the same prompts",
+            rows->name, gr_rows_maker(rows)->name);
 }
 
 static void compile_one(gr_loader *l, gr_formula *f)
@@ -177,11 +180,15 @@ static void check_when_outside(gr_loader *l, const gr_formula *f)
     const int *reads = gr_expr_reads(f->expr, &n);
     for (size_t i = 0; i < n; i++) {
         const gr_node *from = l->g->columns[reads[i]]->node;
+        if (from && gr_reads_validation(l, f, from)) return;
         if (from && from->when.expr)
             gr_diag_error(l->d, f->at, GR_E_INVALID,
                           "'%s' reads '%s', which is switched by 'when': it may not be there", f->key,
                           from->name);
     }
+    reads = gr_expr_row_sets(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (gr_reads_validation(l, f, l->g->nodes[reads[i]])) return;
 }
 
 /* ---- said aloud ------------------------------------------------------------------------------------------

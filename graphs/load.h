@@ -4,6 +4,7 @@
  *     keys.c   values against key tables top.c     models, state, run, log
  *     nodes.c  nodes, references         order.c   edges, order, liveness
  *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
+ *     validate.c what runs between iterations
  *     refill.c what a select repeats            functions.c  functions: of the file
  *     load.c   the whole, in order; expressions
  *
@@ -117,6 +118,7 @@ const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path);
 
 /* keys.c */
 extern const gr_key gr_train_keys[], gr_residency_keys[], gr_run_keys[], gr_checkpoint_keys[];
+extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
 extern const char *const gr_model_keys[]; /* of a model */
@@ -124,6 +126,8 @@ bool gr_not_built_key(const char *key);
 /* Fill cfg from a map by a table; other keys in `also` are somebody else's. what: "op 'generate'". */
 void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
                   const char *const *also, void *cfg, gr_draft *owner);
+/* The same for those keys of the table that the map has; it may have others. */
+void gr_keys_pick(gr_loader *l, const gr_value *map, const gr_key *keys, void *cfg, gr_draft *owner);
 bool gr_value_number(const gr_value *v, double *out);
 bool gr_value_is_map(gr_loader *l, const char *key, const gr_value *v);      /* false: reported */
 const char *gr_value_text(gr_loader *l, const char *key, const gr_value *v); /* NULL: reported */
@@ -152,6 +156,11 @@ gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const cha
                        gr_why why);
 bool gr_node_has_seqs(const gr_node *n); /* a maker of sequences */
 gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const gr_value *v, gr_draft *owner);
+
+/* validate.c: which nodes run on validations: those with `every`, and what reads them. */
+void gr_find_validation(gr_loader *l);
+/* Whether a formula beside the nodes reads one; reported where it does. */
+bool gr_reads_validation(gr_loader *l, const gr_formula *f, const gr_node *from);
 
 /* order.c: edges of names and versions; g->nodes in order. Dead ones follow the live in l->order. */
 void gr_order(gr_loader *l);

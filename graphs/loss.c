@@ -11,6 +11,7 @@ enum { MAX_FRESH = 16, N_STAGES = 3, N_LEVELS = GR_LEVEL_TOKEN + 1 };
 typedef struct named {
     const char *name;
     gr_typed value;
+    bool metric; /* the value of a metric, or a name of its own */
 } named;
 
 struct gr_loss {
@@ -58,7 +59,8 @@ static void lower_one(gr_loss *l, const gr_expr *e, size_t i, const char *what, 
     gr_expr_lower(e, scope, l->ir, b, v, d);
     for (size_t k = 0; k < e->n_lines; k++) {
         const char *name = e->lines[k].name ? e->lines[k].name : what;
-        GR_PUSH(l->names, l->n_names, l->cap_names, ((named){gr_pool_strdup(l->ir->pool, name), v[k]}));
+        GR_PUSH(l->names, l->n_names, l->cap_names,
+                ((named){gr_pool_strdup(l->ir->pool, name), v[k], i > 0}));
     }
     if (is_result(e, v[e->n_lines - 1], what, d)) l->results[i] = v[e->n_lines - 1].node;
     if (i > 0) b->n = n_before; /* a metric's own names are its own */
@@ -232,9 +234,9 @@ void gr_loss_explain(const gr_loss *l, gr_str *out)
 {
     for (size_t i = 0; i < l->n_names; i++) {
         const named *v = &l->names[i];
+        if (v->metric) gr_str_puts(out, "metric ");
         gr_expr_explain_line(v->name, v->value, out);
-        gr_str_printf(out, ", %s\n",
-                      l->ir->nodes[v->value.node].fresh ? "of this pass" : "once a mini-batch");
+        gr_str_printf(out, ", %s\n", l->ir->nodes[v->value.node].fresh ? "of this pass" : "known before it");
     }
     gr_str_printf(out, "class: %s-coupled", class_names[l->class]);
     if (l->class != GR_LOSS_TOKEN) gr_str_printf(out, ": %s (%u:%u)", l->why, l->why_at.line, l->why_at.col);

@@ -70,7 +70,7 @@ void gr_loss_adjoint(const gr_loss *l, const gr_expr_env *env, const void *store
 /* values[0] = the loss, values[1 + i] = metric i. */
 void gr_loss_value(const gr_loss *l, const gr_expr_env *env, double *values, void *work);
 
-/* For `check --explain`: each named value with level and stage, the class, and why. */
+/* For `check --explain`: each named value with kind, level and stage, the class, and why. */
 void gr_loss_explain(const gr_loss *l, gr_str *out);
 /* The compiled program as text; equal text, equal program. */
 void gr_loss_print(const gr_loss *l, gr_str *out);

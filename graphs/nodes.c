@@ -149,6 +149,7 @@ static void read_keys(gr_loader *l, gr_draft *dr)
     const char *what = gr_pool_printf(l->pool, "node '%s' (op %s)", n->name, n->op->name);
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
     dr->unsure = dr->unsure || l->d->n_errors > before;
+    gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
     read_when(l, dr);
     read_after(l, dr);
     read_metrics(l, dr);

@@ -58,6 +58,10 @@ static void version_edges(gr_loader *l, gr_draft *u, int *mark)
     for (size_t i = 0; i < l->n_drafts; i++) {
         gr_draft *r = l->drafts[i];
         if (r == u || r->node->model != m) continue;
+        if (r->node->every) { /* between iterations there is one version */
+            r->node->new_version = true;
+            continue;
+        }
         bool later = is_after(r, u, ++*mark), sooner = is_after(u, r, ++*mark);
         if (later) {
             r->node->new_version = true;
@@ -198,10 +202,16 @@ static void keep(gr_draft *dr)
         if (dr->edges[i].why != GR_WHY_VERSION) keep(dr->edges[i].from);
 }
 
+static bool has_effect(const gr_draft *dr)
+{
+    const gr_node *n = dr->node;
+    return dr->updates || n->n_metrics || (n->every && n->op && n->op->scores);
+}
+
 static void keep_what_has_effect(gr_loader *l)
 {
     for (size_t i = 0; i < l->n_drafts; i++)
-        if (l->drafts[i]->updates || l->drafts[i]->node->n_metrics) keep(l->drafts[i]);
+        if (has_effect(l->drafts[i])) keep(l->drafts[i]);
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         size_t n;
@@ -284,6 +294,7 @@ void gr_order(gr_loader *l)
 {
     int mark = 0;
     name_edges(l);
+    gr_find_validation(l);
     for (size_t i = 0; i < l->n_drafts; i++)
         if (l->drafts[i]->updates && l->drafts[i]->node->model) version_edges(l, l->drafts[i], &mark);
     gr_find_aliases(l);

@@ -1,6 +1,8 @@
 /* graphs/print.c: a graph as text: the resolved file, and what `check --explain` shows. */
 #include "graphs/load.h"
 
+#include "ops/rows.h"
+
 #include <stdio.h>
 #include <math.h>
 #include <stdlib.h>
@@ -218,7 +220,7 @@ static void print_residency(const gr_residency *r, gr_str *out)
 
 static void print_node(const gr_node *n, gr_str *out)
 {
-    static const char *const common[] = {"when", "after", "metrics"};
+    static const char *const common[] = {"when", "every", "before", "after", "metrics"};
     gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
     print_keys(out, n->op->keys, n->value, n->cfg, 4);
     for (size_t i = 0; i < GR_LEN(common); i++) {
@@ -302,13 +304,17 @@ static void explain_formulas(const gr_graph *g, const gr_node *n, gr_str *out)
 
 static void explain_column(const gr_column *c, gr_str *out)
 {
-    static const char *const kinds[] = {"number", "bool", "text"};
+    static const char *const kinds[] = {"number", "condition", "text"};
+    char bytes[32];
     gr_str_printf(out, "    %s: one %s a %s", c->name, kinds[c->kind], gr_level_str(c->level));
     const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
     if (b && c->level >= GR_LEVEL_SEQ) gr_str_printf(out, " of %s", c->rows->name);
     uint64_t most = !b || c->level == GR_LEVEL_SCALAR ? 1 : c->level == GR_LEVEL_GROUP ? b->groups : b->seqs;
     if (b && c->level == GR_LEVEL_TOKEN) most *= b->response_tokens;
-    gr_str_printf(out, ", at most %llu\n", (unsigned long long)most);
+    gr_str_printf(out, ", at most %llu", (unsigned long long)most);
+    if (c->kind != GR_KIND_TEXT)
+        gr_str_printf(out, ", %s", gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
+    gr_str_putc(out, '\n');
 }
 
 void gr_graph_explain(const gr_graph *g, gr_str *out)
@@ -321,13 +327,16 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         gr_str_printf(out, "node %s: %s\n", n->name, n->op->name);
+        if (n->every)
+            gr_str_printf(out, "    runs on validations: behind every %u iterations%s\n", n->every,
+                          n->before ? ", and before the first" : "");
         if (n->rows == n)
             gr_str_printf(
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
                 n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
         if (n->model)
-            gr_str_printf(out, "    reads model %s %s\n", n->model->name,
-                          n->new_version ? "after its update" : "as the iteration began");
+            gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
+                          n->model->name, n->new_version ? "after its update" : "as the iteration began");
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }

@@ -111,9 +111,10 @@ static json_t *node_schema(void)
 {
     json_t *names = json_array(), *all = json_array();
     for (const gr_op *const *op = gr_ops; *op; op++) {
-        json_t *properties =
-            json_pack("{s:{s:s}, s:o, s:o, s:o}", "op", "const", (*op)->name, "when", scalar_schema(),
-                      "after", many(scalar_schema()), "metrics", map_of(scalar_schema()));
+        json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o, s:o, s:o}", "op", "const", (*op)->name,
+                                       "when", scalar_schema(), "every", key_schema(&gr_validate_keys[0]),
+                                       "before", key_schema(&gr_validate_keys[1]), "after",
+                                       many(scalar_schema()), "metrics", map_of(scalar_schema()));
         json_array_append_new(names, json_string((*op)->name));
         json_array_append_new(all, json_pack("{s:{s:{s:{s:s}}}, s:o}", "if", "properties", "op", "const",
                                              (*op)->name, "then", table_schema((*op)->keys, properties)));
@@ -222,7 +223,10 @@ void gr_graph_ops(gr_str *out)
     gr_str_puts(
         out,
         "every node also has\n"
-        "    when               run the node only in iterations where this holds (expression over step)\n"
+        "    when               run the node only in iterations where this holds (expression over step)\n");
+    for (const gr_key *k = gr_validate_keys; k->name; k++) print_key_row(k, out);
+    gr_str_puts(
+        out,
         "    after              node or list of nodes that come before it; after an update of its model\n"
         "                       it reads the new weights\n"
         "    metrics            {name: expression}: one number an iteration each\n\n");

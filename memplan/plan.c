@@ -5,6 +5,17 @@ void gr_plan_free(gr_plan *p)
     if (p) gr_pool_free(p->pool); /* the plan itself lies in its pool */
 }
 
+uint32_t gr_plan_steps(const gr_plan *p)
+{
+    return p->paths[GR_PATH_STEADY].n + p->paths[GR_PATH_VALIDATE].n;
+}
+
+const gr_step *gr_plan_step(const gr_plan *p, uint32_t i)
+{
+    uint32_t n = p->paths[GR_PATH_STEADY].n;
+    return i < n ? &p->paths[GR_PATH_STEADY].steps[i] : &p->paths[GR_PATH_VALIDATE].steps[i - n];
+}
+
 #define X(name, text) text,
 const char *gr_lane_str(gr_lane l)
 {

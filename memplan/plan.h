@@ -16,6 +16,10 @@
  * trip's end: contents never cross it. Entries that hold contents between paths (a path's entry and exit) are
  * live in the first step and in the last: in all, or wrapping.
  *
+ * The path validate runs works, too, between iterations: the ledger counts the iteration's steps and then,
+ * from there on, those of validate. Entries that neither hold contents between paths nor stay for ever live
+ * on one of the two, so that what one path frees the other may use.
+ *
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
@@ -89,7 +93,7 @@ typedef struct gr_entry {
     gr_category category;
     gr_place place;
     uint64_t bytes, offset; /* multiples of GR_ALIGN */
-    uint32_t first, last;   /* steps of the steady iteration */
+    uint32_t first, last;   /* steps of the iteration; from its number of steps on, those of validate */
 } gr_entry;
 
 /* One step. Entries are named by their index in the ledger. Arrays belong to the plan's pool. */
@@ -154,13 +158,17 @@ typedef struct gr_plan {
     uint64_t arena_bytes, overhead_bytes,
         host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
     uint64_t peak_bytes;
-    uint32_t peak_step;
+    uint32_t peak_step; /* counted as the ledger does */
     gr_entry *ledger;
     uint32_t n_ledger;
     gr_path paths[GR_N_PATHS];
 } gr_plan;
 
 void gr_plan_free(gr_plan *p); /* NULL is fine */
+
+/* Steps as the ledger counts them: how many there are, and one of them. */
+uint32_t gr_plan_steps(const gr_plan *p);
+const gr_step *gr_plan_step(const gr_plan *p, uint32_t i);
 
 const char *gr_lane_str(gr_lane l);
 const char *gr_category_str(gr_category c);

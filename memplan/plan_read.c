@@ -12,7 +12,7 @@ typedef struct reader {
     gr_str at;
     bool failed;
     gr_plan *p;
-    uint32_t n_steady;
+    uint32_t n_steps; /* as the ledger counts them */
 } reader;
 
 GR_PRINTF(3, 4) static void bad(reader *r, const char *key, const char *fmt, ...)
@@ -158,7 +158,7 @@ static void read_entry(reader *r, json_t *o, uint32_t id)
     check_keys(r, o, keys, GR_LEN(keys));
     if (r->failed) return;
     if (number_of(r, o, "id", GR_NONE) != id) bad(r, "id", "should be %u", id);
-    uint32_t last_step = r->n_steady ? r->n_steady - 1 : 0;
+    uint32_t last_step = r->n_steps ? r->n_steps - 1 : 0;
     gr_entry *e = &r->p->ledger[id];
     e->what = text_of(r, o, "what", false);
     e->category = (gr_category)word_of(r, o, "category", categories, GR_LEN(categories));
@@ -253,8 +253,9 @@ static void read_rank(reader *r, json_t *o)
     if (number_of(r, o, "peak_bytes", INT64_MAX) != p->peak_bytes)
         bad(r, "peak_bytes", "is not the plan's peak_bytes");
     json_t *ledger = array_of(r, o, "ledger"), *steps = array_of(r, o, "steps");
-    r->n_steady = (uint32_t)json_array_size(steps);
-    p->peak_step = (uint32_t)number_of(r, o, "peak_step", r->n_steady ? r->n_steady - 1 : 0);
+    const json_t *validate = json_object_get(json_object_get(o, "paths"), "validate");
+    r->n_steps = (uint32_t)(json_array_size(steps) + json_array_size(json_object_get(validate, "steps")));
+    p->peak_step = (uint32_t)number_of(r, o, "peak_step", r->n_steps ? r->n_steps - 1 : 0);
     p->n_ledger = (uint32_t)json_array_size(ledger);
     p->ledger = gr_pool_alloc(p->pool, (p->n_ledger + 1) * sizeof(*p->ledger));
     for (uint32_t e = 0; e < p->n_ledger && !r->failed; e++) {

@@ -8,6 +8,7 @@ gr_program *gr_program_new(void)
 {
     gr_program *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
+    p->validate = GR_NONE;
     return p;
 }
 
@@ -19,6 +20,18 @@ void gr_program_free(gr_program *p)
     free(p->works);
     free(p->names);
     free(p);
+}
+
+void gr_program_validate(gr_program *p, uint32_t every)
+{
+    assert(p->validate == GR_NONE && p->n_works && !p->depth && every);
+    p->validate = (uint32_t)p->n_works;
+    p->validate_every = every;
+}
+
+uint32_t gr_program_steady(const gr_program *p)
+{
+    return p->validate == GR_NONE ? (uint32_t)p->n_works : p->validate;
 }
 
 void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional)

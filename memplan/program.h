@@ -54,13 +54,18 @@ typedef struct gr_work {
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
  * first use in the body reads, lives over the whole loop. The contents of others, of span TEMP or SCRATCH,
- * die at each trip's end; those of all die at the iteration's end. */
+ * die at each trip's end; those of all die at the iteration's end.
+ *
+ * Works are those of the iteration and, behind them, those of the path `validate`, which runs between
+ * iterations. An object of span TEMP or SCRATCH is used on one of the two alone. */
 typedef struct gr_program {
     gr_pool *pool;
     gr_object *objects;
     size_t n_objects, cap_objects;
     gr_work *works;
     size_t n_works, cap_works;
+    uint32_t validate;       /* first work of the path validate; GR_NONE: it has none */
+    uint32_t validate_every; /* iterations from one validation to the next, for the cost model; 0: none */
     /* while building */
     const char *node;
     gr_lane lane;
@@ -73,6 +78,11 @@ typedef struct gr_program {
 
 gr_program *gr_program_new(void);
 void gr_program_free(gr_program *p); /* NULL is fine */
+
+/* What follows is run by the path validate, every so many iterations. */
+void gr_program_validate(gr_program *p, uint32_t every);
+/* Works of the iteration: those before this one. */
+uint32_t gr_program_steady(const gr_program *p);
 
 /* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. The
  * caller then sets p->rollout for one that generates. */

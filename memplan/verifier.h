@@ -18,19 +18,25 @@ typedef struct gr_verifier {
     gr_diag *d;
     size_t n_errors;
     gr_pool *pool;
-    gr_path_id path;             /* the one looked at */
-    uint32_t *object;            /* of entries */
-    uint32_t *work;              /* of steady steps, GR_NONE for transitions */
-    uint32_t *parent;            /* of steady steps: the loop around */
+    gr_path_id path;      /* the one looked at */
+    gr_step *steps;       /* of the iteration, and behind them those of validate, as the ledger counts */
+    uint32_t n, n_steady; /* of all of them; of the iteration's */
+    uint32_t *object;     /* of entries */
+    uint32_t *work;       /* of those steps, GR_NONE for transitions */
+    uint32_t *parent;     /* of those steps: the loop around */
     uint32_t **shares, *n_share; /* of entries: others with some of the same bytes */
-    uint32_t *ends, *ends_begin; /* of steady steps: entries whose life ends there */
+    uint32_t *ends, *ends_begin; /* of those steps: entries whose life ends there */
     bool *boundary;              /* of entries: holds contents between paths */
 } gr_verifier;
 
 /* Note a broken rule; after GR_VERIFY_MAX_ERRORS only counted. Always false. */
 GR_PRINTF(3, 4) bool gr_verify_wrong(gr_verifier *v, const char *rule, const char *fmt, ...);
 
-/* Fills object, parent and work. false: indices cannot be trusted, and nothing else may be looked at. */
+/* The iteration and validate run works; the other paths move bytes between files and what lives on. */
+bool gr_verify_runs_works(gr_path_id path);
+
+/* Fills steps, object, parent and work. false: indices cannot be trusted, and nothing else may be looked at.
+ */
 bool gr_verify_steps(gr_verifier *v);
 
 /* Fills shares, ends and boundary. */

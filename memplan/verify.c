@@ -17,6 +17,11 @@ bool gr_verify_wrong(gr_verifier *v, const char *rule, const char *fmt, ...)
     return false;
 }
 
+bool gr_verify_runs_works(gr_path_id path)
+{
+    return path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+}
+
 /* Whether training changes an object or another one of its model. */
 static bool is_trained(const gr_verifier *v, const bool *written, uint32_t object)
 {
@@ -67,8 +72,8 @@ static void check_other_paths(gr_verifier *v)
     uint64_t held = 0;
     for (uint32_t e = 0; e < v->p->n_ledger; e++)
         if (v->boundary[e] && v->p->ledger[e].place == GR_DEVICE) held += v->p->ledger[e].bytes;
-    for (int id = GR_PATH_STEADY + 1; id < GR_N_PATHS; id++)
-        for (uint32_t i = 0; i < v->p->paths[id].n; i++)
+    for (int id = 0; id < GR_N_PATHS; id++)
+        for (uint32_t i = 0; i < v->p->paths[id].n && !gr_verify_runs_works((gr_path_id)id); i++)
             if (v->p->paths[id].steps[i].resident_bytes != held)
                 gr_verify_wrong(v, "resident bytes", "%s step %u says %" PRIu64 ", alive are %" PRIu64,
                                 gr_path_str(id), i, v->p->paths[id].steps[i].resident_bytes, held);
@@ -100,11 +105,10 @@ gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d)
 
 gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool)
 {
-    const gr_path *path = &p->paths[GR_PATH_STEADY];
-    gr_binding *out = gr_pool_alloc(pool, (path->n + 1) * sizeof(*out));
-    uint32_t next = 0;
-    for (uint32_t i = 0; i < path->n; i++) {
-        const gr_step *s = &path->steps[i];
+    uint32_t n = gr_plan_steps(p), next = 0;
+    gr_binding *out = gr_pool_alloc(pool, (n + 1) * sizeof(*out));
+    for (uint32_t i = 0; i < n; i++) {
+        const gr_step *s = gr_plan_step(p, i);
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
         const gr_work *w = &g->works[next++];
         out[i].work = w;

@@ -12,8 +12,8 @@
  *   - offsets are aligned and inside arena and pool; resident bytes, recomputed, are what the steps say, and
  * with the overhead at most the budget; peak_bytes and peak_step are right;
  *   - loops: bodies leave what they enter with; the iteration leaves what it enters with; every path's entry
- * and exit are true and fit the path that follows (init and resume lead to steady; checkpoint restores what
- * it found).
+ * and exit are true and fit the path that follows (init and resume lead to steady; checkpoint and validate
+ * restore what they found).
  */
 #ifndef GR_MEMPLAN_VERIFY_H
 #define GR_MEMPLAN_VERIFY_H
@@ -23,12 +23,12 @@
 /* GR_E_INVALID with every broken rule, its name and the step; GR_OK: proven. */
 GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d);
 
-/* Which work each run or loop step of the steady path executes, and the ledger entry of each of its uses
- * (GR_NONE for uses without object). Arrays belong to out->pool. The plan must have been verified. */
+/* Which work each run or loop step of the iteration and of validate executes, and the ledger entry of each of
+ * its uses (GR_NONE for uses without object). Arrays belong to pool. The plan must have been verified. */
 typedef struct gr_binding {
     const gr_work *work; /* NULL for steps that are no run or loop */
     uint32_t *entry;     /* [work->n_uses] */
 } gr_binding;
-gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool); /* [steady.n] */
+gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool); /* [gr_plan_steps] */
 
 #endif

@@ -13,8 +13,13 @@ bool gr_verify_lives_at(const gr_entry *e, uint32_t i)
 
 static bool lives_always(const gr_verifier *v, const gr_entry *e)
 {
-    uint32_t n = v->p->paths[GR_PATH_STEADY].n;
-    return e->first <= e->last ? e->first == 0 && e->last + 1 == n : e->first == e->last + 1;
+    return e->first <= e->last ? e->first == 0 && e->last + 1 == v->n : e->first == e->last + 1;
+}
+
+/* Lives as long as one of the two paths that run works. */
+static bool lives_on_path(const gr_verifier *v, const gr_entry *e)
+{
+    return (e->first == 0 && e->last + 1 == v->n_steady) || (e->first == v->n_steady && e->last + 1 == v->n);
 }
 
 static bool share_time(const gr_entry *a, const gr_entry *b)
@@ -62,18 +67,21 @@ static void find_shares(gr_verifier *v)
     free(cap);
 }
 
-/* A life lies inside a body, or holds the whole loop, or is elsewhere. */
+/* A life lies inside a body, or holds the whole loop, or is elsewhere; and it lies on one path, unless it
+ * holds what lives on between them. */
 static void check_nesting(gr_verifier *v, uint32_t e)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
     const gr_entry *x = &v->p->ledger[e];
     if (lives_always(v, x)) return;
+    if (x->first <= x->last && x->first < v->n_steady && x->last >= v->n_steady)
+        gr_verify_wrong(v, "lifetimes", "entry %u '%s' of steps %u to %u lives on two paths", e, x->what,
+                        x->first, x->last);
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t end = i ? x->last : x->first;
         for (uint32_t l = v->parent[end]; l != GR_NONE; l = v->parent[l]) {
-            bool first_in = x->first > l && x->first <= path->steps[l].body_last;
-            bool last_in = x->last > l && x->last <= path->steps[l].body_last;
-            bool whole = x->first <= x->last && x->first <= l && x->last >= path->steps[l].body_last;
+            bool first_in = x->first > l && x->first <= v->steps[l].body_last;
+            bool last_in = x->last > l && x->last <= v->steps[l].body_last;
+            bool whole = x->first <= x->last && x->first <= l && x->last >= v->steps[l].body_last;
             if (!whole && !(first_in && last_in && x->first <= x->last))
                 gr_verify_wrong(v, "loops",
                                 "entry %u '%s' begins or ends in the body of loop step %u, but not both", e,
@@ -85,10 +93,11 @@ static void check_nesting(gr_verifier *v, uint32_t e)
 /* Copies of what lives on, and of resources, begin and end by steps, unless they stay for ever. */
 static void check_ends(gr_verifier *v, uint32_t e)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
     const gr_entry *x = &v->p->ledger[e];
-    if (v->g->objects[v->object[e]].span == GR_SPAN_TEMP || lives_always(v, x)) return;
-    const gr_step *a = &path->steps[x->first], *b = &path->steps[x->last];
+    gr_span span = v->g->objects[v->object[e]].span;
+    if (span == GR_SPAN_TEMP || lives_always(v, x) || (span == GR_SPAN_SCRATCH && lives_on_path(v, x)))
+        return;
+    const gr_step *a = &v->steps[x->first], *b = &v->steps[x->last];
     bool begins =
         (a->kind == GR_STEP_LOAD || a->kind == GR_STEP_RESUME) && a->n_writes == 1 && a->writes[0] == e;
     bool ends = (b->kind == GR_STEP_RELEASE && b->n_writes == 1 && b->writes[0] == e) ||
@@ -103,7 +112,7 @@ static void check_ends(gr_verifier *v, uint32_t e)
 /* Bytes alive on the device at each step. */
 static uint64_t *live_bytes(const gr_verifier *v)
 {
-    uint32_t n = v->p->paths[GR_PATH_STEADY].n;
+    uint32_t n = v->n;
     uint64_t *live = gr_pool_alloc(v->pool, (n + 1) * sizeof(*live)); /* first changes, then their sums */
     for (uint32_t e = 0; e < v->p->n_ledger; e++) {
         const gr_entry *x = &v->p->ledger[e];
@@ -119,11 +128,10 @@ static uint64_t *live_bytes(const gr_verifier *v)
 static void check_bytes(gr_verifier *v)
 {
     const gr_plan *p = v->p;
-    const gr_path *path = &p->paths[GR_PATH_STEADY];
     uint64_t *live = live_bytes(v), most = 0;
-    for (uint32_t i = 0; i < path->n; i++) most = GR_MAX(most, live[i]);
-    for (uint32_t i = 0; i < path->n; i++) {
-        const gr_step *s = &path->steps[i];
+    for (uint32_t i = 0; i < v->n; i++) most = GR_MAX(most, live[i]);
+    for (uint32_t i = 0; i < v->n; i++) {
+        const gr_step *s = &v->steps[i];
         uint64_t want = live[i];
         for (uint32_t j = i + 1; s->kind == GR_STEP_LOOP && j <= s->body_last; j++)
             want = GR_MAX(want, live[j]);
@@ -131,7 +139,7 @@ static void check_bytes(gr_verifier *v)
             gr_verify_wrong(v, "resident bytes", "step %u '%s' says %" PRIu64 ", alive are %" PRIu64, i,
                             s->what, s->resident_bytes, want);
     }
-    if (path->n && (p->peak_step >= path->n || live[p->peak_step] != most))
+    if (v->n && (p->peak_step >= v->n || live[p->peak_step] != most))
         gr_verify_wrong(v, "peak", "step %u is not where most bytes are alive", p->peak_step);
     if (p->peak_bytes != p->arena_bytes + p->overhead_bytes)
         gr_verify_wrong(v, "peak", "the bytes at the peak, step %u, are not those of arena and overhead",
@@ -152,7 +160,7 @@ static bool dies(const gr_verifier *v, uint32_t e)
 static void find_ends(gr_verifier *v)
 {
     const gr_plan *p = v->p;
-    uint32_t n = p->paths[GR_PATH_STEADY].n, *at = gr_pool_alloc(v->pool, (n + 1) * sizeof(*at));
+    uint32_t n = v->n, *at = gr_pool_alloc(v->pool, (n + 1) * sizeof(*at));
     v->ends_begin = gr_pool_alloc(v->pool, (n + 2) * sizeof(*v->ends_begin));
     v->ends = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->ends));
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -188,7 +196,8 @@ static void check_boundary(gr_verifier *v)
     for (uint32_t k = 0; k < steady->n_entry; k++) {
         uint32_t e = steady->entry[k];
         v->boundary[e] = true;
-        if (!gr_verify_lives_at(&p->ledger[e], 0) || !gr_verify_lives_at(&p->ledger[e], steady->n - 1))
+        if (!gr_verify_lives_at(&p->ledger[e], 0) || !gr_verify_lives_at(&p->ledger[e], v->n_steady - 1) ||
+            !gr_verify_lives_at(&p->ledger[e], v->n - 1))
             gr_verify_wrong(v, "boundary", "entry %u '%s' does not live across the end of the iteration", e,
                             p->ledger[e].what);
     }

@@ -45,7 +45,7 @@ typedef struct replay {
     uint32_t *option[GR_N_PATHS]; /* of steps: the optional node they belong to, or GR_NONE */
     uint32_t n_options;
     bool *runs;                      /* of optional nodes, in this replay */
-    bool *holds_host;                /* of steady steps that are loops */
+    bool *holds_host;                /* of steps that are loops */
     uint32_t *object_loop;           /* of objects: the loop (a work) at whose trips' ends contents die */
     uint32_t *copies, *copies_begin; /* of objects: their entries */
 } replay;
@@ -81,11 +81,10 @@ static void find_object_loops(replay *r)
 
 static void find_host_loops(replay *r)
 {
-    const gr_path *path = &r->v->p->paths[GR_PATH_STEADY];
-    const uint32_t *parent = r->v->parent;
-    r->holds_host = gr_pool_alloc(r->v->pool, path->n + 1);
-    for (uint32_t i = 0; i < path->n; i++)
-        for (uint32_t l = parent[i]; l != GR_NONE && path->steps[i].lane == GR_LANE_HOST; l = parent[l])
+    const gr_verifier *v = r->v;
+    r->holds_host = gr_pool_alloc(v->pool, v->n + 1);
+    for (uint32_t i = 0; i < v->n; i++)
+        for (uint32_t l = v->parent[i]; l != GR_NONE && v->steps[i].lane == GR_LANE_HOST; l = v->parent[l])
             r->holds_host[l] = true;
 }
 
@@ -131,7 +130,7 @@ static bool ways_meet(const replay *r, ways *to, const ways *from)
 
 static const gr_step *step_at(const replay *r, uint32_t i)
 {
-    return &r->v->p->paths[r->v->path].steps[i];
+    return gr_verify_runs_works(r->v->path) ? &r->v->steps[i] : &r->v->p->paths[r->v->path].steps[i];
 }
 
 static void set_copies(replay *r, uint32_t object, bool fresh)
@@ -172,7 +171,7 @@ static bool names(const replay *r, uint32_t i, gr_place from, gr_place to, bool 
 {
     const gr_step *s = step_at(r, i);
     const gr_entry *l = r->v->p->ledger;
-    bool ok = s->n_reads == reads && s->n_writes == 1 && r->v->path == GR_PATH_STEADY;
+    bool ok = s->n_reads == reads && s->n_writes == 1 && gr_verify_runs_works(r->v->path);
     if (ok && reads) ok = l[s->reads[0]].place == from && !strcmp(l[s->reads[0]].what, s->what);
     if (ok) ok = l[s->writes[0]].place == to && !strcmp(l[s->writes[0]].what, s->what);
     if (ok && s->bytes == (reads ? l[s->reads[0]].bytes : 0)) return true;
@@ -302,7 +301,7 @@ static void touch(replay *r, uint32_t i, uint32_t e, bool writes)
                         "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
                         gr_path_str(v->path), i, s->what, e, x->what, o, v->p->ledger[o].what);
     }
-    if (v->path == GR_PATH_STEADY ? !gr_verify_lives_at(x, i) : !v->boundary[e])
+    if (gr_verify_runs_works(v->path) ? !gr_verify_lives_at(x, i) : !v->boundary[e])
         gr_verify_wrong(r->v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
                         gr_path_str(v->path), i, s->what, e, x->what);
 }
@@ -383,7 +382,7 @@ static void do_step(replay *r, uint32_t i)
 static void end_lives(replay *r, uint32_t i)
 {
     const gr_verifier *v = r->v;
-    if (v->path != GR_PATH_STEADY) return;
+    if (!gr_verify_runs_works(v->path)) return;
     bool loop = step_at(r, i)->kind == GR_STEP_LOOP;
     uint32_t last = loop ? step_at(r, i)->body_last : i, around = v->parent[i];
     for (uint32_t k = v->ends_begin[last]; k < v->ends_begin[last + 1]; k++) {
@@ -448,7 +447,8 @@ static void replay_path(replay *r, gr_path_id id)
         r->now.known[e] = UINT64_MAX; /* lanes have met */
         if (!v->boundary[e]) end_life(r, e);
     }
-    replay_steps(r, 0, path->n);
+    uint32_t first = id == GR_PATH_VALIDATE ? v->n_steady : 0;
+    replay_steps(r, first, first + path->n);
     for (uint32_t o = 0; o < v->g->n_objects; o++)
         if (v->g->objects[o].span != GR_SPAN_KEEP) forget_contents(r, o);
     for (uint32_t k = 0; k < path->n_exit && v->n_errors < GR_VERIFY_MAX_ERRORS; k++) {
@@ -472,9 +472,11 @@ static void start_process(replay *r)
 
 static void replay_paths(replay *r)
 {
-    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_STEADY,   GR_PATH_STEADY,
-                                       GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_FINAL,
-                                       GR_PATH_RESUME,     GR_PATH_VALIDATE, GR_PATH_STEADY};
+    static const gr_path_id order[] = {
+        GR_PATH_INIT,       GR_PATH_VALIDATE,   GR_PATH_STEADY,   GR_PATH_STEADY,
+        GR_PATH_CHECKPOINT, GR_PATH_STEADY,     GR_PATH_VALIDATE, GR_PATH_STEADY,
+        GR_PATH_VALIDATE,   GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_FINAL,
+        GR_PATH_RESUME,     GR_PATH_STEADY,     GR_PATH_VALIDATE, GR_PATH_FINAL};
     for (size_t i = 0; i < GR_LEN(order) && r->v->n_errors < GR_VERIFY_MAX_ERRORS; i++) {
         if (order[i] == GR_PATH_INIT || order[i] == GR_PATH_RESUME) start_process(r);
         replay_path(r, order[i]);
@@ -519,13 +521,14 @@ static void find_options(replay *r)
             names[r->n_options++] = g->works[w].node;
     r->runs = gr_pool_alloc(r->v->pool, r->n_options + 1);
     for (int id = 0; id < GR_N_PATHS; id++) {
-        const gr_path *path = &r->v->p->paths[id];
-        r->option[id] = gr_pool_alloc(r->v->pool, (path->n + 1) * sizeof(**r->option));
-        r->awaited[id] = gr_pool_alloc(r->v->pool, path->n + 1);
-        for (uint32_t i = 0; i < path->n; i++) {
-            r->option[id][i] = option_of(names, r->n_options, path->steps[i].node);
-            for (uint32_t k = 0; k < path->steps[i].n_after; k++)
-                r->awaited[id][path->steps[i].after[k]] = true;
+        bool works = gr_verify_runs_works((gr_path_id)id);
+        const gr_step *steps = works ? r->v->steps : r->v->p->paths[id].steps;
+        uint32_t n = works ? r->v->n : r->v->p->paths[id].n;
+        r->option[id] = gr_pool_alloc(r->v->pool, (n + 1) * sizeof(**r->option));
+        r->awaited[id] = gr_pool_alloc(r->v->pool, n + 1);
+        for (uint32_t i = 0; i < n; i++) {
+            r->option[id][i] = option_of(names, r->n_options, steps[i].node);
+            for (uint32_t k = 0; k < steps[i].n_after; k++) r->awaited[id][steps[i].after[k]] = true;
         }
     }
     free(names);
@@ -549,7 +552,7 @@ void gr_verify_replay(gr_verifier *v)
 {
     replay r = {.v = v, .now = {0}};
     r.now = ways_new(&r);
-    uint32_t n = 0;
+    uint32_t n = v->n;
     for (int i = 0; i < GR_N_PATHS; i++) n = GR_MAX(n, v->p->paths[i].n);
     r.seen = gr_pool_alloc(v->pool, (v->p->n_ledger + 1) * sizeof(*r.seen));
     r.end_row = gr_calloc(n + 1, sizeof(*r.end_row));

@@ -62,7 +62,6 @@ static bool entry_shape_ok(gr_verifier *v, uint32_t e)
 {
     const gr_entry *x = &v->p->ledger[e];
     uint64_t limit = x->place == GR_DEVICE ? v->p->arena_bytes : v->p->host_bytes;
-    uint32_t n = v->p->paths[GR_PATH_STEADY].n;
     v->object[e] = gr_program_find(v->g, x->what);
     if (v->object[e] == GR_NONE)
         return gr_verify_wrong(v, "objects", "entry %u '%s' is no object", e, x->what);
@@ -78,14 +77,36 @@ static bool entry_shape_ok(gr_verifier *v, uint32_t e)
         return gr_verify_wrong(v, "offsets",
                                "entry %u '%s' at offset %" PRIu64 " is not aligned or not inside", e, x->what,
                                x->offset);
-    if (x->first >= n || x->last >= n)
+    if (x->first >= v->n || x->last >= v->n)
         return gr_verify_wrong(v, "lifetimes", "entry %u '%s' lives in no step", e, x->what);
     return true;
+}
+
+static uint32_t shifted(uint32_t step, uint32_t by)
+{
+    return step == GR_NONE ? GR_NONE : step + by;
+}
+
+/* Put the steps of a path behind those there are. */
+static void add_steps(gr_verifier *v, const gr_path *path, const uint32_t *parent)
+{
+    uint32_t first = v->n;
+    for (uint32_t i = 0; i < path->n; i++) {
+        gr_step *s = &v->steps[v->n];
+        *s = path->steps[i];
+        s->body_last = shifted(s->body_last, first);
+        s->after = gr_pool_alloc(v->pool, (s->n_after + 1) * sizeof(*s->after));
+        for (uint32_t k = 0; k < s->n_after; k++) s->after[k] = path->steps[i].after[k] + first;
+        v->parent[v->n++] = shifted(parent[i], first);
+    }
 }
 
 static bool shape_ok(gr_verifier *v)
 {
     const gr_plan *p = v->p;
+    v->steps = gr_pool_alloc(v->pool, (gr_plan_steps(p) + 1) * sizeof(*v->steps));
+    v->parent = gr_pool_alloc(v->pool, (gr_plan_steps(p) + 1) * sizeof(*v->parent));
+    v->n_steady = p->paths[GR_PATH_STEADY].n;
     v->object = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->object));
     for (int id = 0; id < GR_N_PATHS; id++) {
         const gr_path *path = &p->paths[id];
@@ -100,7 +121,7 @@ static bool shape_ok(gr_verifier *v)
         for (uint32_t k = 0; k < path->n_exit; k++)
             if (path->exit[k] >= p->n_ledger)
                 return gr_verify_wrong(v, "indices", "exit of path %s", gr_path_str(v->path));
-        if (id == GR_PATH_STEADY) v->parent = parent;
+        if (gr_verify_runs_works(v->path)) add_steps(v, path, parent);
     }
     v->path = GR_PATH_STEADY;
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -113,7 +134,7 @@ static bool shape_ok(gr_verifier *v)
 /* The uses of a work in order are the reads and the writes of its step in order. */
 static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
 {
-    const gr_step *s = &v->p->paths[GR_PATH_STEADY].steps[i];
+    const gr_step *s = &v->steps[i];
     uint32_t r = 0, k = 0;
     for (uint32_t u = 0; u < w->n_uses; u++) {
         const gr_use *use = &w->uses[u];
@@ -133,17 +154,18 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
     return true;
 }
 
-/* Run and loop steps are the works, in the program's own order, in the same loops. */
+/* Run and loop steps are the works, in the program's own order, in the same loops, on the same path. */
 static bool works_ok(gr_verifier *v)
 {
-    const gr_path *path = &v->p->paths[GR_PATH_STEADY];
     uint32_t next = 0, *step_of = gr_pool_alloc(v->pool, (v->g->n_works + 1) * sizeof(*step_of));
-    v->work = gr_pool_alloc(v->pool, (path->n + 1) * sizeof(*v->work));
-    for (uint32_t i = 0; i < path->n; i++) {
-        const gr_step *s = &path->steps[i];
+    uint32_t n_steady = gr_program_steady(v->g);
+    v->work = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->work));
+    for (uint32_t i = 0; i < v->n; i++) {
+        const gr_step *s = &v->steps[i];
         v->work[i] = GR_NONE;
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
         const gr_work *w = next < v->g->n_works ? &v->g->works[next] : NULL;
+        if (w && (next < n_steady) != (i < v->n_steady)) w = NULL; /* of the other path */
         if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node) || w->lane != s->lane ||
             (w->body_last != GR_NONE) != (s->kind == GR_STEP_LOOP))
             return gr_verify_wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
@@ -159,7 +181,7 @@ static bool works_ok(gr_verifier *v)
         return gr_verify_wrong(v, "order", "no step runs '%s'", v->g->works[next].what);
     for (uint32_t w = 0; w < v->g->n_works; w++) {
         if (v->g->works[w].body_last == GR_NONE) continue;
-        uint32_t last = v->g->works[w].body_last, end = path->steps[step_of[w]].body_last;
+        uint32_t last = v->g->works[w].body_last, end = v->steps[step_of[w]].body_last;
         if (step_of[last] > end || (last + 1 < v->g->n_works && step_of[last + 1] <= end))
             return gr_verify_wrong(v, "loops", "step %u: the body of loop '%s' is not the program's",
                                    step_of[w], v->g->works[w].what);

@@ -241,15 +241,23 @@ static void add_row(const data_state *s, gr_rows *r, uint32_t i, uint32_t record
     if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
 }
 
+/* A validation draws the same records each time: the first of its first epoch, none of them twice. */
+static void begin_validation(data_state *s)
+{
+    s->cursor = (gr_cursor){0, 0};
+    s->dropped = 0;
+}
+
 static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
     gr_ids prompt = {0}, response = {0};
     gr_status st = GR_OK;
     size_t dropped_in_a_row = 0;
-    *r->n_groups = *r->n_seqs = c->batch;
+    uint32_t n = 0;
+    if (s->node->every) begin_validation(s);
     r->token_offset[0] = 0;
-    for (uint32_t i = 0; !st && i < c->batch;) {
+    while (!st && n < c->batch && !(s->node->every && s->cursor.epoch)) {
         size_t record;
         bool keep = false;
         prompt.n = response.n = 0;
@@ -257,11 +265,13 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
         st = encode_record(s, (uint32_t)record, &prompt, &response, d);
         if (!st) st = fit(s, (uint32_t)record, &prompt, &response, &keep, d);
         dropped_in_a_row = keep ? 0 : dropped_in_a_row + 1;
-        if (!st && dropped_in_a_row > s->order.n)
-            st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
-                               s->node->name);
-        if (!st && keep) add_row(s, r, i++, (uint32_t)record, &prompt, &response);
+        if (!st && dropped_in_a_row > s->order.n) break;
+        if (!st && keep) add_row(s, r, n++, (uint32_t)record, &prompt, &response);
     }
+    if (!st && !n)
+        st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
+                           s->node->name);
+    *r->n_groups = *r->n_seqs = n;
     free(prompt.id);
     free(response.id);
     return st;
@@ -283,6 +293,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
 static void data_save(void *state, const char *prefix, gr_state_file *out)
 {
     const data_state *s = state;
+    if (s->node->every) return; /* begins anew each time */
     gr_state_set_u64(out, prefix, "epoch", s->cursor.epoch);
     gr_state_set_u64(out, prefix, "position", s->cursor.position);
     gr_state_set_u64(out, prefix, "dropped", s->dropped);
@@ -293,6 +304,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 {
     data_state *s = state;
     uint64_t hash = 0;
+    if (s->node->every) return GR_OK;
     gr_status st = gr_state_get_u64(in, prefix, "epoch", &s->cursor.epoch, d);
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);

@@ -120,6 +120,7 @@ typedef struct gr_op {
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
+    bool scores;         /* its main field is a score of its rows: a validation reports it unasked */
     size_t cfg_bytes;
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */

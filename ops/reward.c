@@ -101,6 +101,7 @@ const gr_op gr_op_reward = {
     .summary = "score responses by rules or by a command",
     .devices = "cpu, cuda",
     .lane = GR_LANE_HOST,
+    .scores = true,
     .cfg_bytes = sizeof(gr_reward_cfg),
     .keys = keys,
     .fields = fields,

@@ -19,7 +19,8 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (!is_op(n, op) || (n->when.expr && strcmp(op, "update")) || (rows && n->rows != rows)) continue;
+        if (!is_op(n, op) || n->every || (n->when.expr && strcmp(op, "update")) || (rows && n->rows != rows))
+            continue;
         if (!model || (n->model == model) == same) return n;
     }
     return NULL;
@@ -54,19 +55,60 @@ gr_subject gr_graph_subject(const gr_graph *g)
     return s;
 }
 
+bool gr_is_validation_score(const char *metric)
+{
+    static const char *const others[] = {".tokens", ".response_tokens_mean", ".truncated_fraction",
+                                         ".dropped", ".over_match_limit"};
+    size_t n = strlen(metric);
+    bool score = !strncmp(metric, GR_VALIDATION, strlen(GR_VALIDATION)) &&
+                 strncmp(metric, GR_VALIDATION "seconds", strlen(GR_VALIDATION "seconds"));
+    for (size_t i = 0; i < GR_LEN(others); i++) {
+        size_t m = strlen(others[i]);
+        score = score && (n < m || strcmp(metric + n - m, others[i]));
+    }
+    return score;
+}
+
 static const gr_column *main_column(const gr_node *n)
 {
     return n ? gr_node_column(n, NULL) : NULL;
 }
 
+/* Metrics that are evaluated at the end of an iteration, or of a validation. */
+static size_t metrics_at_end(const gr_node *n, bool validation)
+{
+    return is_op(n, "update") || (n->every != 0) != validation ? 0 : n->n_metrics;
+}
+
+static const gr_column *score_column(const gr_node *n)
+{
+    return n->every && n->op->scores ? gr_node_column(n, NULL) : NULL;
+}
+
+static bool is_rollout(const gr_node *n)
+{
+    return n->every && is_op(n, "generate");
+}
+
 /* Everything it reads, in one set. */
+static void collect_validation(gr_env_reads *r, const gr_graph *g)
+{
+    gr_env_reads_init(r);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        for (size_t j = 0; j < metrics_at_end(n, true); j++) gr_env_reads_add(r, g, n->metrics[j].expr);
+        if (is_rollout(n)) gr_env_reads_add_rows(r, n);
+        gr_env_reads_add_column(r, g, score_column(n));
+    }
+}
+
 static void collect(gr_env_reads *r, const gr_graph *g)
 {
     gr_env_reads_init(r);
     for (size_t i = 0; i < g->n_log; i++) gr_env_reads_add(r, g, g->log[i].expr);
     for (size_t i = 0; i < g->n_state; i++) gr_env_reads_add(r, g, g->state[i].next);
     for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+        for (size_t j = 0; j < metrics_at_end(g->nodes[i], false); j++)
             gr_env_reads_add(r, g, g->nodes[i]->metrics[j].expr);
     gr_subject s = gr_graph_subject(g);
     if (s.rows) gr_env_reads_add_rows(r, s.rows);
@@ -75,16 +117,31 @@ static void collect(gr_env_reads *r, const gr_graph *g)
     gr_env_reads_add_column(r, g, main_column(s.ref_logprob));
 }
 
-static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
+static uint64_t metrics_bytes(const gr_env_reads *r, const gr_graph *g, bool validation)
 {
     gr_expr_bounds b = gr_env_bounds(r);
     uint64_t most = 0;
-    for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
-    for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
     for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0; !is_op(g->nodes[i], "update") && j < g->nodes[i]->n_metrics; j++)
+        for (size_t j = 0; j < metrics_at_end(g->nodes[i], validation); j++)
             most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->metrics[j].expr, b));
     return most;
+}
+
+static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
+{
+    gr_expr_bounds b = gr_env_bounds(r);
+    uint64_t most = metrics_bytes(r, g, false);
+    for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
+    for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
+    return most;
+}
+
+static void declare_work(const gr_graph *g, const gr_env_reads *r, uint64_t bytes, gr_program *p)
+{
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(r)) * sizeof(*uses));
+    uses[0] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
+    size_t n_uses = 1 + gr_env_declare(r, g, p, uses + 1);
+    gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
@@ -95,17 +152,27 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)k;
     gr_env_reads r;
     collect(&r, g);
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(&r)) * sizeof(*uses));
-    uses[0] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws_bytes(&r, g), "ws"), GR_WRITE};
-    size_t n_uses = 1 + gr_env_declare(&r, g, p, uses + 1);
-    gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
+    declare_work(g, &r, ws_bytes(&r, g), p);
+    gr_env_reads_release(&r);
+}
+
+static void declare_validation(const gr_graph *g, const gr_node *n, const gr_choices *how,
+                               const gr_kernels *k, gr_program *p)
+{
+    (void)n;
+    (void)how;
+    (void)k;
+    gr_env_reads r;
+    collect_validation(&r, g);
+    declare_work(g, &r, metrics_bytes(&r, g, true), p);
     gr_env_reads_release(&r);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-static void summarize_rows(gr_session *s, const gr_rows *rows)
+/* prefix: NODE. of a validation's rollout, or nothing. */
+static void summarize_rows(gr_session *s, const gr_rows *rows, const char *prefix)
 {
     double tokens = 0, truncated = 0, all = 0, n = GR_MAX(*rows->n_seqs, 1u);
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
@@ -113,9 +180,9 @@ static void summarize_rows(gr_session *s, const gr_rows *rows)
         all += rows->response_len[i] + rows->prompt_len[i];
         truncated += rows->truncated[i];
     }
-    gr_session_metric(s, tokens / n, "response_tokens_mean");
-    gr_session_metric(s, truncated / n, "truncated_fraction");
-    gr_session_metric(s, all, "tokens");
+    gr_session_metric(s, tokens / n, "%sresponse_tokens_mean", prefix);
+    gr_session_metric(s, truncated / n, "%struncated_fraction", prefix);
+    gr_session_metric(s, all, "%stokens", prefix);
 }
 
 /* A sequence's score: of a dense reward, the sum over its tokens. */
@@ -127,11 +194,11 @@ static double score_of(const gr_rows *rows, const gr_column *c, const float *dat
     return sum;
 }
 
-static void summarize_reward(gr_session *s, const gr_rows *rows, const gr_column *c, const float *data)
+static double mean_score(const gr_rows *rows, const gr_column *c, const float *data)
 {
     double sum = 0;
     for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += score_of(rows, c, data, i);
-    gr_session_metric(s, sum / GR_MAX(*rows->n_seqs, 1u), "reward_mean");
+    return sum / GR_MAX(*rows->n_seqs, 1u);
 }
 
 /* Mean over tokens of the k3 estimator, exp(x) - x - 1 with x = ref - policy (Schulman, "Approximating KL
@@ -175,17 +242,22 @@ static double evaluate_one(const gr_session *s, gr_env *e, const gr_expr *x, voi
     return gr_expr_scalar(x, &e->env, ws);
 }
 
+static void evaluate_metrics(gr_session *s, gr_env *e, bool validation, void *ws)
+{
+    for (size_t i = 0; i < s->graph->n_nodes; i++) {
+        const gr_node *n = s->graph->nodes[i];
+        for (size_t j = 0; !s->skipped[i] && j < metrics_at_end(n, validation); j++)
+            gr_session_metric(s, evaluate_one(s, e, n->metrics[j].expr, ws), "%s.%s", n->name,
+                              n->metrics[j].name);
+    }
+}
+
 static void evaluate(gr_session *s, gr_env *e, void *ws)
 {
     const gr_graph *g = s->graph;
     for (size_t i = 0; i < g->n_log; i++)
         gr_session_metric(s, evaluate_one(s, e, g->log[i].expr, ws), "%s", g->log[i].name);
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        const gr_node *n = g->nodes[i];
-        for (size_t j = 0; !is_op(n, "update") && !s->skipped[i] && j < n->n_metrics; j++)
-            gr_session_metric(s, evaluate_one(s, e, n->metrics[j].expr, ws), "%s.%s", n->name,
-                              n->metrics[j].name);
-    }
+    evaluate_metrics(s, e, false, ws);
     for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
         s->next_state[i] = evaluate_one(s, e, g->state[i].next, ws);
         gr_session_metric(s, s->scalars[g->state[i].column], "state.%s", g->state[i].name);
@@ -207,8 +279,8 @@ static gr_status run(const gr_call *c, gr_diag *d)
                 *ref = column_data(&e, s, main_column(about.ref_logprob));
     if (about.rows && !s->skipped[about.rows->index]) {
         const gr_rows *rows = &e.blocks[about.rows->index];
-        summarize_rows(s, rows);
-        if (reward) summarize_reward(s, rows, about.reward, reward);
+        summarize_rows(s, rows, "");
+        if (reward) gr_session_metric(s, mean_score(rows, about.reward, reward), "reward_mean");
         if (ref && (policy || is_op(gr_rows_maker(about.rows), "generate")))
             summarize_kl(s, about.rows, rows, policy, ref);
         keep_samples(s, &about, rows, reward);
@@ -219,7 +291,36 @@ static gr_status run(const gr_call *c, gr_diag *d)
     return GR_OK;
 }
 
-const gr_op gr_op_summary = {
+static void summarize_node(gr_session *s, const gr_env *e, const gr_node *n)
+{
+    const gr_column *score = score_column(n);
+    if (is_rollout(n)) {
+        char *prefix = gr_printf("%s.", n->name);
+        summarize_rows(s, &e->blocks[n->index], prefix);
+        free(prefix);
+    }
+    if (score)
+        gr_session_metric(s, mean_score(&e->blocks[score->rows->index], score, column_data(e, s, score)),
+                          "%s", n->name);
+}
+
+static gr_status run_validation(const gr_call *c, gr_diag *d)
+{
+    (void)d;
+    gr_session *s = c->session;
+    gr_env_reads r;
+    gr_env e;
+    collect_validation(&r, s->graph);
+    gr_env_init(&e, &r, s, c->node, c->ptr + 1);
+    for (size_t i = 0; i < s->graph->n_nodes; i++)
+        if (!s->skipped[i]) summarize_node(s, &e, s->graph->nodes[i]);
+    evaluate_metrics(s, &e, true, c->ptr[0]);
+    gr_env_release(&e);
+    gr_env_reads_release(&r);
+    return GR_OK;
+}
+
+static const gr_op summary = {
     .name = "summary",
     .summary = "log, state and metrics at the end of an iteration",
     .devices = "cpu, cuda",
@@ -228,9 +329,23 @@ const gr_op gr_op_summary = {
     .run = run,
 };
 
-gr_node *gr_summary_node(const gr_graph *g, gr_pool *pool)
+static const gr_op validation_summary = {
+    .name = "summary",
+    .summary = "metrics at the end of a validation",
+    .devices = "cpu",
+    .lane = GR_LANE_COMPUTE,
+    .declare = declare_validation,
+    .run = run_validation,
+};
+
+gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_pool *pool)
 {
+    bool any = !validation;
+    for (size_t i = 0; i < g->n_nodes; i++) any = any || g->nodes[i]->every;
+    if (!any) return NULL;
     gr_node *n = gr_pool_alloc(pool, sizeof(*n));
-    *n = (gr_node){.name = "iteration", .index = (uint32_t)g->n_nodes, .op = &gr_op_summary};
+    *n = (gr_node){.name = validation ? "end of validation" : "iteration",
+                   .index = (uint32_t)g->n_nodes + validation,
+                   .op = validation ? &validation_summary : &summary};
     return n;
 }

@@ -1,16 +1,23 @@
-/* ops/summary.h: the work that ends an iteration: log, next state, the usual metrics, samples of the rollout.
+/* ops/summary.h: the work that ends an iteration: log, next state, the usual metrics, samples of the rollout;
+ * and the one that ends a validation: its metrics.
  *
- * It is an op like the others, but no graph names it: the planner appends one node of it.
+ * They are ops like the others, but no graph names them: the planner appends a node of each.
+ *
+ * Of a validation, beside the metrics of its nodes: a score's mean as NODE, and of a rollout
+ * NODE.response_tokens_mean and NODE.truncated_fraction.
  */
 #ifndef GR_OPS_SUMMARY_H
 #define GR_OPS_SUMMARY_H
 
 #include "ops/op.h"
 
-extern const gr_op gr_op_summary;
+/* The node for this graph, from pool, named "iteration" or "end of validation". NULL: the graph has no
+ * validation. */
+gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_pool *pool);
 
-/* A node of it for this graph, named "iteration"; from pool. */
-gr_node *gr_summary_node(const gr_graph *g, gr_pool *pool);
+/* Whether a metric, by its name in metrics.jsonl, says how good the model was in a validation: not how long
+ * its responses were, or what they took. */
+bool gr_is_validation_score(const char *metric);
 
 /* What metrics and samples are about: the rollout that the policy is trained on (or the first row maker), the
  * update of its model, the reward; NULL where there is none. */

@@ -118,6 +118,7 @@ const gr_op gr_op_score = {
            "the ids as they were sampled, so it has the policy's tokenizer.",
     .devices = "cpu",
     .lane = GR_LANE_COMPUTE,
+    .scores = true,
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = score_keys,
     .fields = score_fields,

@@ -245,7 +245,8 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_q
         return gr_weights_writer_put(f->to_weights, o->bucket, get(b, &p), d);
     }
     state_pieces s = state_of(b, m, o->bucket, address, q);
-    gr_status st = s.has_master ? gr_weights_writer_put(f->to_weights, o->bucket, get(b, &s.master), d) : GR_OK;
+    gr_status st =
+        s.has_master ? gr_weights_writer_put(f->to_weights, o->bucket, get(b, &s.master), d) : GR_OK;
     if (!st) st = gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.m), d);
     return st ? st : gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.v), d);
 }

@@ -227,6 +227,50 @@ static void add(gr_outputs *o, uint32_t step, const char *name, double value)
     gr_tensorboard_scalar(o->board, step, name, value);
 }
 
+static bool of_validation(const char *name)
+{
+    return !strncmp(name, GR_VALIDATION, strlen(GR_VALIDATION));
+}
+
+static void add_seconds(gr_outputs *o, const gr_session *s, size_t node, const uint64_t *node_ns)
+{
+    const gr_node *n = o->g->nodes[node];
+    char *name = gr_printf("%sseconds.%s", n->every ? GR_VALIDATION : "", n->name);
+    add(o, s->step, name, (double)node_ns[node] * 1e-9);
+    free(name);
+}
+
+static void add_validation(gr_outputs *o, const gr_session *s, const uint64_t *node_ns)
+{
+    for (size_t i = 0; i < s->n_metrics; i++)
+        if (of_validation(s->metrics[i].name)) add(o, s->step, s->metrics[i].name, s->metrics[i].value);
+    for (size_t i = 0; i < o->g->n_nodes; i++)
+        if (o->g->nodes[i]->every && !s->skipped[i]) add_seconds(o, s, i, node_ns);
+}
+
+/* "validation at step 10: check 0.412, check.pass@4 0.6 (12.3 s)" */
+static void say_validation(gr_outputs *o, const gr_session *s)
+{
+    const struct gr_metric *seconds = gr_session_find(s, GR_VALIDATION "seconds");
+    gr_str line = {0};
+    if (!seconds) return;
+    gr_str_printf(&line, "validation at step %u:", s->step);
+    for (size_t i = 0, n = 0; i < s->n_metrics; i++)
+        if (gr_is_validation_score(s->metrics[i].name))
+            gr_str_printf(&line, "%s %s %.4g", n++ ? "," : "", s->metrics[i].name + strlen(GR_VALIDATION),
+                          s->metrics[i].value);
+    gr_str_printf(&line, " (%.1f s)", seconds->value);
+    gr_progress_say(&o->progress, line.text);
+    gr_str_release(&line);
+}
+
+static gr_status end_line(gr_outputs *o, gr_diag *d)
+{
+    gr_status st = gr_lines_end(o->metrics, d);
+    if (!st) st = gr_tensorboard_flush(o->board, d);
+    return st ? st : gr_trace_flush(o->trace, d);
+}
+
 gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e, const uint64_t *node_ns,
                                uint64_t ns, gr_diag *d)
 {
@@ -242,23 +286,29 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *
     gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)gr_executor_measured_peak(e));
     for (size_t i = 0; i < s->n_metrics; i++) {
         const char *name = bare_name(o, s->metrics[i].name);
+        if (of_validation(s->metrics[i].name)) continue;
         bool done = false;
         for (size_t k = 0; k < GR_LEN(always); k++)
             done = done || !strcmp(name ? name : s->metrics[i].name, always[k]);
         if (!done) add(o, s->step, name ? name : s->metrics[i].name, s->metrics[i].value);
     }
-    for (size_t i = 0; i < o->g->n_nodes; i++) {
-        char *name = gr_printf("seconds.%s", o->g->nodes[i]->name);
-        add(o, s->step, name, (double)node_ns[i] * 1e-9);
-        free(name);
-    }
-    gr_status st = gr_lines_end(o->metrics, d);
-    if (!st) st = gr_tensorboard_flush(o->board, d);
-    if (!st) st = gr_trace_flush(o->trace, d);
+    for (size_t i = 0; i < o->g->n_nodes; i++)
+        if (!o->g->nodes[i]->every) add_seconds(o, s, i, node_ns);
+    add_validation(o, s, node_ns);
+    gr_status st = end_line(o, d);
     if (o->options->progress)
         gr_progress_step(&o->progress, s->step, s->steps, metric(o, s, "reward_mean"), metric(o, s, "loss"),
                          tokens, seconds);
+    if (o->options->progress) say_validation(o, s);
     return st;
+}
+
+gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns, gr_diag *d)
+{
+    gr_lines_begin(o->metrics, s->step);
+    add_validation(o, s, node_ns);
+    if (o->options->progress) say_validation(o, s);
+    return end_line(o, d);
 }
 
 /* One line of text: what a terminal can show. */

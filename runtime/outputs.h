@@ -23,7 +23,10 @@ GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_d
 /* NULL is fine. Peaks, planned and measured, are printed side by side. */
 void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e);
 
-/* The lines of an iteration. node_ns: by node index, the summary last. */
+/* The line of a validation before the first iteration. */
+GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns,
+                                         gr_diag *d);
+/* The lines of an iteration, and of the validation behind it. node_ns: by node index. */
 GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e,
                                             const uint64_t *node_ns, uint64_t ns, gr_diag *d);
 

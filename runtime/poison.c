@@ -127,6 +127,15 @@ static bool live_at(const gr_entry *x, uint32_t step)
     return x->last < x->first ? after || before : after && before;
 }
 
+/* The steps of the iteration and of validate are counted on by the ledger; other paths hold what they name.
+ */
+static bool live_on(const gr_poison *p, gr_path_id path, uint32_t step, uint32_t entry)
+{
+    uint32_t first = path == GR_PATH_VALIDATE ? p->plan->paths[GR_PATH_STEADY].n : 0;
+    bool counted = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+    return counted ? live_at(&p->plan->ledger[entry], first + step) : p->named[path][entry];
+}
+
 /* The next gap from *at (place and offset) on; *k: the first entry not yet passed. */
 static bool next_gap(const gr_poison *p, uint32_t *k, span *gap)
 {
@@ -201,7 +210,7 @@ void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
     const gr_plan *plan = p->plan;
     const gr_step *s = &plan->paths[path].steps[step];
     for (uint32_t i = 0; i < plan->n_ledger; i++) {
-        p->live[i] = path == GR_PATH_STEADY ? live_at(&plan->ledger[i], step) : p->named[path][i];
+        p->live[i] = live_on(p, path, step, i);
         p->written[i] = false;
     }
     mark(p->written, s->writes, s->n_writes);

@@ -45,6 +45,13 @@ void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double rewa
     gr_str_release(&line);
 }
 
+void gr_progress_say(gr_progress *p, const char *text)
+{
+    fprintf(p->to, "%s%-*s\n", p->terminal && p->width ? "\r" : "", p->terminal ? (int)p->width : 0, text);
+    fflush(p->to);
+    p->width = 0;
+}
+
 void gr_progress_end(gr_progress *p)
 {
     if (p->terminal && p->width) fputc('\n', p->to);

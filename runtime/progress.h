@@ -19,6 +19,8 @@ void gr_progress_init(gr_progress *p, FILE *to);
 /* After an iteration. reward and loss NaN: left out. */
 void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double reward, double loss,
                       double tokens, double seconds);
+/* A line that stays. */
+void gr_progress_say(gr_progress *p, const char *text);
 void gr_progress_end(gr_progress *p); /* leave the line */
 
 /* "45s", "3m05s", "2h07m", "3d04h"; buf of at least 32 chars, returned. */

@@ -23,17 +23,24 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    uint64_t *node_ns; /* by node index, the summary last: this iteration */
+    uint64_t *node_ns; /* by node index, the summaries last: this iteration */
 } run;
 
 /* ---- hooks of the executor
  * ---------------------------------------------------------------------------------- */
 
-static gr_call call_of(run *r, uint32_t step, void **ptr, gr_queue *q)
+/* The binding of a step counts as the ledger does. */
+static const gr_binding *binding_of(const run *r, gr_path_id path, uint32_t step)
 {
-    const gr_binding *b = &r->p->binding[step];
+    uint32_t first = path == GR_PATH_VALIDATE ? r->p->plan->paths[GR_PATH_STEADY].n : 0;
+    return &r->p->binding[first + step];
+}
+
+static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_queue *q)
+{
+    const gr_binding *b = binding_of(r, path, step);
     const gr_node *n = gr_planned_node(r->p, r->g, b->work->node);
-    bool summary = n == r->p->summary;
+    bool summary = n == r->p->summary || n == r->p->validation;
     for (uint32_t i = 0; i < b->work->n_uses; i++)
         ptr[i] = b->entry[i] == GR_NONE ? NULL : gr_executor_address(r->executor, b->entry[i]);
     return (gr_call){.session = &r->session,
@@ -47,10 +54,10 @@ static gr_call call_of(run *r, uint32_t step, void **ptr, gr_queue *q)
                      .queue = q};
 }
 
-static gr_status run_work(run *r, uint32_t step, gr_queue *q, gr_diag *d)
+static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
 {
-    void **ptr = gr_calloc(r->p->binding[step].work->n_uses, sizeof(*ptr));
-    gr_call c = call_of(r, step, ptr, q);
+    void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
+    gr_call c = call_of(r, path, step, ptr, q);
     const gr_kernels *k = r->session.kernels;
     gr_status st = c.node->op->run(&c, d);
     if (!st && k->check) st = k->check(q, d);
@@ -59,11 +66,13 @@ static gr_status run_work(run *r, uint32_t step, gr_queue *q, gr_diag *d)
 }
 
 /* Times of steps: for the trace, and summed by node. */
-static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns, uint64_t end_ns)
+static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                       uint64_t end_ns)
 {
     run *r = user;
-    if (path == GR_PATH_STEADY && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
-        const gr_node *n = gr_planned_node(r->p, r->g, r->p->binding[i].work->node);
+    bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+    if (works && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
+        const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node);
         __atomic_add_fetch(&r->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
     }
     gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
@@ -77,14 +86,13 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
         return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
     if (s->kind == GR_STEP_SAVE)
         return gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
-    return run_work(r, i, q, d);
+    return run_work(r, path, i, q, d);
 }
 
 static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
 {
-    (void)path; /* only the steady iteration has loops that are agreed */
     run *r = user;
-    gr_call c = call_of(r, i, NULL, NULL);
+    gr_call c = call_of(r, path, i, NULL, NULL);
     return c.node->op->more(&c, trip);
 }
 
@@ -99,24 +107,25 @@ static bool skip_node(void *user, const char *name)
  * --------------------------------------------------------------------------------- */
 
 /* The data node that sets the pace of epochs: the first. */
-static const void *data_of(const run *r)
+static const gr_node *pace(const run *r)
 {
     for (size_t i = 0; i < r->g->n_nodes; i++)
-        if (r->g->nodes[i]->op->any_field) return r->session.state[i];
+        if (r->g->nodes[i]->op->any_field && !r->g->nodes[i]->every) return r->g->nodes[i];
     return NULL;
+}
+
+static const void *data_of(const run *r)
+{
+    const gr_node *n = pace(r);
+    return n ? r->session.state[n->index] : NULL;
 }
 
 static uint32_t total_steps(const run *r)
 {
     if (r->g->run.steps) return r->g->run.steps;
-    uint32_t epochs = GR_MAX(r->g->run.epochs, 1u), batch = 1;
-    for (size_t i = 0; i < r->g->n_nodes; i++)
-        if (r->g->nodes[i]->op->any_field) {
-            batch = r->g->nodes[i]->bounds.groups;
-            break;
-        }
+    uint32_t epochs = GR_MAX(r->g->run.epochs, 1u);
     const void *data = data_of(r);
-    return data ? (uint32_t)ceil((double)gr_data_records(data) * epochs / batch) : 1;
+    return data ? (uint32_t)ceil((double)gr_data_records(data) * epochs / pace(r)->bounds.groups) : 1;
 }
 
 /* Whether its `when:` switches a node off. */
@@ -134,6 +143,13 @@ static bool sleeps(const run *r, const gr_node *n)
     return skip;
 }
 
+/* Whether a validation's node runs behind this iteration; step 0: before the first. */
+static bool is_due(const gr_node *n, uint32_t step)
+{
+    return n->every && (step ? step % n->every == 0 : n->before);
+}
+
+/* step 0: a validation before the first iteration. */
 static void begin_iteration(run *r, uint32_t step)
 {
     gr_session *s = &r->session;
@@ -142,10 +158,31 @@ static void begin_iteration(run *r, uint32_t step)
     s->n_metrics = 0;
     s->scalars[r->g->column_step] = step;
     s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
-    s->scalars[r->g->column_progress] = (step - 1.0) / s->steps;
+    s->scalars[r->g->column_progress] = (GR_MAX(step, 1u) - 1.0) / s->steps;
     for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
-    for (size_t i = 0; i < r->g->n_nodes; i++) s->skipped[i] = sleeps(r, r->g->nodes[i]);
-    memset(r->node_ns, 0, (r->g->n_nodes + 1) * sizeof(*r->node_ns));
+    for (size_t i = 0; i < r->g->n_nodes; i++) {
+        const gr_node *n = r->g->nodes[i];
+        s->skipped[i] = n->every ? !is_due(n, step) : sleeps(r, n);
+    }
+    memset(r->node_ns, 0, (r->g->n_nodes + 2) * sizeof(*r->node_ns));
+}
+
+static bool validates(const run *r, uint32_t step)
+{
+    bool any = false;
+    for (size_t i = 0; i < r->g->n_nodes; i++) any = any || is_due(r->g->nodes[i], step);
+    return any;
+}
+
+/* Its metrics join those of the iteration that it stands behind. */
+static gr_status validate(run *r, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    r->session.validating = true;
+    gr_status st = gr_executor_path(r->executor, GR_PATH_VALIDATE, d);
+    gr_session_metric(&r->session, (double)(gr_now_ns() - begin) * 1e-9, "seconds");
+    r->session.validating = false;
+    return st;
 }
 
 /* ---- checkpoints
@@ -240,18 +277,31 @@ static gr_status enter(run *r, gr_diag *d)
     return st;
 }
 
+static gr_status validate_before(run *r, gr_diag *d)
+{
+    if (r->session.step || !validates(r, 0)) return GR_OK;
+    begin_iteration(r, 0);
+    gr_status st = validate(r, d);
+    return st ? st : gr_outputs_before(r->outputs, &r->session, r->node_ns, d);
+}
+
+static gr_status iteration(run *r, uint32_t step, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    begin_iteration(r, step);
+    gr_status st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
+    uint64_t ns = gr_now_ns() - begin;
+    if (!st && validates(r, step)) st = validate(r, d);
+    return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, ns, d);
+}
+
 static gr_status iterate(run *r, gr_diag *d)
 {
     const gr_run_settings *settings = &r->g->run;
-    gr_status st = GR_OK;
+    gr_status st = validate_before(r, d);
     uint32_t saved = r->session.step;
     for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !gr_signals_stop(); step++) {
-        uint64_t begin = gr_now_ns();
-        begin_iteration(r, step);
-        st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
-        if (!st)
-            st = gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, gr_now_ns() - begin,
-                                      d);
+        st = iteration(r, step, d);
         if (!st && settings->checkpoint_every && step % settings->checkpoint_every == 0) {
             st = checkpoint(r, GR_PATH_CHECKPOINT, d);
             saved = step;
@@ -280,12 +330,10 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.steps = total_steps(r);
     r->session.sample = gr_outputs_sample;
     r->session.user = r->outputs;
-    r->node_ns = gr_calloc(r->g->n_nodes + 1, sizeof(*r->node_ns));
+    r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
     r->bytes = gr_bytes_new(r->g, r->p->program, k);
-    gr_exec_options e = {.threads = threads_of(r),
-                         .poison = r->o->poison,
-                         .trace = trace_step,
-                         .trace_user = r};
+    gr_exec_options e = {
+        .threads = threads_of(r), .poison = r->o->poison, .trace = trace_step, .trace_user = r};
     st = gr_device_find(&e.device, k->device, d);
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);

@@ -13,9 +13,10 @@ static pthread_mutex_t metrics_lock = PTHREAD_MUTEX_INITIALIZER;
 void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
 {
     struct gr_metric m = {.value = value};
+    int prefix = s->validating ? snprintf(m.name, sizeof(m.name), GR_VALIDATION) : 0;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(m.name, sizeof(m.name), fmt, ap);
+    vsnprintf(m.name + prefix, sizeof(m.name) - (size_t)prefix, fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&metrics_lock);
     struct gr_metric *found = NULL;
@@ -89,6 +90,64 @@ static gr_status load_tokenizers(gr_session *s, gr_diag *d)
     return st;
 }
 
+/* The text of a token; the caller frees it. */
+static gr_str text_of(const gr_tokenizer *t, int32_t id)
+{
+    gr_str s = {0};
+    gr_tokenizer_decode(t, &id, 1, false, &s);
+    gr_str_puts(&s, "");
+    return s;
+}
+
+/* The first id that is another text in b than in a; -1: none. */
+static int32_t first_difference(const gr_tokenizer *a, const gr_tokenizer *b)
+{
+    size_t n = GR_MIN(gr_tokenizer_size(a), gr_tokenizer_size(b));
+    bool same = true;
+    int32_t id = 0;
+    for (; same && (size_t)id < n; id++) {
+        gr_str x = text_of(a, id), y = text_of(b, id);
+        same = x.len == y.len && !memcmp(x.text, y.text, x.len);
+        gr_str_release(&x);
+        gr_str_release(&y);
+    }
+    return same ? -1 : id - 1;
+}
+
+/* A model reads the ids that another has sampled: they must mean the same text to it. A folder without
+ * tokenizer is believed. */
+static void warn_of_tokenizer(const gr_session *s, const gr_node *n, gr_diag *d)
+{
+    const gr_model *own = n->model, *rows = gr_session_model(s, n->rows);
+    const gr_tokenizer *theirs = s->tokenizer[rows->index];
+    gr_tokenizer *t = NULL;
+    if (own->random || !theirs || !strcmp(own->folder, rows->folder) ||
+        gr_tokenizer_load(&t, own->folder, NULL))
+        return;
+    int32_t id = first_difference(theirs, t);
+    gr_tokenizer_free(t);
+    if (id < 0) return;
+    gr_str want = text_of(theirs, id);
+    gr_diag_warn(
+        d, n->at,
+        "'%s' gives model '%s' the tokens of model '%s', but their tokenizers differ: token %d, '%s', "
+        "is another",
+        n->name, own->name, rows->name, id, want.text);
+    gr_str_release(&want);
+}
+
+/* Said once a model: at the first node that has it read rows of others. */
+static void warn_of_tokenizers(const gr_session *s, gr_diag *d)
+{
+    for (size_t m = 0; m < s->graph->n_models; m++)
+        for (size_t i = 0; i < s->graph->n_nodes; i++) {
+            const gr_node *n = s->graph->nodes[i];
+            if (!n->model || n->model->index != m || !n->rows || n->rows == n) continue;
+            warn_of_tokenizer(s, n, d);
+            break;
+        }
+}
+
 /* Models that meet in one graph may have tokenizers of their own: those must agree on what is named. */
 static gr_status find_token(gr_session *s, const gr_token_value *t, gr_diag *d)
 {
@@ -119,6 +178,7 @@ gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
     s->tokenizer = gr_calloc(g->n_models, sizeof(*s->tokenizer));
     for (size_t i = 0; i < g->n_state; i++) s->next_state[i] = g->state[i].init;
     gr_status st = load_tokenizers(s, d);
+    if (!st) warn_of_tokenizers(s, d);
     for (size_t i = 0; i < g->n_tokens && !st; i++) st = find_token(s, &g->tokens[i], d);
     for (size_t i = 0; i < g->n_nodes && !st; i++)
         if (g->nodes[i]->op->open) st = g->nodes[i]->op->open(s, g->nodes[i], &s->state[i], d);

@@ -10,13 +10,16 @@
 #include "ops/kernels.h"
 #include "ops/tokenizer.h"
 
+#define GR_VALIDATION "val." /* what names of a validation's metrics begin with */
+
 typedef struct gr_session gr_session;
 struct gr_rows;
 struct gr_session {
     const gr_graph *graph;
     const gr_kernels *kernels;
     uint64_t seed;
-    uint32_t step, steps; /* this iteration, from 1; the last one's number */
+    uint32_t step, steps; /* this iteration, from 1; the last one's number; 0: before the first */
+    bool validating;      /* on the path validate: metrics are called val.NAME */
     uint32_t round;       /* of the nodes that a select repeats, from 0; 0 outside them */
     double *scalars; /* by column id: token ids; step, epoch, progress and state values of this iteration */
     void **state;    /* by node index: what the op's open returned */

@@ -287,11 +287,19 @@ static void touch(builder *b, uint32_t s, uint32_t entry, bool writes)
     for (uint32_t i = 0; i < b->n_share[entry]; i++) want(b, s, b->shares[entry][i], true);
 }
 
+/* A path begins when all lanes have ended the one before. */
+static void begin_path(builder *b, uint32_t s)
+{
+    for (int l = 0; l < GR_N_LANES; l++)
+        for (int k = 0; k < GR_N_LANES; k++) b->lane[l].lane[k] = s;
+}
+
 static void find_waits(builder *b)
 {
     for (uint32_t e = 0; e < b->p->n_ledger; e++) b->head[e] = GR_NONE;
     for (uint32_t s = 0; s < b->n; s++) {
         leave_loops(b, s);
+        if (s == b->l->validate) begin_path(b, s);
         gr_step *t = &b->steps[s];
         bool ends = t->kind == GR_STEP_OFFLOAD; /* of the copy it reads */
         b->at[s] = b->lane[t->lane];
@@ -365,7 +373,6 @@ static void make_paths(builder *b)
         if (b->l->home[o] != GR_NONE) homes[n++] = b->l->home[o];
     file_path(b, GR_PATH_INIT, GR_STEP_RESTORE);
     file_path(b, GR_PATH_RESUME, GR_STEP_RESTORE);
-    path_steps(p, GR_PATH_VALIDATE, 0);
     file_path(b, GR_PATH_CHECKPOINT, GR_STEP_SAVE);
     file_path(b, GR_PATH_FINAL, GR_STEP_SAVE);
     for (int i = 0; i < GR_N_PATHS; i++) {
@@ -374,6 +381,21 @@ static void make_paths(builder *b)
         p->paths[i].exit = copy_ids(p->pool, homes, p->paths[i].n_exit = n);
     }
     free(homes);
+}
+
+/* Steps were made and numbered as the ledger counts them; each path counts its own. */
+static void split_paths(builder *b)
+{
+    uint32_t first = b->l->validate;
+    gr_path *validate = &b->p->paths[GR_PATH_VALIDATE];
+    b->p->paths[GR_PATH_STEADY].n = first;
+    validate->steps = b->steps + first;
+    validate->n = b->n - first;
+    for (uint32_t i = 0; i < validate->n; i++) {
+        gr_step *s = &validate->steps[i];
+        if (s->body_last != GR_NONE) s->body_last -= first;
+        for (uint32_t k = 0; k < s->n_after; k++) s->after[k] -= first;
+    }
 }
 
 gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, uint32_t tries)
@@ -392,6 +414,7 @@ gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, u
     b.head = gr_malloc((p->n_ledger + 1) * sizeof(*b.head));
     b.at = gr_calloc(b.n + 1, sizeof(*b.at));
     find_waits(&b);
+    split_paths(&b);
     make_paths(&b);
     for (uint32_t e = 0; e < p->n_ledger; e++) free(b.shares[e]);
     free(b.shares), free(b.n_share), free(b.head), free(b.at), free(b.accesses), free(b.wanted);

@@ -72,7 +72,7 @@ static void put_times(gr_str *out, const char *name, uint64_t a, uint64_t b)
 static char *peak_place(const gr_plan *p)
 {
     const gr_path *path = steady(p);
-    return path->n ? gr_printf(" in %s", path->steps[p->peak_step].what) : gr_strdup("");
+    return path->n ? gr_printf(" in %s", gr_plan_step(p, p->peak_step)->what) : gr_strdup("");
 }
 
 static void put_text(gr_str *out, const char *name, const char *a, const char *b)
@@ -188,7 +188,7 @@ static state *find_states(const gr_plan *p)
     state *of = gr_malloc((p->n_ledger + 1) * sizeof(*of));
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         const gr_entry *x = &p->ledger[e];
-        bool always = x->first == 0 && x->last + 1 == path->n;
+        bool always = x->first == 0 && (x->last + 1 == path->n || x->last + 1 == gr_plan_steps(p));
         of[e] = x->place == GR_DEVICE && always ? RESIDENT : N_STATES;
     }
     for (uint32_t i = 0; i < path->n; i++) {

@@ -24,7 +24,7 @@ static double step_x(const picture *c, uint32_t i)
 
 static double time_x(const picture *c, uint64_t ns)
 {
-    return LEFT + plot * (double)ns / (double)GR_MAX(c->v->plan->ns, (uint64_t)1);
+    return LEFT + plot * (double)ns / (double)GR_MAX(c->v->ns, (uint64_t)1);
 }
 
 static double byte_y(const picture *c, uint64_t bytes)
@@ -236,8 +236,8 @@ static bool lane_is_used(const gr_view *v, gr_lane lane)
 
 static void put_time_axis(const picture *c)
 {
-    uint64_t tick = gr_tick_ns(c->v->plan->ns, 8);
-    for (uint64_t t = 0; t <= c->v->plan->ns; t += tick) {
+    uint64_t tick = gr_tick_ns(c->v->ns, 8);
+    for (uint64_t t = 0; t <= c->v->ns; t += tick) {
         double x = time_x(c, t);
         gr_str text = {0};
         gr_tick_time(&text, t, tick);

@@ -25,6 +25,7 @@ static void find_scopes(gr_facts *f)
     NEW(f, g->n_works, f->top), NEW(f, g->n_works, f->node), NEW(f, g->n_works, f->holds_host);
     for (uint32_t w = 0; w < g->n_works; w++) {
         while (n && w > g->works[stack[n - 1]].body_last) n--;
+        if (w == g->validate) before[0] = GR_NONE; /* another path */
         f->parent[w] = n ? stack[n - 1] : GR_NONE;
         f->depth[w] = n;
         f->top[w] = n ? stack[0] : w;
@@ -44,12 +45,19 @@ static void find_scopes(gr_facts *f)
     }
 }
 
-/* The first unit of each node at the top that generates whenever the iteration runs. */
+/* The path that a work is on, by the number of the works before its end. */
+static uint32_t path_end(const gr_program *g, uint32_t work)
+{
+    uint32_t steady = gr_program_steady(g);
+    return work < steady ? steady : (uint32_t)g->n_works;
+}
+
+/* The first unit of each node at the top of the iteration that generates whenever it runs. */
 static void find_rollouts(gr_facts *f)
 {
     const gr_program *g = f->g;
     NEW(f, g->n_works, f->rollouts);
-    for (uint32_t w = 0; w < g->n_works; w++) {
+    for (uint32_t w = 0; w < gr_program_steady(g); w++) {
         if (!g->works[w].rollout || g->works[w].optional) continue;
         uint32_t unit = f->top[w];
         while (f->prev[unit] != GR_NONE && f->node[f->prev[unit]] == f->node[unit]) unit = f->prev[unit];
@@ -89,6 +97,7 @@ static void find_cross(gr_facts *f)
             for (uint32_t j = f->begin[o]; j < f->begin[o + 1]; j++)
                 for (uint32_t i = j; i-- > f->begin[o];) {
                     const gr_work *a = &g->works[f->refs[i].work], *b = &g->works[f->refs[j].work];
+                    if (path_end(g, f->refs[i].work) != path_end(g, f->refs[j].work)) break;
                     if (a->lane == b->lane || !((f->refs[i].mode | f->refs[j].mode) & GR_WRITE)) continue;
                     uint32_t w = f->refs[j].work;
                     if (pass) f->cross[f->cross_begin[w] + at[w]] = f->refs[i].work;
@@ -126,7 +135,7 @@ static uint32_t later(const gr_program *g, uint32_t a, uint32_t b)
 static uint32_t host_done(const gr_facts *f, uint32_t h)
 {
     const gr_program *g = f->g;
-    uint32_t loop = f->parent[h], end = loop == GR_NONE ? (uint32_t)g->n_works : g->works[loop].body_last + 1;
+    uint32_t loop = f->parent[h], end = loop == GR_NONE ? path_end(g, h) : g->works[loop].body_last + 1;
     for (uint32_t s = h + 1; s < end; s++) {
         const gr_work *w = &g->works[s];
         if (w->lane == GR_LANE_HOST || (w->optional && strcmp(w->node, g->works[h].node))) continue;

@@ -71,8 +71,8 @@ static void describe_cpu(gr_hardware *out)
 }
 
 #ifdef GR_CUDA
-/* The profile whose name the device's name holds ("NVIDIA H200": h200), with the memory that is really there; of an
- * unknown device the rates of an H100, which it may not reach. */
+/* The profile whose name the device's name holds ("NVIDIA H200": h200), with the memory that is really there;
+ * of an unknown device the rates of an H100, which it may not reach. */
 static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
 {
     gr_cuda_info info;
@@ -106,7 +106,8 @@ gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d)
 #else
     if (!device) return gr_hardware_find(out, "cpu", d);
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                         "this build of graphrun has no device '%s'; it can plan for one: --hardware h200", device);
+                         "this build of graphrun has no device '%s'; it can plan for one: --hardware h200",
+                         device);
 #endif
 }
 

@@ -101,7 +101,8 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
                   uint32_t ref_work)
 {
     const gr_work *w = &m->g->works[ref_work];
-    if (s->scope != scope) return false;
+    uint32_t steady = gr_program_steady(m->g);
+    if (s->scope != scope || (s->last < steady) != (unit < steady)) return false;
     if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
     if (unit == s->last) return true;
     if (s->apart) return m->f->node[s->last] == m->f->node[unit];
@@ -204,7 +205,8 @@ static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint
 {
     bool dirty = false;
     for (uint32_t i = 0; i <= n; i++) z[i] = (zone){GR_NONE, false};
-    for (uint32_t r = f->begin[o], at = 0; r < f->begin[o + 1]; r++) {
+    uint32_t steady = gr_program_steady(f->g);
+    for (uint32_t r = f->begin[o], at = 0; r < f->begin[o + 1] && f->refs[r].work < steady; r++) {
         uint32_t unit = f->top[f->refs[r].work];
         while (at < n && idle[at] < unit) at++;
         if (z[at].first == GR_NONE) z[at].first = unit;
@@ -214,7 +216,8 @@ static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint
     return dirty;
 }
 
-/* Load an object before a unit, and move it off before another (GR_NONE: at the end). Returns its entry. */
+/* Load an object before a unit, and move it off before another (GR_NONE: at the path's end). Returns its
+ * entry. */
 static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_t until, bool dirty)
 {
     const gr_facts *f = m->f;
@@ -235,9 +238,24 @@ static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_
     it.lane = dirty ? GR_LANE_D2H : GR_LANE_COMPUTE;
     it.ns = dirty ? copy_ns(f, bytes, f->hardware.d2h) : 0;
     it.node = until == GR_NONE ? NULL : m->g->works[until].node;
-    insert(m, until == GR_NONE, until == GR_NONE ? f->top[m->g->n_works - 1] : until, it);
+    uint32_t steady = gr_program_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_works) - 1;
+    insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, it);
     m->l->n_transitions += 2;
     return it.entry;
+}
+
+/* What a validation uses of it, where it does not stay on the device between iterations. */
+static void stay_for_validation(maker *m, uint32_t o, uint32_t home)
+{
+    const gr_facts *f = m->f;
+    uint32_t first = GR_NONE, steady = gr_program_steady(m->g);
+    bool dirty = false;
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        if (f->refs[r].work < steady) continue;
+        if (first == GR_NONE) first = f->top[f->refs[r].work];
+        dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+    }
+    if (first != GR_NONE) stay(m, o, home, first, GR_NONE, dirty);
 }
 
 /* Policy `transition`. Returns the entry that holds the object when an iteration begins; GR_NONE: the host's.
@@ -252,6 +270,7 @@ static uint32_t stay_between(maker *m, uint32_t o)
     if (wraps) held = stay(m, o, home, z[n].first, idle[0], true);
     for (uint32_t i = wraps; i < n + !wraps; i++)
         if (z[i].first != GR_NONE) stay(m, o, home, z[i].first, i < n ? idle[i] : GR_NONE, z[i].dirty);
+    if (!wraps) stay_for_validation(m, o, home);
     m->l->home[o] = wraps ? held : home;
     free(idle);
     free(z);
@@ -315,7 +334,10 @@ static void merge(maker *m)
     if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
     uint32_t at = 0;
     for (uint32_t w = 0; w <= m->g->n_works; w++) {
-        while (at < l->n_inserts && l->inserts[at].key >> 32 <= 2 * (uint64_t)w)
+        while (at < l->n_inserts && l->inserts[at].key >> 32 < 2 * (uint64_t)w)
+            push_item(l, l->inserts[at++].item);
+        if (w == gr_program_steady(m->g)) l->validate = l->n_items;
+        while (at < l->n_inserts && l->inserts[at].key >> 32 == 2 * (uint64_t)w)
             push_item(l, l->inserts[at++].item);
         if (w == m->g->n_works) break;
         const gr_work *k = &m->g->works[w];
@@ -337,16 +359,25 @@ static void merge(maker *m)
             l->items[l->step_of[s]].body_last = i;
 }
 
+/* Whether an object that does not live on is used by the path validate. */
+static bool on_validate(const maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    return f->begin[o] < f->begin[o + 1] && f->refs[f->begin[o]].work >= gr_program_steady(m->g);
+}
+
 /* Lifetimes in steps, and the entry of each use. current: of objects, the entry that stands for it now. */
 static void number(maker *m, uint32_t *current)
 {
     gr_layout *l = m->l;
     for (uint32_t d = 0; d < l->n_drafts; d++) {
         gr_draft *e = &l->drafts[d];
-        bool temp = m->g->objects[e->object].span == GR_SPAN_TEMP;
+        gr_span span = m->g->objects[e->object].span;
+        bool temp = span == GR_SPAN_TEMP, validates = span != GR_SPAN_KEEP && on_validate(m, e->object);
         if (temp) e->first = l->step_of[e->first];
-        if (e->last == GR_NONE) {
-            e->last = l->n_items - 1;
+        if (e->last == GR_NONE) { /* to the end: of the path that uses it, or for ever */
+            if (validates && !temp) e->first = l->validate;
+            e->last = (span == GR_SPAN_KEEP || validates ? l->n_items : l->validate) - 1;
         } else if (temp) {
             const gr_item *end = &l->items[l->step_of[e->last]];
             e->last = end->kind == GR_STEP_LOOP ? end->body_last : l->step_of[e->last];
@@ -500,9 +531,13 @@ uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
     clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
                 .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
-    run_items(l, f, &c, 0, l->n_items);
+    run_items(l, f, &c, 0, l->validate);
+    uint64_t ns = join(&c, true);
+    meet_at(&c, true, ns);
+    run_items(l, f, &c, l->validate, l->n_items);
+    l->validate_ns = join(&c, true) - ns;
     free(c.ready);
     free(c.used);
     free(c.done);
-    return join(&c, true);
+    return ns;
 }

@@ -92,7 +92,9 @@ typedef struct gr_layout {
     uint32_t *home;      /* [objects] of span KEEP: the entry that holds it between iterations */
     uint64_t live;       /* most bytes live on the device: no packing is lower */
     uint64_t host_live;
-    uint64_t ns;
+    uint64_t ns;          /* of the iteration */
+    uint64_t validate_ns; /* of one validation */
+    uint32_t validate;    /* first item of the path validate; n_items where it has none */
     uint32_t n_transitions;
     uint32_t caps[3]; /* allocated items, drafts, inserts */
     struct gr_insert *inserts;
@@ -106,7 +108,7 @@ void gr_layout_release(gr_layout *l);
 
 /* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the
  * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow. Sets the
- * time of loop items. */
+ * time of loop items, and validate_ns. */
 uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f);
 
 /* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets.

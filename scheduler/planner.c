@@ -28,7 +28,7 @@ typedef struct source {
     const gr_graph *g;
     const gr_plan_options *o;
     gr_pool *pool;
-    gr_node *summary;
+    const gr_planned *p;
     gr_knob *knobs;
     open_choice *open;
     size_t n;
@@ -97,6 +97,19 @@ static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
     return levels;
 }
 
+/* A validation's rollout follows the first of the iterations: their pools need not be chosen apart. */
+static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
+{
+    for (size_t i = 0; n->every && i < g->n_nodes; i++)
+        if (is_op(g->nodes[i], "generate") && !g->nodes[i]->every) return g->nodes[i];
+    return n;
+}
+
+static bool sets_pace(const gr_graph *g, const gr_node *n)
+{
+    return pacemaker(g, n) == n;
+}
+
 static void find_knobs(source *s)
 {
     const gr_graph *g = s->g;
@@ -107,7 +120,7 @@ static void find_knobs(source *s)
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         head = head || n->model;
-        if (is_op(n, "generate"))
+        if (is_op(n, "generate") && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
@@ -155,7 +168,8 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
-    if (is_op(n, "generate")) choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, n), &c);
+    if (is_op(n, "generate"))
+        choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
     if (is_pass(n)) {
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
@@ -197,10 +211,22 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     free(levels);
 }
 
+/* Whether an iteration or a validation may leave the node out. Validations that all come together leave out
+ * nothing. */
+static bool is_optional(const gr_graph *g, const gr_node *n)
+{
+    bool alone = false;
+    for (size_t i = 0; n->every && i < g->n_nodes; i++) {
+        const gr_node *o = g->nodes[i];
+        alone = alone || (o->every && (o->every != n->every || o->before != n->before));
+    }
+    return n->when.expr || alone;
+}
+
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p)
 {
-    gr_program_node(p, n->name, n->op->lane, n->when.expr != NULL);
+    gr_program_node(p, n->name, n->op->lane, is_optional(g, n));
     p->rollout = is_op(n, "generate");
     n->op->declare(g, n, how, k, p);
 }
@@ -212,12 +238,14 @@ static void begin_rounds(const gr_graph *g, const gr_node *select, gr_program *p
 }
 
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
-                                 const gr_node *summary)
+                                 const gr_planned *of)
 {
     gr_program *p = gr_program_new();
+    uint32_t every = UINT32_MAX;
     p->values = k->columns;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
+        if (n->every) continue;
         if (n->repeated_by) continue; /* nothing before the select waits for it */
         if (n->refills) begin_rounds(g, n, p);
         for (size_t j = 0; n->refills && j < i; j++)
@@ -225,17 +253,35 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
         declare(g, n, &how[i], k, p);
         if (n->refills) gr_program_end(p);
     }
-    declare(g, summary, &how[g->n_nodes], k, p);
+    declare(g, of->summary, &how[of->summary->index], k, p);
+    if (!of->validation) return p;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->every) every = GR_MIN(every, g->nodes[i]->every);
+    gr_program_validate(p, every);
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->every) declare(g, g->nodes[i], &how[i], k, p);
+    declare(g, of->validation, &how[of->validation->index], k, p);
     return p;
+}
+
+/* Of the graph's nodes, and of the two summaries. */
+static size_t n_choices(const gr_graph *g)
+{
+    return g->n_nodes + 2;
+}
+
+static void choose_all(const source *s, const uint32_t *level, gr_choices *how)
+{
+    for (size_t i = 0; i < n_choices(s->g); i++)
+        how[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->p->summary);
 }
 
 static gr_program *build(void *user, const uint32_t *level)
 {
     const source *s = user;
-    gr_choices *how = gr_calloc(s->g->n_nodes + 1, sizeof(*how));
-    for (size_t i = 0; i <= s->g->n_nodes; i++)
-        how[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->summary);
-    gr_program *p = build_program(s->g, s->o->kernels, how, s->summary);
+    gr_choices *how = gr_calloc(n_choices(s->g), sizeof(*how));
+    choose_all(s, level, how);
+    gr_program *p = build_program(s->g, s->o->kernels, how, s->p);
     free(how);
     return p;
 }
@@ -248,6 +294,17 @@ static bool lr_depends_on_steps(const gr_graph *g)
     for (size_t i = 0; i < g->n_models; i++)
         if (g->models[i]->trained && g->models[i]->train.schedule != GR_LR_CONSTANT) return true;
     return false;
+}
+
+/* The graph without its validations, which change nothing. */
+static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
+{
+    gr_graph same = *g;
+    same.nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*same.nodes));
+    same.n_nodes = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (!g->nodes[i]->every) same.nodes[same.n_nodes++] = g->nodes[i];
+    return same;
 }
 
 static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
@@ -268,7 +325,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
 static const char *numerics_of(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
                                gr_pool *pool)
 {
-    gr_graph same = *g;
+    gr_graph same = without_validation(g, pool);
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
@@ -281,6 +338,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, o->kernels->numerics());
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
+        if (g->nodes[i]->every) continue;
         if (cuts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
@@ -359,8 +417,9 @@ static gr_planned *planned_new(const gr_graph *g)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
-    p->summary = gr_summary_node(g, p->pool);
-    p->choices = gr_pool_alloc(p->pool, (g->n_nodes + 1) * sizeof(*p->choices));
+    p->summary = gr_summary_node(g, false, p->pool);
+    p->validation = gr_summary_node(g, true, p->pool);
+    p->choices = gr_pool_alloc(p->pool, n_choices(g) * sizeof(*p->choices));
     return p;
 }
 
@@ -425,7 +484,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 {
     if (check_types(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_new(g);
-    source s = {.g = g, .o = o, .pool = p->pool, .summary = p->summary};
+    source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
     gr_source from = {&s, s.knobs, s.n, build, describe};
     gr_schedule_options options = {
@@ -437,8 +496,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     uint32_t *level = gr_calloc(s.n, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
     if (p->plan) {
-        for (size_t i = 0; i <= g->n_nodes; i++)
-            p->choices[i] = choose(&s, level, i < g->n_nodes ? g->nodes[i] : s.summary);
+        choose_all(&s, level, p->choices);
         p->program = build(&s, level);
         name_plan(p->plan, g, p->choices, o);
         write_settings(p, &s);
@@ -460,13 +518,13 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     gr_plan_options own = *o;
     own.kernels = gr_kernels_find(plan->device);
     if (!own.kernels)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for a device '%s', of which nothing is known",
-                             plan->device);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "the plan is for a device '%s', of which nothing is known", plan->device);
     o = &own;
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {
-        p->program = build_program(g, o->kernels, p->choices, p->summary);
+        p->program = build_program(g, o->kernels, p->choices, p);
         p->plan = plan;
         st = prove(p, d);
     }
@@ -483,5 +541,6 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
 
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name)
 {
-    return strcmp(name, p->summary->name) ? gr_graph_node(g, name) : p->summary;
+    if (!strcmp(name, p->summary->name)) return p->summary;
+    return p->validation && !strcmp(name, p->validation->name) ? p->validation : gr_graph_node(g, name);
 }

@@ -23,9 +23,10 @@ typedef struct gr_planned {
     gr_pool *pool;
     gr_plan *plan;
     gr_program *program;
-    gr_choices *choices; /* by node index; the last one is for `summary` */
+    gr_choices *choices; /* by node index; the last two are for the summaries */
     gr_node *summary;    /* the node that ends an iteration: log, state, metrics (ops/summary.h) */
-    gr_binding *binding; /* of the steady path */
+    gr_node *validation; /* the one that ends a validation: metrics; NULL: the graph has none */
+    gr_binding *binding; /* of the iteration and of validate, as the ledger counts steps */
 } gr_planned;
 
 /* GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding. GR_E_FAILED where the verifier
@@ -38,7 +39,7 @@ GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_g
                                      const gr_plan_options *o, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */
 
-/* Node i of the program: of the graph, or the summary. */
+/* A node of the program by its name: of the graph, or a summary. */
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name);
 
 #endif

@@ -13,7 +13,6 @@
 
 typedef struct table {
     const gr_plan *p;
-    const gr_path *path;
     gr_str *out;
     bool colour;
     const gr_view *v;
@@ -73,17 +72,16 @@ static bool alike(const gr_step *a, const gr_step *b, long *delta)
 /* How often the period steps from i repeat with all numbers going up or down by one. */
 static uint32_t repeats(const table *t, uint32_t i, uint32_t period)
 {
-    const gr_path *path = t->path;
+    const gr_step *steps = t->v->steps;
     uint32_t n = 1;
     for (;; n++) {
         for (uint32_t k = 0; k < period; k++) {
             uint32_t at = i + n * period + k, before = at - period;
             long delta, first;
-            if (at >= path->n || t->v->parent[at] != t->v->parent[i] ||
-                !alike(&path->steps[before], &path->steps[at], &delta) || labs(delta) != 1)
+            if (at >= t->v->n || at == t->v->n_steady || t->v->parent[at] != t->v->parent[i] ||
+                !alike(&steps[before], &steps[at], &delta) || labs(delta) != 1)
                 return n;
-            if (n > 1 && alike(&path->steps[before - period], &path->steps[before], &first) && first != delta)
-                return n;
+            if (n > 1 && alike(&steps[before - period], &steps[before], &first) && first != delta) return n;
         }
     }
 }
@@ -93,8 +91,8 @@ static uint32_t best_fold(const table *t, uint32_t i, uint32_t *n)
 {
     uint32_t best = 1, most = 0;
     *n = 1;
-    for (uint32_t period = 1; period <= MAX_PERIOD && i + period <= t->path->n; period++) {
-        if (t->path->steps[i + period - 1].kind == GR_STEP_LOOP ||
+    for (uint32_t period = 1; period <= MAX_PERIOD && i + period <= t->v->n; period++) {
+        if (t->v->steps[i + period - 1].kind == GR_STEP_LOOP ||
             t->v->parent[i + period - 1] != t->v->parent[i])
             break;
         uint32_t r = repeats(t, i, period);
@@ -136,11 +134,11 @@ static paint_with kind_colour(gr_step_kind k)
 
 static void put_name(const table *t, uint32_t i, uint32_t last, gr_str *name)
 {
-    const gr_step *s = &t->path->steps[i];
+    const gr_step *s = &t->v->steps[i];
     gr_str_printf(name, "%*s", (int)(2 * t->v->depth[i]), "");
     if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)
         gr_str_printf(name, "%s ", gr_step_kind_str(s->kind));
-    numeral x = last_number(s->what), y = last_number(t->path->steps[last].what);
+    numeral x = last_number(s->what), y = last_number(t->v->steps[last].what);
     if (last == i)
         gr_str_puts(name, s->what);
     else
@@ -156,11 +154,11 @@ static void put_line(table *t, uint32_t i, uint32_t period, uint32_t n)
     uint32_t last = i + (n - 1) * period;
     bool peak = false;
     for (uint32_t k = i; k <= last; k += period) {
-        moved += t->path->steps[k].bytes;
-        resident = GR_MAX(resident, t->path->steps[k].resident_bytes);
+        moved += t->v->steps[k].bytes;
+        resident = GR_MAX(resident, t->v->steps[k].resident_bytes);
         peak |= k == t->p->peak_step;
     }
-    const gr_step *s = &t->path->steps[i];
+    const gr_step *s = &t->v->steps[i];
     gr_str name = {0};
     char number[32], bytes[32] = "", live[32];
     if (n > 1)
@@ -189,9 +187,9 @@ static void put_culprits(table *t)
         const gr_entry *x = &p->ledger[e];
         if (x->place == GR_DEVICE && gr_entry_live(x, p->peak_step)) sum[x->category] += x->bytes;
     }
-    if (t->path->n)
+    if (t->v->n)
         gr_str_printf(t->out, "  at step   %u %s%s%s\n  alive     ", p->peak_step, paint(t, BOLD),
-                      t->path->steps[p->peak_step].what, paint(t, OFF));
+                      t->v->steps[p->peak_step].what, paint(t, OFF));
     uint64_t others = 0;
     for (int shown = 0; shown < GR_N_CATEGORIES; shown++) {
         int top = 0;
@@ -213,7 +211,7 @@ static void put_head(table *t)
     const gr_plan *p = t->p;
     char a[32], b[32], c[32];
     uint64_t moved;
-    uint32_t n = gr_transitions(t->path, &moved);
+    uint32_t n = gr_transitions(&t->p->paths[GR_PATH_STEADY], &moved);
     gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, BOLD), p->graph, paint(t, OFF), p->hardware,
                   paint(t, p->fits ? GREEN : RED), p->fits ? "fits" : "does not fit", paint(t, OFF));
     gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, BOLD), gr_bytes_format(p->peak_bytes, a),
@@ -241,15 +239,24 @@ static void put_head(table *t)
     }
 }
 
+/* What stands above the steps that a validation runs. */
+static void put_validation(table *t)
+{
+    gr_str_printf(t->out, "%svalidation, between iterations: ", paint(t, DIM));
+    gr_time_put(t->out, t->v->ns - t->p->ns);
+    gr_str_printf(t->out, " predicted%s\n", paint(t, OFF));
+}
+
 void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
 {
     gr_view *v = gr_view_new(p);
-    table t = {.p = p, .path = &p->paths[GR_PATH_STEADY], .out = out, .colour = colour, .v = v};
+    table t = {.p = p, .out = out, .colour = colour, .v = v};
     put_head(&t);
     t.scale = p->arena_bytes;
     gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, DIM), "step", "lane", WHAT_WIDTH,
                   "what", "moved", "resident", "of the arena", paint(&t, OFF));
-    for (uint32_t i = 0; i < t.path->n;) {
+    for (uint32_t i = 0; i < t.v->n;) {
+        if (i == v->n_steady) put_validation(&t);
         uint32_t n, period = fold(&t, i, &n);
         for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);
         i += n > 1 ? n * period : 1;

@@ -69,7 +69,7 @@ static void add_state(search *s, size_t begin, uint32_t level, const gr_choice *
     lay_out(s, &st);
     st.live = s->layout.live;
     st.host = s->layout.host_live;
-    st.ns = s->layout.ns;
+    st.ns = s->layout.ns + s->layout.validate_ns / GR_MAX(s->sets[level].program->validate_every, 1u);
     st.n_transitions = s->layout.n_transitions;
     GR_PUSH(s->states, s->n_states, s->cap_states, st);
 }
@@ -278,12 +278,12 @@ static bool lives_at(const gr_entry *e, uint32_t i)
     return e->first <= e->last ? e->first <= i && i <= e->last : i >= e->first || i <= e->last;
 }
 
-/* The first step of the steady path at which most bytes of a place are live. */
+/* The first step at which most bytes of a place are live. */
 static uint32_t worst_step(const gr_plan *p, gr_place place)
 {
     uint64_t most = 0;
     uint32_t worst = 0;
-    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) {
+    for (uint32_t i = 0; i < gr_plan_steps(p); i++) {
         uint64_t live = 0;
         for (uint32_t e = 0; e < p->n_ledger; e++)
             if (p->ledger[e].place == place && lives_at(&p->ledger[e], i)) live += p->ledger[e].bytes;
@@ -343,7 +343,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
                   "'%s'; alive "
                   "then: %s",
                   gr_bytes_format(need, a), host ? "host" : "device", gr_bytes_format(have, b),
-                  gr_bytes_format(need - have, c), at, p->paths[GR_PATH_STEADY].steps[at].what,
+                  gr_bytes_format(need - have, c), at, gr_plan_step(p, at)->what,
                   culprits.len ? culprits.text : "nothing");
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,

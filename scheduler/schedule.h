@@ -23,8 +23,9 @@ typedef struct gr_hardware {
     uint64_t step_ns;                  /* fixed cost of one step */
 } gr_hardware;
 
-/* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device NULL:
- * the first that there is of these. GR_E_INVALID or GR_E_FAILED where there is no CUDA device, or this build has none. */
+/* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
+ * NULL: the first that there is of these. GR_E_INVALID or GR_E_FAILED where there is no CUDA device, or this
+ * build has none. */
 GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d);
 
 /* "cpu": this machine. GR_E_INVALID with the known names where name is none of them. */

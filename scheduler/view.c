@@ -63,8 +63,9 @@ static void find_times(gr_view *v)
 {
     v->begin = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->begin));
     v->end = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->end));
-    uint64_t all = lay_out(v, 0, v->n, 0);
-    stretch(v, 0, v->n, 0, all, v->plan->ns);
+    uint64_t all = lay_out(v, 0, v->n_steady, 0);
+    stretch(v, 0, v->n_steady, 0, all, v->plan->ns);
+    v->ns = lay_out(v, v->n_steady, v->n, v->plan->ns);
 }
 
 /* ---- series ------------------------------------------------------------------------------------------- */
@@ -277,13 +278,30 @@ static void find_series_all(gr_view *v)
 
 /* ---- the whole ---------------------------------------------------------------------------------------- */
 
+/* The steps of both paths in one row, with numbers that fit. */
+static void find_steps(gr_view *v)
+{
+    const gr_plan *p = v->plan;
+    v->n_steady = p->paths[GR_PATH_STEADY].n;
+    v->n = gr_plan_steps(p);
+    v->steps = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->steps));
+    for (uint32_t i = 0; i < v->n; i++) {
+        gr_step *s = &v->steps[i];
+        *s = *gr_plan_step(p, i);
+        if (i < v->n_steady) continue;
+        if (s->body_last != GR_NONE) s->body_last += v->n_steady;
+        uint32_t *waits = gr_pool_alloc(v->pool, (s->n_after + 1) * sizeof(*waits));
+        for (uint32_t k = 0; k < s->n_after; k++) waits[k] = s->after[k] + v->n_steady;
+        s->after = waits;
+    }
+}
+
 gr_view *gr_view_new(const gr_plan *p)
 {
     gr_view *v = gr_calloc(1, sizeof(*v));
     v->plan = p;
     v->pool = gr_pool_new();
-    v->steps = p->paths[GR_PATH_STEADY].steps;
-    v->n = p->paths[GR_PATH_STEADY].n;
+    find_steps(v);
     v->parent = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->parent));
     v->depth = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->depth));
     find_scopes(v);

@@ -1,12 +1,13 @@
 /* scheduler/view.h: what pictures of a plan are drawn from: when each step runs, and what fills the memory.
  *
  * A series is one resource at one place, "actor weights" on the device: the bytes of its ledger entries that
- * are live at each step of the steady iteration. All series of a place, and on the device the overhead, sum
+ * are live at each step. All series of a place, and on the device the overhead, sum
  * to what is in use at that step (a loop step: when the loop begins). Resources that never reach a hundredth
  * of the pool are gathered in one series of their category, so that a picture has few.
  *
  * Times follow the lanes and waits of the plan. Of a loop one trip is shown, stretched to the time of all.
- * Times are scaled so that the iteration ends at the plan's predicted time.
+ * Times are scaled so that the iteration ends at the plan's predicted time. What a validation runs stands
+ * behind the iteration, as if one came there.
  *
  * Threads: as a plan.
  */
@@ -26,8 +27,9 @@ typedef struct gr_series {
 
 typedef struct gr_view {
     const gr_plan *plan;
-    const gr_step *steps; /* the steady path */
-    uint32_t n;
+    gr_step *steps; /* of the iteration, then of validate; numbers in them count as the ledger does */
+    uint32_t n, n_steady;
+    uint64_t ns;              /* of all of them */
     uint32_t *parent, *depth; /* loop around each step, or GR_NONE; loops around it */
     uint64_t *begin, *end;    /* nanoseconds from the iteration's begin */
     gr_series *series;        /* by place, then category; the device comes first */

@@ -51,9 +51,8 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
 
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
-    *o = (gr_plan_options){.budget_bytes = a->budget,
-                           .host_budget_bytes = a->host_budget,
-                           .threads = cores()};
+    *o =
+        (gr_plan_options){.budget_bytes = a->budget, .host_budget_bytes = a->host_budget, .threads = cores()};
     if (a->policy) o->policy = gr_policy_find(a->policy); /* args.c knows the names */
     if (a->ranks && strcmp(a->ranks, "1"))
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "%s ranks are not built in this version; use 1",
@@ -62,8 +61,8 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
                                : gr_hardware_local(&o->hardware, a->device, d);
     if (st) return st;
     if (a->device && strcmp(a->device, o->hardware.device))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s", a->device,
-                             o->hardware.name);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",
+                             a->device, o->hardware.name);
     o->kernels = gr_kernels_find(o->hardware.device);
     return GR_OK;
 }

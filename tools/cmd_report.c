@@ -7,22 +7,24 @@
 #include <string.h>
 
 #include "ops/jsonl.h"
+#include "ops/summary.h"
 #include "runtime/checkpoint_dir.h"
 #include "runtime/json.h"
 #include "runtime/metrics.h"
+#include "runtime/session.h"
 
 enum { CURVE_COLUMNS = 60, SAMPLES = 3 };
 
-/* One number of metrics.jsonl over the iterations; null is NaN. */
+/* One number of metrics.jsonl over the iterations that have it; null is NaN. */
 typedef struct series {
     char *key;
-    double *values;
-    size_t n, cap;
+    double *values, *steps;
+    size_t n, cap, n_steps, cap_steps;
 } series;
 
 typedef struct report {
     char *graph;
-    series *s; /* in the order of the first line */
+    series *s; /* in the order of their first lines */
     size_t n_series, cap_series, n_steps;
 } report;
 
@@ -31,6 +33,7 @@ static void report_release(report *r)
     for (size_t i = 0; i < r->n_series; i++) {
         free(r->s[i].key);
         free(r->s[i].values);
+        free(r->s[i].steps);
     }
     free(r->s);
     free(r->graph);
@@ -58,25 +61,47 @@ static gr_status read_graph_name(report *r, const gr_args *a, gr_diag *d)
     return st;
 }
 
-static void add_series(report *r, json_t *line)
+static series *series_of(report *r, const char *key)
 {
-    for (void *i = json_object_iter(line); i; i = json_object_iter_next(line, i)) {
-        series s = {.key = gr_strdup(json_object_iter_key(i))};
-        GR_PUSH(r->s, r->n_series, r->cap_series, s);
-    }
+    for (size_t i = 0; i < r->n_series; i++)
+        if (!strcmp(r->s[i].key, key)) return &r->s[i];
+    series s = {.key = gr_strdup(key)};
+    GR_PUSH(r->s, r->n_series, r->cap_series, s);
+    return &r->s[r->n_series - 1];
 }
 
-static gr_status add_line(report *r, const json_t *line, gr_loc at, gr_diag *d)
+/* Lines behind a validation have more than others; else each iteration has what the first one had. */
+static bool is_of_validation(const char *key)
 {
-    for (size_t i = 0; i < r->n_series; i++) {
-        series *s = &r->s[i];
-        const json_t *v = json_object_get(line, s->key);
-        if (!v) return gr_diag_error(d, at, GR_E_INVALID, "'%s' is missing", s->key);
-        if (!json_is_number(v) && !json_is_null(v))
-            return gr_diag_error(d, at, GR_E_INVALID, "'%s' is not a number or null", s->key);
-        GR_PUSH(s->values, s->n, s->cap, json_is_null(v) ? NAN : json_number_value(v));
-    }
+    return !strncmp(key, GR_VALIDATION, strlen(GR_VALIDATION));
+}
+
+static gr_status check_whole(const report *r, const json_t *line, gr_loc at, gr_diag *d)
+{
+    for (size_t i = 0; i < r->n_series; i++)
+        if (!is_of_validation(r->s[i].key) && !json_object_get(line, r->s[i].key))
+            return gr_diag_error(d, at, GR_E_INVALID, "'%s' is missing", r->s[i].key);
     return GR_OK;
+}
+
+/* Step 0 is a validation before the first iteration, and has nothing else. */
+static gr_status add_line(report *r, json_t *line, gr_loc at, gr_diag *d)
+{
+    const json_t *number = json_object_get(line, "step");
+    double step = json_number_value(number);
+    bool before = json_is_number(number) && step == 0;
+    gr_status st = before ? GR_OK : check_whole(r, line, at, d);
+    for (void *i = json_object_iter(line); !st && i; i = json_object_iter_next(line, i)) {
+        const char *key = json_object_iter_key(i);
+        const json_t *v = json_object_iter_value(i);
+        if (!json_is_number(v) && !json_is_null(v))
+            return gr_diag_error(d, at, GR_E_INVALID, "'%s' is not a number or null", key);
+        series *s = series_of(r, key);
+        GR_PUSH(s->values, s->n, s->cap, json_is_null(v) ? NAN : json_number_value(v));
+        GR_PUSH(s->steps, s->n_steps, s->cap_steps, step);
+    }
+    r->n_steps += !st && !before;
+    return st;
 }
 
 static gr_status read_metrics(report *r, const gr_args *a, gr_diag *d)
@@ -84,11 +109,9 @@ static gr_status read_metrics(report *r, const gr_args *a, gr_diag *d)
     char *path = path_in(a, "metrics.jsonl");
     gr_jsonl *file = NULL;
     gr_status st = gr_jsonl_open(&file, path, (gr_loc){0}, d);
-    r->n_steps = st ? 0 : gr_jsonl_rows(file);
-    for (size_t i = 0; !st && i < r->n_steps; i++) {
+    for (size_t i = 0; !st && i < gr_jsonl_rows(file); i++) {
         json_t *line = NULL;
         st = gr_jsonl_row(file, i, &line, d);
-        if (!st && !i) add_series(r, line);
         if (!st) st = add_line(r, line, gr_jsonl_at(file, i), d);
         json_decref(line);
     }
@@ -166,13 +189,11 @@ static void add_curve(gr_str *out, const series *s)
 
 static void add_series_line(gr_str *out, const report *r, const char *name, const char *key, double best)
 {
-    const series *s = find(r, key), *step = find(r, "step");
+    const series *s = find(r, key);
     size_t at = s ? extreme(s, best) : 0;
     if (!s || at == s->n) return;
-    gr_str_printf(out, "%-8s first %.4g, last %.4g, best %.4g", name, s->values[0], s->values[s->n - 1],
-                  s->values[at]);
-    if (step) gr_str_printf(out, " in step %.0f", step->values[at]);
-    gr_str_puts(out, "\n         ");
+    gr_str_printf(out, "%-8s first %.4g, last %.4g, best %.4g in step %.0f\n         ", name, s->values[0],
+                  s->values[s->n - 1], s->values[at], s->steps[at]);
     add_curve(out, s);
     gr_str_putc(out, '\n');
 }
@@ -269,6 +290,8 @@ int gr_cmd_report(const gr_args *a, gr_diag *d)
                       sum(find(&r, "seconds")), median(find(&r, "tokens_per_second")));
         add_series_line(&out, &r, "reward", "reward_mean", 1);
         add_series_line(&out, &r, "loss", "loss", -1);
+        for (size_t i = 0; i < r.n_series; i++)
+            if (gr_is_validation_score(r.s[i].key)) add_series_line(&out, &r, r.s[i].key, r.s[i].key, 1);
         add_nodes(&out, &r);
         add_peaks(&out, &r);
         st = add_checkpoints(&out, a, d);

@@ -68,9 +68,29 @@ static void differentiate(const gr_expr *e, const gr_expr_scope *scope)
     gr_loss_free(l);
 }
 
+/* Functions of a file: one that adds, one that calls itself. */
+static const gr_expr_custom *functions(void)
+{
+    static const char *const args[] = {"a", "b"}, *const texts[] = {"c = a + b\nseq_sum(c) * c",
+                                                                    "knot(knot(a))"};
+    static gr_expr_custom f[] = {{"add", args, 2, NULL}, {"knot", args, 1, NULL}};
+    for (size_t i = 0; i < GR_LEN(f) && !f[i].body; i++) {
+        gr_expr *body = NULL;
+        gr_expr_source src = {texts[i], {"f", 1, 1}, 0};
+        if (gr_expr_parse(&body, &src, NULL) != GR_OK) abort();
+        f[i].body = body;
+    }
+    return f;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const gr_expr_scope scope = {.resolve = resolve, .names = names, .n_names = GR_LEN(names), .rows = 0};
+    const gr_expr_scope scope = {.resolve = resolve,
+                                 .names = names,
+                                 .n_names = GR_LEN(names),
+                                 .rows = 0,
+                                 .functions = functions(),
+                                 .n_functions = 2};
     char *text = gr_strndup((const char *)data, size);
     gr_expr_source src = {text, {"f", 1, 1}, 0};
     gr_expr *e = NULL;

@@ -45,7 +45,7 @@ static void *take(side *s, uint64_t bytes)
             printf("the test's arena is too small\n");
             exit(1);
         }
-        CUDA(cudaMemset(p, 0xff, bytes));
+        CUDA(cudaMemsetAsync(p, 0xff, bytes, s->q.stream)); /* in the order of what will use it */
     }
     return p;
 }

@@ -70,7 +70,8 @@ static inline void renumber(gr_plan *p, gr_path_id id, uint32_t at, int by)
         for (uint32_t k = 0; k < path->steps[i].n_after; k++)
             path->steps[i].after[k] = moved(path->steps[i].after[k], at, by);
     }
-    if (id != GR_PATH_STEADY) return;
+    if (id == GR_PATH_VALIDATE) at += p->paths[GR_PATH_STEADY].n; /* as the ledger counts */
+    if (id != GR_PATH_STEADY && id != GR_PATH_VALIDATE) return;
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         p->ledger[e].first = moved(p->ledger[e].first, at, by);
         p->ledger[e].last =
@@ -92,9 +93,10 @@ static inline void delete_step(gr_plan *p, gr_path_id id, uint32_t at)
     renumber(p, id, at, -1);
     memmove(&path->steps[at], &path->steps[at + 1], (path->n - at - 1) * sizeof(gr_step));
     path->n--;
-    for (uint32_t e = 0; e < p->n_ledger && id == GR_PATH_STEADY; e++)
-        p->ledger[e].last = GR_MIN(p->ledger[e].last, path->n - 1),
-        p->ledger[e].first = GR_MIN(p->ledger[e].first, path->n - 1);
+    uint32_t last = gr_plan_steps(p) - 1;
+    for (uint32_t e = 0; e < p->n_ledger && (id == GR_PATH_STEADY || id == GR_PATH_VALIDATE); e++)
+        p->ledger[e].last = GR_MIN(p->ledger[e].last, last),
+        p->ledger[e].first = GR_MIN(p->ledger[e].first, last);
 }
 
 /* The same step again, right behind it. The array has a spare place (see gr_plan_read_json). */

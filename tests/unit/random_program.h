@@ -16,13 +16,20 @@ static inline uint32_t pick_below(draw *d, uint32_t n)
     return (uint32_t)(d->state >> 33) % n;
 }
 
-static inline void random_work(gr_program *p, draw *d, uint32_t n_objects, uint32_t serial)
+/* Works of a path use what lives on, and what is its own. */
+static inline bool other_path(const gr_program *p, uint32_t object, uint32_t n_iteration)
+{
+    bool validates = p->validate != GR_NONE;
+    return p->objects[object].span != GR_SPAN_KEEP && validates != (object >= n_iteration);
+}
+
+static inline void random_work(gr_program *p, draw *d, uint32_t n_iteration, uint32_t serial)
 {
     gr_use uses[5];
     uint32_t n = 1 + pick_below(d, 4), k = 0;
     for (uint32_t i = 0; i < n; i++) {
-        gr_use u = {pick_below(d, n_objects), (gr_use_mode)(1 + pick_below(d, 3))};
-        bool known = pick_below(d, 12) == 0;
+        gr_use u = {pick_below(d, (uint32_t)p->n_objects), (gr_use_mode)(1 + pick_below(d, 3))};
+        bool known = pick_below(d, 12) == 0 || other_path(p, u.object, n_iteration);
         if (known) u.object = GR_NONE;
         for (uint32_t j = 0; j < k && !known; j++) known |= uses[j].object == u.object;
         if (!known || u.object == GR_NONE) uses[k++] = u;
@@ -32,7 +39,7 @@ static inline void random_work(gr_program *p, draw *d, uint32_t n_objects, uint3
     w->bytes = pick_below(d, 100000);
 }
 
-static inline void random_objects(gr_program *p, draw *d, uint32_t n)
+static inline void random_objects(gr_program *p, draw *d, const char *prefix, uint32_t n)
 {
     static const gr_category kept[] = {GR_CAT_WEIGHTS, GR_CAT_OPTIMIZER};
     static const char *const models[] = {"actor", "ref"};
@@ -42,41 +49,52 @@ static inline void random_objects(gr_program *p, draw *d, uint32_t n)
                         : span == GR_SPAN_SCRATCH ? (pick_below(d, 2) ? GR_CAT_GRADIENTS : GR_CAT_KV)
                                                   : GR_CAT_COLUMNS;
         char name[32];
-        snprintf(name, sizeof(name), "object.%u", i);
+        snprintf(name, sizeof(name), "%s.%u", prefix, i);
         gr_place place = pick_below(d, 5) == 0 ? GR_HOST : GR_DEVICE;
         gr_program_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
                                           span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i});
     }
 }
 
-/* Nodes of a few works each, some on the host lane, some optional, with loops up to two deep. */
+/* A few works, with loops up to two deep. */
+static inline void random_node(gr_program *p, draw *d, uint32_t n_iteration, uint32_t *serial)
+{
+    uint32_t works = 1 + pick_below(d, 5);
+    for (uint32_t w = 0; w < works; w++) {
+        bool loop = pick_below(d, 4) == 0, inner = loop && pick_below(d, 2);
+        char what[32];
+        snprintf(what, sizeof(what), "loop.%u", *serial);
+        if (loop) {
+            gr_program_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
+            for (uint32_t k = pick_below(d, 3); k-- > 0;) random_work(p, d, n_iteration, (*serial)++);
+        }
+        snprintf(what, sizeof(what), "inner.%u", *serial);
+        if (inner) gr_program_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
+        for (uint32_t k = pick_below(d, 3) + 1; k-- > 0;) random_work(p, d, n_iteration, (*serial)++);
+        if (inner) gr_program_end(p);
+        for (uint32_t k = loop ? pick_below(d, 2) : 0; k-- > 0;) random_work(p, d, n_iteration, (*serial)++);
+        if (loop) gr_program_end(p);
+    }
+}
+
+/* Nodes, some on the host lane, some optional; half of the programs have a path validate with a few more. */
 static inline gr_program *random_program(uint64_t seed)
 {
     draw d = {seed * 2654435761u + 17};
     gr_program *p = gr_program_new();
-    uint32_t n_objects = 3 + pick_below(&d, 14), n_nodes = 1 + pick_below(&d, 6), serial = 0;
-    random_objects(p, &d, n_objects);
-    for (uint32_t n = 0; n < n_nodes; n++) {
+    uint32_t n_iteration = 3 + pick_below(&d, 14), n_nodes = 1 + pick_below(&d, 6), serial = 0;
+    random_objects(p, &d, "object", n_iteration);
+    uint32_t n_validate = pick_below(&d, 2) ? 1 + pick_below(&d, 3) : 0;
+    for (uint32_t n = 0; n < n_nodes + n_validate; n++) {
         char name[32];
         snprintf(name, sizeof(name), "node%u", n);
+        if (n == n_nodes) {
+            random_objects(p, &d, "validate", 1 + pick_below(&d, 6));
+            gr_program_validate(p, 1 + pick_below(&d, 20));
+        }
         gr_program_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
         p->rollout = (seed + n) % 3 == 0;
-        uint32_t works = 1 + pick_below(&d, 5);
-        for (uint32_t w = 0; w < works; w++) {
-            bool loop = pick_below(&d, 4) == 0, inner = loop && pick_below(&d, 2);
-            char what[32];
-            snprintf(what, sizeof(what), "loop.%u", serial);
-            if (loop) {
-                gr_program_loop(p, 0, 1 + pick_below(&d, 3), pick_below(&d, 3) == 0, what);
-                for (uint32_t k = pick_below(&d, 3); k-- > 0;) random_work(p, &d, n_objects, serial++);
-            }
-            snprintf(what, sizeof(what), "inner.%u", serial);
-            if (inner) gr_program_loop(p, 0, 1 + pick_below(&d, 3), pick_below(&d, 3) == 0, what);
-            for (uint32_t k = pick_below(&d, 3) + 1; k-- > 0;) random_work(p, &d, n_objects, serial++);
-            if (inner) gr_program_end(p);
-            for (uint32_t k = loop ? pick_below(&d, 2) : 0; k-- > 0;) random_work(p, &d, n_objects, serial++);
-            if (loop) gr_program_end(p);
-        }
+        random_node(p, &d, n_iteration, &serial);
     }
     return p;
 }

@@ -272,6 +272,9 @@ static inline bool sim_advance(sim *s, int l)
 static inline void sim_path(sim *s, gr_path_id id)
 {
     const gr_path *path = &s->p->paths[id];
+    bool works_run = id == GR_PATH_STEADY || id == GR_PATH_VALIDATE;
+    uint32_t first = id == GR_PATH_VALIDATE ? gr_program_steady(s->g) : 0;
+    uint32_t end = id == GR_PATH_VALIDATE ? (uint32_t)s->g->n_works : gr_program_steady(s->g);
     s->path = id;
     size_t n = path->n + 1, works = s->g->n_works + 1;
     gr_pool *pool = gr_pool_new();
@@ -288,16 +291,16 @@ static inline void sim_path(sim *s, gr_path_id id)
     }
     for (uint32_t i = 0; i < path->n; i++) {
         s->work_of[i] = GR_NONE;
-        for (uint32_t w = 0; w < s->g->n_works && id == GR_PATH_STEADY; w++)
+        for (uint32_t w = first; w < end && works_run; w++)
             if (!strcmp(s->g->works[w].what, path->steps[i].what)) s->work_of[i] = w;
         for (uint32_t j = i + 1; path->steps[i].kind == GR_STEP_LOOP && j <= path->steps[i].body_last; j++)
             s->host_in[i] |= path->steps[j].lane == GR_LANE_HOST;
     }
-    if (id == GR_PATH_STEADY) {
+    if (works_run) {
         for (uint32_t o = 0; o < s->g->n_objects; o++)
             if (s->g->objects[o].span != GR_SPAN_KEEP) s->now[o] = 0;
         memset(s->n_runs, 0, works * sizeof(uint32_t));
-        sim_order(s, 0, (uint32_t)s->g->n_works);
+        sim_order(s, first, end);
     }
     for (uint32_t idle = 0; idle < 200 && !s->why;) {
         if (sim_advance(s, (int)sim_random(s, GR_N_LANES)))
@@ -311,7 +314,7 @@ static inline void sim_path(sim *s, gr_path_id id)
         free(s->lane[l].copy);
         s->lane[l].copy = NULL;
     }
-    for (uint32_t w = 0; w < s->g->n_works && id == GR_PATH_STEADY; w++)
+    for (uint32_t w = first; w < end && works_run; w++)
         if (s->g->works[w].body_last == GR_NONE && s->runs[w] != s->n_runs[w])
             sim_fail(s, "is not run", s->g->works[w].what);
     gr_pool_free(pool);
@@ -336,13 +339,14 @@ static inline void sim_dies(sim *s)
     }
 }
 
-/* Run init, two iterations, a checkpoint and the end, once. Returns what went wrong, or NULL; what: the step.
- */
+/* Run init, iterations with a checkpoint and validations between them, and the end, once. Returns what went
+ * wrong, or NULL; what: the step. */
 static inline const char *simulate(const gr_plan *p, const gr_program *g, uint64_t seed, const char *skip,
                                    bool skip_all, char what[128])
 {
-    static const gr_path_id order[] = {GR_PATH_INIT, GR_PATH_STEADY, GR_PATH_CHECKPOINT, GR_PATH_STEADY,
-                                       GR_PATH_FINAL};
+    static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_VALIDATE, GR_PATH_STEADY,
+                                       GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_STEADY,
+                                       GR_PATH_VALIDATE,   GR_PATH_STEADY,   GR_PATH_FINAL};
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         uint64_t limit = p->ledger[e].place == GR_DEVICE ? p->arena_bytes : p->host_bytes;
         if (p->ledger[e].offset % GR_ALIGN || p->ledger[e].offset + p->ledger[e].bytes > limit)

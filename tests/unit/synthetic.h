@@ -9,7 +9,7 @@
 typedef struct shape {
     uint32_t layers, micro, mini, decode;
     uint64_t layer_bytes, act_bytes, kv_bytes;
-    bool reference, host_reward, optional_ref, recompute;
+    bool reference, host_reward, optional_ref, recompute, validates;
 } shape;
 
 static inline uint32_t named(gr_program *p, const char *model, const char *kind, uint32_t i, gr_category c,
@@ -41,12 +41,14 @@ static inline void forward(gr_program *p, const shape *s, const char *model, con
     }
 }
 
-static inline void rollout(gr_program *p, const shape *s, uint32_t tokens)
+static inline void rollout(gr_program *p, const shape *s, const char *node, uint32_t tokens)
 {
-    gr_program_node(p, "rollout", GR_LANE_COMPUTE, false);
+    char name[64];
+    snprintf(name, sizeof(name), "%s.kv", node);
+    gr_program_node(p, node, GR_LANE_COMPUTE, false);
     p->rollout = true;
     uint32_t kv = gr_program_object(
-        p, &(gr_object){"rollout.kv", GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, s->kv_bytes, NULL, GR_NONE});
+        p, &(gr_object){name, GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, s->kv_bytes, NULL, GR_NONE});
     uint32_t hidden = gr_program_temp(p, GR_CAT_ACTIVATIONS, s->act_bytes, "hidden");
     uint32_t next = gr_program_temp(p, GR_CAT_ACTIVATIONS, 256, "next");
     forward(p, s, "actor", "prefill", hidden, NULL, 100);
@@ -121,7 +123,7 @@ static inline gr_program *grpo(const shape *s)
     uint32_t adv = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "advantage");
     gr_use clear[] = {{old, GR_WRITE}, {ref, GR_WRITE}};
     gr_program_run(p, 14, 0, clear, 2, "clear");
-    rollout(p, s, tokens);
+    rollout(p, s, "rollout", tokens);
     gr_program_node(p, "reward", s->host_reward ? GR_LANE_HOST : GR_LANE_COMPUTE, false);
     gr_use r[] = {{tokens, GR_READ}, {reward, GR_WRITE}};
     cost(gr_program_run(p, 20, 0, r, 2, "rule"), 1 << 20, 100);
@@ -131,6 +133,15 @@ static inline gr_program *grpo(const shape *s)
     gr_use a[] = {{reward, GR_READ}, {adv, GR_WRITE}};
     gr_program_run(p, 21, 0, a, 2, "expr");
     update(p, s, (uint32_t[]){tokens, old, ref, adv}, 4);
+    if (!s->validates) return p;
+    gr_program_validate(p, 10);
+    gr_program_node(p, "check", GR_LANE_COMPUTE, false);
+    uint32_t answers = gr_program_temp(p, GR_CAT_COLUMNS, 4096, "tokens");
+    rollout(p, s, "check", answers);
+    gr_program_node(p, "score", GR_LANE_HOST, false);
+    uint32_t score = gr_program_host(p, GR_CAT_COLUMNS, 1024, "reward");
+    gr_use v[] = {{answers, GR_READ}, {score, GR_WRITE}};
+    cost(gr_program_run(p, 20, 0, v, 2, "rule"), 1 << 20, 100);
     return p;
 }
 

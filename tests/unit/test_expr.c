@@ -39,6 +39,13 @@ static void test_arithmetic_has_the_usual_precedence(void **state)
         {"sigmoid(0) + tanh(0) + exp(0) + log(1) + sqrt(4)", 3.5},
         {"token(\"<think>\")", 7},
         {"stop_gradient(4)", 4},
+        /* 1 - C(n - c, k) / C(n, k) */
+        {"pass_at(10, 3, 1)", 0.3},
+        {"pass_at(10, 3, 5)", 1 - 21.0 / 252},
+        {"pass_at(10, 0, 10)", 0},
+        {"pass_at(10, 6, 5)", 1},
+        {"pass_at(4, 1, 8)", 1}, /* of all there are */
+        {"pass_at(0, 0, 1)", 0},
     };
     (void)state;
     batch *b = make_batch();
@@ -73,6 +80,10 @@ static void test_scans_skip_masked_tokens(void **state)
         {"discounted_sum(x, 0.5)", {2.75, 3.5, 3, 20, 20, 9.75, 0, 9.5, 7}},
         {"at_last(s)", {0, 0, 1, 0, 3, 0, 0, 0, 5}},
         {"prefix_sum(1)", {1, 2, 3, 1, 2, 1, 0, 2, 3}},
+        {"nth_sum(x)", {11, 22, 3, 11, 22, 5, 0, 6, 7}},
+        {"nth_sum(x, x > 1)", {10, 22, 3, 10, 22, 5, 0, 6, 7}},
+        {"nth_count()", {2, 2, 1, 2, 2, 1, 0, 1, 1}},
+        {"nth_count(x > 2)", {1, 1, 1, 1, 1, 1, 0, 1, 1}},
     };
     (void)state;
     batch *b = make_batch();
@@ -105,6 +116,7 @@ static void test_reductions_skip_masked_tokens(void **state)
         {"group_count(x)", GR_LEVEL_GROUP, {5, 3}},
         {"group_mean(x)", GR_LEVEL_GROUP, {7.2, 6}},
         {"group_rank(s)", GR_LEVEL_SEQ, {1, 0, 0}},
+        {"pass_at(group_count(s), group_count(s > 2), 1)", GR_LEVEL_GROUP, {0.5, 1}},
         {"group_rank(0 * s)", GR_LEVEL_SEQ, {0, 1, 0}},
         {"batch_sum(s)", GR_LEVEL_SCALAR, {9}},
         {"batch_mean(s)", GR_LEVEL_SCALAR, {3}},
@@ -211,6 +223,24 @@ static void test_columns_may_be_of_any_type(void **state)
     batch_free(b);
 }
 
+/* A body's own names are its own, and its arguments are values, not texts. */
+static void test_a_call_stands_for_the_body_of_its_function(void **state)
+{
+    static const char *const args[] = {"x", "y"};
+    (void)state;
+    batch *b = make_batch();
+    gr_expr *scale = batch_parse(b, "t = x * 2\nt + y"), *both = batch_parse(b, "scale(y, x) - scale(x, y)");
+    const gr_expr_custom functions[] = {{"scale", args, 2, scale}, {"both", args, 2, both}};
+    b->scope.functions = functions;
+    b->scope.n_functions = 2;
+    batch_expect(b, "t = 100\nscale(s + 1, t) + t", GR_LEVEL_SEQ, (const double[]){204, 208, 212});
+    batch_expect(b, "scale(seq_sum(x), s)", GR_LEVEL_SEQ, (const double[]){13, 63, 41});
+    batch_expect(b, "both(s, 3 * s)", GR_LEVEL_SEQ, (const double[]){2, 6, 10});
+    gr_expr_free(scale);
+    gr_expr_free(both);
+    batch_free(b);
+}
+
 static void test_empty_sequences_give_zeros(void **state)
 {
     static const int lengths[] = {0, 2, 0, -1};
@@ -258,7 +288,7 @@ static void test_names_and_reads_are_listed(void **state)
     assert_int_equal(gr_expr_rows_id(e), 0);
     gr_str s = {0};
     gr_expr_explain(e, &s);
-    assert_string_equal(s.text, "y: sequence number\nresult: token number\n");
+    assert_string_equal(s.text, "y: one number a sequence\nresult: one number a token\n");
     gr_str_release(&s);
     gr_expr_free(e);
     batch_free(b);
@@ -327,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_draws_are_keyed_by_step_and_place_and_not_by_the_cut),
         cmocka_unit_test(test_two_draws_differ),
         cmocka_unit_test(test_columns_may_be_of_any_type),
+        cmocka_unit_test(test_a_call_stands_for_the_body_of_its_function),
         cmocka_unit_test(test_empty_sequences_give_zeros),
         cmocka_unit_test(test_a_value_of_a_prompt_crosses_row_sets),
         cmocka_unit_test(test_names_and_reads_are_listed),

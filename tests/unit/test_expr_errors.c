@@ -59,7 +59,7 @@ static const struct {
     {"$a = 1\n2", "3:9: error: '$a' cannot be defined here; use a plain name", false},
     {"rewrd + 1", "3:9: error: unknown name 'rewrd'; did you mean 'reward'?", false},
     {"qqqqqqqqqqq", "3:9: error: unknown name 'qqqqqqqqqqq'", false},
-    {"a = b\nb = 1\na + b", "3:13: error: 'b' is used before its definition", false},
+    {"a = b\nb = 1\na + b", "3:13: error: 'b' is used before its definition; move that line up", false},
     {"exp", "3:9: error: 'exp' is a function; write 'exp(...)'", false},
     {"exq(1)", "3:9: error: unknown function 'exq'; did you mean 'exp'?", false},
     {"reward = 1\nreward", "3:9: error: 'reward' is already the name of a value here; choose another", false},
@@ -69,7 +69,7 @@ static const struct {
      false},
     {"reward + greedy_r",
      "3:16: error: 'reward' has the rows of 'rollout' but 'greedy_r' those of 'greedy'; only values a prompt "
-     "cross",
+     "cross: bring one there, e.g. with group_mean(greedy_r)",
      false},
     {"(kl > 0) + 1", "3:13: error: 'kl > 0' is true or false where a number is wanted; use where(..., 1, 0)",
      false},
@@ -92,8 +92,14 @@ static const struct {
      "the last one with "
      "at_last(x)",
      false},
-    {"at_last(kl)", "3:9: error: 'at_last' takes a sequence value, but 'kl' is a token value", false},
-    {"group_rank(kl)", "3:9: error: 'group_rank' takes a sequence value, but 'kl' is a token value", false},
+    {"at_last(kl)",
+     "3:9: error: 'at_last' takes a sequence value, but 'kl' is a token value, which is on its tokens "
+     "already",
+     false},
+    {"group_rank(kl)",
+     "3:9: error: 'group_rank' takes a sequence value, but 'kl' is a token value; reduce it first, e.g. with "
+     "seq_mean()",
+     false},
     {"batch_mean(kl)",
      "3:9: error: 'batch_mean' takes a sequence or prompt value, but 'kl' is a token value; reduce it first, "
      "e.g. with "

@@ -356,7 +356,7 @@ static void test_metrics_read_the_names_of_the_loss(void **state)
     assert_close(v[2], 17, 0, 0);
     gr_str s = {0};
     gr_loss_explain(l, &s);
-    assert_non_null(strstr(s.text, "ratio: token number, of this pass\n"));
+    assert_non_null(strstr(s.text, "ratio: one number a token, of this pass\n"));
     assert_non_null(strstr(s.text, "class: token-coupled\n"));
     gr_str_release(&s);
     gr_loss_print(l, &s);

@@ -6,8 +6,8 @@
 /* One random change. Returns false where it changed nothing. */
 static bool mutate(gr_plan *p, draw *d)
 {
-    static const gr_path_id ids[] = {GR_PATH_STEADY, GR_PATH_STEADY,     GR_PATH_STEADY, GR_PATH_STEADY,
-                                     GR_PATH_INIT,   GR_PATH_CHECKPOINT, GR_PATH_FINAL};
+    static const gr_path_id ids[] = {GR_PATH_STEADY,   GR_PATH_STEADY, GR_PATH_STEADY,     GR_PATH_STEADY,
+                                     GR_PATH_VALIDATE, GR_PATH_INIT,   GR_PATH_CHECKPOINT, GR_PATH_FINAL};
     gr_path_id id = ids[pick_below(d, GR_LEN(ids))];
     gr_path *path = &p->paths[id];
     if (path->n < 2) return false;
@@ -44,9 +44,9 @@ static bool mutate(gr_plan *p, draw *d)
         return true;
     case 7:
         if (pick_below(d, 2))
-            e->first = pick_below(d, p->paths[GR_PATH_STEADY].n);
+            e->first = pick_below(d, gr_plan_steps(p));
         else
-            e->last = pick_below(d, p->paths[GR_PATH_STEADY].n);
+            e->last = pick_below(d, gr_plan_steps(p));
         return true;
     default: /* another copy */
         if (s->n_reads + s->n_writes == 0) return false;
@@ -178,18 +178,56 @@ static void test_each_rule_refuses_its_own_fault(void **state)
     gr_program_free(g);
 }
 
+/* The entry that a step of the path validate brings to the device, of a model's weights. */
+static uint32_t loaded_to_validate(const gr_plan *p)
+{
+    const gr_path *path = &p->paths[GR_PATH_VALIDATE];
+    for (uint32_t i = 0; i < path->n; i++)
+        if (path->steps[i].kind == GR_STEP_LOAD &&
+            p->ledger[path->steps[i].writes[0]].category == GR_CAT_WEIGHTS)
+            return path->steps[i].writes[0];
+    fail_msg("validation loads no weights");
+    return 0;
+}
+
+/* NeMo-RL PR 1159: weights stayed on the device behind a validation, where the iteration wants the room. */
+static void test_what_validation_leaves_behind_is_refused(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    s.validates = true;
+    gr_program *g = build_shape(&s, NULL);
+    gr_plan *p = tight_plan(build_shape, &s, 40), *m;
+    assert_true(accepted(p, g, NULL));
+    uint32_t left = loaded_to_validate(p), n_steady = p->paths[GR_PATH_STEADY].n;
+    uint32_t ends = p->ledger[left].last - n_steady;
+    m = copy_plan(p), delete_step(m, GR_PATH_VALIDATE, ends), refuse(m, g, "'lifetimes'"), gr_plan_free(m);
+    /* with a life that says so: then the iteration's own copies have these bytes */
+    m = copy_plan(p), delete_step(m, GR_PATH_VALIDATE, ends);
+    m->ledger[left].first = 0, m->ledger[left].last = gr_plan_steps(m) - 1;
+    refuse(m, g, "'shared bytes'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[GR_PATH_VALIDATE].exit[0] = left, refuse(m, g, "'boundary'"), gr_plan_free(m);
+    /* and what validation needs must come, from where it is */
+    m = copy_plan(p), delete_step(m, GR_PATH_VALIDATE, m->ledger[left].first - n_steady);
+    refuse(m, g, "'lifetimes'"), gr_plan_free(m);
+    m = copy_plan(p), m->paths[GR_PATH_VALIDATE].n = 0, refuse(m, g, "'lifetimes'"), gr_plan_free(m);
+    gr_plan_free(p);
+    gr_program_free(g);
+}
+
 static void test_bindings_name_the_copy_of_each_use(void **state)
 {
     (void)state;
     shape s = SMALL;
+    s.validates = true;
     gr_program *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 50);
     gr_pool *pool = gr_pool_new();
     gr_binding *b = gr_plan_bind(p, g, pool);
     uint32_t uses = 0;
-    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) {
+    for (uint32_t i = 0; i < gr_plan_steps(p); i++) {
         if (!b[i].work) continue;
-        assert_string_equal(b[i].work->what, p->paths[GR_PATH_STEADY].steps[i].what);
+        assert_string_equal(b[i].work->what, gr_plan_step(p, i)->what);
         for (uint32_t u = 0; u < b[i].work->n_uses; u++) {
             uint32_t o = b[i].work->uses[u].object;
             assert_int_equal(o == GR_NONE, b[i].entry[u] == GR_NONE);
@@ -208,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_rule_refuses_its_own_fault),
+        cmocka_unit_test(test_what_validation_leaves_behind_is_refused),
         cmocka_unit_test(test_bindings_name_the_copy_of_each_use),
         cmocka_unit_test(test_mutants_that_break_a_rule_are_refused),
     };
