@@ -175,6 +175,7 @@ typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
     uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
     uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
+    bool checkpoint_last;                       /* false: none where the last iteration was reached */
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
 } gr_run_settings;

@@ -238,11 +238,14 @@ static void print_run(const gr_graph *g, gr_str *out)
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
-    if (r->checkpoint_every || r->checkpoint_keep) {
+    if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last) {
+        const char *before = "";
         gr_str_puts(out, ", checkpoint: {");
-        if (r->checkpoint_every)
-            gr_str_printf(out, "every: %u%s", r->checkpoint_every, r->checkpoint_keep ? ", " : "");
-        if (r->checkpoint_keep) gr_str_printf(out, "keep: %u", r->checkpoint_keep);
+        if (r->checkpoint_every) gr_str_printf(out, "every: %u", r->checkpoint_every);
+        if (r->checkpoint_every) before = ", ";
+        if (r->checkpoint_keep) gr_str_printf(out, "%skeep: %u", before, r->checkpoint_keep);
+        if (r->checkpoint_keep) before = ", ";
+        if (!r->checkpoint_last) gr_str_printf(out, "%slast: false", before);
         gr_str_putc(out, '}');
     }
     gr_str_puts(out, "}\n");

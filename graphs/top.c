@@ -30,6 +30,7 @@ typedef struct run_cfg {
 
 typedef struct checkpoint_cfg {
     uint32_t every, keep;
+    bool last;
 } checkpoint_cfg;
 
 #define X(name, text) text,
@@ -67,13 +68,14 @@ const gr_key gr_run_keys[] = {
     {"steps", GR_KEY_UINT, RUN(steps), false, NULL, 1, UINT32_MAX, NULL, "iterations in all"},
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
-    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many}"},
+    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, last: whether one stands behind the last iteration}"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
 
 const gr_key gr_checkpoint_keys[] = {
     {"every", GR_KEY_UINT, offsetof(checkpoint_cfg, every), false, NULL, 1, UINT32_MAX, NULL, "iterations from one checkpoint to the next; default: only the last"},
     {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "newest checkpoints that stay; default: all"},
+    {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "one behind the last iteration too; a run that is stopped before has one in any case"},
     {0}};
 /* clang-format on */
 
@@ -252,7 +254,7 @@ static void read_run(gr_loader *l)
     static const gr_value none = {.kind = GR_VALUE_MAP};
     const gr_value *v = map_at(l, "run");
     run_cfg run = {0};
-    checkpoint_cfg checkpoint = {0};
+    checkpoint_cfg checkpoint = {.last = true};
     gr_keys_read(l, v ? v : &none, v ? v->at : (gr_loc){0}, "run", gr_run_keys, NULL, &run, NULL);
     if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
         gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL,
@@ -262,8 +264,8 @@ static void read_run(gr_loader *l)
     if (run.steps && run.epochs)
         gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
                       "'steps' and 'epochs': give one of the two");
-    l->g->run =
-        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples};
+    l->g->run = (gr_run_settings){run.steps,       run.epochs, checkpoint.every, checkpoint.keep,
+                                  checkpoint.last, run.seed,   run.samples};
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------

@@ -4,8 +4,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define NAMED_MAX 20 /* tensors named in one message */
+#include "runtime/threads.h"
+
+#define NAMED_MAX     20        /* tensors named in one message */
+#define FILL_THREADED (1 << 20) /* elements from which threads draw them */
 
 struct gr_weights {
     gr_model_shape shape;
@@ -219,20 +223,45 @@ static void normals(uint64_t seed, uint64_t stream, uint64_t counter, double z[4
     }
 }
 
-static void fill_normal(float *dst, uint64_t n, double std, uint64_t seed, uint64_t stream)
+typedef struct normal_fill {
+    float *dst;
+    uint64_t n, seed, stream;
+    double std;
+} normal_fill;
+
+static void fill_part(void *arg, unsigned rank, unsigned ranks)
 {
-    for (uint64_t i = 0; i < n; i += 4) {
+    const normal_fill *f = arg;
+    uint64_t i, last;
+    gr_team_range(f->n, 4, rank, ranks, &i, &last);
+    for (; i < last; i += 4) {
         double z[4];
-        normals(seed, stream, i / 4, z);
-        for (uint64_t k = 0; k < 4 && i + k < n; k++) dst[i + k] = (float)(std * z[k]);
+        normals(f->seed, f->stream, i / 4, z);
+        for (uint64_t k = 0; k < 4 && i + k < last; k++) f->dst[i + k] = (float)(f->std * z[k]);
     }
+}
+
+/* Each value follows from its place alone, so that threads change nothing. Billions of them take minutes on
+ * one: a large tensor gets a team of its own, which costs microseconds. */
+static void fill_normal(const normal_fill *f)
+{
+    gr_team *team = NULL;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (f->n >= FILL_THREADED && cores > 1) {
+        gr_diag quiet;
+        gr_diag_init(&quiet);
+        if (gr_team_new(&team, (unsigned)cores, &quiet)) team = NULL; /* then the caller alone */
+        gr_diag_release(&quiet);
+    }
+    gr_team_run(team, fill_part, (void *)(uintptr_t)f);
+    gr_team_free(team);
 }
 
 static void random_tensor(const gr_model_shape *s, uint64_t seed, const gr_tensor *t, float *bucket)
 {
     float *to = bucket + t->offset;
     if (t->cols) {
-        fill_normal(to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name));
+        fill_normal(&(normal_fill){to, (uint64_t)t->rows * t->cols, seed, gr_stream(t->name), s->init_std});
         return;
     }
     float x = strcmp(strrchr(t->name, '.'), ".bias") ? 1 : 0;

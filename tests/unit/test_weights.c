@@ -176,6 +176,22 @@ static void test_random_weights_have_the_moments_they_should(void **state)
     free(x);
 }
 
+static void test_random_weights_are_the_same_by_any_number_of_threads(void **state)
+{
+    (void)state;
+    gr_model_shape few = small("qwen2", true), many = few;
+    few.vocab = 20000;
+    many.vocab = 50000; /* more than a million elements: drawn by threads where there are cores */
+    float *x = gr_calloc(gr_bucket_elems(&few, 0), sizeof(*x));
+    float *y = gr_calloc(gr_bucket_elems(&many, 0), sizeof(*y));
+    gr_weights_random_bucket(&few, 3, 0, x);
+    gr_weights_random_bucket(&many, 3, 0, y);
+    assert_memory_equal(x, y, (uint64_t)few.vocab * few.hidden * sizeof(*x));
+    assert_false(y[49999 * many.hidden] == 0); /* to the last row */
+    free(x);
+    free(y);
+}
+
 #define CONFIG                                                                                               \
     "{\n  \"model_type\": \"qwen3\", \"vocab_size\": 50, \"hidden_size\": 24, \"intermediate_size\": 20,\n"  \
     "  \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 6,\n" \
@@ -397,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_missing_and_misshapen_tensors_are_all_named),
         cmocka_unit_test(test_unexpected_tensors_are_warned_about),
         cmocka_unit_test(test_random_weights_have_the_moments_they_should),
+        cmocka_unit_test(test_random_weights_are_the_same_by_any_number_of_threads),
         cmocka_unit_test(test_init_makes_a_whole_folder_or_none),
         cmocka_unit_test(test_export_finds_the_step_and_the_model),
         cmocka_unit_test(test_a_checkpoint_is_found_in_every_form_a_graph_names),
