@@ -4,12 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "runtime/threads.h"
-
-#define NAMED_MAX     20        /* tensors named in one message */
-#define FILL_THREADED (1 << 20) /* elements from which threads draw them */
+#define NAMED_MAX 20 /* tensors named in one message */
 
 struct gr_weights {
     gr_model_shape shape;
@@ -223,65 +219,53 @@ static void normals(uint64_t seed, uint64_t stream, uint64_t counter, double z[4
     }
 }
 
-typedef struct normal_fill {
+struct fill {
     float *dst;
-    uint64_t n, seed, stream;
+    uint64_t n;
     double std;
-} normal_fill;
+    uint64_t seed, stream;
+};
 
-static void fill_part(void *arg, unsigned rank, unsigned ranks)
+static void fill_normal(void *arg, unsigned rank, unsigned size)
 {
-    const normal_fill *f = arg;
-    uint64_t i, last;
-    gr_team_range(f->n, 4, rank, ranks, &i, &last);
-    for (; i < last; i += 4) {
+    const struct fill *f = arg;
+    uint64_t first, last;
+    gr_team_range(f->n, 4096, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i += 4) {
         double z[4];
         normals(f->seed, f->stream, i / 4, z);
         for (uint64_t k = 0; k < 4 && i + k < last; k++) f->dst[i + k] = (float)(f->std * z[k]);
     }
 }
 
-/* Each value follows from its place alone, so that threads change nothing. Billions of them take minutes on
- * one: a large tensor gets a team of its own, which costs microseconds. */
-static void fill_normal(const normal_fill *f)
-{
-    gr_team *team = NULL;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (f->n >= FILL_THREADED && cores > 1) {
-        gr_diag quiet;
-        gr_diag_init(&quiet);
-        if (gr_team_new(&team, (unsigned)cores, &quiet)) team = NULL; /* then the caller alone */
-        gr_diag_release(&quiet);
-    }
-    gr_team_run(team, fill_part, (void *)(uintptr_t)f);
-    gr_team_free(team);
-}
-
-static void random_tensor(const gr_model_shape *s, uint64_t seed, const gr_tensor *t, float *bucket)
+static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed, const gr_tensor *t,
+                          float *bucket)
 {
     float *to = bucket + t->offset;
     if (t->cols) {
-        fill_normal(&(normal_fill){to, (uint64_t)t->rows * t->cols, seed, gr_stream(t->name), s->init_std});
+        struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name)};
+        gr_team_run(team, fill_normal, &f);
         return;
     }
     float x = strcmp(strrchr(t->name, '.'), ".bias") ? 1 : 0;
     for (uint32_t k = 0; k < t->rows; k++) to[k] = x;
 }
 
-void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst)
+void gr_weights_random_bucket(gr_team *team, const gr_model_shape *s, uint64_t seed, uint32_t bucket,
+                              float *dst)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(s, bucket, t);
     memset(dst, 0, gr_bucket_elems(s, bucket) * sizeof(*dst));
-    for (size_t i = 0; i < n; i++) random_tensor(s, seed, &t[i], dst);
+    for (size_t i = 0; i < n; i++) random_tensor(team, s, seed, &t[i], dst);
 }
 
-void gr_weights_random_head(const gr_model_shape *s, uint64_t seed, float *dst)
+void gr_weights_random_head(gr_team *team, const gr_model_shape *s, uint64_t seed, float *dst)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(s, s->layers + 1, t);
     for (size_t i = 0; i < n; i++)
-        if (is_head(t[i].name, NULL)) random_tensor(s, seed, &t[i], dst);
+        if (is_head(t[i].name, NULL)) random_tensor(team, s, seed, &t[i], dst);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------ */

@@ -871,7 +871,7 @@ static bench bench_new(void)
     for (int t = 0; t < 65536; t++) k.position[t] = t % 4096;
     k.slot = device_copy(k.position, 65536 * sizeof(*k.position));
     int32_t *position = device_copy(k.position, 65536 * sizeof(*k.position)),
-            *ids = ids_of(65536, 151936, COMMON);
+            *ids = ids_of(65536, ELEMS / 4096, COMMON); /* rows that c has at every width */
     free(k.position);
     k.position = position;
     k.ids = device_copy(ids, 65536 * sizeof(*ids));
