@@ -95,6 +95,10 @@ typedef struct gr_train {                                  /* models: NAME: trai
     bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
 
+/* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:
+ * straight; through a gathered copy of all; of one bucket after another. */
+typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
+
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
 typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
@@ -115,13 +119,16 @@ struct gr_model {
     gr_train train;
     gr_residency residency;
     gr_loc residency_at;
+    gr_gather gather;
     const gr_node *update; /* the node that trains it; NULL */
 };
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
 
-/* Bounds that sizes are computed from; all 0 for nodes without rows. */
+/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has
+ * most.
+ */
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
@@ -175,6 +182,9 @@ typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
     uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
     uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
+    const char *best;                           /* metric that says which checkpoint stays for good; NULL */
+    gr_loc best_at;
+    bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
 } gr_run_settings;
@@ -197,6 +207,7 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
+    uint32_t ranks; /* that bounds are for */
 };
 
 typedef struct gr_load_options {
@@ -204,6 +215,7 @@ typedef struct gr_load_options {
     size_t n_set;
     bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
                          absent */
+    uint32_t ranks;   /* that prompts are dealt to; 0: 1 */
 } gr_load_options;
 
 /* GR_OK and *out (gr_graph_free); GR_E_INVALID: every error is in d. Warnings are in d in both cases. */

@@ -266,6 +266,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     for (size_t i = 0; i < l->g->source->n_formulas && !l->d->n_errors; i++)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
     if (!l->d->n_errors) gr_find_repeated(l);
+    if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) warn(l);
 }
 
@@ -311,6 +312,15 @@ static void pass_on(gr_diag *to, const gr_diag *from)
     free(entries);
 }
 
+/* Prompts are dealt to ranks with their groups whole. */
+static void deal(gr_rows_bounds *b, uint32_t ranks)
+{
+    if (!b->groups) return;
+    uint32_t groups = (b->groups + ranks - 1) / ranks;
+    b->seqs = (uint32_t)((uint64_t)b->seqs * groups / b->groups);
+    b->groups = groups;
+}
+
 gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
                          const gr_load_options *o, gr_diag *d)
 {
@@ -325,6 +335,8 @@ gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char 
     load(&l, text, n, g->path);
     loader_release(&l);
     if (d) pass_on(d, &own);
+    g->ranks = o && o->ranks ? o->ranks : 1;
+    for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++) deal(&g->nodes[i]->bounds, g->ranks);
     bool ok = !own.n_errors;
     gr_diag_release(&own);
     if (ok)

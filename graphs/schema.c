@@ -128,8 +128,9 @@ static json_t *model_schema(void)
     json_t *train = table_schema(gr_train_keys, json_object());
     json_t *residency = table_schema(gr_residency_keys, json_object());
     json_t *head = any_of(json_pack("{s:s}", "const", "value"), pattern(PARAM));
-    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o}", "checkpoint", "type", "string", "head", head,
-                                   "train", train, "residency", residency);
+    json_t *properties =
+        json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s]}}", "checkpoint", "type", "string", "head", head,
+                  "train", train, "residency", residency, "gather", "enum", "whole", "layer");
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 
@@ -231,13 +232,18 @@ void gr_graph_ops(gr_str *out)
         "                       it reads the new weights\n"
         "    metrics            {name: expression}: one number an iteration each\n\n");
     gr_str_puts(
-        out, "models: NAME\n"
-             "    checkpoint         a folder in Hugging Face form, a run's step, or a config.json: random\n"
-             "                       weights (path; required)\n"
-             "    head               value: one number a token in the place of the output matrix; the\n"
-             "                       checkpoint's where it has one, else a fresh one; default: the\n"
-             "                       checkpoint's own head\n"
-             "    train              settings of the optimizer; without it the model never changes\n");
+        out,
+        "models: NAME\n"
+        "    checkpoint         a folder in Hugging Face form, a run's step, or a config.json: random\n"
+        "                       weights (path; required)\n"
+        "    head               value: one number a token in the place of the output matrix; the\n"
+        "                       checkpoint's where it has one, else a fresh one; default: the\n"
+        "                       checkpoint's own head\n"
+        "    train              settings of the optimizer; without it the model never changes\n"
+        "    residency          where its state is kept; default: --policy\n"
+        "    gather             how a rollout's own weights are filled where training's are sharded over\n"
+        "                       ranks: whole, through a gathered copy of all; layer, of one bucket after\n"
+        "                       another; default: straight into them\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("run", gr_run_keys, out);

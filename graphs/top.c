@@ -7,7 +7,7 @@
 
 const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "models",
                                    "nodes", "state", "run",    "log", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -15,6 +15,7 @@ const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency",
 static const char *const optimizers[] = {"adamw", NULL};
 static const char *const dtypes[] = {"fp32", "bf16", NULL}; /* as gr_dtype */
 static const char *const masters[] = {"none", "fp32", NULL};
+static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 
 typedef struct train_cfg {
@@ -30,6 +31,8 @@ typedef struct run_cfg {
 
 typedef struct checkpoint_cfg {
     uint32_t every, keep;
+    const char *best;
+    int best_is;
 } checkpoint_cfg;
 
 #define X(name, text) text,
@@ -67,13 +70,15 @@ const gr_key gr_run_keys[] = {
     {"steps", GR_KEY_UINT, RUN(steps), false, NULL, 1, UINT32_MAX, NULL, "iterations in all"},
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
-    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many}"},
+    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min}"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
 
 const gr_key gr_checkpoint_keys[] = {
     {"every", GR_KEY_UINT, offsetof(checkpoint_cfg, every), false, NULL, 1, UINT32_MAX, NULL, "iterations from one checkpoint to the next; default: only the last"},
     {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "newest checkpoints that stay; default: all"},
+    {"best", GR_KEY_TEXT, offsetof(checkpoint_cfg, best), false, NULL, 0, 0, NULL, "a metric of metrics.jsonl, such as val.NODE: where it is better than ever before, a checkpoint is written, which stays until a better one is"},
+    {"best_is", GR_KEY_ENUM, offsetof(checkpoint_cfg, best_is), false, "max", 0, 0, best_is, "whether the largest or the smallest is the best"},
     {0}};
 /* clang-format on */
 
@@ -167,6 +172,17 @@ static void read_residency(gr_loader *l, const gr_value *v, gr_model *m)
         gr_keys_read(l, v, v->at, "residency", gr_residency_keys, NULL, &m->residency, NULL);
 }
 
+static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    const char *text = v->kind == GR_VALUE_SCALAR ? v->text : NULL;
+    if (text && !strcmp(text, "whole"))
+        m->gather = GR_GATHER_WHOLE;
+    else if (text && !strcmp(text, "layer"))
+        m->gather = GR_GATHER_LAYER;
+    else if (!v->broken)
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be whole or layer");
+}
+
 static void read_model(gr_loader *l, const gr_pair *p)
 {
     gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
@@ -178,10 +194,11 @@ static void read_model(gr_loader *l, const gr_pair *p)
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
-                   *residency = gr_value_get(&p->value, "residency");
+                   *residency = gr_value_get(&p->value, "residency"),
+                   *gather = gr_value_get(&p->value, "gather");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != head && v != train && v != residency)
+        if (v != checkpoint && v != head && v != train && v != residency && v != gather)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -193,6 +210,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);
+    if (gather) read_gather(l, gather, m);
 }
 
 void gr_read_models(gr_loader *l)
@@ -262,8 +280,16 @@ static void read_run(gr_loader *l)
     if (run.steps && run.epochs)
         gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
                       "'steps' and 'epochs': give one of the two");
-    l->g->run =
-        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples};
+    const gr_value *best = checkpoint.best ? gr_value_get(run.checkpoint, "best") : NULL;
+    l->g->run = (gr_run_settings){.steps = run.steps,
+                                  .epochs = run.epochs,
+                                  .checkpoint_every = checkpoint.every,
+                                  .checkpoint_keep = checkpoint.keep,
+                                  .best = checkpoint.best,
+                                  .best_at = best ? best->at : (gr_loc){0},
+                                  .best_is_least = checkpoint.best_is == 1,
+                                  .seed = run.seed,
+                                  .samples = run.samples};
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------

@@ -1,8 +1,19 @@
 #include "memplan/plan.h"
 
+#include <stdio.h>
+#include <string.h>
+
 void gr_plan_free(gr_plan *p)
 {
     if (p) gr_pool_free(p->pool); /* the plan itself lies in its pool */
+}
+
+uint32_t gr_plan_ranks(const gr_plan *p)
+{
+    unsigned last = 0;
+    int end = 0;
+    if (!strcmp(p->ranks, "0")) return 1;
+    return sscanf(p->ranks, "0-%9u%n", &last, &end) == 1 && !p->ranks[end] && last ? last + 1 : 0;
 }
 
 uint32_t gr_plan_steps(const gr_plan *p)

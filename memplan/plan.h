@@ -51,6 +51,7 @@ typedef enum gr_lane {
 
 #define GR_CATEGORY_MAP(X)        \
     X(WEIGHTS, "weights")         \
+    X(ROLLOUT, "rollout weights") \
     X(GRADIENTS, "gradients")     \
     X(OPTIMIZER, "optimizer")     \
     X(KV, "kv")                   \
@@ -103,7 +104,7 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t bytes; /* moved by load, offload, save, restore; else 0 */
+    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync: what a rank receives */
     uint32_t *after, n_after;
     uint32_t *reads, n_reads;   /* load: the host copy; offload: the device copy; run: inputs */
     uint32_t *writes, n_writes; /* load: the device copy; release: the entry that ends; resume: that begins */
@@ -165,6 +166,16 @@ typedef struct gr_plan {
 } gr_plan;
 
 void gr_plan_free(gr_plan *p); /* NULL is fine */
+
+/* How many ranks run it: 8 for "0-7"; 0: it says something else. */
+uint32_t gr_plan_ranks(const gr_plan *p);
+
+/* Whether a step is a piece of the program's work (memplan/program.h), not put in by the scheduler. */
+static inline bool gr_step_is_work(gr_step_kind k)
+{
+    return k == GR_STEP_RUN || k == GR_STEP_LOOP || k == GR_STEP_GATHER || k == GR_STEP_REDUCE ||
+           k == GR_STEP_SYNC || k == GR_STEP_AGREE;
+}
 
 /* Steps as the ledger counts them: how many there are, and one of them. */
 uint32_t gr_plan_steps(const gr_plan *p);

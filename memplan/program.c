@@ -8,6 +8,7 @@ gr_program *gr_program_new(void)
 {
     gr_program *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
+    p->ranks = 1;
     p->validate = GR_NONE;
     return p;
 }
@@ -27,6 +28,7 @@ void gr_program_validate(gr_program *p, uint32_t every)
     assert(p->validate == GR_NONE && p->n_works && !p->depth && every);
     p->validate = (uint32_t)p->n_works;
     p->validate_every = every;
+    p->synced = 0;
 }
 
 uint32_t gr_program_steady(const gr_program *p)
@@ -140,6 +142,7 @@ static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint3
 {
     gr_work w = {.what = what,
                  .node = p->node,
+                 .kind = GR_STEP_RUN,
                  .lane = p->lane,
                  .kernel = kernel,
                  .arg = arg,
@@ -174,6 +177,7 @@ gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, boo
     gr_work *w = add_work(p, gr_pool_printf(p->pool, "%s.%s", p->node, what), kernel, 0);
     w->trips_max = w->trips_expected = trips_max;
     w->agreed = agreed;
+    w->kind = GR_STEP_LOOP;
     w->lane = GR_LANE_COMPUTE; /* the lane that decides */
     p->loops[p->depth++] = (uint32_t)p->n_works - 1;
     return w;

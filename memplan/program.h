@@ -41,15 +41,17 @@ typedef struct gr_use {
 typedef struct gr_work {
     const char *what; /* unique within the program: "update.forward.3" */
     const char *node;
-    gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST */
+    gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE */
+    gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST; collectives: GR_LANE_COMM */
     uint32_t kernel, arg; /* for the op's run function: which of its works, and e.g. the layer */
     gr_use *uses;
     uint32_t n_uses;
     double flops, bytes; /* of one execution, for the cost model: arithmetic, and memory read and written */
+    uint64_t moved;      /* bytes that a rank receives from others; of a sync within the device: 0 */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
-    bool rollout;  /* its node generates: policies move state where it begins */
+    bool rollout;  /* generates: policies move state where such works begin */
 } gr_work;
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
@@ -70,6 +72,8 @@ typedef struct gr_program {
     const char *node;
     gr_lane lane;
     bool optional, rollout;
+    uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/spread.h) */
+    uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
     uint32_t *names; /* hash table of object indices + 1, by name */
@@ -84,8 +88,8 @@ void gr_program_validate(gr_program *p, uint32_t every);
 /* Works of the iteration: those before this one. */
 uint32_t gr_program_steady(const gr_program *p);
 
-/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. The
- * caller then sets p->rollout for one that generates. */
+/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. An
+ * op that generates sets p->rollout before its first work that does. */
 void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional);
 
 /* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to

@@ -1,7 +1,7 @@
 /* memplan/verifier.h: what the parts of the verifier share. Not for others: they include memplan/verify.h.
  *
  *   verify.c         what is proven in which order; files that paths read and write; bindings
- *   verify_steps.c   indices, names, loops and waits make sense; run steps are the program's works
+ *   verify_steps.c   indices, names, loops and waits make sense; work steps are the program's; collectives
  *   verify_ledger.c  entries: bytes and places, offsets, lifetimes, sums, the budget; paths' ends
  *   verify_replay.c  the paths run in thought: contents are what each step needs, lanes wait for each other
  */

@@ -109,7 +109,7 @@ gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool)
     gr_binding *out = gr_pool_alloc(pool, (n + 1) * sizeof(*out));
     for (uint32_t i = 0; i < n; i++) {
         const gr_step *s = gr_plan_step(p, i);
-        if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
+        if (!gr_step_is_work(s->kind)) continue;
         const gr_work *w = &g->works[next++];
         out[i].work = w;
         out[i].entry = gr_pool_alloc(pool, (w->n_uses + 1) * sizeof(uint32_t));

@@ -3,7 +3,10 @@
  * Written apart from the planner: it takes what each op needs from the program (the ops' own declarations)
  * and replays the plan's steps, never trusting the plan's own claims. It proves, on every path and for every
  * combination of skipped optional nodes (each alone and all together):
- *   - run steps are the program's works, all of them, in an order that the program allows;
+ *   - run, loop and collective steps are the program's works, all of them, in an order that the program
+ * allows;
+ *   - collectives match across ranks: all on one lane, with the program's bytes, in no loop whose trips ranks
+ * count alone;
  *   - every use finds a copy in the right place, of the right size, with fresh contents where it reads;
  *   - load, offload, release, resume, save, restore find what DESIGN.md section 5 says they need before;
  *   - no version that only one copy holds is released while the program still needs it;

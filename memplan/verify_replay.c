@@ -367,7 +367,7 @@ static void do_step(replay *r, uint32_t i)
     r->time++;
     for (uint32_t k = 0; k < s->n_reads; k++) leave_mark(r, s->reads[k], ends, s->lane);
     for (uint32_t k = 0; k < s->n_writes; k++) leave_mark(r, s->writes[k], true, s->lane);
-    if (s->kind == GR_STEP_RUN)
+    if (gr_step_is_work(s->kind) && s->kind != GR_STEP_LOOP)
         do_run(r, i);
     else if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE)
         do_file(r, i);

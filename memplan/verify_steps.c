@@ -154,7 +154,35 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
     return true;
 }
 
-/* Run and loop steps are the works, in the program's own order, in the same loops, on the same path. */
+/* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
+ * steps, so that it takes one lane for all collectives, the bytes the program moves, and around them no loop
+ * whose trips a rank could count alone. */
+static bool collective_ok(gr_verifier *v, uint32_t i, const gr_work *w)
+{
+    const gr_step *s = &v->steps[i];
+    if (s->bytes != w->moved)
+        return gr_verify_wrong(v, "collectives", "step %u '%s' moves %" PRIu64 " bytes, not %" PRIu64, i,
+                               s->what, s->bytes, w->moved);
+    if (w->lane != GR_LANE_COMM)
+        return gr_verify_wrong(v, "collectives", "step %u '%s' is on lane %s", i, s->what,
+                               gr_lane_str(s->lane));
+    for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l]) {
+        const gr_step *loop = &v->steps[l];
+        bool agreed = !loop->agreed;
+        for (uint32_t k = l; k-- > 0 && !agreed;) {
+            const gr_step *a = &v->steps[k];
+            agreed = a->kind == GR_STEP_AGREE && loop->n_reads == 1 && a->n_writes == 1 &&
+                     a->writes[0] == loop->reads[0];
+        }
+        if (!agreed)
+            return gr_verify_wrong(v, "collectives",
+                                   "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
+                                   i, s->what, l);
+    }
+    return true;
+}
+
+/* Work steps are the program's works, in its own order, in the same loops, on the same path. */
 static bool works_ok(gr_verifier *v)
 {
     uint32_t next = 0, *step_of = gr_pool_alloc(v->pool, (v->g->n_works + 1) * sizeof(*step_of));
@@ -163,17 +191,21 @@ static bool works_ok(gr_verifier *v)
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
         v->work[i] = GR_NONE;
-        if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP) continue;
+        if (!gr_step_is_work(s->kind)) continue;
         const gr_work *w = next < v->g->n_works ? &v->g->works[next] : NULL;
         if (w && (next < n_steady) != (i < v->n_steady)) w = NULL; /* of the other path */
-        if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node) || w->lane != s->lane ||
-            (w->body_last != GR_NONE) != (s->kind == GR_STEP_LOOP))
+        if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node))
             return gr_verify_wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
                                    w ? w->what : "its end");
+        if (w->lane != s->lane || w->kind != s->kind)
+            return gr_verify_wrong(v, "lanes", "step %u '%s' is a %s on lane %s, not a %s on lane %s", i,
+                                   s->what, gr_step_kind_str(s->kind), gr_lane_str(s->lane),
+                                   gr_step_kind_str(w->kind), gr_lane_str(w->lane));
         if (s->kind == GR_STEP_LOOP && (w->trips_max != s->trips_max || w->agreed != s->agreed))
             return gr_verify_wrong(v, "loops", "loop step %u '%s' has other trips than the program", i,
                                    s->what);
         if (!uses_ok(v, i, w)) return false;
+        if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP && !collective_ok(v, i, w)) return false;
         step_of[next] = i;
         v->work[i] = next++;
     }
@@ -191,5 +223,8 @@ static bool works_ok(gr_verifier *v)
 
 bool gr_verify_steps(gr_verifier *v)
 {
+    if (gr_plan_ranks(v->p) != v->g->ranks)
+        return gr_verify_wrong(v, "ranks", "the plan is for ranks '%s', the program for %u", v->p->ranks,
+                               v->g->ranks);
     return shape_ok(v) && works_ok(v);
 }

@@ -1,5 +1,7 @@
 #include "ops/forward.h"
 
+#include "ops/spread.h"
+
 #include <stdlib.h>
 
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
@@ -13,14 +15,16 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
     const gr_model *m = n->model;
     gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(&m->shape, &bounds, false), "ws");
-    for (uint32_t l = 0; l < m->shape.layers; l++)
+    for (uint32_t l = 0; l < m->shape.layers; l++) {
+        gr_spread_gather(p, k, m, "", 2 + l); /* beside this layer */
         gr_layer_cost(gr_program_run(p, GR_FORWARD_LAYER, l,
-                                     (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                     (gr_use[]){{gr_spread_params(p, k, m, "", 1 + l), GR_READ},
                                                 {f->packed, GR_READ},
                                                 {f->x, GR_UPDATE},
                                                 {ws, GR_WRITE}},
                                      4, "layer.%u", l),
                       k, &m->shape, f->cost.tokens, bounds.length, 1);
+    }
 }
 
 gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
@@ -37,22 +41,25 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     begin[0] = (gr_use){block, GR_READ};
     for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE};
     gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, 1 + n_out, "begin");
-    gr_program_loop(p, GR_FORWARD_LOOP, b.trips, true, "micro_batches")->trips_expected = f.cost.trips;
+    gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, gr_spread_gathers(p, n->model), "micro_batches")
+        ->trips_expected = f.cost.trips;
     gr_program_run(p, GR_FORWARD_PACK, 0,
                    (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack");
-    gr_program_run(p, GR_FORWARD_EMBED, 0,
-                   (gr_use[]){{gr_model_object(p, k, n->model, GR_PART_PARAMS, 0), GR_READ},
-                              {f.packed, GR_READ},
-                              {f.x, GR_WRITE}},
-                   3, "embed");
+    gr_spread_gather(p, k, n->model, "", 0);
+    gr_spread_gather(p, k, n->model, "", 1);
+    gr_program_run(
+        p, GR_FORWARD_EMBED, 0,
+        (gr_use[]){{gr_spread_params(p, k, n->model, "", 0), GR_READ}, {f.packed, GR_READ}, {f.x, GR_WRITE}},
+        3, "embed");
     declare_layers(n, how, k, p, &b, &f);
     return f;
 }
 
-gr_pass *gr_forward_open(bool last)
+gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
 {
     gr_pass *pass = gr_calloc(1, sizeof(*pass));
     pass->last = last;
+    pass->balanced = gr_rows_balanced(g, n->rows);
     return pass;
 }
 

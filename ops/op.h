@@ -89,6 +89,7 @@ typedef struct gr_choices {
     uint32_t concurrent;     /* sequences decoded at once */
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
+    uint32_t sharded;        /* many ranks: 1 where the model's weights are sharded (ops/spread.h) */
     uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
     unsigned threads;
 } gr_choices;

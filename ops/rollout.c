@@ -2,6 +2,7 @@
 
 #include "ops/carve.h"
 #include "ops/pass.h"
+#include "ops/spread.h"
 
 #include <stdlib.h>
 
@@ -134,6 +135,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t head_ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
 
+    gr_spread_sync(p, k, m);
+    p->rollout = true; /* from here on the device is the rollout's */
     gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
                    "begin");
     gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected =
@@ -141,13 +144,12 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     gr_program_run(p, ROLLOUT_PLAN, 0,
                    (gr_use[]){{rows, GR_READ}, {step, GR_WRITE}, {staging, GR_WRITE}, {kv, GR_UPDATE}}, 4,
                    "plan");
-    gr_program_run(
-        p, ROLLOUT_EMBED, 0,
-        (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 0), GR_READ}, {step, GR_READ}, {x, GR_WRITE}}, 3,
-        "embed");
+    gr_program_run(p, ROLLOUT_EMBED, 0,
+                   (gr_use[]){{gr_spread_rollout(p, k, m, 0), GR_READ}, {step, GR_READ}, {x, GR_WRITE}}, 3,
+                   "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_work *w = gr_program_run(p, ROLLOUT_LAYER, l,
-                                    (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + l), GR_READ},
+                                    (gr_use[]){{gr_spread_rollout(p, k, m, 1 + l), GR_READ},
                                                {step, GR_READ},
                                                {x, GR_UPDATE},
                                                {kv, GR_UPDATE},
@@ -155,16 +157,15 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                     5, "layer.%u", l);
         gr_layer_cost(w, k, s, b.samples, pass.length, 1);
     }
-    gr_head_cost(
-        gr_program_run(p, ROLLOUT_SAMPLE, 0,
-                       (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, 1 + s->layers), GR_READ},
-                                  {s->tied ? gr_model_object(p, k, m, GR_PART_PARAMS, 0) : GR_NONE, GR_READ},
-                                  {step, GR_UPDATE},
-                                  {x, GR_READ},
-                                  {head_ws, GR_WRITE},
-                                  {rows, GR_UPDATE}},
-                       6, "sample"),
-        k, s, b.samples, 1);
+    gr_head_cost(gr_program_run(p, ROLLOUT_SAMPLE, 0,
+                                (gr_use[]){{gr_spread_rollout(p, k, m, 1 + s->layers), GR_READ},
+                                           {s->tied ? gr_spread_rollout(p, k, m, 0) : GR_NONE, GR_READ},
+                                           {step, GR_UPDATE},
+                                           {x, GR_READ},
+                                           {head_ws, GR_WRITE},
+                                           {rows, GR_UPDATE}},
+                                6, "sample"),
+                 k, s, b.samples, 1);
     gr_program_end(p);
     gr_rollout_declare_finish(n, rows, p);
 }

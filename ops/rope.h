@@ -1,5 +1,5 @@
-/* ops/rope.h: rotary embedding (arXiv:2104.09864) in the layout of transformers (rotate_half: the pair of i is
- * i + D / 2).
+/* ops/rope.h: rotary embedding (arXiv:2104.09864) in the layout of transformers (rotate_half: the pair of i
+ * is i + D / 2).
  */
 #ifndef GR_OPS_ROPE_H
 #define GR_OPS_ROPE_H

@@ -1,4 +1,7 @@
+#include "ops/spread.h"
 #include "ops/train_impl.h"
+
+#include <stdio.h>
 
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
@@ -25,9 +28,9 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
 {
     const gr_update_cfg *c = n->cfg;
     const gr_rows_bounds *b = &n->rows->bounds;
-    gr_train_shape t = {.groups = c->mini_batch ? c->mini_batch : b->groups};
-    t.mini_batches = b->groups / t.groups;
-    t.seqs = b->seqs / t.mini_batches;
+    gr_train_shape t = {.mini_batches = c->mini_batches};
+    t.groups = (b->groups + t.mini_batches - 1) / t.mini_batches; /* exact on one rank */
+    t.seqs = (uint32_t)((uint64_t)b->seqs * t.groups / b->groups);
     t.loss = (gr_expr_bounds){t.groups, t.seqs, t.seqs * b->response_tokens};
     t.micro = gr_micro_bounds_of(b, t.seqs, how->micro_tokens);
     t.class = gr_loss_class_of(c->loss.loss);
@@ -88,14 +91,30 @@ static void add_objects(declaring *w)
     o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE, head, "head_ws");
 }
 
-static uint32_t params(declaring *w, uint32_t bucket)
+static uint32_t params(declaring *w, const char *pass, uint32_t bucket)
 {
-    return gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, bucket);
+    return gr_spread_params(w->p, w->k, w->n->model, pass, bucket);
 }
 
-static uint32_t grads(declaring *w, uint32_t bucket)
+static void gather(declaring *w, const char *pass, uint32_t bucket)
+{
+    gr_spread_gather(w->p, w->k, w->n->model, pass, bucket);
+}
+
+/* Those of the mini-batch; and those a backward work adds to, the first of a micro-batch or not. */
+static uint32_t grad_sums(declaring *w, uint32_t bucket)
 {
     return gr_model_object(w->p, w->k, w->n->model, GR_PART_GRADS, bucket);
+}
+
+static gr_use grads(declaring *w, uint32_t bucket, bool first)
+{
+    return gr_spread_grads(w->p, w->k, w->n->model, bucket, first);
+}
+
+static void reduce(declaring *w, uint32_t bucket)
+{
+    gr_spread_reduce(w->p, w->k, w->n->model, bucket);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
@@ -141,15 +160,18 @@ static void declare_prepare(declaring *w)
                      7, "prepare");
 }
 
+/* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
 static void declare_pack(declaring *w, const char *prefix)
 {
     const train_objects *o = &w->o;
     gr_program_run(w->p, TRAIN_PACK, 0,
                    (gr_use[]){{o->rows, GR_READ}, {o->packed, GR_WRITE}, {o->staging, GR_WRITE}}, 3, "%spack",
                    prefix);
+    gather(w, prefix, 0);
+    gather(w, prefix, 1);
     gr_program_run(w->p, TRAIN_EMBED, 0,
-                   (gr_use[]){{params(w, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3, "%sembed",
-                   prefix);
+                   (gr_use[]){{params(w, prefix, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3,
+                   "%sembed", prefix);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefix)
@@ -157,8 +179,9 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
     const train_objects *o = &w->o;
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
+    gather(w, prefix, 2 + l);
     gr_layer_cost(gr_program_run(w->p, TRAIN_FORWARD, l,
-                                 (gr_use[]){{params(w, 1 + l), GR_READ},
+                                 (gr_use[]){{params(w, prefix, 1 + l), GR_READ},
                                             {o->packed, GR_READ},
                                             {o->x, GR_UPDATE},
                                             {in, GR_WRITE},
@@ -168,11 +191,13 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
                   w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
-static void declare_head(declaring *w, bool backward, const char *what)
+static void declare_head(declaring *w, bool backward, const char *prefix)
 {
     const train_objects *o = &w->o;
-    uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, 0) : GR_NONE;
-    gr_use uses[] = {{params(w, last), GR_READ},
+    uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, prefix, 0) : GR_NONE;
+    const gr_use none = {GR_NONE, GR_UPDATE};
+    if (backward) gather(w, "back_", w->s->layers);
+    gr_use uses[] = {{params(w, prefix, last), GR_READ},
                      {tied, GR_READ},
                      {o->packed, GR_READ},
                      {o->x, GR_READ},
@@ -180,24 +205,28 @@ static void declare_head(declaring *w, bool backward, const char *what)
                      {o->fresh, GR_UPDATE},
                      {o->entropy, GR_UPDATE},
                      {backward ? o->dx : GR_NONE, GR_WRITE},
-                     {backward ? grads(w, last) : GR_NONE, GR_UPDATE},
-                     {backward && w->s->tied ? grads(w, 0) : GR_NONE, GR_UPDATE},
+                     backward ? grads(w, last, true) : none,
+                     backward && w->s->tied ? grads(w, 0, true) : none,
                      {o->d_fresh, GR_UPDATE},
                      {o->d_entropy, GR_UPDATE},
                      {o->store, GR_READ},
                      {o->mini, GR_UPDATE},
                      {o->loss_ws, GR_WRITE}};
+    char what[32];
+    snprintf(what, sizeof(what), "%shead", prefix);
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
     gr_head_cost(work, w->k, w->s, w->cost.rows, backward ? 3 : 1);
+    if (backward) reduce(w, last);
 }
 
 static void declare_backward(declaring *w, uint32_t l)
 {
     const train_objects *o = &w->o;
     uint32_t in = layer_in(w, l), acts = layer_acts(w, l);
+    if (l) gather(w, "back_", l); /* of the layer below */
     if (recomputed(w, l))
         gr_layer_cost(gr_program_run(w->p, TRAIN_RECOMPUTE, l,
-                                     (gr_use[]){{params(w, 1 + l), GR_READ},
+                                     (gr_use[]){{params(w, "back_", 1 + l), GR_READ},
                                                 {o->packed, GR_READ},
                                                 {o->x, GR_WRITE},
                                                 {in, GR_READ},
@@ -206,27 +235,30 @@ static void declare_backward(declaring *w, uint32_t l)
                                      6, "recompute.%u", l),
                       w->k, w->s, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
-                                 (gr_use[]){{params(w, 1 + l), GR_READ},
+                                 (gr_use[]){{params(w, "back_", 1 + l), GR_READ},
                                             {o->packed, GR_READ},
                                             {in, GR_READ},
                                             {acts, GR_READ},
                                             {o->dx, GR_UPDATE},
-                                            {grads(w, 1 + l), GR_UPDATE},
+                                            grads(w, 1 + l, true),
                                             {o->ws, GR_WRITE}},
                                  7, "backward.%u", l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 2);
+    reduce(w, 1 + l);
 }
 
 /* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
 static void declare_forward_pass(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_program_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "fresh_micro_batches")
+    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, gr_spread_gathers(w->p, w->n->model),
+                   "fresh_micro_batches")
         ->trips_expected = w->cost.trips;
     declare_pack(w, "fresh_");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");
-    declare_head(w, false, "fresh_head");
+    declare_head(w, false, "fresh_");
     gr_program_end(w->p);
+    gr_spread_total(w->p, o->fresh, "share_fresh");
     run_with_columns(w, TRAIN_ADJOINT,
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
@@ -241,16 +273,17 @@ static void declare_forward_pass(declaring *w)
 static void declare_micro_batches(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_program_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "micro_batches")->trips_expected =
+    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "micro_batches")->trips_expected =
         w->cost.trips;
     declare_pack(w, "");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
-    declare_head(w, true, "head");
+    declare_head(w, true, "");
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
     gr_program_run(
         w->p, TRAIN_EMBED_BACKWARD, 0,
-        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, {grads(w, 0), GR_UPDATE}, {o->ws, GR_WRITE}}, 4,
+        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied), {o->ws, GR_WRITE}}, 4,
         "embed_backward");
+    reduce(w, 0);
     gr_program_end(w->p);
 }
 
@@ -274,16 +307,21 @@ static void declare_step(declaring *w)
     uint32_t n = gr_model_buckets(w->s);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_NORM, b,
-                       (gr_use[]){{grads(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2, "norm.%u",
-                       b)
-            ->bytes = grad_bytes(w, b);
-    for (uint32_t b = 0; b < n; b++)
+                       (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2,
+                       "norm.%u", b)
+            ->bytes = grad_bytes(w, b) / w->p->ranks;
+    gr_spread_total(w->p, o->norm, "reduce_norm");
+    uint32_t norm = w->p->ranks > 1 ? o->norm : GR_NONE; /* one lane keeps the order by itself */
+    for (uint32_t b = 0; b < n; b++) {
         gr_program_run(w->p, TRAIN_STEP, b,
-                       (gr_use[]){{params(w, b), GR_UPDATE},
-                                  {grads(w, b), GR_READ},
-                                  {gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b), GR_UPDATE}},
-                       3, "step.%u", b)
-            ->bytes = step_bytes(w, b);
+                       (gr_use[]){{gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
+                                  {grad_sums(w, b), GR_READ},
+                                  {gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b), GR_UPDATE},
+                                  {norm, GR_READ}},
+                       4, "step.%u", b)
+            ->bytes = step_bytes(w, b) / w->p->ranks;
+        gr_spread_stepped(w->p, w->k, w->n->model, b);
+    }
     run_with_columns(w, TRAIN_FINISH,
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
@@ -307,9 +345,10 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     const gr_update_cfg *c = n->cfg;
     gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     for (uint32_t b = 0; b < gr_model_buckets(w.s); b++)
-        gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grads(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
-            grad_bytes(&w, b);
+        gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grad_sums(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
+            grad_bytes(&w, b) / p->ranks;
     declare_prepare(&w);
+    gr_spread_total(p, w.o.store, "reduce_totals");
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
     declare_micro_batches(&w);
     declare_step(&w);

@@ -5,6 +5,7 @@
  * come, before the token is known. A score sees the whole of prompt and response, the stop id included.
  */
 #include "ops/forward.h"
+#include "ops/spread.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
@@ -42,7 +43,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     const gr_model_shape *s = &n->model->shape;
     uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
     gr_forward f = gr_forward_declare(n, how, k, p, &out, 1);
-    uint32_t last = gr_model_object(p, k, n->model, GR_PART_PARAMS, 1 + s->layers);
+    uint32_t last = gr_spread_params(p, k, n->model, "", 1 + s->layers);
     uint32_t ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
     gr_head_cost(
@@ -57,19 +58,15 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 
 static gr_status open_value(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
-    (void)s;
-    (void)n;
     (void)d;
-    *state = gr_forward_open(false);
+    *state = gr_forward_open(s->graph, n, false);
     return GR_OK;
 }
 
 static gr_status open_score(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
-    (void)s;
-    (void)n;
     (void)d;
-    *state = gr_forward_open(true);
+    *state = gr_forward_open(s->graph, n, true);
     return GR_OK;
 }
 
@@ -80,11 +77,9 @@ static void run_head(const gr_call *c, const gr_pass *pass)
     gr_micro pack = gr_micro_at(c->ptr[1], &b);
     gr_value_head head = gr_value_head_at(c->session->kernels, s, c->ptr[0]);
     float *out = c->ptr[4];
-    for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
-        uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first);
-        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[2], pack.row + first, n,
-                                           out + pass->token + first, c->ptr[3]);
-    }
+    for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);)
+        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[2], pack.row + h.row, h.n, out + h.at,
+                                           c->ptr[3]);
 }
 
 static gr_status run(const gr_call *c, gr_diag *d)

@@ -135,7 +135,7 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
     gr_status st = GR_OK;
     float *dst = room(b, p);
     if (m->random && !own) {
-        gr_weights_random_bucket(&m->shape, b->g->run.seed ^ gr_stream(m->name), bucket, dst);
+        gr_weights_random_bucket(p->q->team, &m->shape, b->g->run.seed ^ gr_stream(m->name), bucket, dst);
     } else {
         if (!f->weights) {
             char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
@@ -145,7 +145,7 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
         if (!st) st = gr_weights_read_bucket(f->weights, bucket, dst, d);
         if (!st && bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE &&
             !gr_weights_has_head(f->weights))
-            gr_weights_random_head(&m->shape, b->g->run.seed ^ gr_stream(m->name), dst);
+            gr_weights_random_head(p->q->team, &m->shape, b->g->run.seed ^ gr_stream(m->name), dst);
     }
     if (!st) put(b, p);
     return st;
@@ -153,12 +153,11 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
 
 static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, const piece *p, gr_diag *d)
 {
-    float *dst = room(b, p);
-    gr_status st = GR_OK;
-    if (from)
-        st = gr_weights_read_bucket(from, bucket, dst, d);
-    else
-        memset(dst, 0, p->n * sizeof(*dst));
+    if (!from) {
+        b->k->zero(p->q, p->at, p->n * gr_dtype_size(p->type));
+        return GR_OK;
+    }
+    gr_status st = gr_weights_read_bucket(from, bucket, room(b, p), d);
     if (!st) put(b, p);
     return st;
 }
@@ -245,7 +244,8 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_q
         return gr_weights_writer_put(f->to_weights, o->bucket, get(b, &p), d);
     }
     state_pieces s = state_of(b, m, o->bucket, address, q);
-    gr_status st = s.has_master ? gr_weights_writer_put(f->to_weights, o->bucket, get(b, &s.master), d) : GR_OK;
+    gr_status st =
+        s.has_master ? gr_weights_writer_put(f->to_weights, o->bucket, get(b, &s.master), d) : GR_OK;
     if (!st) st = gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.m), d);
     return st ? st : gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.v), d);
 }

@@ -58,8 +58,8 @@ typedef struct gr_device_type {
     void (*follow)(gr_queue *q, uint32_t event); /* what comes next waits for it, as last marked */
     gr_status (*finish)(gr_queue *q, gr_diag *d);
     gr_status (*check)(gr_queue *q, const char *what, gr_diag *d); /* whether a call has failed so far */
-    /* Times of steps: begin returns a number for end (UINT32_MAX: not measured); all are in nanoseconds from the
-     * clock of gr_now_ns, to be read after finish of all queues; reading empties the list. */
+    /* Times of steps: begin returns a number for end (UINT32_MAX: not measured); all are in nanoseconds from
+     * the clock of gr_now_ns, to be read after finish of all queues; reading empties the list. */
     uint32_t (*time_begin)(gr_queue *q);
     void (*time_end)(gr_queue *q, uint32_t number);
     void (*time_read)(gr_device *dev, uint32_t number, uint64_t *begin_ns, uint64_t *end_ns);

@@ -149,6 +149,7 @@ static void make_step(builder *b, uint32_t i)
     if (it->work != GR_NONE) {
         const gr_work *w = &b->f->g->works[it->work];
         s->what = gr_pool_strdup(pool, w->what);
+        s->bytes = w->moved;
         s->trips_max = w->trips_max;
         s->agreed = w->agreed;
         use_entries(b, it, s);

@@ -260,7 +260,7 @@ static void add_transitions(const gr_plan *p, int side, tallies *t)
     const gr_path *path = steady(p);
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_step *s = &path->steps[i];
-        if (s->kind == GR_STEP_RUN || s->kind == GR_STEP_LOOP || !(s->n_reads + s->n_writes)) continue;
+        if (gr_step_is_work(s->kind) || !(s->n_reads + s->n_writes)) continue;
         char *resource = gr_resource_name(&p->ledger[s->n_writes ? s->writes[0] : s->reads[0]]);
         tally *sum = find(t, gr_printf("%s %s", gr_step_kind_str(s->kind), resource));
         free(resource);

@@ -60,7 +60,9 @@ static void find_rollouts(gr_facts *f)
     for (uint32_t w = 0; w < gr_program_steady(g); w++) {
         if (!g->works[w].rollout || g->works[w].optional) continue;
         uint32_t unit = f->top[w];
-        while (f->prev[unit] != GR_NONE && f->node[f->prev[unit]] == f->node[unit]) unit = f->prev[unit];
+        while (f->prev[unit] != GR_NONE && f->node[f->prev[unit]] == f->node[unit] &&
+               g->works[f->prev[unit]].rollout)
+            unit = f->prev[unit];
         if (!f->n_rollouts || f->rollouts[f->n_rollouts - 1] != unit) f->rollouts[f->n_rollouts++] = unit;
     }
 }
@@ -223,6 +225,7 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
         if (k->body_last != GR_NONE) continue;
         f->ns[w] =
             (uint64_t)llround(1e9 * GR_MAX(k->flops / hw->flops, k->bytes / hw->memory_bytes)) + hw->step_ns;
+        if (k->moved) f->ns[w] += hw->collective_ns + (uint64_t)llround(1e9 * (double)k->moved / hw->link);
     }
     return f;
 }

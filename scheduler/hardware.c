@@ -18,18 +18,20 @@
  * of the others three quarters of the published bf16 peak, nine tenths of the published memory bandwidth, and
  * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
  * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
- * device. */
+ * device. Link: what a rank of an all-gather within a host receives a second for large messages, and what a
+ * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
+ * same part of their links' published rate); network: nine tenths of one adapter for each device. */
 static const gr_hardware profiles[] = {
     {"h200", "cuda", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB,
-     5000},
+     5000, 339 * GB, 100000, 45 * GB, 8},
     {"h100-80g", "cuda", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB,
-     5000},
+     5000, 339 * GB, 100000, 45 * GB, 8},
     {"a100-80g", "cuda", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB,
-     6000},
+     6000, 226 * GB, 100000, 22 * GB, 8},
     {"a100-40g", "cuda", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB,
-     6000},
+     6000, 226 * GB, 100000, 22 * GB, 8},
     {"rtx4090", "cuda", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB,
-     5000},
+     5000, 18 * GB, 100000, 11 * GB, 8},
 };
 
 /* A limit in a file of one number ("max" and unreadable files are none). */
@@ -67,12 +69,16 @@ static void describe_cpu(gr_hardware *out)
                          .device_bytes = memory,
                          .host_bytes = memory,
                          .overhead_bytes = 3 * MIB + (uint64_t)cores * 256 * 1024,
-                         .step_ns = 2000};
+                         .step_ns = 2000,
+                         .link = 4e9,
+                         .collective_ns = 20000,
+                         .network = 1e9,
+                         .devices = 8};
 }
 
 #ifdef GR_CUDA
-/* The profile whose name the device's name holds ("NVIDIA H200": h200), with the memory that is really there; of an
- * unknown device the rates of an H100, which it may not reach. */
+/* The profile whose name the device's name holds ("NVIDIA H200": h200), with the memory that is really there;
+ * of an unknown device the rates of an H100, which it may not reach. */
 static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
 {
     gr_cuda_info info;
@@ -106,7 +112,8 @@ gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d)
 #else
     if (!device) return gr_hardware_find(out, "cpu", d);
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                         "this build of graphrun has no device '%s'; it can plan for one: --hardware h200", device);
+                         "this build of graphrun has no device '%s'; it can plan for one: --hardware h200",
+                         device);
 #endif
 }
 
@@ -131,4 +138,12 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
     gr_str_release(&known);
     return st;
+}
+
+/* A ring through all hosts has the adapters of a host side by side where it leaves it. */
+double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
+{
+    if (hosts < 2) return hw->link;
+    double out = hw->network * (ranks / hosts);
+    return ranks == hosts ? out : GR_MIN(hw->link, out);
 }

@@ -185,7 +185,8 @@ typedef struct zone {
 static bool uses_rollout(const gr_facts *f, uint32_t o, uint32_t rollout)
 {
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
-        if (f->node[f->refs[r].work] == f->node[f->rollouts[rollout]]) return true;
+        if (f->g->works[f->refs[r].work].rollout && f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
+            return true;
     return false;
 }
 
@@ -342,7 +343,7 @@ static void merge(maker *m)
         if (w == m->g->n_works) break;
         const gr_work *k = &m->g->works[w];
         l->step_of[w] = l->n_items;
-        push_item(l, (gr_item){.kind = is_loop(m->g, w) ? GR_STEP_LOOP : GR_STEP_RUN,
+        push_item(l, (gr_item){.kind = k->kind,
                                .work = w,
                                .object = GR_NONE,
                                .entry = GR_NONE,
@@ -481,12 +482,13 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
         return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
     case GR_STEP_RELEASE:
         return GR_MAX(t[it->lane], c->used[it->entry]);
-    case GR_STEP_RUN:
-        break;
-    default:
+    case GR_STEP_RESUME:
+    case GR_STEP_LOOP:
         return t[it->lane];
+    default:
+        break;
     }
-    uint64_t at = it->lane == GR_LANE_HOST ? GR_MAX(t[GR_LANE_HOST], t[GR_LANE_COMPUTE]) : t[it->lane];
+    uint64_t at = GR_MAX(t[it->lane], it->lane == GR_LANE_COMPUTE ? 0 : t[GR_LANE_COMPUTE]);
     for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
         if (l->use_entry[u] != GR_NONE) at = GR_MAX(at, c->ready[l->use_entry[u]]);
     for (uint32_t w = f->cross_begin[it->work]; w < f->cross_begin[it->work + 1]; w++)
@@ -519,8 +521,9 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
         uint64_t ends = start_of(l, f, c, it) + it->ns;
         c->lane[it->lane] = ends;
         if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = ends;
-        if (it->kind == GR_STEP_RUN) c->done[it->work] = ends;
-        if (it->kind != GR_STEP_RUN || it->lane != GR_LANE_HOST) continue;
+        if (it->work == GR_NONE) continue;
+        c->done[it->work] = ends;
+        if (it->lane != GR_LANE_HOST) continue;
         for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
             if (l->use_entry[u] != GR_NONE) c->used[l->use_entry[u]] = ends;
     }

@@ -17,11 +17,12 @@ enum { PREFILL_MIN = 16, RECOMPUTE_PARTS = 4 };
 /* ---- open choices ----------------------------------------------------------------------------------------
  */
 
-typedef enum knob_kind { KNOB_MICRO, KNOB_ROLLOUT, KNOB_HEAD, KNOB_RECOMPUTE } knob_kind;
+typedef enum knob_kind { KNOB_MICRO, KNOB_ROLLOUT, KNOB_HEAD, KNOB_RECOMPUTE, KNOB_SHARD } knob_kind;
 
 typedef struct open_choice {
     knob_kind kind;
-    const gr_node *node; /* NULL: all passes */
+    const gr_node *node;   /* NULL: all passes */
+    const gr_model *model; /* of KNOB_SHARD */
 } open_choice;
 
 typedef struct source {
@@ -75,17 +76,40 @@ static uint32_t halvings(uint32_t from, uint32_t to)
 
 /* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits,
  * for every gradient is one chain of additions in the order of tokens; but a tied embedding gets those of the
- * head and of the embedding, by turns a pass. */
-static bool cuts_change_bits(const gr_node *n, const gr_kernels *k)
+ * head and of the embedding, by turns a pass; and many ranks add theirs a micro-batch at a time. */
+static bool cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
-    return is_pass(n) && (!k->invariant || (is_op(n, "update") && n->model->shape.tied));
+    return is_pass(n) && (!k->invariant || (is_op(n, "update") && (n->model->shape.tied || g->ranks > 1)));
 }
 
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
                      const char *name)
 {
-    s->open[s->n] = (open_choice){kind, n};
+    s->open[s->n] = (open_choice){kind, n, NULL};
     s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = bits};
+}
+
+/* A rollout's copy of its own, or a way to fill it, is asked for: the weights that train are sharded then. */
+static bool copy_is_asked_for(const gr_model *m)
+{
+    return m->gather != GR_GATHER_DIRECT || m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO;
+}
+
+static bool is_used(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->model == m) return true;
+    return false;
+}
+
+static void add_shards(source *s)
+{
+    for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
+        const gr_model *m = s->g->models[i];
+        if (!is_used(s->g, m) || copy_is_asked_for(m)) continue;
+        add_knob(s, KNOB_SHARD, NULL, 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
+        s->open[s->n - 1].model = m;
+    }
 }
 
 static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
@@ -114,8 +138,8 @@ static void find_knobs(source *s)
 {
     const gr_graph *g = s->g;
     const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes) * sizeof(*s->knobs));
-    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes) * sizeof(*s->open));
+    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->knobs));
+    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->open));
     bool head = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
@@ -127,11 +151,12 @@ static void find_knobs(source *s)
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
+    add_shards(s);
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, !k->invariant, "head chunk");
     if (micro_levels(g, k) < 2) return;
     bool bits = false;
     for (size_t i = 0; i < g->n_nodes; i++)
-        bits = bits || (cuts_change_bits(g->nodes[i], k) && !fixed_micro_tokens(g->nodes[i]));
+        bits = bits || (cuts_change_bits(g, g->nodes[i], k) && !fixed_micro_tokens(g->nodes[i]));
     add_knob(s, KNOB_MICRO, NULL, micro_levels(g, k), bits, "micro-batch tokens");
 }
 
@@ -140,6 +165,13 @@ static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind,
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == kind && (!s->open[i].node || s->open[i].node == n)) return level[i];
     return 0;
+}
+
+static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->open[i].kind == KNOB_SHARD && s->open[i].model == m) return level[i] > 0;
+    return s->g->ranks > 1 && copy_is_asked_for(m);
 }
 
 static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
@@ -167,6 +199,7 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
+    if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
     if (is_op(n, "generate"))
         choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
@@ -202,6 +235,9 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     case KNOB_RECOMPUTE:
         gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
         break;
+    case KNOB_SHARD:
+        gr_str_printf(out, "a shard on each of %u ranks, gathered bucket by bucket", s->g->ranks);
+        break;
     case KNOB_ROLLOUT: {
         gr_choices c = choose(s, levels, n);
         gr_str_printf(out, "%u blocks, %u sequences at once", c.kv_blocks, c.concurrent);
@@ -227,7 +263,6 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                     gr_program *p)
 {
     gr_program_node(p, n->name, n->op->lane, is_optional(g, n));
-    p->rollout = is_op(n, "generate");
     n->op->declare(g, n, how, k, p);
 }
 
@@ -243,6 +278,9 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     gr_program *p = gr_program_new();
     uint32_t every = UINT32_MAX;
     p->values = k->columns;
+    p->ranks = g->ranks;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         if (n->every) continue;
@@ -314,6 +352,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
     for (size_t i = 0; i < g->n_models; i++) {
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
+        models[i].gather = GR_GATHER_DIRECT;
         out[i] = &models[i];
     }
     return out;
@@ -329,17 +368,18 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.run.best = NULL;
     same.models = without_residency(g, pool);
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
-    gr_str_printf(&s, "\n%s %s ranks 1", o->kernels->device, o->kernels->numerics());
+    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(), g->ranks);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;
-        if (cuts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
+        if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
     }
@@ -359,6 +399,7 @@ static const struct choice_field {
     {"prefill_tokens", offsetof(gr_choices, prefill_tokens)},
     {"head_rows", offsetof(gr_choices, head_rows)},
     {"recompute", offsetof(gr_choices, recompute)},
+    {"sharded", offsetof(gr_choices, sharded)},
     {"threads", offsetof(gr_choices, threads)},
 };
 
@@ -389,7 +430,18 @@ static bool settings_serve(const gr_node *n, const gr_choices *c)
     if (is_op(n, "generate") &&
         (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
         return false;
-    return c->threads && c->head_rows;
+    return c->threads && c->head_rows && c->sharded <= 1;
+}
+
+/* The weights of a model lie in one way. */
+static bool settings_agree(const gr_graph *g, const gr_choices *c)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (size_t j = 0; j < i; j++)
+            if (g->nodes[i]->model && g->nodes[i]->model == g->nodes[j]->model &&
+                c[i].sharded != c[j].sharded)
+                return false;
+    return true;
 }
 
 static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_graph *g, gr_diag *d)
@@ -410,6 +462,8 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                                  "the plan's settings of node '%s' are not enough to run it",
                                  g->nodes[i]->name);
+    if (!settings_agree(g, p->choices))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan's nodes shard a model in two ways");
     return GR_OK;
 }
 
@@ -453,6 +507,7 @@ static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, 
     p->graph = gr_pool_strdup(p->pool, g->name);
     p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
     p->numerics = numerics_of(g, choices, o, p->pool);
+    p->ranks = g->ranks > 1 ? gr_pool_printf(p->pool, "0-%u", g->ranks - 1) : "0";
     gr_str_release(&text);
 }
 
@@ -464,12 +519,16 @@ static gr_status prove(gr_planned *p, gr_diag *d)
     return GR_OK;
 }
 
-/* A device whose weights are fp32 trains in fp32. */
-static gr_status check_types(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+/* A device whose weights are fp32 trains in fp32; one may have no kernels for value heads. */
+static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];
+        if (m->shape.head == GR_HEAD_VALUE && !k->value_forward)
+            st = gr_diag_error(d, m->at, GR_E_INVALID,
+                               "model '%s' has a value head: the %s device has none in this version", m->name,
+                               k->device);
         if (!m->trained || k->dtype != GR_F32 || (m->train.grads == GR_F32 && m->train.moments == GR_F32))
             continue;
         st =
@@ -482,7 +541,7 @@ static gr_status check_types(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    if (check_types(g, o->kernels, d)) return GR_E_INVALID;
+    if (check_models(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_new(g);
     source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
@@ -492,6 +551,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         .policy = o->policy,
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    options.hardware.link = gr_hardware_link(&o->hardware, o->hosts, g->ranks);
     options.rules = gr_rules_of(g, o->policy, p->pool, &options.n_rules, d);
     uint32_t *level = gr_calloc(s.n, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
@@ -518,9 +578,13 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     gr_plan_options own = *o;
     own.kernels = gr_kernels_find(plan->device);
     if (!own.kernels)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for a device '%s', of which nothing is known",
-                             plan->device);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "the plan is for a device '%s', of which nothing is known", plan->device);
     o = &own;
+    if (check_models(g, o->kernels, d)) return GR_E_INVALID;
+    if (gr_plan_ranks(plan) != g->ranks)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
+                             plan->ranks, g->ranks);
     gr_planned *p = planned_new(g);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {

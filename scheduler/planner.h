@@ -16,6 +16,7 @@ typedef struct gr_plan_options {
     gr_policy policy;
     uint64_t budget_bytes, host_budget_bytes; /* 0: what the hardware has */
     unsigned threads;
+    uint32_t hosts; /* that the graph's ranks are on, as many on each; 0: 1 */
 } gr_plan_options;
 
 /* A plan, and what it was made from. */

@@ -163,7 +163,7 @@ static void paint_series(gr_view *v)
     static const uint32_t colours[GR_N_CATEGORIES] = {
         [GR_CAT_WEIGHTS] = 0x3f6fb5, [GR_CAT_GRADIENTS] = 0xd9594c,   [GR_CAT_OPTIMIZER] = 0x8b5aa8,
         [GR_CAT_KV] = 0x2f9e77,      [GR_CAT_ACTIVATIONS] = 0xe59b2f, [GR_CAT_WORKSPACE] = 0x4fb3d0,
-        [GR_CAT_COLUMNS] = 0x8a8f99, [GR_CAT_COMM] = 0x9a7d3c};
+        [GR_CAT_ROLLOUT] = 0x2f8f9d, [GR_CAT_COLUMNS] = 0x8a8f99,     [GR_CAT_COMM] = 0x9a7d3c};
     for (uint32_t k = 0, nth = 0; k < v->n_series; k++) {
         gr_series *s = &v->series[k];
         bool same = k && s[-1].category == s->category && s[-1].place == s->place;
@@ -341,7 +341,7 @@ uint64_t gr_view_node_ns(const gr_view *v, const char *node)
     uint64_t ns = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
-        if (!serves(s, node) || (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP)) continue;
+        if (!serves(s, node) || !gr_step_is_work(s->kind)) continue;
         ns += v->end[i] - v->begin[i];
         if (s->kind == GR_STEP_LOOP) i = s->body_last;
     }
@@ -408,7 +408,7 @@ uint32_t gr_transitions(const gr_path *path, uint64_t *bytes)
     uint32_t n = 0;
     *bytes = 0;
     for (uint32_t i = 0; i < path->n; i++) {
-        if (path->steps[i].kind == GR_STEP_RUN || path->steps[i].kind == GR_STEP_LOOP) continue;
+        if (gr_step_is_work(path->steps[i].kind)) continue;
         *bytes += path->steps[i].bytes;
         n++;
     }

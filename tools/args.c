@@ -49,7 +49,8 @@ enum {
 static const option options[N_OPTIONS] = {
     [SET] = {"set", "KEY=VALUE", 0, LIST, AT(set), 0, NULL,
              "override a parameter of the graph; may be repeated"},
-    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL, "processes, or hosts by devices; today 1"},
+    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL,
+               "ranks to plan for, or hosts by devices such as 2x8; exec: today 1"},
     [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda", "device to run on; today cpu"},
     [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
                   "machine to plan for; default: this one"},
@@ -110,7 +111,7 @@ static const command commands[] = {
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
     {"calibrate", "", 0, 0, 0, false, "measure this machine"},
-    {"export", "RUN[@STEP]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
+    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
      "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
 };

@@ -32,6 +32,34 @@ int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
     return st ? 1 : 0;
 }
 
+/* --ranks N or HxD. hosts 0: N, as few hosts as the hardware allows. */
+static gr_status read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d)
+{
+    unsigned h = 0, n = 1;
+    int end = 0;
+    bool cross = text && sscanf(text, "%9ux%9u%n", &h, &n, &end) == 2 && !text[end];
+    bool plain = text && !cross && sscanf(text, "%9u%n", &n, &end) == 1 && !text[end];
+    uint64_t all = cross ? (uint64_t)h * n : n;
+    *hosts = cross ? h : 0;
+    *ranks = (uint32_t)all;
+    if (!text || ((cross || plain) && all > 0 && all <= 1u << 20)) return GR_OK;
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "--ranks '%s': a number of ranks, or hosts by devices such as 2x8, up to 1048576 in all", text);
+}
+
+static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
+{
+    uint32_t ranks;
+    if (read_ranks(a->ranks, &o->hosts, &ranks, d)) return GR_E_INVALID;
+    if (!o->hosts) o->hosts = (ranks + o->hardware.devices - 1) / o->hardware.devices;
+    if (ranks % o->hosts)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "--ranks %u: hosts of '%s' have %u devices; say hosts by devices, such as %ux%u",
+                             ranks, o->hardware.name, o->hardware.devices, o->hosts, o->hardware.devices);
+    return GR_OK;
+}
+
 gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
 {
     const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
@@ -42,7 +70,9 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
     if (a->has_steps) set[n++] = steps;
     if (a->has_seed) set[n++] = seed;
     gr_load_options o = {.set = set, .n_set = n, .need_shapes = need_shapes};
-    gr_status st = gr_graph_load(g, path, &o, d);
+    uint32_t hosts;
+    gr_status st = read_ranks(a->ranks, &hosts, &o.ranks, d);
+    if (!st) st = gr_graph_load(g, path, &o, d);
     free(set);
     free(steps);
     free(seed);
@@ -51,21 +81,17 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
 
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
-    *o = (gr_plan_options){.budget_bytes = a->budget,
-                           .host_budget_bytes = a->host_budget,
-                           .threads = cores()};
+    *o =
+        (gr_plan_options){.budget_bytes = a->budget, .host_budget_bytes = a->host_budget, .threads = cores()};
     if (a->policy) o->policy = gr_policy_find(a->policy); /* args.c knows the names */
-    if (a->ranks && strcmp(a->ranks, "1"))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "%s ranks are not built in this version; use 1",
-                             a->ranks);
     gr_status st = a->hardware ? gr_hardware_find(&o->hardware, a->hardware, d)
                                : gr_hardware_local(&o->hardware, a->device, d);
     if (st) return st;
     if (a->device && strcmp(a->device, o->hardware.device))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s", a->device,
-                             o->hardware.name);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",
+                             a->device, o->hardware.name);
     o->kernels = gr_kernels_find(o->hardware.device);
-    return GR_OK;
+    return count_hosts(o, a, d);
 }
 
 /* ---- check
@@ -109,6 +135,7 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     gr_load_options how = {.need_shapes = true};
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
+    if (!st) how.ranks = gr_plan_ranks(plan);
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st) st = gr_plan_adopt(&p, plan, g, &o, d);
     if (!st)
@@ -167,7 +194,13 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_planned *p = NULL;
     char *graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     char *out = NULL;
+    uint32_t hosts, ranks;
     gr_status st = check_resume(a, d);
+    if (!st) st = read_ranks(a->ranks, &hosts, &ranks, d);
+    if (!st && ranks > 1)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "exec on %u ranks is not built in this version; plan --ranks %u plans them", ranks,
+                           ranks);
     if (!st) st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
     if (!st) st = make_plan(&p, g, a, &o, d);

@@ -1,6 +1,5 @@
 #include "ops/cuda/layout.h"
 
-
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/model.h"
 

@@ -31,9 +31,9 @@ typedef struct gr_cu_layer_ws {
     void *gemm, *attend;
     uint64_t attend_bytes;
     int32_t *position;
-    gr_bf16 *y;   /* [H] a norm's output */
-    gr_bf16 *qkv; /* [W] rotated, where acts have them raw */
-    gr_bf16 *h;   /* [I] */
+    gr_bf16 *y;      /* [H] a norm's output */
+    gr_bf16 *qkv;    /* [W] rotated, where acts have them raw */
+    gr_bf16 *h;      /* [I] */
     gr_cu_acts acts; /* where they are not kept */
 } gr_cu_layer_ws;
 void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
@@ -43,10 +43,10 @@ typedef struct gr_cu_back_ws {
     void *gemm, *attend, *sums;
     uint64_t attend_bytes;
     int32_t *position;
-    gr_bf16 *y, *dy;        /* [H] a norm's output again; d loss / d it */
-    gr_bf16 *qkv, *dqkv;    /* [W] */
-    gr_bf16 *h, *dh, *dgu;  /* [I], [I], [2 I] */
-    gr_bf16 *d_o;           /* [heads D] */
+    gr_bf16 *y, *dy;       /* [H] a norm's output again; d loss / d it */
+    gr_bf16 *qkv, *dqkv;   /* [W] */
+    gr_bf16 *h, *dh, *dgu; /* [I], [I], [2 I] */
+    gr_bf16 *d_o;          /* [heads D] */
 } gr_cu_back_ws;
 void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w);
 

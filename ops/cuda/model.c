@@ -1,8 +1,8 @@
 /* ops/cuda/model.c: the passes of a model on CUDA: cuBLASLt's products, cuDNN's attention and the kernels of
  * ops/cuda/launch.h, in the order of ops/layer_cpu.c and ops/layer_back_cpu.c.
  *
- * Residuals are added by the products (D = A B^T + C). Norm outputs, the rotated q and k of models with q and k norm,
- * and the activation of the MLP are computed again in the backward pass; products are not.
+ * Residuals are added by the products (D = A B^T + C). Norm outputs, the rotated q and k of models with q and
+ * k norm, and the activation of the MLP are computed again in the backward pass; products are not.
  */
 #include "ops/cuda/model.h"
 
@@ -45,7 +45,8 @@ static void note(gr_queue *q, gr_status st)
     if (!x->failed) x->failed = st;
 }
 
-/* ---- context -------------------------------------------------------------------------------------------- */
+/* ---- context --------------------------------------------------------------------------------------------
+ */
 
 void gr_cuda_detach(gr_queue *q)
 {
@@ -75,7 +76,8 @@ gr_status gr_cuda_check(gr_queue *q, gr_diag *d)
     gr_status st = x ? x->failed : GR_OK;
     if (!st) return GR_OK;
     for (size_t i = 0; i < x->d.n; i++)
-        if (x->d.messages[i].severity == GR_ERROR) gr_diag_error(d, (gr_loc){0}, st, "%s", x->d.messages[i].text);
+        if (x->d.messages[i].severity == GR_ERROR)
+            gr_diag_error(d, (gr_loc){0}, st, "%s", x->d.messages[i].text);
     gr_diag_release(&x->d);
     gr_diag_init(&x->d);
     x->failed = GR_OK;
@@ -89,7 +91,8 @@ static const float *frequencies(gr_queue *q, const gr_model_shape *s)
     gr_rope r;
     gr_rope_init(&r, s);
     for (uint32_t i = 0; i < x->n_ropes; i++)
-        if (x->ropes[i].head_dim == s->head_dim && !memcmp(x->ropes[i].inv_freq, r.inv_freq, r.n * sizeof(float)))
+        if (x->ropes[i].head_dim == s->head_dim &&
+            !memcmp(x->ropes[i].inv_freq, r.inv_freq, r.n * sizeof(float)))
             return x->ropes[i].device;
     if (x->n_ropes == ROPES_MAX) {
         note(q, gr_diag_error(&x->d, (gr_loc){0}, GR_E_FAILED, "more than %d kinds of models", ROPES_MAX));
@@ -120,7 +123,8 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_model_shape *s)
                          .eps = s->norm_eps};
 }
 
-/* ---- products ------------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------------------
+ */
 
 typedef struct matrix {
     const gr_bf16 *at;
@@ -134,8 +138,8 @@ static void gemm(gr_queue *q, const gr_cu_gemm_call *call, void *ws)
 }
 
 /* y [t, out] = x [t, in] W^T, and + add where not NULL, + bias where not NULL. */
-static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out, gr_bf16 *y,
-                   const gr_bf16 *add, const gr_bf16 *bias, void *ws)
+static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
+                   gr_bf16 *y, const gr_bf16 *add, const gr_bf16 *bias, void *ws)
 {
     gemm(q,
          &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
@@ -195,7 +199,8 @@ static void linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16
          ws);
 }
 
-/* ---- one layer ------------------------------------------------------------------------------------------ */
+/* ---- one layer ------------------------------------------------------------------------------------------
+ */
 
 typedef struct layer { /* one call's arguments, to the last detail */
     gr_queue *q;
@@ -246,8 +251,8 @@ static void norm(const layer *l, const gr_bf16 *x, gr_tensor_slot slot, gr_bf16 
 
 static void rotate(const layer *l, const gr_bf16 *raw, const int32_t *position, gr_bf16 *out)
 {
-    gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM), tensor(l->s, l->w, GR_T_K_NORM),
-                  position, out, l->t);
+    gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM),
+                  tensor(l->s, l->w, GR_T_K_NORM), position, out, l->t);
 }
 
 static gr_cu_sequences sequences_of(const gr_packed *b)
@@ -260,8 +265,8 @@ static void attend(const layer *l, const gr_bf16 *qkv, const gr_cu_layer_ws *at)
     context *x = context_of(l->q);
     const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s);
     const gr_cu_sequences b = sequences_of(l->b);
-    note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, &shape, &b, qkv, at->acts.o, at->acts.stats,
-                                       at->attend, at->attend_bytes, &x->d));
+    note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, &shape, &b, qkv, at->acts.o,
+                                       at->acts.stats, at->attend, at->attend_bytes, &x->d));
 }
 
 void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
@@ -275,7 +280,9 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     gr_cu_layer_carve(&c, s, &l.bounds, acts != NULL, &at);
     if (acts) gr_cu_acts_carve(&kept, s, &l.bounds, &at.acts);
     const gr_cu_acts *a = &at.acts;
-    if (keep_in) cudaMemcpyAsync(keep_in, x, (uint64_t)l.t * s->hidden * sizeof(gr_bf16), cudaMemcpyDefault, q->stream);
+    if (keep_in)
+        cudaMemcpyAsync(keep_in, x, (uint64_t)l.t * s->hidden * sizeof(gr_bf16), cudaMemcpyDefault,
+                        q->stream);
     gr_cu_positions(q->stream, b->offset, b->n_seqs, at.position, l.t);
     norm(&l, x, GR_T_IN_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), a->qkv, NULL,
@@ -285,12 +292,14 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     attend(&l, qkv, &at);
     linear(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
     norm(&l, a->mid, GR_T_POST_NORM, at.y);
-    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL, at.gemm);
+    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL,
+           at.gemm);
     gr_cu_swiglu(q->stream, a->gate_up, at.h, l.t, s->inter);
     linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
 }
 
-static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv, gr_bf16 *o)
+static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv,
+                             gr_bf16 *o)
 {
     const gr_decode *d = e->decode;
     const gr_cu_decode call = {.length = d->length,
@@ -303,8 +312,8 @@ static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged 
     gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
 }
 
-void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x, void *kv,
-                          void *ws)
+void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
+                          void *kv, void *ws)
 {
     if (!e->n_tokens) return;
     const gr_packed b = {.n_tokens = e->n_tokens};
@@ -315,21 +324,24 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
     norm(&l, x, GR_T_IN_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), at.qkv, NULL,
            tensor(s, w, GR_T_QKV_BIAS), at.gemm);
-    gr_cu_qk_rope_store(q->stream, &l.heads, at.qkv, tensor(s, w, GR_T_Q_NORM), tensor(s, w, GR_T_K_NORM), e->position,
-                        e->slot, at.qkv, kv, l.t);
+    gr_cu_qk_rope_store(q->stream, &l.heads, at.qkv, tensor(s, w, GR_T_Q_NORM), tensor(s, w, GR_T_K_NORM),
+                        e->position, e->slot, at.qkv, kv, l.t);
     const gr_cu_paged paged = {l.heads, kv, e->block_table, e->table_stride};
     if (e->decode)
         decode_attention(q, e, &paged, at.qkv, at.o);
     else
-        gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest, at.o);
+        gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest,
+                               at.o);
     linear(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, NULL, at.gemm);
     norm(&l, x, GR_T_POST_NORM, at.y);
-    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL, at.gemm);
+    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL,
+           at.gemm);
     gr_cu_swiglu(q->stream, at.gate_up, at.h, l.t, s->inter);
     linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, x, NULL, at.gemm);
 }
 
-/* ---- one layer, backward -------------------------------------------------------------------------------- */
+/* ---- one layer, backward --------------------------------------------------------------------------------
+ */
 
 typedef struct back {
     layer l;
@@ -353,7 +365,9 @@ static void linear_back(const back *k, const gr_bf16 *dy, const gr_bf16 *x, uint
 {
     const layer *l = &k->l;
     linear_dx(l->q, dy, out, l->t, in, tensor(l->s, l->w, slot), out, dx, k->ws.gemm);
-    if (x) linear_dw(l->q, dy, out, x, l->t, in, out, grad_at(l->s, k->grad, k->grads, slot), k->grads, k->ws.gemm);
+    if (x)
+        linear_dw(l->q, dy, out, x, l->t, in, out, grad_at(l->s, k->grad, k->grads, slot), k->grads,
+                  k->ws.gemm);
 }
 
 static void mlp_back(const back *k)
@@ -362,8 +376,8 @@ static void mlp_back(const back *k)
     const gr_model_shape *s = l->s;
     linear_back(k, k->dx, NULL, s->inter, GR_T_DOWN, s->hidden, k->ws.dh); /* h comes with the next call */
     gr_cu_swiglu_backward(l->q->stream, k->acts.gate_up, k->ws.dh, k->ws.dgu, k->ws.h, l->t, s->inter);
-    linear_dw(l->q, k->dx, s->hidden, k->ws.h, l->t, s->inter, s->hidden, grad_at(s, k->grad, k->grads, GR_T_DOWN),
-              k->grads, k->ws.gemm);
+    linear_dw(l->q, k->dx, s->hidden, k->ws.h, l->t, s->inter, s->hidden,
+              grad_at(s, k->grad, k->grads, GR_T_DOWN), k->grads, k->ws.gemm);
     norm(l, k->acts.mid, GR_T_POST_NORM, k->ws.y);
     linear_back(k, k->ws.dgu, k->ws.y, s->hidden, GR_T_GATE_UP, 2 * s->inter, k->ws.dy);
     norm_back(k, k->acts.mid, GR_T_POST_NORM);
@@ -387,18 +401,18 @@ static void attention_back(const back *k, const gr_bf16 *in)
                                         k->ws.d_o, k->ws.dqkv, k->ws.attend, k->ws.attend_bytes, &x->d));
     gr_cu_qk_rope_backward(l->q->stream, &l->heads, k->acts.qkv, tensor(s, l->w, GR_T_Q_NORM),
                            tensor(s, l->w, GR_T_K_NORM), k->ws.position, k->ws.dqkv,
-                           grad_at(s, k->grad, k->grads, GR_T_Q_NORM), grad_at(s, k->grad, k->grads, GR_T_K_NORM),
-                           cu_type(k->grads), l->t, k->ws.sums);
+                           grad_at(s, k->grad, k->grads, GR_T_Q_NORM),
+                           grad_at(s, k->grad, k->grads, GR_T_K_NORM), cu_type(k->grads), l->t, k->ws.sums);
     if (s->qkv_bias)
-        gr_cu_column_sums(l->q->stream, k->ws.dqkv, grad_at(s, k->grad, k->grads, GR_T_QKV_BIAS), cu_type(k->grads),
-                          l->t, width, k->ws.sums);
+        gr_cu_column_sums(l->q->stream, k->ws.dqkv, grad_at(s, k->grad, k->grads, GR_T_QKV_BIAS),
+                          cu_type(k->grads), l->t, width, k->ws.sums);
     norm(l, in, GR_T_IN_NORM, k->ws.y);
     linear_back(k, k->ws.dqkv, k->ws.y, s->hidden, GR_T_QKV, width, k->ws.dy);
     norm_back(k, in, GR_T_IN_NORM);
 }
 
-void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, const void *in,
-                            const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
+void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
+                            const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
 {
     if (!b->n_tokens) return;
     back k = {.l = layer_of(q, s, w, b), .dx = dx, .grad = grad, .grads = grads};
@@ -410,22 +424,24 @@ void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w,
     attention_back(&k, in);
 }
 
-/* ---- embedding and head --------------------------------------------------------------------------------- */
+/* ---- embedding and head ---------------------------------------------------------------------------------
+ */
 
-void gr_cuda_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b, void *x)
+void gr_cuda_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
+                           void *x)
 {
     if (b->n_tokens) gr_cu_embed(q->stream, embed, b->ids, x, b->n_tokens, s->hidden);
 }
 
-void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx, void *grad_embed,
-                            gr_dtype grads, void *ws)
+void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
+                            void *grad_embed, gr_dtype grads, void *ws)
 {
     if (b->n_tokens)
         gr_cu_embed_backward(q->stream, b->ids, dx, grad_embed, cu_type(grads), b->n_tokens, s->hidden, ws);
 }
 
-static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm, const void *x,
-                        const uint32_t *row, uint32_t n, const gr_cu_head_ws *w)
+static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                        const void *x, const uint32_t *row, uint32_t n, const gr_cu_head_ws *w)
 {
     gr_cu_rmsnorm(q->stream, x, row, norm_w, w->hidden, n, s->hidden, s->norm_eps);
     gemm(q,
@@ -443,23 +459,24 @@ static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w
          w->gemm);
 }
 
-void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm, const void *x,
-                          const gr_head_rows *rows, const gr_head_stats *out, void *ws)
+void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
 {
     if (!rows->n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_carve(&c, s, rows->n, &w);
     head_logits(q, s, norm_w, lm, x, rows->row, rows->n, &w);
-    gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab, out->logprob,
-                     w.entropy, out->sum_p2, w.lse);
+    gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab,
+                     out->logprob, w.entropy, out->sum_p2, w.lse);
     if (out->entropy)
         cudaMemcpyAsync(out->entropy, w.entropy, rows->n * sizeof(float), cudaMemcpyDefault, q->stream);
 }
 
-void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm, const void *x,
-                           const gr_head_rows *rows, const float *d_logprob, const float *d_entropy, void *dx,
-                           void *grad_norm, void *grad_lm, gr_dtype grads, void *ws)
+void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                           const void *x, const gr_head_rows *rows, const float *d_logprob,
+                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
+                           void *ws)
 {
     if (!rows->n) return;
     gr_carve c = {.base = ws};
@@ -467,17 +484,18 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     gr_cu_head_carve(&c, s, rows->n, &w);
     gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
                        rows->inv_temperature, rows->n, s->vocab);
-    const gr_bf16 *d_logits = (const gr_bf16 *)w.logits; /* in place: rows of 2 V halves, of which V are used */
+    const gr_bf16 *d_logits =
+        (const gr_bf16 *)w.logits; /* in place: rows of 2 V halves, of which V are used */
     const uint64_t ld = 2 * (uint64_t)s->vocab;
     linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, w.d_hidden, w.gemm);
     linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
-    gr_cu_rmsnorm_backward(q->stream, x, rows->row, norm_w, w.d_hidden, dx, false, grad_norm, cu_type(grads), rows->n,
-                           s->hidden, s->norm_eps, w.sums);
+    gr_cu_rmsnorm_backward(q->stream, x, rows->row, norm_w, w.d_hidden, dx, false, grad_norm, cu_type(grads),
+                           rows->n, s->hidden, s->norm_eps, w.sums);
 }
 
-void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm, const void *x,
-                         const uint32_t *row, uint32_t n, const gr_sampling *how, const uint32_t (*draw)[2],
-                         int32_t *id, float *logprob, void *ws)
+void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                         const void *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
+                         const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws)
 {
     if (!n) return;
     gr_carve c = {.base = ws};
@@ -486,18 +504,20 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
     head_logits(q, s, norm_w, lm, x, row, n, &w);
-    gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab, w.sample);
+    gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
+                 w.sample);
 }
 
-/* ---- flat arrays ---------------------------------------------------------------------------------------- */
+/* ---- flat arrays ----------------------------------------------------------------------------------------
+ */
 
 void gr_cuda_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
                      uint32_t n)
 {
     const uint64_t bytes = gr_cu_kv_block_bytes(s);
     for (uint32_t i = 0; i < n; i++)
-        cudaMemcpyAsync((char *)kv + dst[i] * bytes, (char *)kv + src[i] * bytes, bytes, cudaMemcpyDeviceToDevice,
-                        q->stream);
+        cudaMemcpyAsync((char *)kv + dst[i] * bytes, (char *)kv + src[i] * bytes, bytes,
+                        cudaMemcpyDeviceToDevice, q->stream);
 }
 
 void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes)
@@ -525,7 +545,8 @@ void gr_cuda_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_
                            .correction1 = (float)(1 - pow(how->beta1, how->step)),
                            .correction2 = (float)(1 - pow(how->beta2, how->step)),
                            .grad_scale = how->grad_scale};
-    gr_cu_adamw_step(q->stream, &a, r->master, r->w, r->g, cu_type(r->grads), r->m, r->v, cu_type(r->moments), n);
+    gr_cu_adamw_step(q->stream, &a, r->master, r->w, r->g, cu_type(r->grads), r->m, r->v, cu_type(r->moments),
+                     n);
 }
 
 void gr_cuda_code_run(gr_queue *q, const struct gr_code_call *c)

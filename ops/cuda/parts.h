@@ -1,6 +1,6 @@
-/* ops/cuda/parts.h: into how many parts the device kernels cut what they sum, and so how much workspace they take. Pure
- * functions of sizes, for the kernels that do it and for plans made where there is no CUDA (ops/cuda/parts.c has the
- * gr_cu_*_ws of ops/cuda/launch.h): the order of a sum never depends on the device.
+/* ops/cuda/parts.h: into how many parts the device kernels cut what they sum, and so how much workspace they
+ * take. Pure functions of sizes, for the kernels that do it and for plans made where there is no CUDA
+ * (ops/cuda/parts.c has the gr_cu_*_ws of ops/cuda/launch.h): the order of a sum never depends on the device.
  */
 #ifndef GR_OPS_CUDA_PARTS_H
 #define GR_OPS_CUDA_PARTS_H
@@ -14,9 +14,9 @@ static inline uint32_t gr_ceil_div(uint64_t a, uint64_t b)
 }
 
 /* ---- gradient of RMSNorm ---------------------------------------------------------------------------------
- * A row belongs to as few warps as hold it with two vectors of 16 bytes a lane; a block of 256 threads works on as many
- * rows at once as fit (one from H = 4096 on). Three such blocks fit a multiprocessor, and a multiple of 132 of them is
- * launched: one full wave on H100 and H200. Each leaves one part, [H]. */
+ * A row belongs to as few warps as hold it with two vectors of 16 bytes a lane; a block of 256 threads works
+ * on as many rows at once as fit (one from H = 4096 on). Three such blocks fit a multiprocessor, and a
+ * multiple of 132 of them is launched: one full wave on H100 and H200. Each leaves one part, [H]. */
 
 #define GR_NORM_VECS  2
 #define GR_NORM_BLOCK 256
@@ -35,14 +35,15 @@ static inline uint32_t gr_norm_rows(uint32_t H) /* that a block works on at once
 
 static inline uint32_t gr_norm_parts(uint32_t n, uint32_t H)
 {
-    const uint32_t all = gr_ceil_div(n, gr_norm_rows(H)), most = gr_norm_lanes(H) <= GR_NORM_BLOCK ? 396 : 132;
+    const uint32_t all = gr_ceil_div(n, gr_norm_rows(H)),
+                   most = gr_norm_lanes(H) <= GR_NORM_BLOCK ? 396 : 132;
     return all < most ? all : most;
 }
 
 /* ---- gradient of q and k norm ----------------------------------------------------------------------------
- * A group of lanes (a power of two) holds a head, each lane N elements of its first half and their partners of the
- * second. A block of 256 threads stays with up to 8 heads of q, or of k, and walks the tokens at a fixed stride. Each
- * leaves one part, [D]. */
+ * A group of lanes (a power of two) holds a head, each lane N elements of its first half and their partners
+ * of the second. A block of 256 threads stays with up to 8 heads of q, or of k, and walks the tokens at a
+ * fixed stride. Each leaves one part, [D]. */
 
 #define GR_ROPE_BLOCK 256
 #define GR_ROPE_HEADS 8
@@ -73,8 +74,8 @@ static inline uint32_t gr_rope_blocks_along(uint32_t T, uint32_t D, uint32_t blo
 }
 
 /* ---- columns of a matrix ---------------------------------------------------------------------------------
- * A block of 32 by 8 threads sums 256 columns of a strip of rows. About a thousand blocks, of at least 64 rows each;
- * a strip leaves one part, [cols]. */
+ * A block of 32 by 8 threads sums 256 columns of a strip of rows. About a thousand blocks, of at least 64
+ * rows each; a strip leaves one part, [cols]. */
 
 #define GR_STRIP_COLS 256
 
@@ -86,8 +87,9 @@ static inline uint32_t gr_strips(uint32_t T, uint32_t cols) /* at most; grows wi
 }
 
 /* ---- gradient of the embedding ---------------------------------------------------------------------------
- * Keys and tokens [T] twice each, for the sort to go back and forth, then the sort's own bytes: histograms, and 256
- * counters for each tile of at least 1024 keys (asking CUB would ask the device; the kernel's launcher checks it). */
+ * Keys and tokens [T] twice each, for the sort to go back and forth, then the sort's own bytes: histograms,
+ * and 256 counters for each tile of at least 1024 keys (asking CUB would ask the device; the kernel's
+ * launcher checks it). */
 
 static inline uint64_t gr_sort_array_bytes(uint32_t T)
 {
@@ -99,7 +101,8 @@ static inline uint64_t gr_sort_own_bytes(uint32_t T)
     return gr_sort_array_bytes(T) + 65536;
 }
 
-/* ---- sum of squares, sampling ---------------------------------------------------------------------------- */
+/* ---- sum of squares, sampling ----------------------------------------------------------------------------
+ */
 
 #define GR_SUM_BLOCKS 1056 /* at most; a double each */
 

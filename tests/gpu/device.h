@@ -1,5 +1,6 @@
-/* tests/gpu/device.h: beside check.h, what the tests of the elementwise kernels and of the head share: results whose
- * surroundings are checked, gradients that hold something already, large random arrays, times as bandwidth.
+/* tests/gpu/device.h: beside check.h, what the tests of the elementwise kernels and of the head share:
+ * results whose surroundings are checked, gradients that hold something already, large random arrays, times
+ * as bandwidth.
  */
 #ifndef GR_TESTS_GPU_DEVICE_H
 #define GR_TESTS_GPU_DEVICE_H
@@ -118,8 +119,8 @@ static inline float *device_random_f32(size_t n, uint64_t seed)
 /* ---- times ---- */
 
 GR_PRINTF(5, 6)
-static inline void bench_line(const char *name, void (*body)(void *arg, int i), void *arg, double bytes, const char *fmt,
-                              ...)
+static inline void bench_line(const char *name, void (*body)(void *arg, int i), void *arg, double bytes,
+                              const char *fmt, ...)
 {
     char sizes[64];
     va_list ap;

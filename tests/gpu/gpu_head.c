@@ -1,5 +1,5 @@
-/* tests/gpu/gpu_head.c: statistics and gradients of rows of logits, and sampling, on a CUDA device against loops in double
- * and the CPU's sampling (ops/cuda/launch.h).
+/* tests/gpu/gpu_head.c: statistics and gradients of rows of logits, and sampling, on a CUDA device against
+ * loops in double and the CPU's sampling (ops/cuda/launch.h).
  *
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
@@ -25,11 +25,13 @@ static float *logits_of(uint32_t n, uint32_t V, kind k, uint64_t seed)
 static int32_t *targets_of(uint32_t n, uint32_t V)
 {
     int32_t *target = gr_malloc(n * sizeof(*target));
-    for (uint32_t i = 0; i < n; i++) target[i] = (int32_t)(i == 0 ? 0 : i == 1 ? V - 1 : (V / 2 + 977ull * i) % V);
+    for (uint32_t i = 0; i < n; i++)
+        target[i] = (int32_t)(i == 0 ? 0 : i == 1 ? V - 1 : (V / 2 + 977ull * i) % V);
     return target;
 }
 
-/* ---- statistics and gradient ---------------------------------------------------------------------------- */
+/* ---- statistics and gradient ----------------------------------------------------------------------------
+ */
 
 typedef struct row_stats {
     double lse, entropy, sum_p2;
@@ -53,12 +55,14 @@ static void check_gradient(const char *name, uint32_t n, uint32_t V, const float
 {
     uint64_t seed = 3;
     float *d_logprob = gr_malloc(n * 4), *d_entropy = gr_malloc(n * 4);
-    for (uint32_t i = 0; i < n; i++) d_logprob[i] = random_float(&seed), d_entropy[i] = 0.1f * random_float(&seed);
-    float *dz = device_copy(z, (size_t)n * V * 4), *d_lse = device_copy(lse, n * 4), *d_e = device_copy(entropy, n * 4);
+    for (uint32_t i = 0; i < n; i++)
+        d_logprob[i] = random_float(&seed), d_entropy[i] = 0.1f * random_float(&seed);
+    float *dz = device_copy(z, (size_t)n * V * 4), *d_lse = device_copy(lse, n * 4),
+          *d_e = device_copy(entropy, n * 4);
     float *d_dl = device_copy(d_logprob, n * 4), *d_de = device_copy(d_entropy, n * 4);
     int32_t *d_target = device_copy(target, n * 4);
-    gr_cu_head_dlogits(NULL, dz, d_target, d_lse, with_entropy ? d_e : NULL, d_dl, with_entropy ? d_de : NULL, inv_t, n,
-                       V);
+    gr_cu_head_dlogits(NULL, dz, d_target, d_lse, with_entropy ? d_e : NULL, d_dl, with_entropy ? d_de : NULL,
+                       inv_t, n, V);
     gr_bf16 *got = take(name, dz, (size_t)n * V * 4);
     errors e = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -87,7 +91,8 @@ static void check_stats(uint32_t n, uint32_t V, kind k, float inv_t)
     float *z = logits_of(n, V, k, 1), *dz = device_copy(z, (size_t)n * V * 4), *out[2][4];
     int32_t *target = targets_of(n, V), *d_target = device_copy(target, n * 4);
     if (k == HOLES)
-        for (uint32_t i = 0; i < n; i++) target[i] = target[i] / 10 * 10 + 3 < (int32_t)V ? target[i] / 10 * 10 + 3 : 3;
+        for (uint32_t i = 0; i < n; i++)
+            target[i] = target[i] / 10 * 10 + 3 < (int32_t)V ? target[i] / 10 * 10 + 3 : 3;
     CUDA(cudaMemcpy(d_target, target, n * 4, cudaMemcpyHostToDevice));
     for (int r = 0; r < 2; r++) {
         float *d[4];
@@ -99,7 +104,8 @@ static void check_stats(uint32_t n, uint32_t V, kind k, float inv_t)
     errors e[4] = {{0}};
     for (uint32_t i = 0; i < n; i++) {
         const row_stats s = stats_of(z + (size_t)i * V, V, inv_t);
-        const double want[] = {(double)z[(size_t)i * V + (uint32_t)target[i]] * inv_t - s.lse, s.entropy, s.sum_p2, s.lse};
+        const double want[] = {(double)z[(size_t)i * V + (uint32_t)target[i]] * inv_t - s.lse, s.entropy,
+                               s.sum_p2, s.lse};
         for (int m = 0; m < 4; m++) errors_add(&e[m], out[0][m][i], want[m]);
     }
     for (int m = 0; m < 4; m++) {
@@ -144,7 +150,8 @@ static void test_head(void)
     check_only_lse();
 }
 
-/* ---- sampling: the definition in double ------------------------------------------------------------------ */
+/* ---- sampling: the definition in double ------------------------------------------------------------------
+ */
 
 typedef struct sample_case {
     uint32_t n, V;
@@ -163,8 +170,8 @@ static int compare_ids(const void *a, const void *b)
 }
 
 /* How many of the order are kept, and their weight. */
-static uint32_t keep(const gr_sampling *how, const float *z, const uint32_t *order, const double *weight, uint32_t V,
-                     double *total)
+static uint32_t keep(const gr_sampling *how, const float *z, const uint32_t *order, const double *weight,
+                     uint32_t V, double *total)
 {
     uint32_t kept = V;
     double sum = 0, all = 0;
@@ -182,12 +189,13 @@ static uint32_t keep(const gr_sampling *how, const float *z, const uint32_t *ord
 }
 
 typedef struct judged {
-    uint32_t same; /* as the definition has it */
+    uint32_t same;  /* as the definition has it */
     uint32_t wrong; /* and not for rounding at an edge */
 } judged;
 
 /* Rounding may move an edge of the cumulative distribution by some 2^-20 of the whole. */
-static void judge(judged *j, const gr_sampling *how, const uint32_t draw[2], const float *logits, uint32_t V, int32_t id)
+static void judge(judged *j, const gr_sampling *how, const uint32_t draw[2], const float *logits, uint32_t V,
+                  int32_t id)
 {
     const float inv = how->temperature > 0 ? 1 / how->temperature : 1;
     float *z = gr_malloc(V * sizeof(*z)), max = -INFINITY;
@@ -225,15 +233,16 @@ static void judge(judged *j, const gr_sampling *how, const uint32_t draw[2], con
     free(z), free(weight), free(order);
 }
 
-/* ---- sampling on the device ------------------------------------------------------------------------------ */
+/* ---- sampling on the device ------------------------------------------------------------------------------
+ */
 
 typedef struct sampled {
     int32_t *id;
     float *logprob;
 } sampled;
 
-static sampled sample(const char *name, const float *d_logits, const gr_sampling *how, const uint32_t (*draw)[2],
-                      uint32_t n, uint32_t V)
+static sampled sample(const char *name, const float *d_logits, const gr_sampling *how,
+                      const uint32_t (*draw)[2], uint32_t n, uint32_t V)
 {
     const gr_cu_sampling h = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     gr_cu_sampling *d_how = device_copy(&h, sizeof(h));
@@ -264,12 +273,13 @@ static gr_sampling sampling(float temperature, float top_p, uint32_t top_k)
 }
 
 /* Alone, a row gives the same bits as among others; twice, the same; and the log-prob is the head's. */
-static void check_bits(const char *name, const float *dz, const gr_sampling *how, uint32_t (*draw)[2], uint32_t n,
-                       uint32_t V, const sampled *s)
+static void check_bits(const char *name, const float *dz, const gr_sampling *how, uint32_t (*draw)[2],
+                       uint32_t n, uint32_t V, const sampled *s)
 {
     const uint32_t last = n - 1;
     if (V % 4 == 0) { /* else a row does not begin on 16 bytes */
-        const sampled alone = sample(name, dz + (size_t)last * V, how, (const uint32_t(*)[2])(draw + last), 1, V);
+        const sampled alone =
+            sample(name, dz + (size_t)last * V, how, (const uint32_t(*)[2])(draw + last), 1, V);
         report_equal(name, "alone", alone.id, s->id + last, 4);
         report_equal(name, "alone", alone.logprob, s->logprob + last, 4);
         free(alone.id), free(alone.logprob);
@@ -321,16 +331,21 @@ static void check_sample(const sample_case *c)
 static void test_sample(void)
 {
     static const sample_case cases[] = {
-        {3, 1, NORMAL, 1, 1, 0},           {500, 17, NORMAL, 1, 1, 0},       {500, 17, NORMAL, 0.7f, 0.8f, 0},
-        {500, 17, TIES, 1, 1, 3},          {300, 1000, NORMAL, 0, 1, 0},     {300, 1000, TIES, 0, 0.5f, 5},
-        {300, 1000, NORMAL, 1, 1, 0},      {300, 1000, TIES, 1.3f, 1, 0},    {300, 1001, NORMAL, 0.6f, 1, 0},
-        {300, 1001, NORMAL, 1, 0.9f, 0},   {300, 1000, NORMAL, 1, 0.9f, 50}, {300, 1000, TIES, 1, 0.7f, 0},
-        {300, 1000, TIES, 1, 1, 20},       {300, 1000, FLAT, 1, 0.9f, 900},  {300, 1000, HOLES, 1, 0.99f, 0},
-        {300, 1000, HOLES, 1, 1, 400},     {300, 1000, PEAK, 1, 0.9f, 40},   {100, 1000, NORMAL, 1, 0, 0},
-        {100, 1000, NORMAL, 1, 1, 1},      {100, 1000, NORMAL, 1, 1, 999},   {100, 1000, NORMAL, 1, 1, 5000},
-        {40, 50257, NORMAL, 1, 0.95f, 0},  {24, 151936, NORMAL, 0, 1, 0},    {24, 151936, NORMAL, 1, 1, 0},
-        {24, 151936, FLAT, 1, 1, 0},       {24, 151936, HOLES, 1, 1, 0},     {24, 151936, NORMAL, 1, 0.95f, 0},
-        {24, 151936, FLAT, 1, 0.95f, 0},   {24, 151936, NORMAL, 1, 1, 50},   {24, 151936, TIES, 1, 0.9f, 200},
+        {3, 1, NORMAL, 1, 1, 0},           {500, 17, NORMAL, 1, 1, 0},
+        {500, 17, NORMAL, 0.7f, 0.8f, 0},  {500, 17, TIES, 1, 1, 3},
+        {300, 1000, NORMAL, 0, 1, 0},      {300, 1000, TIES, 0, 0.5f, 5},
+        {300, 1000, NORMAL, 1, 1, 0},      {300, 1000, TIES, 1.3f, 1, 0},
+        {300, 1001, NORMAL, 0.6f, 1, 0},   {300, 1001, NORMAL, 1, 0.9f, 0},
+        {300, 1000, NORMAL, 1, 0.9f, 50},  {300, 1000, TIES, 1, 0.7f, 0},
+        {300, 1000, TIES, 1, 1, 20},       {300, 1000, FLAT, 1, 0.9f, 900},
+        {300, 1000, HOLES, 1, 0.99f, 0},   {300, 1000, HOLES, 1, 1, 400},
+        {300, 1000, PEAK, 1, 0.9f, 40},    {100, 1000, NORMAL, 1, 0, 0},
+        {100, 1000, NORMAL, 1, 1, 1},      {100, 1000, NORMAL, 1, 1, 999},
+        {100, 1000, NORMAL, 1, 1, 5000},   {40, 50257, NORMAL, 1, 0.95f, 0},
+        {24, 151936, NORMAL, 0, 1, 0},     {24, 151936, NORMAL, 1, 1, 0},
+        {24, 151936, FLAT, 1, 1, 0},       {24, 151936, HOLES, 1, 1, 0},
+        {24, 151936, NORMAL, 1, 0.95f, 0}, {24, 151936, FLAT, 1, 0.95f, 0},
+        {24, 151936, NORMAL, 1, 1, 50},    {24, 151936, TIES, 1, 0.9f, 200},
         {24, 151936, PEAK, 0.5f, 0.9f, 0}, {12, 262144, FLAT, 1, 0.5f, 100000},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) check_sample(&cases[i]);
@@ -358,7 +373,8 @@ static void test_frequencies(float top_p)
         chi2 += x * x / want;
     }
     for (uint32_t i = kept; i < V; i++) chi2 += 1000 * count[order[i]];
-    printf("%-52s %-6s chi2 %.1f of %u kept  %s\n", "sample frequencies", "", chi2, kept, chi2 < 45 ? "OK" : "FAIL");
+    printf("%-52s %-6s chi2 %.1f of %u kept  %s\n", "sample frequencies", "", chi2, kept,
+           chi2 < 45 ? "OK" : "FAIL");
     check_failures += !(chi2 < 45);
     free(one), free(z), free(draw), free(s.id), free(s.logprob);
     CUDA(cudaFree(dz));
@@ -397,7 +413,8 @@ static void check_beside_cpu(const gr_sampling *how)
     char name[96];
     snprintf(name, sizeof(name), "sample beside the CPU T %g k %u p %g", (double)how->temperature, how->top_k,
              (double)how->top_p);
-    printf("%-52s %-6s %u of %u the same                 %s\n", name, "ids", same, (unsigned)N, same == N ? "OK" : "FAIL");
+    printf("%-52s %-6s %u of %u the same                 %s\n", name, "ids", same, (unsigned)N,
+           same == N ? "OK" : "FAIL");
     check_failures += same != N;
     report_errors(&e, name, "logp", 3e-6);
     free(lm), free(x), free(draw), free(ws), free(s.id), free(s.logprob);
@@ -406,12 +423,13 @@ static void check_beside_cpu(const gr_sampling *how)
 
 static void test_beside_cpu(void)
 {
-    const gr_sampling hows[] = {sampling(0, 1, 0),    sampling(1, 1, 0),       sampling(0.7f, 1, 0),
+    const gr_sampling hows[] = {sampling(0, 1, 0),    sampling(1, 1, 0),         sampling(0.7f, 1, 0),
                                 sampling(1, 0.9f, 0), sampling(1.5f, 0.95f, 40), sampling(1, 1, 10)};
     for (size_t i = 0; i < GR_LEN(hows); i++) check_beside_cpu(&hows[i]);
 }
 
-/* ---- times ---------------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------------------
+ */
 
 typedef struct bench {
     uint32_t n, V;
@@ -440,7 +458,8 @@ static void run_sample(void *arg, int i)
 {
     (void)i;
     const bench *b = arg;
-    gr_cu_sample(NULL, b->logits, b->how, (const uint32_t(*)[2])b->draw, b->target, b->out[0], b->n, b->V, b->ws);
+    gr_cu_sample(NULL, b->logits, b->how, (const uint32_t(*)[2])b->draw, b->target, b->out[0], b->n, b->V,
+                 b->ws);
 }
 
 static void bench_sample(bench *b, uint32_t n, const char *what, float scale, gr_cu_sampling how)

@@ -1,5 +1,5 @@
-/* tests/gpu/gpu_kernels.c: norms, rotary embedding, SwiGLU, embedding, sums and optimizer on a CUDA device against loops
- * in double over the same bf16 inputs (ops/cuda/launch.h). The head and sampling: gpu_head.c.
+/* tests/gpu/gpu_kernels.c: norms, rotary embedding, SwiGLU, embedding, sums and optimizer on a CUDA device
+ * against loops in double over the same bf16 inputs (ops/cuda/launch.h). The head and sampling: gpu_head.c.
  *
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
@@ -7,8 +7,8 @@
 
 #include "ops/simd.h"
 
-#define HALF 4e-3  /* relative norm of the error that rounding to bf16 may leave: 2^-9 at most an element */
-#define FULL 2e-5  /* of fp32 sums over thousands of terms */
+#define HALF 4e-3 /* relative norm of the error that rounding to bf16 may leave: 2^-9 at most an element */
+#define FULL 2e-5 /* of fp32 sums over thousands of terms */
 
 enum { BEFORE = 17 }; /* seed of what gradients hold already */
 
@@ -22,7 +22,8 @@ static double bound_of(gr_cu_dtype t)
     return t == GR_CU_F32 ? FULL : HALF;
 }
 
-/* ---- RMSNorm -------------------------------------------------------------------------------------------- */
+/* ---- RMSNorm --------------------------------------------------------------------------------------------
+ */
 
 typedef struct norm_case {
     uint32_t n, H;
@@ -69,7 +70,8 @@ static void check_norm_forward(const char *name, const norm_case *c, const gr_bf
         const gr_bf16 *xi = x + (size_t)row[i] * c->H;
         const double inv = rms_inv(xi, c->H, 1e-6);
         for (uint32_t j = 0; j < c->H; j++)
-            errors_add(&e, of_bf16(y[(size_t)i * c->H + j]), (double)of_bf16(xi[j]) * inv * (double)of_bf16(w[j]));
+            errors_add(&e, of_bf16(y[(size_t)i * c->H + j]),
+                       (double)of_bf16(xi[j]) * inv * (double)of_bf16(w[j]));
     }
     report_errors(&e, name, "y", HALF);
     free(y);
@@ -83,7 +85,8 @@ static void check_norm_backward(const char *name, const norm_case *c, const gr_b
 {
     const size_t H = c->H, all = table * H;
     gr_bf16 *dy = random_bf16(c->n * H, 1, 3), *old = random_bf16(all, 1, 4);
-    gr_bf16 *d_x = device_copy(x, all * 2), *d_w = device_copy(w, H * 2), *d_dy = device_copy(dy, c->n * H * 2);
+    gr_bf16 *d_x = device_copy(x, all * 2), *d_w = device_copy(w, H * 2),
+            *d_dy = device_copy(dy, c->n * H * 2);
     uint32_t *d_row = device_copy(row, c->n * sizeof(*row));
     gradient g = gradient_new(H, c->grads, BEFORE);
     void *ws = device_poisoned(gr_cu_rmsnorm_backward_ws(c->n, c->H));
@@ -91,8 +94,8 @@ static void check_norm_backward(const char *name, const norm_case *c, const gr_b
     void *grad[2];
     for (int k = 0; k < 2; k++) {
         gr_bf16 *d_dx = device_copy(old, all * 2);
-        gr_cu_rmsnorm_backward(NULL, d_x, c->gathered ? d_row : NULL, d_w, d_dy, d_dx, c->add, gradient_reset(&g),
-                               c->grads, c->n, c->H, 1e-6f, ws);
+        gr_cu_rmsnorm_backward(NULL, d_x, c->gathered ? d_row : NULL, d_w, d_dy, d_dx, c->add,
+                               gradient_reset(&g), c->grads, c->n, c->H, 1e-6f, ws);
         result[k] = take(name, d_dx, all * 2);
         grad[k] = gradient_take(name, &g);
     }
@@ -117,7 +120,8 @@ static void check_norm_backward(const char *name, const norm_case *c, const gr_b
             got[j] = before[j]; /* what is left differs from before only where it must not */
         }
     }
-    for (size_t j = 0; j < H; j++) errors_add(&eg, gradient_at(&g, grad[0], j), gradient_before(&g, j) + want_grad[j]);
+    for (size_t j = 0; j < H; j++)
+        errors_add(&eg, gradient_at(&g, grad[0], j), gradient_before(&g, j) + want_grad[j]);
     report_errors(&e, name, "dx", HALF);
     report_errors(&eg, name, "dw", bound_of(c->grads));
     report_equal(name, "others", result[0], old, all * 2);
@@ -155,7 +159,8 @@ static void test_norm(void)
     }
 }
 
-/* ---- q and k norm, RoPE --------------------------------------------------------------------------------- */
+/* ---- q and k norm, RoPE ---------------------------------------------------------------------------------
+ */
 
 typedef struct rope_case {
     uint32_t T, heads, kv_heads, D;
@@ -186,7 +191,8 @@ static rope_data rope_data_new(const rope_case *c, const char *name)
         r.norm[k] = random_bf16(c->D, 1, 6 + (uint64_t)k);
         r.d_norm[k] = device_copy(r.norm[k], c->D * 2u);
     }
-    r.h = (gr_cu_heads){c->heads, c->kv_heads, c->D, device_copy(r.frequency, c->D / 2 * sizeof(float)), 1e-6f};
+    r.h =
+        (gr_cu_heads){c->heads, c->kv_heads, c->D, device_copy(r.frequency, c->D / 2 * sizeof(float)), 1e-6f};
     r.d_position = device_copy(r.position, c->T * sizeof(*r.position));
     return r;
 }
@@ -232,7 +238,8 @@ static void check_rope_out(const rope_data *r, const gr_bf16 *out)
     for (uint32_t t = 0; t < c->T; t++) {
         for (uint32_t head = 0; head < n_qk; head++) {
             want_head(r, t, head, x);
-            for (uint32_t i = 0; i < c->D; i++) errors_add(&e, of_bf16(out[(size_t)t * r->W + head * c->D + i]), x[i]);
+            for (uint32_t i = 0; i < c->D; i++)
+                errors_add(&e, of_bf16(out[(size_t)t * r->W + head * c->D + i]), x[i]);
         }
         const size_t v = (size_t)t * r->W + n_qk * c->D;
         same = same && !memcmp(out + v, r->raw + v, c->kv_heads * c->D * 2u);
@@ -242,7 +249,8 @@ static void check_rope_out(const rope_data *r, const gr_bf16 *out)
 }
 
 /* Every element of the pool: what out has where a slot says so, else as it was. */
-static void check_pool(const rope_data *r, const gr_bf16 *out, const gr_bf16 *pool, const uint32_t *slot, size_t blocks)
+static void check_pool(const rope_data *r, const gr_bf16 *out, const gr_bf16 *pool, const uint32_t *slot,
+                       size_t blocks)
 {
     const rope_case *c = r->c;
     const size_t half = 16ull * c->kv_heads * c->D, n = blocks * 2 * half;
@@ -267,7 +275,8 @@ static void check_rope_forward(const rope_data *r)
     gr_bf16 *q = c->norm ? r->d_norm[0] : NULL, *k = c->norm ? r->d_norm[1] : NULL;
     if (c->store) {
         uint32_t *slot = gr_malloc(c->T * sizeof(*slot));
-        for (uint32_t t = 0; t < c->T; t++) slot[t] = t % 11 == 3 ? UINT32_MAX : (uint32_t)(blocks * 16 - 1 - t);
+        for (uint32_t t = 0; t < c->T; t++)
+            slot[t] = t % 11 == 3 ? UINT32_MAX : (uint32_t)(blocks * 16 - 1 - t);
         uint32_t *d_slot = device_copy(slot, c->T * sizeof(*slot));
         gr_bf16 *pool = device_poisoned(pool_bytes);
         gr_cu_qk_rope_store(NULL, &r->h, raw, q, k, r->d_position, d_slot, out, pool, c->T);
@@ -320,7 +329,8 @@ static void check_rope_backward(const rope_data *r)
             rotate(r, t, d, -1);
             if (c->norm) {
                 const double inv = rms_inv(r->raw + at, c->D, 1e-6);
-                for (uint32_t i = 0; i < c->D; i++) want_grad[m][i] += d[i] * (double)of_bf16(r->raw[at + i]) * inv;
+                for (uint32_t i = 0; i < c->D; i++)
+                    want_grad[m][i] += d[i] * (double)of_bf16(r->raw[at + i]) * inv;
                 rms_back(r->raw + at, r->norm[m], d, c->D, inv, dx);
                 memcpy(d, dx, sizeof(d));
             }
@@ -333,7 +343,8 @@ static void check_rope_backward(const rope_data *r)
     report_equal(r->name, "d v", &same, &(bool){true}, sizeof(same));
     for (int m = 0; m < 2; m++) {
         for (uint32_t i = 0; i < c->D; i++)
-            errors_add(&eg[m], gradient_at(&g[m], grad[0][m], i), gradient_before(&g[m], i) + want_grad[m][i]);
+            errors_add(&eg[m], gradient_at(&g[m], grad[0][m], i),
+                       gradient_before(&g[m], i) + want_grad[m][i]);
         report_errors(&eg[m], r->name, m ? "dw k" : "dw q", bound_of(c->grads));
         report_equal(r->name, "twice", grad[0][m], grad[1][m], g[m].bytes);
         free(grad[0][m]), free(grad[1][m]);
@@ -351,10 +362,10 @@ static void test_rope(void)
         {1, 2, 1, 16, true, false, true, GR_CU_F32, 0},
         {37, 4, 2, 16, true, false, false, GR_CU_F32, 0},
         {61, 3, 3, 24, true, true, true, GR_CU_F32, 5},
-        {53, 8, 2, 64, false, true, false, GR_CU_F32, 0},      /* as llama, in place */
-        {53, 9, 3, 64, false, false, true, GR_CU_F32, 0},      /* with the pool */
-        {129, 14, 2, 64, false, true, true, GR_CU_BF16, 900},  /* as qwen2.5 0.5B */
-        {301, 16, 8, 128, true, false, false, GR_CU_F32, 0},   /* as qwen3 0.6B */
+        {53, 8, 2, 64, false, true, false, GR_CU_F32, 0},     /* as llama, in place */
+        {53, 9, 3, 64, false, false, true, GR_CU_F32, 0},     /* with the pool */
+        {129, 14, 2, 64, false, true, true, GR_CU_BF16, 900}, /* as qwen2.5 0.5B */
+        {301, 16, 8, 128, true, false, false, GR_CU_F32, 0},  /* as qwen3 0.6B */
         {301, 16, 8, 128, true, false, true, GR_CU_F32, 40000},
         {4001, 16, 8, 128, true, false, false, GR_CU_F32, 11}, /* all three shares of heads */
         {997, 32, 8, 128, true, true, true, GR_CU_BF16, 0},    /* as qwen3 8B */
@@ -366,7 +377,8 @@ static void test_rope(void)
         const rope_case *c = &cases[i];
         char name[96];
         snprintf(name, sizeof(name), "qk_rope T %u %u/%u D %u%s%s%s %s", c->T, c->heads, c->kv_heads, c->D,
-                 c->norm ? " norm" : "", c->in_place ? " in place" : "", c->store ? " store" : "", type_name(c->grads));
+                 c->norm ? " norm" : "", c->in_place ? " in place" : "", c->store ? " store" : "",
+                 type_name(c->grads));
         rope_data r = rope_data_new(c, name);
         check_rope_forward(&r);
         check_rope_backward(&r);
@@ -376,7 +388,8 @@ static void test_rope(void)
 
 static void test_positions(void)
 {
-    static const uint32_t offset[] = {0, 0, 1, 700, 700, 701, 1500}; /* empty sequences too, and the first of them */
+    static const uint32_t offset[] = {0,   0,   1,   700,
+                                      700, 701, 1500}; /* empty sequences too, and the first of them */
     const uint32_t n = GR_LEN(offset) - 1, T = offset[n];
     uint32_t *d = device_copy(offset, sizeof(offset));
     int32_t *position = device_poisoned(T * sizeof(*position)), want[1500];
@@ -389,7 +402,8 @@ static void test_positions(void)
     CUDA(cudaFree(d));
 }
 
-/* ---- column sums, SwiGLU -------------------------------------------------------------------------------- */
+/* ---- column sums, SwiGLU --------------------------------------------------------------------------------
+ */
 
 static void check_column_sums(uint32_t T, uint32_t cols, gr_cu_dtype type)
 {
@@ -460,7 +474,8 @@ static void test_rows(void)
     check_swiglu(33, 12288, 2);
 }
 
-/* ---- embedding ------------------------------------------------------------------------------------------ */
+/* ---- embedding ------------------------------------------------------------------------------------------
+ */
 
 typedef enum id_pattern { UNIFORM, COMMON, ONE } id_pattern;
 
@@ -500,7 +515,8 @@ static void check_embed(uint32_t T, uint32_t V, uint32_t H, id_pattern pattern, 
     double *sum = gr_malloc((size_t)V * H * sizeof(*sum));
     for (size_t i = 0; i < (size_t)V * H; i++) sum[i] = gradient_before(&g, i);
     for (uint32_t t = 0; t < T; t++)
-        for (uint32_t j = 0; j < H; j++) sum[(size_t)ids[t] * H + j] += (double)of_bf16(dx[(size_t)t * H + j]);
+        for (uint32_t j = 0; j < H; j++)
+            sum[(size_t)ids[t] * H + j] += (double)of_bf16(dx[(size_t)t * H + j]);
     errors e = {0};
     for (size_t i = 0; i < (size_t)V * H; i++) errors_add(&e, gradient_at(&g, grad[0], i), sum[i]);
     report_errors(&e, name, "grad", bound_of(type));
@@ -526,7 +542,8 @@ static void test_embed(void)
     check_embed(70001, 4000, 64, COMMON, GR_CU_F32); /* the sort's larger kernels */
 }
 
-/* ---- optimizer ------------------------------------------------------------------------------------------ */
+/* ---- optimizer ------------------------------------------------------------------------------------------
+ */
 
 static void *as_type(const float *x, size_t n, gr_cu_dtype type)
 {
@@ -548,8 +565,14 @@ static float *random_floats(size_t n, float scale, uint64_t seed)
     return x;
 }
 
-static const gr_cu_adamw adamw_how = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1,
-                                      .correction1 = 1 - 0.729, .correction2 = 1 - 0.997002999, .grad_scale = 0.7f};
+static const gr_cu_adamw adamw_how = {.lr = 1e-2,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .eps = 1e-8,
+                                      .weight_decay = 0.1,
+                                      .correction1 = 1 - 0.729,
+                                      .correction2 = 1 - 0.997002999,
+                                      .grad_scale = 0.7f};
 
 static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool with_master)
 {
@@ -558,14 +581,16 @@ static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool w
              with_master ? " master" : "");
     const gr_cu_adamw *k = &adamw_how;
     const size_t size = gr_size(moments);
-    float *master = random_floats(n, 0.5f, 15), *g32 = random_floats(n, 0.1f, 16), *m32 = random_floats(n, 0.1f, 17);
+    float *master = random_floats(n, 0.5f, 15), *g32 = random_floats(n, 0.1f, 16),
+          *m32 = random_floats(n, 0.1f, 17);
     float *v32 = random_floats(n, 0.1f, 18);
     for (size_t i = 0; i < n; i++) v32[i] *= v32[i];
     void *g = as_type(g32, n, grads), *m = as_type(m32, n, moments), *v = as_type(v32, n, moments);
     gr_bf16 *w = as_type(master, n, GR_CU_BF16);
     float *d_master = with_master ? device_copy(master, n * 4) : NULL;
     gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
-    void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * size), *d_v = device_copy(v, n * size);
+    void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * size),
+         *d_v = device_copy(v, n * size);
     gr_cu_adamw_step(NULL, k, d_master, d_w, d_g, grads, d_m, d_v, moments, n);
     void *got_m = take(name, d_m, n * size), *got_v = take(name, d_v, n * size);
     gr_bf16 *got_w = take(name, d_w, n * 2);
@@ -654,8 +679,10 @@ static void check_round(size_t n)
     char name[96];
     snprintf(name, sizeof(name), "round n %zu", n);
     float *x = random_floats(n, 3, 22);
-    const uint32_t special[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x7f800000, 0xff800000, 0x80000000, 1, 0x7f7fffff};
-    for (size_t i = 0; i < GR_LEN(special) && i < n; i++) memcpy(x + n - 1 - i, &special[i], 4); /* ties, infinities */
+    const uint32_t special[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x7f800000,
+                                0xff800000, 0x80000000, 1,          0x7f7fffff};
+    for (size_t i = 0; i < GR_LEN(special) && i < n; i++)
+        memcpy(x + n - 1 - i, &special[i], 4); /* ties, infinities */
     float *d_x = device_copy(x, n * 4);
     gr_bf16 *d_y = device_poisoned(n * 2), *want = as_type(x, n, GR_CU_BF16);
     gr_cu_round(NULL, d_x, d_y, n);
@@ -683,7 +710,8 @@ static void test_flat(void)
     check_round(100001);
 }
 
-/* ---- captured ------------------------------------------------------------------------------------------- */
+/* ---- captured -------------------------------------------------------------------------------------------
+ */
 
 /* What takes most calls of others inside, the sort, in a graph, played twice: grad + 2 sums. */
 static void test_capture(void)
@@ -720,7 +748,8 @@ static void test_capture(void)
     CUDA(cudaFree(ws));
 }
 
-/* ---- times ---------------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------------------
+ */
 
 typedef struct bench {
     uint32_t T, H, V, I;
@@ -746,7 +775,8 @@ static void run_norm_back(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_rmsnorm_backward(NULL, k->a, NULL, k->w, k->b, k->c, k->master, k->grad, GR_CU_F32, k->T, k->H, 1e-6f, k->ws);
+    gr_cu_rmsnorm_backward(NULL, k->a, NULL, k->w, k->b, k->c, k->master, k->grad, GR_CU_F32, k->T, k->H,
+                           1e-6f, k->ws);
 }
 
 static void run_rope(void *arg, int i)
@@ -767,7 +797,8 @@ static void run_rope_back(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_qk_rope_backward(NULL, &k->h, k->a, k->w, k->w, k->position, k->b, k->grad, k->grad, GR_CU_F32, k->T, k->ws);
+    gr_cu_qk_rope_backward(NULL, &k->h, k->a, k->w, k->w, k->position, k->b, k->grad, k->grad, GR_CU_F32,
+                           k->T, k->ws);
 }
 
 static void run_column_sums(void *arg, int i)
@@ -839,7 +870,8 @@ static bench bench_new(void)
     k.position = gr_malloc(65536 * sizeof(*k.position));
     for (int t = 0; t < 65536; t++) k.position[t] = t % 4096;
     k.slot = device_copy(k.position, 65536 * sizeof(*k.position));
-    int32_t *position = device_copy(k.position, 65536 * sizeof(*k.position)), *ids = ids_of(65536, 151936, COMMON);
+    int32_t *position = device_copy(k.position, 65536 * sizeof(*k.position)),
+            *ids = ids_of(65536, ELEMS / 4096, COMMON); /* rows that c has at every width */
     free(k.position);
     k.position = position;
     k.ids = device_copy(ids, 65536 * sizeof(*ids));
@@ -861,16 +893,16 @@ static void bench_rows(bench *k)
         bench_line("rmsnorm", run_norm, k, 2 * x, "n %u H %u", k->T, k->H);
         for (int add = 0; add < 2; add++) {
             k->master = add;
-            bench_line(add ? "rmsnorm backward, add" : "rmsnorm backward", run_norm_back, k, (3 + add) * x, "n %u H %u",
-                       k->T, k->H);
+            bench_line(add ? "rmsnorm backward, add" : "rmsnorm backward", run_norm_back, k, (3 + add) * x,
+                       "n %u H %u", k->T, k->H);
         }
         bench_line("embed", run_embed, k, 2 * x, "T %u H %u", k->T, k->H);
         bench_line("column_sums", run_column_sums, k, x, "T %u cols %u", k->T, k->H);
     }
     for (k->T = 16384; k->T <= 65536; k->T *= 4) {
         k->H = 1024;
-        bench_line("embed backward (dx alone counted)", run_embed_back, k, (double)k->T * k->H * 2, "T %u H %u", k->T,
-                   k->H);
+        bench_line("embed backward (dx alone counted)", run_embed_back, k, (double)k->T * k->H * 2,
+                   "T %u H %u", k->T, k->H);
     }
     static const uint32_t inter[] = {3072, 12288};
     for (size_t i = 0; i < GR_LEN(inter); i++) {
@@ -890,13 +922,13 @@ static void bench_rope(bench *k)
         const uint32_t qk = (k->h.heads + k->h.kv_heads) * k->h.head_dim, kv = k->h.kv_heads * k->h.head_dim;
         k->T = 32768;
         const double t = k->T;
-        bench_line("qk_rope", run_rope, k, 4 * t * (qk + kv), "T %u %u/%u D %u", k->T, k->h.heads, k->h.kv_heads,
-                   k->h.head_dim);
-        bench_line("qk_rope backward", run_rope_back, k, 6 * t * qk, "T %u %u/%u D %u", k->T, k->h.heads, k->h.kv_heads,
-                   k->h.head_dim);
+        bench_line("qk_rope", run_rope, k, 4 * t * (qk + kv), "T %u %u/%u D %u", k->T, k->h.heads,
+                   k->h.kv_heads, k->h.head_dim);
+        bench_line("qk_rope backward", run_rope_back, k, 6 * t * qk, "T %u %u/%u D %u", k->T, k->h.heads,
+                   k->h.kv_heads, k->h.head_dim);
         k->T = 256;
-        bench_line("qk_rope store (in cache)", run_rope_store, k, 256.0 * (4 * qk + 2 * kv + 4 * kv), "T %u %u/%u D %u",
-                   k->T, k->h.heads, k->h.kv_heads, k->h.head_dim);
+        bench_line("qk_rope store (in cache)", run_rope_store, k, 256.0 * (4 * qk + 2 * kv + 4 * kv),
+                   "T %u %u/%u D %u", k->T, k->h.heads, k->h.kv_heads, k->h.head_dim);
     }
 }
 
@@ -904,14 +936,16 @@ static void bench_flat(bench *k)
 {
     for (int i = 0; i < 4; i++) k->f[i] = device_random_f32(k->n, 41 + (uint64_t)i);
     for (int i = 0; i < 8; i++) {
-        k->master = !(i & 4), k->grads = i & 1 ? GR_CU_BF16 : GR_CU_F32, k->moments = i & 2 ? GR_CU_BF16 : GR_CU_F32;
+        k->master = !(i & 4), k->grads = i & 1 ? GR_CU_BF16 : GR_CU_F32,
+        k->moments = i & 2 ? GR_CU_BF16 : GR_CU_F32;
         const double each = (k->master ? 10 : 4) + gr_size(k->grads) + 4 * gr_size(k->moments);
         bench_line("adamw", run_adamw, k, each * (double)k->n, "grads %s moments %s%s", type_name(k->grads),
                    type_name(k->moments), k->master ? " master" : "");
     }
     for (int i = 0; i < 2; i++) {
         k->grads = i ? GR_CU_BF16 : GR_CU_F32;
-        bench_line("sum_squares", run_sum_squares, k, (double)k->n * gr_size(k->grads), "%s", type_name(k->grads));
+        bench_line("sum_squares", run_sum_squares, k, (double)k->n * gr_size(k->grads), "%s",
+                   type_name(k->grads));
     }
     bench_line("round", run_round, k, (double)k->n * 6, "n %zu", (size_t)k->n);
 }

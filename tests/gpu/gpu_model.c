@@ -95,7 +95,7 @@ static float *random_bucket(const gr_model_shape *s, uint32_t b, uint64_t seed)
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     uint64_t n = gr_bucket_elems(s, b), state = seed + b;
     float *w = gr_malloc(n * sizeof(*w));
-    gr_weights_random_bucket(s, seed, b, w);
+    gr_weights_random_bucket(NULL, s, seed, b, w);
     for (size_t i = gr_bucket_tensors(s, b, t); i--;)
         for (uint32_t e = 0; !t[i].decay && e < t[i].rows; e++)
             w[t[i].offset + e] += 0.2f * random_float(&state);

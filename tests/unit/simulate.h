@@ -173,6 +173,10 @@ static inline void sim_step(sim *s, int l, uint32_t i, bool begin)
     uint64_t mark = begin ? (s->lane[l].mark = ++s->next) : s->lane[l].mark;
     switch (t->kind) {
     case GR_STEP_RUN:
+    case GR_STEP_GATHER:
+    case GR_STEP_REDUCE:
+    case GR_STEP_SYNC:
+    case GR_STEP_AGREE:
         sim_run(s, t, s->work_of[i], mark, begin);
         break;
     case GR_STEP_LOAD:

@@ -147,7 +147,8 @@ static inline gr_program *grpo(const shape *s)
 
 static inline gr_hardware machine(void)
 {
-    return (gr_hardware){"test", "cpu", 1e12, 1e11, 2e10, 2e10, 1e9, 1ULL << 40, 1ULL << 40, 1 << 20, 1000};
+    return (gr_hardware){"test",     "cpu",   1e12, 1e11, 2e10,  2e10, 1e9, 1ULL << 40,
+                         1ULL << 40, 1 << 20, 1000, 2e10, 10000, 1e10, 8};
 }
 
 static inline gr_program *build_shape(void *user, const uint32_t *level)

@@ -132,7 +132,8 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
         n = GR_MIN(n, 400 - at);
-        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
+        fx_extend(
+            &f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
         assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
     }
     free(want);

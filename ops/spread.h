@@ -1,0 +1,48 @@
+/* ops/spread.h: a model over many ranks: what of it a rank holds, and the collectives that bring the rest.
+ *
+ * On R ranks a bucket of n elements is cut, flat, into R shards of ceil(n / R) elements. Optimizer state and
+ * reduced gradients are shards always. The weights are whole on every rank, and gathered in place after each
+ * optimizer step (one copy serves training and rollout); or they are sharded, too: then each pass gathers
+ * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
+ * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
+ *
+ * Gradients of a bucket are computed whole, reduced over the ranks in each micro-batch and added to the
+ * rank's shard: the sums have one order, whether weights are sharded or not.
+ *
+ * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277.
+ */
+#ifndef GR_OPS_SPREAD_H
+#define GR_OPS_SPREAD_H
+
+#include "ops/pass.h"
+
+/* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's
+ * own bucket, or the one gathered for that pass. */
+uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                          uint32_t bucket);
+/* Declare the gather that fills it, where there is one; buckets the model does not have are ignored. */
+void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                      uint32_t bucket);
+
+/* The weights that a rollout reads, and what fills them, declared before its first work. */
+uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
+
+/* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket of this micro-batch
+ * only, which the first work that uses it writes. */
+gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
+/* Declare the reduction of these gradients into the model's own. */
+void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+/* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
+void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+
+/* A sum over all ranks of an object of a few bytes, in place. */
+void gr_spread_total(gr_program *p, uint32_t object, const char *what);
+/* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
+ * of them first, and the others run empty trips at its end. */
+gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives,
+                        const char *what);
+/* Whether passes of a model hold collectives. */
+bool gr_spread_gathers(const gr_program *p, const gr_model *m);
+
+#endif

@@ -1,0 +1,286 @@
+/* Plans for many ranks: what a rank holds, and that every plan runs in any interleaving of its lanes. */
+#include "ops/spread.h"
+#include "plan_edit.h"
+#include "scheduler/planner.h"
+#include "scheduler/layout.h"
+#include "scheduler/view.h"
+#include "simulate.h"
+
+static const char *const graph_text =
+    "graph: ranks\n"
+    "models:\n"
+    "  actor: {checkpoint: tests/golden/model/%s, train: {lr: 0.01}%s}\n"
+    "  ref: {checkpoint: tests/golden/model/%s}\n"
+    "nodes:\n"
+    "  prompts: {op: prompts, file: none.jsonl, batch: 4, max_tokens: 3, template: '{q}'}\n"
+    "  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 3, kv_blocks: 4}\n"
+    "  reward: {op: reward, of: rollout, answer: prompts.a, rule: {extract: '(.)', compare: string}}\n"
+    "  old: {op: logprob, model: actor, of: rollout}\n"
+    "  ref_logprob: {op: logprob, model: ref, of: rollout}\n"
+    "  update: {op: update, model: actor, of: rollout, mini_batch: 2, loss: \"%s\"}\n"
+    "run: {steps: 2}\n";
+static const char *const plain_loss = "token_mean(reward * (logprob - old) + ref_logprob * 0)";
+static const char *const batch_loss =
+    "token_mean(where(choose(logprob < 0, 2), 0, reward * logprob)) + token_mean(old + ref_logprob)";
+
+typedef struct config {
+    const char *model, *keys, *loss;
+    uint32_t ranks;
+    gr_policy policy;
+    uint64_t budget; /* 0: all there is */
+} config;
+
+static gr_graph *load(const config *c)
+{
+    char *text =
+        gr_printf(graph_text, c->model, c->keys ? c->keys : "", c->model, c->loss ? c->loss : plain_loss);
+    gr_load_options o = {.need_shapes = true, .ranks = c->ranks};
+    gr_graph *g = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_status st = gr_graph_parse(&g, text, strlen(text), "ranks.yaml", &o, &d);
+    for (size_t i = 0; st && i < d.n; i++) print_message("%s\n", d.messages[i].text);
+    assert_int_equal(st, GR_OK);
+    gr_diag_release(&d);
+    free(text);
+    return g;
+}
+
+/* NULL: it does not fit. Every plan that comes out was proven. */
+static gr_planned *plan(const config *c, const gr_graph *g)
+{
+    gr_plan_options o = {.kernels = &gr_kernels_cpu,
+                         .hardware = machine(),
+                         .policy = c->policy,
+                         .budget_bytes = c->budget,
+                         .threads = 1};
+    gr_planned *p = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_status st = gr_plan_graph(&p, g, &o, &d);
+    for (size_t i = 0; st && st != GR_E_NOFIT && i < d.n; i++) print_message("%s\n", d.messages[i].text);
+    assert_true(st == GR_OK || st == GR_E_NOFIT);
+    gr_diag_release(&d);
+    if (!st) return p;
+    gr_planned_free(p);
+    return NULL;
+}
+
+static uint64_t held(const gr_plan *p, const char *prefix, gr_place place)
+{
+    uint64_t sum = 0;
+    for (uint32_t e = 0; e < p->n_ledger; e++)
+        if (p->ledger[e].place == place && !strncmp(p->ledger[e].what, prefix, strlen(prefix)))
+            sum += p->ledger[e].bytes;
+    return sum;
+}
+
+static uint32_t count(const gr_plan *p, gr_step_kind kind, const char *part)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++)
+        n += p->paths[GR_PATH_STEADY].steps[i].kind == kind &&
+             strstr(p->paths[GR_PATH_STEADY].steps[i].what, part);
+    return n;
+}
+
+static void test_ranks_hold_shards_of_what_training_changes(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 1024; ranks *= 2) {
+        config c = {.model = "qwen3", .ranks = ranks};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        assert_non_null(p);
+        const gr_model *m = gr_graph_model(g, "actor");
+        uint64_t state_bytes = 0, weights = 0;
+        for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
+            uint64_t n = gr_bucket_elems(&m->shape, b);
+            state_bytes += gr_align((n + ranks - 1) / ranks * 8, GR_ALIGN); /* two moments */
+            weights += gr_align(n * 4, GR_ALIGN);
+        }
+        assert_int_equal(held(p->plan, "actor.state", GR_DEVICE), state_bytes);
+        assert_int_equal(held(p->plan, "actor.params", GR_DEVICE), weights); /* whole, and no second copy */
+        assert_int_equal(held(p->plan, "actor.rollout", GR_DEVICE), 0);
+        assert_int_equal(gr_plan_ranks(p->plan), ranks);
+        uint32_t buckets = gr_model_buckets(&m->shape);
+        assert_int_equal(count(p->plan, GR_STEP_REDUCE, "update.reduce."), buckets);
+        assert_int_equal(count(p->plan, GR_STEP_GATHER, "update.gather."), buckets);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+/* By hand: asked for a rollout copy of its own, each rank holds a shard of the weights, the copy, and what is
+ * gathered for at most three works at a time; through `whole`, all of it at once before the copy is filled.
+ */
+static void test_a_rollout_copy_beside_the_shards(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {", residency: {rollout_weights: keep}",
+                                       ", residency: {rollout_weights: keep}, gather: whole",
+                                       ", residency: {rollout_weights: keep}, gather: layer"};
+    for (int i = 0; i < 3; i++) {
+        config c = {.model = "llama", .keys = keys[i], .ranks = 4};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        assert_non_null(p);
+        const gr_model *m = gr_graph_model(g, "actor");
+        uint64_t shard = 0, whole = 0;
+        uint32_t buckets = gr_model_buckets(&m->shape);
+        for (uint32_t b = 0; b < buckets; b++) {
+            uint64_t n = gr_bucket_elems(&m->shape, b);
+            shard += gr_align((n + 3) / 4 * 4, GR_ALIGN);
+            whole += gr_align(n * 4, GR_ALIGN);
+        }
+        assert_int_equal(held(p->plan, "actor.params", GR_DEVICE), shard);
+        assert_int_equal(held(p->plan, "actor.rollout", GR_DEVICE), whole);
+        assert_int_equal(count(p->plan, GR_STEP_SYNC, "rollout.sync."), buckets);
+        assert_int_equal(count(p->plan, GR_STEP_GATHER, "rollout.sync_gather."), i ? buckets : 0);
+        const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
+        uint64_t live = 0, extra = 0;
+        for (uint32_t s = 0; s < path->n; s++) {
+            if (path->steps[s].kind != GR_STEP_SYNC) continue;
+            uint64_t gathered = 0;
+            for (uint32_t e = 0; e < p->plan->n_ledger; e++)
+                if (strstr(p->plan->ledger[e].what, "sync_gathered") && gr_entry_live(&p->plan->ledger[e], s))
+                    gathered += p->plan->ledger[e].bytes;
+            extra = GR_MAX(extra, gathered);
+            live = GR_MAX(live, path->steps[s].resident_bytes);
+        }
+        uint64_t largest = gr_align(gr_bucket_elems(&m->shape, 1) * 4, GR_ALIGN);
+        for (uint32_t b = 0; b < buckets; b++)
+            largest = GR_MAX(largest, gr_align(gr_bucket_elems(&m->shape, b) * 4, GR_ALIGN));
+        assert_int_equal(extra, i == 0 ? 0 : i == 1 ? whole : largest);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+static void run_all_ways(const config *c, uint32_t *plans)
+{
+    gr_graph *g = load(c);
+    config tight = *c;
+    for (int step = 0; step < 5; step++) {
+        gr_planned *p = plan(&tight, g);
+        if (!p) break;
+        (*plans)++;
+        for (uint64_t run = 0; run < 3; run++) {
+            char what[128];
+            const char *why = simulate(p->plan, p->program, run * 7 + c->ranks, NULL, false, what);
+            if (why)
+                fail_msg("%s on %u ranks, policy %d, budget %lu: %s: %s", c->model, c->ranks, c->policy,
+                         tight.budget, why, what);
+        }
+        uint64_t over = machine().overhead_bytes;
+        tight.budget = over + p->plan->arena_bytes * 85 / 100;
+        gr_planned_free(p);
+    }
+    gr_graph_free(g);
+}
+
+static void test_plans_of_ranks_run_in_any_interleaving(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama", "qwen2", "qwen3"};
+    static const char *const keys[] = {
+        NULL, ", residency: {rollout_weights: keep}, gather: whole",
+        ", residency: {rollout_weights: every_node, params: transition}, gather: layer"};
+    uint32_t plans = 0;
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++)
+            for (int policy = 0; policy < GR_N_POLICIES; policy++) {
+                config c = {.model = models[i],
+                            .keys = keys[k],
+                            .loss = i == 1 ? batch_loss : NULL,
+                            .ranks = 2u << (i + k),
+                            .policy = (gr_policy)policy};
+                run_all_ways(&c, &plans);
+            }
+    print_message("%u plans\n", plans);
+    assert_true(plans > 50);
+}
+
+/* Every collective of a plan, taken away, sent on another lane, of other bytes, or put before its neighbour.
+ */
+static void test_a_collective_that_not_all_ranks_come_to_is_refused(void **state)
+{
+    (void)state;
+    config c = {.model = "qwen3", .keys = ", gather: layer", .ranks = 4};
+    gr_graph *g = load(&c);
+    gr_planned *p = plan(&c, g);
+    assert_non_null(p);
+    uint32_t tried = 0;
+    for (uint32_t i = 0; i < p->plan->paths[GR_PATH_STEADY].n; i++) {
+        gr_step_kind kind = p->plan->paths[GR_PATH_STEADY].steps[i].kind;
+        if (kind == GR_STEP_RUN || !gr_step_is_work(kind) || kind == GR_STEP_LOOP) continue;
+        for (int how = 0; how < 4; how++) {
+            gr_plan *bad = copy_plan(p->plan);
+            gr_step *s = &bad->paths[GR_PATH_STEADY].steps[i];
+            if (how == 0) delete_step(bad, GR_PATH_STEADY, i);
+            if (how == 1) s->lane = GR_LANE_COMPUTE;
+            if (how == 2) s->bytes += GR_ALIGN;
+            if (how == 3) s->kind = kind == GR_STEP_GATHER ? GR_STEP_SYNC : GR_STEP_GATHER;
+            assert_false(accepted(bad, p->program, NULL));
+            gr_plan_free(bad);
+            tried++;
+        }
+    }
+    assert_true(tried > 60);
+    gr_plan *bad = copy_plan(p->plan);
+    bad->ranks = "0-7";
+    gr_str why = {0};
+    assert_false(accepted(bad, p->program, &why));
+    assert_non_null(strstr(why.text, "'ranks'"));
+    gr_str_release(&why);
+    gr_plan_free(bad);
+    gr_planned_free(p);
+    gr_graph_free(g);
+}
+
+/* An op that opens a loop of data-dependent trips without an agreement, and puts a collective inside. */
+static void test_a_collective_needs_trips_that_ranks_agreed_on(void **state)
+{
+    (void)state;
+    for (int agreed = 0; agreed < 2; agreed++) {
+        gr_program *g = gr_program_new();
+        g->ranks = 2;
+        gr_program_node(g, "node", GR_LANE_COMPUTE, false);
+        uint32_t sum = gr_program_temp(g, GR_CAT_COMM, 256, "sum");
+        gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_WRITE}}, 1, "begin");
+        gr_spread_loop(g, 0, 3, agreed, "loop");
+        gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_UPDATE}}, 1, "work");
+        gr_spread_total(g, sum, "total");
+        gr_program_end(g);
+        gr_hardware hw = machine();
+        gr_facts *f = gr_facts_new(g, &hw);
+        gr_layout l = {0};
+        gr_choice none[1] = {{0}};
+        gr_layout_make(&l, f, none, false);
+        gr_plan *p = gr_plan_build(&l, f, 0, 10);
+        p->ranks = "0-1";
+        p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
+        p->fits = true;
+        gr_str why = {0};
+        assert_int_equal(accepted(p, g, &why), agreed);
+        assert_int_equal(why.len > 0 && strstr(why.text, "on whose trips the ranks do not agree") != NULL,
+                         !agreed);
+        gr_str_release(&why);
+        gr_plan_free(p);
+        gr_layout_release(&l);
+        gr_facts_free(f);
+        gr_program_free(g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_hold_shards_of_what_training_changes),
+        cmocka_unit_test(test_a_rollout_copy_beside_the_shards),
+        cmocka_unit_test(test_plans_of_ranks_run_in_any_interleaving),
+        cmocka_unit_test(test_a_collective_that_not_all_ranks_come_to_is_refused),
+        cmocka_unit_test(test_a_collective_needs_trips_that_ranks_agreed_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
