@@ -242,6 +242,7 @@ static const char *const texts[] = {
     "first = group_rank(advantage) == 0\n"
     "margin = group_sum(where(first, seq_sum(logprob - ref_logprob), -seq_sum(logprob - ref_logprob)))\n"
     "-batch_mean(log(sigmoid(0.5 * margin)))",
+    "batch_mean(group_rank(floor(advantage)) * seq_sum(logprob))", /* ties */
     "token_mean(token_whiten(exp(logprob)) * adv)",
     "token_mean(pg * logprob * step)",
     "token_sum(abs(logprob + 1) + log(entropy) + sqrt(entropy) + tanh(value) + sigmoid(value))",
