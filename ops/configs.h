@@ -22,6 +22,7 @@ typedef struct gr_data_cfg {
     uint32_t max_tokens;  /* of a prompt */
     int too_long;         /* gr_too_long */
     const char *response; /* sequences: template of the response */
+    const char *pair;     /* sequences: of a second one; NULL: none */
     uint32_t max_response_tokens;
     bool eos; /* sequences: append the first stop id to the response */
 } gr_data_cfg;
@@ -64,6 +65,7 @@ typedef struct gr_update_cfg {
     gr_loss_ref loss;
     uint32_t mini_batch, epochs, micro_tokens;
     uint32_t mini_batches; /* of the whole batch; set by the op's check */
+    bool balance;
 } gr_update_cfg;
 
 typedef struct gr_select_cfg {
