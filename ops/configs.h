@@ -65,6 +65,7 @@ typedef struct gr_update_cfg {
     gr_loss_ref loss;
     uint32_t mini_batch, epochs, micro_tokens;
     uint32_t mini_batches; /* of the whole batch; set by the op's check */
+    bool balance;
 } gr_update_cfg;
 
 typedef struct gr_select_cfg {
