@@ -58,7 +58,8 @@ const gr_key gr_train_keys[] = {
 
 const gr_key gr_residency_keys[] = {
     {"params", GR_KEY_ENUM, AT(PARAMS), false, NULL, 0, 0, policies, "its weights, as training and log-probs use them; default: --policy"},
-    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, policies, "moments and gradients"},
+    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, policies, "moments, and the master where there is one"},
+    {"gradients", GR_KEY_ENUM, AT(GRADIENTS), false, NULL, 0, 0, policies, "what backward adds up for one optimizer step"},
     {"rollout_weights", GR_KEY_ENUM, AT(ROLLOUT_WEIGHTS), false, NULL, 0, 0, policies, "the copy that generates, where it is not the same bytes as params"},
     {"kv", GR_KEY_ENUM, AT(KV), false, NULL, 0, 0, policies, "the pool of keys and values"},
     {0}};
@@ -174,8 +175,8 @@ static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
         m->gather = GR_GATHER_WHOLE;
     else if (text && !strcmp(text, "layer"))
         m->gather = GR_GATHER_LAYER;
-    else if (!v->broken)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be whole or layer");
+    else if (!v->broken && !(text && !strcmp(text, "direct")))
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be direct, whole or layer");
 }
 
 static void read_model(gr_loader *l, const gr_pair *p)

@@ -147,6 +147,41 @@ static bool may_fit(const search *s, const state *st)
     return st->live <= arena_budget(s->o) && st->host <= s->o->host_budget_bytes;
 }
 
+/* What no residency of a program goes below: at each work the temporary objects that are live, and the others
+ * that it uses; and all the time what a policy keeps. */
+static uint64_t least_live(const search *s, uint32_t level)
+{
+    const gr_facts *f = s->sets[level].facts;
+    const gr_program *g = f->g;
+    uint64_t *delta = gr_calloc(g->n_works + 1, sizeof(*delta)), kept = 0, live = 0, most = 0;
+    bool *keep = gr_calloc(f->n_groups + 1, sizeof(*keep));
+    for (uint32_t i = 0; i < f->n_groups; i++) keep[i] = policy_of(s->o, &f->groups[i]) == GR_POLICY_KEEP;
+    for (uint32_t o = 0; o < g->n_objects; o++) {
+        const gr_object *ob = &g->objects[o];
+        if (ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
+        if (f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
+        if (ob->span != GR_SPAN_TEMP) continue;
+        uint32_t last = f->last[o];
+        if (last != GR_NONE && g->works[last].body_last != GR_NONE) last = g->works[last].body_last;
+        delta[f->first[o]] += ob->bytes;
+        delta[last == GR_NONE ? g->n_works : last + 1] -= ob->bytes;
+    }
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        uint64_t used = 0;
+        live += delta[w];
+        for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
+            uint32_t o = g->works[w].uses[u].object;
+            if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST)
+                continue;
+            used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;
+        }
+        most = GR_MAX(most, live + used);
+    }
+    free(delta);
+    free(keep);
+    return most + kept;
+}
+
 /* Price the residencies of one set of levels. */
 static void explore(search *s, uint32_t level, uint32_t max_states)
 {
@@ -397,7 +432,9 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
         if (next_levels(s->src, walk, false)) add_sets(s, walk);
         s->n_states = begin;
         uint32_t each = GR_MAX(MAX_STATES * 4 / (uint32_t)(s->n_sets - first), 60);
-        for (size_t i = first; i < s->n_sets; i++) explore(s, (uint32_t)i, GR_MIN(each, MAX_STATES));
+        for (size_t i = first; i < s->n_sets; i++)
+            if (least_live(s, (uint32_t)i) <= arena_budget(s->o))
+                explore(s, (uint32_t)i, GR_MIN(each, MAX_STATES));
         p = choose(s, begin, level);
     }
     free(walk);
@@ -424,6 +461,11 @@ static gr_plan *find_plan(search *s, uint32_t *level)
                 gr_plan_free(p);
             }
         } while (next_levels(src, walk, true));
+    }
+    for (size_t k = 0; k < src->n_knobs; k++) walk[k] = src->knobs[k].n_levels - 1;
+    if (!best) { /* the smallest that can be had, to say what is missing */
+        add_set(s, walk);
+        explore(s, (uint32_t)s->n_sets - 1, MAX_STATES);
     }
     free(walk);
     free(chosen);
