@@ -184,6 +184,7 @@ typedef struct gr_run_settings {
     uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    bool keep_bits;   /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 
 struct gr_graph {

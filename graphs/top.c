@@ -26,12 +26,14 @@ typedef struct train_cfg {
 typedef struct run_cfg {
     uint32_t steps, epochs, seed, samples;
     const gr_value *checkpoint;
+    int bits;
 } run_cfg;
 
 typedef struct checkpoint_cfg {
     uint32_t every, keep;
 } checkpoint_cfg;
 
+static const char *const bits[] = {"any", "keep", NULL};
 #define X(name, text) text,
 static const char *const policies[] = {GR_POLICY_MAP(X) NULL};
 #undef X
@@ -69,6 +71,7 @@ const gr_key gr_run_keys[] = {
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many}"},
+    {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
 
@@ -277,7 +280,8 @@ static void read_run(gr_loader *l)
         gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
                       "'steps' and 'epochs': give one of the two");
     l->g->run =
-        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples};
+        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples,
+                          run.bits == 1};
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------

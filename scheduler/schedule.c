@@ -346,20 +346,31 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
     }
 }
 
-/* Whether moving what is not in use would make it fit, and at what price. */
-static void suggest_auto(const search *s, gr_diag *d)
+/* Whether other options would make it fit, and at what price. */
+static void suggest(const search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {
-    gr_schedule_options o = *s->o;
-    o.policy = GR_POLICY_AUTO;
-    o.n_rules = 0;
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
     gr_plan *p = NULL;
-    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration",
-                     s->o->n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto",
+    if (gr_schedule(&p, level, s->src, o, NULL) == GR_OK)
+        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration", what,
                      (double)p->ns / 1e9);
     gr_plan_free(p);
     free(level);
+}
+
+static void suggest_options(const search *s, gr_diag *d)
+{
+    gr_schedule_options o = *s->o;
+    if (o.keep_bits) {
+        o.keep_bits = false;
+        suggest(s, &o, "with run.bits=any", d);
+    }
+    if (!o.policy && !o.n_rules) return;
+    const char *what = o.n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto";
+    o = *s->o;
+    o.policy = GR_POLICY_AUTO;
+    o.n_rules = 0;
+    suggest(s, &o, what, d);
 }
 
 static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
@@ -383,7 +394,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
                  gr_bytes_format(need, a));
-    if (o->policy || o->n_rules) suggest_auto(s, d);
+    if (d) suggest_options(s, d);
     return GR_E_NOFIT;
 }
 
@@ -447,7 +458,8 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     const gr_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
     uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
-    for (size_t k = 0; k < src->n_knobs; k++) most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
+    for (size_t k = 0; k < src->n_knobs && !s->o->keep_bits; k++)
+        most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
     gr_plan *best = NULL;
     for (uint32_t sum = 0; sum <= most && !best; sum++) { /* least change first */
         do {
@@ -462,7 +474,8 @@ static gr_plan *find_plan(search *s, uint32_t *level)
             }
         } while (next_levels(src, walk, true));
     }
-    for (size_t k = 0; k < src->n_knobs; k++) walk[k] = src->knobs[k].n_levels - 1;
+    for (size_t k = 0; k < src->n_knobs; k++)
+        walk[k] = s->o->keep_bits && src->knobs[k].bits ? 0 : src->knobs[k].n_levels - 1;
     if (!best) { /* the smallest that can be had, to say what is missing */
         add_set(s, walk);
         explore(s, (uint32_t)s->n_sets - 1, MAX_STATES);
