@@ -266,6 +266,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     for (size_t i = 0; i < l->g->source->n_formulas && !l->d->n_errors; i++)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
     if (!l->d->n_errors) gr_find_repeated(l);
+    if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) warn(l);
 }
 

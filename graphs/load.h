@@ -182,6 +182,9 @@ const gr_node *gr_formula_rows(const gr_formula *f);
  * expression's. */
 bool gr_scope_check(gr_loader *l, const gr_formula *f);
 
+/* best.c: refuses a metric for the best checkpoint that the run will not have. */
+void gr_check_best(gr_loader *l);
+
 /* refill.c: what each select repeats: repeated_by; refuses what cannot be. */
 void gr_find_repeated(gr_loader *l);
 

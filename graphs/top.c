@@ -15,6 +15,7 @@ const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency",
 static const char *const optimizers[] = {"adamw", NULL};
 static const char *const dtypes[] = {"fp32", "bf16", NULL}; /* as gr_dtype */
 static const char *const masters[] = {"none", "fp32", NULL};
+static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 
 typedef struct train_cfg {
@@ -31,6 +32,8 @@ typedef struct run_cfg {
 
 typedef struct checkpoint_cfg {
     uint32_t every, keep;
+    const char *best;
+    int best_is;
 } checkpoint_cfg;
 
 static const char *const bits[] = {"any", "keep", NULL};
@@ -70,7 +73,7 @@ const gr_key gr_run_keys[] = {
     {"steps", GR_KEY_UINT, RUN(steps), false, NULL, 1, UINT32_MAX, NULL, "iterations in all"},
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
-    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many}"},
+    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
@@ -78,6 +81,8 @@ const gr_key gr_run_keys[] = {
 const gr_key gr_checkpoint_keys[] = {
     {"every", GR_KEY_UINT, offsetof(checkpoint_cfg, every), false, NULL, 1, UINT32_MAX, NULL, "iterations from one checkpoint to the next; default: only the last"},
     {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "newest checkpoints that stay; default: all"},
+    {"best", GR_KEY_TEXT, offsetof(checkpoint_cfg, best), false, NULL, 0, 0, NULL, "a metric of metrics.jsonl, such as val.NODE: where it is better than ever before, a checkpoint is written, which stays until a better one is"},
+    {"best_is", GR_KEY_ENUM, offsetof(checkpoint_cfg, best_is), false, "max", 0, 0, best_is, "whether the largest or the smallest is the best"},
     {0}};
 /* clang-format on */
 
@@ -279,9 +284,17 @@ static void read_run(gr_loader *l)
     if (run.steps && run.epochs)
         gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
                       "'steps' and 'epochs': give one of the two");
-    l->g->run =
-        (gr_run_settings){run.steps, run.epochs, checkpoint.every, checkpoint.keep, run.seed, run.samples,
-                          run.bits == 1};
+    const gr_value *best = checkpoint.best ? gr_value_get(run.checkpoint, "best") : NULL;
+    l->g->run = (gr_run_settings){.steps = run.steps,
+                                  .epochs = run.epochs,
+                                  .checkpoint_every = checkpoint.every,
+                                  .checkpoint_keep = checkpoint.keep,
+                                  .best = checkpoint.best,
+                                  .best_at = best ? best->at : (gr_loc){0},
+                                  .best_is_least = checkpoint.best_is == 1,
+                                  .seed = run.seed,
+                                  .samples = run.samples,
+                                  .keep_bits = run.bits == 1};
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------

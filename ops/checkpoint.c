@@ -327,11 +327,17 @@ gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr
 {
     const char *at = is_folder(spec) ? NULL : strrchr(spec, '@');
     char *run = at ? gr_strndup(spec, (size_t)(at - spec)) : gr_strdup(spec);
-    char *step = at ? gr_printf("%s/checkpoints/step-%s", run, at + 1) : last_step(run);
+    bool best = at && !strcmp(at + 1, "best");
+    char *step = best ? gr_printf("%s/checkpoints/best", run)
+                 : at ? gr_printf("%s/checkpoints/step-%s", run, at + 1)
+                      : last_step(run);
     gr_status st;
     if (!step || !is_folder(step))
         st = gr_diag_error(d, (gr_loc){run, 0, 0}, GR_E_INVALID,
-                           "no checkpoint%s%s in its folder 'checkpoints'", at ? " of step " : "",
+                           "no checkpoint%s%s in its folder 'checkpoints'",
+                           best ? " called "
+                           : at ? " of step "
+                                : "",
                            at ? at + 1 : "");
     else
         st = find_model(out, step, model, d);

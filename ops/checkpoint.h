@@ -38,8 +38,8 @@ GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, 
 GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
                                             uint64_t shard_bytes, gr_diag *d);
 
-/* The folder of a model in a run: spec is RUN or RUN@STEP (without: the last step), model its name (NULL: the
- * only one; where there are several the message lists them). *out: caller frees with free(). */
+/* The folder of a model in a run: spec is RUN, RUN@STEP or RUN@best (without: the last step), model its name
+ * (NULL: the only one; where there are several the message lists them). *out: caller frees with free(). */
 GR_NODISCARD gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d);
 
 /* Where the checkpoint lies that a graph names: a folder with config.json; a folder of the Hugging Face cache

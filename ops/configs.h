@@ -15,11 +15,14 @@ typedef struct gr_data_cfg {
     gr_model *model; /* sequences: whose tokenizer; NULL: of the reader */
     uint32_t batch;
     bool shuffle;
+    const char *curriculum; /* field to order records by; NULL */
+    bool descending;
     const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
     const char *messages;
     uint32_t max_tokens;  /* of a prompt */
     int too_long;         /* gr_too_long */
     const char *response; /* sequences: template of the response */
+    const char *pair;     /* sequences: of a second one; NULL: none */
     uint32_t max_response_tokens;
     bool eos; /* sequences: append the first stop id to the response */
 } gr_data_cfg;
@@ -62,6 +65,7 @@ typedef struct gr_update_cfg {
     gr_loss_ref loss;
     uint32_t mini_batch, epochs, micro_tokens;
     uint32_t mini_batches; /* of the whole batch; set by the op's check */
+    bool balance;
 } gr_update_cfg;
 
 typedef struct gr_select_cfg {

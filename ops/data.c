@@ -1,9 +1,9 @@
 /* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file become token ids.
  *
- * Both draw `batch` records an iteration, in file order or shuffled anew each epoch, and encode a template
- * filled with each record's fields. Text from a field never becomes a special token. A prompt that is too
- * long is refused, dropped (the next record takes its place) or cut on the left. `sequences` adds a response
- * and is an `of:` like a rollout, so supervised training needs no other op.
+ * Both draw `batch` records an iteration, in file order, shuffled anew each epoch, or by a number in them,
+ * and encode a template filled with each record's fields. Text from a field never becomes a special token. A
+ * prompt that is too long is refused, dropped (the next record takes its place) or cut on the left.
+ * `sequences` adds a response and is an `of:` like a rollout, so supervised training needs no other op.
  */
 #include "ops/data.h"
 
@@ -26,6 +26,8 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "instead of file: a shell command that prints the JSONL, run once at the start"}, \
     {"batch", GR_KEY_UINT, CFG(batch), true, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
     {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
+    {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; equal ones in the order they would have without"}, \
+    {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
     {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
     {"too_long", GR_KEY_ENUM, CFG(too_long), false, "error", 0, 0, too_long_choices, "what happens to a record of more tokens than fit"}
 
@@ -39,6 +41,7 @@ static const gr_key sequences_keys[] = {
     DATA_KEYS,
     {"prompt", GR_KEY_TEXT, CFG(template), true, NULL, 0, 0, NULL, "prompt text with {field}s of the record; chat: the checkpoint's chat template around messages"},
     {"response", GR_KEY_TEXT, CFG(response), true, NULL, 0, 0, NULL, "response text with {field}s of the record: the tokens that a loss sees"},
+    {"pair", GR_KEY_TEXT, CFG(pair), false, NULL, 0, 0, NULL, "text of a second response, with {field}s: each record is then a group of two, the first of them preferred"},
     {"model", GR_KEY_MODEL, CFG(model), false, NULL, 0, 0, NULL, "whose tokenizer is used; default: of the model that reads the rows"},
     {"max_prompt_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
     {"max_tokens", GR_KEY_UINT, CFG(max_response_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, the stop id included"},
@@ -52,9 +55,17 @@ static const gr_field prompts_fields[] = {
 static const gr_field sequences_fields[] = {
     {"token", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "id of each response token"},
     {"length", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "response tokens"},
+    {"second", GR_LEVEL_SEQ, GR_KIND_BOOL, GR_EXPR_U8, "whether it is the second of a pair"},
     {"position", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "index of each token in its response, from 0"},
     {0}};
 /* clang-format on */
+
+/* Where a key of a node is written, else the node. */
+static gr_loc key_at(const gr_node *n, const char *key)
+{
+    const gr_value *v = n->value ? gr_value_get(n->value, key) : NULL;
+    return v ? v->at : n->at;
+}
 
 static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 {
@@ -62,7 +73,10 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
     const gr_data_cfg *c = n->cfg;
     if (!c->file == !c->command)
         gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
-    n->bounds = (gr_rows_bounds){c->batch, c->batch, c->max_tokens, c->max_response_tokens};
+    if (c->descending && !c->curriculum)
+        gr_diag_error(d, key_at(n, "descending"), GR_E_INVALID, "'descending' goes with 'curriculum'");
+    uint32_t seqs = c->pair ? 2 * c->batch : c->batch;
+    n->bounds = (gr_rows_bounds){c->batch, seqs, c->max_tokens, c->max_response_tokens};
     gr_rows_check(n, d);
 }
 
@@ -89,16 +103,27 @@ typedef struct data_state {
     gr_jsonl *source;
     gr_order order;
     gr_cursor cursor;
-    gr_encoder *prompt, *response;
+    gr_encoder *prompt, *response[2]; /* the second: of a pair */
     uint64_t dropped;
 } data_state;
+
+/* The tokens of one record. */
+typedef struct sample {
+    gr_ids prompt, response[2];
+} sample;
+
+static unsigned n_responses(const data_state *s)
+{
+    return !!s->response[0] + !!s->response[1];
+}
 
 static void data_close(void *state)
 {
     data_state *s = state;
     if (!s) return;
     gr_encoder_free(s->prompt);
-    gr_encoder_free(s->response);
+    gr_encoder_free(s->response[0]);
+    gr_encoder_free(s->response[1]);
     gr_order_release(&s->order);
     gr_jsonl_free(s->source);
     free(s);
@@ -118,9 +143,33 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                                 .messages = c->messages,
                                 .at = s->node->at};
     gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
-    if (st || !c->response) return st;
-    gr_encoder_config response = {.tokenizer = t, .text = c->response, .at = s->node->at, .response = true};
-    return gr_encoder_new(&s->response, &response, d);
+    const char *const texts[] = {c->response, c->pair};
+    for (size_t i = 0; i < GR_LEN(texts) && texts[i] && !st; i++) {
+        gr_encoder_config response = {.tokenizer = t, .text = texts[i], .at = s->node->at, .response = true};
+        st = gr_encoder_new(&s->response[i], &response, d);
+    }
+    return st;
+}
+
+/* The number of each record that orders them. */
+static gr_status read_keys(const data_state *s, double **out, gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    size_t n = gr_jsonl_rows(s->source);
+    double *keys = gr_malloc(n * sizeof(*keys));
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < n && !st; i++) {
+        json_t *row = NULL;
+        st = gr_jsonl_row(s->source, i, &row, d);
+        if (!st) st = gr_json_number(row, c->curriculum, gr_jsonl_at(s->source, i), &keys[i], d);
+        if (!st && c->descending) keys[i] = -keys[i];
+        json_decref(row);
+    }
+    if (st)
+        free(keys);
+    else
+        *out = keys;
+    return st;
 }
 
 static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
@@ -128,11 +177,14 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
     const gr_data_cfg *c = n->cfg;
     data_state *s = gr_calloc(1, sizeof(*s));
     *s = (data_state){.session = session, .node = n};
-    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, n->at, d)
-                           : gr_jsonl_command(&s->source, c->command, n->at, d);
+    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
+                           : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
+    double *keys = NULL;
     if (!st) st = open_encoders(s, d);
+    if (!st && c->curriculum) st = read_keys(s, &keys, d);
     if (!st)
-        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, session->seed ^ gr_stream(n->name));
+        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
+                      session->seed ^ gr_stream(n->name));
     if (st)
         data_close(s);
     else
@@ -181,39 +233,44 @@ static bool adds_eos(const data_state *s)
     return ((const gr_data_cfg *)s->node->cfg)->eos && gr_session_model(s->session, s->node)->shape.n_eos;
 }
 
-/* The ids of one record: prompt, then response. */
-static gr_status encode_record(const data_state *s, uint32_t record, gr_ids *prompt, gr_ids *response,
-                               gr_diag *d)
+static gr_status encode_response(const data_state *s, const gr_encoder *e, json_t *row, gr_loc at,
+                                 gr_ids *ids, gr_diag *d)
+{
+    gr_status st = gr_encoder_run(e, row, at, ids, d);
+    if (!st && adds_eos(s))
+        GR_PUSH(ids->id, ids->n, ids->cap, gr_session_model(s->session, s->node)->shape.eos[0]);
+    return !st && !ids->n ? gr_diag_error(d, at, GR_E_INVALID, "the response has no tokens") : st;
+}
+
+static gr_status encode_record(const data_state *s, uint32_t record, sample *x, gr_diag *d)
 {
     json_t *row = NULL;
     gr_loc at = gr_data_at(s, record);
+    x->prompt.n = x->response[0].n = x->response[1].n = 0;
     gr_status st = gr_data_record(s, record, &row, d);
-    if (!st) st = gr_encoder_run(s->prompt, row, at, prompt, d);
-    if (!st && !prompt->n) st = gr_diag_error(d, at, GR_E_INVALID, "the prompt has no tokens");
-    if (!st && s->response) st = gr_encoder_run(s->response, row, at, response, d);
-    if (!st && s->response && adds_eos(s))
-        GR_PUSH(response->id, response->n, response->cap,
-                gr_session_model(s->session, s->node)->shape.eos[0]);
-    if (!st && s->response && !response->n)
-        st = gr_diag_error(d, at, GR_E_INVALID, "the response has no tokens");
+    if (!st) st = gr_encoder_run(s->prompt, row, at, &x->prompt, d);
+    if (!st && !x->prompt.n) st = gr_diag_error(d, at, GR_E_INVALID, "the prompt has no tokens");
+    for (unsigned i = 0; i < n_responses(s) && !st; i++)
+        st = encode_response(s, s->response[i], row, at, &x->response[i], d);
     json_decref(row);
     return st;
 }
 
 /* Whether the record stays; cut prompts are cut in place. */
-static gr_status fit(data_state *s, uint32_t record, gr_ids *prompt, const gr_ids *response, bool *keep,
-                     gr_diag *d)
+static gr_status fit(data_state *s, uint32_t record, sample *x, bool *keep, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
+    gr_ids *prompt = &x->prompt;
+    size_t response = GR_MAX(x->response[0].n, x->response[1].n);
     bool long_prompt = prompt->n > c->max_tokens,
-         long_response = s->response && response->n > c->max_response_tokens;
+         long_response = n_responses(s) && response > c->max_response_tokens;
     *keep = true;
     if (!long_prompt && !long_response) return GR_OK;
     if (c->too_long == GR_TOO_LONG_ERROR)
         return gr_diag_error(
             d, gr_data_at(s, record), GR_E_INVALID,
             "%s of %zu tokens, but node '%s' allows %u (too_long: drop leaves such records out)",
-            long_prompt ? "a prompt" : "a response", long_prompt ? prompt->n : response->n, s->node->name,
+            long_prompt ? "a prompt" : "a response", long_prompt ? prompt->n : response, s->node->name,
             long_prompt ? c->max_tokens : c->max_response_tokens);
     *keep = c->too_long == GR_TOO_LONG_TRUNCATE_LEFT && !long_response;
     if (*keep) {
@@ -226,19 +283,27 @@ static gr_status fit(data_state *s, uint32_t record, gr_ids *prompt, const gr_id
     return GR_OK;
 }
 
-static void add_row(const data_state *s, gr_rows *r, uint32_t i, uint32_t record, const gr_ids *prompt,
+static void add_row(const data_state *s, gr_rows *r, uint32_t group, uint32_t record, const gr_ids *prompt,
                     const gr_ids *response)
 {
+    uint32_t i = (*r->n_seqs)++;
     r->record[i] = record;
-    r->group[i] = i;
+    r->group[i] = group;
     r->prompt_len[i] = (uint32_t)prompt->n;
     r->response_len[i] = (uint32_t)response->n;
     r->token_offset[i + 1] = r->token_offset[i] + (uint32_t)response->n;
     r->truncated[i] = 0;
-    r->ended[i] = s->response && adds_eos(s);
+    r->ended[i] = n_responses(s) && adds_eos(s);
     int32_t *ids = r->ids + (size_t)i * r->stride;
     memcpy(ids, prompt->id, prompt->n * sizeof(*ids));
     if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
+}
+
+static void add_record(const data_state *s, gr_rows *r, uint32_t record, const sample *x)
+{
+    uint32_t group = (*r->n_groups)++;
+    for (unsigned i = 0; i < GR_MAX(n_responses(s), 1u); i++)
+        add_row(s, r, group, record, &x->prompt, &x->response[i]);
 }
 
 /* A validation draws the same records each time: the first of its first epoch, none of them twice. */
@@ -251,29 +316,27 @@ static void begin_validation(data_state *s)
 static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
-    gr_ids prompt = {0}, response = {0};
+    sample x = {0};
     gr_status st = GR_OK;
     size_t dropped_in_a_row = 0;
-    uint32_t n = 0;
     if (s->node->every) begin_validation(s);
-    r->token_offset[0] = 0;
-    while (!st && n < c->batch && !(s->node->every && s->cursor.epoch)) {
+    *r->n_groups = *r->n_seqs = r->token_offset[0] = 0;
+    while (!st && *r->n_groups < c->batch && !(s->node->every && s->cursor.epoch)) {
         size_t record;
         bool keep = false;
-        prompt.n = response.n = 0;
         gr_order_draw(&s->order, &s->cursor, 1, &record);
-        st = encode_record(s, (uint32_t)record, &prompt, &response, d);
-        if (!st) st = fit(s, (uint32_t)record, &prompt, &response, &keep, d);
+        st = encode_record(s, (uint32_t)record, &x, d);
+        if (!st) st = fit(s, (uint32_t)record, &x, &keep, d);
         dropped_in_a_row = keep ? 0 : dropped_in_a_row + 1;
         if (!st && dropped_in_a_row > s->order.n) break;
-        if (!st && keep) add_row(s, r, n++, (uint32_t)record, &prompt, &response);
+        if (!st && keep) add_record(s, r, (uint32_t)record, &x);
     }
-    if (!st && !n)
+    if (!st && !*r->n_groups)
         st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
                            s->node->name);
-    *r->n_groups = *r->n_seqs = n;
-    free(prompt.id);
-    free(response.id);
+    free(x.prompt.id);
+    free(x.response[0].id);
+    free(x.response[1].id);
     return st;
 }
 
@@ -336,7 +399,8 @@ const gr_op gr_op_prompts = {
 const gr_op gr_op_sequences = {
     .name = "sequences",
     .summary = "draw prompts with their responses from a JSONL file",
-    .doc = "An `of:` like a rollout, for supervised training. Each record is a group of one sequence.",
+    .doc = "An `of:` like a rollout, for supervised training. Each record is a group of one sequence; with "
+           "`pair`, of two.",
     .keys = sequences_keys,
     .fields = sequences_fields,
     DATA_FACTS,

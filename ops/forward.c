@@ -55,10 +55,11 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     return f;
 }
 
-gr_pass *gr_forward_open(bool last)
+gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
 {
     gr_pass *pass = gr_calloc(1, sizeof(*pass));
     pass->last = last;
+    pass->balanced = gr_rows_balanced(g, n->rows);
     return pass;
 }
 

@@ -32,7 +32,7 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
                               const uint32_t *out, size_t n_out);
 
 /* State of the node: where the pass stands. last: see gr_pass. */
-gr_pass *gr_forward_open(bool last);
+gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last);
 void gr_forward_close(void *state); /* NULL is fine */
 
 /* Every kernel but the head. A token that the model does not have is an error. */

@@ -117,8 +117,8 @@ gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d)
     return source_new(out, path, fd, at, d);
 }
 
-/* The command's exit status, or -1 with errno where it could not be started. */
-static int run_into(const char *command, int fd)
+/* The command's exit status, or -1 with errno where it could not be started. out, err: where it prints. */
+static int run_into(const char *command, int out, int err)
 {
     extern char **environ;
     char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
@@ -127,7 +127,8 @@ static int run_into(const char *command, int fd)
     int status;
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&fa, fd, 1);
+    posix_spawn_file_actions_adddup2(&fa, out, 1);
+    posix_spawn_file_actions_adddup2(&fa, err, 2);
     errno = posix_spawn(&pid, argv[0], &fa, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     if (errno) return -1;
@@ -136,21 +137,80 @@ static int run_into(const char *command, int fd)
     return status;
 }
 
+/* The last lines of what a command complained of, a note each. */
+static void note_complaints(int err, gr_diag *d)
+{
+    enum { bytes = 2000, lines = 8 };
+    char text[bytes + 1];
+    off_t end = lseek(err, 0, SEEK_END), from = end > bytes ? end - bytes : 0;
+    ssize_t got = pread(err, text, bytes, from);
+    size_t n = got > 0 ? (size_t)got : 0, begin = n, found = 0;
+    while (n && (text[n - 1] == '\n' || is_blank(text[n - 1]))) n--;
+    for (begin = n; begin > 0 && found < lines; begin--) found += text[begin - 1] == '\n';
+    if (found == lines) begin++; /* behind the line's end that was one too many */
+    text[n] = '\0';
+    for (char *line = text + begin, *next; line < text + n; line = next) {
+        size_t len = strcspn(line, "\n");
+        next = line + len + (line[len] == '\n');
+        gr_diag_note(d, (gr_loc){0}, "it said: %.*s", (int)len, line);
+    }
+}
+
+static gr_status command_failed(const char *command, int status, int err, gr_loc at, gr_diag *d)
+{
+    if (status < 0) return gr_diag_error(d, at, GR_E_IO, "cannot run '%s': %s", command, strerror(errno));
+    gr_status st =
+        WIFEXITED(status)
+            ? gr_diag_error(d, at, GR_E_IO, "'%s' exited with status %d", command, WEXITSTATUS(status))
+            : gr_diag_error(d, at, GR_E_IO, "'%s' was killed by signal %d", command, WTERMSIG(status));
+    note_complaints(err, d);
+    return st;
+}
+
+/* "output of 'COMMAND'", of a long one its beginning. */
+static char *output_name(const char *command)
+{
+    enum { most = 60 };
+    size_t n = strcspn(command, "\n");
+    bool whole = !command[n] && n <= most;
+    return gr_printf("output of '%.*s%s'", (int)GR_MIN(n, (size_t)most), command, whole ? "" : "...");
+}
+
+static gr_status check_rows(const gr_jsonl *s, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < s->n && !st; i++) {
+        json_t *row = NULL;
+        st = gr_jsonl_row(s, i, &row, d);
+        json_decref(row);
+    }
+    return st;
+}
+
 gr_status gr_jsonl_command(gr_jsonl **out, const char *command, gr_loc at, gr_diag *d)
 {
-    gr_status st;
-    int fd = memfd_create("jsonl", MFD_CLOEXEC);
-    if (fd < 0)
-        return gr_diag_error(d, at, GR_E_IO, "cannot keep the output of a command: %s", strerror(errno));
-    int status = run_into(command, fd);
-    if (status == 0) return source_new(out, command, fd, at, d);
-    if (status < 0)
-        st = gr_diag_error(d, at, GR_E_IO, "cannot run '%s': %s", command, strerror(errno));
-    else if (WIFEXITED(status))
-        st = gr_diag_error(d, at, GR_E_IO, "'%s' exited with status %d", command, WEXITSTATUS(status));
+    gr_jsonl *s = NULL;
+    char *name = output_name(command);
+    int fd = memfd_create("jsonl", MFD_CLOEXEC), err = memfd_create("errors", MFD_CLOEXEC);
+    gr_status st = GR_OK;
+    if (fd < 0 || err < 0) {
+        st = gr_diag_error(d, at, GR_E_IO, "cannot keep the output of a command: %s", strerror(errno));
+    } else {
+        int status = run_into(command, fd, err);
+        if (status) st = command_failed(command, status, err, at, d);
+    }
+    if (!st) {
+        st = source_new(&s, name, fd, at, d);
+        fd = -1; /* the source's now, also where it failed */
+    }
+    if (!st) st = check_rows(s, d);
+    if (fd >= 0) close(fd);
+    if (err >= 0) close(err);
+    free(name);
+    if (st)
+        gr_jsonl_free(s);
     else
-        st = gr_diag_error(d, at, GR_E_IO, "'%s' was killed by signal %d", command, WTERMSIG(status));
-    close(fd);
+        *out = s;
     return st;
 }
 
@@ -313,6 +373,17 @@ gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str
     return st;
 }
 
+gr_status gr_json_number(const json_t *object, const char *path, gr_loc at, double *out, gr_diag *d)
+{
+    const json_t *v;
+    gr_status st = gr_json_field(object, path, at, &v, d);
+    if (st) return st;
+    if (!json_is_number(v))
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; a number is wanted", path, kind_of(v));
+    *out = json_number_value(v);
+    return GR_OK;
+}
+
 json_t *gr_json_string(const char *text, size_t n)
 {
     json_t *v = json_stringn(text, n);
@@ -344,29 +415,46 @@ static uint32_t pick(uint64_t seed, uint64_t epoch, uint32_t i, uint32_t n)
     return (uint32_t)(((uint64_t)r[0] << 32 | r[1]) % n);
 }
 
-static void shuffle_rows(gr_order *o, uint64_t epoch)
+/* Rows of one key stay in the order they were in: merge sort, with room for half of them. */
+static void sort_rows(const gr_order *o, uint32_t *rows, size_t n, uint32_t *room)
+{
+    if (n < 2) return;
+    size_t half = n / 2, i = 0, j = half, k = 0;
+    sort_rows(o, rows, half, room);
+    sort_rows(o, rows + half, n - half, room);
+    memcpy(room, rows, half * sizeof(*rows));
+    while (i < half && j < n) rows[k++] = o->key[room[i]] <= o->key[rows[j]] ? room[i++] : rows[j++];
+    memcpy(rows + k, room + i, (half - i) * sizeof(*rows));
+}
+
+static void order_rows(gr_order *o, uint64_t epoch)
 {
     o->epoch = epoch;
     for (size_t i = 0; i < o->n; i++) o->rows[i] = (uint32_t)i;
-    for (uint32_t i = (uint32_t)o->n - 1; i > 0; i--) {
+    for (uint32_t i = (uint32_t)o->n - 1; o->shuffle && i > 0; i--) {
         uint32_t j = pick(o->seed, epoch, i, i + 1), row = o->rows[i];
         o->rows[i] = o->rows[j];
         o->rows[j] = row;
     }
+    if (!o->key) return;
+    uint32_t *room = gr_malloc((o->n / 2 + 1) * sizeof(*room));
+    sort_rows(o, o->rows, o->n, room);
+    free(room);
 }
 
-void gr_order_init(gr_order *o, size_t n, bool shuffle, uint64_t seed)
+void gr_order_init(gr_order *o, size_t n, bool shuffle, double *key, uint64_t seed)
 {
     assert(n > 0 && n <= UINT32_MAX);
-    *o = (gr_order){.n = n, .seed = seed};
-    if (!shuffle) return;
+    *o = (gr_order){.n = n, .shuffle = shuffle, .key = key, .seed = seed};
+    if (!shuffle && !key) return;
     o->rows = gr_malloc(n * sizeof(*o->rows));
-    shuffle_rows(o, 0);
+    order_rows(o, 0);
 }
 
 void gr_order_release(gr_order *o)
 {
     free(o->rows);
+    free(o->key);
     *o = (gr_order){0};
 }
 
@@ -374,7 +462,7 @@ void gr_order_draw(gr_order *o, gr_cursor *c, size_t n, size_t *rows)
 {
     assert(c->position < o->n);
     for (size_t i = 0; i < n; i++) {
-        if (o->rows && o->epoch != c->epoch) shuffle_rows(o, c->epoch);
+        if (o->rows && o->epoch != c->epoch) order_rows(o, c->epoch);
         rows[i] = o->rows ? o->rows[c->position] : c->position;
         if (++c->position == o->n) *c = (gr_cursor){c->epoch + 1, 0};
     }

@@ -23,8 +23,10 @@ typedef struct gr_jsonl gr_jsonl;
  * no place of its own to name. */
 GR_NODISCARD gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d);
 
-/* Run a command with /bin/sh -c, wait for its end, and index what it printed. Rows are then named by the
- * command's text. Its error output passes through; an exit status other than 0 is an error. */
+/* Run a command with /bin/sh -c, wait for its end, and index what it printed. Every row is parsed at once:
+ * what a program prints beside its rows is found before anything runs. Rows are named "output of 'COMMAND'",
+ * cut where that is long. An exit status other than 0 is an error, with the last lines of its error output as
+ * notes. */
 GR_NODISCARD gr_status gr_jsonl_command(gr_jsonl **out, const char *command, gr_loc at, gr_diag *d);
 void gr_jsonl_free(gr_jsonl *s); /* NULL is fine */
 
@@ -46,16 +48,23 @@ GR_NODISCARD gr_status gr_json_field(const json_t *object, const char *path, gr_
 GR_NODISCARD gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str *out,
                                     gr_diag *d);
 
+/* A field as a number; a text that looks like one is of the wrong type. */
+GR_NODISCARD gr_status gr_json_number(const json_t *object, const char *path, gr_loc at, double *out,
+                                      gr_diag *d);
+
 /* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
 json_t *gr_json_string(const char *text, size_t n);
 
 /* ---- order -------------------------------------------------------------------------------------------- */
 
-/* In which order rows are drawn: as they stand, or shuffled anew each epoch (Fisher-Yates). The order of an
- * epoch depends on the number of rows, the seed and the epoch alone. */
+/* In which order rows are drawn: as they stand, or shuffled anew each epoch (Fisher-Yates), or by a key of
+ * each row from the smallest, rows of one key in the order they would have without. The order of an epoch
+ * depends on the number of rows, their keys, the seed and the epoch alone. */
 typedef struct gr_order {
     uint32_t *rows; /* the order of `epoch`, NULL where it is the file's own */
+    double *key;    /* [n] or NULL */
     size_t n;
+    bool shuffle;
     uint64_t seed, epoch;
 } gr_order;
 
@@ -64,8 +73,8 @@ typedef struct gr_cursor {
     uint64_t epoch, position; /* position < number of rows */
 } gr_cursor;
 
-/* n: rows of the source, 1 to 2^32 - 1. */
-void gr_order_init(gr_order *o, size_t n, bool shuffle, uint64_t seed);
+/* n: rows of the source, 1 to 2^32 - 1. key [n]: taken over, to free(); none is a NaN; NULL: no keys. */
+void gr_order_init(gr_order *o, size_t n, bool shuffle, double *key, uint64_t seed);
 void gr_order_release(gr_order *o);
 
 /* Draw n rows and move the cursor on. A batch that reaches the end of an epoch is filled from the next one:

@@ -65,10 +65,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 
 static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
-    (void)s;
-    (void)n;
     (void)d;
-    *state = gr_forward_open(false);
+    *state = gr_forward_open(s->graph, n, false);
     return GR_OK;
 }
 
@@ -78,12 +76,11 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
     const gr_model_shape *s = &c->node->model->shape;
     const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
     float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
-    for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
-        uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first), at = pass->token + first;
-        gr_head_rows rows = gr_pass_rows(pack, first, n, gr_rows_inv_temperature(c->node->rows));
-        gr_head_stats out = {.logprob = columns[0] ? columns[0] + at : c->ptr[8],
-                             .entropy = columns[1] ? columns[1] + at : NULL,
-                             .sum_p2 = columns[2] ? columns[2] + at : NULL};
+    for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);) {
+        gr_head_rows rows = gr_pass_rows(pack, h.row, h.n, gr_rows_inv_temperature(c->node->rows));
+        gr_head_stats out = {.logprob = columns[0] ? columns[0] + h.at : c->ptr[8],
+                             .entropy = columns[1] ? columns[1] + h.at : NULL,
+                             .sum_p2 = columns[2] ? columns[2] + h.at : NULL};
         k->head_forward(c->queue, s, norm, lm, c->ptr[3], &rows, &out, c->ptr[4]);
     }
 }

@@ -430,6 +430,28 @@ static void join_thousands(gr_str *s)
     if (s->text) s->text[used] = '\0';
 }
 
+/* "1,22" with a point, where it can only be a number with a decimal comma: not a list of digits, not
+ * thousands. */
+static bool with_point(const gr_str *s, gr_str *out)
+{
+    size_t whole = s->text ? strspn(s->text, "0123456789") : 0, rest;
+    if (!whole || s->text[whole] != ',') return false;
+    rest = strspn(s->text + whole + 1, "0123456789");
+    if (rest < 2 || rest == 3 || whole + 1 + rest != s->len) return false;
+    gr_str_add(out, s->text, s->len);
+    out->text[whole] = '.';
+    return true;
+}
+
+static bool equal_with_point(const gr_str *a, const gr_str *b)
+{
+    gr_str point = {0};
+    bool same = with_point(a, &point) && has((gr_span){b->text, b->len}, ".") &&
+                equal((gr_span){point.text, point.len}, (gr_span){b->text, b->len}, 0);
+    gr_str_release(&point);
+    return same;
+}
+
 bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_got)
 {
     gr_str a = {0}, b = {0};
@@ -437,6 +459,7 @@ bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_
     gr_math_normalise((gr_span){truth, n_truth}, &a);
     gr_math_normalise((gr_span){got, n_got}, &b);
     bool same = a.len && b.len && equal((gr_span){a.text, a.len}, (gr_span){b.text, b.len}, 0);
+    if (!same && a.len && b.len) same = equal_with_point(&a, &b) || equal_with_point(&b, &a);
     if (!same && a.len && b.len) {
         join_thousands(&a);
         join_thousands(&b);

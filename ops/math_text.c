@@ -324,6 +324,25 @@ static bool last_finds(gr_span text, bool (*next)(gr_span, size_t, struct find *
     return out->len > 0;
 }
 
+/* The finds that a text begins with, after marks alone, and those that only connecting words part from them.
+ */
+static bool leading_finds(gr_span text, bool (*next)(gr_span, size_t, struct find *), gr_str *out)
+{
+    struct find f;
+    size_t marks = 0;
+    while (marks < text.n && strchr(" \t\n\r:*", text.p[marks]) && text.p[marks]) marks++;
+    out->len = 0;
+    const char *end = text.p + marks;
+    while (next(text, (size_t)(end - text.p), &f)) {
+        gr_span gap = {end, (size_t)(f.whole.p - end)};
+        if (out->len ? !is_gap(gap) : gap.n > 0) break;
+        if (out->len) gr_str_putc(out, ',');
+        gr_str_add(out, f.inside.p, f.inside.n);
+        end = f.whole.p + f.whole.n;
+    }
+    return out->len > 0;
+}
+
 /* What follows the last "answer is" or "answer:", NULL where nothing does. */
 static const char *after_announcement(gr_span text)
 {
@@ -364,6 +383,8 @@ gr_math_place gr_math_locate(gr_span *text, gr_str *out)
     const char *after = after_announcement(*text);
     if (boxed && (!after || after < end)) return GR_IN_FORMULA;
     if (after) *text = (gr_span){after, text->n - (size_t)(after - text->p)};
+    if (after && (leading_finds(*text, find_box, out) || leading_finds(*text, find_formula, out)))
+        return GR_IN_FORMULA;
     out->len = 0;
     if (last_finds(*text, find_box, out, &end) || last_finds(*text, find_formula, out, &end)) {
         gr_span tail = {end, text->n - (size_t)(end - text->p)};

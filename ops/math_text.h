@@ -61,9 +61,10 @@ void gr_math_normalise(gr_span s, gr_str *out);
 
 typedef enum gr_math_place { GR_IN_FORMULA, GR_IN_WORDS } gr_math_place;
 
-/* Find the answer in *text and put it, not normalised, in out, which is emptied first. After the last "answer
- * is", else in the whole: the last \boxed{}, or formula between dollars or \( \), \[ \], several joined by
- * commas where only connecting words part them. Else it is somewhere in the words that *text is cut down to.
+/* Find the answer in *text and put it, not normalised, in out, which is emptied first. What stands right
+ * behind the last "answer is"; else after it, else in the whole: the last \boxed{}, or formula between
+ * dollars or \( \), \[ \], several joined by commas where only connecting words part them. Else it is
+ * somewhere in the words that *text is cut down to.
  */
 gr_math_place gr_math_locate(gr_span *text, gr_str *out);
 

@@ -1,6 +1,7 @@
 #include "ops/pass.h"
 
 #include "ops/carve.h"
+#include "ops/configs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -53,17 +54,16 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)
 {
-    *p = (gr_pass){.last = p->last,
-                   .first = first,
-                   .end = end,
-                   .next = first,
-                   .offset = p->offset,
-                   .cap_offset = p->cap_offset};
+    p->first = p->next = first;
+    p->end = end;
+    p->n_seqs = p->n_tokens = p->n_rows = p->limit = 0;
 }
 
 void gr_pass_release(gr_pass *p)
 {
     free(p->offset);
+    free(p->part);
+    free(p->order);
 }
 
 bool gr_pass_more(const gr_pass *p)
@@ -76,16 +76,88 @@ static uint32_t seq_tokens(const gr_rows *r, uint32_t seq)
     return r->prompt_len[seq] + r->response_len[seq];
 }
 
+/* ---- balanced ------------------------------------------------------------------------------------------ */
+
+bool gr_rows_balanced(const gr_graph *g, const gr_node *rows)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (!strcmp(g->nodes[i]->op->name, "update") && g->nodes[i]->rows == rows &&
+            ((const gr_update_cfg *)g->nodes[i]->cfg)->balance)
+            return true;
+    return false;
+}
+
+static int longest_first(const void *a, const void *b, void *rows)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b, m = seq_tokens(rows, x),
+             n = seq_tokens(rows, y);
+    return m != n ? (m < n ? 1 : -1) : (x > y) - (x < y);
+}
+
+/* Micro-batches that all sequences of the pass take, at most so many tokens each. */
+static uint32_t count_cuts(const gr_pass *p, const gr_rows *rows, uint32_t most_seqs, uint32_t tokens)
+{
+    uint32_t cuts = 0, n_seqs = 0, n_tokens = 0;
+    for (uint32_t i = 0; i < p->end - p->first; i++) {
+        uint32_t n = seq_tokens(rows, p->order[i]);
+        if (!cuts || n_seqs == most_seqs || n_tokens + n > tokens) {
+            cuts++;
+            n_seqs = n_tokens = 0;
+        }
+        n_seqs++;
+        n_tokens += n;
+    }
+    return cuts;
+}
+
+/* Put the sequences in order, and find the least bound that takes no more micro-batches than the one given.
+ */
+static void balance(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+{
+    uint32_t n = p->end - p->first;
+    if (p->cap_order < n) p->order = gr_realloc(p->order, (p->cap_order = n) * sizeof(*p->order));
+    for (uint32_t i = 0; i < n; i++) p->order[i] = p->first + i;
+    qsort_r(p->order, n, sizeof(*p->order), longest_first, (void *)(uintptr_t)rows);
+    uint32_t low = seq_tokens(rows, p->order[0]), high = b->tokens;
+    uint32_t cuts = count_cuts(p, rows, b->seqs, high);
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (count_cuts(p, rows, b->seqs, middle) > cuts)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    p->limit = high;
+}
+
+/* ---- one micro-batch ------------------------------------------------------------------------------------
+ */
+
+static uint32_t seq_at(const gr_pass *p, uint32_t place)
+{
+    return p->balanced ? p->order[place - p->first] : place;
+}
+
+static void reserve(gr_pass *p, const gr_micro_bounds *b)
+{
+    if (p->cap > b->seqs) return;
+    p->cap = b->seqs + 1;
+    p->offset = gr_realloc(p->offset, p->cap * sizeof(*p->offset));
+    p->part = gr_realloc(p->part, p->cap * sizeof(*p->part));
+}
+
 static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    p->seq = p->next;
-    p->n_seqs = p->n_tokens = 0;
-    while (p->next < p->end && p->n_seqs < b->seqs && p->n_tokens + seq_tokens(rows, p->next) <= b->tokens) {
-        p->n_tokens += seq_tokens(rows, p->next++);
-        p->n_seqs++;
+    uint32_t most = p->balanced ? p->limit : b->tokens;
+    p->n_seqs = p->n_tokens = p->n_rows = 0;
+    for (; p->next < p->end && p->n_seqs < b->seqs; p->next++) {
+        uint32_t seq = seq_at(p, p->next), n = seq_tokens(rows, seq);
+        if (p->n_tokens + n > most) break;
+        p->part[p->n_seqs++] = (struct gr_pass_part){seq, p->n_rows, p->last ? seq : rows->token_offset[seq]};
+        p->n_tokens += n;
+        p->n_rows += p->last ? 1 : rows->response_len[seq];
     }
-    p->token = p->last ? p->seq : rows->token_offset[p->seq];
-    p->n_rows = p->last ? p->n_seqs : rows->token_offset[p->next] - p->token;
+    p->part[p->n_seqs] = (struct gr_pass_part){.row = p->n_rows};
 }
 
 /* Response token j of a sequence is predicted by the token before it. Where the last tokens are asked, there
@@ -94,7 +166,7 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 {
     uint32_t token = 0, row = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
-        uint32_t seq = p->seq + i, prompt = rows->prompt_len[seq], n = seq_tokens(rows, seq);
+        uint32_t seq = p->part[i].seq, prompt = rows->prompt_len[seq], n = seq_tokens(rows, seq);
         const int32_t *ids = gr_rows_ids(rows, seq);
         k->offset[i] = token;
         memcpy(k->ids + token, ids, n * sizeof(*ids));
@@ -111,18 +183,41 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging)
 {
+    if (p->balanced && !p->limit) balance(p, rows, b);
+    reserve(p, b);
     take(p, rows, b);
     gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
     fill(p, rows, &host);
-    if (p->cap_offset < b->seqs + 1) {
-        p->cap_offset = b->seqs + 1;
-        p->offset = gr_realloc(p->offset, p->cap_offset * sizeof(*p->offset));
-    }
     memcpy(p->offset, host.offset, (p->n_seqs + 1) * sizeof(*p->offset));
     gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+}
+
+/* The sequence that a row of the head is of: the last one that begins there or before, and has rows. */
+static uint32_t part_of(const gr_pass *p, uint32_t row)
+{
+    uint32_t low = 0, high = p->n_seqs; /* part[low].row <= row < part[high].row */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (p->part[middle].row <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c)
+{
+    uint32_t row = c->row + c->n;
+    if (row >= p->n_rows) return false;
+    uint32_t i = part_of(p, row), at = p->part[i].at + (row - p->part[i].row), end = p->part[i + 1].row;
+    for (i++; i < p->n_seqs && end - row < most && p->part[i].at == at + (end - row); i++)
+        end = p->part[i + 1].row;
+    *c = (gr_chunk){row, GR_MIN(most, end - row), at};
+    return true;
 }
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
@@ -203,7 +298,11 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
     double projections =
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
-    w->flops = times * tokens * (projections + 2.0 * length * s->heads * s->head_dim);
+    w->flops = times * tokens * projections;
+    w->attention = times * tokens * 2.0 * length * s->heads * s->head_dim;
+    w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
+    w->width = s->hidden;
+    w->backward = times > 1;
     w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
 }
 
@@ -211,6 +310,10 @@ void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, doub
 {
     double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
     w->flops = times * 2.0 * rows * s->hidden * outputs;
+    w->logits = s->head == GR_HEAD_VALUE ? 0 : (times > 1 ? 2 : 1) * rows * outputs;
+    w->rows = (uint32_t)GR_MAX(lround(rows), 1);
+    w->width = s->hidden;
+    w->backward = times > 1;
     w->bytes =
         times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
 }

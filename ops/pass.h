@@ -1,8 +1,12 @@
 /* ops/pass.h: packed passes of a model over the rows of a batch, a micro-batch at a time.
  *
- * What `logprob` and `update` share: how sequences are cut into micro-batches (in their order, as many as fit
- * the bound of tokens; a sequence is never split), the packed arrays on the device, and the works of a
- * forward pass.
+ * What `logprob` and `update` share: how sequences are cut into micro-batches (as many as fit the bound of
+ * tokens; a sequence is never split), the packed arrays on the device, and the works of a forward pass.
+ *
+ * Sequences are taken in their order or, balanced, from the longest to the shortest, where those of one
+ * length keep theirs; they are then cut so that, of as many micro-batches as are needed, the fullest has as
+ * few tokens as can be. Which sequence follows which does not depend on the bound: so neither do the sums
+ * over them.
  */
 #ifndef GR_OPS_PASS_H
 #define GR_OPS_PASS_H
@@ -19,12 +23,19 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint3
 
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
 typedef struct gr_pass {
-    bool last;                      /* the head is asked at each sequence's last token: one row a sequence */
-    uint32_t first, end;            /* sequences of this pass */
-    uint32_t next;                  /* first sequence of the next micro-batch */
-    uint32_t seq, n_seqs, n_tokens; /* the current micro-batch */
-    uint32_t token, n_rows;         /* its rows of the head: from this one of the batch's, this many */
-    uint32_t *offset, cap_offset;   /* [n_seqs + 1] of its packed tokens */
+    bool last;                 /* the head is asked at each sequence's last token: one row a sequence */
+    bool balanced;             /* see above */
+    uint32_t first, end;       /* sequences of this pass */
+    uint32_t next;             /* place of the next micro-batch's first sequence, from first to end */
+    uint32_t n_seqs, n_tokens; /* the current micro-batch */
+    uint32_t n_rows;           /* its rows of the head */
+    uint32_t *offset;          /* [n_seqs + 1] of its packed tokens */
+    struct gr_pass_part {
+        uint32_t seq, row, at;  /* a sequence; its first row of the head; which of the batch's this is */
+    } * part;                   /* [n_seqs + 1] behind the last one: rows */
+    uint32_t cap;               /* of offset and part */
+    uint32_t *order, cap_order; /* balanced: [end - first], the sequences as they are taken */
+    uint32_t limit;             /* balanced: most tokens of a micro-batch; 0: not known yet */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
@@ -37,7 +48,7 @@ typedef struct gr_micro {
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
-/* p->last is kept. */
+/* p->last and p->balanced are kept. */
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
 void gr_pass_release(gr_pass *p);
 bool gr_pass_more(const gr_pass *p);
@@ -46,6 +57,17 @@ bool gr_pass_more(const gr_pass *p);
  */
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
+
+/* Whether passes over these rows are balanced: an update of them asks for it. */
+bool gr_rows_balanced(const gr_graph *g, const gr_node *rows);
+
+/* Rows of the head that follow each other in the micro-batch and in the batch's columns alike: [row, row +
+ * n), of which the first is row `at` of the batch. Begin with {0}; at most `most` at a time, and in all
+ * n_rows. false: that was all. */
+typedef struct gr_chunk {
+    uint32_t row, n, at;
+} gr_chunk;
+bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c);
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
 /* Head rows [first, first + n) of the micro-batch. */

@@ -80,10 +80,13 @@ void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
         token_column(r, c, out);
         return;
     }
-    bool truncated = c->field && !strcmp(c->field, "truncated"), prompt = c->level == GR_LEVEL_GROUP;
+    bool truncated = c->field && !strcmp(c->field, "truncated"),
+         second = c->field && !strcmp(c->field, "second"), prompt = c->level == GR_LEVEL_GROUP;
     for (uint32_t i = 0; i < *r->n_seqs; i++) {
         if (truncated)
             ((uint8_t *)out)[i] = r->truncated[i];
+        else if (second)
+            ((uint8_t *)out)[i] = i > 0 && r->group[i] == r->group[i - 1];
         else
             ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : r->response_len[i]);
     }

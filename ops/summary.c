@@ -45,6 +45,8 @@ gr_subject gr_graph_subject(const gr_graph *g)
     gr_subject s = {0};
     const gr_node *rollout = first_of(g, "generate", NULL, NULL, true);
     if (rollout) s.update = first_of(g, "update", rollout, rollout->model, true);
+    if (rollout && !s.update) /* its rows may be selected ones */
+        s.update = first_of(g, "update", NULL, rollout->model, true);
     if (!s.update) s.update = first_of(g, "update", NULL, NULL, true);
     s.rows = s.update ? s.update->rows : rollout;
     if (!s.rows) return s;

@@ -45,6 +45,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     (void)d;
     train_state *t = gr_calloc(1, sizeof(*t));
     *t = (train_state){.session = s, .node = n, .loss = ((const gr_update_cfg *)n->cfg)->loss.loss};
+    t->pass.balanced = gr_rows_balanced(s->graph, n->rows);
     t->n_values = 1 + n->n_metrics;
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
     t->sums = gr_calloc(gr_model_buckets(&n->model->shape), sizeof(*t->sums));
@@ -211,20 +212,24 @@ static head head_of(const gr_call *c, train_state *t)
     return h;
 }
 
-static gr_head_rows chunk_rows(const head *h, uint32_t first, uint32_t *at)
+static gr_head_rows chunk_rows(const head *h, const gr_chunk *at)
 {
-    uint32_t n = GR_MIN(h->c->how->head_rows, h->t->pass.n_rows - first);
-    *at = h->t->pass.token - h->t->token + first; /* in the mini-batch's columns */
-    return gr_pass_rows(&h->pack, first, n, gr_rows_inv_temperature(h->c->node->rows));
+    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->c->node->rows));
 }
 
-static void chunk_forward(const head *h, uint32_t first)
+/* The chunk's first row in the mini-batch's columns. */
+static uint32_t place_of(const head *h, const gr_chunk *at)
 {
-    uint32_t at;
+    return at->at - h->t->token;
+}
+
+static void chunk_forward(const head *h, const gr_chunk *chunk)
+{
+    uint32_t at = place_of(h, chunk);
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, first, &at);
+    gr_head_rows rows = chunk_rows(h, chunk);
     gr_head_stats out = {.logprob = h->fresh + at, .entropy = h->entropy ? h->entropy + at : NULL};
     if (gr_train_is_value(c->node))
         k->value_forward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->fresh + at, c->ptr[4]);
@@ -232,21 +237,21 @@ static void chunk_forward(const head *h, uint32_t first)
         k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[3], &rows, &out, c->ptr[4]);
 }
 
-static void chunk_adjoint(const head *h, uint32_t first, uint32_t n)
+static void chunk_adjoint(const head *h, const gr_chunk *chunk)
 {
     float *out[2];
-    uint32_t at = h->t->pass.token - h->t->token + first;
+    uint32_t at = place_of(h, chunk);
     adjoints(h->t, h->d_fresh, h->d_entropy, out);
-    gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + n, out, h->c->ptr[14]);
+    gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + chunk->n, out, h->c->ptr[14]);
 }
 
-static void chunk_backward(const head *h, uint32_t first)
+static void chunk_backward(const head *h, const gr_chunk *chunk)
 {
-    uint32_t at;
+    uint32_t at = place_of(h, chunk);
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, first, &at);
+    gr_head_rows rows = chunk_rows(h, chunk);
     const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
     if (gr_train_is_value(c->node))
         k->value_backward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->d_fresh + at, c->ptr[7],
@@ -256,22 +261,26 @@ static void chunk_backward(const head *h, uint32_t first)
                          h->grad_norm, h->grad_lm, c->node->model->train.grads, c->ptr[4]);
 }
 
-/* The chunk that is still in the workspace needs no second forward. */
+static void forward_all(const head *h)
+{
+    for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c);
+}
+
+/* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
 static void run_head(const gr_call *c, train_state *t)
 {
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
-    uint32_t n = t->pass.n_rows, step = c->how->head_rows;
     c->session->kernels->zero(c->queue, c->ptr[7],
                               gr_hidden_bytes(c->session->kernels, &c->node->model->shape, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
-        for (uint32_t first = 0; first < n; first += step) chunk_forward(&h, first);
-        chunk_adjoint(&h, 0, n);
+        forward_all(&h);
+        for (gr_chunk whole = {0}; gr_pass_chunk(&t->pass, UINT32_MAX, &whole);) chunk_adjoint(&h, &whole);
     }
-    for (uint32_t first = 0; first < n; first += step) {
-        if (class != GR_LOSS_SEQ || n > step) chunk_forward(&h, first);
-        if (class == GR_LOSS_TOKEN) chunk_adjoint(&h, first, GR_MIN(step, n - first));
-        chunk_backward(&h, first);
+    for (gr_chunk chunk = {0}; gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
+        if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk);
+        if (class == GR_LOSS_TOKEN) chunk_adjoint(&h, &chunk);
+        chunk_backward(&h, &chunk);
     }
     gr_env_release(&h.env);
 }
@@ -279,7 +288,7 @@ static void run_head(const gr_call *c, train_state *t)
 static void run_head_forward(const gr_call *c, train_state *t)
 {
     head h = head_of(c, t);
-    for (uint32_t first = 0; first < t->pass.n_rows; first += c->how->head_rows) chunk_forward(&h, first);
+    forward_all(&h);
     gr_env_release(&h.env);
 }
 

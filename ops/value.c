@@ -58,19 +58,15 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 
 static gr_status open_value(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
-    (void)s;
-    (void)n;
     (void)d;
-    *state = gr_forward_open(false);
+    *state = gr_forward_open(s->graph, n, false);
     return GR_OK;
 }
 
 static gr_status open_score(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
-    (void)s;
-    (void)n;
     (void)d;
-    *state = gr_forward_open(true);
+    *state = gr_forward_open(s->graph, n, true);
     return GR_OK;
 }
 
@@ -81,11 +77,9 @@ static void run_head(const gr_call *c, const gr_pass *pass)
     gr_micro pack = gr_micro_at(c->ptr[1], &b);
     gr_value_head head = gr_value_head_at(c->session->kernels, s, c->ptr[0]);
     float *out = c->ptr[4];
-    for (uint32_t first = 0; first < pass->n_rows; first += c->how->head_rows) {
-        uint32_t n = GR_MIN(c->how->head_rows, pass->n_rows - first);
-        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[2], pack.row + first, n,
-                                           out + pass->token + first, c->ptr[3]);
-    }
+    for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);)
+        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[2], pack.row + h.row, h.n, out + h.at,
+                                           c->ptr[3]);
 }
 
 static gr_status run(const gr_call *c, gr_diag *d)

@@ -154,12 +154,28 @@ gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_di
     return st;
 }
 
-gr_status gr_checkpoint_prune(const char *run, size_t keep, gr_diag *d)
+gr_status gr_checkpoint_mark_best(const char *run, uint64_t step, gr_diag *d)
+{
+    char *path = gr_printf("%s/checkpoints/best", run), *aside = gr_printf("%s/checkpoints/.best.tmp", run);
+    char *target = gr_printf("step-%llu", (unsigned long long)step),
+         *parent = gr_printf("%s/checkpoints", run);
+    gr_status st = gr_path_remove(aside, d);
+    if (!st && (symlink(target, aside) || rename(aside, path))) st = io_error(d, "create", path);
+    if (!st) st = gr_dir_sync(parent, d);
+    free(path);
+    free(aside);
+    free(target);
+    free(parent);
+    return st;
+}
+
+gr_status gr_checkpoint_prune(const char *run, size_t keep, uint64_t best, gr_diag *d)
 {
     uint64_t *steps = NULL;
     size_t n = 0;
     gr_status st = gr_checkpoint_list(&steps, &n, run, d);
     for (size_t i = 0; !st && i + keep < n; i++) {
+        if (steps[i] == best) continue;
         /* renamed first: a half removed one must not look complete */
         char *path = gr_checkpoint_path(run, steps[i]), *old = aside_path(run, steps[i], "old");
         if (rename(path, old)) st = io_error(d, "remove", path);

@@ -23,7 +23,9 @@ GR_NODISCARD gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_d
 GR_NODISCARD gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_diag *d);
 /* RUN/checkpoints/step-N; caller frees. */
 char *gr_checkpoint_path(const char *run, uint64_t step);
-/* Remove all but the newest keep. */
-GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, size_t keep, gr_diag *d);
+/* Remove all but the newest keep, and that of step best (0: there is none). */
+GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, size_t keep, uint64_t best, gr_diag *d);
+/* Let RUN/checkpoints/best point at that of a step. */
+GR_NODISCARD gr_status gr_checkpoint_mark_best(const char *run, uint64_t step, gr_diag *d);
 
 #endif

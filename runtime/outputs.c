@@ -211,7 +211,7 @@ static const char *bare_name(const gr_outputs *o, const char *name)
     return NULL;
 }
 
-static double metric(const gr_outputs *o, const gr_session *s, const char *bare)
+double gr_outputs_metric(const gr_outputs *o, const gr_session *s, const char *bare)
 {
     const gr_node *update = gr_graph_subject(o->g).update;
     char *full = gr_printf("%s.%s", update ? update->name : "", bare);
@@ -219,6 +219,15 @@ static double metric(const gr_outputs *o, const gr_session *s, const char *bare)
     if (!m) m = gr_session_find(s, full);
     free(full);
     return m ? m->value : NAN;
+}
+
+void gr_outputs_best(gr_outputs *o, const char *name, double value, uint32_t step)
+{
+    if (!o->options->progress) return;
+    gr_str line = {0};
+    gr_str_printf(&line, "best so far: %s %.4g at step %u", name, value, step);
+    gr_progress_say(&o->progress, line.text);
+    gr_str_release(&line);
 }
 
 static void add(gr_outputs *o, uint32_t step, const char *name, double value)
@@ -277,9 +286,10 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *
     static const char *const always[] = {
         "reward_mean",        "loss",  "kl", "entropy", "grad_norm", "response_tokens_mean",
         "truncated_fraction", "tokens"};
-    double seconds = (double)ns * 1e-9, tokens = metric(o, s, "tokens");
+    double seconds = (double)ns * 1e-9, tokens = gr_outputs_metric(o, s, "tokens");
     gr_lines_begin(o->metrics, s->step);
-    for (size_t i = 0; i < GR_LEN(always); i++) add(o, s->step, always[i], metric(o, s, always[i]));
+    for (size_t i = 0; i < GR_LEN(always); i++)
+        add(o, s->step, always[i], gr_outputs_metric(o, s, always[i]));
     add(o, s->step, "seconds", seconds);
     add(o, s->step, "tokens_per_second", tokens / seconds);
     gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)o->plan->peak_bytes);
@@ -297,8 +307,8 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *
     add_validation(o, s, node_ns);
     gr_status st = end_line(o, d);
     if (o->options->progress)
-        gr_progress_step(&o->progress, s->step, s->steps, metric(o, s, "reward_mean"), metric(o, s, "loss"),
-                         tokens, seconds);
+        gr_progress_step(&o->progress, s->step, s->steps, gr_outputs_metric(o, s, "reward_mean"),
+                         gr_outputs_metric(o, s, "loss"), tokens, seconds);
     if (o->options->progress) say_validation(o, s);
     return st;
 }
@@ -371,8 +381,18 @@ gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside
     return gr_checkpoint_begin(aside, o->options->out, step, d);
 }
 
-gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, gr_diag *d)
+gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, uint32_t best, gr_diag *d)
 {
     gr_status st = gr_checkpoint_commit(o->options->out, step, d);
-    return !st && keep ? gr_checkpoint_prune(o->options->out, keep, d) : st;
+    if (!st && best == step) st = gr_outputs_mark_best(o, best, d);
+    return !st && keep ? gr_checkpoint_prune(o->options->out, keep, best, d) : st;
+}
+
+gr_status gr_outputs_mark_best(gr_outputs *o, uint32_t step, gr_diag *d)
+{
+    char *path = gr_checkpoint_path(o->options->out, step);
+    bool there = gr_path_exists(path);
+    free(path);
+    if (!there) return GR_OK; /* taken away by hand */
+    return gr_checkpoint_mark_best(o->options->out, step, d);
 }

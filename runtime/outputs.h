@@ -35,9 +35,17 @@ void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, 
 void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
                       uint64_t end_ns);
 
-/* Checkpoints of the run. latest: *dir NULL where there is none; caller frees. keep 0: all. */
+/* A metric of this iteration by its name in metrics.jsonl; NaN: it has none. */
+double gr_outputs_metric(const gr_outputs *o, const gr_session *s, const char *name);
+/* Say that none was better so far. */
+void gr_outputs_best(gr_outputs *o, const char *metric, double value, uint32_t step);
+
+/* Checkpoints of the run. latest: *dir NULL where there is none; caller frees. keep 0: all. best: the step of
+ * the one that stays; 0: none. */
 GR_NODISCARD gr_status gr_outputs_checkpoint_latest(gr_outputs *o, char **dir, gr_diag *d);
 GR_NODISCARD gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside, gr_diag *d);
-GR_NODISCARD gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep,
+                                                    uint32_t best, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_mark_best(gr_outputs *o, uint32_t step, gr_diag *d);
 
 #endif

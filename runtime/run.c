@@ -23,7 +23,9 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    uint64_t *node_ns; /* by node index, the summaries last: this iteration */
+    double best;        /* the best value of checkpoint.best so far */
+    uint32_t best_step; /* where it was; 0: nowhere yet */
+    uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
 } run;
 
 /* ---- hooks of the executor
@@ -175,12 +177,52 @@ static gr_status validate(run *r, gr_diag *d)
 /* ---- checkpoints
  * -------------------------------------------------------------------------------------------- */
 
+/* Which step was the best so far, and by what: another metric, or a run that had none, begins anew. */
+static void save_best(const run *r, gr_state_file *f)
+{
+    if (!r->g->run.best || !r->best_step) return;
+    gr_state_set_text(f, "best", "metric", r->g->run.best);
+    gr_state_set_text(f, "best", "is", r->g->run.best_is_least ? "min" : "max");
+    gr_state_set_u64(f, "best", "step", r->best_step);
+    gr_state_set_number(f, "best", "value", r->best);
+}
+
+static void load_best(run *r, const gr_state_file *f)
+{
+    char *metric = NULL, *is = NULL;
+    uint64_t step = 0;
+    double value = 0;
+    bool there = r->g->run.best && !gr_state_get_text(f, "best", "metric", &metric, NULL) &&
+                 !gr_state_get_text(f, "best", "is", &is, NULL) &&
+                 !gr_state_get_u64(f, "best", "step", &step, NULL) &&
+                 !gr_state_get_number(f, "best", "value", &value, NULL);
+    if (there && !strcmp(metric, r->g->run.best) && !strcmp(is, r->g->run.best_is_least ? "min" : "max")) {
+        r->best = value;
+        r->best_step = (uint32_t)step;
+    }
+    free(metric);
+    free(is);
+}
+
+/* Whether this iteration is the best so far. */
+static bool is_best(run *r)
+{
+    const gr_run_settings *s = &r->g->run;
+    double now = s->best ? gr_outputs_metric(r->outputs, &r->session, s->best) : NAN;
+    if (isnan(now) || (r->best_step && !(s->best_is_least ? now < r->best : now > r->best))) return false;
+    r->best = now;
+    r->best_step = r->session.step;
+    gr_outputs_best(r->outputs, s->best, now, r->best_step);
+    return true;
+}
+
 static gr_state_file *state_of(run *r)
 {
     gr_state_file *f = gr_state_new();
     gr_state_set_u64(f, "run", "step", r->session.step);
     gr_state_set_u64(f, "run", "seed", r->session.seed);
     gr_state_set_text(f, "run", "numerics", r->p->plan->numerics);
+    save_best(r, f);
     for (size_t i = 0; i < r->g->n_state; i++)
         gr_state_set_number(f, "state", r->g->state[i].name, r->session.next_state[i]);
     for (size_t i = 0; i < r->g->n_nodes; i++)
@@ -206,7 +248,9 @@ static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
     if (!st) st = gr_executor_path(r->executor, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st) st = save_state(r, aside, d);
-    if (!st) st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep, d);
+    if (!st)
+        st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
+                                          r->best_step, d);
     free(aside);
     return st;
 }
@@ -236,6 +280,7 @@ static gr_status load_state(run *r, const char *dir, gr_diag *d)
                      "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
                      numerics, r->p->plan->numerics);
     r->session.step = (uint32_t)step;
+    if (!st) load_best(r, f);
     gr_state_free(f);
     free(numerics);
     free(path);
@@ -258,6 +303,8 @@ static gr_status enter(run *r, gr_diag *d)
     if (r->o->resume) st = gr_outputs_checkpoint_latest(r->outputs, &from, d);
     if (!st && from) st = as_input(load_state(r, from, d));
     if (!st) st = gr_outputs_resume(r->outputs, r->session.step, d);
+    if (!st && r->best_step)
+        st = gr_outputs_mark_best(r->outputs, r->best_step, d); /* perhaps killed before */
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_executor_path(r->executor, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     free(from);
@@ -289,7 +336,8 @@ static gr_status iterate(run *r, gr_diag *d)
     uint32_t saved = r->session.step;
     for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !gr_signals_stop(); step++) {
         st = iteration(r, step, d);
-        if (!st && settings->checkpoint_every && step % settings->checkpoint_every == 0) {
+        bool due = settings->checkpoint_every && step % settings->checkpoint_every == 0;
+        if (!st && (is_best(r) || due)) {
             st = checkpoint(r, GR_PATH_CHECKPOINT, d);
             saved = step;
         }

@@ -368,6 +368,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.run.best = NULL;
     same.models = without_residency(g, pool);
     same.run.keep_bits = false;
     gr_graph_resolved(&same, &s);
@@ -519,12 +520,16 @@ static gr_status prove(gr_planned *p, gr_diag *d)
     return GR_OK;
 }
 
-/* A device whose weights are fp32 trains in fp32. */
-static gr_status check_types(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+/* A device whose weights are fp32 trains in fp32; one may have no kernels for value heads. */
+static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];
+        if (m->shape.head == GR_HEAD_VALUE && !k->value_forward)
+            st = gr_diag_error(d, m->at, GR_E_INVALID,
+                               "model '%s' has a value head: the %s device has none in this version", m->name,
+                               k->device);
         if (!m->trained || k->dtype != GR_F32 || (m->train.grads == GR_F32 && m->train.moments == GR_F32))
             continue;
         st =
@@ -537,7 +542,7 @@ static gr_status check_types(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    if (check_types(g, o->kernels, d)) return GR_E_INVALID;
+    if (check_models(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_new(g);
     source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
@@ -572,6 +577,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
+    if (check_models(g, o->kernels, d)) return GR_E_INVALID;
     if (gr_plan_ranks(plan) != g->ranks)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
                              plan->ranks, g->ranks);

@@ -13,7 +13,7 @@ digit='{extract: "([0-9])", answer_extract: "([0-9])"}' # right by chance, now a
 
 i=0
 while [ $i -lt 16 ]; do
-    echo "{\"question\": \"$i+1=\", \"prompt\": \"$i\", \"answer\": \"$i #### $i\"}"
+    echo "{\"question\": \"$i+1=\", \"prompt\": \"$i\", \"answer\": \"$i #### $i\", \"chosen\": \"$i\", \"rejected\": \"no idea\"}"
     i=$((i + 1))
 done >"$dir/data.jsonl"
 
@@ -37,6 +37,7 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml; do
     case $graph in # where a graph has its bounds
     graphs/quickstart.yaml) set -- --set nodes.reward.rule="$digit" --set run.steps=2 ;;
     graphs/quickstart/warmup.yaml) set -- --set nodes.examples.max_tokens=16 --set run.steps=2 ;;
+    graphs/dpo.yaml) set -- --set nodes.pairs.max_tokens=16 --set batch=16 --set epochs=2 ;;
     graphs/sft.yaml) set -- --set nodes.examples.max_tokens=16 --set batch=16 --set epochs=2 ;;
     graphs/arithmetic*.yaml) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 ;;
     graphs/ppo_reward_model.yaml)

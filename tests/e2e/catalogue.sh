@@ -26,6 +26,23 @@ rewards() { # FROM TO: a hundredth
 before=$(rewards 1 2) after=$(rewards 26 30)
 [ "$before" -lt 60 ] && [ "$after" -gt 90 ] || fail "crossroads: the reward went from 0.$before to 0.$after"
 
+# ---- preferences from a file -----------------------------------------------------------------------------------------
+
+i=0
+while [ $i -lt 32 ]; do # whatever is asked: 3, and not a longer 7
+    echo "{\"prompt\": \"$((i % 10))+$((i / 10))=\", \"chosen\": \"3\", \"rejected\": \"77\"}"
+    i=$((i + 1))
+done >pairs.jsonl
+set -- --set model="$work/model" --set data="$work/pairs.jsonl" --set batch=8 --set lr=1e-3 --set models.actor.train.warmup=0 \
+    --set nodes.pairs.max_prompt_tokens=8 --set 'nodes.pairs.prompt="{prompt}"' --set epochs=5
+status 2 "$gr" exec "$project/graphs/dpo.yaml" "$@" --set nodes.pairs.max_tokens=2 --out short
+has err 'a response of 3 tokens, but node .pairs. allows 2'
+status 0 "$gr" exec "$project/graphs/dpo.yaml" "$@" --set nodes.pairs.max_tokens=3 --out dpo
+[ "$(metric dpo 1 update.margin)" = 0 ] || fail "dpo begins with a margin of $(metric dpo 1 update.margin)"
+[ "$(metric dpo 20 update.right)" = 1 ] || fail "dpo: $(metric dpo 20 update.right) of the pairs are told apart"
+"$gr" exec "$project/graphs/dpo.yaml" "$@" --set nodes.pairs.max_tokens=3 --set nodes.update.mini_batch=2 \
+    --set nodes.update.micro_tokens=20 --steps 2 --out dpo-cut >out 2>err || fail "$(cat err)"
+
 # ---- micro-batches ----------------------------------------------------------------------------------------------------
 
 # One optimizer step from the same weights, by AdamW with eps 1 and lr 1: it moves each weight by g / (|g| + 1), which is

@@ -147,6 +147,34 @@ status 0 "$gr" exec judge.yaml --steps 1 --out judged
 [ "$(metric judged 1 reward_mean)" = "$(metric judged 1 judged.mean)" ] || fail "reward_mean is not the score's mean"
 [ "$(metric judged 1 reward_mean)" != 0 ] || fail "the reward model says nothing"
 
+# Selected rows: scores and values of them are those of the rows they are, and the policy's metrics are the bare ones.
+cat >kept.yaml <<'END'
+graph: kept
+models:
+  actor:  {checkpoint: model, train: {lr: 1.0e-2}}
+  critic: {checkpoint: model, head: value, train: {lr: 1.0e-2}}
+  judge:  {checkpoint: judge}
+nodes:
+  prompts: {op: prompts, file: train.jsonl, batch: 8, max_tokens: 8, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6}
+  all:     {op: score, model: judge, of: rollout}
+  before:  {op: value, model: critic, of: rollout}
+  kept:    {op: select, of: rollout, groups: batch_mean(all) > group_mean(all)}
+  judged:  {op: score, model: judge, of: kept, metrics: {off: batch_max(abs(judged - all)), n: batch_count(judged)}}
+  values:  {op: value, model: critic, of: kept, metrics: {off: token_max(abs(values - before))}}
+  returns: {op: compute, of: kept, expr: suffix_sum(at_last(judged))}
+  update_critic: {op: update, model: critic, of: kept, loss: token_mean((value - returns)^2), metrics: {off: token_max(abs(value - values))}}
+  update:  {op: update, model: actor, of: kept, loss: -token_mean((returns - values) * logprob)}
+run: {steps: 2, seed: 1}
+END
+status 0 "$gr" exec kept.yaml --out kept
+for name in judged.off values.off update_critic.off; do
+    [ "$(metric kept 1 $name)" = 0 ] || fail "selected rows: $name is $(metric kept 1 $name)"
+done
+[ "$(metric kept 1 judged.n)" != 32 ] && [ "$(metric kept 1 judged.n)" != 0 ] || fail "nothing was selected"
+has kept/metrics.jsonl '"update_critic.loss": [0-9]'
+lacks kept/metrics.jsonl '"update.loss"'
+
 # A judge whose tokens mean something else is said aloud; one without tokenizer is believed.
 cp -r judge foreign
 sed -i 's/48, 49/49, 48/' foreign/tokenizer_config.json

@@ -441,7 +441,7 @@ static const loss_case losses[] = {
      NULL},
     {"bypass", "bypass", "high=0.28 mean_gap=0.3", NULL, NULL},
     {"bypass_reinforce", "bypass_reinforce", "most=1.2", NULL, NULL},
-    {"vanilla-even", "ppo", "clip=0.2", NULL, NULL},
+    {"vanilla-even", "ppo", "low=0.2 high=0.2", NULL, NULL},
     {"value", "ppo", NULL, NULL, "update_critic"},
 };
 

@@ -127,22 +127,68 @@ static void test_a_command_is_a_source(void **state)
     gr_diag d;
     gr_diag_init(&d);
     const gr_loc at = {"g.yaml", 4, 20};
-    assert_int_equal(
-        gr_jsonl_command(&s, "for i in 1 2 3; do echo \"{\\\"i\\\": $i}\"; done; echo '{'", at, &d), GR_OK);
-    assert_int_equal(gr_jsonl_rows(s), 4);
+    assert_int_equal(gr_jsonl_command(&s, "for i in 1 2 3; do echo \"{\\\"i\\\": $i}\"; done", at, &d),
+                     GR_OK);
+    assert_int_equal(gr_jsonl_rows(s), 3);
     json_t *row;
     assert_int_equal(gr_jsonl_row(s, 2, &row, &d), GR_OK);
     assert_int_equal(json_integer_value(json_object_get(row, "i")), 3);
+    assert_string_equal(gr_jsonl_at(s, 2).file,
+                        "output of 'for i in 1 2 3; do echo \"{\\\"i\\\": $i}\"; done'");
     json_decref(row);
-    assert_int_equal(gr_jsonl_row(s, 3, &row, &d), GR_E_INVALID);
     gr_jsonl_free(s);
     gr_diag_release(&d);
+}
+
+static void test_a_command_that_fails_is_quoted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *command;
+        gr_status st;
+        const char *says, *last; /* the first message, and the last */
+    } cases[] = {
+        {"echo '{}'; exit 3", GR_E_IO, "g.yaml:4:20: error: 'echo '{}'; exit 3' exited with status 3", NULL},
+        {"kill -9 $$", GR_E_IO, "g.yaml:4:20: error: 'kill -9 $$' was killed by signal 9", NULL},
+        {"true", GR_E_INVALID, "g.yaml:4:20: error: 'output of 'true'' holds no rows", NULL},
+        {"echo well >&2; echo no such table >&2; exit 1", GR_E_IO,
+         "g.yaml:4:20: error: 'echo well >&2; echo no such table >&2; exit 1' exited with status 1",
+         "it said: no such table"},
+        {"echo reading; echo '{}'", GR_E_INVALID,
+         "output of 'echo reading; echo '{}'':1:7: error: not JSON: invalid token near 'reading'", NULL},
+        {"echo '{}'; echo '[1]'", GR_E_INVALID,
+         "output of 'echo '{}'; echo '[1]'':2:1: error: the row is a list; an object is wanted", NULL},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        gr_jsonl *s;
+        gr_diag d;
+        gr_diag_init(&d);
+        assert_int_equal(gr_jsonl_command(&s, cases[i].command, (gr_loc){"g.yaml", 4, 20}, &d), cases[i].st);
+        if (cases[i].last)
+            assert_string_equal(d.messages[d.n - 1].text, cases[i].last);
+        else
+            assert_int_equal(d.n, 1);
+        assert_string_equal(message(&d), cases[i].says);
+        gr_diag_release(&d);
+    }
+}
+
+/* Of a thousand lines the last eight are told, of a line without end its end. */
+static void test_the_end_of_what_a_command_says_is_kept(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    gr_diag d;
     gr_diag_init(&d);
-    assert_int_equal(gr_jsonl_command(&s, "echo '{}'; exit 3", at, &d), GR_E_IO);
-    assert_string_equal(message(&d), "g.yaml:4:20: error: 'echo '{}'; exit 3' exited with status 3");
-    assert_int_equal(gr_jsonl_command(&s, "kill -9 $$", at, &d), GR_E_IO);
-    assert_string_equal(message(&d), "g.yaml:4:20: error: 'kill -9 $$' was killed by signal 9");
-    assert_int_equal(gr_jsonl_command(&s, "true", at, &d), GR_E_INVALID);
+    assert_int_equal(gr_jsonl_command(&s, "seq 1000 >&2; exit 1", (gr_loc){0}, &d), GR_E_IO);
+    assert_int_equal(d.n, 9);
+    assert_string_equal(d.messages[1].text, "it said: 993");
+    assert_string_equal(d.messages[8].text, "it said: 1000");
+    gr_diag_release(&d);
+    gr_diag_init(&d);
+    assert_int_equal(gr_jsonl_command(&s, "printf '%9000dend' 0 >&2; exit 1", (gr_loc){0}, &d), GR_E_IO);
+    assert_int_equal(d.n, 2);
+    assert_int_equal(strlen(d.messages[1].text), strlen("it said: ") + 2000);
     gr_diag_release(&d);
 }
 
@@ -245,7 +291,7 @@ static void test_a_plain_order_wraps_into_the_next_epoch(void **state)
     gr_order o;
     gr_cursor c = {0};
     size_t rows[4];
-    gr_order_init(&o, 5, false, 1);
+    gr_order_init(&o, 5, false, NULL, 1);
     gr_order_draw(&o, &c, 4, rows);
     gr_order_draw(&o, &c, 4, rows);
     const size_t wants[] = {4, 0, 1, 2};
@@ -262,7 +308,7 @@ static void test_each_shuffled_epoch_draws_every_row_once(void **state)
     gr_order o;
     gr_cursor c = {0};
     static size_t rows[2][n];
-    gr_order_init(&o, n, true, 42);
+    gr_order_init(&o, n, true, NULL, 42);
     for (int e = 0; e < 2; e++) {
         bool seen[n] = {0};
         gr_order_draw(&o, &c, n, rows[e]);
@@ -284,16 +330,60 @@ static void test_a_restored_cursor_draws_what_the_first_run_would_have(void **st
     gr_order a, b;
     gr_cursor c = {0}, saved = {0};
     size_t want[7], got[7];
-    gr_order_init(&a, 10, true, 3);
+    gr_order_init(&a, 10, true, NULL, 3);
     for (int i = 0; i < 5; i++) {
         saved = c;
         gr_order_draw(&a, &c, 7, want);
     }
-    gr_order_init(&b, 10, true, 3);
+    gr_order_init(&b, 10, true, NULL, 3);
     gr_order_draw(&b, &saved, 7, got);
     assert_memory_equal(got, want, sizeof(want));
     gr_order_release(&a);
     gr_order_release(&b);
+}
+
+static double *keys_of(const double *from, size_t n)
+{
+    double *keys = gr_malloc(n * sizeof(*keys));
+    memcpy(keys, from, n * sizeof(*keys));
+    return keys;
+}
+
+static void test_a_curriculum_goes_from_the_smallest_key_to_the_largest(void **state)
+{
+    (void)state;
+    static const double key[] = {3, 1, 2, 1, -5, 2, 1};
+    const size_t wants[] = {4, 1, 3, 6, 2, 5, 0};
+    size_t rows[7], other[7];
+    gr_order o;
+    gr_cursor c = {0};
+    gr_order_init(&o, 7, false, keys_of(key, 7), 1);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        gr_order_draw(&o, &c, 7, rows);
+        assert_memory_equal(rows, wants, sizeof(wants));
+    }
+    gr_order_release(&o);
+    /* shuffled: rows of one key in an order of the epoch's own, found again from the cursor alone */
+    bool differ = false;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        gr_order_init(&o, 7, true, keys_of(key, 7), seed);
+        c = (gr_cursor){0};
+        gr_order_draw(&o, &c, 7, other);
+        gr_order_draw(&o, &c, 7, rows);
+        for (size_t i = 0; i < 7; i++) {
+            assert_true(key[rows[i]] == key[wants[i]]);
+            differ = differ || rows[i] != other[i];
+            for (size_t k = 0; k < i; k++) assert_true(rows[k] != rows[i]);
+        }
+        gr_order again;
+        gr_order_init(&again, 7, true, keys_of(key, 7), seed);
+        c = (gr_cursor){1, 3};
+        gr_order_draw(&again, &c, 4, other);
+        assert_memory_equal(other, rows + 3, 4 * sizeof(*rows));
+        gr_order_release(&again);
+        gr_order_release(&o);
+    }
+    assert_true(differ);
 }
 
 static void test_shuffles_are_even(void **state)
@@ -304,7 +394,7 @@ static void test_shuffles_are_even(void **state)
         gr_order o;
         gr_cursor c = {0};
         size_t r[3];
-        gr_order_init(&o, 3, true, seed);
+        gr_order_init(&o, 3, true, NULL, seed);
         gr_order_draw(&o, &c, 3, r);
         count[2 * r[0] + (r[1] > r[2])]++;
         gr_order_release(&o);
@@ -406,6 +496,8 @@ int main(void)
         cmocka_unit_test(test_a_bad_row_is_named_by_file_and_line),
         cmocka_unit_test(test_a_source_without_rows_is_refused),
         cmocka_unit_test(test_a_command_is_a_source),
+        cmocka_unit_test(test_a_command_that_fails_is_quoted),
+        cmocka_unit_test(test_the_end_of_what_a_command_says_is_kept),
         cmocka_unit_test(test_a_file_that_shrinks_is_an_error_not_a_crash),
         cmocka_unit_test(test_the_hash_is_of_the_bytes),
         cmocka_unit_test(test_fields_are_read_as_text),
@@ -414,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_a_plain_order_wraps_into_the_next_epoch),
         cmocka_unit_test(test_each_shuffled_epoch_draws_every_row_once),
         cmocka_unit_test(test_a_restored_cursor_draws_what_the_first_run_would_have),
+        cmocka_unit_test(test_a_curriculum_goes_from_the_smallest_key_to_the_largest),
         cmocka_unit_test(test_shuffles_are_even),
         cmocka_unit_test(test_a_template_keeps_field_text_apart),
         cmocka_unit_test(test_bad_templates_are_refused_with_the_character),

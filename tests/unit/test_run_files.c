@@ -186,7 +186,7 @@ static void test_old_checkpoints_are_pruned(void **state)
     (void)state;
     for (uint64_t step = 8; step <= 12; step++) assert_int_equal(write_checkpoint(step), GR_OK);
     assert_int_equal(write_checkpoint(9), GR_OK); /* again */
-    assert_int_equal(gr_checkpoint_prune(dir, 2, &diag), GR_OK);
+    assert_int_equal(gr_checkpoint_prune(dir, 2, 0, &diag), GR_OK);
     uint64_t *steps;
     size_t n;
     assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
@@ -194,6 +194,23 @@ static void test_old_checkpoints_are_pruned(void **state)
     assert_int_equal(steps[0], 11);
     assert_int_equal(steps[1], 12);
     free(steps);
+}
+
+static void test_the_best_checkpoint_stays(void **state)
+{
+    (void)state;
+    for (uint64_t step = 1; step <= 6; step++) assert_int_equal(write_checkpoint(step), GR_OK);
+    assert_int_equal(gr_checkpoint_mark_best(dir, 1, &diag), GR_OK);
+    assert_int_equal(gr_checkpoint_mark_best(dir, 2, &diag), GR_OK); /* again, of another */
+    assert_int_equal(gr_checkpoint_prune(dir, 1, 2, &diag), GR_OK);
+    uint64_t *steps;
+    size_t n;
+    assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(steps[0], 2);
+    assert_int_equal(steps[1], 6);
+    free(steps);
+    assert_file("checkpoints/best/f1", "2");
 }
 
 static void test_a_run_directory_has_one_owner(void **state)
@@ -214,7 +231,7 @@ static void test_a_killed_writer_leaves_whole_checkpoints(void **state)
         pid_t child = fork();
         if (!child)
             for (uint64_t step = 1;; step++)
-                if (write_checkpoint(step) || gr_checkpoint_prune(dir, 3, NULL)) _exit(1);
+                if (write_checkpoint(step) || gr_checkpoint_prune(dir, 3, 0, NULL)) _exit(1);
         nanosleep(&(struct timespec){0, 3000000 + round * 700000}, NULL);
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
@@ -249,6 +266,7 @@ int main(void)
         TEST(test_progress_is_a_line_an_iteration_where_there_is_no_terminal),
         TEST(test_the_first_signal_asks_and_the_second_exits),
         TEST(test_old_checkpoints_are_pruned),
+        TEST(test_the_best_checkpoint_stays),
         TEST(test_a_run_directory_has_one_owner),
         TEST(test_a_killed_writer_leaves_whole_checkpoints),
     };

@@ -2,8 +2,10 @@
  * against finite differences, in any cut; and under the names that checkpoints have for them. */
 #include "model_fixture.h"
 
+#include "graphs/graph.h"
 #include "ops/checkpoint.h"
 #include "ops/pass.h"
+#include "scheduler/planner.h"
 
 enum { N = 22, SEQS = 3 }; /* of every golden */
 
@@ -414,6 +416,31 @@ static void test_a_config_that_is_written_names_the_class_that_loads_it(void **s
     free(text);
 }
 
+/* ---- devices ---------------------------------------------------------------------------------------------
+ */
+
+static void test_a_device_without_value_heads_refuses_them_by_name(void **state)
+{
+    (void)state;
+    gr_graph *g = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_load_options load = {.need_shapes = true};
+    assert_int_equal(gr_graph_load(&g, "tests/golden/graphs/proof_ppo.yaml", &load, &d), GR_OK);
+    gr_kernels without = K;
+    without.device = "bare";
+    without.value_forward = NULL;
+    gr_plan_options o = {.kernels = &without, .threads = 1};
+    gr_planned *p = NULL;
+    assert_int_equal(gr_plan_graph(&p, g, &o, &d), GR_E_INVALID);
+    assert_null(p);
+    assert_string_equal(d.messages[d.n - 1].text,
+                        "model 'critic' has a value head: the bare device has none in this version");
+    assert_int_equal(d.messages[d.n - 1].at.line, 7);
+    gr_graph_free(g);
+    gr_diag_release(&d);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -437,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_a_head_is_found_under_the_names_in_use),
         cmocka_unit_test(test_a_head_that_is_not_there_is_fresh_or_missing),
         cmocka_unit_test(test_a_config_that_is_written_names_the_class_that_loads_it),
+        cmocka_unit_test(test_a_device_without_value_heads_refuses_them_by_name),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

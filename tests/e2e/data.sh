@@ -1,0 +1,67 @@
+#!/bin/sh
+# Where records come from, and in which order: a command that prints them, and curricula by a number in them.
+. "$(dirname "$0")/lib.sh"
+
+# A command is as good as the file it prints, after a resume too.
+sed 's/file: $data/command: "cat train.jsonl"/; s/^params: {model: model, data: train.jsonl, /params: {model: model, /' grpo.yaml >command.yaml
+flat='--set models.actor.train.schedule=constant'
+status 0 "$gr" exec grpo.yaml $flat --out file
+status 0 "$gr" exec command.yaml $flat --out command
+same_weights file command
+same_metrics file command
+status 0 "$gr" exec command.yaml $flat --steps 2 --out part
+status 0 "$gr" exec --resume part --steps 6
+[ ! -s err ] || fail "resuming a command warns: $(cat err)"
+same_weights file part
+same_metrics file part
+
+# One that prints other rows now begins its epoch anew, and says so.
+status 0 "$gr" exec command.yaml $flat --steps 2 --out moved --set 'nodes.prompts.command=head -n 100 train.jsonl'
+status 0 "$gr" exec --resume moved --steps 3 --set 'nodes.prompts.command=tail -n 100 train.jsonl'
+has err "warning: the data of node 'prompts' changed since the checkpoint: its epoch starts anew"
+
+# What goes wrong is told before anything runs: status, what it said, and the line that is no row.
+bad() { # PATTERN COMMAND
+    refused "$1" "$gr" exec command.yaml --out bad --set "nodes.prompts.command=$2"
+    rm -rf bad
+}
+bad "error: 'sh absent.sh' exited with status [0-9]+" 'sh absent.sh'
+has err 'note: it said: .*absent.sh'
+bad "was killed by signal 15" 'kill -15 $$'
+bad "holds no rows" 'true'
+bad "output of 'cat train.jsonl; echo 5':8001:1: error: the row is a number; an object is wanted" 'cat train.jsonl; echo 5'
+bad "output of 'echo loading; cat train.jsonl':1:[0-9]+: error: not JSON" 'echo loading; cat train.jsonl'
+
+# A curriculum: each epoch from the smallest to the largest, here by the sum of an addition of 20 records.
+head -n 20 train.jsonl | sed -E 's/"answer": "([0-9]+)"/&, "sum": \1/' >sums.jsonl
+course() { # RUN ...: the sums as they were drawn, one epoch a line
+    run=$1
+    shift
+    status 0 "$gr" exec grpo.yaml --set data=sums.jsonl --set nodes.prompts.batch=4 --set nodes.update.mini_batch=2 \
+        --set run.samples=4 --set nodes.prompts.curriculum=sum $flat --steps 10 --out "$run" "$@"
+    drawn "$run"
+}
+drawn() { sed -E 's/.*"prompt": "([0-9]+)\+([0-9]+)=".*/\1 \2/' "$1/samples.jsonl" | awk '{print $1 + $2}'; }
+sed -E 's/.*"sum": ([0-9]+).*/\1/' sums.jsonl | sort -n >up
+course up.run >up.got
+cat up up | diff - up.got || fail "not from the smallest to the largest"
+sort -rn up >down
+course down.run --set nodes.prompts.descending=true >down.got
+cat down down | diff - down.got || fail "not from the largest to the smallest"
+
+# Stopped within an epoch, it goes on where it was.
+course stop.run --steps 3 >/dev/null
+status 0 "$gr" exec --resume stop.run --steps 10
+drawn stop.run | diff - up.got || fail "the curriculum of a resumed run"
+same_weights up.run stop.run
+same_metrics up.run stop.run
+
+no() { # PATTERN --set ...
+    pattern=$1
+    shift
+    refused "$pattern" "$gr" exec grpo.yaml --set data=sums.jsonl --out no "$@"
+    rm -rf no
+}
+no "sums.jsonl:1:1: error: no field 'size'" --set nodes.prompts.curriculum=size
+no "sums.jsonl:1:1: error: field 'answer' is a string; a number is wanted" --set nodes.prompts.curriculum=answer
+no "error: 'descending' goes with 'curriculum'" --set nodes.prompts.descending=true
