@@ -194,6 +194,9 @@ static void print_train(const gr_model *m, gr_str *out)
     const gr_train *t = &m->train;
     char b1[32], b2[32];
     gr_str_puts(out, "    train: {optimizer: adamw");
+    if (!t->master) gr_str_puts(out, ", master: none");
+    if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
+    if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
     print_number(out, "lr", t->lr);
     gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
     print_number(out, "eps", t->eps);
