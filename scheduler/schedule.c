@@ -380,7 +380,7 @@ static gr_plan *find_plan(search *s, uint32_t *level)
         walk[k] = s->o->keep_bits && src->knobs[k].bits ? 0 : src->knobs[k].n_levels - 1;
     if (!best) { /* the smallest that can be had, to say what is missing */
         add_set(s, walk);
-        explore(s, (uint32_t)s->n_sets - 1, MOST_STATES);
+        explore(s, (uint32_t)s->n_sets - 1, LEAST_STATES); /* so that its budget would find it again */
     }
     free(walk);
     free(chosen);
