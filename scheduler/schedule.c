@@ -149,7 +149,8 @@ static uint32_t count_levels(const gr_source *src, bool bits)
 }
 
 /* Programs for all levels of the knobs that keep the bits; where those are too many, the ones in which each
- * knob but one is at its first or its last level. */
+ * knob but one is at its first or its last level, and of those the first so many and the last, which is the
+ * smallest. */
 static void add_sets(search *s, uint32_t *level)
 {
     const gr_source *src = s->src;
@@ -157,9 +158,13 @@ static void add_sets(search *s, uint32_t *level)
     size_t begin = s->n_sets;
     do {
         uint32_t inner = 0;
-        for (size_t k = 0; k < src->n_knobs; k++)
-            inner += !src->knobs[k].bits && level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
-        if ((all || inner <= 1) && s->n_sets - begin < 2 * MAX_LEVELS) add_set(s, level);
+        bool last = true;
+        for (size_t k = 0; k < src->n_knobs; k++) {
+            if (src->knobs[k].bits) continue;
+            inner += level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
+            last &= level[k] + 1 == src->knobs[k].n_levels;
+        }
+        if (last || ((all || inner <= 1) && s->n_sets - begin < 2 * MAX_LEVELS)) add_set(s, level);
     } while (next_levels(src, level, false));
 }
 
