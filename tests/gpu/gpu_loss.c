@@ -1,5 +1,6 @@
-/* tests/gpu/gpu_loss.c: losses on the device (ops/loss_device.h) beside the CPU evaluator (graphs/loss.h): every stage,
- * losses of all classes and the instructions that need other sequences, one token to half a million.
+/* tests/gpu/gpu_loss.c: losses on the device (ops/loss_device.h) beside the CPU evaluator (graphs/loss.h):
+ * every stage, losses of all classes and the instructions that need other sequences, one token to half a
+ * million.
  *
  * --bench: microseconds of each stage of a PPO loss.
  */
@@ -16,10 +17,14 @@ static const struct name {
     bool fresh;
     double lo, hi;
 } names[] = {
-    {"logprob", GR_LEVEL_TOKEN, true, -2.5, -0.05},      {"entropy", GR_LEVEL_TOKEN, true, 0.1, 2},
-    {"old_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05}, {"ref_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05},
-    {"adv", GR_LEVEL_TOKEN, false, -2, 2},               {"advantage", GR_LEVEL_SEQ, false, -2, 2},
-    {"prompt", GR_LEVEL_GROUP, false, -1, 1},            {"beta", GR_LEVEL_SCALAR, false, 0.01, 0.02},
+    {"logprob", GR_LEVEL_TOKEN, true, -2.5, -0.05},
+    {"entropy", GR_LEVEL_TOKEN, true, 0.1, 2},
+    {"old_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05},
+    {"ref_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05},
+    {"adv", GR_LEVEL_TOKEN, false, -2, 2},
+    {"advantage", GR_LEVEL_SEQ, false, -2, 2},
+    {"prompt", GR_LEVEL_GROUP, false, -1, 1},
+    {"beta", GR_LEVEL_SCALAR, false, 0.01, 0.02},
 };
 enum { N_NAMES = GR_LEN(names), ADJOINTS = 2 };
 
@@ -78,7 +83,8 @@ static void draw_column(batch *b, int i, uint64_t *seed)
     const uint32_t count[] = {1, b->n_groups, b->n_seqs, 0, b->n_tokens};
     const uint32_t n = count[names[i].level];
     float *x = pinned(n * sizeof(*x));
-    for (uint32_t k = 0; k < n; k++) x[k] = k % 7 == 3 && i == 4 ? 0.5f : (float)uniform(seed, names[i].lo, names[i].hi);
+    for (uint32_t k = 0; k < n; k++)
+        x[k] = k % 7 == 3 && i == 4 ? 0.5f : (float)uniform(seed, names[i].lo, names[i].hi);
     b->host[i] = b->device[i] = (gr_expr_column){x, GR_EXPR_F32};
     if (names[i].fresh)
         b->device[i].data = device_copy(x, n * sizeof(*x));
@@ -216,7 +222,8 @@ static void adjoint_all(void *arg, int i)
 static void adjoint_chunk(void *arg, int i)
 {
     job *j = arg;
-    const uint32_t n = j->b->n_tokens, step = j->range.tokens, first = (uint32_t)i % GR_MAX(n / step, 1u) * step;
+    const uint32_t n = j->b->n_tokens, step = j->range.tokens,
+                   first = (uint32_t)i % GR_MAX(n / step, 1u) * step;
     gr_loss_device_adjoint(j->device, &j->q, &j->m, first, GR_MIN(first + step, n), j->adjoint);
 }
 
@@ -232,26 +239,25 @@ static void value(void *arg, int i)
 static const struct loss_case {
     const char *name, *text;
 } losses[] = {
-    {"ppo",
-     "ratio = exp(logprob - old_logprob)\n"
-     "pg = max(-advantage * ratio, -advantage * clip(ratio, 0.8, 1.2))\n"
-     "kl = exp(ref_logprob - logprob) - (ref_logprob - logprob) - 1\n"
-     "token_mean(pg + beta * kl) - 0.01 * token_mean(entropy)"},
-    {"gspo",
-     "q = exp(min(seq_mean(logprob - old_logprob), 10))\n"
-     "batch_mean(seq_mean(max(-advantage * q, -advantage * clip(q, 0.8, 1.2))))"},
-    {"clip_cov",
-     "ratio = exp(logprob - old_logprob)\n"
-     "cov = (advantage - token_mean(advantage)) * (logprob - token_mean(logprob))\n"
-     "drop = choose(cov > 0.1 and cov < 5, max(floor(0.1 * token_count()), 1))\n"
-     "token_mean(where(drop, 0, -advantage * ratio))"},
-    {"kl_cov, ties", "token_mean(-adv * exp(logprob) + where(top(adv, floor(0.3 * token_count()), adv > -1), logprob, 0))"},
-    {"groups",
-     "s = seq_sum(logprob)\n"
-     "batch_sum((s - group_mean(s)) / (group_std(s) + 1e-6) * prompt + group_rank(advantage) * s)"},
+    {"ppo", "ratio = exp(logprob - old_logprob)\n"
+            "pg = max(-advantage * ratio, -advantage * clip(ratio, 0.8, 1.2))\n"
+            "kl = exp(ref_logprob - logprob) - (ref_logprob - logprob) - 1\n"
+            "token_mean(pg + beta * kl) - 0.01 * token_mean(entropy)"},
+    {"gspo", "q = exp(min(seq_mean(logprob - old_logprob), 10))\n"
+             "batch_mean(seq_mean(max(-advantage * q, -advantage * clip(q, 0.8, 1.2))))"},
+    {"clip_cov", "ratio = exp(logprob - old_logprob)\n"
+                 "cov = (advantage - token_mean(advantage)) * (logprob - token_mean(logprob))\n"
+                 "drop = choose(cov > 0.1 and cov < 5, max(floor(0.1 * token_count()), 1))\n"
+                 "token_mean(where(drop, 0, -advantage * ratio))"},
+    {"kl_cov, ties",
+     "token_mean(-adv * exp(logprob) + where(top(adv, floor(0.3 * token_count()), adv > -1), logprob, 0))"},
+    {"groups", "s = seq_sum(logprob)\n"
+               "batch_sum((s - group_mean(s)) / (group_std(s) + 1e-6) * prompt + group_rank(advantage) * s)"},
     {"positions", "token_mean(position_sum(logprob) / position_count() * entropy + nth_sum(logprob) * adv)"},
-    {"scans", "token_mean(discounted_sum(logprob, 0.9) * entropy + prefix_sum(adv) * next(logprob, 0) * prev(entropy, 1))"},
-    {"draws, maxima", "token_mean(where(random() < 0.5, logprob, 0)) + batch_mean(seq_max(entropy)) + token_std(logprob)"},
+    {"scans", "token_mean(discounted_sum(logprob, 0.9) * entropy + prefix_sum(adv) * next(logprob, 0) * "
+              "prev(entropy, 1))"},
+    {"draws, maxima",
+     "token_mean(where(random() < 0.5, logprob, 0)) + batch_mean(seq_max(entropy)) + token_std(logprob)"},
     {"last", "token_mean(at_last(seq_mean(logprob)) * sigmoid(adv) * tanh(entropy) + entropy ^ 1.5)"},
 };
 
@@ -332,8 +338,9 @@ static void bench(uint32_t n_seqs, uint32_t length)
         const bool chunks = gr_loss_class_of(l) == GR_LOSS_TOKEN;
         const double a = time_of(chunks ? adjoint_chunk : adjoint_all, j, 10);
         CUDA(cudaGetLastError());
-        printf("%-10s %4u sequences, %7u tokens: prepare %8.1f us, adjoint %s %8.1f us, value %8.1f us\n", losses[i].name,
-               n_seqs, b->n_tokens, p * 1e6, chunks ? "of 4096 tokens" : "of all tokens ", a * 1e6, v * 1e6);
+        printf("%-10s %4u sequences, %7u tokens: prepare %8.1f us, adjoint %s %8.1f us, value %8.1f us\n",
+               losses[i].name, n_seqs, b->n_tokens, p * 1e6, chunks ? "of 4096 tokens" : "of all tokens ",
+               a * 1e6, v * 1e6);
         job_free(losses[i].name, j);
         gr_loss_free(l);
     }
