@@ -1,10 +1,11 @@
 /* graphs/code.c: from instructions to passes.
  *
- * Instructions become items: a sum over tokens that goes further than their sequences is two, the partials and
- * their sum; a goal is one more, unless its value is computed straight into its place. Items are put into passes
- * in their order: a pass takes every item of one form and level whose arguments are there, those that only read
- * their own element's values also beside the items that compute these. Values that no other pass reads live in
- * registers of a thread, the others in slots, which are used again once their last reader's pass is over.
+ * Instructions become items: a sum over tokens that goes further than their sequences is two, the partials
+ * and their sum; a goal is one more, unless its value is computed straight into its place. Items are put into
+ * passes in their order: a pass takes every item of one form and level whose arguments are there, those that
+ * only read their own element's values also beside the items that compute these. Values that no other pass
+ * reads live in registers of a thread, the others in slots, which are used again once their last reader's
+ * pass is over.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -74,7 +75,8 @@ static int add_item(maker *m, item x)
     return (int)m->n_items - 1;
 }
 
-/* The level that a sum passes through: partials are taken over tokens of a sequence, or positions of a prompt. */
+/* The level that a sum passes through: partials are taken over tokens of a sequence, or positions of a
+ * prompt. */
 static gr_level partial_level(const gr_ir_node *n)
 {
     if (n->from == GR_LEVEL_TOKEN && n->level != GR_LEVEL_POSITION) return GR_LEVEL_SEQ;
@@ -98,7 +100,13 @@ static void add_node(maker *m, int y)
     const gr_ir_node *n = &m->ir->nodes[y];
     bool folds = n->op == GR_IR_SUM || n->op == GR_IR_AMAX;
     gr_level partial = folds ? partial_level(n) : n->level;
-    item x = {.form = form_of(n), .level = n->level, .from = n->from, .op = n->op, .rows = n->rows, .id = n->id, .value = y};
+    item x = {.form = form_of(n),
+              .level = n->level,
+              .from = n->from,
+              .op = n->op,
+              .rows = n->rows,
+              .id = n->id,
+              .value = y};
     memcpy(x.arg, n->arg, sizeof(x.arg));
     if (folds && partial != n->from) {
         int to = y;
@@ -189,7 +197,8 @@ static unsigned column_at(gr_code_pass *p, int id)
 /* Room for whatever three arguments may bring. */
 static bool has_room(const gr_code_pass *p)
 {
-    return p->n_instrs < GR_CODE_INSTRS && p->n_consts + 3 <= GR_CODE_CONSTS && p->n_columns + 3 <= GR_CODE_COLUMNS;
+    return p->n_instrs < GR_CODE_INSTRS && p->n_consts + 3 <= GR_CODE_CONSTS &&
+           p->n_columns + 3 <= GR_CODE_COLUMNS;
 }
 
 static bool same_kind(const gr_code_pass *p, const item *x)
@@ -332,9 +341,11 @@ static gr_code_arg arg_of(const maker *m, gr_code_pass *p, int v)
     if (v < 0) return (gr_code_arg){0};
     const value *x = &m->values[v];
     if (x->item >= 0) return x->place;
-    if (m->kept && m->kept[v]) return (gr_code_arg){GR_CODE_KEPT, (uint8_t)x->level, (uint16_t)(m->kept[v] - 1)};
+    if (m->kept && m->kept[v])
+        return (gr_code_arg){GR_CODE_KEPT, (uint8_t)x->level, (uint16_t)(m->kept[v] - 1)};
     const gr_ir_node *n = &m->ir->nodes[v];
-    if (n->op == GR_IR_CONST) return (gr_code_arg){GR_CODE_CONST, (uint8_t)x->level, (uint16_t)const_at(p, n->value)};
+    if (n->op == GR_IR_CONST)
+        return (gr_code_arg){GR_CODE_CONST, (uint8_t)x->level, (uint16_t)const_at(p, n->value)};
     return (gr_code_arg){GR_CODE_COLUMN, (uint8_t)x->level, (uint16_t)column_at(p, n->id)};
 }
 
@@ -345,7 +356,8 @@ static void write_pass(const maker *m, gr_code_pass *p, int pass)
         const item *x = &m->items[i];
         if (x->pass != pass) continue;
         gr_code_instr *y = &p->instr[p->n_instrs++];
-        *y = (gr_code_instr){.op = (uint8_t)x->op, .from = (uint8_t)x->from, .id = (uint16_t)GR_MAX(x->id, 0)};
+        *y =
+            (gr_code_instr){.op = (uint8_t)x->op, .from = (uint8_t)x->from, .id = (uint16_t)GR_MAX(x->id, 0)};
         y->to = x->value < 0 ? x->to : m->values[x->value].place;
         for (int k = 0; k < 3; k++) y->arg[k] = arg_of(m, p, x->arg[k]);
     }
@@ -355,7 +367,8 @@ gr_code *gr_code_new(const gr_ir *ir, const gr_code_goal *goals, size_t n_goals,
 {
     maker m = {.ir = ir, .kept = kept, .code = gr_pool_alloc(ir->pool, sizeof(*m.code))};
     for (size_t i = 0; i < ir->n; i++)
-        GR_PUSH(m.values, m.n_values, m.cap_values, ((value){.item = -1, .level = ir->nodes[i].level, .last = NO_PASS}));
+        GR_PUSH(m.values, m.n_values, m.cap_values,
+                ((value){.item = -1, .level = ir->nodes[i].level, .last = NO_PASS}));
     add_nodes(&m, goals, n_goals);
     for (size_t i = 0; i < n_goals; i++) add_goal(&m, &goals[i]);
     make_passes(&m);

@@ -3,13 +3,15 @@
  * A pass runs a short list of instructions for every element of one level, a thread each; between two passes
  * everything is written and visible. Instructions are put in the same pass wherever none reads what another
  * thread of it computes, so a loss over tokens whose reductions are known is one pass, and a mean over tokens
- * adds two: a partial for each sequence, and their sum in the order of the sequences. Results do not depend on
- * how tokens are cut into ranges. Everything is computed in double, as by graphs/expr_eval.c, from which results
- * differ by rounding alone: sums within a sequence are taken in 32 strands, and a device has its own exp and log.
+ * adds two: a partial for each sequence, and their sum in the order of the sequences. Results do not depend
+ * on how tokens are cut into ranges. Everything is computed in double, as by graphs/expr_eval.c, from which
+ * results differ by rounding alone: sums within a sequence are taken in 32 strands, and a device has its own
+ * exp and log.
  *
- * Why instructions that are interpreted, and not generated source: there is no compiler at run time and nothing
- * to cache; the list of a pass travels with its launch, in memory that every thread reads at the same place at
- * once; a mini-batch of 10^6 tokens and 50 instructions is well below a millisecond beside seconds of training.
+ * Why instructions that are interpreted, and not generated source: there is no compiler at run time and
+ * nothing to cache; the list of a pass travels with its launch, in memory that every thread reads at the same
+ * place at once; a mini-batch of 10^6 tokens and 50 instructions is well below a millisecond beside seconds
+ * of training.
  *
  * The structures are plain and hold no pointers to the host, so that they can be arguments of a kernel.
  * graphs/code_run.h runs them, on the host too; ops/loss_device.h drives a loss.
@@ -101,8 +103,8 @@ typedef struct gr_code_keys {
 /* One pass over its data. */
 typedef struct gr_code_call {
     gr_code_pass pass;
-    uint32_t first, n;                /* elements (of FOLD and SCAN: sequences or prompts) from first on */
-    uint32_t begin[GR_CODE_LEVELS];   /* element of the level that a slot's first place holds */
+    uint32_t first, n;              /* elements (of FOLD and SCAN: sequences or prompts) from first on */
+    uint32_t begin[GR_CODE_LEVELS]; /* element of the level that a slot's first place holds */
     uint32_t n_groups;
     gr_code_rows rows;
     gr_code_column column[GR_CODE_COLUMNS]; /* as pass.column */

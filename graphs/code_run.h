@@ -1,5 +1,5 @@
-/* graphs/code_run.h: the threads of a pass of graphs/code.h, in functions that the host can run too, one thread
- * at a time. What they compute is defined by graphs/expr_eval.c.
+/* graphs/code_run.h: the threads of a pass of graphs/code.h, in functions that the host can run too, one
+ * thread at a time. What they compute is defined by graphs/expr_eval.c.
  */
 #ifndef GR_GRAPHS_CODE_RUN_H
 #define GR_GRAPHS_CODE_RUN_H
@@ -130,7 +130,8 @@ GR_BOTH double gr_code_fold_join(const gr_code_instr *x, double a, double b)
     return x->op == GR_IR_SUM ? a + b : gr_expr_larger(a, b);
 }
 
-GR_BOTH double gr_code_fold_one(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *p, double sum)
+GR_BOTH double gr_code_fold_one(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *p,
+                                double sum)
 {
     if (x->arg[1].kind != GR_CODE_NONE && gr_code_get(c, x->arg[1], p, NULL) == 0) return sum;
     return gr_code_fold_join(x, sum, gr_code_get(c, x->arg[0], p, NULL));
@@ -199,7 +200,8 @@ GR_BOTH double gr_code_shift(const gr_code_call *c, const gr_code_instr *x, cons
 {
     uint32_t seq = p->at[GR_LEVEL_SEQ], t = p->at[GR_LEVEL_TOKEN], end = c->rows.offset[seq + 1];
     if (!gr_code_counts(c, t)) return 0;
-    uint32_t other = x->op == GR_IR_NEXT ? gr_code_next(c, t + 1, end) : gr_code_prev(c, c->rows.offset[seq], t);
+    uint32_t other =
+        x->op == GR_IR_NEXT ? gr_code_next(c, t + 1, end) : gr_code_prev(c, c->rows.offset[seq], t);
     if (other == end || other == UINT32_MAX) return gr_code_get(c, x->arg[1], p, NULL);
     gr_code_place q = gr_code_at_token(c, seq, other);
     return gr_code_get(c, x->arg[0], &q, NULL);
@@ -268,7 +270,8 @@ GR_BOTH double gr_code_draw(const gr_code_call *c, const gr_code_instr *x, const
 
 /* ---- threads ------------------------------------------------------------------------------------------- */
 
-GR_BOTH double gr_code_value(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *p, const double *reg)
+GR_BOTH double gr_code_value(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *p,
+                             const double *reg)
 {
     switch (x->op) {
     case GR_IR_SUM:
@@ -287,8 +290,8 @@ GR_BOTH double gr_code_value(const gr_code_call *c, const gr_code_instr *x, cons
     case GR_IR_RANDOM:
         return gr_code_draw(c, x, p);
     default:
-        return gr_expr_apply((gr_ir_op)x->op, gr_code_get(c, x->arg[0], p, reg), gr_code_get(c, x->arg[1], p, reg),
-                             gr_code_get(c, x->arg[2], p, reg));
+        return gr_expr_apply((gr_ir_op)x->op, gr_code_get(c, x->arg[0], p, reg),
+                             gr_code_get(c, x->arg[1], p, reg), gr_code_get(c, x->arg[2], p, reg));
     }
 }
 
@@ -303,8 +306,8 @@ GR_BOTH void gr_code_each(const gr_code_call *c, uint32_t i)
     }
 }
 
-/* SCAN: the tokens of a sequence in order, or from the last. One thread: its loads do not wait for each other,
- * only the multiply-adds do, and sequences are many. */
+/* SCAN: the tokens of a sequence in order, or from the last. One thread: its loads do not wait for each
+ * other, only the multiply-adds do, and sequences are many. */
 GR_BOTH void gr_code_scan(const gr_code_call *c, const gr_code_instr *x, uint32_t seq)
 {
     uint32_t begin = c->rows.offset[seq], n = c->rows.offset[seq + 1] - begin;
@@ -405,7 +408,8 @@ GR_BOTH uint64_t gr_code_key_of(const double *at)
     return key;
 }
 
-/* TOP and CHOOSE: 1 for the k smallest of (key, index), by radix: from the first byte on, count and narrow. */
+/* TOP and CHOOSE: 1 for the k smallest of (key, index), by radix: from the first byte on, count and narrow.
+ */
 GR_BOTH void gr_code_select(const gr_code_call *c, const gr_code_instr *x, uint32_t thread, uint32_t threads,
                             gr_code_selection *s)
 {

@@ -1,4 +1,5 @@
-/* graphs/expr_apply.h: the value of one pointwise instruction: the definition, for the host and for device code.
+/* graphs/expr_apply.h: the value of one pointwise instruction: the definition, for the host and for device
+ * code.
  */
 #ifndef GR_GRAPHS_EXPR_APPLY_H
 #define GR_GRAPHS_EXPR_APPLY_H
@@ -96,8 +97,9 @@ GR_BOTH double gr_expr_apply(gr_ir_op op, double a, double b, double c)
     }
 }
 
-/* A draw, uniform in (0, 1): a function of the keys of the evaluation, the number of the draw, and the element:
- * {index of the token in its sequence or UINT32_MAX, number of the sequence or index of the prompt, 0, level}. */
+/* A draw, uniform in (0, 1): a function of the keys of the evaluation, the number of the draw, and the
+ * element: {index of the token in its sequence or UINT32_MAX, number of the sequence or index of the prompt,
+ * 0, level}. */
 typedef struct gr_expr_draws {
     uint64_t seed, node;
     uint32_t step, epoch, round;

@@ -170,8 +170,8 @@ static void do_sym(const gr_ir_run *r, const gr_ir_node *n, int y)
 }
 
 /* One loop an instruction, so that the compiler sees which. */
-#define LOOP(OP)                                                                                   \
-    case GR_IR_##OP:                                                                               \
+#define LOOP(OP)                                                                                           \
+    case GR_IR_##OP:                                                                                       \
         for (uint32_t i = 0; i < n; i++) out[i] = gr_expr_apply(GR_IR_##OP, at(a, i), at(b, i), at(c, i)); \
         break;
 

@@ -1,4 +1,5 @@
-/* graphs/expr_ops.h: levels, types of columns and instructions of expressions: what device code knows of them too.
+/* graphs/expr_ops.h: levels, types of columns and instructions of expressions: what device code knows of them
+ * too.
  */
 #ifndef GR_GRAPHS_EXPR_OPS_H
 #define GR_GRAPHS_EXPR_OPS_H

@@ -210,8 +210,9 @@ typedef struct gr_kernels {
     /* One flat range; decay: whether weight decay applies to it. */
     void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
 
-    /* One pass of a compiled expression (graphs/code.h). Where losses are evaluated on the device, the fresh values
-     * and adjoints of an update stay there (ops/loss_device.h); else the host evaluates them where they lie. */
+    /* One pass of a compiled expression (graphs/code.h). Where losses are evaluated on the device, the fresh
+     * values and adjoints of an update stay there (ops/loss_device.h); else the host evaluates them where
+     * they lie. */
     bool losses;
     void (*code_run)(gr_queue *q, const struct gr_code_call *c);
 

@@ -159,7 +159,8 @@ static void fill_rows(const row_block *to, const gr_expr_rows *rows, uint32_t n_
     to->first[n_groups] = rows->n_seqs;
 }
 
-static void set_rows(gr_loss_device *x, const gr_expr_env *env, const row_block *host, const row_block *device)
+static void set_rows(gr_loss_device *x, const gr_expr_env *env, const row_block *host,
+                     const row_block *device)
 {
     for (size_t i = 0; i < x->in->n_rows; i++) {
         const gr_expr_rows *rows = &env->rows[x->in->rows[i]];
@@ -197,7 +198,8 @@ static uint64_t count_at(const gr_loss_device *x, const gr_expr_env *env, const 
     return c->level == GR_LEVEL_SEQ ? rows->n_seqs : rows->offset[rows->n_seqs];
 }
 
-static void set_column(gr_loss_device *x, gr_queue *q, const gr_expr_env *env, const gr_loss_column *c, void *device)
+static void set_column(gr_loss_device *x, gr_queue *q, const gr_expr_env *env, const gr_loss_column *c,
+                       void *device)
 {
     const gr_expr_column *from = &env->columns[c->id];
     uint64_t bytes = count_at(x, env, c) * dtype_bytes(c->dtype);
@@ -280,7 +282,8 @@ static void set_span(gr_code_call *c, const gr_loss_device *x, const walked *w)
     }
 }
 
-static void run_pass(const gr_loss_device *x, gr_queue *q, const gr_code_pass *p, const walked *w, gr_code_call *c)
+static void run_pass(const gr_loss_device *x, gr_queue *q, const gr_code_pass *p, const walked *w,
+                     gr_code_call *c)
 {
     c->pass = *p;
     c->first = 0;
@@ -319,8 +322,8 @@ void gr_loss_device_prepare(gr_loss_device *x, gr_queue *q, const gr_expr_env *e
     run_stage(x, q, GR_LOSS_PREPARE, m, &(walked){.whole = true}, &call);
 }
 
-void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory *m, uint32_t first, uint32_t end,
-                            float *const *adjoint)
+void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory *m, uint32_t first,
+                            uint32_t end, float *const *adjoint)
 {
     const row_set *rows = &x->rows[gr_loss_rows(x->loss)];
     walked w = {.whole = gr_loss_class_of(x->loss) == GR_LOSS_BATCH, .first = first, .end = end};

@@ -1,10 +1,10 @@
 /* ops/loss_device.h: the loss of an update on a device with memory of its own: no value of it visits the host
  * within a mini-batch.
  *
- * Prepare copies what the loss reads to the device once a mini-batch: which tokens, sequences and prompts there
- * are, and the columns, from the host pool; fresh values and adjoints are on the device for all the update. Every
- * stage is a few launches (graphs/code.h) on the queue. Calls only enqueue. The host memory given to prepare is
- * read until the queue has run it, and the row structure in it by later adjoint calls.
+ * Prepare copies what the loss reads to the device once a mini-batch: which tokens, sequences and prompts
+ * there are, and the columns, from the host pool; fresh values and adjoints are on the device for all the
+ * update. Every stage is a few launches (graphs/code.h) on the queue. Calls only enqueue. The host memory
+ * given to prepare is read until the queue has run it, and the row structure in it by later adjoint calls.
  *
  * Threads: one at a time.
  */
@@ -46,12 +46,12 @@ gr_loss_device *gr_loss_device_new(const gr_kernels *k, const gr_loss *l, const 
                                    gr_expr_bounds range);
 void gr_loss_device_free(gr_loss_device *x); /* NULL is fine */
 
-/* env: of the mini-batch, in host memory, but for fresh columns, which are on the device; read during the call,
- * the columns' data until the queue has run it. Masks, as fresh columns, are on the device. */
+/* env: of the mini-batch, in host memory, but for fresh columns, which are on the device; read during the
+ * call, the columns' data until the queue has run it. Masks, as fresh columns, are on the device. */
 void gr_loss_device_prepare(gr_loss_device *x, gr_queue *q, const gr_expr_env *env, const gr_loss_memory *m);
 /* As gr_loss_adjoint and gr_loss_value; the results are on the device. */
-void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory *m, uint32_t first, uint32_t end,
-                            float *const *adjoint);
+void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory *m, uint32_t first,
+                            uint32_t end, float *const *adjoint);
 void gr_loss_device_value(gr_loss_device *x, gr_queue *q, const gr_loss_memory *m, double *values);
 
 #endif

@@ -147,8 +147,8 @@ static void open_device(const gr_call *c, train_state *t)
     t->device = gr_loss_device_new(c->session->kernels, t->loss, &t->inputs, shape.range);
 }
 
-/* On the device it is queued behind what makes its columns. The host memory that it copies from is free again when
- * the next mini-batch comes: the norm of this one's gradient has been read by then. */
+/* On the device it is queued behind what makes its columns. The host memory that it copies from is free again
+ * when the next mini-batch comes: the norm of this one's gradient has been read by then. */
 static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
 {
     bool device = c->session->kernels->losses;

@@ -8,8 +8,8 @@
 typedef struct train_objects {
     uint32_t rows, mini, store, loss_ws;
     uint32_t fresh, entropy, d_fresh, d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
-    /* where losses are evaluated on the device, else GR_NONE: what they read; on the host, what is written for
-     * them and what they said */
+    /* where losses are evaluated on the device, else GR_NONE: what they read; on the host, what is written
+     * for them and what they said */
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, acts, ws, head_ws, norm;
 } train_objects;
@@ -73,7 +73,8 @@ gr_loss_inputs gr_train_inputs(const gr_env_reads *r, const gr_graph *g, const g
     int *rows = gr_calloc(r->n_rows + 1, sizeof(*rows));
     for (size_t i = 0; i < r->n; i++) {
         const gr_column *c = g->columns[r->columns[i]];
-        columns[i] = (gr_loss_column){(int)r->columns[i], c->rows ? (int)c->rows->index : -1, c->level, c->dtype};
+        columns[i] =
+            (gr_loss_column){(int)r->columns[i], c->rows ? (int)c->rows->index : -1, c->level, c->dtype};
     }
     for (size_t i = 0; i < r->n_rows; i++) rows[i] = (int)r->rows[i]->index;
     return (gr_loss_inputs){columns, rows, r->n, r->n_rows, input_bounds(r, shape)};
@@ -100,7 +101,8 @@ static void add_host_loss(declaring *w, const gr_loss *l)
     uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
     train_objects *o = &w->o;
     o->fresh = gr_program_value(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
-    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_program_value(w->p, GR_CAT_COLUMNS, column, "entropy");
+    o->entropy =
+        gr_train_is_value(w->n) ? GR_NONE : gr_program_value(w->p, GR_CAT_COLUMNS, column, "entropy");
     o->d_fresh = gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
     o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
                        ? gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_entropy")
@@ -123,7 +125,8 @@ static void add_device_loss(declaring *w, const gr_loss *l)
                        ? gr_program_temp(w->p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
     o->store = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, in.bounds), "loss_store");
-    o->loss_ws = gr_program_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
+    o->loss_ws =
+        gr_program_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
     o->data = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_data_bytes(&in), "loss_columns");
     o->data_host = gr_program_host(w->p, GR_CAT_COLUMNS, gr_loss_host_bytes(&in), "loss_rows");
     o->values = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_results(l) * sizeof(double), "values");

@@ -1,4 +1,5 @@
-/* runtime/philox.h: counter-based random numbers, for the host (gr_philox of runtime/base.h) and for device code.
+/* runtime/philox.h: counter-based random numbers, for the host (gr_philox of runtime/base.h) and for device
+ * code.
  *
  * Philox 4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
  */

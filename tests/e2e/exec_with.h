@@ -1,5 +1,5 @@
-/* tests/e2e/exec_with.h: `graphrun exec` with kernels of one's own, on a plan made for them. Gaps between objects
- * are poisoned and checked. */
+/* tests/e2e/exec_with.h: `graphrun exec` with kernels of one's own, on a plan made for them. Gaps between
+ * objects are poisoned and checked. */
 #ifndef GR_TESTS_EXEC_WITH_H
 #define GR_TESTS_EXEC_WITH_H
 

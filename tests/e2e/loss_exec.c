@@ -1,5 +1,5 @@
-/* tests/e2e/loss_exec.c: `graphrun exec` on the CPU device with losses evaluated as on CUDA: columns copied once a
- * mini-batch, stages by passes (graphs/code.h), their threads run on the host.
+/* tests/e2e/loss_exec.c: `graphrun exec` on the CPU device with losses evaluated as on CUDA: columns copied
+ * once a mini-batch, stages by passes (graphs/code.h), their threads run on the host.
  *
  * usage: loss_exec GRAPH OUT [KEY=VALUE ...]
  */

@@ -1,5 +1,5 @@
-/* tests/unit/code_host.h: passes of graphs/code.h on the host, a thread at a time, in an order that shows where one
- * would need another of its pass: the last element first. */
+/* tests/unit/code_host.h: passes of graphs/code.h on the host, a thread at a time, in an order that shows
+ * where one would need another of its pass: the last element first. */
 #ifndef GR_TESTS_CODE_HOST_H
 #define GR_TESTS_CODE_HOST_H
 

@@ -1,5 +1,5 @@
-/* Losses as a device evaluates them, its threads run on the host, against the CPU evaluator: every function, random
- * batches with masks, empty sequences and prompts of one; every cut that the loss's class allows. */
+/* Losses as a device evaluates them, its threads run on the host, against the CPU evaluator: every function,
+ * random batches with masks, empty sequences and prompts of one; every cut that the loss's class allows. */
 #include "code_host.h"
 #include "expr_batch.h"
 
@@ -266,7 +266,8 @@ static const char *const texts[] = {
     "token_sum(position_sum(exp(old_logprob)) * value)",
     "token_sum(nth_sum(value) ^ 2 / nth_count() * entropy + nth_sum(value, adv > 0) * entropy)",
     "batch_mean(seq_sum(value), advantage > 0)",
-    "token_sum(random() * value) + batch_sum(random(advantage) * seq_sum(value)) + batch_sum(random(pg) * pg)",
+    "token_sum(random() * value) + batch_sum(random(advantage) * seq_sum(value)) + batch_sum(random(pg) * "
+    "pg)",
     "s = seq_sum(value)\nbatch_sum((s - group_mean(s)) / (group_std(s) + 1e-6))",
     "token_mean(where(value > 0, log(value), value)) + token_mean(exp(1000 * value) * 0)",
     "token_mean(log(value))", /* NaN */
@@ -372,7 +373,8 @@ static void compare_node(const gr_graph *g, const gr_node *n, batch *b)
     for (size_t i = 0; i < n_reads; i++) {
         const gr_column *c = g->columns[ids[i]];
         int rows = c->rows ? (int)c->rows->index : -1;
-        if (!c->fresh) x->columns[p.in.n_columns++] = (gr_loss_column){ids[i], rows, c->level, x->views[ids[i]].dtype};
+        if (!c->fresh)
+            x->columns[p.in.n_columns++] = (gr_loss_column){ids[i], rows, c->level, x->views[ids[i]].dtype};
     }
     compare(&p);
     for (size_t i = 0; i < g->n_columns; i++) free((void *)x->views[i].data);
