@@ -10,8 +10,7 @@
  *
  * Why instructions that are interpreted, and not generated source: there is no compiler at run time and
  * nothing to cache; the list of a pass travels with its launch, in memory that every thread reads at the same
- * place at once; a mini-batch of 10^6 tokens and 50 instructions is well below a millisecond beside seconds
- * of training.
+ * place at once; and it is some dozens of operations a token, beside the billions of the model.
  *
  * The structures are plain and hold no pointers to the host, so that they can be arguments of a kernel.
  * graphs/code_run.h runs them, on the host too; ops/loss_device.h drives a loss.

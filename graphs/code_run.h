@@ -9,6 +9,12 @@
 #include "graphs/code.h"
 #include "graphs/expr_apply.h"
 
+#ifdef __CUDACC__
+#define GR_UNROLL _Pragma("unroll")
+#else
+#define GR_UNROLL
+#endif
+
 /* The element of each level that a thread's own lies in. */
 typedef struct gr_code_place {
     uint32_t at[GR_CODE_LEVELS];
@@ -130,11 +136,18 @@ GR_BOTH double gr_code_fold_join(const gr_code_instr *x, double a, double b)
     return x->op == GR_IR_SUM ? a + b : gr_expr_larger(a, b);
 }
 
+/* Whether the element is summed, and its value. */
+GR_BOTH bool gr_code_term(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *p, double *v)
+{
+    *v = gr_code_get(c, x->arg[0], p, NULL);
+    return x->arg[1].kind == GR_CODE_NONE || gr_code_get(c, x->arg[1], p, NULL) != 0;
+}
+
 GR_BOTH double gr_code_fold_one(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *p,
                                 double sum)
 {
-    if (x->arg[1].kind != GR_CODE_NONE && gr_code_get(c, x->arg[1], p, NULL) == 0) return sum;
-    return gr_code_fold_join(x, sum, gr_code_get(c, x->arg[0], p, NULL));
+    double v;
+    return gr_code_term(c, x, p, &v) ? gr_code_fold_join(x, sum, v) : sum;
 }
 
 /* One strand of a sequence's tokens, or of a prompt's positions. */
@@ -156,26 +169,44 @@ GR_BOTH double gr_code_fold_lane(const gr_code_call *c, const gr_code_instr *x, 
     return sum;
 }
 
-/* What is summed for one element, in order: prompts, sequences, or tokens at the same position. */
+/* Of a position, the sum over the prompt's sequences that have it, in their order. */
+GR_BOTH double gr_code_fold_position(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *at)
+{
+    double sum = gr_code_fold_start(x);
+    uint32_t group = at->at[GR_LEVEL_GROUP];
+    uint32_t k = at->at[GR_LEVEL_POSITION] - c->rows.position[group];
+    for (uint32_t seq = c->rows.first[group]; seq < c->rows.first[group + 1]; seq++) {
+        uint32_t t = c->rows.offset[seq] + k;
+        if (t >= c->rows.offset[seq + 1] || !gr_code_counts(c, t)) continue;
+        gr_code_place p = gr_code_at_token(c, seq, t);
+        sum = gr_code_fold_one(c, x, &p, sum);
+    }
+    return sum;
+}
+
+enum { GR_CODE_AHEAD = 8 };
+
+/* Of a prompt or of all, the sum over prompts or sequences, in their order. One thread: it loads some ahead,
+ * so that it waits for additions, not for memory. */
 GR_BOTH double gr_code_fold_each(const gr_code_call *c, const gr_code_instr *x, const gr_code_place *at)
 {
     double sum = gr_code_fold_start(x);
-    uint32_t group = at->at[GR_LEVEL_GROUP], first = 0, end = c->n_groups;
-    if (x->from != GR_LEVEL_GROUP) {
-        bool all = c->pass.level == GR_LEVEL_SCALAR;
-        first = all ? 0 : c->rows.first[group];
-        end = all ? c->rows.n_seqs : c->rows.first[group + 1];
-    }
-    for (uint32_t i = first; i < end; i++) {
-        if (x->from == GR_LEVEL_TOKEN) {
-            uint32_t t = c->rows.offset[i] + (at->at[GR_LEVEL_POSITION] - c->rows.position[group]);
-            if (t >= c->rows.offset[i + 1] || !gr_code_counts(c, t)) continue;
-            gr_code_place p = gr_code_at_token(c, i, t);
-            sum = gr_code_fold_one(c, x, &p, sum);
-        } else {
-            gr_code_place p = gr_code_at(c, x->from, i);
-            sum = gr_code_fold_one(c, x, &p, sum);
+    bool all = c->pass.level == GR_LEVEL_SCALAR;
+    uint32_t group = at->at[GR_LEVEL_GROUP], first = all ? 0 : c->rows.first[group], end = c->n_groups;
+    if (x->from == GR_LEVEL_SEQ) end = all ? c->rows.n_seqs : c->rows.first[group + 1];
+    for (uint32_t i = first; i < end; i += GR_CODE_AHEAD) {
+        double v[GR_CODE_AHEAD];
+        bool in[GR_CODE_AHEAD];
+        GR_UNROLL
+        for (uint32_t k = 0; k < GR_CODE_AHEAD; k++) {
+            in[k] = i + k < end;
+            if (!in[k]) continue;
+            gr_code_place p = gr_code_at(c, x->from, i + k);
+            in[k] = gr_code_term(c, x, &p, &v[k]);
         }
+        GR_UNROLL
+        for (uint32_t k = 0; k < GR_CODE_AHEAD; k++)
+            if (in[k]) sum = gr_code_fold_join(x, sum, v[k]);
     }
     return sum;
 }
@@ -276,7 +307,7 @@ GR_BOTH double gr_code_value(const gr_code_call *c, const gr_code_instr *x, cons
     switch (x->op) {
     case GR_IR_SUM:
     case GR_IR_AMAX:
-        return gr_code_fold_each(c, x, p);
+        return x->from == GR_LEVEL_TOKEN ? gr_code_fold_position(c, x, p) : gr_code_fold_each(c, x, p);
     case GR_IR_NEXT:
     case GR_IR_PREV:
         return gr_code_shift(c, x, p);

@@ -1,5 +1,5 @@
 /* graphs/expr_functions.c: the table of functions. A new pointwise function needs a row here, its instruction
- * in expr_ir.h, its value in expr_ir.c and its derivative in expr_grad.c. */
+ * in expr_ops.h, its value in expr_apply.h and its derivative in expr_grad.c. */
 #include "graphs/expr_functions.h"
 
 #define POINTWISE(name, args, n, op, doc)                                   \

@@ -1,8 +1,8 @@
 /* graphs/expr_ir.h: instructions of compiled expressions: one static assignment each, with a level.
  *
  * A gr_ir is a list of instructions whose arguments come earlier; equal instructions are one. An argument may
- * be of a coarser level than the instruction: it broadcasts. The evaluator (expr_eval.c) walks it, and a code
- * generator for a device can do the same.
+ * be of a coarser level than the instruction: it broadcasts. The evaluator (expr_eval.c) walks it; code.c
+ * makes passes for a device of it.
  */
 #ifndef GR_GRAPHS_EXPR_IR_H
 #define GR_GRAPHS_EXPR_IR_H
