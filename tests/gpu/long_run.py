@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs long enough to see what leaks, drifts or does not learn.
 
-    tests/gpu/long_run.py --graphrun build/tools/graphrun [--device cuda] [--out DIR] [steady] [quickstart] [arithmetic]
+    tests/gpu/long_run.py --graphrun build/tools/graphrun [--device cuda] [--out DIR] [steady] [allocations] [quickstart] [arithmetic]
 
 - steady: a random model of Qwen3-0.6B's shape, 100 iterations. The device's used memory must not grow by a byte after
   iteration 3, the process's resident memory by no more than 16 MiB after iteration 20, and the median time of the last
   30 iterations must be within 3 % of that of iterations 11 to 40.
+- allocations: the same model with every call that takes or gives back the driver's memory in a list (--trace, a library
+  built beside this): a run of 8 iterations makes exactly the calls of one of 2, so those after the second make none.
 - quickstart: graphs/quickstart.yaml from the same warmed-up model on the device and on the CPU; the mean rewards of the
   last fifth must be within 0.05 of each other, and both above what they began with.
 - arithmetic: the same of graphs/arithmetic.yaml, where --arithmetic DIR has the checkpoint and train.jsonl.
@@ -13,6 +15,7 @@
 Prints a line a finding; status 1 where one is not as it should be.
 """
 import argparse
+import collections
 import json
 import os
 import shutil
@@ -23,6 +26,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
+GRPO = os.path.join(HERE, "..", "bench", "gpu", "grpo.yaml")
 sys.path.insert(0, os.path.join(HERE, "..", "bench", "gpu"))
 import common
 
@@ -68,15 +72,16 @@ def watched(args, out):
     return seen
 
 
-def steady(a):
-    folder = os.path.join(a.out, "model")
+def settings_of(a):
     size = dict(prompts=4, samples=8, prompt_tokens=64, response_tokens=96)
     data = common.write_prompts(os.path.join(a.out, "prompts.jsonl"), 64, size["prompt_tokens"])
-    settings = dict(model=common.make_model(folder, a.model), data=data, **size)
+    return dict(model=common.make_model(os.path.join(a.out, "model"), a.model), data=data, **size)
+
+
+def steady(a):
     out = os.path.join(a.out, "steady")
-    args = [a.graphrun, "exec", os.path.join(HERE, "..", "bench", "gpu", "grpo.yaml"), "--device", a.device, "--out", out,
-            "--steps", str(a.steps)]
-    for key, value in settings.items():
+    args = [a.graphrun, "exec", GRPO, "--device", a.device, "--out", out, "--steps", str(a.steps)]
+    for key, value in settings_of(a).items():
         args += ["--set", f"{key}={value}"]
     seen = watched(args, out)
     run = common.Run(out)
@@ -92,6 +97,32 @@ def steady(a):
     say("steady: time of an iteration", abs(after / before - 1) <= 0.03,
         f"{before:.4f} s, at the end {after:.4f} s ({100 * (after / before - 1):+.1f} %)")
     say("steady: every iteration was trained", all(m["skipped_steps"] == 0 for m in run.metrics), f"{len(seconds)} iterations")
+
+
+def calls_of(a, steps):
+    """How often each call that takes or gives back memory was made in a run of so many iterations."""
+    listed = os.path.join(a.out, f"allocations-{steps}.txt")
+    own = dict(CUDA_INJECTION64_PATH=os.path.abspath(a.trace), GR_ALLOC_TRACE=listed)
+    os.environ.update(own)
+    try:
+        common.execute(a.graphrun, GRPO, os.path.join(a.out, f"allocations-{steps}"), a.device, settings_of(a), ["--steps", str(steps)])
+    finally:
+        for name in own:
+            del os.environ[name]
+    with open(listed) as f:
+        calls = [line.split(None, 1)[1] for line in f.read().splitlines()]
+    if calls[0] != "trace":
+        raise common.Failed(calls[0])
+    return collections.Counter(calls[1:])
+
+
+def allocations(a):
+    if not os.path.exists(a.trace):
+        raise common.Failed(f"{a.trace} is not there: a build with -Dcuda=enabled has it, where CUDA has cupti.h")
+    few, many = calls_of(a, 2), calls_of(a, 8)
+    more = {name: many[name] - few[name] for name in many | few if many[name] != few[name]}
+    say("allocations: the arena was seen to be taken", few["cuMemCreate"] > 0, ", ".join(f"{v} {k}" for k, v in sorted(few.items())))
+    say("allocations: more calls in 8 iterations than in 2", not more, str(more or "none"))
 
 
 def rewards_of(path):
@@ -140,14 +171,16 @@ def arithmetic(a):
     if not a.arithmetic:
         print("arithmetic: no --arithmetic DIR: skipped")
         return
-    both_devices(a, "arithmetic", "arithmetic.yaml", {"model": a.arithmetic, "data": os.path.join(a.arithmetic, "train.jsonl")})
+    data = next(p for p in (os.path.join(a.arithmetic, d, "train.jsonl") for d in ("", "data")) if os.path.exists(p))
+    both_devices(a, "arithmetic", "arithmetic.yaml", {"model": a.arithmetic, "data": data})
 
 
 def main():
     p = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
-    p.add_argument("part", nargs="*", help="steady, quickstart, arithmetic; default: all")
+    p.add_argument("part", nargs="*", help="steady, allocations, quickstart, arithmetic; default: all")
     p.add_argument("--graphrun", default="build/tools/graphrun")
     p.add_argument("--device", default="cuda")
+    p.add_argument("--trace", default="build/tests/gpu/alloc_trace.so")
     p.add_argument("--out", default="long-run")
     p.add_argument("--model", default="0.6B")
     p.add_argument("--steps", type=int, default=100)
@@ -156,8 +189,9 @@ def main():
     a = p.parse_args()
     a.out = os.path.abspath(a.out)
     a.graphrun = os.path.abspath(a.graphrun)
+    a.arithmetic = a.arithmetic and os.path.abspath(a.arithmetic)
     os.makedirs(a.out, exist_ok=True)
-    parts = dict(steady=steady, quickstart=quickstart, arithmetic=arithmetic)
+    parts = dict(steady=steady, allocations=allocations, quickstart=quickstart, arithmetic=arithmetic)
     for name in a.part or parts:
         try:
             parts[name](a)
