@@ -188,7 +188,7 @@ static void test_random_weights_are_the_same_by_any_number_of_threads(void **sta
     gr_weights_random_bucket(NULL, &s, 3, 0, x);
     gr_weights_random_bucket(team, &s, 3, 0, y);
     assert_memory_equal(x, y, n * sizeof(*x));
-    assert_false(y[(uint64_t)s.vocab * s.hidden - 1] == 0); /* to the last row */
+    assert_false(y[(uint64_t)s.vocab * s.hidden - 1] == 0); /* to the last element */
     gr_team_free(team);
     free(x);
     free(y);

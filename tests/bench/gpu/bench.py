@@ -9,6 +9,7 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
                                             log-prob pass, update, the whole, memory, what the plan had predicted
     single:MODEL                            one sequence, as a share of the copy bandwidth
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
+    calibrate                               measures the machine; later rows plan with what it found (else --hardware)
     head, copies                            the fused head against its product; pinned copies
     offload:MODEL:fp32:budget=50%           the iteration's copies of training state under that part of what it would take
 
@@ -34,7 +35,7 @@ import common
 LISTS = {
     "table": ["copies", "head", "iteration:0.6B", "iteration:1.7B", "iteration:8B", "single:8B", "offload:1.7B:fp32:budget=50%"],
     "fp32": ["iteration:0.6B:fp32", "iteration:1.7B:fp32"],
-    "memory": ["plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
+    "memory": ["calibrate", "plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
                "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
                "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
 }
@@ -108,7 +109,7 @@ class Bench:
         else:
             s.update(grads="bf16", moments="bf16", master="none") if a.device == "cuda" else None
             state = ""
-        options, extra = ["--steps", str(a.steps)], []
+        options, extra = ["--steps", str(a.steps)] + self.hardware(), []
         for pair in rest:
             key, value = pair.split("=", 1)
             extra.append(pair)
@@ -118,13 +119,16 @@ class Bench:
                 s[key] = value
         return model, model + state + "".join(" " + e for e in extra), s, options
 
+    def hardware(self):
+        return ["--hardware", self.a.hardware] if self.a.hardware else []
+
     def budget_of(self, graph, s, options):
         """--budget 60% as bytes: of the peak that the plan has without one."""
         options = list(options)
         i = options.index("--budget") + 1 if "--budget" in options else 0
         if not i or not options[i].endswith("%"):
             return options
-        args = [self.a.graphrun, "plan", graph, "--device", self.a.device, "--format", "json"]
+        args = [self.a.graphrun, "plan", graph, "--device", self.a.device, "--format", "json", *self.hardware()]
         for key, value in s.items():
             args += ["--set", f"{key}={value}"]
         done = subprocess.run(args, capture_output=True, text=True)
@@ -197,6 +201,13 @@ class Bench:
             self.emit("copies hidden: " + kind, c["hidden"] / c["seconds"], "", of=label)
         self.memory(label, run)
 
+    def calibrate(self, row):
+        path = os.path.join(self.a.out, "hardware.json")
+        begin = time.time()
+        subprocess.run([self.a.graphrun, "calibrate", "--device", self.a.device, "-o", path], check=True)
+        self.a.hardware = path
+        self.emit("calibrate", time.time() - begin, "s")
+
     def head(self, row):
         self.program("head")
         self.theirs("head")
@@ -248,6 +259,7 @@ def main():
     p.add_argument("--programs", default="build/tests/bench")
     p.add_argument("--out", default="bench-gpu")
     p.add_argument("--device", default="cuda")
+    p.add_argument("--hardware", help="NAME or FILE that plans are made for; default: what graphrun finds")
     p.add_argument("--steps", type=int, default=3, help="iterations of a run; the first warms up")
     p.add_argument("--skip-theirs", action="store_true", help="only our side")
     p.add_argument("--prompts", type=int, default=32)
@@ -261,7 +273,8 @@ def main():
             print(table([json.loads(line) for line in f]))
         return 0
     rows = a.row + LISTS.get(a.rows, [])
-    unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "single", "plan", "offload", "head", "copies")]
+    unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "single", "plan", "offload", "calibrate", "head",
+                                                               "copies")]
     if not rows or unknown:
         p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
     os.makedirs(a.out, exist_ok=True)
