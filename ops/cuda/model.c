@@ -493,6 +493,27 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
                            rows->n, s->hidden, s->norm_eps, w.sums);
 }
 
+static gr_cu_value_head value_head(const gr_value_head *h)
+{
+    return (gr_cu_value_head){h->norm, h->weight, h->bias};
+}
+
+void gr_cuda_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                           const uint32_t *row, uint32_t n, float *value, void *ws)
+{
+    const gr_cu_value_head h = value_head(head);
+    gr_cu_value(q->stream, x, row, &h, value, n, s->hidden, s->norm_eps, ws);
+}
+
+void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                            const uint32_t *row, uint32_t n, const float *d_value, void *dx,
+                            const gr_value_grads *grad, void *ws)
+{
+    const gr_cu_value_head h = value_head(head);
+    const gr_cu_value_grads g = {cu_type(grad->type), grad->norm, grad->weight, grad->bias};
+    gr_cu_value_backward(q->stream, x, row, &h, d_value, dx, &g, n, s->hidden, ws);
+}
+
 void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
                          const void *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
                          const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws)
