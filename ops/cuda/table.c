@@ -54,8 +54,3 @@ const gr_kernels gr_kernels_cuda = {
     RUNS(adamw),
     .steps = &gr_steps_cuda,
 };
-
-const gr_kernels *gr_kernels_find(const char *device)
-{
-    return !strcmp(device, "cpu") ? &gr_kernels_cpu : !strcmp(device, "cuda") ? &gr_kernels_cuda : NULL;
-}
