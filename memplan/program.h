@@ -46,8 +46,12 @@ typedef struct gr_work {
     uint32_t kernel, arg; /* for the op's run function: which of its works, and e.g. the layer */
     gr_use *uses;
     uint32_t n_uses;
-    double flops, bytes; /* of one execution, for the cost model: arithmetic, and memory read and written */
-    uint64_t moved;      /* bytes that a rank receives from others; of a sync within the device: 0 */
+    /* of one execution, for the cost model */
+    double flops, bytes;  /* arithmetic of matrix products; memory read and written */
+    uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
+    double attention, logits; /* arithmetic of attention; logits whose softmax is taken */
+    bool backward, paged;     /* products for gradients; attention to keys and values in the pool */
+    uint64_t moved;           /* bytes that a rank receives from others; of a sync within the device: 0 */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */

@@ -298,7 +298,11 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
     double projections =
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
-    w->flops = times * tokens * (projections + 2.0 * length * s->heads * s->head_dim);
+    w->flops = times * tokens * projections;
+    w->attention = times * tokens * 2.0 * length * s->heads * s->head_dim;
+    w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
+    w->width = s->hidden;
+    w->backward = times > 1;
     w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
 }
 
@@ -306,6 +310,10 @@ void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, doub
 {
     double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
     w->flops = times * 2.0 * rows * s->hidden * outputs;
+    w->logits = s->head == GR_HEAD_VALUE ? 0 : (times > 1 ? 2 : 1) * rows * outputs;
+    w->rows = (uint32_t)GR_MAX(lround(rows), 1);
+    w->width = s->hidden;
+    w->backward = times > 1;
     w->bytes =
         times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
 }

@@ -94,12 +94,29 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
-static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
+/* What the loop is expected to do, every response running to its end. A group is admitted when its prompt is
+ * in the pool, and one prompt is read at a time: either that or the slots are what there is too little of. */
+typedef struct rollout_cost {
+    uint32_t trips;
+    double tokens, samples, context; /* of a trip on average; context: keys that a token attends to */
+} rollout_cost;
+
+static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
-    uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
+    const gr_rows_bounds *b = &n->bounds;
+    uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
-    uint64_t waves = (n->bounds.seqs + at_once - 1) / at_once;
-    return (uint32_t)GR_MIN(waves * n->bounds.response_tokens, (uint64_t)trips_max(n, how));
+    uint64_t waves = (b->seqs + at_once - 1) / at_once;
+    uint64_t chunks = (b->prompt_tokens - 1 + (uint64_t)how->prefill_tokens - 1) / how->prefill_tokens;
+    uint64_t trips = GR_MAX(b->groups * chunks + b->response_tokens, waves * b->response_tokens + chunks);
+    trips = GR_MIN(trips, (uint64_t)trips_max(n, how));
+    double prompts = (double)b->groups * (b->prompt_tokens - 1),
+           samples = (double)b->seqs * b->response_tokens;
+    double first = b->prompt_tokens / 2.0, later = b->prompt_tokens + b->response_tokens / 2.0;
+    return (rollout_cost){.trips = (uint32_t)trips,
+                          .tokens = (prompts + samples) / (double)trips,
+                          .samples = samples / (double)trips,
+                          .context = (prompts * first + samples * later) / (prompts + samples)};
 }
 
 void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p)
@@ -139,8 +156,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     p->rollout = true; /* from here on the device is the rollout's */
     gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
                    "begin");
-    gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected =
-        trips_expected(n, how);
+    const rollout_cost cost = cost_of(n, how);
+    gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected = cost.trips;
     gr_program_run(p, ROLLOUT_PLAN, 0,
                    (gr_use[]){{rows, GR_READ}, {step, GR_WRITE}, {staging, GR_WRITE}, {kv, GR_UPDATE}}, 4,
                    "plan");
@@ -155,7 +172,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                                {kv, GR_UPDATE},
                                                {ws, GR_WRITE}},
                                     5, "layer.%u", l);
-        gr_layer_cost(w, k, s, b.samples, pass.length, 1);
+        gr_layer_cost(w, k, s, cost.tokens, 2 * cost.context, 1);
+        w->paged = true;
     }
     gr_head_cost(gr_program_run(p, ROLLOUT_SAMPLE, 0,
                                 (gr_use[]){{gr_spread_rollout(p, k, m, 1 + s->layers), GR_READ},
@@ -165,7 +183,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                            {head_ws, GR_WRITE},
                                            {rows, GR_UPDATE}},
                                 6, "sample"),
-                 k, s, b.samples, 1);
+                 k, s, cost.samples, 1);
     gr_program_end(p);
     gr_rollout_declare_finish(n, rows, p);
 }

@@ -221,11 +221,7 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     find_groups(f);
     NEW(f, g->n_works, f->ns);
     for (uint32_t w = 0; w < g->n_works; w++) {
-        const gr_work *k = &g->works[w];
-        if (k->body_last != GR_NONE) continue;
-        f->ns[w] =
-            (uint64_t)llround(1e9 * GR_MAX(k->flops / hw->flops, k->bytes / hw->memory_bytes)) + hw->step_ns;
-        if (k->moved) f->ns[w] += hw->collective_ns + (uint64_t)llround(1e9 * (double)k->moved / hw->link);
+        if (g->works[w].body_last == GR_NONE) f->ns[w] = gr_work_ns(&g->works[w], hw);
     }
     return f;
 }

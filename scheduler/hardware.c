@@ -1,4 +1,4 @@
-#include "scheduler/schedule.h"
+#include "scheduler/hardware.h"
 
 #ifdef GR_CUDA
 #include "runtime/device_cuda.h"
@@ -22,16 +22,81 @@
  * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
  * same part of their links' published rate); network: nine tenths of one adapter for each device. */
 static const gr_hardware profiles[] = {
-    {"h200", "cuda", 773 * TERA, 4260 * GB, 55.6 * GB, 55.4 * GB, 3 * GB, 143771 * MIB, 224 * GIB, 1536 * MIB,
-     5000, 339 * GB, 100000, 45 * GB, 8},
-    {"h100-80g", "cuda", 742 * TERA, 3015 * GB, 55 * GB, 55 * GB, 3 * GB, 81559 * MIB, 224 * GIB, 1536 * MIB,
-     5000, 339 * GB, 100000, 45 * GB, 8},
-    {"a100-80g", "cuda", 234 * TERA, 1835 * GB, 25 * GB, 25 * GB, 2 * GB, 81920 * MIB, 224 * GIB, 1280 * MIB,
-     6000, 226 * GB, 100000, 22 * GB, 8},
-    {"a100-40g", "cuda", 234 * TERA, 1400 * GB, 25 * GB, 25 * GB, 2 * GB, 40960 * MIB, 112 * GIB, 1280 * MIB,
-     6000, 226 * GB, 100000, 22 * GB, 8},
-    {"rtx4090", "cuda", 124 * TERA, 907 * GB, 25 * GB, 25 * GB, 2 * GB, 24564 * MIB, 56 * GIB, 1024 * MIB,
-     5000, 18 * GB, 100000, 11 * GB, 8},
+    {.name = "h200",
+     .device = "cuda",
+     .flops = 773 * TERA,
+     .memory_bytes = 4260 * GB,
+     .h2d = 55.6 * GB,
+     .d2h = 55.4 * GB,
+     .disk = 3 * GB,
+     .device_bytes = 143771 * MIB,
+     .host_bytes = 224 * GIB,
+     .overhead_bytes = 1536 * MIB,
+     .step_ns = 5000,
+     .link = 339 * GB,
+     .collective_ns = 100000,
+     .network = 45 * GB,
+     .devices = 8},
+    {.name = "h100-80g",
+     .device = "cuda",
+     .flops = 742 * TERA,
+     .memory_bytes = 3015 * GB,
+     .h2d = 55 * GB,
+     .d2h = 55 * GB,
+     .disk = 3 * GB,
+     .device_bytes = 81559 * MIB,
+     .host_bytes = 224 * GIB,
+     .overhead_bytes = 1536 * MIB,
+     .step_ns = 5000,
+     .link = 339 * GB,
+     .collective_ns = 100000,
+     .network = 45 * GB,
+     .devices = 8},
+    {.name = "a100-80g",
+     .device = "cuda",
+     .flops = 234 * TERA,
+     .memory_bytes = 1835 * GB,
+     .h2d = 25 * GB,
+     .d2h = 25 * GB,
+     .disk = 2 * GB,
+     .device_bytes = 81920 * MIB,
+     .host_bytes = 224 * GIB,
+     .overhead_bytes = 1280 * MIB,
+     .step_ns = 6000,
+     .link = 226 * GB,
+     .collective_ns = 100000,
+     .network = 22 * GB,
+     .devices = 8},
+    {.name = "a100-40g",
+     .device = "cuda",
+     .flops = 234 * TERA,
+     .memory_bytes = 1400 * GB,
+     .h2d = 25 * GB,
+     .d2h = 25 * GB,
+     .disk = 2 * GB,
+     .device_bytes = 40960 * MIB,
+     .host_bytes = 112 * GIB,
+     .overhead_bytes = 1280 * MIB,
+     .step_ns = 6000,
+     .link = 226 * GB,
+     .collective_ns = 100000,
+     .network = 22 * GB,
+     .devices = 8},
+    {.name = "rtx4090",
+     .device = "cuda",
+     .flops = 124 * TERA,
+     .memory_bytes = 907 * GB,
+     .h2d = 25 * GB,
+     .d2h = 25 * GB,
+     .disk = 2 * GB,
+     .device_bytes = 24564 * MIB,
+     .host_bytes = 56 * GIB,
+     .overhead_bytes = 1024 * MIB,
+     .step_ns = 5000,
+     .link = 18 * GB,
+     .collective_ns = 100000,
+     .network = 11 * GB,
+     .devices = 8},
 };
 
 /* A limit in a file of one number ("max" and unreadable files are none). */
@@ -87,7 +152,7 @@ static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
     *out = profiles[1];
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         char model[32];
-        snprintf(model, sizeof(model), "%s", profiles[i].name);
+        snprintf(model, sizeof(model), "%.31s", profiles[i].name);
         model[strcspn(model, "-")] = '\0';
         if (strcasestr(info.name, model) && profiles[i].device_bytes <= info.bytes + GIB) {
             *out = profiles[i];
@@ -130,12 +195,15 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
         *out = profiles[i];
         return GR_OK;
     }
+    if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
     gr_str known = {0};
     for (size_t i = 0; i < GR_LEN(names); i++) gr_str_printf(&known, "%s%s", i ? ", " : "", names[i]);
     const char *near = gr_near(name, names, GR_LEN(names));
     gr_status st =
-        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown hardware '%s'%s%s%s; known are: %s", name,
-                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                      "unknown hardware '%s'%s%s%s; known are: %s, or a file of "
+                      "`graphrun calibrate`",
+                      name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
     gr_str_release(&known);
     return st;
 }

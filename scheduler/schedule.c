@@ -1,22 +1,15 @@
 #include "memplan/pack.h"
-#include "scheduler/layout.h"
+#include "scheduler/explore.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STATES 400 /* residencies laid out for one program */
-#define MAX_LEVELS 48  /* programs looked at whose bits are the same */
-#define PACK_TRIES 40
-
-/* One residency that was priced. */
-typedef struct state {
-    uint32_t level; /* which levels of the knobs */
-    gr_choice *choice;
-    bool prefetch, expanded;
-    uint64_t live, host, ns;
-    uint32_t n_transitions;
-} state;
+#define EFFORT       200000 /* works laid out, over all residencies of all programs, about */
+#define LEAST_STATES 60
+#define MOST_STATES  4096
+#define MAX_LEVELS   48 /* programs looked at whose bits are the same */
+#define PACK_TRIES   40
 
 typedef struct level_set { /* levels of all knobs, and what follows from them */
     uint32_t *level;
@@ -29,22 +22,21 @@ typedef struct search {
     const gr_schedule_options *o;
     level_set *sets;
     size_t n_sets, cap_sets;
-    state *states;
-    size_t n_states, cap_states;
+    gr_residencies found;
     gr_layout layout;
     uint32_t laid; /* the set the layout's arrays are for */
     gr_pool *pool;
 } search;
 
-static bool dominates(const state *a, const state *b)
+static void take_layout(search *s, uint32_t level)
 {
-    return a->live <= b->live && a->host <= b->host && a->ns <= b->ns;
+    if (s->laid != level) gr_layout_release(&s->layout); /* another program: other array sizes */
+    s->laid = level;
 }
 
-static void lay_out(search *s, const state *st)
+static void lay_out(search *s, const gr_residency *st)
 {
-    if (s->laid != st->level) gr_layout_release(&s->layout); /* another program: other array sizes */
-    s->laid = st->level;
+    take_layout(s, st->level);
     gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->prefetch);
 }
 
@@ -56,122 +48,33 @@ static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
     return o->policy;
 }
 
-/* Price a residency, unless it is known already. */
-static void add_state(search *s, size_t begin, uint32_t level, const gr_choice *choice, bool prefetch)
-{
-    uint32_t n = s->sets[level].facts->n_groups;
-    for (size_t i = begin; i < s->n_states; i++)
-        if (s->states[i].prefetch == prefetch && !memcmp(s->states[i].choice, choice, n * sizeof(*choice)))
-            return;
-    state st = {.level = level, .prefetch = prefetch};
-    st.choice = gr_pool_alloc(s->pool, (n + 1) * sizeof(*choice));
-    memcpy(st.choice, choice, n * sizeof(*choice));
-    lay_out(s, &st);
-    st.live = s->layout.live;
-    st.host = s->layout.host_live;
-    st.ns = s->layout.ns + s->layout.validate_ns / GR_MAX(s->sets[level].program->validate_every, 1u);
-    st.n_transitions = s->layout.n_transitions;
-    GR_PUSH(s->states, s->n_states, s->cap_states, st);
-}
-
-/* All residencies one change away. */
-static void expand(search *s, size_t begin, size_t at)
-{
-    uint32_t level = s->states[at].level;
-    const gr_facts *f = s->sets[level].facts;
-    gr_choice *c = gr_malloc((f->n_groups + 1) * sizeof(*c));
-    bool prefetch = s->states[at].prefetch;
-    for (uint32_t g = 0; g < f->n_groups; g++) {
-        const gr_choice was = s->states[at].choice[g];
-        if (was.policy) continue;
-        memcpy(c, s->states[at].choice, f->n_groups * sizeof(*c));
-        for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
-            bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
-            if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && f->groups[g].n_objects < 2))
-                continue;
-            uint64_t all = f->groups[g].nodes, masks[] = {was.stream, 0, all};
-            for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
-                c[g] = (gr_choice){parts == GR_PARTS ? 0 : masks[k], parts, GR_POLICY_AUTO};
-                add_state(s, begin, level, c, prefetch);
-            }
-        }
-        if (was.parts == GR_PARTS) continue;
-        c[g] = (gr_choice){f->groups[g].nodes, was.parts, GR_POLICY_AUTO};
-        add_state(s, begin, level, c, prefetch);
-        for (uint32_t node = 0; node < 64; node++) {
-            if (!(f->groups[g].nodes >> node & 1)) continue;
-            c[g] = (gr_choice){was.stream ^ 1ULL << node, was.parts, GR_POLICY_AUTO};
-            add_state(s, begin, level, c, prefetch);
-        }
-    }
-    memcpy(c, s->states[at].choice, f->n_groups * sizeof(*c));
-    add_state(s, begin, level, c, !prefetch);
-    free(c);
-}
-
-/* The next state to expand among those no other beats: in turn the fastest, the smallest, one between. The
- * budget has no say in it, so that every budget chooses among the same states. */
-static size_t pick(const search *s, size_t begin, uint32_t turn)
-{
-    size_t *front = gr_malloc((s->n_states - begin + 1) * sizeof(*front)), n = 0;
-    for (size_t i = begin; i < s->n_states; i++) {
-        bool beaten = s->states[i].expanded;
-        for (size_t j = begin; j < s->n_states && !beaten; j++) {
-            beaten = j != i && dominates(&s->states[j], &s->states[i]) &&
-                     (!dominates(&s->states[i], &s->states[j]) || j < i);
-        }
-        if (!beaten) front[n++] = i;
-    }
-    size_t best = SIZE_MAX;
-    if (n) {
-        for (size_t i = 1; i < n; i++) /* by time; the front is short */
-            for (size_t j = i; j > 0 && s->states[front[j]].ns < s->states[front[j - 1]].ns; j--) {
-                size_t t = front[j];
-                front[j] = front[j - 1];
-                front[j - 1] = t;
-            }
-        best = front[turn % 3 == 0 ? 0 : turn % 3 == 1 ? n - 1 : n / 2];
-    }
-    free(front);
-    return best;
-}
-
 static uint64_t arena_budget(const gr_schedule_options *o)
 {
     uint64_t over = o->hardware.overhead_bytes;
     return o->budget_bytes > over ? o->budget_bytes - over : 0;
 }
 
-static bool may_fit(const search *s, const state *st)
+static bool may_fit(const search *s, const gr_residency *st)
 {
     return st->live <= arena_budget(s->o) && st->host <= s->o->host_budget_bytes;
 }
 
-/* Price the residencies of one set of levels. */
-static void explore(search *s, uint32_t level, uint32_t max_states)
+/* Price the residencies of one set of levels: `most` of them, or all resident alone. */
+static void explore(search *s, uint32_t level, uint32_t most)
 {
     const gr_facts *f = s->sets[level].facts;
-    size_t begin = s->n_states;
-    gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
-    bool moves = false;
-    for (uint32_t g = 0; g < f->n_groups; g++) {
-        c[g] = (gr_choice){0, GR_PARTS, policy_of(s->o, &f->groups[g])};
-        moves |= !c[g].policy && max_states > 1;
-    }
-    add_state(s, begin, level, c, true);
-    for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
-        for (uint32_t g = 0; g < f->n_groups; g++)
-            if (!c[g].policy) c[g] = (gr_choice){extreme & 1 ? f->groups[g].nodes : 0, 0, GR_POLICY_AUTO};
-        add_state(s, begin, level, c, extreme < 2);
-    }
-    free(c);
-    if (!moves) return;
-    for (uint32_t turn = 0; s->n_states - begin < max_states; turn++) {
-        size_t at = pick(s, begin, turn);
-        if (at == SIZE_MAX) break;
-        s->states[at].expanded = true;
-        expand(s, begin, at);
-    }
+    gr_policy *policies = gr_calloc(f->n_groups + 1, sizeof(*policies));
+    for (uint32_t g = 0; g < f->n_groups; g++) policies[g] = policy_of(s->o, &f->groups[g]);
+    take_layout(s, level);
+    gr_explore(&s->found, &s->layout, f, level, policies, most, s->pool);
+    free(policies);
+}
+
+/* How many residencies of each of n programs of this size: fewer where there is more to lay out. */
+static uint32_t states_each(size_t works, size_t n)
+{
+    size_t each = EFFORT / (GR_MAX(works, (size_t)1) * n);
+    return (uint32_t)GR_MIN(GR_MAX(each, (size_t)LEAST_STATES), (size_t)MOST_STATES);
 }
 
 static void add_set(search *s, const uint32_t *level)
@@ -229,7 +132,7 @@ static int by_time(const void *a, const void *b, void *user)
 {
     const search *s = user;
     size_t i = *(const size_t *)a, j = *(const size_t *)b;
-    const state *x = &s->states[i], *y = &s->states[j];
+    const gr_residency *x = &s->found.all[i], *y = &s->found.all[j];
     if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
     if (x->n_transitions != y->n_transitions) return x->n_transitions < y->n_transitions ? -1 : 1;
     return i < j ? -1 : 1;
@@ -238,13 +141,13 @@ static int by_time(const void *a, const void *b, void *user)
 /* Pack the states in order of their time until one fits. */
 static gr_plan *choose(search *s, size_t begin, uint32_t *level)
 {
-    size_t n = s->n_states - begin;
+    size_t n = s->found.n - begin;
     size_t *order = gr_malloc((n + 1) * sizeof(*order));
     for (size_t i = 0; i < n; i++) order[i] = begin + i;
     qsort_r(order, n, sizeof(*order), by_time, s);
     gr_plan *p = NULL;
     for (size_t i = 0; i < n && !p; i++) {
-        const state *st = &s->states[order[i]];
+        const gr_residency *st = &s->found.all[order[i]];
         if (!may_fit(s, st)) continue;
         lay_out(s, st);
         p = gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
@@ -262,12 +165,12 @@ static gr_plan *choose(search *s, size_t begin, uint32_t *level)
 static gr_plan *smallest(search *s, uint32_t *level)
 {
     size_t best = 0;
-    for (size_t i = 1; i < s->n_states; i++) {
-        const state *a = &s->states[i], *b = &s->states[best];
+    for (size_t i = 1; i < s->found.n; i++) {
+        const gr_residency *a = &s->found.all[i], *b = &s->found.all[best];
         bool ha = a->host <= s->o->host_budget_bytes, hb = b->host <= s->o->host_budget_bytes;
         if (ha != hb ? ha : a->live != b->live ? a->live < b->live : a->ns < b->ns) best = i;
     }
-    const state *st = &s->states[best];
+    const gr_residency *st = &s->found.all[best];
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
     return gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
@@ -380,7 +283,7 @@ static void search_free(search *s)
     }
     gr_layout_release(&s->layout);
     free(s->sets);
-    free(s->states);
+    free(s->found.all);
     gr_pool_free(s->pool);
 }
 
@@ -389,15 +292,15 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
     for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = s->src->knobs[k].bits ? bits[k] : 0;
-    size_t begin = s->n_states, first = s->n_sets;
+    size_t begin = s->found.n, first = s->n_sets;
     add_set(s, walk);
     explore(s, (uint32_t)first, 1);
     gr_plan *p = choose(s, begin, level); /* all resident at the first levels: no search */
     if (!p) {
         if (next_levels(s->src, walk, false)) add_sets(s, walk);
-        s->n_states = begin;
-        uint32_t each = GR_MAX(MAX_STATES * 4 / (uint32_t)(s->n_sets - first), 60);
-        for (size_t i = first; i < s->n_sets; i++) explore(s, (uint32_t)i, GR_MIN(each, MAX_STATES));
+        s->found.n = begin;
+        uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
+        for (size_t i = first; i < s->n_sets; i++) explore(s, (uint32_t)i, each);
         p = choose(s, begin, level);
     }
     free(walk);

@@ -10,30 +10,7 @@
 
 #include "memplan/policy.h"
 #include "memplan/program.h"
-
-/* A machine, as the cost model sees it. Rates are per second. */
-typedef struct gr_hardware {
-    const char *name, *device;         /* device: "cpu" or "cuda", static */
-    double flops;                      /* matrix arithmetic in the device's own type */
-    double memory_bytes;               /* device memory, read + written */
-    double h2d, d2h;                   /* copies between host pool and arena, bytes */
-    double disk;                       /* bytes */
-    uint64_t device_bytes, host_bytes; /* usable: the default budgets */
-    uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
-    uint64_t step_ns;                  /* fixed cost of one step */
-    double link;                       /* bytes a rank receives in collectives within a host */
-    uint64_t collective_ns;            /* fixed cost of one */
-    double network;                    /* as link, from other hosts */
-    uint32_t devices;                  /* of one host */
-} gr_hardware;
-
-/* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
- * NULL: the first that there is of these. GR_E_INVALID or GR_E_FAILED where there is no CUDA device, or this
- * build has none. */
-GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d);
-
-/* "cpu": this machine. GR_E_INVALID with the known names where name is none of them. */
-GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
+#include "scheduler/hardware.h"
 
 /* What a model's objects of one category are to do, whatever the policy for all is. */
 typedef struct gr_rule {
@@ -41,9 +18,6 @@ typedef struct gr_rule {
     gr_category category;
     gr_policy policy;
 } gr_rule;
-
-/* What a rank of so many receives a second in collectives, on so many hosts. */
-double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 
 /* A choice the program depends on. Level 0 is the fastest where everything fits; each next level needs less
  * memory. */

@@ -99,7 +99,7 @@ static const command commands[] = {
     {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(OUT_FILE), 0, true,
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
-     TARGET | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN) |
+     TARGET | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN) |
          BIT(CHECK_MEMORY),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
@@ -110,7 +110,7 @@ static const command commands[] = {
      "make a checkpoint of random weights"},
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
-    {"calibrate", "", 0, 0, 0, false, "measure this machine"},
+    {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE), 0, true, "measure this machine for --hardware FILE"},
     {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
      "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},

@@ -15,6 +15,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d);
 int gr_cmd_verify(const gr_args *a, gr_diag *d);
 int gr_cmd_init(const gr_args *a, gr_diag *d);
 int gr_cmd_export(const gr_args *a, gr_diag *d);
+int gr_cmd_calibrate(const gr_args *a, gr_diag *d);
 int gr_cmd_pack(const gr_args *a, gr_diag *d);
 int gr_cmd_ops(const gr_args *a, gr_diag *d);
 int gr_cmd_schema(const gr_args *a, gr_diag *d);

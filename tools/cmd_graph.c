@@ -79,6 +79,17 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
     return st;
 }
 
+/* What is asked for is there. Arena and host pool of the CPU device share the machine's memory. */
+static gr_status check_budget(const gr_plan_options *o, gr_diag *d)
+{
+    const gr_hardware *hw = &o->hardware;
+    uint64_t most = hw->device_bytes + (strcmp(hw->device, "cpu") ? 0 : hw->host_bytes);
+    char asked[32], have[32];
+    if (o->budget_bytes <= most) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--budget %s is more than the %s of '%s'",
+                         gr_bytes_format(o->budget_bytes, asked), gr_bytes_format(most, have), hw->name);
+}
+
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
     *o =
@@ -91,7 +102,8 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",
                              a->device, o->hardware.name);
     o->kernels = gr_kernels_find(o->hardware.device);
-    return count_hosts(o, a, d);
+    st = check_budget(o, d);
+    return st ? st : count_hosts(o, a, d);
 }
 
 /* ---- check
@@ -137,7 +149,8 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
     if (!st) how.ranks = gr_plan_ranks(plan);
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
-    if (!st) st = gr_plan_adopt(&p, plan, g, &o, d);
+    if (!st && (st = gr_plan_adopt(&p, plan, g, &o, d)))
+        (void)gr_diag_error(d, (gr_loc){.file = a->operand[0]}, st, "not proven");
     if (!st)
         printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
                plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);

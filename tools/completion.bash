@@ -14,14 +14,14 @@ _graphrun()
         case ${COMP_WORDS[1]} in
         check) words='--help --set --explain' ;;
         plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --out' ;;
-        exec) words='--help --set --ranks --device --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory' ;;
+        exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory' ;;
         verify) words='--help' ;;
         diff) words='--help' ;;
         pack) words='--help --out --capacity' ;;
         init) words='--help --out --seed --config --tokenizer' ;;
         ops) words='--help' ;;
         schema) words='--help' ;;
-        calibrate) words='--help' ;;
+        calibrate) words='--help --device --out' ;;
         export) words='--help --out --model --dtype --shard' ;;
         report) words='--help' ;;
         esac

@@ -20,9 +20,10 @@ static const struct {
     const char *name;
     int (*run)(const gr_args *a, gr_diag *d);
 } commands[] = {
-    {"check", gr_cmd_check},   {"plan", gr_cmd_plan},     {"diff", gr_cmd_diff}, {"exec", gr_cmd_exec},
-    {"verify", gr_cmd_verify}, {"init", gr_cmd_init},     {"ops", gr_cmd_ops},   {"schema", gr_cmd_schema},
-    {"export", gr_cmd_export}, {"report", gr_cmd_report}, {"pack", gr_cmd_pack},
+    {"check", gr_cmd_check},   {"plan", gr_cmd_plan},     {"diff", gr_cmd_diff},
+    {"exec", gr_cmd_exec},     {"verify", gr_cmd_verify}, {"init", gr_cmd_init},
+    {"ops", gr_cmd_ops},       {"schema", gr_cmd_schema}, {"export", gr_cmd_export},
+    {"report", gr_cmd_report}, {"pack", gr_cmd_pack},     {"calibrate", gr_cmd_calibrate},
 };
 
 static void print_messages(const gr_diag *d)

@@ -165,6 +165,13 @@ void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_
 /* bf16 from fp32, round to nearest even. */
 void gr_cu_round(cudaStream_t st, const float *from, gr_bf16 *to, uint64_t n);
 
+/* ---- losses ----------------------------------------------------------------------------------------------
+ */
+
+/* One pass of a compiled expression, c->n > 0 (graphs/code.h). c: host memory, read during the call. */
+struct gr_code_call;
+void gr_cu_code_run(cudaStream_t st, const struct gr_code_call *c);
+
 /* ---- rollout: the paged pool -----------------------------------------------------------------------------
  */
 
@@ -206,9 +213,10 @@ typedef struct gr_cu_decode {
  * they are on the device. All layers of the step use it. Bytes of work and ws: ops/cuda/decode_sizes.h. */
 void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
                        uint32_t table_stride, void *work);
-/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d; ws: scratch of this call. */
+/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d (for one
+ * call at a time: it counts there); ws: scratch of this call. */
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
-                            gr_bf16 *out, const void *work, void *ws);
+                            gr_bf16 *out, void *work, void *ws);
 
 /* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_elems. */
 void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems, uint64_t block_elems,

@@ -1,12 +1,14 @@
-/* ops/cuda/value.cu: a value head: final norm and a linear map to one number, in fp32 throughout, and its gradient.
+/* ops/cuda/value.cu: a value head: final norm and a linear map to one number, in fp32 throughout, and its
+ * gradient.
  *
  * With inv = 1 / rms(x) and u = inv sum(x norm w): value = u + bias. For d = d loss / d value,
  *
  *     dx      = inv d (norm w - x inv u / H)
  *     norm   += w S,   w += norm S,   bias += sum of d;   S [H] = the sum over rows of d inv x
  *
- * so forward leaves inv and inv u / H of each row, and backward needs no sum within a row: one pass over x that writes
- * dx and sums the columns of S in strips of rows. Bound by memory, 2 bytes an element forward and 4 backward.
+ * so forward leaves inv and inv u / H of each row, and backward needs no sum within a row: one pass over x
+ * that writes dx and sums the columns of S in strips of rows. Bound by memory, 2 bytes an element forward and
+ * 4 backward.
  */
 #include "ops/cuda/device.cuh"
 
@@ -25,7 +27,8 @@ static scratch scratch_of(void *ws, uint32_t n)
     return {first, first + gr_value_row_room(n), (float *)(first + 2 * gr_value_row_room(n))};
 }
 
-/* ---- forward: a warp a row ------------------------------------------------------------------------------- */
+/* ---- forward: a warp a row -------------------------------------------------------------------------------
+ */
 
 GR_DEVICE void add_vector(uint4 xs, uint4 norms, uint4 ws, float &squares, float &dot)
 {
@@ -59,23 +62,26 @@ GR_KERNEL void __launch_bounds__(GR_WARP *WARPS)
     factor[i] = make_float2(inv, inv * u / (float)H);
 }
 
-extern "C" void gr_cu_value(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_cu_value_head *head,
-                            float *value, uint32_t n, uint32_t H, float eps, void *ws)
+extern "C" void gr_cu_value(cudaStream_t st, const gr_bf16 *x, const uint32_t *row,
+                            const gr_cu_value_head *head, float *value, uint32_t n, uint32_t H, float eps,
+                            void *ws)
 {
     if (!n) return;
-    value_kernel<<<gr_ceil_div(n, WARPS), GR_WARP * WARPS, 0, st>>>(x, row, *head, value, scratch_of(ws, n).factor, n,
-                                                                   H, eps);
+    value_kernel<<<gr_ceil_div(n, WARPS), GR_WARP * WARPS, 0, st>>>(x, row, *head, value,
+                                                                    scratch_of(ws, n).factor, n, H, eps);
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------- */
+/* ---- backward --------------------------------------------------------------------------------------------
+ */
 
 enum { CHANGE_BLOCK = 1024 };
 
-/* d_value may lie on the host: one block reads it once, and sums it for the bias in an order that n alone decides. */
+/* d_value may lie on the host: one block reads it once, and sums it for the bias in an order that n alone
+ * decides. */
 template <typename G>
 GR_KERNEL void __launch_bounds__(CHANGE_BLOCK)
-    change_kernel(const float2 *__restrict__ factor, const float *__restrict__ d_value, float2 *__restrict__ change,
-                  G *grad_bias, uint32_t n)
+    change_kernel(const float2 *__restrict__ factor, const float *__restrict__ d_value,
+                  float2 *__restrict__ change, G *grad_bias, uint32_t n)
 {
     __shared__ float part[CHANGE_BLOCK / GR_WARP];
     float mine = 0;
@@ -174,8 +180,8 @@ static void launch_back(cudaStream_t st, const strip &p, const scratch &s, const
     const uint32_t parts = gr_ceil_div(p.n, p.rows);
     change_kernel<<<1, CHANGE_BLOCK, 0, st>>>(s.factor, d_value, s.change, (G *)grad.bias, p.n);
     back_kernel<<<dim3(gr_ceil_div(p.H, GR_STRIP_COLS), parts), GR_WARP * WARPS, 0, st>>>(p);
-    sum_kernel<<<gr_ceil_div(p.H, COLS), dim3(COLS, DEEP), 0, st>>>(s.parts, parts, p.norm, p.weight, (G *)grad.norm,
-                                                                   (G *)grad.weight, p.H);
+    sum_kernel<<<gr_ceil_div(p.H, COLS), dim3(COLS, DEEP), 0, st>>>(s.parts, parts, p.norm, p.weight,
+                                                                    (G *)grad.norm, (G *)grad.weight, p.H);
 }
 
 extern "C" void gr_cu_value_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row,

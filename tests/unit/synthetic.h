@@ -147,8 +147,21 @@ static inline gr_program *grpo(const shape *s)
 
 static inline gr_hardware machine(void)
 {
-    return (gr_hardware){"test",     "cpu",   1e12, 1e11, 2e10,  2e10, 1e9, 1ULL << 40,
-                         1ULL << 40, 1 << 20, 1000, 2e10, 10000, 1e10, 8};
+    return (gr_hardware){.name = "test",
+                         .device = "cpu",
+                         .flops = 1e12,
+                         .memory_bytes = 1e11,
+                         .h2d = 2e10,
+                         .d2h = 2e10,
+                         .disk = 1e9,
+                         .device_bytes = 1ULL << 40,
+                         .host_bytes = 1ULL << 40,
+                         .overhead_bytes = 1 << 20,
+                         .step_ns = 1000,
+                         .link = 2e10,
+                         .collective_ns = 10000,
+                         .network = 1e10,
+                         .devices = 8};
 }
 
 static inline gr_program *build_shape(void *user, const uint32_t *level)

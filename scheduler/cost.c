@@ -1,0 +1,50 @@
+#include "scheduler/hardware.h"
+
+#include <math.h>
+
+/* Where x lies in a rising list, in the logarithm: index of the value before, and the share of the next. */
+static double place_in(const uint32_t *list, uint32_t n, double x, uint32_t *at)
+{
+    *at = 0;
+    while (*at + 2 < n && list[*at + 1] <= x) ++*at;
+    if (n < 2) return 0;
+    double share = log(x / list[*at]) / log((double)list[*at + 1] / list[*at]);
+    return fmin(fmax(share, 0), 1);
+}
+
+static double rate_at(const gr_rate *r, bool backward)
+{
+    return backward ? r->backward : r->forward;
+}
+
+/* The rate between those measured, straight in the logarithms; beyond them that of the nearest. */
+static double matrix_rate(const gr_hardware *h, double rows, double width, bool backward)
+{
+    uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
+    while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
+    uint32_t n_rows = h->n_rates / n_widths;
+    for (uint32_t i = 0; i < n_rows; i++) list[0][i] = h->rates[i * n_widths].rows;
+    for (uint32_t i = 0; i < n_widths; i++) list[1][i] = h->rates[i].width;
+    double down = place_in(list[0], n_rows, rows, &row), across = place_in(list[1], n_widths, width, &col),
+           sum = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        double share = (i / 2 ? down : 1 - down) * (i % 2 ? across : 1 - across);
+        if (share <= 0) continue;
+        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], backward));
+    }
+    return exp(sum);
+}
+
+uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
+{
+    double flops = w->flops, seconds = 0, attention = w->paged ? h->decode_attention : h->attention;
+    if (attention > 0)
+        seconds += w->attention / attention;
+    else
+        flops += w->attention;
+    if (h->logits > 0) seconds += w->logits / h->logits;
+    double rate = h->n_rates && w->rows ? matrix_rate(h, w->rows, w->width, w->backward) : h->flops;
+    seconds += fmax(flops / rate, w->bytes / h->memory_bytes);
+    uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
+    return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / h->link) : ns;
+}

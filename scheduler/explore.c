@@ -1,0 +1,163 @@
+#include "scheduler/explore.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+typedef struct explorer {
+    gr_residencies *r;
+    gr_layout *layout;
+    const gr_facts *f;
+    uint32_t level, most;
+    gr_pool *pool;
+    size_t begin;                      /* of this program's residencies in r */
+    uint32_t *table;                   /* hash table: 1 + index from begin, 0 where empty */
+    size_t n_table;                    /* a power of two */
+    size_t *front, n_front, cap_front; /* those no other beats, by time */
+    size_t next; /* of the others, in the order they were found: none before it is left */
+} explorer;
+
+static bool dominates(const gr_residency *a, const gr_residency *b)
+{
+    return a->live <= b->live && a->host <= b->host && a->ns <= b->ns;
+}
+
+static bool same(const explorer *x, const gr_residency *a, const gr_choice *choice, bool prefetch)
+{
+    return a->prefetch == prefetch && !memcmp(a->choice, choice, x->f->n_groups * sizeof(*choice));
+}
+
+/* Where a residency is, or would be, in the table. */
+static size_t slot_of(const explorer *x, const gr_choice *choice, bool prefetch)
+{
+    size_t at = XXH3_64bits_withSeed(choice, x->f->n_groups * sizeof(*choice), prefetch) & (x->n_table - 1);
+    while (x->table[at] && !same(x, &x->r->all[x->begin + x->table[at] - 1], choice, prefetch))
+        at = (at + 1) & (x->n_table - 1);
+    return at;
+}
+
+static void join_front(explorer *x, size_t i)
+{
+    const gr_residency *all = x->r->all;
+    size_t n = 0, at = 0;
+    for (size_t k = 0; k < x->n_front; k++)
+        if (dominates(&all[x->front[k]], &all[i])) return;
+    for (size_t k = 0; k < x->n_front; k++)
+        if (!dominates(&all[i], &all[x->front[k]])) x->front[n++] = x->front[k];
+    x->n_front = n;
+    GR_PUSH(x->front, x->n_front, x->cap_front, i);
+    while (at < n && all[x->front[at]].ns <= all[i].ns) at++;
+    memmove(&x->front[at + 1], &x->front[at], (n - at) * sizeof(*x->front));
+    x->front[at] = i;
+}
+
+/* Price a residency, unless it is known already, or there are enough. */
+static void add(explorer *x, const gr_choice *choice, bool prefetch)
+{
+    size_t at = slot_of(x, choice, prefetch), bytes = x->f->n_groups * sizeof(*choice);
+    if (x->table[at] || x->r->n - x->begin >= x->most) return;
+    gr_layout_make(x->layout, x->f, choice, prefetch);
+    gr_residency res = {.level = x->level,
+                        .prefetch = prefetch,
+                        .choice = gr_pool_alloc(x->pool, bytes + 1),
+                        .live = x->layout->live,
+                        .host = x->layout->host_live,
+                        .ns = x->layout->ns + x->layout->validate_ns / GR_MAX(x->f->g->validate_every, 1u),
+                        .n_transitions = x->layout->n_transitions};
+    memcpy(res.choice, choice, bytes);
+    GR_PUSH(x->r->all, x->r->n, x->r->cap, res);
+    x->table[at] = (uint32_t)(x->r->n - x->begin);
+    join_front(x, x->r->n - 1);
+}
+
+/* More or less of a group stays: a quarter, or none at all; with the same nodes streamed, none, or all. */
+static void change_parts(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
+{
+    const gr_choice was = c[g];
+    for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
+        bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
+        if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && x->f->groups[g].n_objects < 2))
+            continue;
+        uint64_t masks[] = {was.stream, 0, x->f->groups[g].nodes};
+        for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
+            c[g] = (gr_choice){parts == GR_PARTS ? 0 : masks[k], parts, GR_POLICY_AUTO};
+            add(x, c, prefetch);
+        }
+    }
+    c[g] = was;
+}
+
+static void change_stream(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
+{
+    const gr_choice was = c[g];
+    uint64_t nodes = x->f->groups[g].nodes;
+    if (was.parts == GR_PARTS) return;
+    c[g].stream = nodes;
+    add(x, c, prefetch);
+    for (uint32_t node = 0; node < 64; node++) {
+        if (!(nodes >> node & 1)) continue;
+        c[g].stream = was.stream ^ 1ULL << node;
+        add(x, c, prefetch);
+    }
+    c[g] = was;
+}
+
+/* All residencies one change away. */
+static void expand(explorer *x, size_t at)
+{
+    const gr_residency from = x->r->all[at];
+    gr_choice *c = gr_malloc((x->f->n_groups + 1) * sizeof(*c));
+    x->r->all[at].expanded = true;
+    memcpy(c, from.choice, x->f->n_groups * sizeof(*c));
+    for (uint32_t g = 0; g < x->f->n_groups; g++) {
+        if (c[g].policy) continue;
+        change_parts(x, c, g, from.prefetch);
+        change_stream(x, c, g, from.prefetch);
+    }
+    add(x, c, !from.prefetch);
+    free(c);
+}
+
+/* The next to expand: of the front in turn the fastest, the smallest, one between; when all of it is done, of
+ * the others the one found first. SIZE_MAX: none is left. */
+static size_t pick(explorer *x, uint32_t turn)
+{
+    size_t n = 0, left = 0;
+    for (size_t k = 0; k < x->n_front; k++) n += !x->r->all[x->front[k]].expanded;
+    size_t want = turn % 3 == 0 ? 0 : turn % 3 == 1 ? n - 1 : n / 2;
+    for (size_t k = 0; n && k < x->n_front; k++)
+        if (!x->r->all[x->front[k]].expanded && left++ == want) return x->front[k];
+    while (x->next < x->r->n && x->r->all[x->next].expanded) x->next++;
+    return x->next < x->r->n ? x->next : SIZE_MAX;
+}
+
+void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_t level,
+                const gr_policy *policies, uint32_t most, gr_pool *pool)
+{
+    explorer x = {.r = r, .layout = layout, .f = f, .level = level, .most = most, .pool = pool};
+    x.begin = x.next = r->n;
+    x.n_table = 16;
+    while (x.n_table < 2 * ((size_t)most + 1)) x.n_table *= 2;
+    x.table = gr_calloc(x.n_table, sizeof(*x.table));
+    gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
+    bool moves = false;
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        c[g] = (gr_choice){0, GR_PARTS, policies[g]};
+        moves |= !policies[g];
+    }
+    add(&x, c, true);
+    for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
+        for (uint32_t g = 0; g < f->n_groups; g++)
+            if (!policies[g]) c[g] = (gr_choice){extreme & 1 ? f->groups[g].nodes : 0, 0, GR_POLICY_AUTO};
+        add(&x, c, extreme < 2);
+    }
+    for (uint32_t turn = 0; moves && r->n - x.begin < most; turn++) {
+        size_t at = pick(&x, turn);
+        if (at == SIZE_MAX) break;
+        expand(&x, at);
+    }
+    free(c);
+    free(x.table);
+    free(x.front);
+}

@@ -1,0 +1,32 @@
+/* scheduler/explore.h: residencies of one program, priced: bytes and predicted time of each.
+ *
+ * A walk from "all stays" and "nothing stays" by single changes (a quarter more or less of a group of objects
+ * stays; the rest is streamed in one node more or less; loads begin early or not). Those that no other beats
+ * in bytes and in time go first, then the others; where the limit is higher than what there is, everything
+ * that can be reached is priced. The budget has no say in it, so that every budget chooses among the same
+ * residencies.
+ */
+#ifndef GR_SCHEDULER_EXPLORE_H
+#define GR_SCHEDULER_EXPLORE_H
+
+#include "scheduler/layout.h"
+
+typedef struct gr_residency {
+    uint32_t level;          /* which program; the caller's number */
+    gr_choice *choice;       /* [n_groups], of the pool */
+    bool prefetch, expanded; /* expanded: those one change away are there too */
+    uint64_t live, host, ns; /* bytes that must lie on the device and in the host pool; predicted time */
+    uint32_t n_transitions;
+} gr_residency;
+
+typedef struct gr_residencies {
+    gr_residency *all;
+    size_t n, cap;
+} gr_residencies;
+
+/* Append at most about `most` residencies of a program (1: only all resident). policies [n_groups]: of groups
+ * whose policy is not AUTO nothing is chosen. layout: scratch, of this program or {0}. */
+void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_t level,
+                const gr_policy *policies, uint32_t most, gr_pool *pool);
+
+#endif

@@ -1,0 +1,75 @@
+#!/bin/sh
+# Hardware files, budgets and plan files that are wrong: status 2 and the place. With GR_SLOW=1 this machine is
+# calibrated, too.
+. "$(dirname "$0")/lib.sh"
+
+hw=$project/tests/golden/hardware.json
+
+# The file is read by plan, sweep and exec, and names the plan.
+status 0 "$gr" plan grpo.yaml --hardware "$hw" --format json -o plan.json
+has plan.json '"hardware": "cpu, 2 threads"'
+status 0 "$gr" plan grpo.yaml --hardware "$hw" --sweep budget=1MiB..8MiB:3 --format csv
+[ "$(wc -l <out)" = 4 ] || fail "a sweep of three budgets has $(wc -l <out) lines"
+status 0 "$gr" exec grpo.yaml --hardware "$hw" --steps 1 --out run
+has run/plan.json '"hardware": "cpu, 2 threads"'
+[ "$(json_number plan.json peak_bytes)" = "$(json_number run/plan.json peak_bytes)" ] || fail "plan and run differ"
+
+# Every command that reads it refuses what is wrong in it, with file and key.
+bad() { # PLACE SED-SCRIPT
+    sed -E "$2" "$hw" >bad.json
+    ! cmp -s "$hw" bad.json || fail "edit $2 changed nothing"
+    refused "^bad.json:? ?.*error: $1" "$gr" plan grpo.yaml --hardware bad.json
+    refused "error: $1" "$gr" plan grpo.yaml --hardware bad.json --sweep budget=1MiB..8MiB:3
+    refused "error: $1" "$gr" exec grpo.yaml --hardware bad.json --out refused
+    [ ! -e refused ] || fail "a refused run left files"
+}
+bad '\$: key .step_ns. is missing' '/"step_ns"/d'
+bad '\$: unknown key .speed.' 's/"step_ns"/"speed": 1, &/'
+bad '\$.step_ns: -1 is not in' 's/("step_ns": ).*/\1-1,/'
+bad '\$.bytes_per_second.disk: should be a number' 's/("disk": )[^,]*/\1"fast"/'
+bad '\$.matrix\[1\].forward: -' 's/(1024, "forward": )/\1-/'
+bad '\$.version: this program reads version 1' 's/("version": )1/\12/'
+bad '.*(expected|unexpected|premature)' '$d'
+refused 'absent.json' "$gr" plan grpo.yaml --hardware ./absent.json
+refused "unknown hardware 'h20'; did you mean 'h200'" "$gr" plan grpo.yaml --hardware h20
+
+# Budgets: none, negative, no number, more than there is.
+for budget in 0 -1 -80GiB 80GoB 1e99 ''; do
+    refused "error: --budget '$budget' must be a size" "$gr" plan grpo.yaml --budget "$budget"
+    refused "error: --budget '$budget' must be a size" "$gr" exec grpo.yaml --budget "$budget" --out refused
+    refused "error: --host-budget '$budget' must be a size" "$gr" plan grpo.yaml --host-budget "$budget"
+done
+refused 'error: --budget 17.00 GiB is more than the 16.00 GiB of .cpu, 2 threads' "$gr" plan grpo.yaml --hardware "$hw" --budget 17GiB
+refused 'error: --budget 141.00 GiB is more than the 140.40 GiB of .h200' "$gr" plan grpo.yaml --hardware h200 --budget 141GiB
+refused 'error: --budget 2.00 PiB is more than' "$gr" exec grpo.yaml --budget 2048TiB --out refused
+[ ! -e refused ] || fail "a refused run left files"
+
+# Plan files: of another version, changed by hand, cut short anywhere.
+broken() { # PLACE SED-SCRIPT
+    sed -E "$2" plan.json >broken.json
+    ! cmp -s plan.json broken.json || fail "edit $2 changed nothing"
+    refused "broken.json(:[0-9:]+)?: error: " "$gr" verify broken.json
+    has err "$1"
+    refused "$1" "$gr" exec grpo.yaml --plan broken.json --out refused
+    refused "$1" "$gr" diff plan.json broken.json
+}
+broken '\$.version: 7 is not the version' 's/"version": [0-9]+/"version": 7/'
+broken "key 'numerics' is missing" 's/, "numerics": "[^"]*"//'
+broken "unknown key 'ledgr'; did you mean 'ledger'" 's/"ledger"/"ledgr"/'
+broken '\.bytes: -1 is not in' '0,/"bytes": [0-9]+/s//"bytes": -1/'
+broken "kind: unknown 'runs'; did you mean 'run'" '0,/"kind": "run"/s//"kind": "runs"/'
+bytes=$(wc -c <plan.json)
+for n in 0 1 100 $((bytes / 2)) $((bytes - 3)); do
+    head -c $n plan.json >broken.json
+    refused 'broken.json(:[0-9]+:[0-9]+)?: error: no whole JSON file' "$gr" verify broken.json
+done
+sed -E '0,/"lane": "compute"/s//"lane": "host"/' plan.json >broken.json
+refused "plan breaks rule 'lanes': step [0-9]+" "$gr" verify broken.json
+has err 'broken.json: error: not proven'
+
+[ "$slow" = 1 ] || exit 0
+status 0 "$gr" calibrate -o mine.json
+has out 'mine.json: cpu, [0-9]+ thread'
+status 0 "$gr" plan grpo.yaml --hardware mine.json
+status 0 "$gr" calibrate
+has out '"version": 1'

@@ -1,0 +1,142 @@
+/* Hardware files: what is written is read back; what is wrong is said with its place. The cost model by hand.
+ */
+#include "scheduler/hardware.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static char *golden(void)
+{
+    gr_str s = {0};
+    FILE *f = fopen("tests/golden/hardware.json", "r");
+    assert_non_null(f);
+    for (int c = fgetc(f); c != EOF; c = fgetc(f)) gr_str_putc(&s, (char)c);
+    fclose(f);
+    return s.text;
+}
+
+/* Read text as a file; messages, a line each, without the file's name. */
+static gr_status read_text(gr_hardware *h, const char *text, gr_str *messages)
+{
+    char path[64];
+    gr_diag d;
+    gr_diag_init(&d);
+    snprintf(path, sizeof(path), "/tmp/graphrun-hardware-%d.json", (int)getpid());
+    assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
+    gr_status st = gr_hardware_find(h, path, &d);
+    for (size_t i = 0; i < d.n; i++) {
+        assert_string_equal(d.messages[i].at.file, path);
+        gr_str_printf(messages, "%s\n", d.messages[i].text);
+    }
+    assert_int_equal(st != GR_OK, d.n > 0);
+    gr_diag_release(&d);
+    unlink(path);
+    return st;
+}
+
+static void test_a_file_is_read_back_as_it_was_written(void **state)
+{
+    (void)state;
+    gr_hardware h, again;
+    gr_str messages = {0}, text = {0};
+    char *from = golden();
+    assert_int_equal(read_text(&h, from, &messages), GR_OK);
+    assert_string_equal(h.name, "cpu, 2 threads");
+    assert_string_equal(h.device, "cpu");
+    assert_int_equal(h.n_rates, 6);
+    assert_int_equal(h.overhead_bytes, 4194304);
+    gr_hardware_write(&h, &text);
+    assert_int_equal(read_text(&again, text.text, &messages), GR_OK);
+    assert_memory_equal(&h, &again, sizeof(h));
+    gr_str_release(&text);
+    gr_str_release(&messages);
+    free(from);
+}
+
+/* Change the first `from` to `to`, and expect this message. */
+static void assert_refused(const char *from, const char *to, const char *message)
+{
+    gr_hardware h;
+    gr_str text = {0}, messages = {0};
+    char *good = golden(), *at = strstr(good, from);
+    if (!at) fail_msg("no '%s' in the file", from);
+    gr_str_add(&text, good, (size_t)(at - good));
+    gr_str_puts(&text, to);
+    gr_str_puts(&text, at + strlen(from));
+    assert_int_equal(read_text(&h, text.text, &messages), GR_E_INVALID);
+    if (!strstr(messages.text, message)) fail_msg("'%s' to '%s' gives: %s", from, to, messages.text);
+    gr_str_release(&text);
+    gr_str_release(&messages);
+    free(good);
+}
+
+static void test_what_is_wrong_is_said_with_its_place(void **state)
+{
+    (void)state;
+    assert_refused("\"version\": 1", "\"version\": 2", "$.version: this program reads version 1");
+    assert_refused("  \"step_ns\"", "  \"step_n\"", "$: unknown key 'step_n'; did you mean 'step_ns'?");
+    assert_refused("  \"step_ns\"", "  \"step_n\"", "$: key 'step_ns' is missing");
+    assert_refused("\"step_ns\": ", "\"step_ns\": -", "$.step_ns: -");
+    assert_refused("\"device\": \"cpu\"", "\"device\": \"tpu\"", "$.device: should be \"cpu\" or \"cuda\"");
+    assert_refused("\"name\": \"cpu, 2 threads\"", "\"name\": 5", "$.name: should be a text");
+    assert_refused("\"disk\": ", "\"disk\": -", "$.bytes_per_second.disk: -");
+    assert_refused("\"h2d\"", "\"h2e\"", "$.bytes_per_second: unknown key 'h2e'; did you mean 'h2d'?");
+    assert_refused("\"blas\": 0", "\"blas\": 0.5", "$.overhead.blas: should be a whole number");
+    assert_refused("\"blas\": 0, ", "", "$.overhead: key 'blas' is missing");
+    assert_refused("\"logits\": ", "\"logits\": \"x\", \"y\": ", "$.logits: should be a number");
+    assert_refused("\"devices\": 8", "\"devices\": 0", "$.devices: 0 is not in 1 .. ");
+    assert_refused("\"rows\": 64", "\"rows\": 63.5", "$.matrix[2].rows: should be a whole number");
+    assert_refused("\"rows\": 64", "\"rows\": 1", "$.matrix[2]: rows and widths should rise");
+    assert_refused("\"width\": 1024", "\"width\": 512", "$.matrix[3]: rows and widths should rise");
+    assert_refused("\"forward\"", "\"forwards\"", "$.matrix[0]: unknown key 'forwards'");
+    assert_refused("}\n  ],", "},\n  ],", "unexpected token");
+    assert_refused("\n  \"overhead\"", "\n", "expected");
+}
+
+static void test_a_file_cut_short_is_refused_wherever_it_ends(void **state)
+{
+    (void)state;
+    char *good = golden();
+    for (size_t n = strlen(good) - 2; n > 0; n -= GR_MIN(n, (size_t)37)) {
+        gr_hardware h;
+        gr_str messages = {0};
+        good[n] = 0;
+        assert_int_equal(read_text(&h, good, &messages), GR_E_INVALID);
+        gr_str_release(&messages);
+    }
+    free(good);
+}
+
+/* Rates of 1e9 at 1 row, 1e11 at 100 rows: at 10 rows, in the middle of the logarithms, 1e10. */
+static void test_rates_lie_between_those_measured(void **state)
+{
+    (void)state;
+    gr_hardware h = {
+        .flops = 1, .memory_bytes = 1e15, .step_ns = 7, .n_rates = 4, .attention = 1e9, .logits = 1e6};
+    const gr_rate rates[] = {
+        {1, 64, 1e9, 2e9}, {1, 256, 1e9, 2e9}, {100, 64, 1e11, 2e11}, {100, 256, 1e11, 2e11}};
+    memcpy(h.rates, rates, sizeof(rates));
+    gr_work w = {.flops = 1e10, .rows = 10, .width = 128};
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 1000000);
+    w.backward = true;
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 500000);
+    w.rows = 100000; /* no further than measured */
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 50000);
+    w = (gr_work){.attention = 1e9, .logits = 1e6, .bytes = 1};
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 2000000);
+    w = (gr_work){.bytes = 2e15};
+    assert_int_equal(gr_work_ns(&w, &h), 2000000007);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_file_is_read_back_as_it_was_written),
+        cmocka_unit_test(test_what_is_wrong_is_said_with_its_place),
+        cmocka_unit_test(test_a_file_cut_short_is_refused_wherever_it_ends),
+        cmocka_unit_test(test_rates_lie_between_those_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

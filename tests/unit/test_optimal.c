@@ -1,0 +1,174 @@
+/* The residency search against exhaustive search on random small programs.
+ *
+ * Exhaustive: every residency that the planner can express (for each group of objects how much of it stays,
+ * and in which nodes the rest is streamed, loads early or not), laid out and priced; of those whose bytes fit
+ * the least time. Budgets lie between the smallest residency and all resident.
+ */
+#include "random_program.h"
+#include "scheduler/layout.h"
+#include "synthetic.h"
+
+enum { MOST_RESIDENCIES = 60000 };
+
+typedef struct priced {
+    gr_choice *choice;
+    bool early;
+    uint64_t live, ns;
+} priced;
+
+typedef struct space {
+    gr_facts *f;
+    gr_pool *pool;
+    gr_choice *choice;
+    gr_layout layout;
+    priced *found;
+    size_t n, cap;
+} space;
+
+/* Residencies of one group: all of it stays, or less and any set of its nodes streams the rest. */
+static uint64_t count_of(const gr_group *g)
+{
+    uint32_t parts = g->n_objects < 2 ? 1 : GR_PARTS;
+    return 1 + ((uint64_t)parts << __builtin_popcountll(g->nodes));
+}
+
+static uint64_t count_all(const gr_facts *f)
+{
+    uint64_t n = 2;
+    for (uint32_t g = 0; g < f->n_groups && n <= MOST_RESIDENCIES; g++) n *= count_of(&f->groups[g]);
+    return n;
+}
+
+/* The next set of nodes, as bits of mask; 0 after the last. */
+static uint64_t next_subset(uint64_t set, uint64_t mask)
+{
+    return (set - mask) & mask;
+}
+
+static void price(space *s)
+{
+    for (int early = 0; early < 2; early++) {
+        gr_layout_make(&s->layout, s->f, s->choice, early);
+        size_t bytes = s->f->n_groups * sizeof(*s->choice);
+        priced p = {gr_pool_alloc(s->pool, bytes), early, s->layout.live, s->layout.ns};
+        memcpy(p.choice, s->choice, bytes);
+        GR_PUSH(s->found, s->n, s->cap, p);
+    }
+}
+
+static void walk(space *s, uint32_t g)
+{
+    if (g == s->f->n_groups) {
+        price(s);
+        return;
+    }
+    const gr_group *x = &s->f->groups[g];
+    s->choice[g] = (gr_choice){.parts = GR_PARTS};
+    walk(s, g + 1);
+    for (uint8_t parts = 0; parts < GR_PARTS; parts++) {
+        if (parts && x->n_objects < 2) continue;
+        uint64_t set = 0;
+        do {
+            s->choice[g] = (gr_choice){.parts = parts, .stream = set};
+            walk(s, g + 1);
+            set = next_subset(set, x->nodes);
+        } while (set);
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const priced *x = a, *y = b;
+    if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
+    return x->live < y->live ? -1 : x->live > y->live;
+}
+
+/* The fastest residency that is packed into these bytes of arena. */
+static uint64_t least_time(space *s, uint64_t arena)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const priced *p = &s->found[i];
+        if (p->live > arena) continue;
+        gr_layout_make(&s->layout, s->f, p->choice, p->early);
+        gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
+        bool packed = plan->arena_bytes <= arena;
+        gr_plan_free(plan);
+        if (packed) return p->ns;
+    }
+    return UINT64_MAX;
+}
+
+typedef struct tally {
+    uint32_t programs, budgets, equal, within, missed;
+    double worst;
+} tally;
+
+/* One program at several budgets. */
+static void compare(space *s, uint64_t seed, tally *score)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        least = GR_MIN(least, s->found[i].live);
+        most = GR_MAX(most, s->found[i].live);
+    }
+    for (uint32_t k = 0; k < 4; k++) {
+        uint64_t arena = gr_align(least + (most - least) * k / 4, GR_ALIGN);
+        gr_source src = {.user = &seed, .build = build_random};
+        gr_schedule_options o = {
+            .hardware = machine(), .policy = GR_POLICY_AUTO, .host_budget_bytes = 1ULL << 40};
+        o.budget_bytes = o.hardware.overhead_bytes + arena;
+        uint64_t best = least_time(s, arena);
+        gr_plan *p = NULL;
+        bool fits = gr_schedule(&p, NULL, &src, &o, NULL) == GR_OK;
+        double over = fits ? (double)p->ns / (double)best - 1 : 1;
+        score->budgets++;
+        score->equal += fits && p->ns == best;
+        score->within += fits && over <= 0.02;
+        score->missed += !fits;
+        score->worst = GR_MAX(score->worst, over);
+        if (over > 0.02)
+            print_message("seed %lu, %lu of %lu bytes: %lu ns, exhaustive %lu%s\n", seed, arena, most, p->ns,
+                          best, fits ? "" : " (nothing found)");
+        gr_plan_free(p);
+    }
+    score->programs++;
+}
+
+static void test_search_is_as_good_as_trying_everything(void **state)
+{
+    (void)state;
+    const gr_hardware hw = machine();
+    uint32_t wanted = getenv("GR_SLOW") ? 600 : 40;
+    tally score = {0};
+    uint64_t tried = 0;
+    for (uint64_t seed = 1; score.programs < wanted; seed++) {
+        gr_program *g = random_program(seed);
+        space s = {.f = gr_facts_new(g, &hw), .pool = gr_pool_new()};
+        if (g->validate == GR_NONE && s.f->n_groups && count_all(s.f) <= MOST_RESIDENCIES) {
+            s.choice = gr_calloc(s.f->n_groups, sizeof(*s.choice));
+            walk(&s, 0);
+            qsort(s.found, s.n, sizeof(*s.found), by_time);
+            tried += s.n;
+            compare(&s, seed, &score);
+            free(s.choice);
+        }
+        gr_layout_release(&s.layout);
+        free(s.found);
+        gr_pool_free(s.pool);
+        gr_facts_free(s.f);
+        gr_program_free(g);
+    }
+    print_message("%u programs, %lu residencies, %u budgets: equal %.1f %%, within 2 %% %.1f %%, worst %.1f "
+                  "%%, nothing "
+                  "found %u\n",
+                  score.programs, tried, score.budgets, 100.0 * score.equal / score.budgets,
+                  100.0 * score.within / score.budgets, 100 * score.worst, score.missed);
+    assert_int_equal(score.within, score.budgets);
+    assert_true(score.equal * 100 >= score.budgets * 95);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_search_is_as_good_as_trying_everything)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
