@@ -61,6 +61,7 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
     const gr_kernels *k = r->session.kernels;
+    q->at.op = c.node->op->name;
     gr_status st = c.node->op->run(&c, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
