@@ -70,6 +70,8 @@ typedef struct gr_device_type {
      * message, with the step, the op and the call; seen: where it was noticed, NULL: in a call of the
      * device's own. */
     gr_status (*lost)(gr_queue *q, const char *seen, gr_diag *d);
+    /* What the calling thread does from now on, for profilers; NULL ends the innermost. */
+    void (*range)(const char *name);
     /* Times of steps: begin returns a number for end (UINT32_MAX: not measured); all are in nanoseconds from
      * the clock of gr_now_ns, to be read after finish of all queues; reading empties the list. */
     uint32_t (*time_begin)(gr_queue *q);

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -410,6 +411,15 @@ static gr_status lost(gr_queue *q, const char *seen, gr_diag *d)
     return is_late((cudaError_t)atomic_load(&dev->error)) ? tell(q, seen, d) : GR_OK;
 }
 
+/* Calls of nothing where no profiler is attached. */
+static void range(const char *name)
+{
+    if (name)
+        nvtxRangePushA(name);
+    else
+        nvtxRangePop();
+}
+
 /* ---- times ----------------------------------------------------------------------------------------------
  */
 
@@ -476,6 +486,7 @@ const gr_device_type gr_device_cuda = {.name = "cuda",
                                        .finish = finish,
                                        .check = check,
                                        .lost = lost,
+                                       .range = range,
                                        .time_begin = time_begin,
                                        .time_end = time_end,
                                        .time_read = time_read,

@@ -298,6 +298,7 @@ static gr_status perform_queued(struct lane *l, gr_path_id id, uint32_t i, uint3
     gr_executor *e = l->e;
     const gr_device_type *t = e->device->type;
     l->queue.at = (gr_queue_place){.step = e->plan->paths[id].steps[i].what};
+    t->range(l->queue.at.step);
     uint32_t number = e->o.trace ? t->time_begin(&l->queue) : GR_NONE;
     gr_status st = t->check(&l->queue, &l->d);
     if (!st) {
@@ -312,6 +313,7 @@ static gr_status perform_queued(struct lane *l, gr_path_id id, uint32_t i, uint3
         pthread_mutex_unlock(&e->mutex);
     }
     mark(l, i);
+    t->range(NULL);
     return st;
 }
 

@@ -2,7 +2,8 @@
  *
  * Where the device runs work later than it is given (CUDA), a step is done, for the lanes, when it is
  * enqueued, and the queues wait for each other on the device as the lanes do here: by the events of the steps
- * in `after`, and where lanes meet in loops. A path ends when the device has done everything.
+ * in `after`, and where lanes meet in loops. A path ends when the device has done everything. Profilers see
+ * each step as a range (NVTX) of its name on its lane's thread.
  *
  * The executor does load, offload, release, resume and loops itself; what `run`, `save` and `restore` mean it
  * asks through hooks. The calling thread is the compute lane.
