@@ -695,6 +695,13 @@ uint64_t gr_executor_measured_peak(gr_executor *e)
     return atomic_load(&e->measured_peak);
 }
 
+uint64_t gr_executor_overhead(gr_executor *e)
+{
+    if (!e->device->type->queue_open) return 0;
+    uint64_t all = e->device->type->used(e->device), arena = e->device->arena.bytes;
+    return all > arena ? all - arena : 0;
+}
+
 uint64_t gr_executor_touched_peak(const gr_executor *e)
 {
     return e->poison ? gr_poison_touched_peak(e->poison) : 0;

@@ -60,6 +60,10 @@ void *gr_executor_address(const gr_executor *e, uint32_t entry);
 /* Measured so far: the most device bytes in use, as the system counts them. */
 uint64_t gr_executor_measured_peak(gr_executor *e);
 
+/* Device bytes in use now beside the arena, as the driver counts them: of context, libraries and loaded
+ * kernels, and of other processes. 0 on the CPU device, whose memory is taken as it is touched. */
+uint64_t gr_executor_overhead(gr_executor *e);
+
 /* With poison: all bytes of arena and pool that no live entry of the step covers are filled with a pattern
  * before it and must hold it after it, and entries that a step only reads must be unchanged: a step that
  * touches what it did not declare fails. Steps on other lanes are then run one at a time. Bytes of written

@@ -16,3 +16,9 @@ has err "error: step '[a-z_.0-9]+', op [a-z]+: .*cudaErrorIllegalAddress"
 status 0 "$gr" exec --device cuda --resume lost
 [ "$(last_step lost)" = 6 ] || fail "the run did not go on"
 same_weights whole lost
+
+# A plan that counts on less than context and libraries take is refused before its first iteration.
+sed 's/"device": "cpu"/"device": "cuda"/' "$project/tests/golden/hardware.json" >small.json
+status 3 "$gr" exec --device cuda grpo.yaml --hardware small.json --out small
+has err 'error: [0-9.]+ [MG]iB of the device are in use beside the arena, the plan counts 4.00 MiB'
+lacks small/metrics.jsonl step
