@@ -1,18 +1,19 @@
 /* ops/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its blocks.
  *
  * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
- * - Keys are cut into pieces of PIECE keys: those that a group shares from the first on, a slot's own from
- * where the shared ones end. A shared piece is read once for all query rows of the group (16 at a time), an
- * own one for the slot's heads / kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the
- * tensor cores are busy a tenth of the time.
+ * - Keys are cut into pieces of PIECE keys, by position. A piece of a prompt that a group shares is read once
+ * for all query rows of the group (16 at a time), a piece of a slot's own keys for the slot's heads /
+ * kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy a tenth of the
+ * time.
  * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid
- * of one CTA a multiprocessor takes from it; every warp works alone (no barrier of a CTA) and keeps STAGES -
- * 1 blocks of 16 keys in flight with cp.async, across the ends of pieces. Eight warps of two blocks of 8 KiB
- * (D 128) are 128 KiB in flight a multiprocessor, four times what latency times bandwidth asks.
- * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; the warp
- * that brings the last piece of a slot and kv head combines them, in the order of their positions. The order
- * of every sum follows from a slot's length and its shared keys alone, so the bits of a row do not depend on
- * the batch; which warp takes which piece, and which comes last, changes nothing.
+ * of one CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece
+ * of the list, and keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces.
+ * Eight warps of two blocks of 8 KiB (D 128) are 128 KiB in flight a multiprocessor, four times what latency
+ * times bandwidth asks.
+ * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; a second
+ * kernel combines a slot's pieces in the order of their positions. The order of every sum follows from a
+ * slot's length and its shared keys alone, so the bits of a row do not depend on the batch, and which warp
+ * takes which piece changes nothing.
  *
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
  * Juravsky et al., Hydragen, arXiv:2402.05099.
@@ -26,7 +27,7 @@
 namespace
 {
 
-constexpr uint32_t BLOCK = 16; /* keys of a block of the pool: GR_KV_BLOCK */
+constexpr uint32_t BLOCK = 16;  /* keys of a block of the pool: GR_KV_BLOCK */
 constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
 constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
@@ -36,30 +37,23 @@ constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
  * head's G. */
 enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, BLOCKS = 8 };
 
-/* The list. n_items, taken and left stand at the start of `work`. */
+/* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
 struct list {
-    uint32_t *n_items;
-    uint32_t *taken;  /* items times kv heads that were taken beyond those that each warp begins with */
-    uint32_t *left;   /* warps that have come to the end; both are 0 again after every layer */
-    uint32_t *pieces; /* [n] of each slot */
-    uint32_t *done;   /* [n, kv_heads] rows of pieces that are in the workspace; 0 again after every layer */
-    uint32_t *group_of; /* [n] of each member */
-    uint32_t *item;
+    uint32_t *n_items, *pieces, *item;
 };
 
-list list_at(void *work, uint32_t n, uint32_t kv_heads)
+uint32_t ceil_div(uint32_t a, uint32_t b)
 {
-    uint32_t *p = static_cast<uint32_t *>(work);
-    const uint64_t slots = gr_cu_decode_align(4ull * n) / 4,
-                   counts = gr_cu_decode_align(4ull * n * kv_heads) / 4;
+    return (a + b - 1) / b;
+}
+
+list list_at(void *work, uint32_t n)
+{
+    char *p = static_cast<char *>(work);
     list l;
-    l.n_items = p;
-    l.taken = p + 1;
-    l.left = p + 2;
-    l.pieces = p + 64;
-    l.group_of = l.pieces + slots;
-    l.done = l.group_of + slots;
-    l.item = l.done + counts;
+    l.n_items = reinterpret_cast<uint32_t *>(p);
+    l.pieces = reinterpret_cast<uint32_t *>(p + 256);
+    l.item = reinterpret_cast<uint32_t *>(p + 256 + gr_cu_decode_align(4ull * n));
     return l;
 }
 
@@ -68,7 +62,7 @@ list list_at(void *work, uint32_t n, uint32_t kv_heads)
 
 struct list_args {
     const uint32_t *length, *member, *group_first, *shared, *table;
-    uint32_t n, n_groups, table_stride, kv_heads, per_kv; /* per_kv: query heads of a kv head */
+    uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
     list out;
 };
 
@@ -92,66 +86,35 @@ __device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t me
         w[BLOCKS + b] = a.table[(size_t)table_of * a.table_stride + key / BLOCK + b];
 }
 
-/* Pieces that a group shares, by the lanes of a warp. */
-__device__ void put_shared(const list_args &a, uint32_t *place, bool count, uint32_t g)
+/* All items of one group, by the lanes of a warp. */
+__device__ void put_group(const list_args &a, uint32_t *place, bool count, uint32_t g)
 {
-    const uint32_t lane = threadIdx.x % 32, shared = a.shared[g];
-    if (!shared) return;
-    const uint32_t first = a.group_first[g], end = a.group_first[g + 1];
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t first = a.group_first[g], end = a.group_first[g + 1], shared = a.shared[g];
+    const uint32_t shared_pieces = (shared + PIECE - 1) / PIECE;
     uint32_t live = end; /* empty slots' tables are not read */
-    for (uint32_t m = first; m < end && live == end; m += 32) {
-        const uint32_t mask = __ballot_sync(~0u, m + lane < end && a.length[a.member[m + lane]]);
-        if (mask) live = m + __ffs(mask) - 1;
+    for (uint32_t m = end; m-- > first;)
+        if (a.length[a.member[m]]) live = m;
+    if (live < end) {
+        const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
+        for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
+            const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
+            put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key,
+                min(PIECE, shared - key), i / chunks, chunks == 1);
+        }
     }
-    if (live == end) return;
-    const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
-    const uint32_t pieces = (shared + PIECE - 1) / PIECE;
-    for (uint32_t i = lane; i < pieces * chunks; i += 32) {
-        const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
-        put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key, min(PIECE, shared - key),
-            i / chunks, chunks == 1);
+    const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS, before = shared / PIECE;
+    for (uint32_t m = first; m < end; m++) {
+        const uint32_t s = a.member[m], length = a.length[s];
+        const uint32_t own = length > shared ? (length + PIECE - 1) / PIECE - before : 0;
+        if (!count && lane == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
+        for (uint32_t i = lane; i < own * chunks; i += 32) {
+            const uint32_t piece = before + i / chunks, row = i % chunks * ROWS;
+            const uint32_t key = max(shared, piece * PIECE), key_end = min(length, (piece + 1) * PIECE);
+            put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, key_end - key,
+                shared_pieces + i / chunks, chunks == 1);
+        }
     }
-}
-
-/* Own pieces of 32 members, by the lanes of a warp: a lane counts those of one slot, then all lanes write
- * them. */
-__device__ void put_own(const list_args &a, uint32_t *place, bool count, uint32_t first, uint32_t members)
-{
-    const uint32_t lane = threadIdx.x % 32, chunks = (a.per_kv + ROWS - 1) / ROWS;
-    uint32_t slot = 0, length = 0, shared = 0;
-    if (first + lane < members) {
-        slot = a.member[first + lane];
-        length = a.length[slot];
-        shared = a.shared[a.out.group_of[first + lane]];
-    }
-    const uint32_t own = length > shared ? (length - shared + PIECE - 1) / PIECE : 0,
-                   before = (shared + PIECE - 1) / PIECE;
-    if (!count && length) a.out.pieces[slot] = before + own;
-    uint32_t sum = own * chunks; /* with those of the lanes before */
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t other = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += other;
-    }
-    const uint32_t total = __shfl_sync(~0u, sum, 31);
-    for (uint32_t t = lane; t - lane < total; t += 32) {
-        uint32_t j = 0; /* the lane whose slot this item is of */
-        for (uint32_t d = 16; d; d /= 2)
-            if (__shfl_sync(~0u, sum, j + d - 1) <= t) j += d;
-        const uint32_t i = t - (__shfl_sync(~0u, sum, j) - __shfl_sync(~0u, own, j) * chunks);
-        const uint32_t of = __shfl_sync(~0u, slot, j), keys = __shfl_sync(~0u, length, j);
-        const uint32_t key = __shfl_sync(~0u, shared, j) + i / chunks * PIECE, row = i % chunks * ROWS;
-        const uint32_t index = __shfl_sync(~0u, before, j) + i / chunks;
-        if (t < total)
-            put(a, place, count, first + j, of, row, min(ROWS, a.per_kv - row), key, min(PIECE, keys - key),
-                index, chunks == 1);
-    }
-}
-
-__device__ void put_all(const list_args &a, uint32_t *place, bool count)
-{
-    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32, members = a.group_first[a.n_groups];
-    for (uint32_t g = warp; g < a.n_groups; g += warps) put_shared(a, place, count, g);
-    for (uint32_t m = warp * 32; m < members; m += warps * 32) put_own(a, place, count, m, members);
 }
 
 /* One CTA: count items by class, then write them. Their order within a class is the order of atomics: it
@@ -159,14 +122,11 @@ __device__ void put_all(const list_args &a, uint32_t *place, bool count)
 __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 {
     __shared__ uint32_t place[CLASSES];
+    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
-    if (threadIdx.x == 0) *a.out.taken = *a.out.left = 0;
-    for (uint32_t i = threadIdx.x; i < a.n * a.kv_heads; i += blockDim.x) a.out.done[i] = 0;
-    for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* what stays so is empty */
-    for (uint32_t g = threadIdx.x; g < a.n_groups; g += blockDim.x)
-        for (uint32_t m = a.group_first[g]; m < a.group_first[g + 1]; m++) a.out.group_of[m] = g;
+    for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
     __syncthreads();
-    put_all(a, place, true);
+    for (uint32_t g = warp; g < a.n_groups; g += warps) put_group(a, place, true, g);
     __syncthreads();
     if (threadIdx.x == 0) {
         uint32_t sum = 0;
@@ -178,7 +138,7 @@ __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
         *a.out.n_items = sum;
     }
     __syncthreads();
-    put_all(a, place, false);
+    for (uint32_t g = warp; g < a.n_groups; g += warps) put_group(a, place, false, g);
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------------------
@@ -186,8 +146,7 @@ __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 
 struct args {
     const __nv_bfloat16 *kv, *qkv;
-    list work;
-    const uint32_t *member;
+    const uint32_t *n_items, *pieces, *item, *member;
     float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
     uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
@@ -258,58 +217,36 @@ template <int DM> struct tile {
                               STAGE_BYTES = 2 * HALF_BYTES;
     static constexpr int STAGES = DM == 64 ? 6 : 3;
     static constexpr int WARPS = DM == 256 ? 4 : 8;
-    static constexpr uint32_t NOTES =
-        STAGES * STAGE_BYTES; /* offset of what is noted about each stage: 32 bytes */
-    static constexpr uint32_t WARP_BYTES = NOTES + 256;
+    static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
 };
-
-/* What is noted of a stage: the first words of its item, and this. N_KEYS 0: nothing, and nothing more comes.
- */
-enum { KV_HEAD = 6, NOTE };
 
 /* Brings blocks into the stages of a warp, item after item. */
 template <int DM, bool EXACT> struct loader {
     using t = tile<DM>;
-    uint32_t unit, units;  /* this item times its kv head, and all of them */
-    uint32_t next, after;  /* the following unit; in lane 0, the one after it, less the warps' first two */
-    uint32_t word, coming; /* of this item and of the following one: word i in lane i */
-    uint32_t block, n_blocks, stage, base, fixed;
+    uint32_t unit, units, step; /* unit: an item times a kv head */
+    uint32_t word, next;        /* of this item and of the following one: word i in lane i */
+    uint32_t block, n_blocks, stage, base;
     uint64_t once, again; /* cache policies */
 
     __device__ __forceinline__ uint32_t read(const args &a, uint32_t u) const
     {
         const uint32_t lane = threadIdx.x % 32;
-        return u < units && lane < ITEM ? __ldg(a.work.item + (size_t)(u / a.kv_heads) * ITEM + lane) : 0;
+        return u < units && lane < ITEM ? __ldg(a.item + (size_t)(u / a.kv_heads) * ITEM + lane) : 0;
     }
 
-    __device__ __forceinline__ uint32_t take(const args &a) const
+    __device__ __forceinline__ void open(const args &a, uint32_t first, uint32_t n, uint32_t stride,
+                                         uint32_t smem)
     {
-        return threadIdx.x % 32 == 0 ? atomicAdd(a.work.taken, 1) : 0;
-    }
-
-    __device__ __forceinline__ void open(const args &a, uint32_t warp, uint32_t warps, uint32_t smem)
-    {
-        units = *a.work.n_items * a.kv_heads;
-        unit = warp;
-        next = warp + warps;
-        fixed = 2 * warps;
+        unit = first;
+        units = n;
+        step = stride;
         base = smem;
         block = stage = 0;
         word = read(a, unit);
-        coming = read(a, next);
-        after = take(a);
+        next = read(a, unit + step);
         n_blocks = (__shfl_sync(~0u, word, N_KEYS) + BLOCK - 1) / BLOCK;
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(again));
-    }
-
-    __device__ __forceinline__ void note(const args &a) const
-    {
-        const uint32_t lane = threadIdx.x % 32;
-        const uint32_t value = lane == KV_HEAD ? unit % a.kv_heads : word;
-        if (lane < NOTE)
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(base + t::NOTES + stage * 32 + lane * 4), "r"(value)
-                         : "memory");
     }
 
     __device__ __forceinline__ void fill(const args &a)
@@ -335,15 +272,12 @@ template <int DM, bool EXACT> struct loader {
     /* The next block into the next stage, as one group of copies: an empty one where no block is left. */
     __device__ __forceinline__ void advance(const args &a)
     {
-        note(a);
         if (unit < units) {
             fill(a);
             if (++block == n_blocks) {
-                unit = next;
-                next = fixed + __shfl_sync(~0u, after, 0);
-                word = coming;
-                coming = read(a, next);
-                after = take(a);
+                unit += step;
+                word = next;
+                next = read(a, unit + step);
                 block = 0;
                 n_blocks = (__shfl_sync(~0u, word, N_KEYS) + BLOCK - 1) / BLOCK;
             }
@@ -490,134 +424,72 @@ template <int DM> struct rows {
     }
 };
 
-/* ---- combining ------------------------------------------------------------------------------------------
- */
-
-/* All pieces of one query head of a slot, by a warp: stat and acc as other warps left them, hence not through
- * L1. */
-__device__ void combine_head(const args &a, uint32_t slot, uint32_t head, uint32_t n)
-{
-    const uint32_t lane = threadIdx.x % 32, d = a.head_dim;
-    const size_t at = (size_t)slot * a.heads + head;
-    const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + at * a.pieces_max;
-    const float *acc = a.acc + at * a.pieces_max * d;
-    float most = -CUDART_INF_F, sum = 0;
-    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, __ldcg(stat + i).x);
-    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    for (uint32_t i = lane; i < n; i += 32) {
-        const float2 s = __ldcg(stat + i);
-        sum = fmaf(s.y, exp2_fast(s.x - most), sum);
-    }
-    for (int i = 16; i; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-    for (uint32_t c = lane * 4; c - lane * 4 < d; c += 128) {
-        float4 o = make_float4(0, 0, 0, 0);
-        for (uint32_t first = 0; first < n; first += 32) {
-            const float mine = first + lane < n ? exp2_fast(__ldcg(stat + first + lane).x - most) : 0;
-            const uint32_t end = min(n - first, 32u);
-#pragma unroll 4
-            for (uint32_t i = 0; i < end; i++) {
-                const float w = __shfl_sync(~0u, mine, i);
-                if (c >= d) continue;
-                const float4 v = __ldcg(reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * d + c));
-                o.x = fmaf(v.x, w, o.x);
-                o.y = fmaf(v.y, w, o.y);
-                o.z = fmaf(v.z, w, o.z);
-                o.w = fmaf(v.w, w, o.w);
-            }
-        }
-        if (c < d)
-            *reinterpret_cast<uint2 *>(a.out + at * d + c) =
-                make_uint2(pack(o.x / sum, o.y / sum), pack(o.z / sum, o.w / sum));
-    }
-}
-
-/* After a piece has been left for these rows: the slots for which it was the last are combined. */
-__device__ void finish(const args &a, uint32_t member, uint32_t first, uint32_t n, uint32_t kv_head)
-{
-    const uint32_t lane = threadIdx.x % 32, per_kv = a.heads / a.kv_heads;
-    __threadfence(); /* each lane's part, before the count says so */
-    __syncwarp();
-    for (uint32_t m = first / per_kv; m * per_kv < first + n; m++) {
-        const uint32_t slot = a.member[member + m], pieces = a.work.pieces[slot];
-        if (!pieces) continue; /* an empty slot among those that share */
-        const uint32_t rows = min(first + n, (m + 1) * per_kv) - max(first, m * per_kv);
-        uint32_t *done = a.work.done + (size_t)slot * a.kv_heads + kv_head;
-        uint32_t before = 0;
-        if (lane == 0) before = atomicAdd(done, rows);
-        before = __shfl_sync(~0u, before, 0);
-        if (before + rows < pieces * per_kv) continue;
-        __threadfence();
-        for (uint32_t h = 0; h < per_kv; h++) combine_head(a, slot, kv_head * per_kv + h, pieces);
-        if (lane == 0) *done = 0;
-    }
-}
-
-__device__ void clear_empty(const args &a, uint32_t warp, uint32_t warps)
-{
-    const uint32_t lane = threadIdx.x % 32, vectors = a.heads * a.head_dim / 8;
-    for (uint32_t slot = warp; slot < a.n; slot += warps) {
-        if (a.work.pieces[slot]) continue;
-        uint4 *out = reinterpret_cast<uint4 *>(a.out + (size_t)slot * a.heads * a.head_dim);
-        for (uint32_t i = lane; i < vectors; i += 32) out[i] = make_uint4(0, 0, 0, 0);
-    }
-}
-
-/* The last warp to come here makes the counts 0 for the next layer. */
-__device__ void leave(const args &a, uint32_t warps)
-{
-    if (threadIdx.x % 32) return;
-    __threadfence(); /* what this warp took has been counted */
-    if (atomicAdd(a.work.left, 1) + 1 < warps) return;
-    *a.work.taken = 0;
-    *a.work.left = 0;
-}
-
-/* The next block is there for all lanes, and all have left the stage that is filled next. */
-template <int DM> __device__ __forceinline__ void wait_stage()
-{
-    wait_groups<tile<DM>::STAGES - 2>();
-    __syncwarp();
-}
-
 template <int DM, bool EXACT>
 __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const args a)
 {
     using t = tile<DM>;
     extern __shared__ __align__(1024) unsigned char memory[];
-    const uint32_t d = EXACT ? DM : a.head_dim;
-    const uint32_t base =
-        static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x / 32 * t::WARP_BYTES;
-    const uint32_t warps = gridDim.x * (blockDim.x / 32), warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+    const uint32_t warp = threadIdx.x / 32, d = EXACT ? DM : a.head_dim;
+    const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
+    const uint32_t units = *a.n_items * a.kv_heads, step = gridDim.x * (blockDim.x / 32);
+    const uint32_t first = warp * gridDim.x + blockIdx.x;
+    if (first >= units) return;
 
     loader<DM, EXACT> in;
-    in.open(a, warp, warps, base);
+    in.open(a, first, units, step, base);
+    uint32_t next = in.word, stage = 0;
 #pragma unroll 1
     for (int i = 0; i < t::STAGES - 1; i++) in.advance(a);
-    clear_empty(a, warp, warps);
 
-    for (uint32_t stage = 0;;) {
-        wait_stage<DM>();
-        const uint4 *note =
-            reinterpret_cast<const uint4 *>(memory + threadIdx.x / 32 * t::WARP_BYTES + t::NOTES);
-        const uint4 n0 = note[2 * stage], n1 = note[2 * stage + 1];
-        const uint32_t member = n0.x, row = n0.y, n_rows = n0.z, keys = n0.w, index = n1.x, kv_head = n1.z;
-        if (!keys) break;
+    for (uint32_t unit = first; unit < units; unit += step) {
+        const uint32_t word = next, kv_head = unit % a.kv_heads;
+        next = in.read(a, unit + step);
+        const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
+        const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
         rows<DM> r;
         r.open(a, member, row, n_rows, kv_head, d);
 #pragma unroll 1
-        for (uint32_t key = 0;;) {
+        for (uint32_t key = 0; key < keys; key += BLOCK) {
+            wait_groups<t::STAGES - 2>();
+            __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now
+                           */
             in.advance(a);
             r.block(base + stage * t::STAGE_BYTES, keys - key, a.scale);
             stage = stage + 1 == t::STAGES ? 0 : stage + 1;
-            key += BLOCK;
-            if (key >= keys) break;
-            wait_stage<DM>();
         }
-        r.close(a, member, row, n_rows, kv_head, index, d);
-        finish(a, member, row, n_rows, kv_head);
+        r.close(a, member, row, n_rows, kv_head, __shfl_sync(~0u, word, INDEX), d);
     }
     wait_groups<0>();
-    leave(a, warps);
+}
+
+/* ---- combining ------------------------------------------------------------------------------------------
+ */
+
+/* One warp for each slot and query head; a lane has columns 2 lane, 2 lane + 1, and those 64 further on. */
+__global__ void __launch_bounds__(256) combine_kernel(const args a)
+{
+    const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    if (at >= a.n * a.heads) return;
+    const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
+    const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
+    const float *acc = a.acc + (size_t)at * a.pieces_max * d;
+    float most = -CUDART_INF_F;
+    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, stat[i].x);
+    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum = fmaf(stat[i].y, exp2_fast(stat[i].x - most), sum);
+    const float share = n ? 1 / sum : 0;
+    for (uint32_t c = lane * 2; c < d; c += 64) {
+        float2 o = make_float2(0, 0);
+#pragma unroll 4
+        for (uint32_t i = 0; i < n; i++) {
+            const float2 v = *reinterpret_cast<const float2 *>(acc + (size_t)i * d + c);
+            const float w = exp2_fast(stat[i].x - most);
+            o.x = fmaf(v.x, w, o.x);
+            o.y = fmaf(v.y, w, o.y);
+        }
+        *reinterpret_cast<uint32_t *>(a.out + (size_t)at * d + c) = pack(o.x * share, o.y * share);
+    }
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------
@@ -670,25 +542,26 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.table = table;
     a.n_groups = d->n_groups;
     a.table_stride = table_stride;
-    a.kv_heads = h->kv_heads;
     a.per_kv = h->heads / h->kv_heads;
-    a.out = list_at(work, d->n, h->kv_heads);
+    a.out = list_at(work, d->n);
     list_kernel<<<1, 1024, 0, st>>>(a);
 }
 
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
-                                       const gr_bf16 *qkv, gr_bf16 *out, void *work, void *ws)
+                                       const gr_bf16 *qkv, gr_bf16 *out, const void *work, void *ws)
 {
     if (!d->n) return;
     const gr_cu_heads *h = &p->heads;
+    const list l = list_at(const_cast<void *>(work), d->n);
     args a;
     a.kv = reinterpret_cast<const __nv_bfloat16 *>(p->kv);
     a.qkv = reinterpret_cast<const __nv_bfloat16 *>(qkv);
-    a.work = list_at(work, d->n, h->kv_heads);
+    a.n_items = l.n_items;
+    a.pieces = l.pieces;
+    a.item = l.item;
     a.member = d->member;
     a.acc = static_cast<float *>(ws);
-    a.stat =
-        reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
+    a.stat = reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
     a.out = reinterpret_cast<__nv_bfloat16 *>(out);
     a.n = d->n;
     a.heads = h->heads;
@@ -707,6 +580,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
         launch_pieces<128, false>(st, a);
     else
         launch_pieces<256, false>(st, a);
+    combine_kernel<<<ceil_div(d->n * h->heads, 8), 256, 0, st>>>(a);
 }
 
 extern "C" void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems,

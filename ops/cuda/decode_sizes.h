@@ -21,13 +21,12 @@ static inline uint32_t gr_cu_decode_pieces(uint32_t max_length)
     return (max_length + GR_CU_DECODE_PIECE - 1) / GR_CU_DECODE_PIECE + 1;
 }
 
-/* Of gr_cu_decode_plan's list: counts, two words a slot, one a slot and kv head, the items. */
+/* Of gr_cu_decode_plan's list: how many items, pieces of each slot, the items. */
 static inline uint64_t gr_cu_decode_work_bytes(const gr_cu_heads *h, uint32_t n, uint32_t max_length)
 {
     const uint32_t chunks = (h->heads / h->kv_heads + GR_CU_DECODE_ROWS - 1) / GR_CU_DECODE_ROWS;
     const uint64_t items = (uint64_t)n * gr_cu_decode_pieces(max_length) * chunks;
-    return 256 + 2 * gr_cu_decode_align(UINT64_C(4) * n) + gr_cu_decode_align(UINT64_C(4) * n * h->kv_heads) +
-           gr_cu_decode_align(items * GR_CU_DECODE_ITEM * 4);
+    return 256 + gr_cu_decode_align(UINT64_C(4) * n) + gr_cu_decode_align(items * GR_CU_DECODE_ITEM * 4);
 }
 
 /* Of partial outputs: [n, heads, pieces, D] and, behind them, a maximum and a sum each; fp32. */

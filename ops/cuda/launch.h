@@ -137,12 +137,12 @@ typedef struct gr_cu_sampling {
     uint32_t top_k;
     uint64_t seed, stream;
 } gr_cu_sampling;
-/* One id for each row of logits [n, V], as ops/sample_cpu.c draws it from the same logits (but for rounding):
- * greedy (ties to the lowest id) where temperature is 0, else by inverting the cumulative distribution of
- * what top-k and top-p leave of softmax(logits / T) at the uniform number of (seed, stream, draw[i] =
- * {sequence, token}), which does not depend on the batch. logprob: of the drawn id under log-softmax(logits /
- * T) without truncation (T 0 counts as 1), to the bit what gr_cu_head_stats gives for it. how is a device
- * pointer, so that captured graphs follow it. n up to 65535, V up to 2^20. */
+/* One id for each row of logits [n, V], as ops/sample_cpu.c draws it from the same logits (but for rounding): greedy
+ * (ties to the lowest id) where temperature is 0, else by inverting the cumulative distribution of what top-k and
+ * top-p leave of softmax(logits / T) at the uniform number of (seed, stream, draw[i] = {sequence, token}), which does
+ * not depend on the batch. logprob: of the drawn id under log-softmax(logits / T) without truncation (T 0 counts as
+ * 1), to the bit what gr_cu_head_stats gives for it. how is a device pointer, so that captured graphs follow it.
+ * n up to 65535, V up to 2^20. */
 uint64_t gr_cu_sample_ws(uint32_t n, uint32_t V);
 void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how, const uint32_t (*draw)[2],
                   int32_t *id, float *logprob, uint32_t n, uint32_t V, void *ws);
@@ -150,7 +150,7 @@ void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *ho
 /* ---- optimizer ------------------------------------------------------------------------------------------
  */
 
-typedef struct gr_cu_adamw {                    /* as gr_adamw; decay 0 where weight decay does not apply */
+typedef struct gr_cu_adamw { /* as gr_adamw; decay 0 where weight decay does not apply */
     double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
     double correction1, correction2;            /* 1 - beta^step */
     float grad_scale;
@@ -213,10 +213,9 @@ typedef struct gr_cu_decode {
  * they are on the device. All layers of the step use it. Bytes of work and ws: ops/cuda/decode_sizes.h. */
 void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
                        uint32_t table_stride, void *work);
-/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d (for one
- * call at a time: it counts there); ws: scratch of this call. */
+/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d; ws: scratch of this call. */
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
-                            gr_bf16 *out, void *work, void *ws);
+                            gr_bf16 *out, const void *work, void *ws);
 
 /* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_elems. */
 void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems, uint64_t block_elems,
