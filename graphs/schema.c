@@ -208,7 +208,9 @@ static void print_keys_of(const char *title, const gr_key *keys, gr_str *out)
 
 static void print_op(const gr_op *op, gr_str *out)
 {
-    gr_str_printf(out, "%s: %s [%s]\n", op->name, op->summary, op->devices);
+    gr_str_printf(out, "%s: %s [", op->name, op->summary);
+    gr_op_devices(op, out);
+    gr_str_puts(out, "]\n");
     if (op->doc) gr_str_printf(out, "  %s\n", op->doc);
     print_keys_of("  keys", op->keys, out);
     if (op->fields && op->fields->name) gr_str_puts(out, "  fields\n");

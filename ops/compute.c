@@ -66,7 +66,6 @@ static gr_status run(const gr_call *call, gr_diag *d)
 const gr_op gr_op_compute = {
     .name = "compute",
     .summary = "an expression over the batch",
-    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .cfg_bytes = sizeof(gr_compute_cfg),
     .keys = keys,

@@ -122,6 +122,16 @@ typedef struct gr_pass_sizes {
     uint32_t head_elems, head_rows; /* of one head chunk: logits, rows at most */
 } gr_pass_sizes;
 
+/* What kernels are for. A device has all of a set or none of it, and then not its sizes either: so a plan
+ * knows, also where it is made in a build that cannot run it. */
+typedef enum gr_kernel_set {
+    GR_KERNELS_FORWARD = 1 << 0,    /* embedding and layers over packed sequences */
+    GR_KERNELS_BACKWARD = 1 << 1,   /* their gradients, and the optimizer */
+    GR_KERNELS_LM_HEAD = 1 << 2,    /* of a language model: log-probs, and their gradients */
+    GR_KERNELS_VALUE_HEAD = 1 << 3, /* and of a value head */
+    GR_KERNELS_ROLLOUT = 1 << 4,    /* layers over the paged pool, sampling */
+} gr_kernel_set;
+
 typedef struct gr_kernels {
     const char *device;
     gr_dtype dtype;   /* of weights and hidden states */
@@ -223,7 +233,13 @@ typedef struct gr_kernels {
 /* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
 extern const gr_kernels gr_kernels_cpu, gr_kernels_cuda;
 
+/* All of them, ending with NULL. */
+extern const gr_kernels *const gr_all_kernels[];
 /* By the device's name, "cpu" or "cuda"; NULL: there is none. */
 const gr_kernels *gr_kernels_find(const char *device);
+
+/* The sets that a device has; and their names in words, "training, value heads". */
+unsigned gr_kernels_sets(const gr_kernels *k);
+void gr_kernel_sets_name(unsigned sets, gr_str *out);
 
 #endif

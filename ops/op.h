@@ -116,7 +116,7 @@ typedef struct gr_op {
     const char *name;    /* the value of `op:` */
     const char *summary; /* one line */
     const char *doc;     /* a paragraph, or NULL */
-    const char *devices; /* "cpu" */
+    unsigned kernels;    /* gr_kernel_set: it runs on the devices that have all of these */
     gr_lane lane;        /* GR_LANE_COMPUTE or GR_LANE_HOST */
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
@@ -154,5 +154,8 @@ typedef struct gr_op {
 /* All ops, sorted by name, ending with NULL. */
 extern const gr_op *const gr_ops[];
 const gr_op *gr_op_find(const char *name); /* NULL */
+
+/* The devices it runs on, "cpu, cuda". */
+void gr_op_devices(const gr_op *op, gr_str *out);
 
 #endif

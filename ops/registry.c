@@ -12,6 +12,16 @@ const gr_op *const gr_ops[] = {
     &gr_op_select,  &gr_op_sequences, &gr_op_update,  &gr_op_value,   NULL,
 };
 
+void gr_op_devices(const gr_op *op, gr_str *out)
+{
+    const char *between = "";
+    for (const gr_kernels *const *k = gr_all_kernels; *k; k++) {
+        if (op->kernels & ~gr_kernels_sets(*k)) continue;
+        gr_str_printf(out, "%s%s", between, (*k)->device);
+        between = ", ";
+    }
+}
+
 const gr_op *gr_op_find(const char *name)
 {
     for (const gr_op *const *op = gr_ops; *op; op++)

@@ -351,7 +351,6 @@ const gr_op gr_op_select = {
         "of their "
         "prompts, reads what was kept of it. With refill, all nodes from the data to here run again in each "
         "round; what else reads them reads them through this node.",
-    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,
     .narrows = true,

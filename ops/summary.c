@@ -325,7 +325,6 @@ static gr_status run_validation(const gr_call *c, gr_diag *d)
 static const gr_op summary = {
     .name = "summary",
     .summary = "log, state and metrics at the end of an iteration",
-    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .declare = declare,
     .run = run,
@@ -334,7 +333,6 @@ static const gr_op summary = {
 static const gr_op validation_summary = {
     .name = "summary",
     .summary = "metrics at the end of a validation",
-    .devices = "cpu",
     .lane = GR_LANE_COMPUTE,
     .declare = declare_validation,
     .run = run_validation,

@@ -92,7 +92,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
 const gr_op gr_op_value = {
     .name = "value",
     .summary = "values of a critic for the tokens of a rollout",
-    .devices = "cpu",
+    .kernels = GR_KERNELS_FORWARD | GR_KERNELS_VALUE_HEAD,
     .lane = GR_LANE_COMPUTE,
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = value_keys,
@@ -111,7 +111,7 @@ const gr_op gr_op_score = {
     .doc = "What a sequence-classification checkpoint says at the last token of prompt and response. The "
            "model reads "
            "the ids as they were sampled, so it has the policy's tokenizer.",
-    .devices = "cpu",
+    .kernels = GR_KERNELS_FORWARD | GR_KERNELS_VALUE_HEAD,
     .lane = GR_LANE_COMPUTE,
     .scores = true,
     .cfg_bytes = sizeof(gr_logprob_cfg),

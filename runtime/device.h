@@ -27,12 +27,19 @@ typedef struct gr_memory { /* one mapping */
 
 typedef struct gr_device gr_device;
 
+/* What a queue is given work for; texts that outlive it. NULL: not known. */
+typedef struct gr_queue_place {
+    const char *step, *op;
+    bool told; /* the device has told of its failure there */
+} gr_queue_place;
+
 typedef struct gr_queue {
     gr_team *team;     /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
     gr_device *device; /* NULL: the CPU device */
     void *stream;      /* CUDA: cudaStream_t; NULL on the host lane */
     void *own;         /* what the device keeps with a queue */
     void *context;     /* what the device's kernels keep with a queue (ops/kernels.h) */
+    gr_queue_place at; /* for messages */
 } gr_queue;
 
 typedef struct gr_device_needs {
@@ -57,7 +64,14 @@ typedef struct gr_device_type {
     void (*mark)(gr_queue *q, uint32_t event);   /* the event comes when all work so far is done */
     void (*follow)(gr_queue *q, uint32_t event); /* what comes next waits for it, as last marked */
     gr_status (*finish)(gr_queue *q, gr_diag *d);
-    gr_status (*check)(gr_queue *q, const char *what, gr_diag *d); /* whether a call has failed so far */
+    /* Whether a call has failed so far: what reads then gave is zeros, and nothing after it counts. */
+    gr_status (*check)(gr_queue *q, gr_diag *d);
+    /* After a failure: whether the device itself is lost, so that every later call fails too. Then one
+     * message, with the step, the op and the call; seen: where it was noticed, NULL: in a call of the
+     * device's own. */
+    gr_status (*lost)(gr_queue *q, const char *seen, gr_diag *d);
+    /* What the calling thread does from now on, for profilers; NULL ends the innermost. */
+    void (*range)(const char *name);
     /* Times of steps: begin returns a number for end (UINT32_MAX: not measured); all are in nanoseconds from
      * the clock of gr_now_ns, to be read after finish of all queues; reading empties the list. */
     uint32_t (*time_begin)(gr_queue *q);

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,6 +40,9 @@ typedef struct cuda_device {
     uint32_t n_made;        /* pairs */
     _Atomic uint32_t taken; /* pairs */
     pthread_mutex_t making;
+    /* the first call that failed; what comes after it may only repeat it */
+    _Atomic int error; /* cudaError_t */
+    _Atomic(const char *) call;
 } cuda_device;
 
 /* A page-locked buffer in two halves: while the device reads one, the host fills the other. */
@@ -59,6 +63,58 @@ static gr_status failed(cudaError_t e, const char *what, gr_diag *d)
     if (e == cudaSuccess) return GR_OK;
     return gr_diag_error(d, (gr_loc){0}, e == cudaErrorMemoryAllocation ? GR_E_NOMEM : GR_E_FAILED,
                          "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+/* Note the first failure; whether e is none. */
+static bool did(cuda_device *dev, cudaError_t e, const char *call)
+{
+    int none = cudaSuccess;
+    if (e == cudaSuccess) return true;
+    if (atomic_compare_exchange_strong(&dev->error, &none, (int)e)) atomic_store(&dev->call, call);
+    (void)cudaGetLastError(); /* this thread's own record of it */
+    return false;
+}
+#define DID(dev, name, ...) did((dev), name(__VA_ARGS__), #name)
+
+/* Errors of running work: the context is lost, and they are told by whichever call comes next. */
+static bool is_late(cudaError_t e)
+{
+    switch (e) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorExternalDevice:
+    case cudaErrorUnknown:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static gr_status tell(gr_queue *q, const char *seen, gr_diag *d)
+{
+    cuda_device *dev = device_of(q);
+    const cudaError_t e = (cudaError_t)atomic_load(&dev->error);
+    const char *call = atomic_load(&dev->call), *step = q->at.step, *op = q->at.op;
+    if (e == cudaSuccess) return GR_OK;
+    q->at.told = true;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s%s%s%s%s%s%s: %s (%s)%s", step ? "step '" : "",
+                         step ? step : "", step ? "'" : "", op ? ", op " : "", op ? op : "", step ? ": " : "",
+                         seen   ? seen
+                         : call ? call
+                                : "CUDA",
+                         cudaGetErrorString(e), cudaGetErrorName(e),
+                         is_late(e) ? "; the device is lost: this step or one shortly before it did it, and "
+                                      "CUDA_LAUNCH_BLOCKING=1 finds which"
+                                    : "");
 }
 
 /* ---- the arena ------------------------------------------------------------------------------------------
@@ -279,7 +335,7 @@ static gr_status queue_open(gr_device *dev, gr_queue *q, bool host_lane, gr_diag
 
 static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 {
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
+    DID(device_of(q), cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, q->stream);
 }
 
 /* Room for bytes (at most a half) that the device is not reading any more. */
@@ -287,10 +343,10 @@ static char *ring_take(gr_queue *q, size_t bytes)
 {
     ring *r = q->own;
     if (r->at + bytes > HALF_BYTES) {
-        cudaEventRecord(r->free[r->half], q->stream);
+        DID(device_of(q), cudaEventRecord, r->free[r->half], q->stream);
         r->half ^= 1;
         r->at = 0;
-        cudaEventSynchronize(r->free[r->half]); /* at once where it was never recorded */
+        DID(device_of(q), cudaEventSynchronize, r->free[r->half]); /* at once where it was never recorded */
     }
     char *at = r->base + (size_t)r->half * HALF_BYTES + r->at;
     r->at += gr_align(bytes, 256);
@@ -313,33 +369,55 @@ static void queue_read(gr_queue *q, void *host, const void *device, uint64_t byt
         n = GR_MIN(bytes - at, (uint64_t)HALF_BYTES);
         char *room = ring_take(q, n);
         copy(q, room, (const char *)device + at, n);
-        cudaStreamSynchronize(q->stream);
-        memcpy((char *)host + at, room, n);
+        if (DID(device_of(q), cudaStreamSynchronize, q->stream))
+            memcpy((char *)host + at, room, n);
+        else
+            memset((char *)host + at, 0,
+                   n); /* the step goes on to its end: with numbers that are none of another's */
     }
 }
 
 static void mark(gr_queue *q, uint32_t event)
 {
-    if (q->stream) cudaEventRecord(device_of(q)->events[event], q->stream);
+    if (q->stream) DID(device_of(q), cudaEventRecord, device_of(q)->events[event], q->stream);
 }
 
 static void follow(gr_queue *q, uint32_t event)
 {
+    cuda_device *dev = device_of(q);
     if (q->stream)
-        cudaStreamWaitEvent(q->stream, device_of(q)->events[event], 0);
+        DID(dev, cudaStreamWaitEvent, q->stream, dev->events[event], 0);
     else
-        cudaEventSynchronize(device_of(q)->events[event]);
+        DID(dev, cudaEventSynchronize, dev->events[event]);
 }
 
-static gr_status check(gr_queue *q, const char *what, gr_diag *d)
+static gr_status check(gr_queue *q, gr_diag *d)
 {
-    (void)q;
-    return failed(cudaGetLastError(), what, d);
+    did(device_of(q), cudaGetLastError(), "a kernel's launch");
+    return tell(q, NULL, d);
 }
 
 static gr_status finish(gr_queue *q, gr_diag *d)
 {
-    return q->stream ? failed(cudaStreamSynchronize(q->stream), "the device failed", d) : GR_OK;
+    if (q->stream) DID(device_of(q), cudaStreamSynchronize, q->stream);
+    return tell(q, NULL, d);
+}
+
+static gr_status lost(gr_queue *q, const char *seen, gr_diag *d)
+{
+    cuda_device *dev = device_of(q);
+    const cudaError_t e = cudaStreamSynchronize(dev->clock); /* idle: what it tells is the context's error */
+    if (is_late(e)) did(dev, e, "cudaStreamSynchronize");
+    return is_late((cudaError_t)atomic_load(&dev->error)) ? tell(q, seen, d) : GR_OK;
+}
+
+/* Calls of nothing where no profiler is attached. */
+static void range(const char *name)
+{
+    if (name)
+        nvtxRangePushA(name);
+    else
+        nvtxRangePop();
 }
 
 /* ---- times ----------------------------------------------------------------------------------------------
@@ -407,6 +485,8 @@ const gr_device_type gr_device_cuda = {.name = "cuda",
                                        .follow = follow,
                                        .finish = finish,
                                        .check = check,
+                                       .lost = lost,
+                                       .range = range,
                                        .time_begin = time_begin,
                                        .time_end = time_end,
                                        .time_read = time_read,

@@ -271,14 +271,40 @@ static gr_status perform_now(struct lane *l, gr_path_id id, uint32_t i, uint32_t
     return st;
 }
 
-/* The device's own times are read when the path has ended. */
+/* A step that failed because the device is lost says so, in one message instead of those of what stumbled
+ * over it. */
+static gr_status explain(struct lane *l, gr_status st)
+{
+    const char *seen = NULL;
+    gr_diag one;
+    if (l->queue.at.told) return st;
+    gr_diag_init(&one);
+    for (size_t i = 0; i < l->d.n && !seen; i++)
+        if (l->d.messages[i].severity == GR_ERROR) seen = l->d.messages[i].text;
+    gr_status lost = l->e->device->type->lost(&l->queue, seen, &one);
+    if (lost) {
+        gr_diag_release(&l->d);
+        l->d = one;
+        return lost;
+    }
+    gr_diag_release(&one);
+    return st;
+}
+
+/* The device's own times are read when the path has ended. What an earlier step of any lane has left of a
+ * failed device is no ground for this one. */
 static gr_status perform_queued(struct lane *l, gr_path_id id, uint32_t i, uint32_t trip)
 {
     gr_executor *e = l->e;
     const gr_device_type *t = e->device->type;
+    l->queue.at = (gr_queue_place){.step = e->plan->paths[id].steps[i].what};
+    t->range(l->queue.at.step);
     uint32_t number = e->o.trace ? t->time_begin(&l->queue) : GR_NONE;
-    gr_status st = perform(l, id, i);
-    if (!st) st = t->check(&l->queue, e->plan->paths[id].steps[i].what, &l->d);
+    gr_status st = t->check(&l->queue, &l->d);
+    if (!st) {
+        st = perform(l, id, i);
+        st = st ? explain(l, st) : t->check(&l->queue, &l->d);
+    }
     if (number != GR_NONE) {
         t->time_end(&l->queue, number);
         struct timed x = {i, trip, number};
@@ -287,6 +313,7 @@ static gr_status perform_queued(struct lane *l, gr_path_id id, uint32_t i, uint3
         pthread_mutex_unlock(&e->mutex);
     }
     mark(l, i);
+    t->range(NULL);
     return st;
 }
 
@@ -666,6 +693,13 @@ uint64_t gr_executor_measured_peak(gr_executor *e)
 {
     sample(e, true);
     return atomic_load(&e->measured_peak);
+}
+
+uint64_t gr_executor_overhead(gr_executor *e)
+{
+    if (!e->device->type->queue_open) return 0;
+    uint64_t all = e->device->type->used(e->device), arena = e->device->arena.bytes;
+    return all > arena ? all - arena : 0;
 }
 
 uint64_t gr_executor_touched_peak(const gr_executor *e)

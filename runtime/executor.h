@@ -2,7 +2,8 @@
  *
  * Where the device runs work later than it is given (CUDA), a step is done, for the lanes, when it is
  * enqueued, and the queues wait for each other on the device as the lanes do here: by the events of the steps
- * in `after`, and where lanes meet in loops. A path ends when the device has done everything.
+ * in `after`, and where lanes meet in loops. A path ends when the device has done everything. Profilers see
+ * each step as a range (NVTX) of its name on its lane's thread.
  *
  * The executor does load, offload, release, resume and loops itself; what `run`, `save` and `restore` mean it
  * asks through hooks. The calling thread is the compute lane.
@@ -58,6 +59,10 @@ void *gr_executor_address(const gr_executor *e, uint32_t entry);
 
 /* Measured so far: the most device bytes in use, as the system counts them. */
 uint64_t gr_executor_measured_peak(gr_executor *e);
+
+/* Device bytes in use now beside the arena, as the driver counts them: of context, libraries and loaded
+ * kernels, and of other processes. 0 on the CPU device, whose memory is taken as it is touched. */
+uint64_t gr_executor_overhead(gr_executor *e);
 
 /* With poison: all bytes of arena and pool that no live entry of the step covers are filled with a pattern
  * before it and must hold it after it, and entries that a step only reads must be unchanged: a step that

@@ -61,6 +61,7 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
     const gr_kernels *k = r->session.kernels;
+    q->at.op = c.node->op->name;
     gr_status st = c.node->op->run(&c, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
@@ -370,6 +371,21 @@ static unsigned threads_of(const run *r)
     return threads;
 }
 
+/* What libraries take is known once they are loaded. A plan that counts on less would fail later, or be in
+ * the way of others. */
+static gr_status check_overhead(const run *r, gr_diag *d)
+{
+    const gr_plan *p = r->p->plan;
+    uint64_t taken = gr_executor_overhead(r->executor);
+    char is[32], planned[32];
+    if (taken <= p->overhead_bytes) return GR_OK;
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_NOFIT,
+        "%s of the device are in use beside the arena, the plan counts %s: other processes use it, or "
+        "the plan is for another machine; plan again with --hardware FILE of `graphrun calibrate`",
+        gr_bytes_format(taken, is), gr_bytes_format(p->overhead_bytes, planned));
+}
+
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
@@ -386,6 +402,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     st = gr_device_find(&e.device, k->device, d);
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
+    if (!st) st = check_overhead(r, d);
     return st;
 }
 

@@ -521,13 +521,31 @@ static gr_status prove(gr_planned *p, gr_diag *d)
     return GR_OK;
 }
 
+/* What an op asks of a device is there. */
+static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        unsigned lacks = n->op->kernels & ~gr_kernels_sets(k);
+        gr_str what = {0};
+        if (!lacks) continue;
+        gr_kernel_sets_name(lacks, &what);
+        st = gr_diag_error(d, n->at, GR_E_INVALID,
+                           "node '%s': op '%s' does not run on the %s device, which has no kernels for %s",
+                           n->name, n->op->name, k->device, what.text);
+        gr_str_release(&what);
+    }
+    return st;
+}
+
 /* A device whose weights are fp32 trains in fp32; one may have no kernels for value heads. */
 static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];
-        if (m->shape.head == GR_HEAD_VALUE && !k->value_forward)
+        if (m->shape.head == GR_HEAD_VALUE && !(gr_kernels_sets(k) & GR_KERNELS_VALUE_HEAD))
             st = gr_diag_error(d, m->at, GR_E_INVALID,
                                "model '%s' has a value head: the %s device has none in this version", m->name,
                                k->device);
@@ -541,9 +559,15 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
     return st;
 }
 
+static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
+    return ops ? ops : models;
+}
+
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    if (check_models(g, o->kernels, d)) return GR_E_INVALID;
+    if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_new(g);
     source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
@@ -584,7 +608,7 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "the plan is for a device '%s', of which nothing is known", plan->device);
     o = &own;
-    if (check_models(g, o->kernels, d)) return GR_E_INVALID;
+    if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     if (gr_plan_ranks(plan) != g->ranks)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
                              plan->ranks, g->ranks);

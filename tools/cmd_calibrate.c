@@ -1,70 +1,117 @@
 /* graphrun calibrate: measure this machine and write what `--hardware FILE` reads.
  *
  * The device's own kernels are measured, at the shapes that plans ask about; of several runs the fastest
- * counts.
+ * counts. Work is given to a CUDA device in bursts, so that it never waits for the host, as in a run.
  */
+#include "tools/calibrate.h"
+
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "ops/kernels.h"
 #include "ops/pass.h"
-#include "ops/weights.h"
 #include "runtime/executor.h"
+#include "runtime/half.h"
 #include "tools/cmd.h"
 
 enum {
-    SHORT = 16,  /* tokens of a sequence where attention is to be little */
-    LONG = 1024, /* and where it is to be much */
-    ATTENTION_WIDTH = 128,
-    ROUNDS = 4,
-    VOCAB = 8192,
-    HEAD_ROWS = 64,
-    HEAD_HIDDEN = 64,
     LEAST_NS = 20 * 1000 * 1000, /* of one measurement, all its runs */
-    COPY_BYTES = 64 << 20,
+    BURST_NS = 2 * 1000 * 1000,
+    BURST_MAX = 64,
+    MILLION = 1 << 20,
     DISK_BYTES = 64 << 20,
     EMPTY_STEPS = 20000
 };
 
-static const uint32_t rows_measured[] = {1, 4, 16, 64, 256, 1024, 4096};
-static const uint32_t widths_measured[] = {64, 128, 256, 512, 1024};
+static const gr_bench_sizes sizes_cpu = {
+    .rows = {1, 4, 16, 64, 256, 1024, 4096},
+    .n_rows = 7,
+    .widths = {64, 128, 256, 512, 1024},
+    .n_widths = 5,
+    .rounds = 4,
+    .short_length = 16,
+    .long_length = 1024,
+    .attention_width = 128,
+    .attention_tokens = 1024,
+    .slots = 64,
+    .head_rows = 64,
+    .head_hidden = 64,
+    .vocab = 8192,
+    .copy_bytes = 64 << 20,
+    .arena_bytes = UINT64_C(4) << 30,
+};
+static const gr_bench_sizes sizes_cuda = {
+    .rows = {1, 16, 64, 256, 1024, 4096, 16384},
+    .n_rows = 7,
+    .widths = {512, 1024, 2048, 4096},
+    .n_widths = 4,
+    .rounds = 1,
+    .short_length = 256, /* shorter ones are padded */
+    .long_length = 2048,
+    .attention_width = 2048,
+    .attention_tokens = 16384,
+    .slots = 128,
+    .head_rows = 1024,
+    .head_hidden = 512,
+    .vocab = 131072,
+    .copy_bytes = 512 << 20,
+    .arena_bytes = UINT64_C(10) << 30,
+    .pool_bytes = UINT64_C(1) << 30,
+};
 
-/* ---- one layer and its batch -------------------------------------------------------------------------- */
+/* ---- memory and one layer ------------------------------------------------------------------------------ */
 
-typedef struct bench {
-    const gr_kernels *k;
-    gr_queue q;
-    unsigned threads;
-    gr_model_shape shape;
-    uint32_t tokens, seqs, length;
-    int32_t *ids, *position;
-    uint32_t *offset, *cached, *table, *slot;
-    void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
-    gr_packed packed;
-    gr_extend extend;
-} bench;
-
-static void *buffer(uint64_t bytes)
+void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes)
 {
-    void *p = aligned_alloc(GR_ALIGN, gr_align(GR_MAX(bytes, (uint64_t)GR_ALIGN), GR_ALIGN));
-    if (!p) gr_malloc(SIZE_MAX); /* says so and ends */
-    return memset(p, 0, gr_align(GR_MAX(bytes, (uint64_t)GR_ALIGN), GR_ALIGN));
+    char *p = b->dev->arena.base + b->used;
+    b->used += gr_align(bytes, GR_ALIGN);
+    assert(b->used <= b->dev->arena.bytes); /* sizes are ours */
+    if (host)
+        gr_device_write(&b->q, p, host, bytes);
+    else
+        b->k->zero(&b->q, p, bytes);
+    return p;
 }
 
-static gr_model_shape shape_of(uint32_t width)
+/* n random numbers in the type of weights: a million, over and over. */
+static void *random_values(gr_bench *b, uint64_t n)
 {
-    uint32_t head = width < 256 ? 32 : 64;
-    return (gr_model_shape){.vocab = VOCAB,
+    const uint64_t size = gr_dtype_size(b->k->dtype), block = GR_MIN(n, (uint64_t)MILLION);
+    char *host = gr_malloc(block * size), *p = b->dev->arena.base + b->used;
+    uint32_t state = 12345;
+    for (uint64_t i = 0; i < block; i++) {
+        state = state * 1664525 + 1013904223;
+        const float x = ((float)(state >> 8) / (1 << 24) - 0.5f) / 8;
+        if (size == sizeof(float))
+            ((float *)(void *)host)[i] = x;
+        else
+            ((uint16_t *)(void *)host)[i] = gr_f32_to_bf16(x);
+    }
+    for (uint64_t at = 0; at < n; at += block) {
+        const uint64_t bytes = GR_MIN(block, n - at) * size;
+        assert(b->used + at * size + bytes <= b->dev->arena.bytes);
+        gr_device_write(&b->q, p + at * size, host, bytes);
+    }
+    b->used += gr_align(n * size, GR_ALIGN);
+    free(host);
+    return p;
+}
+
+static gr_model_shape shape_of(const gr_bench *b, uint32_t width)
+{
+    const bool cuda = b->sizes == &sizes_cuda;
+    const uint32_t head = cuda ? 128 : width < 256 ? 32 : 64;
+    return (gr_model_shape){.vocab = b->sizes->vocab,
                             .hidden = width,
                             .inter = 3 * width,
                             .layers = 1,
                             .heads = width / head,
-                            .kv_heads = width / head,
+                            .kv_heads = width / head / (cuda ? 2 : 1),
                             .head_dim = head,
-                            .max_positions = 2 * LONG,
+                            .max_positions = 2 * b->sizes->long_length,
                             .norm_eps = 1e-6f,
                             .rope_theta = 10000,
                             .init_std = 0.02};
@@ -75,101 +122,130 @@ static uint32_t blocks_of(uint32_t tokens)
     return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
 }
 
-/* Sequences of `length` tokens; in the pool, of which the last token is new. */
-static void bench_open(bench *b, uint32_t width, uint32_t tokens, uint32_t length, bool paged)
+/* One new token of each sequence, which are in the pool otherwise. */
+static void open_pool(gr_bench *b)
 {
-    gr_model_shape s = b->shape = shape_of(width);
+    const uint32_t n = b->seqs, stride = blocks_of(b->length);
+    uint32_t *cached = gr_calloc(n, 4), *slot = gr_calloc(n, 4), *table = gr_calloc((size_t)n * stride, 4);
+    int32_t *position = gr_calloc(n, 4);
+    for (uint32_t i = 0; i < n * stride; i++) table[i] = i;
+    for (uint32_t i = 0; i < n; i++) {
+        cached[i] = b->length - 1;
+        position[i] = (int32_t)(b->length - 1);
+        slot[i] = table[(i + 1) * stride - 1] * GR_KV_BLOCK + (b->length - 1) % GR_KV_BLOCK;
+    }
+    b->extend = (gr_extend){.n_tokens = n,
+                            .n_seqs = n,
+                            .ids = b->packed.ids,
+                            .offset = b->packed.offset,
+                            .cached = gr_bench_place(b, cached, n * 4ull),
+                            .block_table = gr_bench_place(b, table, (uint64_t)n * stride * 4),
+                            .table_stride = stride,
+                            .position = gr_bench_place(b, position, n * 4ull),
+                            .slot = gr_bench_place(b, slot, n * 4ull),
+                            .longest = 1};
+    b->kv = gr_bench_place(b, NULL, (uint64_t)n * stride * b->k->kv_block_bytes(&b->shape));
+    free(cached), free(slot), free(table), free(position);
+    gr_bench_decode(b);
+}
+
+void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length, bool paged)
+{
+    const gr_model_shape s = b->shape = shape_of(b, width);
+    b->used = 0;
     b->tokens = tokens;
     b->length = GR_MIN(length, paged ? length : tokens);
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
     const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
-    uint64_t ws = GR_MAX(b->k->layer_ws_bytes(&s, &bounds, false), b->k->layer_ws_bytes(&s, &bounds, true));
-    uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width * sizeof(float);
-    b->w = buffer(bucket * sizeof(float)), b->grad = buffer(bucket * sizeof(float));
-    gr_weights_random_bucket(NULL, &s, 1, 1, b->w);
-    b->x = buffer(hidden), b->dx = buffer(hidden), b->in = buffer(hidden);
-    b->acts = buffer(b->k->acts_bytes(&s, &bounds));
-    b->ws = buffer(GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
-    b->ids = buffer(tokens * sizeof(*b->ids));
-    b->offset = buffer((b->seqs + 1ull) * sizeof(*b->offset));
+    const uint64_t ws =
+        GR_MAX(b->k->layer_ws_bytes(&s, &bounds, false), b->k->layer_ws_bytes(&s, &bounds, true));
+    const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
+    b->offset = gr_calloc(b->seqs + 1, sizeof(*b->offset));
     for (uint32_t i = 0; i <= b->seqs; i++) b->offset[i] = GR_MIN(i * (paged ? 1 : b->length), tokens);
-    for (uint32_t i = 0; i < tokens * width; i++) ((float *)b->x)[i] = (float)(i % 7) / 7 - 0.4f;
-    b->packed = (gr_packed){b->tokens, b->seqs, b->ids, b->offset, b->offset};
-    uint32_t stride = blocks_of(b->length);
-    b->cached = buffer(b->seqs * sizeof(*b->cached)), b->slot = buffer(tokens * sizeof(*b->slot));
-    b->position = buffer(tokens * sizeof(*b->position));
-    b->table = buffer((uint64_t)b->seqs * stride * sizeof(*b->table));
-    for (uint32_t i = 0; i < b->seqs; i++) b->cached[i] = b->length - 1;
-    for (uint32_t i = 0; i < b->seqs * stride; i++) b->table[i] = i;
-    b->kv = buffer(paged ? (uint64_t)b->seqs * stride * b->k->kv_block_bytes(&s) : 0);
-    for (uint32_t i = 0; paged && i < b->seqs; i++) {
-        b->position[i] = (int32_t)(b->length - 1);
-        b->slot[i] = b->table[(i + 1) * stride - 1] * GR_KV_BLOCK + (b->length - 1) % GR_KV_BLOCK;
-    }
-    b->extend = (gr_extend){b->tokens, b->seqs,     b->ids,  b->offset, b->cached, b->table,
-                            stride,    b->position, b->slot, 1,         NULL};
+    b->w = random_values(b, bucket);
+    b->grad = gr_bench_place(b, NULL, bucket * sizeof(float));
+    b->x = random_values(b, hidden), b->dx = random_values(b, hidden), b->in = random_values(b, hidden);
+    b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
+    b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
+    b->packed = (gr_packed){tokens, b->seqs, gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)), b->offset};
+    if (paged) open_pool(b);
 }
 
-static void bench_close(bench *b)
+void gr_bench_close(gr_bench *b)
 {
-    void *all[] = {b->w,   b->grad,   b->x,      b->dx,    b->in, b->acts,     b->ws,
-                   b->ids, b->offset, b->cached, b->table, b->kv, b->position, b->slot};
-    for (size_t i = 0; i < GR_LEN(all); i++) free(all[i]);
+    free(b->offset);
+    b->offset = NULL;
 }
 
-static void run_forward(bench *b)
+void gr_bench_forward(gr_bench *b)
 {
     b->k->layer_forward(&b->q, &b->shape, b->w, &b->packed, b->x, b->in, b->acts, b->ws);
 }
 
-static void run_backward(bench *b)
+void gr_bench_backward(gr_bench *b)
 {
     b->k->layer_backward(&b->q, &b->shape, b->w, &b->packed, b->in, b->acts, b->dx, b->grad, GR_F32, b->ws);
 }
 
-static void run_extend(bench *b)
+void gr_bench_extend(gr_bench *b)
 {
     b->k->layer_extend(&b->q, &b->shape, b->w, &b->extend, b->x, b->kv, b->ws);
 }
 
-/* Seconds of the fastest run. */
-static double fastest(bench *b, void (*run)(bench *))
+/* Wait for the device; the first failure is kept. */
+static void finish(gr_bench *b)
 {
-    uint64_t best = UINT64_MAX, all = 0;
-    run(b);
+    if (!b->st) b->st = gr_queue_finish(&b->q, b->d);
+    if (!b->st && b->k->check) b->st = b->k->check(&b->q, b->d);
+}
+
+static uint64_t burst_ns(gr_bench *b, void (*run)(gr_bench *), uint64_t times)
+{
+    const uint64_t begin = gr_now_ns();
+    for (uint64_t i = 0; i < times; i++) run(b);
+    finish(b);
+    return GR_MAX(gr_now_ns() - begin, UINT64_C(1));
+}
+
+/* Seconds of the fastest run, or, on a device that runs later, of a run of the fastest burst. */
+static double fastest(gr_bench *b, void (*run)(gr_bench *))
+{
+    uint64_t best = UINT64_MAX, all = 0, times = 1;
+    burst_ns(b, run, 1); /* kernels are loaded, plans built */
+    if (b->q.device) times = GR_MAX(1, GR_MIN(BURST_MAX, BURST_NS / burst_ns(b, run, 1)));
     for (int i = 0; i < 3 || (all < LEAST_NS && i < 1000); i++) {
-        uint64_t begin = gr_now_ns();
-        run(b);
-        uint64_t ns = gr_now_ns() - begin;
+        const uint64_t ns = burst_ns(b, run, times);
         best = GR_MIN(best, ns);
         all += ns;
     }
-    return (double)GR_MAX(best, (uint64_t)1) / 1e9;
+    return (double)best / (double)times / 1e9;
 }
 
 /* ---- what plans ask about ----------------------------------------------------------------------------- */
 
 /* The cost model's own count of a layer's work, so that rates mean what it takes them for. */
-static gr_work layer_work(const bench *b, double length, double times)
+static gr_work layer_work(const gr_bench *b, double length, double times)
 {
     gr_work w = {0};
     gr_layer_cost(&w, b->k, &b->shape, b->tokens, length, times);
     return w;
 }
 
-static void measure_matrix(gr_hardware *h, bench *b)
+static void measure_matrix(gr_hardware *h, gr_bench *b)
 {
-    h->n_rates = GR_LEN(rows_measured) * GR_LEN(widths_measured);
-    for (uint32_t i = 0; i < h->n_rates; i++) {
+    const gr_bench_sizes *z = b->sizes;
+    h->n_rates = z->n_rows * z->n_widths;
+    for (uint32_t i = 0; i < h->n_rates && !b->st; i++) {
         gr_rate *rate = &h->rates[i];
-        rate->rows = rows_measured[i / GR_LEN(widths_measured)];
-        rate->width = widths_measured[i % GR_LEN(widths_measured)];
-        bench_open(b, rate->width, rate->rows, SHORT, false);
+        rate->rows = z->rows[i / z->n_widths];
+        rate->width = z->widths[i % z->n_widths];
+        gr_bench_open(b, rate->width, rate->rows, z->short_length, false);
         double flops = layer_work(b, 0, 1).flops;
-        rate->forward = fmax(rate->forward, flops / fastest(b, run_forward));
-        rate->backward = fmax(rate->backward, 2 * flops / fastest(b, run_backward));
+        rate->forward = fmax(rate->forward, flops / fastest(b, gr_bench_forward));
+        rate->backward = fmax(rate->backward, 2 * flops / fastest(b, gr_bench_backward));
         h->flops = fmax(h->flops, fmax(rate->forward, rate->backward));
-        bench_close(b);
+        gr_bench_close(b);
     }
 }
 
@@ -179,15 +255,16 @@ typedef struct attention {
     double flops[2], seconds[2];
 } attention;
 
-static void measure_attention(attention *a, bench *b)
+static void measure_attention(attention *a, gr_bench *b)
 {
+    const gr_bench_sizes *z = b->sizes;
     for (int i = 0; i < 2; i++) {
-        uint32_t length = i ? LONG : SHORT;
-        bench_open(b, ATTENTION_WIDTH, a->paged ? 64 : LONG, length, a->paged);
-        double seconds = fastest(b, a->paged ? run_extend : run_forward);
+        uint32_t length = i ? z->long_length : z->short_length;
+        gr_bench_open(b, z->attention_width, a->paged ? z->slots : z->attention_tokens, length, a->paged);
+        double seconds = fastest(b, a->paged ? gr_bench_extend : gr_bench_forward);
         a->seconds[i] = a->seconds[i] > 0 ? fmin(a->seconds[i], seconds) : seconds;
         a->flops[i] = layer_work(b, (a->paged ? 2.0 : 1.0) * length, 1).attention;
-        bench_close(b);
+        gr_bench_close(b);
     }
 }
 
@@ -197,66 +274,58 @@ static double attention_rate(const attention *a)
     return (a->flops[1] - a->flops[0]) / fmax(a->seconds[1] - a->seconds[0], a->seconds[1] / 100);
 }
 
-typedef struct head_bench {
-    bench b;
-    void *lm;
-    uint32_t row[HEAD_ROWS];
-    int32_t target[HEAD_ROWS];
-    float logprob[HEAD_ROWS];
-} head_bench;
-
-static void run_head(bench *b)
+static void run_head(gr_bench *b)
 {
-    head_bench *t = (head_bench *)(void *)b;
-    const gr_head_rows rows = {HEAD_ROWS, t->row, t->target, 1};
-    b->k->head_forward(&b->q, &b->shape, b->in, t->lm, b->x, &rows, &(gr_head_stats){.logprob = t->logprob},
-                       b->ws);
+    const gr_head_rows rows = {b->sizes->head_rows, b->head.row, b->head.target, 1};
+    b->k->head_forward(&b->q, &b->shape, b->in, b->head.lm, b->x, &rows,
+                       &(gr_head_stats){.logprob = b->head.logprob}, b->head.ws);
 }
 
 /* Logits a second, beside their matrix product at the rate measured. */
-static double logits_rate(const gr_hardware *h, const bench *of)
+static double logits_rate(const gr_hardware *h, gr_bench *b)
 {
-    head_bench *t = gr_calloc(1, sizeof(*t));
-    t->b = (bench){.k = of->k, .q = of->q, .threads = of->threads};
-    bench_open(&t->b, HEAD_HIDDEN, HEAD_ROWS, SHORT, false);
-    t->lm = buffer((uint64_t)VOCAB * HEAD_HIDDEN * sizeof(float));
-    free(t->b.ws);
-    t->b.ws = buffer(of->k->head_ws_bytes(&t->b.shape, HEAD_ROWS, of->threads));
-    for (uint32_t i = 0; i < HEAD_ROWS; i++) t->row[i] = i, t->target[i] = (int32_t)i;
+    const uint32_t n = b->sizes->head_rows;
+    uint32_t *row = gr_calloc(n, sizeof(*row));
+    gr_bench_open(b, b->sizes->head_hidden, n, b->sizes->short_length, false);
+    for (uint32_t i = 0; i < n; i++) row[i] = i;
+    b->head.row = gr_bench_place(b, row, n * sizeof(*row));
+    b->head.target = gr_bench_place(b, row, n * sizeof(*row));
+    b->head.logprob = gr_bench_place(b, NULL, n * sizeof(float));
+    b->head.lm = random_values(b, (uint64_t)b->shape.vocab * b->shape.hidden);
+    b->head.ws = gr_bench_place(b, NULL, b->k->head_ws_bytes(&b->shape, n, b->threads));
     gr_work w = {0};
-    gr_head_cost(&w, of->k, &t->b.shape, HEAD_ROWS, 1);
-    double logits = w.logits, seconds = fastest(&t->b, run_head);
+    gr_head_cost(&w, b->k, &b->shape, n, 1);
+    double logits = w.logits, seconds = fastest(b, run_head);
     w.logits = 0;
     double rest = seconds - (double)gr_work_ns(&w, h) / 1e9;
-    free(t->lm);
-    bench_close(&t->b);
-    free(t);
+    free(row);
+    gr_bench_close(b);
     return logits / fmax(rest, seconds / 10);
 }
 
-/* Bytes read and written a second as the optimizer's step reaches them, with all threads; a copy lane has
- * one. */
-static void measure_memory(gr_hardware *h, bench *b)
+/* Of the CPU: bytes read and written a second as the optimizer's step reaches them, with all threads; a copy
+ * lane has one. */
+static void measure_memory(gr_hardware *h, gr_bench *b)
 {
-    char *bytes = buffer(4ull * COPY_BYTES);
+    const uint64_t copy = b->sizes->copy_bytes;
+    b->used = 0;
+    char *bytes = gr_bench_place(b, NULL, 4 * copy);
     const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
-    const gr_adamw_range all = {
-        .w = bytes, .g = bytes + COPY_BYTES, .m = bytes + 2 * COPY_BYTES, .v = bytes + 3 * COPY_BYTES};
+    const gr_adamw_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
     for (int i = 0; i < 6; i++) {
         uint64_t begin = gr_now_ns();
-        b->k->adamw(&b->q, &how, true, &all, COPY_BYTES / sizeof(float));
+        b->k->adamw(&b->q, &how, true, &all, copy / sizeof(float));
         uint64_t middle = gr_now_ns();
-        memcpy(bytes, bytes + COPY_BYTES, COPY_BYTES);
+        memcpy(bytes, bytes + copy, copy);
         uint64_t end = gr_now_ns();
-        h->memory_bytes = fmax(h->memory_bytes, 7.0 * COPY_BYTES * 1e9 / (double)(middle - begin));
-        h->h2d = h->d2h = fmax(h->h2d, COPY_BYTES * 1e9 / (double)(end - middle));
+        h->memory_bytes = fmax(h->memory_bytes, 7.0 * (double)copy * 1e9 / (double)(middle - begin));
+        h->h2d = h->d2h = fmax(h->h2d, (double)copy * 1e9 / (double)(end - middle));
     }
-    free(bytes);
 }
 
 static gr_status measure_disk(gr_hardware *h, gr_diag *d)
 {
-    char *bytes = buffer(DISK_BYTES), *path = gr_printf(".graphrun-calibrate-%d", (int)getpid());
+    char *bytes = gr_calloc(1, DISK_BYTES), *path = gr_printf(".graphrun-calibrate-%d", (int)getpid());
     uint64_t begin = gr_now_ns();
     gr_status st = gr_file_write(path, bytes, DISK_BYTES, d);
     h->disk = DISK_BYTES * 1e9 / (double)(gr_now_ns() - begin);
@@ -273,7 +342,7 @@ static gr_status nothing(void *user, gr_path_id path, uint32_t i, gr_queue *q, g
 }
 
 /* A plan of steps that do nothing shows what a step costs. */
-static gr_status measure_step(gr_hardware *h, unsigned threads, gr_diag *d)
+static gr_status measure_step(gr_hardware *h, const gr_device_type *device, unsigned threads, gr_diag *d)
 {
     gr_pool *pool = gr_pool_new();
     gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
@@ -289,7 +358,8 @@ static gr_status measure_step(gr_hardware *h, unsigned threads, gr_diag *d)
                                    .body_last = GR_NONE};
     const gr_exec_hooks hooks = {.run = nothing};
     gr_executor *e = NULL;
-    gr_status st = gr_executor_new(&e, p, &hooks, &(gr_exec_options){.threads = threads}, d);
+    gr_status st =
+        gr_executor_new(&e, p, &hooks, &(gr_exec_options){.device = device, .threads = threads}, d);
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < 5 && !st; i++) {
         uint64_t begin = gr_now_ns();
@@ -304,56 +374,104 @@ static gr_status measure_step(gr_hardware *h, unsigned threads, gr_diag *d)
 
 /* What a process takes that runs kernels beside the arena; never less than what is assumed without measuring.
  */
-static void measure_overhead(gr_hardware *h, bench *b, uint64_t before)
+static void measure_overhead(gr_hardware *h, gr_bench *b, uint64_t before)
 {
-    bench_open(b, widths_measured[0], SHORT, SHORT, false);
-    run_forward(b);
-    run_backward(b);
-    bench_close(b);
-    uint64_t after = gr_process_resident();
-    h->library[GR_LIBRARY_PROCESS] = GR_MAX(h->overhead_bytes, after > before ? after - before : 0);
-    h->overhead_bytes = h->library[GR_LIBRARY_PROCESS];
+    gr_bench_open(b, b->sizes->widths[0], b->sizes->short_length, b->sizes->short_length, false);
+    gr_bench_forward(b);
+    gr_bench_backward(b);
+    gr_bench_close(b);
+    uint64_t arena = gr_memory_resident(&b->dev->arena), after = gr_process_resident();
+    h->library[GR_LIBRARY_PROCESS] =
+        GR_MAX(h->overhead_bytes, after > before + arena ? after - before - arena : 0);
 }
 
-static gr_status calibrate(gr_hardware *h, const gr_kernels *k, unsigned threads, gr_diag *d)
+/* The device with its arena, and a queue. */
+static gr_status open_device(gr_bench *b, const gr_device_type *type, gr_diag *d)
 {
-    uint64_t before = gr_process_resident();
-    bench b = {.k = k, .threads = threads};
-    gr_status st = gr_hardware_find(h, "cpu", d);
-    if (!st) st = gr_team_new(&b.q.team, threads, d);
-    if (!st) st = measure_step(h, threads, d);
-    if (st) return st;
-    snprintf(h->name, sizeof(h->name), "cpu, %u thread%s", threads, threads == 1 ? "" : "s");
-    measure_overhead(h, &b, before);
+    const gr_device_needs needs = {
+        .arena_bytes = b->sizes->arena_bytes, .pool_bytes = b->sizes->pool_bytes, .events = 1};
+    gr_status st = type->open(&b->dev, &needs, d);
+    if (!st && type->queue_open) st = type->queue_open(b->dev, &b->q, false, d);
+    if (!st && !type->queue_open) st = gr_team_new(&b->q.team, b->threads, d);
+    return st;
+}
+
+static void close_device(gr_bench *b)
+{
+    if (b->k->detach) b->k->detach(&b->q);
+    gr_team_free(b->q.team);
+    if (b->q.device) b->dev->type->queue_close(&b->q);
+    if (b->dev) b->dev->type->close(b->dev);
+}
+
+static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    const bool cuda = b->sizes == &sizes_cuda;
+    gr_status st = cuda ? gr_calibrate_cuda_overhead(h, b, d) : GR_OK;
     h->flops = h->memory_bytes = h->h2d = h->d2h = 0;
     attention packed = {.paged = false}, paged = {.paged = true};
-    for (int round = 0; round < ROUNDS; round++) { /* a machine may be slower for seconds at a time */
-        measure_memory(h, &b);
-        measure_matrix(h, &b);
-        measure_attention(&packed, &b);
-        measure_attention(&paged, &b);
+    for (uint32_t round = 0; round < b->sizes->rounds && !st;
+         round++) { /* a machine may be slower for a while */
+        if (cuda)
+            st = gr_calibrate_cuda_copies(h, b, d);
+        else
+            measure_memory(h, b);
+        measure_matrix(h, b);
+        measure_attention(&packed, b);
+        measure_attention(&paged, b);
+        if (!st) st = b->st;
     }
+    if (st) return st;
     h->attention = attention_rate(&packed);
     h->decode_attention = attention_rate(&paged);
-    h->logits = logits_rate(h, &b);
-    gr_team_free(b.q.team);
-    return measure_disk(h, d);
+    h->logits = logits_rate(h, b);
+    if (cuda) gr_calibrate_cuda_rest(h, b);
+    h->overhead_bytes = 0;
+    for (int i = 0; i < GR_N_LIBRARIES; i++) h->overhead_bytes += h->library[i];
+    return b->st;
+}
+
+static gr_status calibrate(gr_hardware *h, const gr_plan_options *o, gr_diag *d)
+{
+    uint64_t before = gr_process_resident();
+    const bool cuda = !strcmp(o->kernels->device, "cuda");
+    const gr_device_type *type;
+    gr_bench b = {.k = o->kernels, .threads = o->threads, .sizes = cuda ? &sizes_cuda : &sizes_cpu, .d = d};
+    *h = o->hardware;
+    gr_status st = gr_device_find(&type, b.k->device, d);
+    if (!st) st = open_device(&b, type, d); /* first: what it takes is counted */
+    if (!st && !cuda) {
+        snprintf(h->name, sizeof(h->name), "cpu, %u thread%s", b.threads, b.threads == 1 ? "" : "s");
+        measure_overhead(h, &b, before);
+    }
+    if (!st) st = measure_all(h, &b, d);
+    close_device(&b);
+    if (!st) st = measure_step(h, type, b.threads, d);
+    return st ? st : measure_disk(h, d);
 }
 
 static void print_summary(const gr_hardware *h, const char *path)
 {
+    const bool cuda = !strcmp(h->device, "cuda");
+    const double unit = cuda ? 1e12 : 1e9;
+    const char *name = cuda ? "TFLOP/s" : "GFLOP/s";
+    uint32_t widths = 1;
+    char text[32];
+    while (widths < h->n_rates && h->rates[widths].rows == h->rates[0].rows) widths++;
     printf("%s: %s\n", path, h->name);
-    printf("  memory      %.1f GB/s, copies %.1f GB/s, disk %.2f GB/s\n", h->memory_bytes / 1e9, h->h2d / 1e9,
-           h->disk / 1e9);
-    printf("  matrices    GFLOP/s of a layer, forward and backward, by rows of the batch and width\n");
+    printf("  memory      %.1f GB/s, copies to the device %.1f, from it %.1f, disk %.2f GB/s\n",
+           h->memory_bytes / 1e9, h->h2d / 1e9, h->d2h / 1e9, h->disk / 1e9);
+    printf("  matrices    %s of a layer, forward and backward, by rows of the batch and width\n", name);
     printf("    %6s", "");
-    for (size_t c = 0; c < GR_LEN(widths_measured); c++) printf(" %13u", widths_measured[c]);
+    for (uint32_t c = 0; c < widths; c++) printf(" %13u", h->rates[c].width);
     for (uint32_t i = 0; i < h->n_rates; i++) {
-        if (i % GR_LEN(widths_measured) == 0) printf("\n    %6u", h->rates[i].rows);
-        printf("  %5.1f %6.1f", h->rates[i].forward / 1e9, h->rates[i].backward / 1e9);
+        if (i % widths == 0) printf("\n    %6u", h->rates[i].rows);
+        printf("  %5.1f %6.1f", h->rates[i].forward / unit, h->rates[i].backward / unit);
     }
-    printf("\n  attention   %.1f GFLOP/s, decoding %.1f; %.0f million logits/s; a step %llu ns\n",
-           h->attention / 1e9, h->decode_attention / 1e9, h->logits / 1e6, (unsigned long long)h->step_ns);
+    printf("\n  attention   %.1f %s, decoding %.1f; %.0f million logits/s; a step %llu ns\n",
+           h->attention / unit, name, h->decode_attention / unit, h->logits / 1e6,
+           (unsigned long long)h->step_ns);
+    printf("  overhead    %s\n", gr_bytes_format(h->overhead_bytes, text));
 }
 
 int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
@@ -362,7 +480,7 @@ int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
     gr_hardware h;
     gr_str text = {0};
     gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = calibrate(&h, o.kernels, o.threads, d);
+    if (!st) st = calibrate(&h, &o, d);
     if (st) return gr_exit_status(st);
     gr_hardware_write(&h, &text);
     int status = gr_cmd_finish(&text, a->out, d);

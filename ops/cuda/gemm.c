@@ -267,6 +267,9 @@ static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const char **what)
 
 static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry **out, gr_diag *d)
 {
+    if (c->strict && c->form == GR_CU_GEMM_TN)
+        return failed(c, CUBLAS_STATUS_NOT_SUPPORTED, "strict is for products whose m counts rows of a batch",
+                      d);
     const struct key key = key_of(c);
     struct entry **slot = find_slot(g->slot, g->cap, &key);
     if (!*slot) {

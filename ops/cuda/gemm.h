@@ -36,7 +36,9 @@ typedef struct gr_cu_gemm_call {
     const void *c;       /* NULL, or [M, N] added to the product; d itself is fine */
     uint64_t ldc;        /* unused where c is NULL */
     const gr_bf16 *bias; /* NULL, or [N] added to every row; only where type is bf16 and c is NULL */
-    bool strict; /* rows of d do not depend on m: one algorithm for each (form, n, k), without split-K */
+    bool strict; /* rows of d do not depend on m: one algorithm for each (form, n, k), without split-K. Of NT
+                    and NN, whose m counts rows of a batch; refused with TN, where it is a dimension of the
+                    weights */
 } gr_cu_gemm_call;
 
 /* For the current device. */

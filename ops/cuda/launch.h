@@ -111,6 +111,26 @@ void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, c
                         const float *entropy, const float *d_logprob, const float *d_entropy,
                         float inv_temperature, uint32_t n, uint32_t V);
 
+/* A value head, and where its gradients are added; bias may be NULL in both. */
+typedef struct gr_cu_value_head {
+    const gr_bf16 *norm, *weight; /* [H] */
+    const gr_bf16 *bias;          /* [1] */
+} gr_cu_value_head;
+typedef struct gr_cu_value_grads {
+    gr_cu_dtype type;
+    void *norm, *weight, *bias;
+} gr_cu_value_grads;
+/* value [n] = sum over h of x[row[i]][h] / rms * norm[h] * weight[h], + bias, all in fp32. The bits of a row
+ * follow from the row alone. head: host memory, read during the call. */
+uint64_t gr_cu_value_ws(uint32_t n, uint32_t H);
+void gr_cu_value(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_cu_value_head *head,
+                 float *value, uint32_t n, uint32_t H, float eps, void *ws);
+/* After gr_cu_value with the same rows and ws: dx[row[i]] is written, grad is added to. d_value [n]. Rows of
+ * `row` are distinct. */
+void gr_cu_value_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row,
+                          const gr_cu_value_head *head, const float *d_value, gr_bf16 *dx,
+                          const gr_cu_value_grads *grad, uint32_t n, uint32_t H, void *ws);
+
 /* How the next token is drawn; as gr_sampling of ops/kernels.h. */
 typedef struct gr_cu_sampling {
     float temperature, top_p;

@@ -127,6 +127,12 @@ uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsig
     return c.used;
 }
 
+uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads)
+{
+    (void)threads;
+    return gr_cu_value_ws(chunk_rows, s->hidden);
+}
+
 uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s)
 {
     return 2ull * GR_KV_BLOCK * s->kv_heads * s->head_dim * sizeof(gr_bf16);

@@ -60,12 +60,47 @@ void gr_cuda_detach(gr_queue *q)
     q->context = NULL;
 }
 
+/* A small product of each form: the library and its first kernels are loaded now, so that what the device has
+ * in use after this is what it takes. */
+static gr_status load_products(context *x, gr_queue *q, gr_diag *d)
+{
+    enum { N = 256 };
+    void *ws = NULL;
+    gr_bf16 *a = NULL;
+    cudaError_t e = cudaMalloc(&ws, GR_CU_GEMM_WS_BYTES + 2 * N * N * sizeof(float));
+    if (e == cudaSuccess) {
+        a = (gr_bf16 *)((char *)ws + GR_CU_GEMM_WS_BYTES);
+        e = cudaMemsetAsync(a, 0, 2 * N * N * sizeof(float), q->stream);
+    }
+    gr_status st = GR_OK;
+    for (int form = 0; form < 3 && e == cudaSuccess && !st; form++)
+        st = gr_cu_gemm_run(x->gemm, q->stream,
+                            &(gr_cu_gemm_call){.form = (gr_cu_gemm_form)form,
+                                               .m = N,
+                                               .n = N,
+                                               .k = N,
+                                               .a = a,
+                                               .b = a,
+                                               .lda = N,
+                                               .ldb = N,
+                                               .ldd = N,
+                                               .d = (float *)(void *)a + N * N,
+                                               .type = form == GR_CU_GEMM_TN ? GR_CU_F32 : GR_CU_BF16},
+                            ws, d);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(q->stream);
+    cudaFree(ws);
+    if (e == cudaSuccess || st) return st;
+    return gr_diag_error(d, (gr_loc){0}, e == cudaErrorMemoryAllocation ? GR_E_NOMEM : GR_E_FAILED,
+                         "loading cuBLASLt: %s", cudaGetErrorString(e));
+}
+
 gr_status gr_cuda_attach(gr_queue *q, gr_diag *d)
 {
     context *x = q->context = gr_calloc(1, sizeof(*x));
     gr_diag_init(&x->d);
     gr_status st = gr_cu_gemm_open(&x->gemm, d);
     if (!st) st = gr_cu_attention_open(&x->attention, GR_CU_ATTENTION_AUTO, d);
+    if (!st) st = load_products(x, q, d);
     if (st) gr_cuda_detach(q);
     return st;
 }
@@ -491,6 +526,27 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
     gr_cu_rmsnorm_backward(q->stream, x, rows->row, norm_w, w.d_hidden, dx, false, grad_norm, cu_type(grads),
                            rows->n, s->hidden, s->norm_eps, w.sums);
+}
+
+static gr_cu_value_head value_head(const gr_value_head *h)
+{
+    return (gr_cu_value_head){h->norm, h->weight, h->bias};
+}
+
+void gr_cuda_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                           const uint32_t *row, uint32_t n, float *value, void *ws)
+{
+    const gr_cu_value_head h = value_head(head);
+    gr_cu_value(q->stream, x, row, &h, value, n, s->hidden, s->norm_eps, ws);
+}
+
+void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                            const uint32_t *row, uint32_t n, const float *d_value, void *dx,
+                            const gr_value_grads *grad, void *ws)
+{
+    const gr_cu_value_head h = value_head(head);
+    const gr_cu_value_grads g = {cu_type(grad->type), grad->norm, grad->weight, grad->bias};
+    gr_cu_value_backward(q->stream, x, row, &h, d_value, dx, &g, n, s->hidden, ws);
 }
 
 void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,

@@ -9,6 +9,7 @@ uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward);
 uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
+uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s);
 
 gr_status gr_cuda_attach(gr_queue *q, gr_diag *d);
@@ -30,6 +31,11 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
                            const void *x, const gr_head_rows *rows, const float *d_logprob,
                            const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                            void *ws);
+void gr_cuda_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                           const uint32_t *row, uint32_t n, float *value, void *ws);
+void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
+                            const uint32_t *row, uint32_t n, const float *d_value, void *dx,
+                            const gr_value_grads *grad, void *ws);
 void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
                          const void *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
                          const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws);

@@ -18,6 +18,11 @@ uint64_t gr_cu_column_sums_ws(uint32_t T, uint32_t cols)
     return (uint64_t)gr_strips(T, cols) * cols * sizeof(float);
 }
 
+uint64_t gr_cu_value_ws(uint32_t n, uint32_t H)
+{
+    return 4 * gr_value_row_room(n) * sizeof(float) + gr_cu_column_sums_ws(n, H);
+}
+
 uint64_t gr_cu_embed_backward_ws(uint32_t T)
 {
     return 4 * gr_sort_array_bytes(T) + gr_sort_own_bytes(T);

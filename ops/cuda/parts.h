@@ -86,6 +86,14 @@ static inline uint32_t gr_strips(uint32_t T, uint32_t cols) /* at most; grows wi
     return wanted < most ? wanted : most;
 }
 
+/* ---- value head ------------------------------------------------------------------------------------------
+ * Two numbers a row from forward, two of backward, then the parts of strips. */
+
+static inline uint64_t gr_value_row_room(uint32_t n) /* rows, so that what follows is aligned */
+{
+    return ((uint64_t)n + 31) / 32 * 32;
+}
+
 /* ---- gradient of the embedding ---------------------------------------------------------------------------
  * Keys and tokens [T] twice each, for the sort to go back and forth, then the sort's own bytes: histograms,
  * and 256 counters for each tile of at least 1024 keys (asking CUB would ask the device; the kernel's

@@ -30,6 +30,7 @@ const gr_kernels gr_kernels_cuda = {
     .layer_ws_bytes = gr_cu_layer_ws_bytes,
     .extend_ws_bytes = gr_cu_extend_ws_bytes,
     .head_ws_bytes = gr_cu_head_ws_bytes,
+    .value_ws_bytes = gr_cu_value_ws_bytes,
     .kv_block_bytes = gr_cu_kv_block_bytes,
     .embed_ws_bytes = gr_cu_embed_backward_ws,
     .sum_squares_ws_bytes = gr_cu_sum_squares_ws,
@@ -42,6 +43,8 @@ const gr_kernels gr_kernels_cuda = {
     RUNS(layer_backward),
     RUNS(head_forward),
     RUNS(head_backward),
+    RUNS(value_forward),
+    RUNS(value_backward),
     RUNS(layer_extend),
     RUNS(kv_copy),
     RUNS(head_sample),
@@ -53,8 +56,3 @@ const gr_kernels gr_kernels_cuda = {
     RUNS(code_run),
     .steps = &gr_steps_cuda,
 };
-
-const gr_kernels *gr_kernels_find(const char *device)
-{
-    return !strcmp(device, "cpu") ? &gr_kernels_cpu : !strcmp(device, "cuda") ? &gr_kernels_cuda : NULL;
-}

@@ -109,7 +109,10 @@ static void check_stats(uint32_t n, uint32_t V, kind k, float inv_t)
         for (int m = 0; m < 4; m++) errors_add(&e[m], out[0][m][i], want[m]);
     }
     for (int m = 0; m < 4; m++) {
-        report_errors(&e[m], name, what[m], 3e-6);
+        if (k == PEAK && m == 1) /* of entropies near 0 only the absolute error means anything */
+            report(sqrt(e[m].error2) < 1e-6, name, what[m], e[m].max_abs, sqrt(e[m].error2));
+        else
+            report_errors(&e[m], name, what[m], 3e-6);
         report_equal(name, "twice", out[0][m], out[1][m], n * 4);
     }
     check_gradient(name, n, V, z, target, inv_t, out[0][3], out[0][1], true);

@@ -2,7 +2,7 @@
  * weights.
  *
  * Forward, head statistics, gradients of every tensor, new tokens through the paged pool, and greedy
- * sampling.
+ * sampling; and value heads over hidden states of their own.
  */
 #include "ops/kernels.h"
 #include "ops/weights.h"
@@ -330,6 +330,157 @@ static void one_case(const char *name, const gr_model_shape *shape, gr_device *d
     gr_diag_release(&d);
 }
 
+/* ---- value heads ----------------------------------------------------------------------------------------
+ */
+
+typedef struct value_case {
+    uint32_t tokens, n, hidden; /* n of the tokens are asked */
+    bool bias;
+    gr_dtype grads; /* on CUDA; the reference has fp32 ones */
+} value_case;
+
+typedef struct value_result {
+    float *value, *dx, *norm, *weight, *bias;
+} value_result;
+
+/* Gradients that hold something already, in the type asked for. */
+static void *held_gradient(side *s, gr_dtype type, uint64_t n, uint64_t seed)
+{
+    float *x = gr_malloc(n * sizeof(*x));
+    for (uint64_t i = 0; i < n; i++) x[i] = gr_bf16_to_f32(gr_f32_to_bf16(random_float(&seed)));
+    void *p;
+    if (type == GR_F32) {
+        p = upload(s, x, n * sizeof(*x));
+    } else {
+        uint16_t *h = gr_malloc(n * sizeof(*h));
+        for (uint64_t i = 0; i < n; i++) h[i] = gr_f32_to_bf16(x[i]);
+        p = upload(s, h, n * sizeof(*h));
+        free(h);
+    }
+    free(x);
+    return p;
+}
+
+static float *taken_gradient(side *s, gr_dtype type, const void *p, uint64_t n)
+{
+    if (type == GR_F32) return download(s, p, n);
+    uint16_t *h = gr_malloc(n * sizeof(*h));
+    float *x = gr_malloc(n * sizeof(*x));
+    gr_device_read(&s->q, h, p, n * sizeof(*h));
+    for (uint64_t i = 0; i < n; i++) x[i] = gr_bf16_to_f32(h[i]);
+    free(h);
+    return x;
+}
+
+static void *random_values(side *s, uint64_t n, float around, uint64_t seed)
+{
+    float *x = gr_malloc(n * sizeof(*x));
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = gr_bf16_to_f32(gr_f32_to_bf16(around + (around > 0 ? 0.2f : 1) * random_float(&seed)));
+    void *p = upload_values(s, x, n);
+    free(x);
+    return p;
+}
+
+/* Rows of every chunk size up to all of them; the places are spread over the tokens. */
+static value_result run_value(side *s, const value_case *c, const uint32_t *row, const float *d_value,
+                              uint32_t chunk)
+{
+    const gr_kernels *k = s->k;
+    const gr_dtype type = k->dtype == GR_F32 ? GR_F32 : c->grads;
+    const gr_model_shape shape = {.hidden = c->hidden, .norm_eps = 1e-6f, .head = GR_HEAD_VALUE};
+    const uint64_t hidden = (uint64_t)c->tokens * c->hidden;
+    const gr_value_head head = {random_values(s, c->hidden, 1, 1), random_values(s, c->hidden, 0, 2),
+                                c->bias ? random_values(s, 1, 0, 3) : NULL};
+    const gr_value_grads grad = {type, held_gradient(s, type, c->hidden, 4),
+                                 held_gradient(s, type, c->hidden, 5),
+                                 c->bias ? held_gradient(s, type, 1, 6) : NULL};
+    const void *x = random_values(s, hidden, 0, 7);
+    const uint32_t *row_at = upload(s, row, c->n * sizeof(*row));
+    const float *d_at = upload(s, d_value, c->n * sizeof(*d_value));
+    void *dx = take(s, hidden * value_size(s)), *ws = take(s, k->value_ws_bytes(&shape, chunk, 1));
+    float *value = take(s, c->n * sizeof(*value));
+    for (uint32_t at = 0; at < c->n; at += chunk) {
+        uint32_t n = GR_MIN(chunk, c->n - at);
+        k->value_forward(&s->q, &shape, &head, x, row_at + at, n, value + at, ws);
+        k->value_backward(&s->q, &shape, &head, x, row_at + at, n, d_at + at, dx, &grad, ws);
+    }
+    return (value_result){download(s, value, c->n), download_values(s, dx, hidden),
+                          taken_gradient(s, type, grad.norm, c->hidden),
+                          taken_gradient(s, type, grad.weight, c->hidden),
+                          c->bias ? taken_gradient(s, type, grad.bias, 1) : NULL};
+}
+
+static void value_result_free(value_result *r)
+{
+    free(r->value), free(r->dx), free(r->norm), free(r->weight), free(r->bias);
+}
+
+/* Rows that were asked hold a gradient; all others are as they were: poison. */
+static void compare_dx(const char *name, const value_case *c, const uint32_t *row, const float *got,
+                       const float *want)
+{
+    errors e = {0};
+    uint64_t touched = 0;
+    for (uint32_t t = 0, i = 0; t < c->tokens; t++) {
+        bool asked = i < c->n && row[i] == t;
+        i += asked;
+        for (uint32_t h = 0; h < c->hidden; h++) {
+            uint64_t at = (uint64_t)t * c->hidden + h;
+            if (asked)
+                errors_add(&e, (double)got[at], (double)want[at]);
+            else
+                touched += !isnan(got[at]);
+        }
+    }
+    report_errors(&e, name, "dx", 5e-3);
+    if (touched) {
+        printf("%s: %llu elements of other rows were written  FAIL\n", name, (unsigned long long)touched);
+        check_failures++;
+    }
+}
+
+static void check_value(const value_case *c, gr_device *dev, gr_queue *q)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "value head, %u of %u tokens, H %u%s, %s gradients", c->n, c->tokens,
+             c->hidden, c->bias ? ", bias" : "", c->grads == GR_F32 ? "f32" : "bf16");
+    side cpu = {.k = &gr_kernels_cpu}, gpu = {.k = &gr_kernels_cuda, .q = *q, .arena = dev->arena.base};
+    uint32_t *row = gr_calloc(c->n, sizeof(*row)), chunk = (c->n + 2) / 3;
+    float *d_value = gr_calloc(c->n, sizeof(*d_value));
+    uint64_t state = 9;
+    for (uint32_t i = 0; i < c->n; i++) {
+        row[i] = (uint32_t)((uint64_t)i * c->tokens / c->n);
+        d_value[i] = random_float(&state);
+    }
+    const double bound = c->grads == GR_F32 ? 1e-5 : 1e-2;
+    value_result want = run_value(&cpu, c, row, d_value, c->n), got = run_value(&gpu, c, row, d_value, c->n);
+    value_result again = run_value(&gpu, c, row, d_value, c->n),
+                 parts = run_value(&gpu, c, row, d_value, chunk);
+    compare(name, "value", got.value, want.value, c->n, 1e-5);
+    compare_dx(name, c, row, got.dx, want.dx);
+    compare(name, "d norm", got.norm, want.norm, c->hidden, bound);
+    compare(name, "d w", got.weight, want.weight, c->hidden, bound);
+    if (c->bias)
+        compare(name, "d bias", got.bias, want.bias, 1, GR_MAX(bound, 1e-3)); /* one sum, near 0 perhaps */
+    report_equal(name, "twice", again.norm, got.norm, c->hidden * sizeof(float));
+    report_equal(name, "twice", again.weight, got.weight, c->hidden * sizeof(float));
+    report_equal(name, "chunks", parts.value, got.value, c->n * sizeof(float)); /* no row knows of others */
+    compare(name, "chunks", parts.weight, want.weight, c->hidden, bound);
+    value_result *all[] = {&want, &got, &again, &parts};
+    for (size_t i = 0; i < GR_LEN(all); i++) value_result_free(all[i]);
+    free(row), free(d_value);
+}
+
+static void value_heads(gr_device *dev, gr_queue *q)
+{
+    const value_case cases[] = {{1, 1, 8, false, GR_F32},          {7, 3, 8, true, GR_F32},
+                                {65, 64, 264, true, GR_BF16},      {300, 129, 1024, false, GR_F32},
+                                {1000, 1000, 1024, true, GR_F32},  {1500, 1031, 4096, true, GR_F32},
+                                {1500, 1500, 5120, false, GR_BF16}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) check_value(&cases[i], dev, q);
+}
+
 static gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_t heads, uint32_t kv,
                                uint32_t head_dim)
 {
@@ -372,6 +523,7 @@ int main(int argc, char **argv)
     one_case("qwen2", &qwen2, dev, &q);
     one_case("qwen3", &qwen3, dev, &q);
     one_case("llama wide", &wide, dev, &q);
+    value_heads(dev, &q);
     gr_kernels_cuda.detach(&q);
     gr_device_cuda.queue_close(&q);
     gr_device_cuda.close(dev);

@@ -429,16 +429,45 @@ static void test_a_device_without_value_heads_refuses_them_by_name(void **state)
     assert_int_equal(gr_graph_load(&g, "tests/golden/graphs/proof_ppo.yaml", &load, &d), GR_OK);
     gr_kernels without = K;
     without.device = "bare";
-    without.value_forward = NULL;
+    without.value_ws_bytes = NULL; /* a device without the kernels has no size for them either */
     gr_plan_options o = {.kernels = &without, .threads = 1};
     gr_planned *p = NULL;
     assert_int_equal(gr_plan_graph(&p, g, &o, &d), GR_E_INVALID);
     assert_null(p);
+    assert_string_equal(d.messages[0].text, "node 'values': op 'value' does not run on the bare device, "
+                                            "which has no kernels for value heads");
+    assert_int_equal(d.messages[0].at.line, 11);
     assert_string_equal(d.messages[d.n - 1].text,
                         "model 'critic' has a value head: the bare device has none in this version");
     assert_int_equal(d.messages[d.n - 1].at.line, 7);
     gr_graph_free(g);
     gr_diag_release(&d);
+}
+
+/* What a plan takes a device to have, by its sizes, is there to run; a build without CUDA has its sizes
+ * alone. */
+static void test_a_device_has_all_of_a_set_of_kernels_or_none(void **state)
+{
+    (void)state;
+#ifdef GR_CUDA
+    const bool built = true;
+#else
+    const bool built = false;
+#endif
+    for (const gr_kernels *const *at = gr_all_kernels; *at; at++) {
+        const gr_kernels *k = *at;
+        bool runs = k == &gr_kernels_cpu || built;
+        unsigned sets = gr_kernels_sets(k), there = 0;
+        if (k->embed_forward && k->layer_forward && k->zero && k->copy) there |= GR_KERNELS_FORWARD;
+        if (k->embed_backward && k->layer_backward && k->sum_squares && k->adamw &&
+            (!k->losses || k->code_run))
+            there |= GR_KERNELS_BACKWARD;
+        if (k->head_forward && k->head_backward) there |= GR_KERNELS_LM_HEAD;
+        if (k->value_forward && k->value_backward) there |= GR_KERNELS_VALUE_HEAD;
+        if (k->layer_extend && k->kv_copy && k->head_sample) there |= GR_KERNELS_ROLLOUT;
+        assert_int_equal(there, runs ? sets : 0);
+        for (const gr_op *const *op = gr_ops; *op; op++) assert_int_equal((*op)->kernels & ~sets, 0);
+    }
 }
 
 static int setup(void **state)
@@ -465,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_a_head_that_is_not_there_is_fresh_or_missing),
         cmocka_unit_test(test_a_config_that_is_written_names_the_class_that_loads_it),
         cmocka_unit_test(test_a_device_without_value_heads_refuses_them_by_name),
+        cmocka_unit_test(test_a_device_has_all_of_a_set_of_kernels_or_none),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,69 @@
+/* tools/calibrate.h: what `graphrun calibrate` measures with: one layer on a device, at sizes that suit it;
+ * and what is measured on a CUDA device alone.
+ */
+#ifndef GR_TOOLS_CALIBRATE_H
+#define GR_TOOLS_CALIBRATE_H
+
+#include "ops/kernels.h"
+#include "scheduler/hardware.h"
+
+typedef struct gr_bench_sizes {
+    uint32_t rows[8], n_rows, widths[8], n_widths; /* the grid of matrix rates */
+    uint32_t rounds;
+    uint32_t short_length, long_length; /* of sequences: where attention is to be little, and much */
+    uint32_t attention_width, attention_tokens, slots;
+    uint32_t head_rows, head_hidden, vocab;
+    uint64_t copy_bytes, arena_bytes, pool_bytes;
+} gr_bench_sizes;
+
+/* One layer and its batch, in the device's arena. */
+typedef struct gr_bench {
+    const gr_kernels *k;
+    gr_device *dev;
+    gr_queue q;
+    unsigned threads;
+    const gr_bench_sizes *sizes;
+    gr_status st; /* of the first failure; its message is in d */
+    gr_diag *d;
+    uint64_t used; /* of the arena */
+    gr_model_shape shape;
+    uint32_t tokens, seqs, length;
+    uint32_t *offset; /* host */
+    void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
+    gr_packed packed;
+    gr_extend extend;
+    gr_decode decode;
+    struct {
+        void *lm, *ws;
+        const uint32_t *row;
+        const int32_t *target;
+        float *logprob;
+    } head;
+} gr_bench;
+
+/* Bytes of the arena, with what the host has, or zeros. */
+void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes);
+
+/* Begin with an empty arena. Sequences of `length` tokens; paged: in the pool, `tokens` of them, of each of
+ * which the last token is new. */
+void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length, bool paged);
+void gr_bench_close(gr_bench *b);
+void gr_bench_forward(gr_bench *b);
+void gr_bench_backward(gr_bench *b);
+void gr_bench_extend(gr_bench *b);
+
+/* Of a paged bench: what a device's decode attention wants beside b->extend, where it wants something. */
+void gr_bench_decode(gr_bench *b);
+
+/* ---- CUDA (tools/calibrate_cuda.c); refused in a build without it -----------------------------------------
+ */
+
+/* What context, libraries and graphs take, by the driver's count around their making; attaches the kernels to
+ * the queue. The device should be idle: what other processes hold would be taken for the context's. */
+GR_NODISCARD gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d);
+/* memory_bytes, h2d and d2h; both directions at once are printed. */
+GR_NODISCARD gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d);
+/* What has been loaded since: kernels of all the shapes measured. */
+void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b);
+
+#endif

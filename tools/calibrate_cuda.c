@@ -1,0 +1,247 @@
+#include "tools/calibrate.h"
+
+#ifdef GR_CUDA
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ops/cuda/decode_sizes.h"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/steps_layout.h"
+#include "runtime/device_cuda.h"
+
+enum {
+    PRODUCT = 2048,    /* of the products that load cuBLASLt's kernels */
+    GRAPH_LAYERS = 36, /* of one decode step */
+    GRAPHS = 16,       /* that a rollout keeps, one for each number of slots */
+    COPIES = 5
+};
+
+static uint64_t used(const gr_bench *b)
+{
+    const uint64_t all = b->dev->type->used(b->dev), arena = gr_align(b->dev->arena.bytes, 2 << 20);
+    return all > arena ? all - arena : 0;
+}
+
+static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
+{
+    return e == cudaSuccess
+               ? GR_OK
+               : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s: %s", call, cudaGetErrorString(e));
+}
+
+/* One slot a group: nothing is shared. */
+void gr_bench_decode(gr_bench *b)
+{
+    if (!b->q.device) return;
+    const uint32_t n = b->seqs;
+    const gr_cu_heads heads = gr_cu_steps_heads(&b->shape);
+    uint32_t *list = gr_calloc(n + 1, sizeof(*list));
+    b->decode = (gr_decode){.n_groups = n, .max_length = b->length};
+    for (uint32_t i = 0; i < n; i++) list[i] = b->length;
+    b->decode.length = gr_bench_place(b, list, n * sizeof(*list));
+    for (uint32_t i = 0; i <= n; i++) list[i] = i;
+    b->decode.member = gr_bench_place(b, list, n * sizeof(*list));
+    b->decode.group_first = gr_bench_place(b, list, (n + 1ull) * sizeof(*list));
+    b->decode.shared = gr_bench_place(b, NULL, n * sizeof(*list));
+    b->decode.work = gr_bench_place(b, NULL, gr_cu_decode_work_bytes(&heads, n, b->length));
+    b->decode.ws = gr_bench_place(b, NULL, gr_cu_decode_attention_ws(&heads, n, b->length));
+    free(list);
+    const gr_cu_decode call = {
+        b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n, n, b->length};
+    gr_cu_decode_plan(b->q.stream, &heads, &call, b->extend.block_table, b->extend.table_stride,
+                      b->decode.work);
+    b->extend.decode = &b->decode;
+}
+
+/* A product of each form. */
+static gr_status load_blas(gr_bench *b, gr_cu_gemm **g, gr_diag *d)
+{
+    const uint64_t n = PRODUCT;
+    gr_status st = gr_cu_gemm_open(g, d);
+    b->used = 0;
+    gr_bf16 *x = gr_bench_place(b, NULL, n * n * sizeof(*x));
+    void *y = gr_bench_place(b, NULL, n * n * sizeof(float)),
+         *ws = gr_bench_place(b, NULL, GR_CU_GEMM_WS_BYTES);
+    for (int form = 0; form < 3 && !st; form++)
+        st = gr_cu_gemm_run(*g, b->q.stream,
+                            &(gr_cu_gemm_call){.form = (gr_cu_gemm_form)form,
+                                               .m = PRODUCT,
+                                               .n = PRODUCT,
+                                               .k = PRODUCT,
+                                               .a = x,
+                                               .b = x,
+                                               .lda = n,
+                                               .ldb = n,
+                                               .ldd = n,
+                                               .d = y,
+                                               .type = form == GR_CU_GEMM_TN ? GR_CU_F32 : GR_CU_BF16},
+                            ws, d);
+    return st ? st : gr_queue_finish(&b->q, d);
+}
+
+/* The layers of one decode step as a graph. */
+static gr_status make_graph(gr_bench *b, cudaGraphExec_t *out, gr_diag *d)
+{
+    cudaStream_t stream = b->q.stream;
+    cudaGraph_t graph = NULL;
+    gr_bench_open(b, 1024, 32, 256, true);
+    gr_bench_extend(b); /* once as plain launches: libraries choose their kernels */
+    gr_status st = gr_queue_finish(&b->q, d);
+    if (st) {
+        gr_bench_close(b);
+        return st;
+    }
+    cudaError_t e = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    for (int i = 0; i < GRAPH_LAYERS && e == cudaSuccess; i++) gr_bench_extend(b);
+    if (e == cudaSuccess) e = cudaStreamEndCapture(stream, &graph);
+    if (e == cudaSuccess) e = cudaGraphInstantiate(out, graph, 0);
+    if (e == cudaSuccess) e = cudaGraphLaunch(*out, stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(stream);
+    if (graph) cudaGraphDestroy(graph);
+    gr_bench_close(b);
+    return cuda_failed(e, "a CUDA graph of a decode step", d);
+}
+
+static gr_status measure_graph(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    cudaGraphExec_t graph = NULL;
+    gr_status st = make_graph(b, &graph, d); /* loads the kernels of a step */
+    if (graph) cudaGraphExecDestroy(graph);
+    const uint64_t before = used(b);
+    graph = NULL;
+    if (!st) st = make_graph(b, &graph, d);
+    const uint64_t after = used(b);
+    if (graph) cudaGraphExecDestroy(graph);
+    h->library[GR_LIBRARY_GRAPHS] = GRAPHS * GR_MAX(after > before ? after - before : 0, UINT64_C(1) << 20);
+    return st;
+}
+
+/* Both passes of a layer, whose kernels, cuDNN's plans among them, are then loaded. */
+static gr_status load_layer(gr_bench *b, gr_diag *d)
+{
+    gr_status st = b->k->attach(&b->q, d);
+    if (st) return st;
+    gr_bench_open(b, 1024, 4096, b->sizes->short_length, false);
+    gr_bench_forward(b);
+    gr_bench_backward(b);
+    gr_bench_close(b);
+    st = gr_queue_finish(&b->q, d);
+    return st ? st : b->k->check(&b->q, d);
+}
+
+gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    gr_cuda_info info;
+    gr_cu_gemm *g = NULL;
+    gr_status st = gr_cuda_probe(&info, d);
+    if (st) return st;
+    snprintf(h->name, sizeof(h->name), "%.*s", (int)sizeof(h->name) - 1, info.name);
+    for (int i = 0; i < GR_N_LIBRARIES; i++) h->library[i] = 0;
+    const uint64_t context = used(b);
+    st = load_blas(b, &g, d);
+    const uint64_t blas = used(b);
+    gr_cu_gemm_close(g);
+    if (!st) st = load_layer(b, d);
+    const uint64_t layer = used(b);
+    h->library[GR_LIBRARY_CONTEXT] = context;
+    h->library[GR_LIBRARY_BLAS] = blas > context ? blas - context : 0;
+    h->library[GR_LIBRARY_DNN] = layer > blas ? layer - blas : 0;
+    return st ? st : measure_graph(h, b, d);
+}
+
+void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
+{
+    const uint64_t counted =
+        h->library[GR_LIBRARY_CONTEXT] + h->library[GR_LIBRARY_BLAS] + h->library[GR_LIBRARY_DNN];
+    const uint64_t now = used(b);
+    h->library[GR_LIBRARY_PROCESS] = now > counted ? now - counted : 0;
+}
+
+/* ---- copies ----------------------------------------------------------------------------------------------
+ */
+
+typedef struct copies {
+    gr_bench *b;
+    gr_queue back; /* of copies to the host */
+    char *device[2], *host[2];
+    uint64_t bytes;
+} copies;
+
+/* Seconds of a copy each way that is asked for. */
+static double copy_seconds(copies *c, bool to, bool from, gr_diag *d)
+{
+    const gr_device_type *t = c->b->dev->type;
+    const uint64_t begin = gr_now_ns();
+    if (to) t->copy(&c->b->q, c->device[0], c->host[0], c->bytes);
+    if (from) t->copy(&c->back, c->host[1], c->device[1], c->bytes);
+    gr_status st = t->finish(&c->b->q, d);
+    if (!st) st = t->finish(&c->back, d);
+    if (!c->b->st) c->b->st = st;
+    return (double)(gr_now_ns() - begin) / 1e9;
+}
+
+static double within_seconds(copies *c, gr_diag *d)
+{
+    const uint64_t begin = gr_now_ns();
+    for (int i = 0; i < 8; i++) c->b->k->copy(&c->b->q, c->device[0], c->device[1], c->bytes);
+    gr_status st = gr_queue_finish(&c->b->q, d);
+    if (!c->b->st) c->b->st = st;
+    return (double)(gr_now_ns() - begin) / 8e9;
+}
+
+gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    copies c = {.b = b, .bytes = b->sizes->copy_bytes};
+    double both = 0;
+    gr_status st = b->dev->type->queue_open(b->dev, &c.back, false, d);
+    b->used = 0;
+    for (int i = 0; i < 2; i++) {
+        c.device[i] = gr_bench_place(b, NULL, c.bytes);
+        c.host[i] = b->dev->pool.base + (uint64_t)i * c.bytes;
+    }
+    const double bytes = (double)c.bytes;
+    for (int i = 0; i < COPIES && !st; i++) {
+        h->memory_bytes = fmax(h->memory_bytes, 2 * bytes / within_seconds(&c, d));
+        h->h2d = fmax(h->h2d, bytes / copy_seconds(&c, true, false, d));
+        h->d2h = fmax(h->d2h, bytes / copy_seconds(&c, false, true, d));
+        both = fmax(both, 2 * bytes / copy_seconds(&c, true, true, d));
+        st = b->st;
+    }
+    if (c.back.device) b->dev->type->queue_close(&c.back);
+    if (!st) fprintf(stderr, "copies to the host and from it at once: %.1f GB/s together\n", both / 1e9);
+    return st;
+}
+
+#else
+
+static gr_status refused(gr_diag *d)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "this build of graphrun has no device 'cuda'");
+}
+
+void gr_bench_decode(gr_bench *b)
+{
+    (void)b; /* the pool is all that the CPU's attention reads */
+}
+
+gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    (void)h, (void)b;
+    return refused(d);
+}
+
+gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    (void)h, (void)b;
+    return refused(d);
+}
+
+void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
+{
+    (void)h, (void)b;
+}
+
+#endif
