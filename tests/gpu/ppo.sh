@@ -1,0 +1,36 @@
+#!/bin/sh
+# PPO with a critic and a reward model on a CUDA device: the graph of tests/e2e/ppo.sh, the same bits twice and resumed,
+# values and scores near those of the CPU. Skips (77) where there is no device.
+probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
+case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
+. "$(dirname "$0")/../e2e/lib.sh"
+
+sed -n '/^cat >ppo.yaml/,/^END$/p' "$project/tests/e2e/ppo.sh" | sed '1d;$d' >ppo.yaml
+sed 's/ForCausalLM"\]/ForSequenceClassification"], "id2label": {"0": "reward"}/' model.json >judge.json
+"$gr" init --config judge.json --tokenizer "$project/graphs/quickstart" --seed 9 -o judge >/dev/null
+
+same_run() { # RUN RUN
+    same_weights "$1" "$2"
+    for f in model optimizer; do
+        cmp "$1/checkpoints/step-4/critic/$f.safetensors" "$2/checkpoints/step-4/critic/$f.safetensors" ||
+            fail "$f of the critics of $1 and $2 differ"
+    done
+}
+
+near() { # NAME: of step 1, within a tenth of the CPU's, whose samples are all but the same
+    a=$(metric host 1 "$1")
+    b=$(metric whole 1 "$1")
+    echo "$1: $a on the CPU, $b on CUDA"
+    awk "BEGIN {a = $a; b = $b; d = a > b ? a - b : b - a; s = a < 0 ? -a : a; exit !(d <= 0.1 * s + 0.05)}" ||
+        fail "$1 is $b, not near $a"
+}
+
+status 0 "$gr" exec --device cpu ppo.yaml --steps 1 --out host
+status 0 "$gr" exec --device cuda ppo.yaml --out whole
+near values.mean
+near judged.mean
+status 0 "$gr" exec --device cuda ppo.yaml --out again
+same_run whole again
+status 0 "$gr" exec --device cuda ppo.yaml --out half --steps 2
+status 0 "$gr" exec --device cuda --resume half --steps 4
+same_run whole half
