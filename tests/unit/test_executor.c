@@ -571,6 +571,138 @@ static void test_thousands_of_random_plans_run_in_an_order_that_is_right(void **
     alarm(0);
 }
 
+/* ---- a device that runs work later, and is lost ---- */
+
+static struct {
+    _Atomic bool broken;
+    _Atomic int ranges, begun; /* open ranges; steps that have run */
+    uint32_t break_at;         /* the step that breaks it */
+    bool notices, innocent;    /* the step fails itself; it fails and breaks nothing */
+} later;
+
+static gr_status later_told(gr_queue *q, const char *seen, gr_diag *d)
+{
+    if (!later.broken) return GR_OK;
+    q->at.told = true;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s: lost, %s", q->at.step, seen ? seen : "noticed");
+}
+
+static gr_status later_check(gr_queue *q, gr_diag *d)
+{
+    return later_told(q, NULL, d);
+}
+
+static gr_status later_queue(gr_device *dev, gr_queue *q, bool host_lane, gr_diag *d)
+{
+    (void)host_lane, (void)d;
+    q->device = dev;
+    return GR_OK;
+}
+
+static void later_queue_close(gr_queue *q)
+{
+    q->device = NULL;
+}
+
+static void later_event(gr_queue *q, uint32_t event)
+{
+    (void)q, (void)event;
+}
+
+static void later_range(const char *name)
+{
+    later.ranges += name ? 1 : -1;
+}
+
+static gr_status later_open(gr_device **out, const gr_device_needs *needs, gr_diag *d);
+
+static void later_close(gr_device *dev)
+{
+    gr_device_cpu.close(dev);
+}
+
+static uint64_t later_used(gr_device *dev)
+{
+    return dev->arena.bytes + 77;
+}
+
+static const gr_device_type device_later = {.name = "later",
+                                            .open = later_open,
+                                            .close = later_close,
+                                            .used = later_used,
+                                            .queue_open = later_queue,
+                                            .queue_close = later_queue_close,
+                                            .mark = later_event,
+                                            .follow = later_event,
+                                            .finish = later_check,
+                                            .check = later_check,
+                                            .lost = later_told,
+                                            .range = later_range};
+
+static gr_status later_open(gr_device **out, const gr_device_needs *needs, gr_diag *d)
+{
+    gr_status st = gr_device_cpu.open(out, needs, d);
+    if (!st) (*out)->type = &device_later;
+    return st;
+}
+
+static gr_status later_run(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
+{
+    (void)user, (void)path, (void)q;
+    later.begun++;
+    if (i != later.break_at) return GR_OK;
+    later.broken = !later.innocent;
+    if (!later.notices) return GR_OK;
+    gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "product: broken");
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "sum: broken too");
+}
+
+/* Three steps on two lanes, one after the other; the path's messages. */
+static void path_breaks(const char *first, const char *second)
+{
+    struct made *m = made_new();
+    entry(m, GR_DEVICE, 0, 4096, 0, 2);
+    step(m, GR_STEP_RUN, GR_LANE_COMPUTE);
+    for (uint32_t i = 0; i < 2; i++) after(m, step(m, GR_STEP_RUN, i ? GR_LANE_COMPUTE : GR_LANE_H2D), i);
+    gr_executor *e = NULL;
+    const gr_exec_hooks hooks = {.run = later_run};
+    later.broken = false;
+    later.begun = 0;
+    assert_int_equal(
+        gr_executor_new(&e, &m->plan, &hooks, &(gr_exec_options){.device = &device_later}, &m->d), GR_OK);
+    assert_int_equal(gr_executor_overhead(e), 77);
+    assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_E_FAILED);
+    assert_int_equal(later.begun, later.break_at + 1);
+    assert_int_equal(later.ranges, 0);
+    assert_int_equal(m->d.n, 1 + (second != NULL));
+    assert_string_equal(m->d.messages[0].text, first);
+    if (second) assert_string_equal(m->d.messages[1].text, second);
+    if (later.broken) { /* nothing more is begun on it */
+        assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_E_FAILED);
+        assert_int_equal(later.begun, later.break_at + 1);
+        assert_int_equal(m->d.n, 2);
+        assert_string_equal(m->d.messages[1].text, "s0: lost, noticed");
+    }
+    gr_executor_free(e);
+    made_free(m);
+}
+
+static void test_a_lost_device_is_told_once_by_the_step_that_noticed(void **state)
+{
+    (void)state;
+    for (later.break_at = 0; later.break_at < 3; later.break_at++) {
+        const char *const by_check[] = {"s0: lost, noticed", "s1: lost, noticed", "s2: lost, noticed"};
+        const char *const by_step[] = {"s0: lost, product: broken", "s1: lost, product: broken",
+                                       "s2: lost, product: broken"};
+        later.notices = later.innocent = false;
+        path_breaks(by_check[later.break_at], NULL);
+        later.notices = true;
+        path_breaks(by_step[later.break_at], NULL);
+        later.innocent = true; /* a step that fails for a reason of its own says it itself */
+        path_breaks("product: broken", "sum: broken too");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -583,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_plans_that_could_not_run_are_refused),
         cmocka_unit_test(test_poison_catches_writes_that_were_not_declared),
         cmocka_unit_test(test_poison_empties_what_was_released_or_resumed),
+        cmocka_unit_test(test_a_lost_device_is_told_once_by_the_step_that_noticed),
         cmocka_unit_test(test_thousands_of_random_plans_run_in_an_order_that_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
