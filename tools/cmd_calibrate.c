@@ -19,12 +19,12 @@ enum {
     SHORT = 16,  /* tokens of a sequence where attention is to be little */
     LONG = 1024, /* and where it is to be much */
     ATTENTION_WIDTH = 128,
-    ROUNDS = 4,
+    ROUNDS = 5,
     VOCAB = 8192,
     HEAD_ROWS = 64,
     HEAD_HIDDEN = 64,
     LEAST_NS = 20 * 1000 * 1000, /* of one measurement, all its runs */
-    COPY_BYTES = 64 << 20,
+    COPY_BYTES = 128 << 20,
     DISK_BYTES = 64 << 20,
     EMPTY_STEPS = 20000
 };
@@ -157,6 +157,7 @@ static gr_work layer_work(const bench *b, double length, double times)
     return w;
 }
 
+/* Adds the round's seconds for an operation; see finish_matrix. */
 static void measure_matrix(gr_hardware *h, bench *b)
 {
     h->n_rates = GR_LEN(rows_measured) * GR_LEN(widths_measured);
@@ -166,10 +167,20 @@ static void measure_matrix(gr_hardware *h, bench *b)
         rate->width = widths_measured[i % GR_LEN(widths_measured)];
         bench_open(b, rate->width, rate->rows, SHORT, false);
         double flops = layer_work(b, 0, 1).flops;
-        rate->forward = fmax(rate->forward, flops / fastest(b, run_forward));
-        rate->backward = fmax(rate->backward, 2 * flops / fastest(b, run_backward));
-        h->flops = fmax(h->flops, fmax(rate->forward, rate->backward));
+        rate->forward += fastest(b, run_forward) / flops;
+        rate->backward += fastest(b, run_backward) / (2 * flops);
         bench_close(b);
+    }
+}
+
+static void finish_matrix(gr_hardware *h)
+{
+    h->flops = 0;
+    for (uint32_t i = 0; i < h->n_rates; i++) {
+        gr_rate *rate = &h->rates[i];
+        rate->forward = ROUNDS / rate->forward;
+        rate->backward = ROUNDS / rate->backward;
+        h->flops = fmax(h->flops, fmax(rate->forward, rate->backward));
     }
 }
 
@@ -184,8 +195,7 @@ static void measure_attention(attention *a, bench *b)
     for (int i = 0; i < 2; i++) {
         uint32_t length = i ? LONG : SHORT;
         bench_open(b, ATTENTION_WIDTH, a->paged ? 64 : LONG, length, a->paged);
-        double seconds = fastest(b, a->paged ? run_extend : run_forward);
-        a->seconds[i] = a->seconds[i] > 0 ? fmin(a->seconds[i], seconds) : seconds;
+        a->seconds[i] += fastest(b, a->paged ? run_extend : run_forward) / ROUNDS;
         a->flops[i] = layer_work(b, (a->paged ? 2.0 : 1.0) * length, 1).attention;
         bench_close(b);
     }
@@ -234,23 +244,25 @@ static double logits_rate(const gr_hardware *h, const bench *of)
     return logits / fmax(rest, seconds / 10);
 }
 
-/* Bytes read and written a second as the optimizer's step reaches them, with all threads; a copy lane has
- * one. */
+/* Adds the round's seconds a byte: read and written as by the optimizer's step, with all threads; and copied,
+ * for a copy lane has one. */
 static void measure_memory(gr_hardware *h, bench *b)
 {
     char *bytes = buffer(4ull * COPY_BYTES);
     const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
     const gr_adamw_range all = {
         .w = bytes, .g = bytes + COPY_BYTES, .m = bytes + 2 * COPY_BYTES, .v = bytes + 3 * COPY_BYTES};
-    for (int i = 0; i < 6; i++) {
+    double step = 1, copy = 1;
+    for (int i = 0; i < 3; i++) {
         uint64_t begin = gr_now_ns();
         b->k->adamw(&b->q, &how, true, &all, COPY_BYTES / sizeof(float));
         uint64_t middle = gr_now_ns();
         memcpy(bytes, bytes + COPY_BYTES, COPY_BYTES);
-        uint64_t end = gr_now_ns();
-        h->memory_bytes = fmax(h->memory_bytes, 7.0 * COPY_BYTES * 1e9 / (double)(middle - begin));
-        h->h2d = h->d2h = fmax(h->h2d, COPY_BYTES * 1e9 / (double)(end - middle));
+        step = fmin(step, (double)(middle - begin) / (7e9 * COPY_BYTES));
+        copy = fmin(copy, (double)(gr_now_ns() - middle) / (1e9 * COPY_BYTES));
     }
+    h->memory_bytes += step / ROUNDS;
+    h->h2d += copy / ROUNDS;
     free(bytes);
 }
 
@@ -325,14 +337,17 @@ static gr_status calibrate(gr_hardware *h, const gr_kernels *k, unsigned threads
     if (st) return st;
     snprintf(h->name, sizeof(h->name), "cpu, %u thread%s", threads, threads == 1 ? "" : "s");
     measure_overhead(h, &b, before);
-    h->flops = h->memory_bytes = h->h2d = h->d2h = 0;
+    h->memory_bytes = h->h2d = 0;
     attention packed = {.paged = false}, paged = {.paged = true};
-    for (int round = 0; round < ROUNDS; round++) { /* a machine may be slower for seconds at a time */
+    for (int round = 0; round < ROUNDS; round++) {
         measure_memory(h, &b);
         measure_matrix(h, &b);
         measure_attention(&packed, &b);
         measure_attention(&paged, &b);
     }
+    finish_matrix(h);
+    h->memory_bytes = 1 / h->memory_bytes;
+    h->h2d = h->d2h = 1 / h->h2d;
     h->attention = attention_rate(&packed);
     h->decode_attention = attention_rate(&paged);
     h->logits = logits_rate(h, &b);
