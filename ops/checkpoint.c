@@ -197,7 +197,7 @@ static gr_status next_bucket(void *ctx, size_t set, uint32_t bucket, const float
     (void)set;
     *elems = s->buffer;
     if (s->weights) return gr_weights_read_bucket(s->weights, bucket, s->buffer, d);
-    gr_weights_random_bucket(s->shape, s->seed, bucket, s->buffer);
+    gr_weights_random_bucket(NULL, s->shape, s->seed, bucket, s->buffer);
     return GR_OK;
 }
 

@@ -46,7 +46,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 
 static gr_status run(const gr_call *call, gr_diag *d)
 {
-    (void)d;
+    gr_status st = gr_queue_finish(call->queue, d); /* the columns it reads */
+    if (st) return st;
     const gr_graph *g = call->session->graph;
     const gr_node *n = call->node;
     const gr_expr *e = ((const gr_compute_cfg *)n->cfg)->expr.expr;
@@ -65,7 +66,7 @@ static gr_status run(const gr_call *call, gr_diag *d)
 const gr_op gr_op_compute = {
     .name = "compute",
     .summary = "an expression over the batch",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .cfg_bytes = sizeof(gr_compute_cfg),
     .keys = keys,

@@ -6,6 +6,7 @@
 #include "ops/carve.h"
 #include "ops/gemm.h"
 #include "ops/kernels.h"
+#include "ops/rope.h"
 
 /* y [t, out] = x [t, in] W^T, W [out, in]. */
 void gr_linear(gr_queue *q, const float *x, size_t t, size_t in, const float *w, size_t out, float *y,
@@ -19,17 +20,6 @@ float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps);
 /* dx = (base, where not NULL) + what dy, of y = x inv w, gives to x. */
 void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy, const float *x,
                  const float *w, float inv, size_t n);
-
-/* ---- RoPE, in the layout of transformers (rotate_half: the pair of i is i + D / 2) ---- */
-
-typedef struct gr_rope {
-    uint32_t n; /* head_dim / 2 */
-    float inv_freq[GR_HEAD_DIM_MAX / 2];
-} gr_rope;
-
-/* Computed in double, then rounded; with the llama3 scaling where the model has it. */
-void gr_rope_init(gr_rope *r, const gr_model_shape *s);
-void gr_rope_angles(const gr_rope *r, uint32_t position, float *cosine, float *sine); /* [n] each */
 
 /* ---- attention ---- */
 
@@ -118,6 +108,7 @@ void gr_cpu_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_
                            const uint32_t *row, uint32_t n, const float *d_value, void *dx,
                            const gr_value_grads *grad, void *ws);
 void gr_cpu_zero(gr_queue *q, void *p, uint64_t bytes);
+uint64_t gr_cpu_sum_squares_ws_bytes(void);
 void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
 void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
 

@@ -381,7 +381,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 
 /* clang-format off */
 #define DATA_FACTS /* what the two ops share beyond their keys */ \
-    .devices = "cpu", .lane = GR_LANE_COMPUTE, .makes_rows = true, .cfg_bytes = sizeof(gr_data_cfg), \
+    .devices = "cpu, cuda", .lane = GR_LANE_COMPUTE, .makes_rows = true, .cfg_bytes = sizeof(gr_data_cfg), \
     .any_field = true, .check = check_data, .declare = declare_data, .open = data_open, .close = data_close, \
     .run = data_run, .save = data_save, .load = data_load
 /* clang-format on */

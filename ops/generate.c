@@ -54,7 +54,7 @@ const gr_op gr_op_generate = {
     .doc = "Continuous batching over a paged KV pool of any size that holds one full sequence. Each response "
            "ends "
            "with its stop id, or is cut at max_tokens and marked truncated.",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,
     .cfg_bytes = sizeof(gr_generate_cfg),

@@ -51,6 +51,15 @@ typedef struct gr_head_stats {
     float *logprob, *entropy, *sum_p2;
 } gr_head_stats;
 
+/* What the attention of a decode step is told beside gr_extend; see gr_cu_decode of ops/cuda/launch.h. Arrays
+ * on the device. */
+typedef struct gr_decode {
+    const uint32_t *length; /* [n_seqs] keys, the new one included; 0: the slot is empty */
+    const uint32_t *member, *group_first, *shared; /* slots that share the keys of a prompt */
+    uint32_t n_groups, max_length;
+    void *work, *ws; /* the device's own */
+} gr_decode;
+
 /* A value head: final norm and a linear map to one number. */
 typedef struct gr_value_head {
     const void *norm, *weight; /* [H] */
@@ -75,6 +84,7 @@ typedef struct gr_extend {
     const int32_t *position; /* [n_tokens] of each new token in its sequence */
     const uint32_t *slot;    /* [n_tokens] where its keys go: block * GR_KV_BLOCK + place */
     uint32_t longest;        /* most new tokens of one sequence */
+    const gr_decode *decode; /* a step of slots, one token each, some of them empty; NULL: not one */
 } gr_extend;
 
 /* How the next token is drawn. */
@@ -83,6 +93,8 @@ typedef struct gr_sampling {
     float top_p;       /* 1: off */
     uint32_t top_k;    /* 0: off */
     uint64_t seed, stream;
+    const void *device; /* the same in the device's form, read there when the work runs (it may be captured
+                           once and run often); NULL: the device gets the values above */
 } gr_sampling;
 
 /* AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
@@ -115,6 +127,11 @@ typedef struct gr_kernels {
     gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
     bool invariant;   /* batch invariance holds: see above */
     gr_pass_sizes sizes;
+    /* What the kernels keep with a queue, where they keep something: attach before the first call on a queue,
+     * detach after the last; check tells the first failure since it was last asked. */
+    gr_status (*attach)(gr_queue *q, gr_diag *d);
+    void (*detach)(gr_queue *q);
+    gr_status (*check)(gr_queue *q, gr_diag *d);
     const char *(*numerics)(void); /* what of the device changes bits, for the numerics hash: "cpu-fma" */
 
     /* ---- sizes in bytes ---- */
@@ -187,11 +204,18 @@ typedef struct gr_kernels {
     void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */
     void (*sum_squares)(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
-    uint64_t sum_squares_ws; /* bytes */
+    uint64_t (*sum_squares_ws_bytes)(void);
     /* One flat range; decay: whether weight decay applies to it. */
     void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
+
+    /* Rollout whose state lives on the device (ops/steps.h); NULL: the host leads it, step by step. */
+    const struct gr_steps_ops *steps;
 } gr_kernels;
 
-extern const gr_kernels gr_kernels_cpu;
+/* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
+extern const gr_kernels gr_kernels_cpu, gr_kernels_cuda;
+
+/* By the device's name, "cpu" or "cuda"; NULL: there is none. */
+const gr_kernels *gr_kernels_find(const char *device);
 
 #endif

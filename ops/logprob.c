@@ -97,7 +97,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
 const gr_op gr_op_logprob = {
     .name = "logprob",
     .summary = "log-probs of a model for the tokens of a rollout",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .logprob = true,
     .cfg_bytes = sizeof(gr_logprob_cfg),

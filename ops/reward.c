@@ -99,7 +99,7 @@ static void close(void *state)
 const gr_op gr_op_reward = {
     .name = "reward",
     .summary = "score responses by rules or by a command",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_HOST,
     .scores = true,
     .cfg_bytes = sizeof(gr_reward_cfg),

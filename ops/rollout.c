@@ -1,54 +1,20 @@
-#include "ops/rollout.h"
+#include "ops/rollout_impl.h"
 
 #include "ops/carve.h"
-#include "ops/configs.h"
 #include "ops/pass.h"
 #include "ops/spread.h"
 
 #include <stdlib.h>
 
-enum {
-    ROLLOUT_BEGIN,
-    ROLLOUT_LOOP,
-    ROLLOUT_PLAN,
-    ROLLOUT_EMBED,
-    ROLLOUT_LAYER,
-    ROLLOUT_SAMPLE,
-    ROLLOUT_FINISH
-};
-
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
-
-static uint32_t blocks_of(uint32_t tokens)
-{
-    return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-}
-
-/* Shared blocks of a prompt: all its tokens but the last. */
-static uint32_t prompt_blocks(uint32_t prompt)
-{
-    return blocks_of(prompt - 1);
-}
-
-/* Full shared blocks: a sample's own blocks begin behind them. */
-static uint32_t full_blocks(uint32_t prompt)
-{
-    return (prompt - 1) / GR_KV_BLOCK;
-}
-
-/* Own blocks of a sample with its longest response; the last sampled token is never fed back. */
-static uint32_t own_blocks(uint32_t prompt, uint32_t response)
-{
-    return blocks_of(prompt + response - 1) - full_blocks(prompt);
-}
 
 uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b)
 {
     uint32_t most = 0; /* not monotonous in the prompt's length: a tail block is there or not */
     for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
         uint32_t prompt = b->prompt_tokens - cut;
-        most = GR_MAX(most, prompt_blocks(prompt) + own_blocks(prompt, b->response_tokens));
+        most = GR_MAX(most, gr_prompt_blocks(prompt) + gr_own_blocks(prompt, b->response_tokens));
     }
     return most;
 }
@@ -56,8 +22,8 @@ uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b)
 uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent)
 {
     uint64_t groups = (concurrent + samples - 1) / samples + 2; /* one beginning, one ending in between */
-    uint64_t own = blocks_of(b->response_tokens) + 1;
-    return groups * prompt_blocks(b->prompt_tokens + GR_KV_BLOCK) + concurrent * own;
+    uint64_t own = gr_blocks_of(b->response_tokens) + 1;
+    return groups * gr_prompt_blocks(b->prompt_tokens + GR_KV_BLOCK) + concurrent * own;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -72,20 +38,16 @@ typedef struct step_arrays {
     float *out_logprob;
 } step_arrays;
 
-typedef struct step_bounds {
-    uint32_t tokens, seqs, samples, stride;
-} step_bounds;
-
-static step_bounds bounds_of(const gr_node *n, const gr_choices *how)
+static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
 {
     uint32_t slots = GR_MIN(how->concurrent, n->bounds.seqs);
-    return (step_bounds){.tokens = slots + how->prefill_tokens,
-                         .seqs = slots + 1,
-                         .samples = slots,
-                         .stride = blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
+    return (gr_step_bounds){.tokens = slots + how->prefill_tokens,
+                            .seqs = slots + 1,
+                            .samples = slots,
+                            .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
 }
 
-static step_arrays carve(gr_carve *c, const step_bounds *b)
+static step_arrays carve(gr_carve *c, const gr_step_bounds *b)
 {
     step_arrays a;
     a.ids = gr_carve_bytes(c, b->tokens * sizeof(*a.ids));
@@ -99,20 +61,20 @@ static step_arrays carve(gr_carve *c, const step_bounds *b)
     return a;
 }
 
-static uint64_t arrays_bytes(const step_bounds *b)
+static uint64_t arrays_bytes(const gr_step_bounds *b)
 {
     gr_carve c = {0};
     carve(&c, b);
     return c.used;
 }
 
-static step_arrays arrays_at(void *block, const step_bounds *b)
+static step_arrays arrays_at(void *block, const gr_step_bounds *b)
 {
     gr_carve c = {.base = block};
     return carve(&c, b);
 }
 
-static uint32_t kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = &n->model->shape;
     gr_object o = {.name = gr_pool_printf(p->pool, "%s.kv", n->name),
@@ -142,7 +104,7 @@ typedef struct rollout_cost {
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
     const gr_rows_bounds *b = &n->bounds;
-    uint64_t own = own_blocks(b->prompt_tokens, b->response_tokens);
+    uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
     uint64_t chunks = (b->prompt_tokens - 1 + (uint64_t)how->prefill_tokens - 1) / how->prefill_tokens;
@@ -157,19 +119,32 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
                           .context = (prompts * first + samples * later) / (prompts + samples)};
 }
 
+void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p)
+{
+    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
+    uses[0] = (gr_use){rows, GR_UPDATE};
+    for (size_t i = 0; i < n->n_columns; i++)
+        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish");
+}
+
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_program *p)
 {
     (void)g;
+    if (k->steps) {
+        gr_rollout_steps_declare(n, how, k, p);
+        return;
+    }
     const gr_model *m = n->model;
     const gr_model_shape *s = &m->shape;
-    step_bounds b = bounds_of(n, how);
+    gr_step_bounds b = bounds_of(n, how);
     gr_pass_bounds pass = {.tokens = b.tokens,
                            .seqs = b.seqs,
                            .length = n->bounds.prompt_tokens + n->bounds.response_tokens,
                            .threads = how->threads};
     uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
-    uint32_t kv = kv_object(p, n, how, k);
+    uint32_t kv = gr_rollout_kv_object(p, n, how, k);
     uint32_t step = gr_program_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
     uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
@@ -210,56 +185,17 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                 6, "sample"),
                  k, s, cost.samples, 1);
     gr_program_end(p);
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
-    uses[0] = (gr_use){rows, GR_UPDATE};
-    for (size_t i = 0; i < n->n_columns; i++)
-        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish");
+    gr_rollout_declare_finish(n, rows, p);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-typedef struct slot { /* a running sample */
-    uint32_t seq, group;
-    uint32_t cached;
-    int32_t next; /* the token to feed */
-    uint32_t n_own;
-    uint32_t *table; /* [stride] */
-} slot;
-
-typedef struct group {
-    uint32_t prompt;
-    uint32_t cached;            /* of prompt - 1 */
-    uint32_t admitted, running; /* samples */
-    uint32_t *table;            /* [prompt_blocks] NULL: not begun */
-} group;
-
-typedef struct rollout_state {
-    gr_session *session;
-    const gr_node *node;
-    const gr_generate_cfg *cfg;
-    step_bounds bounds;
-    slot *slots;
-    uint32_t *tables; /* all slots' */
-    uint32_t n_slots;
-    group *groups;
-    uint32_t n_groups;
-    uint32_t current; /* the group that is being admitted */
-    uint32_t *free_blocks, n_free, cap_blocks;
-    uint32_t finished, n_seqs;
-    uint32_t n_tokens, n_prefill; /* of the current step */
-    uint32_t *copy_from, *copy_to, n_copies;
-    int32_t *out_id; /* [slots] */
-    float *out_logprob;
-    gr_str tail; /* of a response, where it may hold a stop text */
-} rollout_state;
-
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
-    rollout_state *r = gr_calloc(1, sizeof(*r));
-    *r = (rollout_state){.session = s, .node = n, .cfg = n->cfg};
+    gr_rollout *r = gr_calloc(1, sizeof(*r));
+    *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg};
     r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
     *state = r;
     return GR_OK;
@@ -267,8 +203,9 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
 
 void gr_rollout_close(void *state)
 {
-    rollout_state *r = state;
+    gr_rollout *r = state;
     if (!r) return;
+    gr_rollout_steps_close(r);
     free(r->tables);
     for (uint32_t i = 0; i < r->node->bounds.groups; i++) free(r->groups[i].table);
     free(r->slots);
@@ -282,7 +219,7 @@ void gr_rollout_close(void *state)
 }
 
 /* Host arrays whose sizes follow from the planner's choices: taken at the first iteration, then kept. */
-static void take_arrays(rollout_state *r, const gr_choices *how)
+static void take_arrays(gr_rollout *r, const gr_choices *how)
 {
     if (r->slots) return;
     r->bounds = bounds_of(r->node, how);
@@ -298,7 +235,7 @@ static void take_arrays(rollout_state *r, const gr_choices *how)
     r->cap_blocks = how->kv_blocks;
 }
 
-static void begin(rollout_state *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
+static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
 {
     take_arrays(r, how);
     r->n_groups = *prompts->n_groups;
@@ -309,7 +246,7 @@ static void begin(rollout_state *r, const gr_rows *prompts, gr_rows *rows, const
     *rows->n_groups = r->n_groups;
     *rows->n_seqs = r->n_seqs;
     for (uint32_t g = 0; g < r->n_groups; g++) {
-        r->groups[g] = (group){.prompt = prompts->prompt_len[g]};
+        r->groups[g] = (gr_rollout_group){.prompt = prompts->prompt_len[g]};
         rows->record[g] = prompts->record[g];
         for (uint32_t j = 0; j < r->cfg->samples; j++) {
             uint32_t seq = g * r->cfg->samples + j;
@@ -323,52 +260,57 @@ static void begin(rollout_state *r, const gr_rows *prompts, gr_rows *rows, const
     }
 }
 
-static uint32_t take_block(rollout_state *r)
+static uint32_t take_block(gr_rollout *r)
 {
     return r->free_blocks[--r->n_free];
 }
 
-static void give_block(rollout_state *r, uint32_t block)
+static void give_block(gr_rollout *r, uint32_t block)
 {
     r->free_blocks[r->n_free++] = block;
 }
 
-static bool begin_group(rollout_state *r, group *g)
+bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
-    uint32_t need = prompt_blocks(g->prompt);
-    if (r->n_free < need + own_blocks(g->prompt, r->cfg->max_tokens)) return false;
+    uint32_t need = gr_prompt_blocks(g->prompt);
+    if (r->n_free < need + gr_own_blocks(g->prompt, r->cfg->max_tokens)) return false;
     g->table = gr_calloc(GR_MAX(need, 1u), sizeof(*g->table));
     for (uint32_t i = 0; i < need; i++) g->table[i] = take_block(r);
     return true;
 }
 
-static bool admit_sample(rollout_state *r, group *g, const gr_rows *rows)
+void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
 {
-    uint32_t own = own_blocks(g->prompt, r->cfg->max_tokens), shared = full_blocks(g->prompt);
-    if (r->n_slots == r->bounds.samples || r->n_free < own) return false;
-    slot *s = &r->slots[r->n_slots++];
+    uint32_t shared = gr_full_blocks(g->prompt);
     s->group = (uint32_t)(g - r->groups);
     s->seq = s->group * r->cfg->samples + g->admitted;
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
-    s->n_own = own;
+    s->n_own = gr_own_blocks(g->prompt, r->cfg->max_tokens);
     memcpy(s->table, g->table, shared * sizeof(*s->table));
-    for (uint32_t i = 0; i < own; i++) s->table[shared + i] = take_block(r);
-    if (prompt_blocks(g->prompt) > shared) { /* the last shared block is not full: it goes on in a copy */
+    for (uint32_t i = 0; i < s->n_own; i++) s->table[shared + i] = take_block(r);
+    if (gr_prompt_blocks(g->prompt) > shared) { /* the last shared block is not full: it goes on in a copy */
         r->copy_from[r->n_copies] = g->table[shared];
         r->copy_to[r->n_copies++] = s->table[shared];
     }
     g->admitted++;
     g->running++;
+}
+
+static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
+{
+    if (r->n_slots == r->bounds.samples || r->n_free < gr_own_blocks(g->prompt, r->cfg->max_tokens))
+        return false;
+    gr_rollout_place(r, &r->slots[r->n_slots++], g, rows);
     return true;
 }
 
-static void admit(rollout_state *r, const gr_rows *rows)
+static void admit(gr_rollout *r, const gr_rows *rows)
 {
     r->n_copies = 0;
     while (r->current < r->n_groups) {
-        group *g = &r->groups[r->current];
-        if (!g->table && !begin_group(r, g)) return;
+        gr_rollout_group *g = &r->groups[r->current];
+        if (!g->table && !gr_rollout_begin_group(r, g)) return;
         if (g->cached < g->prompt - 1) return;
         while (g->admitted < r->cfg->samples)
             if (!admit_sample(r, g, rows)) return;
@@ -377,11 +319,11 @@ static void admit(rollout_state *r, const gr_rows *rows)
 }
 
 /* Tokens of this step: one for each running sample, then the next part of the current prompt. */
-static void plan(rollout_state *r, const gr_rows *rows, const gr_choices *how, step_arrays *a)
+static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step_arrays *a)
 {
     uint32_t stride = r->bounds.stride, n = r->n_slots;
     for (uint32_t i = 0; i < n; i++) {
-        const slot *s = &r->slots[i];
+        const gr_rollout_slot *s = &r->slots[i];
         a->ids[i] = s->next;
         a->offset[i] = a->row[i] = i;
         a->cached[i] = s->cached;
@@ -391,18 +333,18 @@ static void plan(rollout_state *r, const gr_rows *rows, const gr_choices *how, s
     }
     a->offset[n] = r->n_tokens = n;
     r->n_prefill = 0;
-    group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
+    gr_rollout_group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
     if (!g || !g->table || g->cached == g->prompt - 1) return;
     r->n_prefill = GR_MIN(how->prefill_tokens, g->prompt - 1 - g->cached);
     memcpy(a->ids + n, gr_rows_ids(rows, r->current * r->cfg->samples) + g->cached,
            r->n_prefill * sizeof(*a->ids));
     a->cached[n] = g->cached;
-    memcpy(a->table + (size_t)n * stride, g->table, prompt_blocks(g->prompt) * sizeof(*a->table));
+    memcpy(a->table + (size_t)n * stride, g->table, gr_prompt_blocks(g->prompt) * sizeof(*a->table));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
     g->cached += r->n_prefill;
 }
 
-static void write_arrays(const rollout_state *r, gr_queue *q, const step_arrays *to, const step_arrays *from)
+static void write_arrays(const gr_rollout *r, gr_queue *q, const step_arrays *to, const step_arrays *from)
 {
     uint32_t seqs = r->n_slots + (r->n_prefill > 0);
     gr_device_write(q, to->ids, from->ids, r->n_tokens * sizeof(*to->ids));
@@ -413,7 +355,7 @@ static void write_arrays(const rollout_state *r, gr_queue *q, const step_arrays 
     gr_device_write(q, to->draw, from->draw, r->n_slots * sizeof(*to->draw));
 }
 
-static void run_plan(const gr_call *c, rollout_state *r)
+static void run_plan(const gr_call *c, gr_rollout *r)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
@@ -427,7 +369,7 @@ static void run_plan(const gr_call *c, rollout_state *r)
         k->kv_copy(c->queue, s, (char *)c->ptr[3] + l * layer, r->copy_from, r->copy_to, r->n_copies);
 }
 
-static gr_extend extend_of(const rollout_state *r, const step_arrays *a)
+static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
 {
     return (gr_extend){.n_tokens = r->n_tokens,
                        .n_seqs = r->n_slots + (r->n_prefill > 0),
@@ -441,7 +383,7 @@ static gr_extend extend_of(const rollout_state *r, const step_arrays *a)
 /* ---- what was sampled ------------------------------------------------------------------------------------
  */
 
-static bool is_stop_id(const rollout_state *r, int32_t id)
+static bool is_stop_id(const gr_rollout *r, int32_t id)
 {
     const gr_model_shape *s = &r->node->model->shape;
     for (size_t i = 0; i < r->cfg->stop_ids.n; i++)
@@ -453,7 +395,7 @@ static bool is_stop_id(const rollout_state *r, int32_t id)
 
 /* Whether the last token completes a stop text: only as many tokens are decoded as can hold one. Ids that
  * the tokenizer does not have are empty, and a NUL is a byte like others. */
-static bool ends_in_stop_text(rollout_state *r, const int32_t *response, uint32_t n)
+static bool ends_in_stop_text(gr_rollout *r, const int32_t *response, uint32_t n)
 {
     const gr_texts *stop = &r->cfg->stop;
     const gr_tokenizer *t = gr_session_tokenizer(r->session, r->node);
@@ -475,25 +417,27 @@ static bool ends_in_stop_text(rollout_state *r, const int32_t *response, uint32_
     return found;
 }
 
-static void end_sample(rollout_state *r, uint32_t i)
+void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
 {
-    slot *s = &r->slots[i];
-    group *g = &r->groups[s->group];
-    uint32_t shared = full_blocks(g->prompt);
+    gr_rollout_group *g = &r->groups[s->group];
+    uint32_t shared = gr_full_blocks(g->prompt);
     for (uint32_t b = 0; b < s->n_own; b++) give_block(r, s->table[shared + b]);
     r->finished++;
-    if (--g->running == 0 && g->admitted == r->cfg->samples) {
-        for (uint32_t b = 0; b < prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
-        free(g->table);
-        g->table = NULL;
-    }
-    slot last = r->slots[--r->n_slots]; /* tables are swapped, not lost */
+    if (--g->running || g->admitted < r->cfg->samples) return;
+    for (uint32_t b = 0; b < gr_prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
+    free(g->table);
+    g->table = NULL;
+}
+
+static void end_sample(gr_rollout *r, uint32_t i)
+{
+    gr_rollout_slot *s = &r->slots[i], last = r->slots[--r->n_slots]; /* tables are swapped, not lost */
+    gr_rollout_give_back(r, s);
     r->slots[r->n_slots] = *s;
     *s = last;
 }
 
-/* Returns whether the sample has ended. */
-static bool add_token(rollout_state *r, slot *s, gr_rows *rows, int32_t id, float logprob)
+bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob)
 {
     uint32_t n = rows->response_len[s->seq]++;
     int32_t *response = rows->ids + (size_t)s->seq * rows->stride + rows->prompt_len[s->seq];
@@ -507,25 +451,30 @@ static bool add_token(rollout_state *r, slot *s, gr_rows *rows, int32_t id, floa
     return rows->truncated[s->seq];
 }
 
-static void sample_chunk(const gr_call *c, const rollout_state *r, const step_arrays *a, uint32_t first,
+gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r)
+{
+    return (gr_sampling){.temperature = (float)r->cfg->temperature,
+                         .top_p = (float)r->cfg->top_p,
+                         .top_k = r->cfg->top_k,
+                         .seed = c->session->seed,
+                         .stream = gr_stream(c->node->name) + c->session->step +
+                                   ((uint64_t)c->session->round << 32)};
+}
+
+static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_arrays *a, uint32_t first,
                          uint32_t n)
 {
     const gr_model_shape *s = &c->node->model->shape;
     const gr_kernels *k = c->session->kernels;
     const char *last = c->ptr[0],
                *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
-    gr_sampling how = {.temperature = (float)r->cfg->temperature,
-                       .top_p = (float)r->cfg->top_p,
-                       .top_k = r->cfg->top_k,
-                       .seed = c->session->seed,
-                       .stream =
-                           gr_stream(c->node->name) + c->session->step + ((uint64_t)c->session->round << 32)};
+    const gr_sampling how = gr_rollout_sampling(c, r);
     k->head_sample(c->queue, s, norm, gr_head_matrix(k, s, c->ptr[1], last), c->ptr[3], a->row + first, n,
                    &how, (const uint32_t(*)[2])(a->draw + first), a->out_id + first, a->out_logprob + first,
                    c->ptr[4]);
 }
 
-static void run_sample(const gr_call *c, rollout_state *r)
+static void run_sample(const gr_call *c, gr_rollout *r)
 {
     gr_rows rows = gr_rows_at(c->ptr[5], &c->node->bounds);
     step_arrays a = arrays_at(c->ptr[2], &r->bounds);
@@ -534,7 +483,7 @@ static void run_sample(const gr_call *c, rollout_state *r)
     gr_device_read(c->queue, r->out_id, a.out_id, r->n_slots * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, r->n_slots * sizeof(*r->out_logprob));
     for (uint32_t i = r->n_slots; i-- > 0;) /* from the end: ending one moves the last into its place */
-        if (add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) {
+        if (gr_rollout_add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) {
             gr_session_finished(r->session, r->node, &rows, r->slots[i].seq);
             end_sample(r, i);
         }
@@ -553,14 +502,16 @@ static void run_finish(const gr_call *c)
 
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
-    rollout_state *r = c->state;
+    gr_rollout *r = c->state;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
+    if (k->steps && c->kernel != ROLLOUT_BEGIN && c->kernel != ROLLOUT_FINISH)
+        return gr_rollout_steps_run(c, r, d);
     if (c->kernel == ROLLOUT_BEGIN) {
         gr_rows prompts = gr_rows_at(c->ptr[0], &c->node->groups->bounds);
         gr_rows rows = gr_rows_at(c->ptr[1], &c->node->bounds);
         begin(r, &prompts, &rows, c->how);
+        if (k->steps) return gr_rollout_steps_begin(c, r, d);
     } else if (c->kernel == ROLLOUT_PLAN) {
         run_plan(c, r);
     } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
@@ -584,6 +535,6 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
 bool gr_rollout_more(const gr_call *c, uint32_t trip)
 {
     (void)trip;
-    const rollout_state *r = c->state;
+    const gr_rollout *r = c->state;
     return r->finished < r->n_seqs;
 }

@@ -330,6 +330,8 @@ static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
 
 static gr_status run(const gr_call *c, gr_diag *d)
 {
+    gr_status finished = gr_queue_finish(c->queue, d); /* the columns it reads */
+    if (finished) return finished;
     gr_rows to = gr_rows_at(c->ptr[0], &c->node->bounds);
     if (c->kernel == KERNEL_BEGIN || !c->node->refills) begin(c->state, &to);
     return c->kernel == KERNEL_BEGIN ? GR_OK : keep(c, &to, d);
@@ -349,7 +351,7 @@ const gr_op gr_op_select = {
         "of their "
         "prompts, reads what was kept of it. With refill, all nodes from the data to here run again in each "
         "round; what else reads them reads them through this node.",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,
     .narrows = true,

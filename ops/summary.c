@@ -268,7 +268,8 @@ static void evaluate(gr_session *s, gr_env *e, void *ws)
 
 static gr_status run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
+    gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
+    if (st) return st;
     gr_session *s = c->session;
     gr_env_reads r;
     gr_env e;
@@ -324,7 +325,7 @@ static gr_status run_validation(const gr_call *c, gr_diag *d)
 static const gr_op summary = {
     .name = "summary",
     .summary = "log, state and metrics at the end of an iteration",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .declare = declare,
     .run = run,

@@ -129,8 +129,10 @@ static void adjoints(const train_state *t, float *d_fresh, float *d_entropy, flo
     if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
 }
 
-static void run_prepare(const gr_call *c, train_state *t)
+static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* what reads and writes its columns */
+    if (st) return st;
     gr_env e;
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
@@ -143,16 +145,20 @@ static void run_prepare(const gr_call *c, train_state *t)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
     gr_loss_prepare(t->loss, &e.env, c->ptr[1], c->ptr[2]);
     gr_env_release(&e);
+    return GR_OK;
 }
 
-static void run_adjoint(const gr_call *c, train_state *t)
+static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     gr_env e;
     float *out[2];
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     adjoints(t, c->ptr[5], c->ptr[6], out);
     gr_loss_adjoint(t->loss, &e.env, c->ptr[1], 0, t->tokens, out, c->ptr[2]);
     gr_env_release(&e);
+    return GR_OK;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------
@@ -237,12 +243,15 @@ static void chunk_forward(const head *h, const gr_chunk *chunk)
         k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[3], &rows, &out, c->ptr[4]);
 }
 
-static void chunk_adjoint(const head *h, const gr_chunk *chunk)
+static gr_status chunk_adjoint(const head *h, const gr_chunk *chunk, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(h->c->queue, d); /* the fresh values of its rows */
+    if (st) return st;
     float *out[2];
     uint32_t at = place_of(h, chunk);
     adjoints(h->t, h->d_fresh, h->d_entropy, out);
     gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + chunk->n, out, h->c->ptr[14]);
+    return GR_OK;
 }
 
 static void chunk_backward(const head *h, const gr_chunk *chunk)
@@ -267,22 +276,25 @@ static void forward_all(const head *h)
 }
 
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
-static void run_head(const gr_call *c, train_state *t)
+static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = GR_OK;
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
     c->session->kernels->zero(c->queue, c->ptr[7],
                               gr_hidden_bytes(c->session->kernels, &c->node->model->shape, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         forward_all(&h);
-        for (gr_chunk whole = {0}; gr_pass_chunk(&t->pass, UINT32_MAX, &whole);) chunk_adjoint(&h, &whole);
+        for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
+            st = chunk_adjoint(&h, &whole, d);
     }
-    for (gr_chunk chunk = {0}; gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
+    for (gr_chunk chunk = {0}; !st && gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
         if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk);
-        if (class == GR_LOSS_TOKEN) chunk_adjoint(&h, &chunk);
-        chunk_backward(&h, &chunk);
+        if (class == GR_LOSS_TOKEN) st = chunk_adjoint(&h, &chunk, d);
+        if (!st) chunk_backward(&h, &chunk);
     }
     gr_env_release(&h.env);
+    return st;
 }
 
 static void run_head_forward(const gr_call *c, train_state *t)
@@ -432,8 +444,10 @@ static void report(train_state *t, uint32_t trips)
     memset(t->values, 0, t->n_values * sizeof(*t->values));
 }
 
-static void run_finish(const gr_call *c, train_state *t)
+static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 {
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     gr_env e;
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
@@ -445,6 +459,7 @@ static void run_finish(const gr_call *c, train_state *t)
     count_tokens(c, t, &e, c->ptr[3], c->ptr[4]);
     gr_env_release(&e);
     if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
+    return GR_OK;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------
@@ -482,7 +497,6 @@ static void run_pass(const gr_call *c, train_state *t)
 
 gr_status gr_train_run(const gr_call *c, gr_diag *d)
 {
-    (void)d;
     train_state *t = c->state;
     switch (c->kernel) {
     case TRAIN_ZERO:
@@ -491,8 +505,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
                                       gr_dtype_size(c->node->model->train.grads));
         break;
     case TRAIN_PREPARE:
-        run_prepare(c, t);
-        break;
+        return run_prepare(c, t, d);
     case TRAIN_PACK: {
         gr_train_shape shape = gr_train_shape_of(c->node, c->how);
         gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
@@ -503,11 +516,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_head_forward(c, t);
         break;
     case TRAIN_ADJOINT:
-        run_adjoint(c, t);
-        break;
+        return run_adjoint(c, t, d);
     case TRAIN_HEAD:
-        run_head(c, t);
-        break;
+        return run_head(c, t, d);
     case TRAIN_NORM:
         run_norm(c, t);
         break;
@@ -515,8 +526,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_step(c, t);
         break;
     case TRAIN_FINISH:
-        run_finish(c, t);
-        break;
+        return run_finish(c, t, d);
     default:
         run_pass(c, t);
     }

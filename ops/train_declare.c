@@ -85,7 +85,7 @@ static void add_objects(declaring *w)
     ws = GR_MAX(ws, w->k->embed_ws_bytes(t->micro.tokens));
     o->ws = gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws");
     o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
-                              gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws, "norm");
+                              gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws_bytes(), "norm");
     uint64_t head = gr_train_is_value(w->n) ? w->k->value_ws_bytes(w->s, w->how->head_rows, w->how->threads)
                                             : w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads);
     o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE, head, "head_ws");

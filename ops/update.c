@@ -46,7 +46,7 @@ const gr_op gr_op_update = {
     .doc = "Mini-batches are taken in the order of the rows; each is one optimizer step (AdamW, decoupled "
            "weight decay, "
            "clipping by the global norm). A step whose gradient norm is not finite is skipped and counted.",
-    .devices = "cpu",
+    .devices = "cpu, cuda",
     .lane = GR_LANE_COMPUTE,
     .cfg_bytes = sizeof(gr_update_cfg),
     .keys = keys,

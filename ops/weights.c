@@ -219,40 +219,53 @@ static void normals(uint64_t seed, uint64_t stream, uint64_t counter, double z[4
     }
 }
 
-static void fill_normal(float *dst, uint64_t n, double std, uint64_t seed, uint64_t stream)
+struct fill {
+    float *dst;
+    uint64_t n;
+    double std;
+    uint64_t seed, stream;
+};
+
+static void fill_normal(void *arg, unsigned rank, unsigned size)
 {
-    for (uint64_t i = 0; i < n; i += 4) {
+    const struct fill *f = arg;
+    uint64_t first, last;
+    gr_team_range(f->n, 4096, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i += 4) {
         double z[4];
-        normals(seed, stream, i / 4, z);
-        for (uint64_t k = 0; k < 4 && i + k < n; k++) dst[i + k] = (float)(std * z[k]);
+        normals(f->seed, f->stream, i / 4, z);
+        for (uint64_t k = 0; k < 4 && i + k < last; k++) f->dst[i + k] = (float)(f->std * z[k]);
     }
 }
 
-static void random_tensor(const gr_model_shape *s, uint64_t seed, const gr_tensor *t, float *bucket)
+static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed, const gr_tensor *t,
+                          float *bucket)
 {
     float *to = bucket + t->offset;
     if (t->cols) {
-        fill_normal(to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name));
+        struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name)};
+        gr_team_run(team, fill_normal, &f);
         return;
     }
     float x = strcmp(strrchr(t->name, '.'), ".bias") ? 1 : 0;
     for (uint32_t k = 0; k < t->rows; k++) to[k] = x;
 }
 
-void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst)
+void gr_weights_random_bucket(gr_team *team, const gr_model_shape *s, uint64_t seed, uint32_t bucket,
+                              float *dst)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(s, bucket, t);
     memset(dst, 0, gr_bucket_elems(s, bucket) * sizeof(*dst));
-    for (size_t i = 0; i < n; i++) random_tensor(s, seed, &t[i], dst);
+    for (size_t i = 0; i < n; i++) random_tensor(team, s, seed, &t[i], dst);
 }
 
-void gr_weights_random_head(const gr_model_shape *s, uint64_t seed, float *dst)
+void gr_weights_random_head(gr_team *team, const gr_model_shape *s, uint64_t seed, float *dst)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = gr_bucket_tensors(s, s->layers + 1, t);
     for (size_t i = 0; i < n; i++)
-        if (is_head(t[i].name, NULL)) random_tensor(s, seed, &t[i], dst);
+        if (is_head(t[i].name, NULL)) random_tensor(team, s, seed, &t[i], dst);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@
 
 #include "ops/model.h"
 #include "runtime/safetensors.h"
+#include "runtime/threads.h"
 
 typedef struct gr_weights gr_weights;
 
@@ -39,10 +40,11 @@ uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket);
 
 /* Fill dst with random weights: matrices normal with the shape's init_std, norms 1, biases 0, and zero
  * between tensors. A pure function of seed, tensor name and element, whatever the order of calls. */
-void gr_weights_random_bucket(const gr_model_shape *s, uint64_t seed, uint32_t bucket, float *dst);
+void gr_weights_random_bucket(gr_team *team, const gr_model_shape *s, uint64_t seed, uint32_t bucket,
+                              float *dst);
 
 /* The same for the value head alone, in the last bucket, which is dst. */
-void gr_weights_random_head(const gr_model_shape *s, uint64_t seed, float *dst);
+void gr_weights_random_head(gr_team *team, const gr_model_shape *s, uint64_t seed, float *dst);
 
 /* Write DIR/STEM.safetensors, or shards of it (see gr_st_writer_new), as buckets come: bucket 0 of every set,
  * bucket 1 of every set, and so on. Files appear, whole, in finish; free removes what was not finished. */

@@ -1,6 +1,8 @@
 #include "runtime/bytes.h"
 
 #include "ops/checkpoint.h"
+#include "ops/pass.h"
+#include "runtime/half.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +18,15 @@ struct gr_bytes {
     const gr_program *p;
     model_files *files; /* by model */
     char *from, *to;    /* step directories; from NULL: the models' own checkpoints */
+    const gr_kernels *k;
+    float *buffer; /* [cap] of what the device has otherwise */
+    uint64_t cap;
 };
 
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p)
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k)
 {
     gr_bytes *b = gr_calloc(1, sizeof(*b));
-    *b = (gr_bytes){.g = g, .p = p, .files = gr_calloc(g->n_models, sizeof(*b->files))};
+    *b = (gr_bytes){.g = g, .p = p, .k = k, .files = gr_calloc(g->n_models, sizeof(*b->files))};
     return b;
 }
 
@@ -50,6 +55,7 @@ void gr_bytes_free(gr_bytes *b)
     close_readers(b);
     close_writers(b);
     free(b->files);
+    free(b->buffer);
     free(b->from);
     free(b->to);
     free(b);
@@ -73,52 +79,130 @@ void gr_bytes_from(gr_bytes *b, const char *step_dir)
     b->from = step_dir ? gr_strdup(step_dir) : NULL;
 }
 
-static gr_status restore_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, float *dst, gr_diag *d)
+/* A piece of an object: n elements of a type at an address. */
+typedef struct piece {
+    char *at;
+    uint64_t n;
+    gr_dtype type;
+    gr_queue *q;
+} piece;
+
+static bool reads_straight(const piece *p)
+{
+    return !p->q->device && p->type == GR_F32;
+}
+
+/* Where n floats can be put: at the piece itself, or in the buffer. */
+static float *room(gr_bytes *b, const piece *p)
+{
+    if (reads_straight(p)) return (float *)(void *)p->at;
+    if (b->cap < p->n) b->buffer = gr_realloc(b->buffer, (b->cap = p->n) * sizeof(float));
+    return b->buffer;
+}
+
+/* Move what room() was filled with. */
+static void put(gr_bytes *b, const piece *p)
+{
+    if (reads_straight(p)) return;
+    if (p->type == GR_BF16) { /* in place: halves never overtake what is still to be read */
+        uint16_t *halves = (uint16_t *)(void *)b->buffer;
+        for (uint64_t i = 0; i < p->n; i++) {
+            uint16_t h = gr_f32_to_bf16(b->buffer[i]);
+            memcpy(&halves[i], &h, sizeof(h));
+        }
+    }
+    gr_device_write(p->q, p->at, b->buffer, p->n * gr_dtype_size(p->type));
+}
+
+/* The floats of a piece: its own, or in the buffer. */
+static const float *get(gr_bytes *b, const piece *p)
+{
+    float *f = room(b, p);
+    if (reads_straight(p)) return f;
+    gr_device_read(p->q, f, p->at, p->n * gr_dtype_size(p->type));
+    for (uint64_t i = p->n; p->type == GR_BF16 && i-- > 0;) { /* from the end: floats never overtake */
+        uint16_t h;
+        memcpy(&h, (const char *)f + i * sizeof(h), sizeof(h));
+        f[i] = gr_bf16_to_f32(h);
+    }
+    return f;
+}
+
+static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
     bool own = b->from && m->trained; /* models that are never trained are not part of a run's checkpoints */
-    if (m->random && !own) {
-        gr_weights_random_bucket(&m->shape, b->g->run.seed ^ gr_stream(m->name), bucket, dst);
-        return GR_OK;
-    }
     gr_status st = GR_OK;
-    if (!f->weights) {
-        char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
-        st = gr_weights_open(&f->weights, &m->shape, path, "", d);
-        free(path);
+    float *dst = room(b, p);
+    if (m->random && !own) {
+        gr_weights_random_bucket(p->q->team, &m->shape, b->g->run.seed ^ gr_stream(m->name), bucket, dst);
+    } else {
+        if (!f->weights) {
+            char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
+            st = gr_weights_open(&f->weights, &m->shape, path, "", d);
+            free(path);
+        }
+        if (!st) st = gr_weights_read_bucket(f->weights, bucket, dst, d);
+        if (!st && bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE &&
+            !gr_weights_has_head(f->weights))
+            gr_weights_random_head(p->q->team, &m->shape, b->g->run.seed ^ gr_stream(m->name), dst);
     }
-    if (!st) st = gr_weights_read_bucket(f->weights, bucket, dst, d);
-    if (!st && bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE &&
-        !gr_weights_has_head(f->weights))
-        gr_weights_random_head(&m->shape, b->g->run.seed ^ gr_stream(m->name), dst);
+    if (!st) put(b, p);
     return st;
 }
 
-static gr_status restore_moments(gr_bytes *b, const gr_model *m, uint32_t bucket, float *dst, gr_diag *d)
+static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, const piece *p, gr_diag *d)
 {
-    model_files *f = &b->files[m->index];
-    uint64_t n = gr_bucket_elems(&m->shape, bucket);
-    gr_status st = GR_OK;
-    if (!b->from) {
-        memset(dst, 0, 2 * n * sizeof(*dst));
+    if (!from) {
+        b->k->zero(p->q, p->at, p->n * gr_dtype_size(p->type));
         return GR_OK;
     }
-    if (!f->m) {
-        char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
-        st = gr_weights_open(&f->m, &m->shape, path, "m.", d);
-        if (!st) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
-        free(path);
-    }
-    if (!st) st = gr_weights_read_bucket(f->m, bucket, dst, d);
-    return st ? st : gr_weights_read_bucket(f->v, bucket, dst + n, d);
+    gr_status st = gr_weights_read_bucket(from, bucket, room(b, p), d);
+    if (!st) put(b, p);
+    return st;
 }
 
-gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_diag *d)
+static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    if (!b->from || f->m) return GR_OK;
+    char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
+    gr_status st = gr_weights_open(&f->m, &m->shape, path, "m.", d);
+    if (!st) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
+    free(path);
+    return st;
+}
+
+/* The pieces of a bucket's training state. */
+typedef struct state_pieces {
+    bool has_master;
+    piece master, m, v;
+} state_pieces;
+
+static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
+                             gr_queue *q)
+{
+    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket);
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    char *at = (char *)(uintptr_t)address;
+    return (state_pieces){.has_master = bytes.master != 0,
+                          .master = {at, n, GR_F32, q},
+                          .m = {at + bytes.master, n, m->train.moments, q},
+                          .v = {at + bytes.master + bytes.moment, n, m->train.moments, q}};
+}
+
+gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q, gr_diag *d)
 {
     const gr_model *m;
     const gr_object *o = find(b, what, &m);
-    return o->category == GR_CAT_WEIGHTS ? restore_weights(b, m, o->bucket, address, d)
-                                         : restore_moments(b, m, o->bucket, address, d);
+    if (o->category == GR_CAT_WEIGHTS)
+        return read_weights(b, m, o->bucket,
+                            &(piece){address, gr_bucket_elems(&m->shape, o->bucket), b->k->dtype, q}, d);
+    state_pieces s = state_of(b, m, o->bucket, address, q);
+    gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
+    if (!st) st = open_moments(b, m, d);
+    if (!st) st = read_moment(b, b->files[m->index].m, o->bucket, &s.m, d);
+    return st ? st : read_moment(b, b->files[m->index].v, o->bucket, &s.v, d);
 }
 
 /* ---- save
@@ -149,17 +233,21 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
     return st;
 }
 
-gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_diag *d)
+gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q, gr_diag *d)
 {
     const gr_model *m;
     const gr_object *o = find(b, what, &m);
     model_files *f = &b->files[m->index];
-    const float *elems = address;
-    if (o->category == GR_CAT_WEIGHTS) return gr_weights_writer_put(f->to_weights, o->bucket, elems, d);
-    gr_status st = gr_weights_writer_put(f->to_moments, o->bucket, elems, d);
-    return st ? st
-              : gr_weights_writer_put(f->to_moments, o->bucket, elems + gr_bucket_elems(&m->shape, o->bucket),
-                                      d);
+    if (o->category == GR_CAT_WEIGHTS) {
+        if (gr_state_bytes_of(b->k, m, o->bucket).master) return GR_OK; /* saved from it */
+        piece p = {(char *)(uintptr_t)address, gr_bucket_elems(&m->shape, o->bucket), b->k->dtype, q};
+        return gr_weights_writer_put(f->to_weights, o->bucket, get(b, &p), d);
+    }
+    state_pieces s = state_of(b, m, o->bucket, address, q);
+    gr_status st =
+        s.has_master ? gr_weights_writer_put(f->to_weights, o->bucket, get(b, &s.master), d) : GR_OK;
+    if (!st) st = gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.m), d);
+    return st ? st : gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.v), d);
 }
 
 gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)

@@ -3,28 +3,34 @@
  *
  * Each step names one bucket of one model's weights or moments; files are opened at the first that needs
  * them, those read until gr_bytes_from or gr_bytes_free, those written until gr_bytes_finish. Restoring reads
- * just the bytes of the bucket, straight to where the plan says it lies.
+ * just the bytes of the bucket: straight to where the plan says it lies, where host memory can be read into
+ * and types are the same, else by way of a buffer of one bucket. Files hold fp32. Weights that have a master
+ * are saved from it.
  */
 #ifndef GR_RUNTIME_BYTES_H
 #define GR_RUNTIME_BYTES_H
 
 #include "graphs/graph.h"
 #include "memplan/program.h"
+#include "ops/kernels.h"
 
 typedef struct gr_bytes gr_bytes;
 
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p);
+/* Types are those of the device's kernels. */
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k);
 void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed */
 
 /* Restore from here on: the models' own checkpoints, moments zero (step NULL), or a step directory of a run.
  */
 void gr_bytes_from(gr_bytes *b, const char *step_dir);
-/* Fill the object called what (gr_step.what) at address. */
-GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_diag *d);
+/* Fill the object called what (gr_step.what) at address, in the order of q. */
+GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q,
+                                        gr_diag *d);
 
 /* Save from here on: into this directory, one folder a trained model. */
 GR_NODISCARD gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d);
-GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_diag *d);
+GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q,
+                                     gr_diag *d);
 /* All was saved: files become complete. */
 GR_NODISCARD gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d);
 

@@ -1,5 +1,9 @@
 #include "runtime/device.h"
 
+#ifdef GR_CUDA
+#include "runtime/device_cuda.h"
+#endif
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -54,4 +58,54 @@ uint64_t gr_process_resident(void)
     text[n] = '\0';
     char *second = strchr(text, ' ');
     return second ? strtoull(second, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* ---- the CPU device -------------------------------------------------------------------------------------
+ */
+
+typedef struct cpu_device {
+    gr_device base;
+    uint64_t resident_before;
+} cpu_device;
+
+static void cpu_close(gr_device *dev)
+{
+    if (!dev) return;
+    gr_memory_release(&dev->arena);
+    gr_memory_release(&dev->pool);
+    free(dev);
+}
+
+static gr_status cpu_open(gr_device **out, const gr_device_needs *needs, gr_diag *d)
+{
+    cpu_device *dev = gr_calloc(1, sizeof(*dev));
+    dev->base.type = &gr_device_cpu;
+    dev->resident_before = gr_process_resident();
+    gr_status st = gr_memory_take(&dev->base.arena, needs->arena_bytes, "the arena", d);
+    if (!st) st = gr_memory_take(&dev->base.pool, needs->pool_bytes, "the host pool", d);
+    if (st)
+        cpu_close(&dev->base);
+    else
+        *out = &dev->base;
+    return st;
+}
+
+static uint64_t cpu_used(gr_device *dev)
+{
+    uint64_t rest = ((cpu_device *)dev)->resident_before + gr_memory_resident(&dev->pool),
+             all = gr_process_resident();
+    return all > rest ? all - rest : 0;
+}
+
+const gr_device_type gr_device_cpu = {.name = "cpu", .open = cpu_open, .close = cpu_close, .used = cpu_used};
+
+gr_status gr_device_find(const gr_device_type **out, const char *name, gr_diag *d)
+{
+    *out = &gr_device_cpu;
+    if (!strcmp(name, "cpu")) return GR_OK;
+#ifdef GR_CUDA
+    *out = &gr_device_cuda;
+    if (!strcmp(name, "cuda")) return GR_OK;
+#endif
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "this build of graphrun has no device '%s'", name);
 }

@@ -5,10 +5,12 @@
  * mappings, whose pages the system gives on first touch: so the process grows by what is really touched.
  *
  * A queue is the device side of one lane: work given to it runs in order. On the CPU device work runs at
- * once, on the calling thread and the queue's team of threads.
+ * once, on the calling thread and the queue's team of threads, and all that orders queues is empty. On CUDA a
+ * queue is a stream: work is only enqueued, and queues wait for each other by events, never the host; but the
+ * queue of the host lane has no stream, and what follows an event there waits for it.
  *
  * Threads: a queue belongs to one thread at a time; arenas may be used by all lanes at once (the plan orders
- * them).
+ * them). Everything else of a device may be called from any thread.
  */
 #ifndef GR_RUNTIME_DEVICE_H
 #define GR_RUNTIME_DEVICE_H
@@ -18,28 +20,86 @@
 
 #include <string.h>
 
-typedef struct gr_queue {
-    gr_team *team; /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
-} gr_queue;
-
-/* Copy between host memory of an op and the arena, in the queue's order; read returns when the bytes are
- * there. */
-static inline void gr_device_write(gr_queue *q, void *device, const void *host, uint64_t bytes)
-{
-    (void)q;
-    memcpy(device, host, bytes);
-}
-
-static inline void gr_device_read(gr_queue *q, void *host, const void *device, uint64_t bytes)
-{
-    (void)q;
-    memcpy(host, device, bytes);
-}
-
 typedef struct gr_memory { /* one mapping */
     char *base;
     uint64_t bytes;
 } gr_memory;
+
+typedef struct gr_device gr_device;
+
+typedef struct gr_queue {
+    gr_team *team;     /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
+    gr_device *device; /* NULL: the CPU device */
+    void *stream;      /* CUDA: cudaStream_t; NULL on the host lane */
+    void *own;         /* what the device keeps with a queue */
+    void *context;     /* what the device's kernels keep with a queue (ops/kernels.h) */
+} gr_queue;
+
+typedef struct gr_device_needs {
+    uint64_t arena_bytes, pool_bytes;
+    uint32_t events; /* numbers that mark and follow will be given are below it */
+} gr_device_needs;
+
+typedef struct gr_device_type {
+    const char *name; /* "cpu", "cuda" */
+    gr_status (*open)(gr_device **out, const gr_device_needs *needs, gr_diag *d);
+    void (*close)(gr_device *dev);
+    /* Bytes of device memory in use, as the system counts them: on the CPU device, growth of the process
+     * since open, less what of the host pool is resident. */
+    uint64_t (*used)(gr_device *dev);
+
+    /* All below: NULL where work runs at once. */
+    gr_status (*queue_open)(gr_device *dev, gr_queue *q, bool host_lane, gr_diag *d);
+    void (*queue_close)(gr_queue *q);
+    void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
+    void (*write)(gr_queue *q, void *device, const void *host, uint64_t bytes);
+    void (*read)(gr_queue *q, void *host, const void *device, uint64_t bytes);
+    void (*mark)(gr_queue *q, uint32_t event);   /* the event comes when all work so far is done */
+    void (*follow)(gr_queue *q, uint32_t event); /* what comes next waits for it, as last marked */
+    gr_status (*finish)(gr_queue *q, gr_diag *d);
+    gr_status (*check)(gr_queue *q, const char *what, gr_diag *d); /* whether a call has failed so far */
+    /* Times of steps: begin returns a number for end (UINT32_MAX: not measured); all are in nanoseconds from
+     * the clock of gr_now_ns, to be read after finish of all queues; reading empties the list. */
+    uint32_t (*time_begin)(gr_queue *q);
+    void (*time_end)(gr_queue *q, uint32_t number);
+    void (*time_read)(gr_device *dev, uint32_t number, uint64_t *begin_ns, uint64_t *end_ns);
+    void (*time_reset)(gr_device *dev);
+} gr_device_type;
+
+struct gr_device {
+    const gr_device_type *type;
+    gr_memory arena, pool;
+};
+
+extern const gr_device_type gr_device_cpu;
+
+/* By name; GR_E_INVALID where this build has none of that name. */
+GR_NODISCARD gr_status gr_device_find(const gr_device_type **out, const char *name, gr_diag *d);
+
+/* Copy between host memory of an op and the arena or the host pool, in the queue's order. write: the host
+ * memory may be used again at once; read returns when the bytes are there. */
+static inline void gr_device_write(gr_queue *q, void *device, const void *host, uint64_t bytes)
+{
+    if (q->device)
+        q->device->type->write(q, device, host, bytes);
+    else
+        memcpy(device, host, bytes);
+}
+
+static inline void gr_device_read(gr_queue *q, void *host, const void *device, uint64_t bytes)
+{
+    if (q->device)
+        q->device->type->read(q, host, device, bytes);
+    else
+        memcpy(host, device, bytes);
+}
+
+/* Wait until all work of the queue is done: before the host reads what kernels wrote into the host pool, or
+ * writes what they read. */
+GR_NODISCARD static inline gr_status gr_queue_finish(gr_queue *q, gr_diag *d)
+{
+    return q->device ? q->device->type->finish(q, d) : GR_OK;
+}
 
 /* Take bytes of address space (0 is fine). GR_E_NOMEM with a message where the system refuses. */
 GR_NODISCARD gr_status gr_memory_take(gr_memory *m, uint64_t bytes, const char *what, gr_diag *d);

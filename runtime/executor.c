@@ -34,15 +34,20 @@ struct path_info {
     bool *skip;           /* [n] this time */
 };
 
+struct timed {
+    uint32_t step, trip, number;
+};
+
 struct gr_executor {
     const gr_plan *plan;
     gr_exec_hooks hooks;
     gr_exec_options o;
-    gr_memory arena, pool;
+    gr_device *device;
     gr_pool *memory;
     struct path_info info[GR_N_PATHS];
     gr_poison *poison; /* or NULL */
     struct lane lanes[GR_N_LANES];
+    uint32_t longest; /* steps of the longest path */
     unsigned running; /* mask of the lanes that have a thread, the caller's among them */
 
     pthread_mutex_t mutex; /* guards all below */
@@ -54,7 +59,8 @@ struct gr_executor {
     bool stop, quit;
     int first_failed; /* lane, or -1 */
 
-    uint64_t resident_before;
+    struct timed *timed; /* steps whose times are read at the path's end; guarded by mutex */
+    size_t n_timed, cap_timed;
     _Atomic uint64_t next_sample_ns, measured_peak;
 };
 
@@ -175,6 +181,35 @@ static void fail(struct lane *l, gr_status st)
     pthread_mutex_unlock(&e->mutex);
 }
 
+/* ---- order on the device: events of steps, and one a lane for where lanes meet; empty on the CPU device
+ * ---- */
+
+static void mark(struct lane *l, uint32_t event)
+{
+    if (l->queue.device) l->queue.device->type->mark(&l->queue, event);
+}
+
+static void follow(struct lane *l, uint32_t event)
+{
+    if (l->queue.device) l->queue.device->type->follow(&l->queue, event);
+}
+
+static uint32_t meeting(const gr_executor *e, unsigned lane)
+{
+    return e->longest + lane;
+}
+
+static void follow_lanes(struct lane *l, unsigned mask)
+{
+    for (unsigned i = 0; i < GR_N_LANES; i++)
+        if (mask >> i & 1) follow(l, meeting(l->e, i));
+}
+
+static void mark_meeting(struct lane *l)
+{
+    mark(l, meeting(l->e, (unsigned)(l - l->e->lanes)));
+}
+
 /* ---- measuring ----------------------------------------------------------------------------------------- */
 
 /* Arena pages stay resident once touched, so a sample now and then sees them all. The pause is 50 times what
@@ -184,9 +219,7 @@ static void sample(gr_executor *e, bool now)
     uint64_t begin = gr_now_ns(), next = atomic_load(&e->next_sample_ns);
     if (!now && (begin < next || !atomic_compare_exchange_strong(&e->next_sample_ns, &next, UINT64_MAX)))
         return;
-    uint64_t pool = gr_memory_resident(&e->pool), all = gr_process_resident();
-    uint64_t rest = e->resident_before + pool, peak = atomic_load(&e->measured_peak);
-    uint64_t device = all > rest ? all - rest : 0;
+    uint64_t device = e->device->type->used(e->device), peak = atomic_load(&e->measured_peak);
     while (device > peak && !atomic_compare_exchange_weak(&e->measured_peak, &peak, device)) {
     }
     uint64_t end = gr_now_ns(), pause = 50 * (end - begin);
@@ -198,7 +231,15 @@ static void sample(gr_executor *e, bool now)
 static void *address_of(const gr_executor *e, uint32_t entry)
 {
     const gr_entry *x = &e->plan->ledger[entry];
-    return (x->place == GR_HOST ? e->pool.base : e->arena.base) + x->offset;
+    return (x->place == GR_HOST ? e->device->pool.base : e->device->arena.base) + x->offset;
+}
+
+static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    if (q->device)
+        q->device->type->copy(q, to, from, bytes);
+    else
+        memcpy(to, from, (size_t)bytes);
 }
 
 static gr_status perform(struct lane *l, gr_path_id id, uint32_t i)
@@ -208,7 +249,7 @@ static gr_status perform(struct lane *l, gr_path_id id, uint32_t i)
     switch (s->kind) {
     case GR_STEP_LOAD:
     case GR_STEP_OFFLOAD:
-        if (s->bytes) memcpy(address_of(e, s->writes[0]), address_of(e, s->reads[0]), (size_t)s->bytes);
+        if (s->bytes) copy(&l->queue, address_of(e, s->writes[0]), address_of(e, s->reads[0]), s->bytes);
         return GR_OK;
     case GR_STEP_RUN:
     case GR_STEP_SAVE:
@@ -219,16 +260,42 @@ static gr_status perform(struct lane *l, gr_path_id id, uint32_t i)
     }
 }
 
-static bool execute(struct lane *l, gr_path_id id, uint32_t i, uint32_t trip)
+static gr_status perform_now(struct lane *l, gr_path_id id, uint32_t i, uint32_t trip)
 {
     gr_executor *e = l->e;
-    if (e->info[id].skip[i]) return true;
     uint64_t begin = gr_now_ns();
     if (e->poison) gr_poison_before(e->poison, id, i);
     gr_status st = perform(l, id, i);
     if (!st && e->poison) st = gr_poison_after(e->poison, id, i, &l->d);
-    sample(e, false);
     if (e->o.trace) e->o.trace(e->o.trace_user, id, i, trip, begin, gr_now_ns());
+    return st;
+}
+
+/* The device's own times are read when the path has ended. */
+static gr_status perform_queued(struct lane *l, gr_path_id id, uint32_t i, uint32_t trip)
+{
+    gr_executor *e = l->e;
+    const gr_device_type *t = e->device->type;
+    uint32_t number = e->o.trace ? t->time_begin(&l->queue) : GR_NONE;
+    gr_status st = perform(l, id, i);
+    if (!st) st = t->check(&l->queue, e->plan->paths[id].steps[i].what, &l->d);
+    if (number != GR_NONE) {
+        t->time_end(&l->queue, number);
+        struct timed x = {i, trip, number};
+        pthread_mutex_lock(&e->mutex);
+        GR_PUSH(e->timed, e->n_timed, e->cap_timed, x);
+        pthread_mutex_unlock(&e->mutex);
+    }
+    mark(l, i);
+    return st;
+}
+
+static bool execute(struct lane *l, gr_path_id id, uint32_t i, uint32_t trip)
+{
+    gr_executor *e = l->e;
+    if (e->info[id].skip[i]) return true;
+    gr_status st = l->queue.device ? perform_queued(l, id, i, trip) : perform_now(l, id, i, trip);
+    sample(e, false);
     if (st) fail(l, st);
     return !st;
 }
@@ -255,6 +322,7 @@ static bool await_after(struct lane *l, gr_path_id id, uint32_t i, const struct 
         const struct level *common = at;
         while (common->loop != level) common = common->up;
         if (!await(e, &e->done[target], common->number)) return false;
+        if (!(l->mask & 1u << e->plan->paths[id].steps[target].lane)) follow(l, target);
     }
     return true;
 }
@@ -290,9 +358,11 @@ static bool await_others(struct lane *l, gr_path_id id, const struct level *at)
     gr_executor *e = l->e;
     unsigned others = comers(e, id, at->loop) & ~l->mask, workers = others & e->info[id].body_lanes[at->loop];
     if (!await(e, &e->finished[at->loop], at->number * count(workers))) return false;
+    follow_lanes(l, workers);
     for (; at->loop != GR_NONE; at = at->up) {
         others = comers(e, id, at->loop) & ~l->mask;
         if (!await(e, &e->reached[at->loop], at->up->number * count(others))) return false;
+        follow_lanes(l, others);
     }
     return true;
 }
@@ -305,11 +375,13 @@ static bool lead_loop(struct lane *l, gr_path_id id, uint32_t loop, const struct
     struct level at = {up, loop, l->trips[loop], 0};
     for (; another_trip(e, id, loop, at.trip); at.trip++) {
         at.number = ++l->trips[loop];
+        mark_meeting(l);
         bump(e, &e->granted[loop]);
         if (!walk(l, id, loop + 1, e->plan->paths[id].steps[loop].body_last, &at)) return false;
         if (!await_others(l, id, &at)) return false;
     }
     if (!await_others(l, id, &at)) return false; /* also where there was no trip */
+    mark(l, loop);
     bump(e, &e->done[loop]);
     return true;
 }
@@ -330,16 +402,21 @@ static bool follow_loop(struct lane *l, gr_path_id id, uint32_t loop, const stru
 {
     gr_executor *e = l->e;
     if (!(comers(e, id, loop) & l->mask)) return true;
+    mark_meeting(l);
     bump(e, &e->reached[loop]);
     if (e->info[id].body_lanes[loop] & l->mask) {
         struct level at = {up, loop, l->trips[loop] + 1, 0};
         for (; await_trip(e, loop, at.number, up->number); at.number++, at.trip++) {
             l->trips[loop] = at.number;
+            follow(l, meeting(e, GR_LANE_COMPUTE));
             if (!walk(l, id, loop + 1, e->plan->paths[id].steps[loop].body_last, &at)) return false;
+            mark_meeting(l);
             bump(e, &e->finished[loop]);
         }
     }
-    return await(e, &e->done[loop], up->number);
+    if (!await(e, &e->done[loop], up->number)) return false;
+    follow(l, loop);
+    return true;
 }
 
 /* Steps first to last, of which last is the end of a body or of the path. */
@@ -408,6 +485,16 @@ static gr_status start_lanes(gr_executor *e, uint32_t longest, gr_diag *d)
     return GR_OK;
 }
 
+static gr_status open_device(gr_executor *e, gr_diag *d)
+{
+    const gr_device_type *type = e->o.device ? e->o.device : &gr_device_cpu;
+    gr_device_needs needs = {e->plan->arena_bytes, e->plan->host_bytes, e->longest + GR_N_LANES};
+    gr_status st = type->open(&e->device, &needs, d);
+    for (int i = 0; i < GR_N_LANES && !st && type->queue_open; i++)
+        if (e->running >> i & 1) st = type->queue_open(e->device, &e->lanes[i].queue, i == GR_LANE_HOST, d);
+    return st;
+}
+
 static gr_status prepare(gr_executor *e, gr_diag *d)
 {
     uint32_t longest = 0;
@@ -417,16 +504,15 @@ static gr_status prepare(gr_executor *e, gr_diag *d)
         if (st) return st;
         longest = GR_MAX(longest, e->plan->paths[i].n);
     }
+    e->longest = longest;
     e->done = gr_pool_alloc(e->memory, longest * sizeof(*e->done));
     e->granted = gr_pool_alloc(e->memory, longest * sizeof(*e->granted));
     e->reached = gr_pool_alloc(e->memory, longest * sizeof(*e->reached));
     e->finished = gr_pool_alloc(e->memory, longest * sizeof(*e->finished));
     gr_status st = start_lanes(e, longest, d);
     if (!st && e->o.threads > 1) st = gr_team_new(&e->lanes[GR_LANE_COMPUTE].queue.team, e->o.threads, d);
-    e->resident_before = gr_process_resident();
-    if (!st) st = gr_memory_take(&e->arena, e->plan->arena_bytes, "the arena", d);
-    if (!st) st = gr_memory_take(&e->pool, e->plan->host_bytes, "the host pool", d);
-    if (!st && e->o.poison) e->poison = gr_poison_new(e->plan, &e->arena, &e->pool);
+    if (!st) st = open_device(e, d);
+    if (!st && e->o.poison) e->poison = gr_poison_new(e->plan, &e->device->arena, &e->device->pool);
     return st;
 }
 
@@ -474,8 +560,10 @@ void gr_executor_free(gr_executor *e)
         if (e->lanes[i].started) pthread_join(e->lanes[i].thread, NULL);
     gr_team_free(e->lanes[GR_LANE_COMPUTE].queue.team);
     gr_poison_free(e->poison);
-    gr_memory_release(&e->arena);
-    gr_memory_release(&e->pool);
+    for (int i = 0; i < GR_N_LANES; i++)
+        if (e->lanes[i].queue.device) e->device->type->queue_close(&e->lanes[i].queue);
+    if (e->device) e->device->type->close(e->device);
+    free(e->timed);
     gr_pool_free(e->memory);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->mutex);
@@ -533,6 +621,25 @@ static gr_status collect(gr_executor *e, gr_diag *d)
     return st;
 }
 
+/* Until the device has done what was given to it; then its times. */
+static gr_status finish_queues(gr_executor *e, gr_path_id path, gr_diag *d, gr_status st)
+{
+    const gr_device_type *t = e->device->type;
+    for (int i = 0; i < GR_N_LANES; i++) {
+        gr_queue *q = &e->lanes[i].queue;
+        gr_status finished = q->device ? t->finish(q, st ? NULL : d) : GR_OK;
+        st = st ? st : finished;
+    }
+    for (size_t i = 0; i < e->n_timed && !st; i++) {
+        uint64_t begin, end;
+        t->time_read(e->device, e->timed[i].number, &begin, &end);
+        e->o.trace(e->o.trace_user, path, e->timed[i].step, e->timed[i].trip, begin, end);
+    }
+    e->n_timed = 0;
+    if (t->time_reset) t->time_reset(e->device);
+    return st;
+}
+
 gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag *d)
 {
     begin_path(e, path);
@@ -541,7 +648,13 @@ gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag *d)
     while (e->busy) pthread_cond_wait(&e->changed, &e->mutex);
     pthread_mutex_unlock(&e->mutex);
     sample(e, true);
-    return collect(e, d);
+    gr_status st = collect(e, d);
+    return finish_queues(e, path, d, st);
+}
+
+gr_queue *gr_executor_queue(gr_executor *e, gr_lane lane)
+{
+    return &e->lanes[lane].queue;
 }
 
 void *gr_executor_address(const gr_executor *e, uint32_t entry)

@@ -1,5 +1,9 @@
 /* runtime/executor.h: run a plan: one thread a lane, exactly the plan's steps, waits by events.
  *
+ * Where the device runs work later than it is given (CUDA), a step is done, for the lanes, when it is
+ * enqueued, and the queues wait for each other on the device as the lanes do here: by the events of the steps
+ * in `after`, and where lanes meet in loops. A path ends when the device has done everything.
+ *
  * The executor does load, offload, release, resume and loops itself; what `run`, `save` and `restore` mean it
  * asks through hooks. The calling thread is the compute lane.
  *
@@ -31,9 +35,10 @@ typedef void (*gr_exec_trace)(void *user, gr_path_id path, uint32_t i, uint32_t 
 typedef struct gr_executor gr_executor;
 
 typedef struct gr_exec_options {
-    unsigned threads;    /* of the compute lane's queue */
-    bool poison;         /* check each step: see below */
-    gr_exec_trace trace; /* may be NULL */
+    const gr_device_type *device; /* NULL: the CPU device */
+    unsigned threads;             /* of the compute lane's queue */
+    bool poison;                  /* check each step: see below */
+    gr_exec_trace trace;          /* may be NULL */
     void *trace_user;
 } gr_exec_options;
 
@@ -45,11 +50,13 @@ void gr_executor_free(gr_executor *e); /* NULL is fine */
 /* Run one path to its end. */
 GR_NODISCARD gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag *d);
 
+/* The queue of a lane. */
+gr_queue *gr_executor_queue(gr_executor *e, gr_lane lane);
+
 /* Where a ledger entry lies: address in the arena or the host pool. */
 void *gr_executor_address(const gr_executor *e, uint32_t entry);
 
-/* Measured so far: device bytes as the system counts them: growth of the process since just before the arena
- * was taken, less what of the host pool is resident. */
+/* Measured so far: the most device bytes in use, as the system counts them. */
 uint64_t gr_executor_measured_peak(gr_executor *e);
 
 /* With poison: all bytes of arena and pool that no live entry of the step covers are filled with a pattern

@@ -58,13 +58,26 @@ static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_qu
 
 static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
 {
-    uint64_t begin = gr_now_ns();
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
+    const gr_kernels *k = r->session.kernels;
     gr_status st = c.node->op->run(&c, d);
-    __atomic_add_fetch(&r->node_ns[c.node->index], gr_now_ns() - begin, __ATOMIC_RELAXED);
+    if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
+}
+
+/* Times of steps: for the trace, and summed by node. */
+static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                       uint64_t end_ns)
+{
+    run *r = user;
+    bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+    if (works && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
+        const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node);
+        __atomic_add_fetch(&r->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
+    }
+    gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
 }
 
 static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
@@ -72,9 +85,9 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
     run *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
     if (s->kind == GR_STEP_RESTORE)
-        return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), d);
+        return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
     if (s->kind == GR_STEP_SAVE)
-        return gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), d);
+        return gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
     return run_work(r, path, i, q, d);
 }
 
@@ -366,12 +379,13 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.sample = gr_outputs_sample;
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
-    r->bytes = gr_bytes_new(r->g, r->p->program);
-    gr_exec_options e = {.threads = threads_of(r),
-                         .poison = r->o->poison,
-                         .trace = gr_outputs_trace,
-                         .trace_user = r->outputs};
-    return gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
+    r->bytes = gr_bytes_new(r->g, r->p->program, k);
+    gr_exec_options e = {
+        .threads = threads_of(r), .poison = r->o->poison, .trace = trace_step, .trace_user = r};
+    st = gr_device_find(&e.device, k->device, d);
+    if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
+    if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
+    return st;
 }
 
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
@@ -383,6 +397,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     gr_outputs_close(r.outputs, &r.session, r.executor);
+    if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
     if (r.session.graph) gr_session_close(&r.session);

@@ -128,10 +128,11 @@ static void warn_of_tokenizer(const gr_session *s, const gr_node *n, gr_diag *d)
     gr_tokenizer_free(t);
     if (id < 0) return;
     gr_str want = text_of(theirs, id);
-    gr_diag_warn(d, n->at,
-                 "'%s' gives model '%s' the tokens of model '%s', but their tokenizers differ: token %d, '%s', "
-                 "is another",
-                 n->name, own->name, rows->name, id, want.text);
+    gr_diag_warn(
+        d, n->at,
+        "'%s' gives model '%s' the tokens of model '%s', but their tokenizers differ: token %d, '%s', "
+        "is another",
+        n->name, own->name, rows->name, id, want.text);
     gr_str_release(&want);
 }
 

@@ -1,5 +1,9 @@
 #include "scheduler/hardware.h"
 
+#ifdef GR_CUDA
+#include "runtime/device_cuda.h"
+#endif
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +139,47 @@ static void describe_cpu(gr_hardware *out)
                          .collective_ns = 20000,
                          .network = 1e9,
                          .devices = 8};
+}
+
+#ifdef GR_CUDA
+/* The profile whose name the device's name holds ("NVIDIA H200": h200), with the memory that is really there;
+ * of an unknown device the rates of an H100, which it may not reach. */
+static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
+{
+    gr_cuda_info info;
+    gr_status st = gr_cuda_probe(&info, d);
+    if (st) return st;
+    *out = profiles[1];
+    for (size_t i = 0; i < GR_LEN(profiles); i++) {
+        char model[32];
+        snprintf(model, sizeof(model), "%s", profiles[i].name);
+        model[strcspn(model, "-")] = '\0';
+        if (strcasestr(info.name, model) && profiles[i].device_bytes <= info.bytes + GIB) {
+            *out = profiles[i];
+            break;
+        }
+    }
+    out->device_bytes = info.bytes;
+    out->host_bytes = usable_memory() / 8 * 7;
+    return GR_OK;
+}
+#endif
+
+gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d)
+{
+    if (device && !strcmp(device, "cpu")) return gr_hardware_find(out, "cpu", d);
+#ifdef GR_CUDA
+    gr_diag quiet;
+    gr_diag_init(&quiet);
+    gr_status st = describe_cuda(out, device ? d : &quiet);
+    gr_diag_release(&quiet);
+    return st && !device ? gr_hardware_find(out, "cpu", d) : st;
+#else
+    if (!device) return gr_hardware_find(out, "cpu", d);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                         "this build of graphrun has no device '%s'; it can plan for one: --hardware h200",
+                         device);
+#endif
 }
 
 gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)

@@ -55,6 +55,11 @@ typedef struct gr_hardware {
     uint64_t library[GR_N_LIBRARIES]; /* what overhead_bytes is made of */
 } gr_hardware;
 
+/* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
+ * NULL: the first that there is of these. GR_E_INVALID or GR_E_FAILED where there is no CUDA device, or this
+ * build has none. */
+GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d);
+
 /* A profile by its name, "cpu" (this machine, uncalibrated), or a file that `graphrun calibrate` wrote: what
  * has a
  * '/' or a '.' in it is a file. GR_E_INVALID with the known names, or with the place in the file. */

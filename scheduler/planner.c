@@ -575,6 +575,12 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
+    gr_plan_options own = *o;
+    own.kernels = gr_kernels_find(plan->device);
+    if (!own.kernels)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "the plan is for a device '%s', of which nothing is known", plan->device);
+    o = &own;
     if (check_models(g, o->kernels, d)) return GR_E_INVALID;
     if (gr_plan_ranks(plan) != g->ranks)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",

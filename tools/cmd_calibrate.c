@@ -86,7 +86,7 @@ static void bench_open(bench *b, uint32_t width, uint32_t tokens, uint32_t lengt
     uint64_t ws = GR_MAX(b->k->layer_ws_bytes(&s, &bounds, false), b->k->layer_ws_bytes(&s, &bounds, true));
     uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width * sizeof(float);
     b->w = buffer(bucket * sizeof(float)), b->grad = buffer(bucket * sizeof(float));
-    gr_weights_random_bucket(&s, 1, 1, b->w);
+    gr_weights_random_bucket(NULL, &s, 1, 1, b->w);
     b->x = buffer(hidden), b->dx = buffer(hidden), b->in = buffer(hidden);
     b->acts = buffer(b->k->acts_bytes(&s, &bounds));
     b->ws = buffer(GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
@@ -106,8 +106,8 @@ static void bench_open(bench *b, uint32_t width, uint32_t tokens, uint32_t lengt
         b->position[i] = (int32_t)(b->length - 1);
         b->slot[i] = b->table[(i + 1) * stride - 1] * GR_KV_BLOCK + (b->length - 1) % GR_KV_BLOCK;
     }
-    b->extend = (gr_extend){b->tokens, b->seqs, b->ids,      b->offset, b->cached,
-                            b->table,  stride,  b->position, b->slot,   1};
+    b->extend = (gr_extend){b->tokens, b->seqs,     b->ids,  b->offset, b->cached, b->table,
+                            stride,    b->position, b->slot, 1,         NULL};
 }
 
 static void bench_close(bench *b)

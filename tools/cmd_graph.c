@@ -92,16 +92,17 @@ static gr_status check_budget(const gr_plan_options *o, gr_diag *d)
 
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
-    *o = (gr_plan_options){.kernels = &gr_kernels_cpu,
-                           .budget_bytes = a->budget,
-                           .host_budget_bytes = a->host_budget,
-                           .threads = cores()};
+    *o =
+        (gr_plan_options){.budget_bytes = a->budget, .host_budget_bytes = a->host_budget, .threads = cores()};
     if (a->policy) o->policy = gr_policy_find(a->policy); /* args.c knows the names */
-    if (a->device && strcmp(a->device, "cpu"))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                             "device '%s' is not built in this version; use cpu", a->device);
-    gr_status st = gr_hardware_find(&o->hardware, a->hardware ? a->hardware : "cpu", d);
-    if (!st) st = check_budget(o, d);
+    gr_status st = a->hardware ? gr_hardware_find(&o->hardware, a->hardware, d)
+                               : gr_hardware_local(&o->hardware, a->device, d);
+    if (st) return st;
+    if (a->device && strcmp(a->device, o->hardware.device))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",
+                             a->device, o->hardware.name);
+    o->kernels = gr_kernels_find(o->hardware.device);
+    st = check_budget(o, d);
     return st ? st : count_hosts(o, a, d);
 }
 
@@ -226,7 +227,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
                               .threads = o.threads,
                               .progress = stdout};
         gr_signals_catch();
-        st = gr_run(g, p, &gr_kernels_cpu, &run, d);
+        st = gr_run(g, p, gr_kernels_find(p->plan->device), &run, d);
         if (!st) printf("results are in %s\n", out);
         status = gr_exit_status(st);
     }

@@ -12,13 +12,16 @@
 #ifndef GR_OPS_CUDA_LAUNCH_H
 #define GR_OPS_CUDA_LAUNCH_H
 
-#include <driver_types.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "ops/slots.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct CUstream_st *cudaStream_t; /* as driver_types.h has it: this header needs no CUDA */
 
 typedef uint16_t gr_bf16;
 
@@ -114,11 +117,12 @@ typedef struct gr_cu_sampling {
     uint32_t top_k;
     uint64_t seed, stream;
 } gr_cu_sampling;
-/* One id for each row of logits [n, V]: greedy (ties to the lowest id) where temperature is 0, else by
- * Gumbel-max over the scaled logits that top-k and top-p leave. Noise is keyed by (seed, stream, draw[i] =
- * {sequence, token}, id), so that it does not depend on the batch. top-k and top-p as ops/sample_cpu.c
- * defines them (ties included). logprob: of the drawn id under log-softmax(logits / T) without truncation (T
- * 0 counts as 1). how is a device pointer, so that captured graphs follow it. */
+/* One id for each row of logits [n, V], as ops/sample_cpu.c draws it from the same logits (but for rounding):
+ * greedy (ties to the lowest id) where temperature is 0, else by inverting the cumulative distribution of
+ * what top-k and top-p leave of softmax(logits / T) at the uniform number of (seed, stream, draw[i] =
+ * {sequence, token}), which does not depend on the batch. logprob: of the drawn id under log-softmax(logits /
+ * T) without truncation (T 0 counts as 1), to the bit what gr_cu_head_stats gives for it. how is a device
+ * pointer, so that captured graphs follow it. n up to 65535, V up to 2^20. */
 uint64_t gr_cu_sample_ws(uint32_t n, uint32_t V);
 void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how, const uint32_t (*draw)[2],
                   int32_t *id, float *logprob, uint32_t n, uint32_t V, void *ws);
@@ -126,13 +130,13 @@ void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *ho
 /* ---- optimizer ------------------------------------------------------------------------------------------
  */
 
-typedef struct gr_cu_adamw { /* as gr_adamw; decay 0 where weight decay does not apply */
-    float lr, beta1, beta2, eps, weight_decay;
-    float correction1, correction2; /* 1 - beta^step, computed in double */
+typedef struct gr_cu_adamw {                    /* as gr_adamw; decay 0 where weight decay does not apply */
+    double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
+    double correction1, correction2;            /* 1 - beta^step */
     float grad_scale;
 } gr_cu_adamw;
 /* One pass: master (fp32; NULL: w itself is the master), w (bf16), moments m and v of moment_type, gradient g
- * of grad_type. */
+ * of grad_type. how: host memory, read during the call. */
 void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
                       gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
 /* *out = sum of squares in double. */
@@ -162,28 +166,68 @@ void gr_cu_extend_attention(cudaStream_t st, const gr_cu_paged *p, const gr_bf16
                             gr_bf16 *out);
 
 /* One new token for each of n slots, with keys of a prompt that several slots share read once for all of
- * them. length[i]: keys of slot i, the new one included (0: the slot is empty; its out is zero). Slots of one
- * group stand next to each other: group_of[i] names it; group g's slots are [group_first[g], group_first[g +
- * 1]) (at most GR_CU_GROUP_MAX of them: larger ones are split by the caller) and share the first shared[g]
- * keys (a multiple of 16, 0 where nothing is shared), which lie in the same blocks of each one's table. Keys
- * are cut into pieces of a fixed size, not a fixed count, so that the result does not depend on the batch;
- * the pieces' partial results are combined in order. max_length: bound of length, which sizes the launch
- * (graphs are captured for it). */
-#define GR_CU_GROUP_MAX 16
+ * them. length[i]: keys of slot i, the new one included (0: the slot is empty, its out is zero and its table
+ * is not read). The slots of group g are member[i], i in [group_first[g], group_first[g + 1]): each slot in
+ * one group at most, those in none are taken as empty; groups may be empty, and of any size. They share the
+ * first shared[g] keys (a multiple of 16, less than each length that is not 0), which lie in the same blocks
+ * of each one's table. Keys are cut into pieces of a fixed size, not a fixed count, and the pieces' partial
+ * results are combined in order: the bits of a slot follow from its own keys, length and shared alone,
+ * whatever else is in the batch. max_length: bound of length; n, n_groups and max_length size the launch
+ * (graphs are captured for them). */
 typedef struct gr_cu_decode {
     const uint32_t *length;      /* [n] */
+    const uint32_t *member;      /* [group_first[n_groups]] */
     const uint32_t *group_first; /* [n_groups + 1] */
     const uint32_t *shared;      /* [n_groups] */
-    uint32_t n, n_groups;        /* n_groups <= n; groups may be empty */
+    uint32_t n, n_groups;
     uint32_t max_length;
 } gr_cu_decode;
-uint64_t gr_cu_decode_attention_ws(const gr_cu_heads *h, uint32_t n, uint32_t max_length);
+/* Once a step, before its first layer: the list of what is to be read, from lengths, groups and tables as
+ * they are on the device. All layers of the step use it. Bytes of work and ws: ops/cuda/decode_sizes.h. */
+void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
+                       uint32_t table_stride, void *work);
+/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d; ws: scratch of this call. */
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
-                            gr_bf16 *out, void *ws);
+                            gr_bf16 *out, const void *work, void *ws);
 
 /* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_elems. */
 void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems, uint64_t block_elems,
                    const uint32_t *src, const uint32_t *dst, uint32_t n);
+
+/* ---- rollout: state of the slots --------------------------------------------------------------------------
+ */
+
+/* What ends a sequence, beside stop ids. */
+typedef struct gr_cu_ending {
+    uint32_t max_tokens, n_stop;
+} gr_cu_ending;
+/* What decode steps read and write without the host; all on the device. */
+typedef struct gr_cu_slots {
+    int32_t *id;         /* [slots] the token to feed */
+    int32_t *position;   /* [slots] its position */
+    uint32_t *kv_slot;   /* [slots] where its keys go: block * 16 + place; UINT32_MAX: the slot is empty */
+    uint32_t *length;    /* [slots] keys, the new one included; 0: the slot is empty */
+    uint32_t *table;     /* [slots, stride] */
+    uint32_t (*draw)[2]; /* [slots] sequence, and which of its tokens is drawn next */
+    int32_t *drawn;      /* [slots] what was sampled, and its log-prob */
+    float *logprob;      /* [slots] */
+    uint32_t *step;      /* [1] steps of the chunk so far */
+    int32_t *report_id;  /* [chunk, slots] tokens of the chunk; -1: the slot was empty */
+    float *report_logprob;
+    const gr_cu_ending *ending;
+    const int32_t *stop; /* [ending->n_stop] ids that end a sequence */
+    uint32_t slots, stride;
+} gr_cu_slots;
+
+/* All slots become empty. */
+void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s);
+/* A chunk begins, with n changes; row i of table [n, stride] belongs to change i where it sets. No slot is
+ * named by two changes, whether as slot or as from. */
+void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_change *change,
+                        const uint32_t *table, uint32_t n);
+/* After sampling, for the slots before n: report the token; empty the slot where it was the last, else make
+ * it the next to feed. */
+void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
 
 #ifdef __cplusplus
 }

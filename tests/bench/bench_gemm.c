@@ -81,7 +81,7 @@ int main(int argc, char **argv)
 {
     unsigned threads = argc > 1 ? (unsigned)atoi(argv[1]) : 2;
     int rounds = argc > 2 ? atoi(argv[2]) : 15;
-    gr_queue q = {NULL};
+    gr_queue q = {.team = NULL};
     gr_diag d;
     gr_diag_init(&d);
     if (gr_team_new(&q.team, threads, &d)) return 1;

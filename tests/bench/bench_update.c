@@ -56,7 +56,7 @@ static void model_init(struct model *p, unsigned threads)
         p->g[i] = buffer(bytes);
         p->m[i] = buffer(bytes);
         p->v[i] = buffer(bytes);
-        gr_weights_random_bucket(&shape, 1, i, p->w[i]);
+        gr_weights_random_bucket(NULL, &shape, 1, i, p->w[i]);
         p->in[i] = buffer((uint64_t)T * shape.hidden * sizeof(float));
         p->acts[i] = buffer(K.acts_bytes(&shape, &b));
     }

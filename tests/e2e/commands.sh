@@ -26,10 +26,10 @@ refused "seed '-1'" "$gr" exec grpo.yaml --seed -1
 refused "budget 'much'" "$gr" plan grpo.yaml --budget much
 refused "policy 'foo'" "$gr" plan grpo.yaml --policy foo
 refused 'needs --config' "$gr" init -o x
-for c in "exec grpo.yaml --ranks 2" \
-    "exec grpo.yaml --device cuda"; do
+for c in "exec grpo.yaml --ranks 2"; do
     refused 'not built' "$gr" $c
 done
+refused 'does not go with --hardware' "$gr" plan grpo.yaml --device cpu --hardware h200
 
 # Files that are not there.
 for c in "check no" "plan no" "exec no" "verify no" "diff no no" "pack no -o x" "export no -o x" "init --config no -o x" "exec --resume no" \

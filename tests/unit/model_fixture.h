@@ -71,7 +71,7 @@ static inline void fx_fill(fixture *f, uint32_t seed)
 {
     for (uint32_t b = 0; b < gr_model_buckets(&f->s); b++) {
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
-        gr_weights_random_bucket(&f->s, seed, b, f->w[b]);
+        gr_weights_random_bucket(NULL, &f->s, seed, b, f->w[b]);
         for (size_t i = gr_bucket_tensors(&f->s, b, t); i--;)
             if (!t[i].decay)
                 for (uint32_t e = 0; e < t[i].rows; e++) f->w[b][t[i].offset + e] += 0.3f * fx_random(&seed);

@@ -47,7 +47,7 @@ static float *product(const struct operands *o, bool at, bool bt, bool add, cons
     memcpy(c, o->c0, z.m * z.n * sizeof(*c));
     gr_gemm_job job = {z.m, z.n, z.k, {o->a, at ? z.m : z.k, at}, {o->b, bt ? z.k : z.n, bt}, c,
                        z.n, add, simd};
-    gr_gemm(&(gr_queue){team}, &job, o->ws);
+    gr_gemm(&(gr_queue){.team = team}, &job, o->ws);
     return c;
 }
 

@@ -145,7 +145,7 @@ static void sample(struct sampler *p, const gr_sampling *how, uint32_t first, in
         draw[i][0] = (first + i) / 7;
         draw[i][1] = (first + i) % 7;
     }
-    K.head_sample(&(gr_queue){NULL}, &p->s, p->norm, p->lm, p->x, row, AT_ONCE, how,
+    K.head_sample(&(gr_queue){.team = NULL}, &p->s, p->norm, p->lm, p->x, row, AT_ONCE, how,
                   (const uint32_t(*)[2])draw, id, logprob, p->ws);
 }
 
@@ -264,7 +264,7 @@ static void test_statistics_of_a_row_are_those_of_its_softmax(void **state)
     sampler_init(&p, halves);
     float logprob, entropy, sum_p2;
     const gr_head_rows rows = {1, (const uint32_t[]){0}, (const int32_t[]){7}, 1};
-    K.head_forward(&(gr_queue){NULL}, &p.s, p.norm, p.lm, p.x, &rows,
+    K.head_forward(&(gr_queue){.team = NULL}, &p.s, p.norm, p.lm, p.x, &rows,
                    &(gr_head_stats){&logprob, &entropy, &sum_p2}, p.ws);
     assert_close(logprob, log(0.125), 1e-6, 0);
     assert_close(entropy, log(2) * (0.5 * 1 + 0.25 * 2 + 0.125 * 3 + 2 * 0.0625 * 4), 1e-6,
@@ -288,7 +288,7 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     for (uint32_t step = 1; step <= 20; step++) {
         const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, step, 0.5f};
         fill(g, M, step, step % 3 ? 1 : 1e-3f);
-        K.adamw(&(gr_queue){team}, &how, true, &(gr_adamw_range){.w = w, .g = g, .m = m, .v = v}, M);
+        K.adamw(&(gr_queue){.team = team}, &how, true, &(gr_adamw_range){.w = w, .g = g, .m = m, .v = v}, M);
         for (int i = 0; i < M; i++) {
             const double gi = 0.5 * (double)g[i];
             dm[i] = 0.9 * dm[i] + (1 - 0.9) * gi;
@@ -301,7 +301,7 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     for (int i = 0; i < M; i++) assert_close(w[i], dw[i], 1e-6, 1e-6);
     float one = 2, kept = 0, still = 0;
     const gr_adamw_range single = {.w = &one, .g = &(float){0}, .m = &kept, .v = &still};
-    K.adamw(&(gr_queue){team}, &(gr_adamw){1, 0.9, 0.999, 1, 0.5, 1, 1}, false, &single, 1);
+    K.adamw(&(gr_queue){.team = team}, &(gr_adamw){1, 0.9, 0.999, 1, 0.5, 1, 1}, false, &single, 1);
     assert_true(one == 2); /* no decay, no gradient */
     gr_team_free(team);
 }
@@ -309,7 +309,7 @@ static void test_adamw_follows_its_formula_in_double(void **state)
 static double sum(gr_team *team, const float *x, uint64_t n)
 {
     double out = NAN;
-    K.sum_squares(&(gr_queue){team}, x, GR_F32, n, &out, NULL);
+    K.sum_squares(&(gr_queue){.team = team}, x, GR_F32, n, &out, NULL);
     return out;
 }
 
@@ -331,7 +331,7 @@ static void test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_te
         assert_true(sum(team, x, M) == want);
         assert_true(sum(team, r, M) == alone);
         assert_true(sum(team, x, 0) == 0);
-        K.zero(&(gr_queue){team}, x, 5);
+        K.zero(&(gr_queue){.team = team}, x, 5);
         gr_team_free(team);
     }
     free(x), free(r);

@@ -93,7 +93,7 @@ static void extend_all(fixture *f, const struct data *d, const float *want, uint
             offset[s + 1] = offset[s] + n;
         }
         if (!offset[SEQS]) return;
-        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0});
+        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, NULL});
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offset[s + 1] - offset[s];
             assert_memory_equal(f->x + offset[s] * f->s.hidden, want + (offsets[s] + cached[s]) * f->s.hidden,
@@ -132,7 +132,8 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
         n = GR_MIN(n, 400 - at);
-        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0});
+        fx_extend(
+            &f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
         assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
     }
     free(want);
@@ -236,7 +237,7 @@ static void test_blocks_of_the_pool_copy_whole(void **state)
     const size_t bytes = K.kv_block_bytes(&s);
     char *kv = gr_calloc(4, bytes);
     for (size_t i = 0; i < 4 * bytes; i++) kv[i] = (char)(i / bytes + 1);
-    K.kv_copy(&(gr_queue){NULL}, &s, kv, (const uint32_t[]){1, 0}, (const uint32_t[]){3, 2}, 2);
+    K.kv_copy(&(gr_queue){.team = NULL}, &s, kv, (const uint32_t[]){1, 0}, (const uint32_t[]){3, 2}, 2);
     for (size_t i = 0; i < bytes; i++) {
         assert_int_equal(kv[2 * bytes + i], 1);
         assert_int_equal(kv[3 * bytes + i], 2);

@@ -351,8 +351,8 @@ static void test_a_head_that_is_not_there_is_fresh_or_missing(void **state)
     assert_int_equal(gr_weights_read_bucket(w, 2, last, &d), GR_OK);
     uint64_t at = gr_tensor_offset(&s, 2, GR_T_VALUE);
     for (int i = 0; i < H; i++) assert_close(last[at + (uint64_t)i], 0, 0, 0);
-    gr_weights_random_head(&s, 3, last);
-    gr_weights_random_bucket(&s, 3, 2, again);
+    gr_weights_random_head(NULL, &s, 3, last);
+    gr_weights_random_bucket(NULL, &s, 3, 2, again);
     assert_memory_equal(last + at, again + at, H * sizeof(float)); /* as in a whole random model */
     assert_true(last[at] != 0 && fabsf(last[at]) < 0.2f);
     assert_close(last[0], 0, 0, 0); /* the norm is the checkpoint's */

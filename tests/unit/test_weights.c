@@ -43,7 +43,7 @@ static gr_status random_set(void *ctx, size_t set, uint32_t bucket, const float 
 {
     struct sets *s = ctx;
     (void)d;
-    gr_weights_random_bucket(s->shape, s->seed + set, bucket, s->buffer);
+    gr_weights_random_bucket(NULL, s->shape, s->seed + set, bucket, s->buffer);
     *elems = s->buffer;
     return GR_OK;
 }
@@ -72,7 +72,7 @@ static void assert_set_reads_back(const gr_model_shape *s, const char *file, con
         assert_in_range(n, 1, 4096);
         memset(got, 0xff, n * sizeof(float)); /* so that padding must be written */
         assert_int_equal(gr_weights_read_bucket(w, b, got, &d), GR_OK);
-        gr_weights_random_bucket(s, seed, b, want);
+        gr_weights_random_bucket(NULL, s, seed, b, want);
         assert_memory_equal(got, want, n * sizeof(float));
     }
     gr_weights_free(w);
@@ -151,7 +151,7 @@ static void test_random_weights_have_the_moments_they_should(void **state)
     s.vocab = 20000;
     uint64_t n = gr_bucket_elems(&s, 0), inside = 0;
     float *x = gr_calloc(n, sizeof(*x));
-    gr_weights_random_bucket(&s, 3, 0, x);
+    gr_weights_random_bucket(NULL, &s, 3, 0, x);
     double sum = 0, sum2 = 0;
     for (uint64_t i = 0; i < 480000; i++) {
         sum += x[i];
@@ -163,15 +163,15 @@ static void test_random_weights_have_the_moments_they_should(void **state)
     assert_close(sum2 / 480000, 4e-4, 0, 5 * sqrt(2.0) / 692.8);
     assert_close((double)inside / 480000, 0.682689, 5 * 0.4655 / 692.8, 0);
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    gr_weights_random_bucket(&s, 3, 1, x);
+    gr_weights_random_bucket(NULL, &s, 3, 1, x);
     gr_bucket_tensors(&s, 1, t);
     assert_close(x[t[0].offset + 23], 1, 0, 0);     /* a norm */
     assert_close(x[t[4].offset], 0, 0, 0);          /* a bias */
     assert_false(x[t[1].offset] == x[t[2].offset]); /* q and k differ */
     float layer0 = x[t[1].offset];
-    gr_weights_random_bucket(&s, 3, 2, x);
+    gr_weights_random_bucket(NULL, &s, 3, 2, x);
     assert_false(x[t[1].offset] == layer0);
-    gr_weights_random_bucket(&s, 4, 1, x);
+    gr_weights_random_bucket(NULL, &s, 4, 1, x);
     assert_false(x[t[1].offset] == layer0);
     free(x);
 }

@@ -1,0 +1,133 @@
+#include "ops/cuda/layout.h"
+
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/model.h"
+
+static gr_bf16 *halves(gr_carve *c, uint64_t rows, uint64_t cols)
+{
+    return gr_carve_bytes(c, rows * cols * sizeof(gr_bf16));
+}
+
+static gr_cu_heads heads_of(const gr_model_shape *s)
+{
+    return (gr_cu_heads){.heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
+}
+
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s)
+{
+    return (gr_cu_attention_shape){s->heads, s->kv_heads, s->head_dim, true};
+}
+
+void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a)
+{
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
+    a->qkv = halves(c, b->tokens, gr_cu_qkv_width(s));
+    a->o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
+    a->stats = gr_carve_bytes(c, gr_cu_attention_stats_bytes(&attention, b->tokens));
+    a->mid = halves(c, b->tokens, s->hidden);
+    a->gate_up = halves(c, b->tokens, 2 * (uint64_t)s->inter);
+}
+
+void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
+                       gr_cu_layer_ws *w)
+{
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
+    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, false);
+    w->attend = gr_carve_bytes(c, w->attend_bytes);
+    w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
+    w->y = halves(c, b->tokens, s->hidden);
+    w->qkv = halves(c, s->qk_norm ? b->tokens : 0, gr_cu_qkv_width(s));
+    w->h = halves(c, b->tokens, s->inter);
+    if (!keep) gr_cu_acts_carve(c, s, b, &w->acts);
+}
+
+void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w)
+{
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
+    const gr_cu_heads heads = heads_of(s);
+    const uint32_t width = gr_cu_qkv_width(s);
+    uint64_t sums = gr_cu_rmsnorm_backward_ws(b->tokens, s->hidden);
+    sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, b->tokens));
+    sums = GR_MAX(sums, gr_cu_column_sums_ws(b->tokens, width));
+    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, true);
+    w->attend = gr_carve_bytes(c, w->attend_bytes);
+    w->sums = gr_carve_bytes(c, sums);
+    w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
+    w->y = halves(c, b->tokens, s->hidden);
+    w->dy = halves(c, b->tokens, s->hidden);
+    w->qkv = halves(c, s->qk_norm ? b->tokens : 0, width);
+    w->dqkv = halves(c, b->tokens, width);
+    w->h = halves(c, b->tokens, s->inter);
+    w->dh = halves(c, b->tokens, s->inter);
+    w->dgu = halves(c, b->tokens, 2 * (uint64_t)s->inter);
+    w->d_o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
+}
+
+void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w)
+{
+    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->y = halves(c, tokens, s->hidden);
+    w->qkv = halves(c, tokens, gr_cu_qkv_width(s));
+    w->o = halves(c, tokens, (uint64_t)s->heads * s->head_dim);
+    w->gate_up = halves(c, tokens, 2 * (uint64_t)s->inter);
+    w->h = halves(c, tokens, s->inter);
+}
+
+void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_cu_head_ws *w)
+{
+    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->sums = gr_carve_bytes(c, gr_cu_rmsnorm_backward_ws(n, s->hidden));
+    w->sample = gr_carve_bytes(c, gr_cu_sample_ws(n, s->vocab));
+    w->how = gr_carve_bytes(c, sizeof(*w->how));
+    w->hidden = halves(c, n, s->hidden);
+    w->d_hidden = halves(c, n, s->hidden);
+    w->logits = gr_carve_floats(c, (uint64_t)n * s->vocab);
+    w->lse = gr_carve_floats(c, n);
+    w->entropy = gr_carve_floats(c, n);
+}
+
+/* ---- sizes of the table ---- */
+
+uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
+{
+    gr_carve c = {0};
+    gr_cu_acts a;
+    gr_cu_acts_carve(&c, s, b, &a);
+    return c.used;
+}
+
+uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+{
+    gr_carve c = {0};
+    gr_cu_layer_ws forward;
+    gr_cu_back_ws back;
+    if (backward)
+        gr_cu_back_carve(&c, s, b, &back);
+    else
+        gr_cu_layer_carve(&c, s, b, false, &forward);
+    return c.used;
+}
+
+uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
+{
+    gr_carve c = {0};
+    gr_cu_extend_ws w;
+    gr_cu_extend_carve(&c, s, b->tokens, &w);
+    return c.used;
+}
+
+uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads)
+{
+    gr_carve c = {0};
+    gr_cu_head_ws w;
+    (void)threads;
+    gr_cu_head_carve(&c, s, chunk_rows, &w);
+    return c.used;
+}
+
+uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s)
+{
+    return 2ull * GR_KV_BLOCK * s->kv_heads * s->head_dim * sizeof(gr_bf16);
+}

@@ -1,0 +1,68 @@
+/* ops/cuda/layout.h: how the CUDA kernels cut their buffers; sizes without a device, for the planner.
+ *
+ * A function that carves also tells the size (ops/carve.h). T rows each, bf16 unless said otherwise.
+ */
+#ifndef GR_OPS_CUDA_LAYOUT_H
+#define GR_OPS_CUDA_LAYOUT_H
+
+#include "ops/carve.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/sizes.h"
+#include "ops/kernels.h"
+
+static inline uint32_t gr_cu_qkv_width(const gr_model_shape *s)
+{
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+
+/* What a layer keeps for its backward pass beside its input; all else is computed again. */
+typedef struct gr_cu_acts {
+    gr_bf16 *qkv;     /* [W] after RoPE; with q and k norm: before them */
+    gr_bf16 *o;       /* [heads D] */
+    float *stats;     /* [heads] of attention's softmax */
+    gr_bf16 *mid;     /* [H] after attention's residual */
+    gr_bf16 *gate_up; /* [2 I] */
+} gr_cu_acts;
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s);
+
+void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a);
+
+typedef struct gr_cu_layer_ws {
+    void *gemm, *attend;
+    uint64_t attend_bytes;
+    int32_t *position;
+    gr_bf16 *y;      /* [H] a norm's output */
+    gr_bf16 *qkv;    /* [W] rotated, where acts have them raw */
+    gr_bf16 *h;      /* [I] */
+    gr_cu_acts acts; /* where they are not kept */
+} gr_cu_layer_ws;
+void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
+                       gr_cu_layer_ws *w);
+
+typedef struct gr_cu_back_ws {
+    void *gemm, *attend, *sums;
+    uint64_t attend_bytes;
+    int32_t *position;
+    gr_bf16 *y, *dy;       /* [H] a norm's output again; d loss / d it */
+    gr_bf16 *qkv, *dqkv;   /* [W] */
+    gr_bf16 *h, *dh, *dgu; /* [I], [I], [2 I] */
+    gr_bf16 *d_o;          /* [heads D] */
+} gr_cu_back_ws;
+void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w);
+
+typedef struct gr_cu_extend_ws {
+    void *gemm;
+    gr_bf16 *y, *qkv, *o, *gate_up, *h;
+} gr_cu_extend_ws;
+void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w);
+
+typedef struct gr_cu_head_ws { /* n rows */
+    void *gemm, *sums, *sample;
+    gr_cu_sampling *how;
+    gr_bf16 *hidden, *d_hidden; /* [H] the final norm's output; d loss / d it */
+    float *logits;              /* [V] */
+    float *lse, *entropy;       /* one each */
+} gr_cu_head_ws;
+void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_cu_head_ws *w);
+
+#endif

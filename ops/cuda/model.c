@@ -1,0 +1,550 @@
+/* ops/cuda/model.c: the passes of a model on CUDA: cuBLASLt's products, cuDNN's attention and the kernels of
+ * ops/cuda/launch.h, in the order of ops/layer_cpu.c and ops/layer_back_cpu.c.
+ *
+ * Residuals are added by the products (D = A B^T + C). Norm outputs, the rotated q and k of models with q and
+ * k norm, and the activation of the MLP are computed again in the backward pass; products are not.
+ */
+#include "ops/cuda/model.h"
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/layout.h"
+#include "ops/rope.h"
+
+enum { ROPES_MAX = 16 };
+
+/* Frequencies of one kind of model. */
+typedef struct rope {
+    double theta;
+    uint32_t head_dim;
+    float inv_freq[GR_HEAD_DIM_MAX / 2];
+    float *device;
+} rope;
+
+typedef struct context {
+    gr_cu_gemm *gemm;
+    gr_cu_attention *attention;
+    rope ropes[ROPES_MAX];
+    uint32_t n_ropes;
+    gr_status failed; /* the first failure since check, with its message */
+    gr_diag d;
+} context;
+
+static context *context_of(gr_queue *q)
+{
+    return q->context;
+}
+
+static void note(gr_queue *q, gr_status st)
+{
+    context *x = context_of(q);
+    if (!x->failed) x->failed = st;
+}
+
+/* ---- context --------------------------------------------------------------------------------------------
+ */
+
+void gr_cuda_detach(gr_queue *q)
+{
+    context *x = q->context;
+    if (!x) return;
+    gr_cu_gemm_close(x->gemm);
+    gr_cu_attention_close(x->attention);
+    for (uint32_t i = 0; i < x->n_ropes; i++) cudaFree(x->ropes[i].device);
+    gr_diag_release(&x->d);
+    free(x);
+    q->context = NULL;
+}
+
+gr_status gr_cuda_attach(gr_queue *q, gr_diag *d)
+{
+    context *x = q->context = gr_calloc(1, sizeof(*x));
+    gr_diag_init(&x->d);
+    gr_status st = gr_cu_gemm_open(&x->gemm, d);
+    if (!st) st = gr_cu_attention_open(&x->attention, GR_CU_ATTENTION_AUTO, d);
+    if (st) gr_cuda_detach(q);
+    return st;
+}
+
+gr_status gr_cuda_check(gr_queue *q, gr_diag *d)
+{
+    context *x = q->context;
+    gr_status st = x ? x->failed : GR_OK;
+    if (!st) return GR_OK;
+    for (size_t i = 0; i < x->d.n; i++)
+        if (x->d.messages[i].severity == GR_ERROR)
+            gr_diag_error(d, (gr_loc){0}, st, "%s", x->d.messages[i].text);
+    gr_diag_release(&x->d);
+    gr_diag_init(&x->d);
+    x->failed = GR_OK;
+    return st;
+}
+
+/* The table of a model's frequencies, made when it is first seen. */
+static const float *frequencies(gr_queue *q, const gr_model_shape *s)
+{
+    context *x = context_of(q);
+    gr_rope r;
+    gr_rope_init(&r, s);
+    for (uint32_t i = 0; i < x->n_ropes; i++)
+        if (x->ropes[i].head_dim == s->head_dim &&
+            !memcmp(x->ropes[i].inv_freq, r.inv_freq, r.n * sizeof(float)))
+            return x->ropes[i].device;
+    if (x->n_ropes == ROPES_MAX) {
+        note(q, gr_diag_error(&x->d, (gr_loc){0}, GR_E_FAILED, "more than %d kinds of models", ROPES_MAX));
+        return NULL;
+    }
+    rope *made = &x->ropes[x->n_ropes];
+    made->head_dim = s->head_dim;
+    memcpy(made->inv_freq, r.inv_freq, r.n * sizeof(float));
+    void *at = NULL;
+    cudaError_t e = cudaMalloc(&at, r.n * sizeof(float));
+    if (e == cudaSuccess) e = cudaMemcpy(at, r.inv_freq, r.n * sizeof(float), cudaMemcpyHostToDevice);
+    if (e != cudaSuccess) {
+        note(q, gr_diag_error(&x->d, (gr_loc){0}, GR_E_FAILED, "RoPE's table: %s", cudaGetErrorString(e)));
+        cudaFree(at);
+        return NULL;
+    }
+    made->device = at;
+    x->n_ropes++;
+    return at;
+}
+
+static gr_cu_heads heads_of(gr_queue *q, const gr_model_shape *s)
+{
+    return (gr_cu_heads){.heads = s->heads,
+                         .kv_heads = s->kv_heads,
+                         .head_dim = s->head_dim,
+                         .frequency = frequencies(q, s),
+                         .eps = s->norm_eps};
+}
+
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+typedef struct matrix {
+    const gr_bf16 *at;
+    uint64_t ld;
+} matrix;
+
+static void gemm(gr_queue *q, const gr_cu_gemm_call *call, void *ws)
+{
+    context *x = context_of(q);
+    note(q, gr_cu_gemm_run(x->gemm, q->stream, call, ws, &x->d));
+}
+
+/* y [t, out] = x [t, in] W^T, and + add where not NULL, + bias where not NULL. */
+static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
+                   gr_bf16 *y, const gr_bf16 *add, const gr_bf16 *bias, void *ws)
+{
+    gemm(q,
+         &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
+                            .m = t,
+                            .n = out,
+                            .k = in,
+                            .a = x,
+                            .b = w,
+                            .lda = in,
+                            .ldb = in,
+                            .ldd = out,
+                            .d = y,
+                            .type = GR_CU_BF16,
+                            .c = add,
+                            .ldc = out,
+                            .bias = bias},
+         ws);
+}
+
+/* dx [t, in] = dy [t, out] W. */
+static void linear_dx(gr_queue *q, const gr_bf16 *dy, uint64_t ld, uint32_t t, uint32_t in, const gr_bf16 *w,
+                      uint32_t out, gr_bf16 *dx, void *ws)
+{
+    gemm(q,
+         &(gr_cu_gemm_call){.form = GR_CU_GEMM_NN,
+                            .m = t,
+                            .n = in,
+                            .k = out,
+                            .a = dy,
+                            .b = w,
+                            .lda = ld,
+                            .ldb = in,
+                            .ldd = in,
+                            .d = dx,
+                            .type = GR_CU_BF16},
+         ws);
+}
+
+/* grad [out, in] += dy [t, out]^T x [t, in]. */
+static void linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 *x, uint32_t t, uint32_t in,
+                      uint32_t out, void *grad, gr_dtype grads, void *ws)
+{
+    gemm(q,
+         &(gr_cu_gemm_call){.form = GR_CU_GEMM_TN,
+                            .m = out,
+                            .n = in,
+                            .k = t,
+                            .a = dy,
+                            .b = x,
+                            .lda = ld,
+                            .ldb = in,
+                            .ldd = in,
+                            .d = grad,
+                            .type = grads == GR_F32 ? GR_CU_F32 : GR_CU_BF16,
+                            .c = grad,
+                            .ldc = in},
+         ws);
+}
+
+/* ---- one layer ------------------------------------------------------------------------------------------
+ */
+
+typedef struct layer { /* one call's arguments, to the last detail */
+    gr_queue *q;
+    const gr_model_shape *s;
+    const gr_bf16 *w;
+    const gr_packed *b;
+    gr_pass_bounds bounds;
+    gr_cu_heads heads;
+    uint32_t t;
+} layer;
+
+static layer layer_of(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        longest = GR_MAX(longest, b->host_offset[i + 1] - b->host_offset[i]);
+    return (layer){.q = q,
+                   .s = s,
+                   .w = w,
+                   .b = b,
+                   .bounds = {.tokens = b->n_tokens, .seqs = b->n_seqs, .length = longest},
+                   .heads = heads_of(q, s),
+                   .t = b->n_tokens};
+}
+
+/* A tensor of the bucket, or of its gradient; NULL where the model does not have it. */
+static const gr_bf16 *tensor(const gr_model_shape *s, const gr_bf16 *w, gr_tensor_slot slot)
+{
+    uint64_t at = gr_tensor_offset(s, 1, slot);
+    return at == UINT64_MAX ? NULL : w + at;
+}
+
+static void *grad_at(const gr_model_shape *s, void *grad, gr_dtype grads, gr_tensor_slot slot)
+{
+    uint64_t at = gr_tensor_offset(s, 1, slot);
+    return at == UINT64_MAX ? NULL : (char *)grad + at * gr_dtype_size(grads);
+}
+
+static gr_cu_dtype cu_type(gr_dtype t)
+{
+    return t == GR_F32 ? GR_CU_F32 : GR_CU_BF16;
+}
+
+static void norm(const layer *l, const gr_bf16 *x, gr_tensor_slot slot, gr_bf16 *y)
+{
+    gr_cu_rmsnorm(l->q->stream, x, NULL, tensor(l->s, l->w, slot), y, l->t, l->s->hidden, l->s->norm_eps);
+}
+
+static void rotate(const layer *l, const gr_bf16 *raw, const int32_t *position, gr_bf16 *out)
+{
+    gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM),
+                  tensor(l->s, l->w, GR_T_K_NORM), position, out, l->t);
+}
+
+static gr_cu_sequences sequences_of(const gr_packed *b)
+{
+    return (gr_cu_sequences){b->n_seqs, b->host_offset, b->offset};
+}
+
+static void attend(const layer *l, const gr_bf16 *qkv, const gr_cu_layer_ws *at)
+{
+    context *x = context_of(l->q);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s);
+    const gr_cu_sequences b = sequences_of(l->b);
+    note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, &shape, &b, qkv, at->acts.o,
+                                       at->acts.stats, at->attend, at->attend_bytes, &x->d));
+}
+
+void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
+                           void *keep_in, void *acts, void *ws)
+{
+    if (!b->n_tokens) return;
+    const layer l = layer_of(q, s, w, b);
+    const uint32_t wide = s->heads * s->head_dim;
+    gr_carve c = {.base = ws}, kept = {.base = acts};
+    gr_cu_layer_ws at;
+    gr_cu_layer_carve(&c, s, &l.bounds, acts != NULL, &at);
+    if (acts) gr_cu_acts_carve(&kept, s, &l.bounds, &at.acts);
+    const gr_cu_acts *a = &at.acts;
+    if (keep_in)
+        cudaMemcpyAsync(keep_in, x, (uint64_t)l.t * s->hidden * sizeof(gr_bf16), cudaMemcpyDefault,
+                        q->stream);
+    gr_cu_positions(q->stream, b->offset, b->n_seqs, at.position, l.t);
+    norm(&l, x, GR_T_IN_NORM, at.y);
+    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), a->qkv, NULL,
+           tensor(s, w, GR_T_QKV_BIAS), at.gemm);
+    gr_bf16 *qkv = s->qk_norm ? at.qkv : a->qkv;
+    rotate(&l, a->qkv, at.position, qkv);
+    attend(&l, qkv, &at);
+    linear(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
+    norm(&l, a->mid, GR_T_POST_NORM, at.y);
+    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL,
+           at.gemm);
+    gr_cu_swiglu(q->stream, a->gate_up, at.h, l.t, s->inter);
+    linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
+}
+
+static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv,
+                             gr_bf16 *o)
+{
+    const gr_decode *d = e->decode;
+    const gr_cu_decode call = {.length = d->length,
+                               .member = d->member,
+                               .group_first = d->group_first,
+                               .shared = d->shared,
+                               .n = e->n_seqs,
+                               .n_groups = d->n_groups,
+                               .max_length = d->max_length};
+    gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
+}
+
+void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
+                          void *kv, void *ws)
+{
+    if (!e->n_tokens) return;
+    const gr_packed b = {.n_tokens = e->n_tokens};
+    const layer l = layer_of(q, s, w, &b);
+    gr_carve c = {.base = ws};
+    gr_cu_extend_ws at;
+    gr_cu_extend_carve(&c, s, l.t, &at);
+    norm(&l, x, GR_T_IN_NORM, at.y);
+    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), at.qkv, NULL,
+           tensor(s, w, GR_T_QKV_BIAS), at.gemm);
+    gr_cu_qk_rope_store(q->stream, &l.heads, at.qkv, tensor(s, w, GR_T_Q_NORM), tensor(s, w, GR_T_K_NORM),
+                        e->position, e->slot, at.qkv, kv, l.t);
+    const gr_cu_paged paged = {l.heads, kv, e->block_table, e->table_stride};
+    if (e->decode)
+        decode_attention(q, e, &paged, at.qkv, at.o);
+    else
+        gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest,
+                               at.o);
+    linear(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, NULL, at.gemm);
+    norm(&l, x, GR_T_POST_NORM, at.y);
+    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL,
+           at.gemm);
+    gr_cu_swiglu(q->stream, at.gate_up, at.h, l.t, s->inter);
+    linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, x, NULL, at.gemm);
+}
+
+/* ---- one layer, backward --------------------------------------------------------------------------------
+ */
+
+typedef struct back {
+    layer l;
+    gr_cu_acts acts;
+    gr_cu_back_ws ws;
+    gr_bf16 *dx;
+    void *grad;
+    gr_dtype grads;
+} back;
+
+static void norm_back(const back *k, const gr_bf16 *x, gr_tensor_slot slot)
+{
+    const layer *l = &k->l;
+    gr_cu_rmsnorm_backward(l->q->stream, x, NULL, tensor(l->s, l->w, slot), k->ws.dy, k->dx, true,
+                           grad_at(l->s, k->grad, k->grads, slot), cu_type(k->grads), l->t, l->s->hidden,
+                           l->s->norm_eps, k->ws.sums);
+}
+
+static void linear_back(const back *k, const gr_bf16 *dy, const gr_bf16 *x, uint32_t in, gr_tensor_slot slot,
+                        uint32_t out, gr_bf16 *dx)
+{
+    const layer *l = &k->l;
+    linear_dx(l->q, dy, out, l->t, in, tensor(l->s, l->w, slot), out, dx, k->ws.gemm);
+    if (x)
+        linear_dw(l->q, dy, out, x, l->t, in, out, grad_at(l->s, k->grad, k->grads, slot), k->grads,
+                  k->ws.gemm);
+}
+
+static void mlp_back(const back *k)
+{
+    const layer *l = &k->l;
+    const gr_model_shape *s = l->s;
+    linear_back(k, k->dx, NULL, s->inter, GR_T_DOWN, s->hidden, k->ws.dh); /* h comes with the next call */
+    gr_cu_swiglu_backward(l->q->stream, k->acts.gate_up, k->ws.dh, k->ws.dgu, k->ws.h, l->t, s->inter);
+    linear_dw(l->q, k->dx, s->hidden, k->ws.h, l->t, s->inter, s->hidden,
+              grad_at(s, k->grad, k->grads, GR_T_DOWN), k->grads, k->ws.gemm);
+    norm(l, k->acts.mid, GR_T_POST_NORM, k->ws.y);
+    linear_back(k, k->ws.dgu, k->ws.y, s->hidden, GR_T_GATE_UP, 2 * s->inter, k->ws.dy);
+    norm_back(k, k->acts.mid, GR_T_POST_NORM);
+}
+
+static void attention_back(const back *k, const gr_bf16 *in)
+{
+    const layer *l = &k->l;
+    const gr_model_shape *s = l->s;
+    const uint32_t wide = s->heads * s->head_dim, width = gr_cu_qkv_width(s);
+    context *x = context_of(l->q);
+    linear_back(k, k->dx, k->acts.o, wide, GR_T_O, s->hidden, k->ws.d_o);
+    const gr_bf16 *qkv = k->acts.qkv;
+    if (s->qk_norm) {
+        rotate(l, k->acts.qkv, k->ws.position, k->ws.qkv);
+        qkv = k->ws.qkv;
+    }
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s);
+    const gr_cu_sequences b = sequences_of(l->b);
+    note(l->q, gr_cu_attention_backward(x->attention, l->q->stream, &shape, &b, qkv, k->acts.o, k->acts.stats,
+                                        k->ws.d_o, k->ws.dqkv, k->ws.attend, k->ws.attend_bytes, &x->d));
+    gr_cu_qk_rope_backward(l->q->stream, &l->heads, k->acts.qkv, tensor(s, l->w, GR_T_Q_NORM),
+                           tensor(s, l->w, GR_T_K_NORM), k->ws.position, k->ws.dqkv,
+                           grad_at(s, k->grad, k->grads, GR_T_Q_NORM),
+                           grad_at(s, k->grad, k->grads, GR_T_K_NORM), cu_type(k->grads), l->t, k->ws.sums);
+    if (s->qkv_bias)
+        gr_cu_column_sums(l->q->stream, k->ws.dqkv, grad_at(s, k->grad, k->grads, GR_T_QKV_BIAS),
+                          cu_type(k->grads), l->t, width, k->ws.sums);
+    norm(l, in, GR_T_IN_NORM, k->ws.y);
+    linear_back(k, k->ws.dqkv, k->ws.y, s->hidden, GR_T_QKV, width, k->ws.dy);
+    norm_back(k, in, GR_T_IN_NORM);
+}
+
+void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
+                            const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
+{
+    if (!b->n_tokens) return;
+    back k = {.l = layer_of(q, s, w, b), .dx = dx, .grad = grad, .grads = grads};
+    gr_carve c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
+    gr_cu_back_carve(&c, s, &k.l.bounds, &k.ws);
+    gr_cu_acts_carve(&kept, s, &k.l.bounds, &k.acts);
+    gr_cu_positions(q->stream, b->offset, b->n_seqs, k.ws.position, k.l.t);
+    mlp_back(&k);
+    attention_back(&k, in);
+}
+
+/* ---- embedding and head ---------------------------------------------------------------------------------
+ */
+
+void gr_cuda_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
+                           void *x)
+{
+    if (b->n_tokens) gr_cu_embed(q->stream, embed, b->ids, x, b->n_tokens, s->hidden);
+}
+
+void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
+                            void *grad_embed, gr_dtype grads, void *ws)
+{
+    if (b->n_tokens)
+        gr_cu_embed_backward(q->stream, b->ids, dx, grad_embed, cu_type(grads), b->n_tokens, s->hidden, ws);
+}
+
+static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                        const void *x, const uint32_t *row, uint32_t n, const gr_cu_head_ws *w)
+{
+    gr_cu_rmsnorm(q->stream, x, row, norm_w, w->hidden, n, s->hidden, s->norm_eps);
+    gemm(q,
+         &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
+                            .m = n,
+                            .n = s->vocab,
+                            .k = s->hidden,
+                            .a = w->hidden,
+                            .b = lm,
+                            .lda = s->hidden,
+                            .ldb = s->hidden,
+                            .ldd = s->vocab,
+                            .d = w->logits,
+                            .type = GR_CU_F32},
+         w->gemm);
+}
+
+void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
+{
+    if (!rows->n) return;
+    gr_carve c = {.base = ws};
+    gr_cu_head_ws w;
+    gr_cu_head_carve(&c, s, rows->n, &w);
+    head_logits(q, s, norm_w, lm, x, rows->row, rows->n, &w);
+    gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab,
+                     out->logprob, w.entropy, out->sum_p2, w.lse);
+    if (out->entropy)
+        cudaMemcpyAsync(out->entropy, w.entropy, rows->n * sizeof(float), cudaMemcpyDefault, q->stream);
+}
+
+void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                           const void *x, const gr_head_rows *rows, const float *d_logprob,
+                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
+                           void *ws)
+{
+    if (!rows->n) return;
+    gr_carve c = {.base = ws};
+    gr_cu_head_ws w;
+    gr_cu_head_carve(&c, s, rows->n, &w);
+    gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
+                       rows->inv_temperature, rows->n, s->vocab);
+    const gr_bf16 *d_logits =
+        (const gr_bf16 *)w.logits; /* in place: rows of 2 V halves, of which V are used */
+    const uint64_t ld = 2 * (uint64_t)s->vocab;
+    linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, w.d_hidden, w.gemm);
+    linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
+    gr_cu_rmsnorm_backward(q->stream, x, rows->row, norm_w, w.d_hidden, dx, false, grad_norm, cu_type(grads),
+                           rows->n, s->hidden, s->norm_eps, w.sums);
+}
+
+void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
+                         const void *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
+                         const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws)
+{
+    if (!n) return;
+    gr_carve c = {.base = ws};
+    gr_cu_head_ws w;
+    gr_cu_head_carve(&c, s, n, &w);
+    const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
+    if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
+    head_logits(q, s, norm_w, lm, x, row, n, &w);
+    gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
+                 w.sample);
+}
+
+/* ---- flat arrays ----------------------------------------------------------------------------------------
+ */
+
+void gr_cuda_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
+                     uint32_t n)
+{
+    const uint64_t bytes = gr_cu_kv_block_bytes(s);
+    for (uint32_t i = 0; i < n; i++)
+        cudaMemcpyAsync((char *)kv + dst[i] * bytes, (char *)kv + src[i] * bytes, bytes,
+                        cudaMemcpyDeviceToDevice, q->stream);
+}
+
+void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes)
+{
+    cudaMemsetAsync(p, 0, bytes, q->stream);
+}
+
+void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
+}
+
+void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws)
+{
+    gr_cu_sum_squares(q->stream, x, cu_type(type), n, out, ws);
+}
+
+void gr_cuda_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n)
+{
+    const gr_cu_adamw a = {.lr = (float)how->lr,
+                           .beta1 = (float)how->beta1,
+                           .beta2 = (float)how->beta2,
+                           .eps = (float)how->eps,
+                           .weight_decay = decay ? (float)how->weight_decay : 0,
+                           .correction1 = (float)(1 - pow(how->beta1, how->step)),
+                           .correction2 = (float)(1 - pow(how->beta2, how->step)),
+                           .grad_scale = how->grad_scale};
+    gr_cu_adamw_step(q->stream, &a, r->master, r->w, r->g, cu_type(r->grads), r->m, r->v, cu_type(r->moments),
+                     n);
+}

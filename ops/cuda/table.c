@@ -1,0 +1,58 @@
+/* ops/cuda/table.c: the kernels of the CUDA device; without CUDA, its sizes alone. */
+#include "ops/cuda/launch.h"
+#include "ops/cuda/model.h"
+#include "ops/steps.h"
+
+/* Versions and the type of GPU are part of a run's own record: a plan is made where neither is known. */
+static const char *numerics(void)
+{
+    return "cuda-1";
+}
+
+#ifdef GR_CUDA
+#define RUNS(name) .name = gr_cuda_##name
+#else
+#define RUNS(name) .name = NULL
+#endif
+
+const gr_kernels gr_kernels_cuda = {
+    .device = "cuda",
+    .dtype = GR_BF16,
+    .master = true,
+    .columns = GR_HOST,
+    .sizes = {.micro_tokens = 16384,
+              .concurrent = 256,
+              .prefill_tokens = 8192,
+              .head_elems = 128 << 20,
+              .head_rows = 4096},
+    .numerics = numerics,
+    .acts_bytes = gr_cu_acts_bytes,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes,
+    .extend_ws_bytes = gr_cu_extend_ws_bytes,
+    .head_ws_bytes = gr_cu_head_ws_bytes,
+    .kv_block_bytes = gr_cu_kv_block_bytes,
+    .embed_ws_bytes = gr_cu_embed_backward_ws,
+    .sum_squares_ws_bytes = gr_cu_sum_squares_ws,
+    RUNS(attach),
+    RUNS(detach),
+    RUNS(check),
+    RUNS(embed_forward),
+    RUNS(embed_backward),
+    RUNS(layer_forward),
+    RUNS(layer_backward),
+    RUNS(head_forward),
+    RUNS(head_backward),
+    RUNS(layer_extend),
+    RUNS(kv_copy),
+    RUNS(head_sample),
+    RUNS(zero),
+    RUNS(copy),
+    RUNS(sum_squares),
+    RUNS(adamw),
+    .steps = &gr_steps_cuda,
+};
+
+const gr_kernels *gr_kernels_find(const char *device)
+{
+    return !strcmp(device, "cpu") ? &gr_kernels_cpu : !strcmp(device, "cuda") ? &gr_kernels_cuda : NULL;
+}

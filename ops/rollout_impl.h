@@ -1,0 +1,121 @@
+/* ops/rollout_impl.h: what the two forms of `generate` share: groups, samples and their blocks, and what was
+ * sampled.
+ *
+ * ops/rollout.c feeds the device step by step; ops/rollout_steps.c gives it orders for chunks of steps, where
+ * the device keeps their state (ops/steps.h). Both admit groups in order and reserve a sample's longest
+ * response.
+ */
+#ifndef GR_OPS_ROLLOUT_IMPL_H
+#define GR_OPS_ROLLOUT_IMPL_H
+
+#include "ops/configs.h"
+#include "ops/rollout.h"
+#include "ops/rows.h"
+#include "runtime/session.h"
+
+enum {
+    ROLLOUT_BEGIN,
+    ROLLOUT_LOOP,
+    ROLLOUT_PLAN,
+    ROLLOUT_EMBED,
+    ROLLOUT_LAYER,
+    ROLLOUT_SAMPLE,
+    ROLLOUT_PREFILL, /* this and the next: where the device keeps the state */
+    ROLLOUT_DECODE,
+    ROLLOUT_FINISH
+};
+
+/* ---- blocks ----------------------------------------------------------------------------------------------
+ */
+
+static inline uint32_t gr_blocks_of(uint32_t tokens)
+{
+    return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+}
+
+/* Shared blocks of a prompt: all its tokens but the last. */
+static inline uint32_t gr_prompt_blocks(uint32_t prompt)
+{
+    return gr_blocks_of(prompt - 1);
+}
+
+/* Full shared blocks: a sample's own blocks begin behind them. */
+static inline uint32_t gr_full_blocks(uint32_t prompt)
+{
+    return (prompt - 1) / GR_KV_BLOCK;
+}
+
+/* Own blocks of a sample with its longest response; the last sampled token is never fed back. */
+static inline uint32_t gr_own_blocks(uint32_t prompt, uint32_t response)
+{
+    return gr_blocks_of(prompt + response - 1) - gr_full_blocks(prompt);
+}
+
+/* ---- state -----------------------------------------------------------------------------------------------
+ */
+
+typedef struct gr_step_bounds {
+    uint32_t tokens, seqs, samples, stride;
+} gr_step_bounds;
+
+typedef struct gr_rollout_slot { /* a running sample */
+    uint32_t seq, group;
+    uint32_t cached;
+    int32_t next; /* the token to feed */
+    uint32_t n_own;
+    uint32_t *table; /* [stride] */
+} gr_rollout_slot;
+
+typedef struct gr_rollout_group {
+    uint32_t prompt;
+    uint32_t cached;            /* of prompt - 1 */
+    uint32_t admitted, running; /* samples */
+    uint32_t *table;            /* [prompt_blocks] NULL: not begun */
+} gr_rollout_group;
+
+typedef struct gr_rollout {
+    gr_session *session;
+    const gr_node *node;
+    const gr_generate_cfg *cfg;
+    gr_step_bounds bounds;
+    gr_rollout_slot *slots;
+    uint32_t *tables; /* all slots' */
+    uint32_t n_slots;
+    gr_rollout_group *groups;
+    uint32_t n_groups;
+    uint32_t current; /* the group that is being admitted */
+    uint32_t *free_blocks, n_free, cap_blocks;
+    uint32_t finished, n_seqs;
+    uint32_t n_tokens, n_prefill; /* of the current step */
+    uint32_t *copy_from, *copy_to, n_copies;
+    int32_t *out_id; /* [slots] */
+    float *out_logprob;
+    gr_str tail;                    /* of a response, where it may hold a stop text */
+    struct gr_rollout_steps *steps; /* where the device keeps the state of steps; else NULL */
+} gr_rollout;
+
+/* ---- rollout.c -------------------------------------------------------------------------------------------
+ */
+
+uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
+void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p);
+
+/* Take the blocks of its prompt; false: they, and those of one sample, are not free. */
+bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g);
+/* The next sample of a group into s, whose own blocks are free; adds to the copies. */
+void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows);
+/* The blocks of a sample that has ended, and of its group with the last one. */
+void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s);
+/* Returns whether the sample has ended. */
+bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob);
+gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r);
+
+/* ---- rollout_steps.c -------------------------------------------------------------------------------------
+ */
+
+void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p);
+gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d);
+gr_status gr_rollout_steps_run(const gr_call *c, gr_rollout *r, gr_diag *d);
+void gr_rollout_steps_close(gr_rollout *r);
+
+#endif

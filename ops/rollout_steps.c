@@ -1,0 +1,556 @@
+/* ops/rollout_steps.c: `generate` where the device keeps the state of decode steps (ops/steps.h).
+ *
+ * A trip: the host reads the report of the chunk before the last one, gives back what has ended, admits
+ * prompts and samples, and enqueues the prompts' tokens in one packed pass, copies of the blocks that samples
+ * go on in, and the next chunk. So the device always has a chunk to run while the host decides.
+ */
+#include "ops/rollout_impl.h"
+
+#include "ops/carve.h"
+#include "ops/pass.h"
+#include "ops/steps.h"
+
+#include <stdlib.h>
+
+enum { CHUNK = 8 }; /* steps; a slot stands empty for one or two chunks between two sequences */
+
+/* Packed tokens of prompts, and blocks to copy behind them; on the device, and twice on the host. */
+typedef struct prefill_arrays {
+    int32_t *ids, *position;
+    uint32_t *slot, *offset, *cached, *table, *copy_from, *copy_to;
+} prefill_arrays;
+
+struct gr_rollout_steps {
+    gr_steps *steps;
+    const gr_steps_ops *ops;
+    uint32_t trip;
+    uint32_t
+        *at[2]; /* [slots] by trip modulo 2: the sequence that a slot had in that trip's chunk, or GR_NONE */
+    uint32_t n[2];     /* slots that took part */
+    uint32_t *slot_of; /* [seqs] of a running sequence; GR_NONE: it does not run */
+    bool *stale;       /* [slots] empty here, but the device may still run what was in it */
+    uint64_t *order;   /* [slots] group, then slot, of the running ones */
+    uint32_t n_tokens, n_prompts, longest; /* of this trip's prefill */
+    prefill_arrays host, device;           /* of this trip */
+};
+
+/* ---- declaring -------------------------------------------------------------------------------------------
+ */
+
+static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
+{
+    const gr_generate_cfg *cfg = n->cfg;
+    const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
+    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->bounds.seqs),
+                             .stride = gr_blocks_of(longest),
+                             .max_length = longest,
+                             .chunk = CHUNK,
+                             .stop_ids = GR_MAX((uint32_t)cfg->stop_ids.n, n->model->shape.n_eos)};
+}
+
+/* Prompts of one prefill: one goes on from the trip before, others begin only where a slot is free. */
+static prefill_arrays carve(gr_carve *c, const gr_steps_bounds *b, const gr_choices *how)
+{
+    const uint64_t tokens = how->prefill_tokens, prompts = b->slots + 1ull, word = sizeof(uint32_t);
+    prefill_arrays a;
+    a.ids = gr_carve_bytes(c, tokens * word);
+    a.position = gr_carve_bytes(c, tokens * word);
+    a.slot = gr_carve_bytes(c, tokens * word);
+    a.offset = gr_carve_bytes(c, (prompts + 1) * word);
+    a.cached = gr_carve_bytes(c, prompts * word);
+    a.table = gr_carve_bytes(c, prompts * b->stride * word);
+    a.copy_from = gr_carve_bytes(c, b->slots * word);
+    a.copy_to = gr_carve_bytes(c, b->slots * word);
+    return a;
+}
+
+static uint64_t prefill_bytes(const gr_steps_bounds *b, const gr_choices *how)
+{
+    gr_carve c = {0};
+    carve(&c, b, how);
+    return c.used;
+}
+
+static prefill_arrays arrays_at(void *block, const gr_steps_bounds *b, const gr_choices *how, uint32_t which)
+{
+    gr_carve c = {.base = (char *)block + which * prefill_bytes(b, how)};
+    return carve(&c, b, how);
+}
+
+static uint32_t chunks_of(uint32_t tokens)
+{
+    return (tokens + CHUNK - 1) / CHUNK;
+}
+
+static uint32_t trips_max(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t prefill = n->bounds.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    const uint64_t trips = n->bounds.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
+    return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
+}
+
+static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
+    const uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
+    const uint64_t waves = (n->bounds.seqs + at_once - 1) / at_once;
+    return (uint32_t)GR_MIN(waves * (chunks_of(n->bounds.response_tokens) + 2ull),
+                            (uint64_t)trips_max(n, how));
+}
+
+/* Every bucket of the model, read, then the other uses. */
+static gr_work *model_work(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t kernel,
+                           const gr_use *more, uint32_t n_more, const char *what)
+{
+    const uint32_t buckets = gr_model_buckets(&n->model->shape);
+    gr_use *uses = gr_pool_alloc(p->pool, (buckets + n_more) * sizeof(*uses));
+    for (uint32_t b = 0; b < buckets; b++)
+        uses[b] = (gr_use){gr_model_object(p, k, n->model, GR_PART_PARAMS, b), GR_READ};
+    memcpy(uses + buckets, more, n_more * sizeof(*uses));
+    return gr_program_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
+}
+
+/* Of one trip: all prompts spread over all trips; a chunk of full slots, whose prompts' keys are read once a
+ * group. */
+static void set_costs(gr_work *prefill, gr_work *decode, const gr_node *n, const gr_choices *how,
+                      const gr_kernels *k)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const gr_generate_cfg *cfg = n->cfg;
+    const gr_rows_bounds *b = &n->bounds;
+    const double layers = s->layers, slots = GR_MIN(how->concurrent, b->seqs);
+    const double prompts = (double)b->groups * b->prompt_tokens, trips = trips_expected(n, how);
+    const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
+    gr_layer_cost(prefill, k, s, prompts / trips, b->prompt_tokens, layers);
+    gr_work head = {0};
+    gr_head_cost(&head, k, s, slots, CHUNK);
+    gr_layer_cost(decode, k, s, slots, b->prompt_tokens + b->response_tokens / 2.0, layers * CHUNK);
+    decode->flops += head.flops;
+    decode->bytes += head.bytes + layers * CHUNK * slots * keys * (double)k->kv_block_bytes(s) / GR_KV_BLOCK;
+}
+
+void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const gr_steps_bounds b = steps_bounds(n, how);
+    const uint32_t tokens = GR_MAX(b.slots, how->prefill_tokens);
+    gr_pass_bounds pass = {
+        .tokens = tokens, .seqs = b.slots + 1, .length = b.max_length, .threads = how->threads};
+    uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
+    uint32_t kv = gr_rollout_kv_object(p, n, how, k);
+    uint32_t slots = gr_program_temp(p, GR_CAT_WORKSPACE, k->steps->device_bytes(s, &b), "slots");
+    uint32_t orders = gr_program_host(p, GR_CAT_WORKSPACE, k->steps->host_bytes(s, &b), "orders");
+    uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, prefill_bytes(&b, how), "packed");
+    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
+    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
+    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
+    uint32_t head_ws =
+        gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
+
+    gr_program_run(p, ROLLOUT_BEGIN, 0,
+                   (gr_use[]){{prompts, GR_READ},
+                              {rows, GR_WRITE},
+                              {kv, GR_WRITE},
+                              {slots, GR_WRITE},
+                              {orders, GR_WRITE},
+                              {staging, GR_WRITE}},
+                   6, "begin");
+    gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->trips_expected =
+        trips_expected(n, how);
+    gr_program_run(p, ROLLOUT_PLAN, 0,
+                   (gr_use[]){{rows, GR_UPDATE},
+                              {slots, GR_UPDATE},
+                              {orders, GR_UPDATE},
+                              {packed, GR_WRITE},
+                              {staging, GR_UPDATE}},
+                   5, "plan");
+    gr_work *prefill = model_work(
+        n, k, p, ROLLOUT_PREFILL,
+        (gr_use[]){{kv, GR_UPDATE}, {packed, GR_READ}, {x, GR_WRITE}, {ws, GR_WRITE}}, 4, "prefill");
+    const size_t prefill_index = (size_t)(prefill - p->works);
+    gr_work *decode = model_work(n, k, p, ROLLOUT_DECODE,
+                                 (gr_use[]){{kv, GR_UPDATE},
+                                            {packed, GR_READ},
+                                            {x, GR_WRITE},
+                                            {ws, GR_WRITE},
+                                            {head_ws, GR_WRITE},
+                                            {slots, GR_UPDATE},
+                                            {orders, GR_UPDATE}},
+                                 7, "decode");
+    set_costs(&p->works[prefill_index], decode, n, how, k);
+    gr_program_end(p);
+    gr_rollout_declare_finish(n, rows, p);
+}
+
+/* ---- beginning -------------------------------------------------------------------------------------------
+ */
+
+static struct gr_rollout_steps *take_state(gr_rollout *r, const gr_steps_ops *ops)
+{
+    const uint32_t slots = r->bounds.samples;
+    struct gr_rollout_steps *s = gr_calloc(1, sizeof(*s));
+    s->ops = ops;
+    for (int i = 0; i < 2; i++) s->at[i] = gr_calloc(slots, sizeof(*s->at[i]));
+    s->slot_of = gr_calloc(r->node->bounds.seqs, sizeof(*s->slot_of));
+    s->stale = gr_calloc(slots, sizeof(*s->stale));
+    s->order = gr_calloc(slots, sizeof(*s->order));
+    return s;
+}
+
+void gr_rollout_steps_close(gr_rollout *r)
+{
+    struct gr_rollout_steps *s = r->steps;
+    if (!s) return;
+    s->ops->close(s->steps);
+    for (int i = 0; i < 2; i++) free(s->at[i]);
+    free(s->slot_of);
+    free(s->stale);
+    free(s->order);
+    free(s);
+}
+
+gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
+{
+    const gr_model_shape *shape = &r->node->model->shape;
+    const gr_steps_ops *ops = c->session->kernels->steps;
+    const gr_steps_bounds b = steps_bounds(r->node, c->how);
+    if (!r->steps) r->steps = take_state(r, ops);
+    struct gr_rollout_steps *s = r->steps;
+    if (!s->steps) {
+        const gr_status st = ops->open(&s->steps, shape, &b, d);
+        if (st) return st;
+    }
+    s->trip = 0;
+    for (uint32_t i = 0; i < b.slots; i++) {
+        r->slots[i].seq = GR_NONE;
+        s->stale[i] = false;
+    }
+    for (uint32_t i = 0; i < r->n_seqs; i++) s->slot_of[i] = GR_NONE;
+    const uint32_t *listed = r->cfg->stop_ids.value;
+    const gr_steps_rules rules = {.sampling = gr_rollout_sampling(c, r),
+                                  .max_tokens = r->cfg->max_tokens,
+                                  .stop = r->cfg->stop_ids.n ? (const int32_t *)listed : shape->eos,
+                                  .n_stop = r->cfg->stop_ids.n ? (uint32_t)r->cfg->stop_ids.n : shape->n_eos};
+    return ops->begin(s->steps, c->queue, c->ptr[3], c->ptr[4], &rules, d);
+}
+
+/* ---- what a chunk has brought ----------------------------------------------------------------------------
+ */
+
+static void end_sequence(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const uint32_t at = s->slot_of[seq];
+    s->stale[at] = !rows->ended[seq] && !rows->truncated[seq]; /* a stop text: the device does not know */
+    s->slot_of[seq] = GR_NONE;
+    gr_rollout_give_back(r, &r->slots[at]);
+    r->slots[at].seq = GR_NONE;
+    gr_session_finished(r->session, r->node, rows, seq);
+}
+
+/* Tokens of a sequence from one slot of a report, until it ends. */
+static void take_tokens(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_steps_report *report,
+                        uint32_t slot)
+{
+    struct gr_rollout_steps *s = r->steps;
+    for (uint32_t i = 0; i < CHUNK; i++) {
+        const size_t at = (size_t)i * r->bounds.samples + slot;
+        if (report->id[at] < 0) return;
+        if (!gr_rollout_add_token(r, &r->slots[s->slot_of[seq]], rows, report->id[at], report->logprob[at]))
+            continue;
+        end_sequence(r, rows, seq);
+        return;
+    }
+}
+
+static gr_status read_report(gr_rollout *r, gr_rows *rows, gr_diag *d)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const uint32_t which = s->trip % 2;
+    gr_steps_report report;
+    const gr_status st = s->ops->report(s->steps, s->trip - 2, &report, d);
+    for (uint32_t i = 0; !st && i < s->n[which]; i++) {
+        const uint32_t seq = s->at[which][i];
+        if (seq != GR_NONE && s->slot_of[seq] != GR_NONE) take_tokens(r, rows, seq, &report, i);
+    }
+    return st;
+}
+
+/* ---- what comes next -------------------------------------------------------------------------------------
+ */
+
+static uint32_t free_slot(const gr_rollout *r, uint32_t from)
+{
+    while (from < r->bounds.samples && r->slots[from].seq != GR_NONE) from++;
+    return from;
+}
+
+static void set_slot(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint32_t at,
+                     const gr_steps_input *in, uint32_t *n_changes)
+{
+    struct gr_rollout_steps *s = r->steps;
+    gr_rollout_slot *slot = &r->slots[at];
+    gr_rollout_place(r, slot, g, rows);
+    s->slot_of[slot->seq] = at;
+    s->stale[at] = false;
+    const uint32_t stride = r->bounds.stride;
+    memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
+    in->change[(*n_changes)++] = (gr_slot_change){.slot = at,
+                                                  .from = GR_SLOT_SET,
+                                                  .id = slot->next,
+                                                  .position = g->prompt - 1,
+                                                  .sequence = slot->seq,
+                                                  .token = 0};
+}
+
+/* The next tokens of a prompt into the packed arrays; false: not all of it has been given. */
+static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, const gr_choices *how)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const prefill_arrays *a = &s->host;
+    const uint32_t n = GR_MIN(g->prompt - 1 - g->cached, how->prefill_tokens - s->n_tokens);
+    if (!n) return g->cached == g->prompt - 1;
+    const int32_t *ids = gr_rows_ids(rows, (uint32_t)(g - r->groups) * r->cfg->samples);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t position = g->cached + i, at = s->n_tokens + i;
+        a->ids[at] = ids[position];
+        a->position[at] = (int32_t)position;
+        a->slot[at] = g->table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
+    }
+    a->cached[s->n_prompts] = g->cached;
+    memcpy(a->table + (size_t)s->n_prompts * r->bounds.stride, g->table,
+           gr_prompt_blocks(g->prompt) * sizeof(*a->table));
+    s->n_tokens += n;
+    a->offset[++s->n_prompts] = s->n_tokens;
+    s->longest = GR_MAX(s->longest, n);
+    g->cached += n;
+    return g->cached == g->prompt - 1;
+}
+
+/* Groups in order, as far as slots, blocks and tokens of the prefill go. */
+static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in)
+{
+    struct gr_rollout_steps *s = r->steps;
+    uint32_t n_changes = 0;
+    s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = 0;
+    for (uint32_t at = free_slot(r, 0); r->current < r->n_groups; r->current++) {
+        gr_rollout_group *g = &r->groups[r->current];
+        const uint32_t own = gr_own_blocks(g->prompt, r->cfg->max_tokens);
+        if (!g->table && (at == r->bounds.samples || !gr_rollout_begin_group(r, g))) return n_changes;
+        if (!prefill_group(r, g, rows, how)) return n_changes;
+        for (; g->admitted < r->cfg->samples; at = free_slot(r, at)) {
+            if (at == r->bounds.samples || r->n_free < own) return n_changes;
+            set_slot(r, g, rows, at, in, &n_changes);
+        }
+    }
+    return n_changes;
+}
+
+/* How many slots take part where the last one in use is n - 1: few sizes, as each is captured once. */
+static uint32_t rounded(uint32_t n, uint32_t slots)
+{
+    uint32_t size = 1;
+    while (size < n) size += size < 8 ? size : size & (size - 1) ? size / 3 : size / 2;
+    return n ? GR_MIN(size, slots) : 0;
+}
+
+static uint32_t last_slot(const gr_rollout *r)
+{
+    uint32_t n = r->bounds.samples;
+    while (n > 0 && r->slots[n - 1].seq == GR_NONE) n--;
+    return n;
+}
+
+static void move_slot(gr_rollout *r, uint32_t from, uint32_t to)
+{
+    struct gr_rollout_steps *s = r->steps;
+    gr_rollout_slot *a = &r->slots[from], *b = &r->slots[to], t = *b; /* tables are swapped */
+    *b = *a;
+    *a = t;
+    s->slot_of[b->seq] = to;
+    s->stale[to] = false;
+}
+
+/* When no more samples come, the rest move together, where that makes a step smaller. */
+static uint32_t compact(gr_rollout *r, const gr_steps_input *in)
+{
+    const uint32_t slots = r->bounds.samples;
+    uint32_t live = 0, n_changes = 0, to = 0;
+    for (uint32_t i = 0; i < slots; i++) live += r->slots[i].seq != GR_NONE;
+    const uint32_t size = rounded(live, slots);
+    for (uint32_t from = last_slot(r); from-- > size;) {
+        if (r->slots[from].seq == GR_NONE) continue;
+        to = free_slot(r, to);
+        move_slot(r, from, to);
+        in->change[n_changes++] = (gr_slot_change){.slot = to, .from = from};
+    }
+    return n_changes;
+}
+
+static uint32_t clear_stale(gr_rollout *r, const gr_steps_input *in, uint32_t n_changes)
+{
+    struct gr_rollout_steps *s = r->steps;
+    for (uint32_t i = 0; i < r->bounds.samples; i++) {
+        if (s->stale[i]) in->change[n_changes++] = (gr_slot_change){.slot = i, .from = GR_SLOT_CLEAR};
+        s->stale[i] = false;
+    }
+    return n_changes;
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Which slots read the same prompt. */
+static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in)
+{
+    uint64_t *order = r->steps->order;
+    uint32_t n = 0, n_groups = 0, last = GR_NONE;
+    for (uint32_t i = 0; i < r->bounds.samples; i++)
+        if (r->slots[i].seq != GR_NONE) order[n++] = (uint64_t)r->slots[i].group << 32 | i;
+    qsort(order, n, sizeof(*order), by_order);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t g = (uint32_t)(order[i] >> 32);
+        in->member[i] = (uint32_t)order[i];
+        if (g == last) continue;
+        in->shared[n_groups] = gr_full_blocks(r->groups[g].prompt) * GR_KV_BLOCK;
+        in->group_first[n_groups++] = i;
+        last = g;
+    }
+    in->group_first[n_groups] = n;
+    return n_groups;
+}
+
+static void write_prefill(gr_rollout *r, const gr_call *c)
+{
+    const struct gr_rollout_steps *s = r->steps;
+    const gr_kernels *k = c->session->kernels;
+    const prefill_arrays *to = &s->device, *from = &s->host;
+    const uint64_t word = sizeof(uint32_t), tokens = s->n_tokens * word, prompts = s->n_prompts * word;
+    if (tokens) {
+        k->copy(c->queue, to->ids, from->ids, tokens);
+        k->copy(c->queue, to->position, from->position, tokens);
+        k->copy(c->queue, to->slot, from->slot, tokens);
+        k->copy(c->queue, to->offset, from->offset, prompts + word);
+        k->copy(c->queue, to->cached, from->cached, prompts);
+        k->copy(c->queue, to->table, from->table, prompts * r->bounds.stride);
+    }
+    if (!r->n_copies) return;
+    memcpy(from->copy_from, r->copy_from, r->n_copies * word);
+    memcpy(from->copy_to, r->copy_to, r->n_copies * word);
+    k->copy(c->queue, to->copy_from, from->copy_from, r->n_copies * word);
+    k->copy(c->queue, to->copy_to, from->copy_to, r->n_copies * word);
+}
+
+static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const gr_steps_bounds b = steps_bounds(r->node, c->how);
+    gr_rows rows = gr_rows_at(c->ptr[0], &r->node->bounds);
+    s->device = arrays_at(c->ptr[3], &b, c->how, 0);
+    s->host = arrays_at(c->ptr[4], &b, c->how, s->trip % 2);
+    const gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, d);
+    if (st) return st;
+    const gr_steps_input in = s->ops->input(s->steps, s->trip);
+    uint32_t n_changes = admit(r, &rows, c->how, &in);
+    if (!n_changes && r->current == r->n_groups) n_changes = compact(r, &in);
+    n_changes = clear_stale(r, &in, n_changes);
+    const uint32_t n_groups = list_groups(r, &in), which = s->trip % 2;
+    s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
+    write_prefill(r, c);
+    for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
+    s->n[which] = rounded(last_slot(r), b.slots);
+    return GR_OK;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------
+ */
+
+/* Uses of both works: buckets 0 .. L + 1, then these. */
+enum { USE_KV, USE_PACKED, USE_X, USE_WS, USE_HEAD_WS };
+
+static void *use(const gr_call *c, uint32_t which)
+{
+    return c->ptr[gr_model_buckets(&c->node->model->shape) + which];
+}
+
+static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(s);
+    const gr_packed b = {.n_tokens = e->n_tokens,
+                         .n_seqs = e->n_seqs,
+                         .ids = e->ids,
+                         .offset = e->offset,
+                         .host_offset = host_offset};
+    k->embed_forward(q, s, c->ptr[0], &b, use(c, USE_X));
+    for (uint32_t l = 0; l < s->layers; l++)
+        k->layer_extend(q, s, c->ptr[1 + l], e, use(c, USE_X), (char *)use(c, USE_KV) + l * part,
+                        use(c, USE_WS));
+}
+
+static void run_prefill(const gr_call *c, const gr_rollout *r)
+{
+    const struct gr_rollout_steps *s = r->steps;
+    const prefill_arrays *a = &s->device;
+    if (!s->n_tokens) return;
+    const gr_extend e = {.n_tokens = s->n_tokens,
+                         .n_seqs = s->n_prompts,
+                         .ids = a->ids,
+                         .offset = a->offset,
+                         .cached = a->cached,
+                         .block_table = a->table,
+                         .table_stride = r->bounds.stride,
+                         .position = a->position,
+                         .slot = a->slot,
+                         .longest = s->longest};
+    run_layers(c, c->queue, &e, s->host.offset);
+}
+
+static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d)
+{
+    const gr_call *c = user;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    const char *last = c->ptr[1 + s->layers];
+    const void *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
+    const void *head = gr_head_matrix(k, s, c->ptr[0], last);
+    run_layers(c, q, e, NULL);
+    for (uint32_t i = 0; i < e->n_seqs; i += c->how->head_rows)
+        k->head_sample(q, s, norm, head, use(c, USE_X), d->row + i, GR_MIN(c->how->head_rows, e->n_seqs - i),
+                       d->how, d->draw + i, d->id + i, d->logprob + i, use(c, USE_HEAD_WS));
+}
+
+/* Of the addresses that a step uses (FNV-1a). */
+static uint64_t key_of(const gr_call *c)
+{
+    uint64_t key = 14695981039346656037ull;
+    for (uint32_t i = 0; i < c->n_ptr; i++) key = (key ^ (uint64_t)(uintptr_t)c->ptr[i]) * 1099511628211ull;
+    return key;
+}
+
+static void run_decode(const gr_call *c, gr_rollout *r)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *shape = &c->node->model->shape;
+    const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(shape);
+    if (r->n_copies)
+        s->ops->copy(s->steps, c->queue, use(c, USE_KV), part, s->device.copy_from, s->device.copy_to,
+                     r->n_copies);
+    const gr_steps_chunk chunk = {
+        .n = s->n[s->trip % 2], .step = model_step, .user = (void *)c, .key = key_of(c)};
+    s->ops->run(s->steps, c->queue, s->trip, &chunk);
+    s->trip++;
+}
+
+gr_status gr_rollout_steps_run(const gr_call *c, gr_rollout *r, gr_diag *d)
+{
+    if (c->kernel == ROLLOUT_PLAN) return run_plan(c, r, d);
+    if (c->kernel == ROLLOUT_PREFILL) run_prefill(c, r);
+    if (c->kernel == ROLLOUT_DECODE) run_decode(c, r);
+    return GR_OK;
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# A rollout whose steps go by chunks, with their state on the device (its host form: steps_exec.c), has the bits of one
+# that goes step by step: whatever the number of slots, the size of the pool, stop texts and long prompts.
+. "$(dirname "$0")/lib.sh"
+
+same() { # GRAPH SETTING...
+    g=$1
+    shift
+    set_options=
+    for s in "$@"; do set_options="$set_options --set $s"; done
+    rm -rf a b
+    # shellcheck disable=SC2086 # settings have no spaces
+    status 0 "$gr" exec $g $set_options --out a
+    status 0 "$GR_STEPS_EXEC" $g b "$@"
+    cp out steps.out
+    same_metrics a b
+    same_weights a b
+    cmp a/samples.jsonl b/samples.jsonl || fail "samples of $g with $*"
+}
+
+sed 's/run: .*/run: {steps: 3, seed: 7, samples: 32}/' grpo.yaml >tiny.yaml
+same tiny.yaml
+for slots in 1 3 7 20; do same tiny.yaml nodes.rollout.concurrent=$slots; done
+for blocks in 1 2 5 9; do same tiny.yaml nodes.rollout.kv_blocks=$blocks; done
+same tiny.yaml nodes.rollout.samples=1
+# Responses of several chunks, prompts of several blocks.
+sed -e 's/max_tokens: 6/max_tokens: 37/' -e 's/max_tokens: 8, template: "{question}"/max_tokens: 26, template: "1+2=3+4=5+6=7+8={question}"/' \
+    tiny.yaml >long.yaml
+same long.yaml
+has steps.out '[1-9][0-9]* moves'
+same long.yaml nodes.rollout.concurrent=5
+same long.yaml nodes.rollout.kv_blocks=6
+# The host ends what the device does not know to end.
+sed 's/max_tokens: 37/max_tokens: 37, stop: ["3", "+1"]/' long.yaml >stop.yaml
+same stop.yaml
+has steps.out '[1-9][0-9]* clears'
+same stop.yaml nodes.rollout.concurrent=5
+same stop.yaml nodes.rollout.kv_blocks=7
+sed 's/max_tokens: 37/max_tokens: 37, stop_ids: [3, 4, 9]/' long.yaml >ids.yaml
+same ids.yaml nodes.rollout.concurrent=6

@@ -1,0 +1,270 @@
+/* tests/e2e/steps_exec.c: `graphrun exec` on the CPU device with a host form of ops/steps.h.
+ *
+ * usage: steps_exec GRAPH OUT [KEY=VALUE ...]
+ * The CPU device is batch-invariant: so a run whose rollout goes by chunks of steps must have the bits of one
+ * that goes step by step. What the host orders is checked on the way; a wrong order ends the program.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ops/carve.h"
+#include "ops/steps.h"
+#include "runtime/run.h"
+#include "scheduler/schedule.h"
+
+struct gr_steps {
+    gr_steps_bounds b;
+    gr_model_shape shape;
+    gr_steps_rules rules;
+    gr_slot_change *slot; /* [slots] what each one runs; from GR_SLOT_CLEAR: nothing */
+    uint32_t *table;
+    gr_steps_input input[2];
+    int32_t *report_id[2];
+    float *report_logprob[2];
+    /* of one step, slots that run side by side */
+    int32_t *ids, *drawn;
+    uint32_t *live, *offset, *cached, *tables, *row;
+    uint32_t (*draw)[2];
+    float *logprob;
+    unsigned long long steps, slots_run, slots_live, moves, clears;
+};
+
+static void carve_device(gr_carve *c, gr_steps *s)
+{
+    const uint64_t n = s->b.slots, word = sizeof(uint32_t);
+    s->slot = gr_carve_bytes(c, n * sizeof(*s->slot));
+    s->table = gr_carve_bytes(c, n * s->b.stride * word);
+    s->ids = gr_carve_bytes(c, n * word);
+    s->drawn = gr_carve_bytes(c, n * word);
+    s->live = gr_carve_bytes(c, n * word);
+    s->offset = gr_carve_bytes(c, (n + 1) * word);
+    s->cached = gr_carve_bytes(c, n * word);
+    s->tables = gr_carve_bytes(c, n * s->b.stride * word);
+    s->row = gr_carve_bytes(c, n * word);
+    s->draw = gr_carve_bytes(c, n * sizeof(*s->draw));
+    s->logprob = gr_carve_bytes(c, n * word);
+}
+
+static void carve_host(gr_carve *c, gr_steps *s)
+{
+    const uint64_t n = s->b.slots, word = sizeof(uint32_t);
+    for (int i = 0; i < 2; i++) {
+        s->input[i].change = gr_carve_bytes(c, n * sizeof(gr_slot_change));
+        s->input[i].table = gr_carve_bytes(c, n * s->b.stride * word);
+        s->input[i].member = gr_carve_bytes(c, n * word);
+        s->input[i].group_first = gr_carve_bytes(c, (n + 1) * word);
+        s->input[i].shared = gr_carve_bytes(c, n * word);
+        s->report_id[i] = gr_carve_bytes(c, n * s->b.chunk * word);
+        s->report_logprob[i] = gr_carve_bytes(c, n * s->b.chunk * word);
+    }
+}
+
+static uint64_t device_bytes(const gr_model_shape *m, const gr_steps_bounds *b)
+{
+    (void)m;
+    gr_steps s = {.b = *b};
+    gr_carve c = {0};
+    carve_device(&c, &s);
+    return c.used;
+}
+
+static uint64_t host_bytes(const gr_model_shape *m, const gr_steps_bounds *b)
+{
+    (void)m;
+    gr_steps s = {.b = *b};
+    gr_carve c = {0};
+    carve_host(&c, &s);
+    return c.used;
+}
+
+static gr_status open_steps(gr_steps **out, const gr_model_shape *m, const gr_steps_bounds *b, gr_diag *d)
+{
+    (void)d;
+    *out = gr_calloc(1, sizeof(**out));
+    (*out)->shape = *m;
+    (*out)->b = *b;
+    return GR_OK;
+}
+
+static void close_steps(gr_steps *s)
+{
+    if (!s) return;
+    printf("%llu steps, %llu slots run, %llu of them live, %llu moves, %llu clears\n", s->steps, s->slots_run,
+           s->slots_live, s->moves, s->clears);
+    free(s);
+}
+
+static gr_status begin(gr_steps *s, gr_queue *q, void *device, void *host, const gr_steps_rules *r,
+                       gr_diag *d)
+{
+    (void)q;
+    (void)d;
+    gr_carve on_device = {.base = device}, on_host = {.base = host};
+    carve_device(&on_device, s);
+    carve_host(&on_host, s);
+    s->rules = *r;
+    for (uint32_t i = 0; i < s->b.slots; i++) {
+        s->slot[i].from = GR_SLOT_CLEAR;
+        s->row[i] = i;
+    }
+    return GR_OK;
+}
+
+static gr_steps_input input(gr_steps *s, uint32_t trip)
+{
+    return s->input[trip % 2];
+}
+
+/* Every running slot is in one group, whose slots begin with the same blocks. */
+static void check_groups(const gr_steps *s, const gr_steps_input *in, uint32_t n_groups)
+{
+    uint32_t *seen = gr_calloc(s->b.slots, sizeof(*seen));
+    for (uint32_t g = 0; g < n_groups; g++)
+        for (uint32_t i = in->group_first[g]; i < in->group_first[g + 1]; i++) {
+            const uint32_t at = in->member[i], first = in->member[in->group_first[g]];
+            const size_t stride = s->b.stride;
+            seen[at]++;
+            assert(in->shared[g] % GR_KV_BLOCK == 0);
+            if (s->slot[at].from == GR_SLOT_CLEAR || s->slot[first].from == GR_SLOT_CLEAR) continue;
+            assert(in->shared[g] <= s->slot[at].position);
+            assert(!memcmp(s->table + at * stride, s->table + first * stride,
+                           in->shared[g] / GR_KV_BLOCK * sizeof(*s->table)));
+        }
+    for (uint32_t i = 0; i < s->b.slots; i++) {
+        assert(seen[i] <= 1);
+        assert(seen[i] || s->slot[i].from == GR_SLOT_CLEAR);
+    }
+    free(seen);
+}
+
+static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups)
+{
+    (void)q;
+    const gr_steps_input *in = &s->input[trip % 2];
+    const size_t row = s->b.stride * sizeof(*s->table);
+    uint32_t *named = gr_calloc(s->b.slots, sizeof(*named));
+    for (uint32_t i = 0; i < n_changes; i++) {
+        const gr_slot_change *c = &in->change[i];
+        named[c->slot]++;
+        char *table = (char *)s->table + c->slot * row;
+        if (c->from == GR_SLOT_SET) {
+            memcpy(table, (char *)in->table + i * row, row);
+            s->slot[c->slot] = *c;
+        } else if (c->from == GR_SLOT_CLEAR) {
+            s->slot[c->slot] = *c;
+            s->clears++;
+        } else {
+            named[c->from]++;
+            memcpy(table, (char *)s->table + c->from * row, row);
+            s->slot[c->slot] = s->slot[c->from];
+            s->slot[c->from].from = GR_SLOT_CLEAR;
+            s->moves++;
+        }
+    }
+    for (uint32_t i = 0; i < s->b.slots; i++) assert(named[i] <= 1);
+    free(named);
+    check_groups(s, in, n_groups);
+}
+
+static void advance(gr_steps *s, uint32_t live, int32_t *id, float *logprob)
+{
+    for (uint32_t i = 0; i < live; i++) {
+        gr_slot_change *c = &s->slot[s->live[i]];
+        id[s->live[i]] = c->id = s->drawn[i];
+        logprob[s->live[i]] = s->logprob[i];
+        c->position++;
+        bool last = ++c->token == s->rules.max_tokens;
+        for (uint32_t k = 0; k < s->rules.n_stop; k++) last = last || c->id == s->rules.stop[k];
+        if (last) c->from = GR_SLOT_CLEAR;
+    }
+}
+
+static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t *id, float *logprob)
+{
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < k->n; i++) {
+        const gr_slot_change *c = &s->slot[i];
+        id[i] = -1;
+        if (c->from == GR_SLOT_CLEAR) continue;
+        s->live[live] = i;
+        s->ids[live] = c->id;
+        s->offset[live] = live;
+        s->cached[live] = c->position;
+        s->draw[live][0] = c->sequence;
+        s->draw[live][1] = c->token;
+        memcpy(s->tables + (size_t)live * s->b.stride, s->table + (size_t)i * s->b.stride,
+               s->b.stride * sizeof(*s->table));
+        live++;
+    }
+    for (uint32_t i = k->n; i < s->b.slots; i++) assert(s->slot[i].from == GR_SLOT_CLEAR);
+    s->steps++;
+    s->slots_run += k->n;
+    s->slots_live += live;
+    s->offset[live] = live;
+    const gr_extend e = {.n_tokens = live,
+                         .n_seqs = live,
+                         .ids = s->ids,
+                         .offset = s->offset,
+                         .cached = s->cached,
+                         .block_table = s->tables,
+                         .table_stride = s->b.stride};
+    const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
+    if (live) k->step(k->user, q, &e, &d);
+    advance(s, live, id, logprob);
+}
+
+static void copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+                 const uint32_t *dst, uint32_t n)
+{
+    for (uint32_t l = 0; l < s->shape.layers; l++)
+        gr_kernels_cpu.kv_copy(q, &s->shape, (char *)kv + l * layer_bytes, src, dst, n);
+}
+
+static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)
+{
+    for (uint32_t i = 0; c->n && i < s->b.chunk; i++)
+        one_step(s, q, c, s->report_id[trip % 2] + (size_t)i * s->b.slots,
+                 s->report_logprob[trip % 2] + (size_t)i * s->b.slots);
+}
+
+static gr_status report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d)
+{
+    (void)d;
+    *out = (gr_steps_report){s->report_id[trip % 2], s->report_logprob[trip % 2]};
+    return GR_OK;
+}
+
+static const gr_steps_ops steps_on_host = {device_bytes, host_bytes, open_steps, close_steps, begin,
+                                           input,        change,     copy,       run,         report};
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s GRAPH OUT [KEY=VALUE ...]\n", argv[0]);
+        return 2;
+    }
+    gr_kernels k = gr_kernels_cpu;
+    k.steps = &steps_on_host;
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_graph *g = NULL;
+    gr_planned *p = NULL;
+    gr_plan_options o = {.kernels = &k, .threads = 1};
+    const gr_load_options load = {
+        .set = (const char *const *)argv + 3, .n_set = (size_t)argc - 3, .need_shapes = true};
+    gr_status st = gr_hardware_find(&o.hardware, "cpu", &d);
+    if (!st) st = gr_graph_load(&g, argv[1], &load, &d);
+    if (!st) st = gr_plan_graph(&p, g, &o, &d);
+    const gr_run_options run_options = {.out = argv[2], .poison = true, .threads = 1, .progress = stdout};
+    if (!st) st = gr_run(g, p, &k, &run_options, &d);
+    for (size_t i = 0; i < d.n; i++) {
+        char *text = gr_message_format(&d.messages[i]);
+        fprintf(stderr, "%s\n", text);
+        free(text);
+    }
+    gr_planned_free(p);
+    gr_graph_free(g);
+    gr_diag_release(&d);
+    return st != GR_OK;
+}

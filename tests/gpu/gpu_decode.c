@@ -1,0 +1,595 @@
+/* tests/gpu/gpu_decode.c: attention of decode steps and copies of blocks against loops in double.
+ *
+ * Without arguments: one line a case (largest absolute error, relative norm of the error), exit 1 where one
+ * fails, 77 where there is no device. --bench: times, as bytes of keys and values that must be read once over
+ * seconds.
+ */
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/cuda/decode_sizes.h"
+
+enum { BLOCK = 16 };
+#define COPY_GBPS 4260.0 /* device copy, read and written, of the machine this was tuned on */
+
+static int failures;
+
+static void check_cuda(cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess) return;
+    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(e));
+    exit(1);
+}
+#define CUDA(call) check_cuda((call), #call)
+
+static uint64_t random_state = 88172645463325252ull;
+
+static uint32_t random_u32(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 32);
+}
+
+static uint32_t random_below(uint32_t n)
+{
+    return (uint32_t)(((uint64_t)random_u32() * n) >> 32);
+}
+
+static void shuffle(uint32_t *x, uint32_t n)
+{
+    for (uint32_t i = n; i-- > 1;) {
+        const uint32_t j = random_below(i + 1), t = x[i];
+        x[i] = x[j];
+        x[j] = t;
+    }
+}
+
+/* Nearly normal, standard deviation 1. */
+static float random_value(void)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++) sum += (float)random_u32() * 0x1p-32f - 0.5f;
+    return sum * 1.732f;
+}
+
+static gr_bf16 to_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (gr_bf16)((u + 0x7FFF + ((u >> 16) & 1)) >> 16);
+}
+
+static float of_bf16(gr_bf16 x)
+{
+    uint32_t u = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static void *host(size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) abort();
+    return p;
+}
+
+/* Device memory of poison: every float and bf16 in it is a NaN. */
+static void *device(size_t bytes)
+{
+    void *p = NULL;
+    CUDA(cudaMalloc(&p, bytes ? bytes : 1));
+    CUDA(cudaMemset(p, 0xFF, bytes ? bytes : 1));
+    return p;
+}
+
+static void *device_of(const void *from, size_t bytes)
+{
+    void *p = device(bytes);
+    CUDA(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice));
+    return p;
+}
+
+/* ---- a batch --------------------------------------------------------------------------------------------
+ */
+
+typedef struct batch {
+    gr_cu_heads h;
+    uint32_t n, n_groups, max_length, stride, n_blocks;
+    uint32_t *length, *member, *group_first, *shared, *table; /* host */
+    gr_bf16 *kv, *qkv;                                        /* host */
+    gr_bf16 *d_kv;                                            /* kept between launches of one case */
+} batch;
+
+static uint32_t width(const batch *b)
+{
+    return (b->h.heads + 2 * b->h.kv_heads) * b->h.head_dim;
+}
+
+static size_t block_elems(const batch *b)
+{
+    return (size_t)2 * BLOCK * b->h.kv_heads * b->h.head_dim;
+}
+
+static gr_bf16 *key_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head)
+{
+    const uint32_t block = b->table[(size_t)slot * b->stride + key / BLOCK];
+    return b->kv + block * block_elems(b) + ((size_t)kv_head * BLOCK + key % BLOCK) * b->h.head_dim;
+}
+
+static gr_bf16 *value_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head)
+{
+    return key_at(b, slot, key, kv_head) + block_elems(b) / 2;
+}
+
+/* Tables over shuffled blocks; shared keys in the same blocks. What lies behind a slot's length stays NaN. */
+static void fill_tables(batch *b)
+{
+    uint32_t *order = host(b->n_blocks * sizeof(*order)), used = 0;
+    for (uint32_t i = 0; i < b->n_blocks; i++) order[i] = i;
+    shuffle(order, b->n_blocks);
+    memset(b->table, 0xFF, (size_t)b->n * b->stride * sizeof(*b->table));
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        const uint32_t common = b->shared[g] / BLOCK, from = used;
+        used += common;
+        for (uint32_t s = b->group_first[g]; s < b->group_first[g + 1]; s++)
+            for (uint32_t i = 0; i * BLOCK < b->length[s]; i++)
+                b->table[(size_t)s * b->stride + i] = order[i < common ? from + i : used++];
+    }
+    if (used > b->n_blocks) abort();
+    free(order);
+}
+
+static void fill_keys(batch *b)
+{
+    memset(b->kv, 0xFF, b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    for (uint32_t g = 0; g < b->n_groups; g++)
+        for (uint32_t s = b->group_first[g], first = 1; s < b->group_first[g + 1]; s++) {
+            if (!b->length[s]) continue;
+            for (uint32_t key = first ? 0 : b->shared[g]; key < b->length[s]; key++)
+                for (uint32_t h = 0; h < b->h.kv_heads; h++)
+                    for (uint32_t i = 0; i < b->h.head_dim; i++) {
+                        key_at(b, s, key, h)[i] = to_bf16(random_value());
+                        value_at(b, s, key, h)[i] = to_bf16(random_value());
+                    }
+            first = 0;
+        }
+}
+
+static batch batch_new(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
+                       uint32_t group)
+{
+    batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, .n_groups = n_groups};
+    b.n = n_groups * group;
+    b.length = host(b.n * sizeof(*b.length));
+    b.group_first = host((n_groups + 1) * sizeof(*b.group_first));
+    b.shared = host(n_groups * sizeof(*b.shared));
+    for (uint32_t g = 0; g <= n_groups; g++) b.group_first[g] = g * group;
+    b.member = host(b.n * sizeof(*b.member));
+    for (uint32_t i = 0; i < b.n; i++) b.member[i] = i;
+    return b;
+}
+
+/* After length and shared are set. */
+static void batch_fill(batch *b)
+{
+    uint32_t blocks = 0, most = 1;
+    for (uint32_t s = 0; s < b->n; s++) {
+        blocks += (b->length[s] + BLOCK - 1) / BLOCK;
+        most = b->length[s] > most ? b->length[s] : most;
+    }
+    for (uint32_t g = 0; g < b->n_groups; g++) blocks += b->shared[g] / BLOCK;
+    b->n_blocks = blocks + 3;
+    b->max_length = most + random_below(100);
+    b->stride = (b->max_length + BLOCK - 1) / BLOCK + random_below(3);
+    b->table = host((size_t)b->n * b->stride * sizeof(*b->table));
+    b->kv = host(b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    b->qkv = host((size_t)b->n * width(b) * sizeof(*b->qkv));
+    fill_tables(b);
+    fill_keys(b);
+    for (size_t i = 0; i < (size_t)b->n * width(b); i++) b->qkv[i] = to_bf16(2 * random_value());
+    b->d_kv = device_of(b->kv, b->n_blocks * block_elems(b) * sizeof(*b->kv));
+}
+
+static void batch_free(batch *b)
+{
+    free(b->length);
+    free(b->group_first);
+    free(b->member);
+    free(b->shared);
+    free(b->table);
+    free(b->kv);
+    free(b->qkv);
+    CUDA(cudaFree(b->d_kv));
+}
+
+/* What is launched: slots of a batch, in any order and grouping. */
+typedef struct launch {
+    uint32_t n, n_groups, max_length;
+    const uint32_t *length, *member, *group_first, *shared, *table;
+    const gr_bf16 *qkv;
+} launch;
+
+static launch launch_of(const batch *b)
+{
+    return (launch){b->n,           b->n_groups, b->max_length, b->length, b->member,
+                    b->group_first, b->shared,   b->table,      b->qkv};
+}
+
+static gr_bf16 *run(const batch *b, const launch *l)
+{
+    const size_t outs = (size_t)l->n * b->h.heads * b->h.head_dim;
+    gr_cu_decode d = {.length = device_of(l->length, l->n * 4),
+                      .member = device_of(l->member, l->group_first[l->n_groups] * 4),
+                      .group_first = device_of(l->group_first, (l->n_groups + 1) * 4),
+                      .shared = device_of(l->shared, l->n_groups * 4),
+                      .n = l->n,
+                      .n_groups = l->n_groups,
+                      .max_length = l->max_length};
+    void *work = device(gr_cu_decode_work_bytes(&b->h, d.n, d.max_length));
+    void *ws = device(gr_cu_decode_attention_ws(&b->h, d.n, d.max_length));
+    uint32_t *table = device_of(l->table, (size_t)l->n * b->stride * 4);
+    gr_bf16 *qkv = device_of(l->qkv, (size_t)l->n * width(b) * sizeof(*qkv)),
+            *out = device(outs * sizeof(*out));
+    gr_cu_paged p = {.heads = b->h, .kv = b->d_kv, .table = table, .table_stride = b->stride};
+    gr_cu_decode_plan(0, &b->h, &d, table, b->stride, work);
+    gr_cu_decode_attention(0, &p, &d, qkv, out, work, ws);
+    CUDA(cudaGetLastError());
+    CUDA(cudaDeviceSynchronize());
+    gr_bf16 *result = host(outs * sizeof(*result));
+    CUDA(cudaMemcpy(result, out, outs * sizeof(*out), cudaMemcpyDeviceToHost));
+    void *const all[] = {(void *)d.length,
+                         (void *)d.member,
+                         (void *)d.group_first,
+                         (void *)d.shared,
+                         work,
+                         ws,
+                         table,
+                         qkv,
+                         out};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    return result;
+}
+
+/* One query head of one slot, in double. */
+static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
+{
+    const uint32_t n = b->length[slot], d = b->h.head_dim, kv_head = head / (b->h.heads / b->h.kv_heads);
+    const gr_bf16 *q = b->qkv + (size_t)slot * width(b) + (size_t)head * d;
+    double *p = host(n * sizeof(*p)), most = -INFINITY, sum = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const gr_bf16 *key = key_at(b, slot, k, kv_head);
+        p[k] = 0;
+        for (uint32_t i = 0; i < d; i++) p[k] += (double)of_bf16(q[i]) * (double)of_bf16(key[i]);
+        p[k] /= sqrt(d);
+        most = p[k] > most ? p[k] : most;
+    }
+    for (uint32_t i = 0; i < d; i++) out[i] = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const gr_bf16 *value = value_at(b, slot, k, kv_head);
+        const double w = exp(p[k] - most);
+        sum += w;
+        for (uint32_t i = 0; i < d; i++) out[i] += w * (double)of_bf16(value[i]);
+    }
+    for (uint32_t i = 0; i < d && n; i++) out[i] /= sum;
+    free(p);
+}
+
+static void compare(const char *name, const batch *b, const gr_bf16 *got)
+{
+    double most = 0, error = 0, norm = 0;
+    uint64_t wrong = 0; /* not a number, or not zero where it must be */
+    double *want = host(b->h.head_dim * sizeof(*want));
+    for (uint32_t s = 0; s < b->n; s++)
+        for (uint32_t h = 0; h < b->h.heads; h++) {
+            attend(b, s, h, want);
+            for (uint32_t i = 0; i < b->h.head_dim; i++) {
+                const double x = (double)of_bf16(got[((size_t)s * b->h.heads + h) * b->h.head_dim + i]);
+                const double e = fabs(x - want[i]);
+                wrong += !(e <= 0.02 + 0.02 * fabs(want[i])) || (!b->length[s] && x != 0);
+                most = e > most ? e : most;
+                error += e * e;
+                norm += want[i] * want[i];
+            }
+        }
+    free(want);
+    const double relative = norm > 0 ? sqrt(error / norm) : sqrt(error);
+    const bool ok = !wrong && relative < 6e-3;
+    printf("%-10s heads %u/%u D %u, %u slots in %u groups, lengths to %u: max abs %.2e, norm %.2e, wrong "
+           "%llu %s\n",
+           name, b->h.heads, b->h.kv_heads, b->h.head_dim, b->n, b->n_groups, b->max_length, most, relative,
+           (unsigned long long)wrong, ok ? "OK" : "FAIL");
+    failures += !ok;
+}
+
+static void same(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
+{
+    size_t different = 0;
+    for (size_t i = 0; i < n; i++) different += a[i] != b[i];
+    printf("%-10s %zu of %zu values differ %s\n", name, different, n, different ? "FAIL" : "OK");
+    failures += different > 0;
+}
+
+/* ---- the same slot in other batches ---------------------------------------------------------------------
+ */
+
+/* Each slot alone, under another bound. */
+static void check_alone(const batch *b, const gr_bf16 *all)
+{
+    const size_t row = (size_t)b->h.heads * b->h.head_dim;
+    gr_bf16 *got = host(b->n * row * sizeof(*got));
+    for (uint32_t g = 0; g < b->n_groups; g++)
+        for (uint32_t s = b->group_first[g]; s < b->group_first[g + 1]; s++) {
+            const uint32_t first[2] = {0, 1}, member[1] = {0};
+            launch l = {.n = 1,
+                        .n_groups = 1,
+                        .max_length = b->max_length + 1000,
+                        .length = b->length + s,
+                        .member = member,
+                        .group_first = first,
+                        .shared = b->shared + g,
+                        .table = b->table + (size_t)s * b->stride,
+                        .qkv = b->qkv + (size_t)s * width(b)};
+            gr_bf16 *one = run(b, &l);
+            memcpy(got + s * row, one, row * sizeof(*one));
+            free(one);
+        }
+    same("alone", all, got, b->n * row);
+    free(got);
+}
+
+/* Slots anywhere, groups the other way round, a third of the slots gone: some still in their group with
+ * length 0, some in none; more slots that are in none. */
+static void check_moved(const batch *b, const gr_bf16 *all)
+{
+    const uint32_t n = b->n + 5;
+    const size_t row = (size_t)b->h.heads * b->h.head_dim;
+    uint32_t *length = host(n * 4), *shared = host(b->n_groups * 4), *first = host((b->n_groups + 1) * 4);
+    uint32_t *table = host((size_t)n * b->stride * 4), *member = host(n * 4), *place = host(n * 4), used = 0;
+    gr_bf16 *qkv = host((size_t)n * width(b) * sizeof(*qkv)), *want = host(n * row * sizeof(*want));
+    memset(length, 0, n * 4);
+    memset(table, 0xFF, (size_t)n * b->stride * 4);
+    memset(qkv, 0xFF, (size_t)n * width(b) * sizeof(*qkv));
+    memset(want, 0, n * row * sizeof(*want));
+    for (uint32_t i = 0; i < n; i++) place[i] = i;
+    shuffle(place, n);
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        const uint32_t from = b->n_groups - 1 - g;
+        shared[g] = b->shared[from];
+        first[g] = used;
+        for (uint32_t s = b->group_first[from + 1]; s-- > b->group_first[from];) {
+            const uint32_t to = place[s], chance = random_below(6);
+            if (chance) member[used++] = to;
+            if (chance < 2) continue;
+            length[to] = b->length[s];
+            memcpy(table + (size_t)to * b->stride, b->table + (size_t)s * b->stride, b->stride * 4);
+            memcpy(qkv + (size_t)to * width(b), b->qkv + (size_t)s * width(b), width(b) * sizeof(*qkv));
+            memcpy(want + to * row, all + s * row, row * sizeof(*want));
+        }
+    }
+    first[b->n_groups] = used;
+    launch l = {n, b->n_groups, b->max_length + 300, length, member, first, shared, table, qkv};
+    gr_bf16 *got = run(b, &l);
+    same("moved", want, got, n * row);
+    void *const mine[] = {length, shared, first, table, member, place, qkv, want, got};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) free(mine[i]);
+}
+
+static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
+                            uint32_t group, uint32_t longest, bool invariance)
+{
+    static const uint32_t shares[] = {0, 16, 256, 112, 128};
+    batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        b.shared[g] = shares[random_below(5)];
+        if (b.shared[g] >= longest) b.shared[g] = 0;
+        for (uint32_t s = g * group; s < (g + 1) * group; s++)
+            b.length[s] = random_below(7) ? b.shared[g] + 1 + random_below(longest - b.shared[g]) : 0;
+    }
+    if (n_groups == 1) b.length[0] = longest;
+    batch_fill(&b);
+    launch l = launch_of(&b);
+    gr_bf16 *out = run(&b, &l);
+    compare("attention", &b, out);
+    if (invariance) {
+        gr_bf16 *again = run(&b, &l);
+        same("again", out, again, (size_t)b.n * heads * head_dim);
+        free(again);
+        check_alone(&b, out);
+        check_moved(&b, out);
+    }
+    free(out);
+    batch_free(&b);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------
+ */
+
+static void check_copy(uint32_t layers, uint32_t blocks, uint64_t elems, uint32_t n)
+{
+    const uint64_t layer = blocks * elems, total = layers * layer;
+    gr_bf16 *kv = host(total * 2), *got = host(total * 2);
+    uint32_t *src = host(n * 4), *dst = host(n * 4);
+    for (uint64_t i = 0; i < total; i++) kv[i] = (gr_bf16)random_u32();
+    for (uint32_t i = 0; i < n; i++) { /* from the first half to the second */
+        src[i] = random_below(blocks / 2);
+        dst[i] = blocks / 2 + i;
+    }
+    gr_bf16 *d_kv = device_of(kv, total * 2);
+    uint32_t *d_src = device_of(src, n * 4), *d_dst = device_of(dst, n * 4);
+    gr_cu_kv_copy(0, d_kv, layers, layer, elems, d_src, d_dst, n);
+    CUDA(cudaGetLastError());
+    CUDA(cudaMemcpy(got, d_kv, total * 2, cudaMemcpyDeviceToHost));
+    for (uint32_t l = 0; l < layers; l++)
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(kv + l * layer + dst[i] * elems, kv + l * layer + src[i] * elems, elems * 2);
+    printf("kv_copy %u layers, %u of %u blocks: ", layers, n, blocks);
+    same("", kv, got, total);
+    CUDA(cudaFree(d_kv));
+    CUDA(cudaFree(d_src));
+    CUDA(cudaFree(d_dst));
+    free(kv);
+    free(got);
+    free(src);
+    free(dst);
+}
+
+/* ---- bench ----------------------------------------------------------------------------------------------
+ */
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+enum { RUNS = 15, LAUNCHES = 28 };
+
+typedef struct bench {
+    gr_cu_heads h;
+    gr_cu_decode d;
+    gr_cu_paged p;
+    gr_bf16 *qkv, *out;
+    void *work, *ws;
+} bench;
+
+static void bench_plan(const bench *b)
+{
+    gr_cu_decode_plan(0, &b->h, &b->d, b->p.table, b->p.table_stride, b->work);
+}
+
+static void bench_attention(const bench *b)
+{
+    gr_cu_decode_attention(0, &b->p, &b->d, b->qkv, b->out, b->work, b->ws);
+}
+
+/* Microseconds of one launch: median of RUNS times LAUNCHES one after another, as the layers of a step are.
+ */
+static double time_of(void (*what)(const bench *), const bench *b)
+{
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, 0));
+        for (int i = 0; i < LAUNCHES; i++) what(b);
+        CUDA(cudaEventRecord(end, 0));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    CUDA(cudaGetLastError());
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    return (double)ms[RUNS / 2] * 1e3 / LAUNCHES;
+}
+
+/* Groups of `group` slots over a prompt of which `shared` keys stand once; own keys 1..own each, or exactly
+ * own. */
+static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
+                       uint32_t group, uint32_t shared, uint32_t own, bool exact)
+{
+    batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
+    double keys = 0;
+    for (uint32_t g = 0; g < n_groups; g++) {
+        b.shared[g] = shared;
+        keys += shared;
+        for (uint32_t s = g * group; s < (g + 1) * group; s++) {
+            const uint32_t mine = exact ? own : 1 + random_below(own);
+            b.length[s] = shared + mine;
+            keys += mine;
+        }
+    }
+    b.max_length = shared + own;
+    b.stride = (b.max_length + BLOCK - 1) / BLOCK;
+    b.n_blocks = n_groups * (shared / BLOCK) + b.n * (own / BLOCK + 2);
+    b.table = host((size_t)b.n * b.stride * 4);
+    fill_tables(&b);
+    const size_t pool = b.n_blocks * block_elems(&b);
+    b.kv = host(pool * 2);
+    for (size_t i = 0; i < pool; i++) b.kv[i] = to_bf16((float)(int16_t)random_u32() * 0x1p-15f);
+    b.qkv = host((size_t)b.n * width(&b) * 2);
+    for (size_t i = 0; i < (size_t)b.n * width(&b); i++) b.qkv[i] = to_bf16(random_value());
+    b.d_kv = device_of(b.kv, pool * 2);
+    bench m = {.h = b.h,
+               .d = {.length = device_of(b.length, b.n * 4),
+                     .member = device_of(b.member, b.n * 4),
+                     .group_first = device_of(b.group_first, (n_groups + 1) * 4),
+                     .shared = device_of(b.shared, n_groups * 4),
+                     .n = b.n,
+                     .n_groups = n_groups,
+                     .max_length = b.max_length},
+               .p = {.heads = b.h,
+                     .kv = b.d_kv,
+                     .table = device_of(b.table, (size_t)b.n * b.stride * 4),
+                     .table_stride = b.stride},
+               .qkv = device_of(b.qkv, (size_t)b.n * width(&b) * 2),
+               .out = device((size_t)b.n * heads * head_dim * 2)};
+    m.work = device(gr_cu_decode_work_bytes(&m.h, b.n, b.max_length));
+    m.ws = device(gr_cu_decode_attention_ws(&m.h, b.n, b.max_length));
+    bench_plan(&m);
+    const double us = time_of(bench_attention, &m), plan_us = time_of(bench_plan, &m);
+    const double bytes = keys * kv_heads * head_dim * 4, gbps = bytes / us * 1e-3;
+    printf(
+        "decode attention heads %u/%u D %u, %u x %u slots, shared %u, own %s%u: %.1f us, %.1f MB, %.0f GB/s, "
+        "%.1f %% of %.0f; plan %.1f us a step\n",
+        heads, kv_heads, head_dim, n_groups, group, shared, exact ? "" : "1..", own, us, bytes * 1e-6, gbps,
+        100 * gbps / COPY_GBPS, COPY_GBPS, plan_us);
+    void *const mine[] = {(void *)m.d.length,
+                          (void *)m.d.member,
+                          (void *)m.d.group_first,
+                          (void *)m.d.shared,
+                          (void *)m.p.table,
+                          m.qkv,
+                          m.out,
+                          m.work,
+                          m.ws};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+    batch_free(&b);
+}
+
+static void run_bench(void)
+{
+    bench_case(16, 8, 128, 32, 8, 240, 512, false);   /* 0.6B, 1.7B */
+    bench_case(32, 8, 128, 32, 8, 240, 512, false);   /* 8B */
+    bench_case(16, 8, 128, 256, 1, 0, 752, false);    /* nothing shared */
+    bench_case(16, 8, 128, 4, 8, 240, 512, false);    /* a tail of few */
+    bench_case(32, 8, 128, 1, 1, 0, 4096, true);      /* one sequence */
+    bench_case(32, 8, 128, 16, 16, 2032, 256, false); /* long prompts */
+    bench_case(14, 2, 64, 32, 8, 240, 512, false);
+}
+
+int main(int argc, char **argv)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
+        puts("no CUDA device: skipped");
+        return 77;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+        run_bench();
+        return 0;
+    }
+    static const uint32_t heads[][2] = {{16, 8}, {32, 8}, {14, 2}, {4, 1}, {34, 1}};
+    static const uint32_t dims[] = {128, 64, 16, 256, 8, 96, 40};
+    static const uint32_t groups[] = {1, 3, 8, 16};
+    check_attention(16, 8, 128, 1, 1, 1, true);
+    check_attention(16, 8, 128, 1, 1, 700, true);
+    for (size_t h = 0; h < 5; h++)
+        for (size_t d = 0; d < 7; d++) {
+            const uint32_t group = groups[(h + d) % 4];
+            check_attention(heads[h][0], heads[h][1], dims[d], 16 / group + 1, group, 700, d < 2 || h == 2);
+        }
+    check_attention(16, 8, 128, 9, 8, 300, true);
+    check_attention(8, 2, 128, 3, 16, 5000, false);
+    check_copy(1, 2, 256, 1);
+    check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
+    printf("%s\n", failures ? "FAILED" : "all OK");
+    return failures > 0;
+}

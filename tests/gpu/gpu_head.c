@@ -1,0 +1,520 @@
+/* tests/gpu/gpu_head.c: statistics and gradients of rows of logits, and sampling, on a CUDA device against
+ * loops in double and the CPU's sampling (ops/cuda/launch.h).
+ *
+ * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
+ */
+#include "tests/gpu/device.h"
+
+#include "ops/head_cpu.h"
+
+typedef enum kind { NORMAL, FLAT, TIES, HOLES, PEAK } kind;
+static const char *const kinds[] = {"normal", "flat", "ties", "holes", "peak"};
+
+static float *logits_of(uint32_t n, uint32_t V, kind k, uint64_t seed)
+{
+    float *z = gr_malloc((size_t)n * V * sizeof(*z));
+    for (size_t i = 0; i < (size_t)n * V; i++) {
+        const float x = random_float(&seed);
+        z[i] = k == FLAT ? 0.01f * x : k == TIES ? rintf(4 * x) / 2 : 3 * x + 5;
+        if (k == HOLES && i % V % 10 != 3) z[i] = -INFINITY;
+        if (k == PEAK && i % V == V / 2) z[i] = 90;
+    }
+    return z;
+}
+
+static int32_t *targets_of(uint32_t n, uint32_t V)
+{
+    int32_t *target = gr_malloc(n * sizeof(*target));
+    for (uint32_t i = 0; i < n; i++)
+        target[i] = (int32_t)(i == 0 ? 0 : i == 1 ? V - 1 : (V / 2 + 977ull * i) % V);
+    return target;
+}
+
+/* ---- statistics and gradient ----------------------------------------------------------------------------
+ */
+
+typedef struct row_stats {
+    double lse, entropy, sum_p2;
+} row_stats;
+
+static row_stats stats_of(const float *z, uint32_t V, double inv_t)
+{
+    double max = -INFINITY, sum = 0, first = 0, second = 0;
+    for (uint32_t i = 0; i < V; i++) max = fmax(max, (double)z[i] * inv_t);
+    for (uint32_t i = 0; i < V; i++) {
+        const double d = (double)z[i] * inv_t - max, e = exp(d);
+        sum += e;
+        if (e > 0) first += e * d;
+        second += e * e;
+    }
+    return (row_stats){max + log(sum), log(sum) - first / sum, second / (sum * sum)};
+}
+
+static void check_gradient(const char *name, uint32_t n, uint32_t V, const float *z, const int32_t *target,
+                           float inv_t, const float *lse, const float *entropy, bool with_entropy)
+{
+    uint64_t seed = 3;
+    float *d_logprob = gr_malloc(n * 4), *d_entropy = gr_malloc(n * 4);
+    for (uint32_t i = 0; i < n; i++)
+        d_logprob[i] = random_float(&seed), d_entropy[i] = 0.1f * random_float(&seed);
+    float *dz = device_copy(z, (size_t)n * V * 4), *d_lse = device_copy(lse, n * 4),
+          *d_e = device_copy(entropy, n * 4);
+    float *d_dl = device_copy(d_logprob, n * 4), *d_de = device_copy(d_entropy, n * 4);
+    int32_t *d_target = device_copy(target, n * 4);
+    gr_cu_head_dlogits(NULL, dz, d_target, d_lse, with_entropy ? d_e : NULL, d_dl, with_entropy ? d_de : NULL,
+                       inv_t, n, V);
+    gr_bf16 *got = take(name, dz, (size_t)n * V * 4);
+    errors e = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        const row_stats s = stats_of(z + (size_t)i * V, V, inv_t);
+        for (uint32_t j = 0; j < V; j++) {
+            const double logp = (double)z[(size_t)i * V + j] * inv_t - s.lse, p = exp(logp);
+            double want = -p * d_logprob[i];
+            if (with_entropy && p > 0) want -= (double)d_entropy[i] * p * (logp + s.entropy);
+            if ((int32_t)j == target[i]) want += d_logprob[i];
+            errors_add(&e, of_bf16(got[(size_t)i * 2 * V + j]), want * inv_t);
+        }
+    }
+    report_errors(&e, name, with_entropy ? "d z e" : "d z", 4e-3);
+    free(got), free(d_logprob), free(d_entropy);
+    CUDA(cudaFree(d_lse));
+    CUDA(cudaFree(d_e));
+    CUDA(cudaFree(d_dl));
+    CUDA(cudaFree(d_de));
+    CUDA(cudaFree(d_target));
+}
+
+static void check_stats(uint32_t n, uint32_t V, kind k, float inv_t)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "head n %u V %u %s 1/T %g", n, V, kinds[k], (double)inv_t);
+    float *z = logits_of(n, V, k, 1), *dz = device_copy(z, (size_t)n * V * 4), *out[2][4];
+    int32_t *target = targets_of(n, V), *d_target = device_copy(target, n * 4);
+    if (k == HOLES)
+        for (uint32_t i = 0; i < n; i++)
+            target[i] = target[i] / 10 * 10 + 3 < (int32_t)V ? target[i] / 10 * 10 + 3 : 3;
+    CUDA(cudaMemcpy(d_target, target, n * 4, cudaMemcpyHostToDevice));
+    for (int r = 0; r < 2; r++) {
+        float *d[4];
+        for (int i = 0; i < 4; i++) d[i] = device_poisoned(n * 4);
+        gr_cu_head_stats(NULL, dz, d_target, inv_t, n, V, d[0], d[1], d[2], d[3]);
+        for (int i = 0; i < 4; i++) out[r][i] = take(name, d[i], n * 4);
+    }
+    static const char *const what[] = {"logp", "entr", "p2", "lse"};
+    errors e[4] = {{0}};
+    for (uint32_t i = 0; i < n; i++) {
+        const row_stats s = stats_of(z + (size_t)i * V, V, inv_t);
+        const double want[] = {(double)z[(size_t)i * V + (uint32_t)target[i]] * inv_t - s.lse, s.entropy,
+                               s.sum_p2, s.lse};
+        for (int m = 0; m < 4; m++) errors_add(&e[m], out[0][m][i], want[m]);
+    }
+    for (int m = 0; m < 4; m++) {
+        report_errors(&e[m], name, what[m], 3e-6);
+        report_equal(name, "twice", out[0][m], out[1][m], n * 4);
+    }
+    check_gradient(name, n, V, z, target, inv_t, out[0][3], out[0][1], true);
+    check_gradient(name, n, V, z, target, inv_t, out[0][3], out[0][1], false);
+    for (int m = 0; m < 4; m++) free(out[0][m]), free(out[1][m]);
+    free(z), free(target);
+    CUDA(cudaFree(dz));
+    CUDA(cudaFree(d_target));
+}
+
+/* Only what is asked is written. */
+static void check_only_lse(void)
+{
+    enum { N = 5, V = 1003 };
+    float *z = logits_of(N, V, NORMAL, 2), *dz = device_copy(z, N * V * 4), *d_lse = device_poisoned(N * 4);
+    gr_cu_head_stats(NULL, dz, NULL, 1, N, V, NULL, NULL, NULL, d_lse);
+    float *lse = take("head", d_lse, N * 4);
+    errors e = {0};
+    for (uint32_t i = 0; i < N; i++) errors_add(&e, lse[i], stats_of(z + i * V, V, 1).lse);
+    report_errors(&e, "head, lse alone", "lse", 1e-6);
+    free(z), free(lse);
+    CUDA(cudaFree(dz));
+}
+
+static void test_head(void)
+{
+    check_stats(3, 1, NORMAL, 1);
+    check_stats(4, 17, NORMAL, 1);
+    check_stats(7, 1000, PEAK, 1.25f);
+    check_stats(9, 1001, NORMAL, 0.7f);
+    check_stats(6, 1003, HOLES, 1);
+    check_stats(5, 4100, TIES, 1); /* a multiple of 4, not of 8 */
+    check_stats(40, 32000, FLAT, 1);
+    check_stats(6, 50257, NORMAL, 1);
+    check_stats(12, 151936, NORMAL, 1);
+    check_stats(3, 151936, HOLES, 2);
+    check_stats(3, 262144, PEAK, 0.5f);
+    check_only_lse();
+}
+
+/* ---- sampling: the definition in double ------------------------------------------------------------------
+ */
+
+typedef struct sample_case {
+    uint32_t n, V;
+    kind kind;
+    float temperature, top_p;
+    uint32_t top_k;
+} sample_case;
+
+static const float *order_by; /* of compare_ids */
+
+static int compare_ids(const void *a, const void *b)
+{
+    const uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    if (order_by[i] != order_by[j]) return order_by[i] > order_by[j] ? -1 : 1;
+    return (i > j) - (i < j);
+}
+
+/* How many of the order are kept, and their weight. */
+static uint32_t keep(const gr_sampling *how, const float *z, const uint32_t *order, const double *weight,
+                     uint32_t V, double *total)
+{
+    uint32_t kept = V;
+    double sum = 0, all = 0;
+    if (how->top_k && how->top_k < V) {
+        kept = how->top_k;
+        while (kept < V && z[order[kept]] == z[order[kept - 1]]) kept++;
+    }
+    for (uint32_t i = 0; i < kept; i++) all += weight[order[i]];
+    *total = all;
+    if (!(how->top_p < 1)) return kept;
+    uint32_t p = 0;
+    while (p < kept && (!p || sum < (double)how->top_p * all)) sum += weight[order[p++]];
+    *total = sum;
+    return p;
+}
+
+typedef struct judged {
+    uint32_t same;  /* as the definition has it */
+    uint32_t wrong; /* and not for rounding at an edge */
+} judged;
+
+/* Rounding may move an edge of the cumulative distribution by some 2^-20 of the whole. */
+static void judge(judged *j, const gr_sampling *how, const uint32_t draw[2], const float *logits, uint32_t V,
+                  int32_t id)
+{
+    const float inv = how->temperature > 0 ? 1 / how->temperature : 1;
+    float *z = gr_malloc(V * sizeof(*z)), max = -INFINITY;
+    double *weight = gr_malloc(V * sizeof(*weight)), total = 0, before = 0;
+    uint32_t *order = gr_malloc(V * sizeof(*order)), first = 0, out[4];
+    for (uint32_t i = 0; i < V; i++) {
+        z[i] = logits[i] * inv;
+        if (z[i] > max) max = z[i], first = i;
+        order[i] = i;
+    }
+    for (uint32_t i = 0; i < V; i++) weight[i] = exp((double)z[i] - (double)max);
+    uint32_t kept = V;
+    if (how->top_p < 1 || (how->top_k && how->top_k < V)) {
+        order_by = z;
+        qsort(order, V, sizeof(*order), compare_ids);
+        kept = keep(how, z, order, weight, V, &total);
+    } else {
+        for (uint32_t i = 0; i < V; i++) total += weight[i];
+    }
+    gr_philox(how->seed, how->stream, (uint32_t[4]){draw[0], draw[1], 0, 0}, out);
+    const double u = ((double)(out[0] >> 5) * 0x1p26 + (double)(out[1] >> 6) + 0.5) * 0x1p-53;
+    const double at = u * total, slack = 4e-6 * total;
+    bool same = false, near = false;
+    for (uint32_t i = 0; i < V && before <= total + slack; i++) {
+        const double w = weight[order[i]];
+        if ((int32_t)order[i] == id && w > 0) {
+            same = i < kept && before <= at && at < before + w;
+            near = before - slack <= at && at <= before + w + slack;
+        }
+        before += w;
+    }
+    if (!(how->temperature > 0)) same = near = id == (int32_t)first;
+    j->same += same;
+    j->wrong += !near;
+    free(z), free(weight), free(order);
+}
+
+/* ---- sampling on the device ------------------------------------------------------------------------------
+ */
+
+typedef struct sampled {
+    int32_t *id;
+    float *logprob;
+} sampled;
+
+static sampled sample(const char *name, const float *d_logits, const gr_sampling *how,
+                      const uint32_t (*draw)[2], uint32_t n, uint32_t V)
+{
+    const gr_cu_sampling h = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
+    gr_cu_sampling *d_how = device_copy(&h, sizeof(h));
+    uint32_t(*d_draw)[2] = device_copy(draw, n * sizeof(*draw));
+    int32_t *id = device_poisoned(n * 4);
+    float *logprob = device_poisoned(n * 4);
+    void *ws = device_poisoned(gr_cu_sample_ws(n, V));
+    gr_cu_sample(NULL, d_logits, d_how, (const uint32_t(*)[2])d_draw, id, logprob, n, V, ws);
+    sampled s = {take(name, id, n * 4), take(name, logprob, n * 4)};
+    check_tail(name, ws, gr_cu_sample_ws(n, V));
+    CUDA(cudaFree(ws));
+    CUDA(cudaFree(d_how));
+    CUDA(cudaFree(d_draw));
+    return s;
+}
+
+static uint32_t (*draws_of(uint32_t n))[2]
+{
+    uint32_t(*draw)[2] = gr_malloc(n * sizeof(*draw));
+    for (uint32_t i = 0; i < n; i++) draw[i][0] = 1000 + i / 7, draw[i][1] = i % 7 * 13;
+    return draw;
+}
+
+static gr_sampling sampling(float temperature, float top_p, uint32_t top_k)
+{
+    return (gr_sampling){
+        .temperature = temperature, .top_p = top_p, .top_k = top_k, .seed = 77, .stream = gr_stream("test")};
+}
+
+/* Alone, a row gives the same bits as among others; twice, the same; and the log-prob is the head's. */
+static void check_bits(const char *name, const float *dz, const gr_sampling *how, uint32_t (*draw)[2],
+                       uint32_t n, uint32_t V, const sampled *s)
+{
+    const uint32_t last = n - 1;
+    if (V % 4 == 0) { /* else a row does not begin on 16 bytes */
+        const sampled alone =
+            sample(name, dz + (size_t)last * V, how, (const uint32_t(*)[2])(draw + last), 1, V);
+        report_equal(name, "alone", alone.id, s->id + last, 4);
+        report_equal(name, "alone", alone.logprob, s->logprob + last, 4);
+        free(alone.id), free(alone.logprob);
+    }
+    const sampled again = sample(name, dz, how, (const uint32_t(*)[2])draw, n, V);
+    report_equal(name, "twice", again.id, s->id, n * 4);
+    free(again.id), free(again.logprob);
+    int32_t *d_id = device_copy(s->id, n * 4);
+    float *d_logprob = device_poisoned(n * 4), *d_lse = device_poisoned(n * 4);
+    const float inv = how->temperature > 0 ? 1 / how->temperature : 1;
+    gr_cu_head_stats(NULL, dz, d_id, inv, n, V, d_logprob, NULL, NULL, d_lse);
+    float *logprob = take(name, d_logprob, n * 4);
+    report_equal(name, "head's", logprob, s->logprob, n * 4);
+    free(logprob);
+    CUDA(cudaFree(d_id));
+    CUDA(cudaFree(d_lse));
+}
+
+static void check_sample(const sample_case *c)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "sample n %u V %u %s T %g k %u p %g", c->n, c->V, kinds[c->kind],
+             (double)c->temperature, c->top_k, (double)c->top_p);
+    const gr_sampling how = sampling(c->temperature, c->top_p, c->top_k);
+    float *z = logits_of(c->n, c->V, c->kind, 5), *dz = device_copy(z, (size_t)c->n * c->V * 4);
+    uint32_t(*draw)[2] = draws_of(c->n);
+    const sampled s = sample(name, dz, &how, (const uint32_t(*)[2])draw, c->n, c->V);
+    judged j = {0};
+    errors e = {0};
+    const double inv_t = c->temperature > 0 ? 1 / (double)c->temperature : 1;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const float *row = z + (size_t)i * c->V;
+        if (s.id[i] < 0 || s.id[i] >= (int32_t)c->V) {
+            j.wrong++;
+            continue;
+        }
+        judge(&j, &how, draw[i], row, c->V, s.id[i]);
+        errors_add(&e, s.logprob[i], (double)row[s.id[i]] * inv_t - stats_of(row, c->V, inv_t).lse);
+    }
+    printf("%-52s %-6s %u of %u as defined, %u wrong         %s\n", name, "ids", j.same, c->n, j.wrong,
+           j.wrong ? "FAIL" : "OK");
+    check_failures += j.wrong > 0;
+    report_errors(&e, name, "logp", 3e-6);
+    check_bits(name, dz, &how, draw, c->n, c->V, &s);
+    free(z), free(draw), free(s.id), free(s.logprob);
+    CUDA(cudaFree(dz));
+}
+
+static void test_sample(void)
+{
+    static const sample_case cases[] = {
+        {3, 1, NORMAL, 1, 1, 0},           {500, 17, NORMAL, 1, 1, 0},
+        {500, 17, NORMAL, 0.7f, 0.8f, 0},  {500, 17, TIES, 1, 1, 3},
+        {300, 1000, NORMAL, 0, 1, 0},      {300, 1000, TIES, 0, 0.5f, 5},
+        {300, 1000, NORMAL, 1, 1, 0},      {300, 1000, TIES, 1.3f, 1, 0},
+        {300, 1001, NORMAL, 0.6f, 1, 0},   {300, 1001, NORMAL, 1, 0.9f, 0},
+        {300, 1000, NORMAL, 1, 0.9f, 50},  {300, 1000, TIES, 1, 0.7f, 0},
+        {300, 1000, TIES, 1, 1, 20},       {300, 1000, FLAT, 1, 0.9f, 900},
+        {300, 1000, HOLES, 1, 0.99f, 0},   {300, 1000, HOLES, 1, 1, 400},
+        {300, 1000, PEAK, 1, 0.9f, 40},    {100, 1000, NORMAL, 1, 0, 0},
+        {100, 1000, NORMAL, 1, 1, 1},      {100, 1000, NORMAL, 1, 1, 999},
+        {100, 1000, NORMAL, 1, 1, 5000},   {40, 50257, NORMAL, 1, 0.95f, 0},
+        {24, 151936, NORMAL, 0, 1, 0},     {24, 151936, NORMAL, 1, 1, 0},
+        {24, 151936, FLAT, 1, 1, 0},       {24, 151936, HOLES, 1, 1, 0},
+        {24, 151936, NORMAL, 1, 0.95f, 0}, {24, 151936, FLAT, 1, 0.95f, 0},
+        {24, 151936, NORMAL, 1, 1, 50},    {24, 151936, TIES, 1, 0.9f, 200},
+        {24, 151936, PEAK, 0.5f, 0.9f, 0}, {12, 262144, FLAT, 1, 0.5f, 100000},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) check_sample(&cases[i]);
+}
+
+/* Frequencies of many draws from one row against its probabilities: chi squared of 16 degrees of freedom. */
+static void test_frequencies(float top_p)
+{
+    enum { N = 20000, V = 17 };
+    float *one = logits_of(1, V, NORMAL, 8), *z = gr_malloc(N * V * sizeof(*z));
+    for (uint32_t i = 0; i < N * V; i++) z[i] = one[i % V] / 3;
+    const gr_sampling how = sampling(1, top_p, 0);
+    float *dz = device_copy(z, N * V * 4);
+    uint32_t(*draw)[2] = draws_of(N);
+    const sampled s = sample("frequencies", dz, &how, (const uint32_t(*)[2])draw, N, V);
+    double weight[V], total, chi2 = 0;
+    uint32_t count[V] = {0}, order[V];
+    for (uint32_t i = 0; i < V; i++) weight[i] = exp((double)z[i]), order[i] = i;
+    order_by = z;
+    qsort(order, V, sizeof(*order), compare_ids);
+    const uint32_t kept = keep(&how, z, order, weight, V, &total);
+    for (uint32_t i = 0; i < N; i++) count[s.id[i]]++;
+    for (uint32_t i = 0; i < kept; i++) {
+        const double want = N * weight[order[i]] / total, x = count[order[i]] - want;
+        chi2 += x * x / want;
+    }
+    for (uint32_t i = kept; i < V; i++) chi2 += 1000 * count[order[i]];
+    printf("%-52s %-6s chi2 %.1f of %u kept  %s\n", "sample frequencies", "", chi2, kept,
+           chi2 < 45 ? "OK" : "FAIL");
+    check_failures += !(chi2 < 45);
+    free(one), free(z), free(draw), free(s.id), free(s.logprob);
+    CUDA(cudaFree(dz));
+}
+
+/* The CPU's kernel and the device's on the CPU's logits. */
+static void check_beside_cpu(const gr_sampling *how)
+{
+    enum { N = 256, V = 1500, H = 64 };
+    const gr_model_shape shape = {.vocab = V, .hidden = H, .norm_eps = 1e-6f};
+    gr_queue q = {0};
+    uint64_t seed = 9;
+    float *lm = gr_malloc(V * H * 4), *x = gr_malloc(N * H * 4), norm[H];
+    for (uint32_t i = 0; i < V * H; i++) lm[i] = 0.3f * random_float(&seed);
+    for (uint32_t i = 0; i < N * H; i++) x[i] = random_float(&seed);
+    for (uint32_t i = 0; i < H; i++) norm[i] = 1;
+    uint32_t row[N], (*draw)[2] = draws_of(N);
+    for (uint32_t i = 0; i < N; i++) row[i] = i;
+    int32_t id[N];
+    float logprob[N];
+    void *ws = gr_malloc(gr_cpu_head_ws_bytes(&shape, N, 1) + 256);
+    gr_carve c = {.base = (char *)(((uintptr_t)ws + 255) / 256 * 256)};
+    void *const base = c.base;
+    gr_head_ws w;
+    gr_head_ws_carve(&c, &shape, N, 1, &w);
+    gr_head_logits(&q, &shape, norm, lm, x, row, N, 1, &w);
+    float *dz = device_copy(w.logits, N * V * 4);
+    gr_cpu_head_sample(&q, &shape, norm, lm, x, row, N, how, (const uint32_t(*)[2])draw, id, logprob, base);
+    const sampled s = sample("cpu", dz, how, (const uint32_t(*)[2])draw, N, V);
+    uint32_t same = 0;
+    errors e = {0};
+    for (uint32_t i = 0; i < N; i++) {
+        same += s.id[i] == id[i];
+        if (s.id[i] == id[i]) errors_add(&e, s.logprob[i], logprob[i]);
+    }
+    char name[96];
+    snprintf(name, sizeof(name), "sample beside the CPU T %g k %u p %g", (double)how->temperature, how->top_k,
+             (double)how->top_p);
+    printf("%-52s %-6s %u of %u the same                 %s\n", name, "ids", same, (unsigned)N,
+           same == N ? "OK" : "FAIL");
+    check_failures += same != N;
+    report_errors(&e, name, "logp", 3e-6);
+    free(lm), free(x), free(draw), free(ws), free(s.id), free(s.logprob);
+    CUDA(cudaFree(dz));
+}
+
+static void test_beside_cpu(void)
+{
+    const gr_sampling hows[] = {sampling(0, 1, 0),    sampling(1, 1, 0),         sampling(0.7f, 1, 0),
+                                sampling(1, 0.9f, 0), sampling(1.5f, 0.95f, 40), sampling(1, 1, 10)};
+    for (size_t i = 0; i < GR_LEN(hows); i++) check_beside_cpu(&hows[i]);
+}
+
+/* ---- times ----------------------------------------------------------------------------------------------
+ */
+
+typedef struct bench {
+    uint32_t n, V;
+    float *logits, *out[4];
+    int32_t *target;
+    gr_cu_sampling *how;
+    uint32_t (*draw)[2];
+    void *ws;
+} bench;
+
+static void run_stats(void *arg, int i)
+{
+    (void)i;
+    const bench *b = arg;
+    gr_cu_head_stats(NULL, b->logits, b->target, 1, b->n, b->V, b->out[0], b->out[1], b->out[2], b->out[3]);
+}
+
+static void run_gradient(void *arg, int i)
+{
+    (void)i;
+    const bench *b = arg;
+    gr_cu_head_dlogits(NULL, b->logits, b->target, b->out[3], b->out[1], b->out[0], b->out[2], 1, b->n, b->V);
+}
+
+static void run_sample(void *arg, int i)
+{
+    (void)i;
+    const bench *b = arg;
+    gr_cu_sample(NULL, b->logits, b->how, (const uint32_t(*)[2])b->draw, b->target, b->out[0], b->n, b->V,
+                 b->ws);
+}
+
+static void bench_sample(bench *b, uint32_t n, const char *what, float scale, gr_cu_sampling how)
+{
+    const size_t total = (size_t)n * b->V;
+    float *z = gr_malloc(MILLION * sizeof(*z));
+    uint64_t seed = 12;
+    for (size_t i = 0; i < MILLION; i++) z[i] = scale * random_float(&seed);
+    CUDA(cudaFree(b->logits));
+    b->logits = device_repeat(z, MILLION * sizeof(*z), total * 4);
+    free(z);
+    b->n = n;
+    CUDA(cudaMemcpy(b->how, &how, sizeof(how), cudaMemcpyHostToDevice));
+    bench_line("sample", run_sample, b, (double)total * 4, "n %u V %u %s", n, b->V, what);
+}
+
+static void run_bench(void)
+{
+    enum { N = 2048, V = 151936 };
+    bench b = {.n = N, .V = V};
+    uint32_t(*draw)[2] = draws_of(N);
+    int32_t *target = targets_of(N, V);
+    float *z = logits_of(7, V, NORMAL, 11);
+    b.logits = device_repeat(z, 7ull * V * 4, (size_t)N * V * 4);
+    b.target = device_copy(target, N * 4);
+    b.draw = device_copy(draw, N * sizeof(*draw));
+    b.how = device_poisoned(sizeof(*b.how));
+    b.ws = device_poisoned(gr_cu_sample_ws(N, V));
+    for (int i = 0; i < 4; i++) b.out[i] = device_random_f32(N, 50 + (uint64_t)i);
+    free(draw), free(target), free(z);
+    bench_line("head_stats", run_stats, &b, 4.0 * N * V, "n %u V %u", b.n, b.V);
+    bench_line("head_dlogits", run_gradient, &b, 6.0 * N * V, "n %u V %u", b.n, b.V);
+    static const uint32_t rows[] = {1, 16, 256, 1024};
+    for (size_t i = 0; i < GR_LEN(rows); i++) {
+        bench_sample(&b, rows[i], "greedy", 3, (gr_cu_sampling){0, 1, 0, 1, 2});
+        bench_sample(&b, rows[i], "full", 3, (gr_cu_sampling){1, 1, 0, 1, 2});
+        bench_sample(&b, rows[i], "p .95", 3, (gr_cu_sampling){1, 0.95f, 0, 1, 2});
+        bench_sample(&b, rows[i], "k 50", 3, (gr_cu_sampling){1, 1, 50, 1, 2});
+        bench_sample(&b, rows[i], "p .95, flat", 0.3f, (gr_cu_sampling){1, 0.95f, 0, 1, 2});
+    }
+}
+
+int main(int argc, char **argv)
+{
+    need_device();
+    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+        run_bench();
+        return 0;
+    }
+    test_head();
+    test_sample();
+    test_frequencies(1);
+    test_frequencies(0.8f);
+    test_beside_cpu();
+    CUDA(cudaGetLastError());
+    printf("%d failed\n", check_failures);
+    return check_failures ? 1 : 0;
+}

@@ -1,0 +1,381 @@
+/* tests/gpu/gpu_model.c: whole passes of a model on CUDA beside the CPU reference, from the same bf16
+ * weights.
+ *
+ * Forward, head statistics, gradients of every tensor, new tokens through the paged pool, and greedy
+ * sampling.
+ */
+#include "ops/kernels.h"
+#include "ops/weights.h"
+#include "runtime/device_cuda.h"
+#include "runtime/half.h"
+#include "tests/gpu/check.h"
+
+enum { CHUNK = 64, BLOCKS = 256, ARENA = 1 << 30 };
+
+typedef struct side { /* the model on one device */
+    const gr_kernels *k;
+    gr_queue q;
+    char *arena; /* handed out from the front, never given back before the case ends */
+    uint64_t used;
+    void **w, **g;
+} side;
+
+typedef struct batch {
+    uint32_t n, seqs;
+    uint32_t *offset, *row;
+    int32_t *ids, *target;
+    float *d_logprob, *d_entropy;
+} batch;
+
+typedef struct result { /* host memory, fp32 */
+    float *logprob, *entropy, *sum_p2, *hidden;
+    float **grad;
+} result;
+
+static void *take(side *s, uint64_t bytes)
+{
+    void *p;
+    bytes = gr_align(bytes, 256);
+    if (s->k == &gr_kernels_cpu) {
+        p = memset(aligned_alloc(256, bytes), 0xff, bytes);
+    } else {
+        p = s->arena + s->used;
+        s->used += bytes;
+        if (s->used > ARENA) {
+            printf("the test's arena is too small\n");
+            exit(1);
+        }
+        CUDA(cudaMemsetAsync(p, 0xff, bytes, s->q.stream)); /* in the order of what will use it */
+    }
+    return p;
+}
+
+static void *upload(side *s, const void *host, uint64_t bytes)
+{
+    void *p = take(s, bytes);
+    gr_device_write(&s->q, p, host, bytes);
+    return p;
+}
+
+/* fp32 values in the side's type. */
+static void *upload_values(side *s, const float *x, uint64_t n)
+{
+    if (s->k->dtype == GR_F32) return upload(s, x, n * sizeof(*x));
+    uint16_t *h = gr_malloc(n * sizeof(*h));
+    for (uint64_t i = 0; i < n; i++) h[i] = gr_f32_to_bf16(x[i]);
+    void *p = upload(s, h, n * sizeof(*h));
+    free(h);
+    return p;
+}
+
+static float *download_values(side *s, const void *p, uint64_t n)
+{
+    float *x = gr_malloc(n * sizeof(*x) + 4);
+    if (s->k->dtype == GR_F32) {
+        gr_device_read(&s->q, x, p, n * sizeof(*x));
+        return x;
+    }
+    uint16_t *h = gr_malloc(n * sizeof(*h) + 4);
+    gr_device_read(&s->q, h, p, n * sizeof(*h));
+    for (uint64_t i = 0; i < n; i++) x[i] = gr_bf16_to_f32(h[i]);
+    free(h);
+    return x;
+}
+
+static float *download(side *s, const void *p, uint64_t n)
+{
+    float *x = gr_malloc(n * sizeof(*x) + 4);
+    gr_device_read(&s->q, x, p, n * sizeof(*x));
+    return x;
+}
+
+/* Weights that both sides hold exactly: norms around 1, biases around 0. */
+static float *random_bucket(const gr_model_shape *s, uint32_t b, uint64_t seed)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    uint64_t n = gr_bucket_elems(s, b), state = seed + b;
+    float *w = gr_malloc(n * sizeof(*w));
+    gr_weights_random_bucket(NULL, s, seed, b, w);
+    for (size_t i = gr_bucket_tensors(s, b, t); i--;)
+        for (uint32_t e = 0; !t[i].decay && e < t[i].rows; e++)
+            w[t[i].offset + e] += 0.2f * random_float(&state);
+    for (uint64_t i = 0; i < n; i++) w[i] = gr_bf16_to_f32(gr_f32_to_bf16(w[i]));
+    return w;
+}
+
+static void load(side *s, const gr_model_shape *shape)
+{
+    uint32_t n = gr_model_buckets(shape);
+    s->w = gr_calloc(n, sizeof(*s->w));
+    s->g = gr_calloc(n, sizeof(*s->g));
+    for (uint32_t b = 0; b < n; b++) {
+        float *w = random_bucket(shape, b, 11);
+        uint64_t elems = gr_bucket_elems(shape, b);
+        s->w[b] = upload_values(s, w, elems);
+        s->g[b] = take(s, elems * sizeof(float));
+        s->k->zero(&s->q, s->g[b], elems * sizeof(float));
+        free(w);
+    }
+}
+
+static batch random_batch(const gr_model_shape *s, const uint32_t *length, uint32_t seqs)
+{
+    batch b = {.seqs = seqs, .offset = gr_calloc(seqs + 1, sizeof(uint32_t))};
+    uint64_t state = 5;
+    for (uint32_t i = 0; i < seqs; i++) b.n = b.offset[i + 1] = b.offset[i] + length[i];
+    b.ids = gr_calloc(b.n, sizeof(*b.ids));
+    b.row = gr_calloc(b.n, sizeof(*b.row));
+    b.target = gr_calloc(b.n, sizeof(*b.target));
+    b.d_logprob = gr_calloc(b.n, sizeof(float));
+    b.d_entropy = gr_calloc(b.n, sizeof(float));
+    for (uint32_t i = 0; i < b.n; i++) {
+        b.ids[i] = (int32_t)(fabsf(random_float(&state)) * 1e6f) % (int32_t)s->vocab;
+        b.target[i] = (int32_t)(fabsf(random_float(&state)) * 1e6f) % (int32_t)s->vocab;
+        b.row[i] = i;
+        b.d_logprob[i] = random_float(&state);
+        b.d_entropy[i] = 0.3f * random_float(&state);
+    }
+    return b;
+}
+
+static void batch_free(batch *b)
+{
+    free(b->offset), free(b->row), free(b->ids), free(b->target), free(b->d_logprob), free(b->d_entropy);
+}
+
+static uint64_t value_size(const side *s)
+{
+    return gr_dtype_size(s->k->dtype);
+}
+
+static const void *head_matrix(const side *s, const gr_model_shape *shape)
+{
+    uint64_t at;
+    uint32_t bucket = gr_model_head_bucket(shape, &at);
+    return (const char *)s->w[bucket] + at * value_size(s);
+}
+
+static const void *norm_weight(const side *s, const gr_model_shape *shape)
+{
+    uint32_t last = shape->layers + 1;
+    return (const char *)s->w[last] + gr_tensor_offset(shape, last, GR_T_NORM) * value_size(s);
+}
+
+/* Forward, head, backward of sum(d_logprob logprob + d_entropy entropy). */
+static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t longest)
+{
+    const gr_kernels *k = s->k;
+    gr_queue *q = &s->q;
+    const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1};
+    uint64_t ws_bytes =
+        GR_MAX(k->layer_ws_bytes(shape, &bounds, false), k->layer_ws_bytes(shape, &bounds, true));
+    void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
+    void *head_ws = take(s, k->head_ws_bytes(shape, CHUNK, 1));
+    const gr_packed p = {b->n, b->seqs, upload(s, b->ids, b->n * 4), upload(s, b->offset, (b->seqs + 1) * 4),
+                         b->offset};
+    const uint32_t *row = upload(s, b->row, b->n * 4);
+    const int32_t *target = upload(s, b->target, b->n * 4);
+    const float *dl = upload(s, b->d_logprob, b->n * 4), *de = upload(s, b->d_entropy, b->n * 4);
+    const uint64_t hidden = (uint64_t)b->n * shape->hidden;
+    void *x = take(s, hidden * value_size(s)), *dx = take(s, hidden * value_size(s));
+    float *logprob = take(s, b->n * 4), *entropy = take(s, b->n * 4), *sum_p2 = take(s, b->n * 4);
+    void **in = gr_calloc(shape->layers, sizeof(*in)), **acts = gr_calloc(shape->layers, sizeof(*acts));
+    k->embed_forward(q, shape, s->w[0], &p, x);
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        in[l] = take(s, hidden * value_size(s));
+        acts[l] = take(s, k->acts_bytes(shape, &bounds));
+        k->layer_forward(q, shape, s->w[l + 1], &p, x, in[l], acts[l], ws);
+    }
+    uint64_t lm_at;
+    uint32_t lm_bucket = gr_model_head_bucket(shape, &lm_at), last = shape->layers + 1;
+    k->zero(q, dx, hidden * value_size(s));
+    for (uint32_t at = 0; at < b->n; at += CHUNK) {
+        const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f};
+        const gr_head_stats out = {logprob + at, entropy + at, sum_p2 + at};
+        k->head_forward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, &out, head_ws);
+        k->head_backward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, dl + at, de + at,
+                         dx, (float *)s->g[last] + gr_tensor_offset(shape, last, GR_T_NORM),
+                         (float *)s->g[lm_bucket] + lm_at, GR_F32, head_ws);
+    }
+    for (uint32_t l = shape->layers; l--;)
+        k->layer_backward(q, shape, s->w[l + 1], &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
+    k->embed_backward(q, shape, &p, dx, s->g[0], GR_F32, ws);
+    result r = {download(s, logprob, b->n), download(s, entropy, b->n), download(s, sum_p2, b->n),
+                download_values(s, x, hidden), gr_calloc(last + 1, sizeof(float *))};
+    for (uint32_t i = 0; i <= last; i++) r.grad[i] = download(s, s->g[i], gr_bucket_elems(shape, i));
+    free(in), free(acts);
+    return r;
+}
+
+/* The last token of each sequence by way of the pool: a prefill of all but the last `steps` tokens, then one
+ * at a time; greedy ids after it, and the log-probs of the drawn ids. */
+static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_t steps, int32_t *id,
+                   float *logprob)
+{
+    const gr_kernels *k = s->k;
+    gr_queue *q = &s->q;
+    const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1};
+    const uint32_t stride = BLOCKS / b->seqs;
+    void *ws = take(s, k->extend_ws_bytes(shape, &bounds)),
+         *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, 1));
+    void *x = take(s, (uint64_t)b->n * shape->hidden * value_size(s));
+    char *kv = take(s, shape->layers * BLOCKS * k->kv_block_bytes(shape));
+    uint32_t *table = gr_calloc(b->seqs * stride, 4), *cached = gr_calloc(b->seqs, 4);
+    for (uint32_t i = 0; i < b->seqs * stride; i++)
+        table[i] = i * 7 % (b->seqs * stride); /* 7 and 256 have no divisor */
+    const uint32_t *table_at = upload(s, table, b->seqs * stride * 4);
+    uint32_t *row = gr_calloc(b->seqs, 4);
+    for (uint32_t step = 0; step <= steps; step++) {
+        gr_extend e = {.n_seqs = b->seqs, .block_table = table_at, .table_stride = stride};
+        uint32_t *offset = gr_calloc(b->seqs + 1, 4), *slot = gr_calloc(b->n, 4);
+        int32_t *ids = gr_calloc(b->n, 4), *position = gr_calloc(b->n, 4);
+        for (uint32_t i = 0; i < b->seqs; i++) {
+            uint32_t length = b->offset[i + 1] - b->offset[i], all = length > steps ? length - steps : 1;
+            uint32_t n = step == 0 ? all : (cached[i] < length ? 1 : 0);
+            for (uint32_t j = 0; j < n; j++) {
+                uint32_t at = cached[i] + j;
+                ids[e.n_tokens] = b->ids[b->offset[i] + at];
+                position[e.n_tokens] = (int32_t)at;
+                slot[e.n_tokens++] = table[i * stride + at / GR_KV_BLOCK] * GR_KV_BLOCK + at % GR_KV_BLOCK;
+            }
+            offset[i + 1] = e.n_tokens;
+            e.longest = GR_MAX(e.longest, n);
+            if (n) row[i] = e.n_tokens - 1;
+        }
+        e.ids = upload(s, ids, b->n * 4);
+        e.offset = upload(s, offset, (b->seqs + 1) * 4);
+        e.cached = upload(s, cached, b->seqs * 4);
+        e.position = upload(s, position, b->n * 4);
+        e.slot = upload(s, slot, b->n * 4);
+        const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset};
+        k->embed_forward(q, shape, s->w[0], &p, x);
+        for (uint32_t l = 0; l < shape->layers; l++)
+            k->layer_extend(q, shape, s->w[l + 1], &e, x, kv + l * BLOCKS * k->kv_block_bytes(shape), ws);
+        for (uint32_t i = 0; i < b->seqs; i++) cached[i] += offset[i + 1] - offset[i];
+        free(offset), free(slot), free(ids), free(position);
+    }
+    uint32_t(*draw)[2] = gr_calloc(b->seqs, sizeof(*draw));
+    const gr_sampling greedy = {.top_p = 1};
+    int32_t *id_at = take(s, b->seqs * 4);
+    float *logprob_at = take(s, b->seqs * 4);
+    const uint32_t *row_at = upload(s, row, b->seqs * 4);
+    const uint32_t(*draw_at)[2] = upload(s, draw, b->seqs * sizeof(*draw));
+    k->head_sample(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, row_at, b->seqs, &greedy,
+                   draw_at, id_at, logprob_at, head_ws);
+    gr_device_read(q, id, id_at, b->seqs * 4);
+    gr_device_read(q, logprob, logprob_at, b->seqs * 4);
+    free(table), free(cached), free(row), free(draw);
+}
+
+static void compare(const char *name, const char *what, const float *got, const float *want, uint64_t n,
+                    double bound)
+{
+    errors e = {0};
+    for (uint64_t i = 0; i < n; i++) errors_add(&e, (double)got[i], (double)want[i]);
+    report_errors(&e, name, what, bound);
+}
+
+static void compare_gradients(const char *name, const gr_model_shape *s, const result *got,
+                              const result *want)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    for (uint32_t b = 0; b < gr_model_buckets(s); b++)
+        for (size_t i = 0, n = gr_bucket_tensors(s, b, t); i < n; i++) {
+            char what[160];
+            snprintf(what, sizeof(what), "%.40s d %.96s", name, t[i].name);
+            compare(what, "grad", got->grad[b] + t[i].offset, want->grad[b] + t[i].offset,
+                    (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u), 0.04);
+        }
+}
+
+static void one_case(const char *name, const gr_model_shape *shape, gr_device *dev, gr_queue *q)
+{
+    const uint32_t length[] = {33, 1, 64, 2, 17, 200, 5, 48};
+    batch b = random_batch(shape, length, GR_LEN(length));
+    side cpu = {.k = &gr_kernels_cpu}, gpu = {.k = &gr_kernels_cuda, .q = *q, .arena = dev->arena.base};
+    gr_diag d;
+    gr_diag_init(&d);
+    load(&cpu, shape);
+    load(&gpu, shape);
+    result want = run(&cpu, shape, &b, 200), got = run(&gpu, shape, &b, 200);
+    expect_ok(gr_kernels_cuda.check(&gpu.q, &d), &d, name);
+    CUDA(cudaGetLastError());
+    compare(name, "hidden", got.hidden, want.hidden, (uint64_t)b.n * shape->hidden, 0.03);
+    compare(name, "logp", got.logprob, want.logprob, b.n, 0.01);
+    compare(name, "entr", got.entropy, want.entropy, b.n, 0.01);
+    compare(name, "sump2", got.sum_p2, want.sum_p2, b.n, 0.05);
+    compare_gradients(name, shape, &got, &want);
+    for (uint32_t steps = 0; steps <= 3; steps += 3) {
+        int32_t id[2][GR_LEN(length)];
+        float logprob[2][GR_LEN(length)];
+        extend(&cpu, shape, &b, steps, id[0], logprob[0]);
+        extend(&gpu, shape, &b, steps, id[1], logprob[1]);
+        expect_ok(gr_kernels_cuda.check(&gpu.q, &d), &d, name);
+        compare(name, steps ? "step" : "fill", logprob[1], logprob[0], GR_LEN(length), 0.02);
+        uint32_t same = 0;
+        for (size_t i = 0; i < GR_LEN(length); i++) same += id[0][i] == id[1][i];
+        printf("%s: %u of %zu greedy ids are the same\n", name, same, GR_LEN(length));
+    }
+    result again = {0};
+    gpu.used = 0;
+    load(&gpu, shape);
+    again = run(&gpu, shape, &b, 200);
+    for (uint32_t i = 0; i < gr_model_buckets(shape); i++) {
+        char what[128];
+        snprintf(what, sizeof(what), "%s bucket %u, a second time", name, i);
+        report_equal(what, "grad", again.grad[i], got.grad[i], gr_bucket_elems(shape, i) * sizeof(float));
+    }
+    report_equal(name, "logp", again.logprob, got.logprob, b.n * sizeof(float));
+    batch_free(&b);
+    gr_diag_release(&d);
+}
+
+static gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_t heads, uint32_t kv,
+                               uint32_t head_dim)
+{
+    gr_model_shape s = {.vocab = 1000,
+                        .hidden = hidden,
+                        .inter = 3 * hidden / 8 * 8,
+                        .layers = 3,
+                        .heads = heads,
+                        .kv_heads = kv,
+                        .head_dim = head_dim,
+                        .max_positions = 1024,
+                        .norm_eps = 1e-6f,
+                        .rope_theta = 1e4,
+                        .init_std = 0.05,
+                        .bos = -1,
+                        .pad = -1};
+    snprintf(s.model_type, sizeof(s.model_type), "%s", type);
+    s.qkv_bias = !strcmp(type, "qwen2");
+    s.qk_norm = !strcmp(type, "qwen3");
+    s.tied = strcmp(type, "llama") != 0;
+    return s;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    gr_device *dev = NULL;
+    gr_queue q = {.team = NULL};
+    gr_diag d;
+    gr_diag_init(&d);
+    need_device();
+    gr_device_needs needs = {.arena_bytes = ARENA, .pool_bytes = 1 << 20, .events = 1};
+    expect_ok(gr_device_cuda.open(&dev, &needs, &d), &d, "open");
+    if (!dev) return 1;
+    expect_ok(gr_device_cuda.queue_open(dev, &q, false, &d), &d, "queue");
+    expect_ok(gr_kernels_cuda.attach(&q, &d), &d, "attach");
+    gr_model_shape tiny = shape_of("llama", 64, 4, 2, 16), qwen2 = shape_of("qwen2", 128, 4, 2, 32);
+    gr_model_shape qwen3 = shape_of("qwen3", 256, 4, 2, 128), wide = shape_of("llama", 512, 8, 1, 64);
+    one_case("llama tiny", &tiny, dev, &q);
+    one_case("qwen2", &qwen2, dev, &q);
+    one_case("qwen3", &qwen3, dev, &q);
+    one_case("llama wide", &wide, dev, &q);
+    gr_kernels_cuda.detach(&q);
+    gr_device_cuda.queue_close(&q);
+    gr_device_cuda.close(dev);
+    gr_diag_release(&d);
+    printf("%s: %d failed\n", argv[0], check_failures);
+    return check_failures != 0;
+}
