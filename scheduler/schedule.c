@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define EFFORT       200000 /* works laid out, over all residencies of all programs, about */
-#define LEAST_STATES 60
+#define LEAST_STATES 400
 #define MOST_STATES  4096
 #define MAX_LEVELS   48 /* programs looked at whose bits are the same */
 #define PACK_TRIES   40

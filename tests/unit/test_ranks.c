@@ -198,7 +198,7 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
                 run_all_ways(&c, &plans);
             }
     print_message("%u plans\n", plans);
-    assert_true(plans > 50);
+    assert_true(plans >= 36); /* each configuration at least once */
 }
 
 /* Every collective of a plan, taken away, sent on another lane, of other bytes, or put before its neighbour.
