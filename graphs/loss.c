@@ -19,7 +19,8 @@ struct gr_loss {
     gr_loss_class class;
     const char *why;
     gr_loc why_at;
-    int rows; /* row set of the fresh values */
+    const char *file; /* of the loss; a function it calls may stand in another */
+    int rows;         /* row set of the fresh values */
     int fresh[MAX_FRESH], adjoint[MAX_FRESH];
     size_t n_fresh;
     int *results; /* the loss, then the metrics */
@@ -71,6 +72,7 @@ static void lower_all(gr_loss *l, const gr_expr *loss, const gr_loss_metric *met
                       const gr_expr_scope *scope, gr_diag *d)
 {
     gr_bindings b = {0};
+    l->file = loss->lines[0].at.file;
     lower_one(l, loss, 0, "loss", scope, &b, d);
     for (size_t i = 0; i < n_metrics; i++)
         lower_one(l, metrics[i].expr, i + 1, metrics[i].name, scope, &b, d);
@@ -239,7 +241,11 @@ void gr_loss_explain(const gr_loss *l, gr_str *out)
         gr_str_printf(out, ", %s\n", l->ir->nodes[v->value.node].fresh ? "of this pass" : "known before it");
     }
     gr_str_printf(out, "class: %s-coupled", class_names[l->class]);
-    if (l->class != GR_LOSS_TOKEN) gr_str_printf(out, ": %s (%u:%u)", l->why, l->why_at.line, l->why_at.col);
+    if (l->class != GR_LOSS_TOKEN) {
+        bool elsewhere = l->why_at.file && l->file && strcmp(l->why_at.file, l->file);
+        gr_str_printf(out, ": %s (%s%s%u:%u)", l->why, elsewhere ? l->why_at.file : "", elsewhere ? ":" : "",
+                      l->why_at.line, l->why_at.col);
+    }
     gr_str_putc(out, '\n');
 }
 

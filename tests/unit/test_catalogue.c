@@ -41,7 +41,8 @@ typedef struct batch {
     bool turns; /* tokens of tools stand between those of the model */
     uint32_t group[MAX_ROWS], offset[MAX_ROWS + 1], each[MAX_ROWS + 1];
     uint8_t mask[MAX_TOKENS];
-    double score[MAX_ROWS], written[MAX_ROWS], greedy[MAX_ROWS], advantage[MAX_ROWS], length[MAX_ROWS];
+    double score[MAX_ROWS], written[MAX_ROWS], greedy[MAX_ROWS], advantage[MAX_ROWS], length[MAX_ROWS],
+        second[MAX_ROWS];
     double old[MAX_TOKENS], logprob[MAX_TOKENS], sampled[MAX_TOKENS], ref[MAX_TOKENS], sum_p2[MAX_TOKENS],
         value[MAX_TOKENS], values[MAX_TOKENS], returns[MAX_TOKENS], entropy[MAX_TOKENS], id[MAX_TOKENS],
         of_token[MAX_TOKENS]; /* advantage, of the row */
@@ -163,7 +164,8 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"returns", b->returns},
                  {"rollout", b->id},
                  {"old_logprob.entropy", b->entropy},
-                 {"rollout.length", b->length}};
+                 {"rollout.length", b->length},
+                 {"pairs.second", b->second}};
     if (c->fresh)
         return !strcmp(c->field, "value") ? b->value : !strcmp(c->field, "entropy") ? b->entropy : b->logprob;
     if (x->given_advantages && !strcmp(name, "advantage"))
@@ -214,6 +216,7 @@ static void bind(bench *x)
     for (uint32_t i = 0; i <= b->n_groups; i++) b->each[i] = i;
     for (uint32_t i = 0; i < b->n_rows; i++)
         for (uint32_t t = b->offset[i]; t < b->offset[i + 1]; t++) b->of_token[t] = b->advantage[i];
+    for (uint32_t i = 1; i < b->n_rows; i++) b->second[i] = b->group[i] == b->group[i - 1];
     for (uint32_t i = 0; i < b->n_rows; i++) b->length[i] = b->offset[i + 1] - b->offset[i];
     for (size_t i = 0; i < x->g->n_nodes; i++) {
         bool greedy = !strcmp(x->g->nodes[i]->name, "greedy");
@@ -662,7 +665,7 @@ static void cut_tokens(const batch *b, bool whole_sequences, uint32_t parts, uin
 static void test_any_number_of_micro_batches_gives_the_same_bits(void **state)
 {
     static const uint32_t parts[] = {2, 3, 8};
-    static const char *const more[] = {"online_dpo", "grpo", "sft"};
+    static const char *const more[] = {"online_dpo", "dpo", "grpo", "sft", "crossroads"};
     (void)state;
     uint32_t cut[9];
     float whole[MAX_TOKENS], split[MAX_TOKENS];
