@@ -37,6 +37,9 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml; do
     case $graph in # where a graph has its bounds
     graphs/quickstart.yaml) set -- --set nodes.reward.rule="$digit" --set run.steps=2 ;;
     graphs/quickstart/warmup.yaml) set -- --set nodes.examples.max_tokens=16 --set run.steps=2 ;;
+    graphs/grpo_validated.yaml)
+        set -- --set max_tokens=16 --set run.steps=2 --set test="$dir/data.jsonl" --set test_batch=8 --set test_every=2 \
+            --set batch=16 --set mini_batch=8 ;;
     graphs/dpo.yaml) set -- --set nodes.pairs.max_tokens=16 --set batch=16 --set epochs=2 ;;
     graphs/sft.yaml) set -- --set nodes.examples.max_tokens=16 --set batch=16 --set epochs=2 ;;
     graphs/arithmetic*.yaml) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 ;;
