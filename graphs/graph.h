@@ -187,6 +187,7 @@ typedef struct gr_run_settings {
     bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    bool keep_bits;   /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 
 struct gr_graph {

@@ -194,6 +194,9 @@ static void print_train(const gr_model *m, gr_str *out)
     const gr_train *t = &m->train;
     char b1[32], b2[32];
     gr_str_puts(out, "    train: {optimizer: adamw");
+    if (!t->master) gr_str_puts(out, ", master: none");
+    if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
+    if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
     print_number(out, "lr", t->lr);
     gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
     print_number(out, "eps", t->eps);
@@ -236,6 +239,7 @@ static void print_run(const gr_graph *g, gr_str *out)
 {
     const gr_run_settings *r = &g->run;
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
+    if (r->keep_bits) gr_str_puts(out, ", bits: keep");
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
     if (r->checkpoint_every || r->checkpoint_keep || r->best) {

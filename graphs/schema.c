@@ -129,8 +129,8 @@ static json_t *model_schema(void)
     json_t *residency = table_schema(gr_residency_keys, json_object());
     json_t *head = any_of(json_pack("{s:s}", "const", "value"), pattern(PARAM));
     json_t *properties =
-        json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s]}}", "checkpoint", "type", "string", "head", head,
-                  "train", train, "residency", residency, "gather", "enum", "whole", "layer");
+        json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s,s]}}", "checkpoint", "type", "string", "head", head,
+                  "train", train, "residency", residency, "gather", "enum", "direct", "whole", "layer");
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 

@@ -27,6 +27,7 @@ typedef struct train_cfg {
 typedef struct run_cfg {
     uint32_t steps, epochs, seed, samples;
     const gr_value *checkpoint;
+    int bits;
 } run_cfg;
 
 typedef struct checkpoint_cfg {
@@ -35,6 +36,7 @@ typedef struct checkpoint_cfg {
     int best_is;
 } checkpoint_cfg;
 
+static const char *const bits[] = {"any", "keep", NULL};
 #define X(name, text) text,
 static const char *const policies[] = {GR_POLICY_MAP(X) NULL};
 #undef X
@@ -61,7 +63,8 @@ const gr_key gr_train_keys[] = {
 
 const gr_key gr_residency_keys[] = {
     {"params", GR_KEY_ENUM, AT(PARAMS), false, NULL, 0, 0, policies, "its weights, as training and log-probs use them; default: --policy"},
-    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, policies, "moments and gradients"},
+    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, policies, "moments, and the master where there is one"},
+    {"gradients", GR_KEY_ENUM, AT(GRADIENTS), false, NULL, 0, 0, policies, "what backward adds up for one optimizer step"},
     {"rollout_weights", GR_KEY_ENUM, AT(ROLLOUT_WEIGHTS), false, NULL, 0, 0, policies, "the copy that generates, where it is not the same bytes as params"},
     {"kv", GR_KEY_ENUM, AT(KV), false, NULL, 0, 0, policies, "the pool of keys and values"},
     {0}};
@@ -71,6 +74,7 @@ const gr_key gr_run_keys[] = {
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min}"},
+    {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
 
@@ -179,8 +183,8 @@ static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
         m->gather = GR_GATHER_WHOLE;
     else if (text && !strcmp(text, "layer"))
         m->gather = GR_GATHER_LAYER;
-    else if (!v->broken)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be whole or layer");
+    else if (!v->broken && !(text && !strcmp(text, "direct")))
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be direct, whole or layer");
 }
 
 static void read_model(gr_loader *l, const gr_pair *p)
@@ -289,7 +293,8 @@ static void read_run(gr_loader *l)
                                   .best_at = best ? best->at : (gr_loc){0},
                                   .best_is_least = checkpoint.best_is == 1,
                                   .seed = run.seed,
-                                  .samples = run.samples};
+                                  .samples = run.samples,
+                                  .keep_bits = run.bits == 1};
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------

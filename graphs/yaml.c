@@ -6,7 +6,7 @@
 
 #include <yaml.h>
 
-enum { MAX_KEYS = 2000 }; /* of one map: looking for duplicates is quadratic */
+enum { MAX_KEYS = 20000 }; /* of one map: looking for duplicates is quadratic */
 
 typedef struct reader {
     yaml_parser_t parser;

@@ -19,10 +19,11 @@ typedef enum gr_policy {
         GR_N_POLICIES
 } gr_policy;
 
-/* Of a model. The optimizer's is the gradients' too; a KV pool is of the model that generates with it. */
+/* Of a model. A KV pool is of the model that generates with it. */
 #define GR_RESOURCE_MAP(X)                \
     X(PARAMS, "params")                   \
     X(OPTIMIZER, "optimizer")             \
+    X(GRADIENTS, "gradients")             \
     X(ROLLOUT_WEIGHTS, "rollout_weights") \
     X(KV, "kv")
 typedef enum gr_resource {

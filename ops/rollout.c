@@ -132,6 +132,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                         gr_program *p)
 {
     (void)g;
+    gr_spread_sync(p, k, n->model);
+    p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {
         gr_rollout_steps_declare(n, how, k, p);
         return;
@@ -152,8 +154,6 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t head_ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
 
-    gr_spread_sync(p, k, m);
-    p->rollout = true; /* from here on the device is the rollout's */
     gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
                    "begin");
     const rollout_cost cost = cost_of(n, how);

@@ -8,6 +8,7 @@
 
 #include "ops/carve.h"
 #include "ops/pass.h"
+#include "ops/spread.h"
 #include "ops/steps.h"
 
 #include <stdlib.h>
@@ -104,8 +105,7 @@ static gr_work *model_work(const gr_node *n, const gr_kernels *k, gr_program *p,
 {
     const uint32_t buckets = gr_model_buckets(&n->model->shape);
     gr_use *uses = gr_pool_alloc(p->pool, (buckets + n_more) * sizeof(*uses));
-    for (uint32_t b = 0; b < buckets; b++)
-        uses[b] = (gr_use){gr_model_object(p, k, n->model, GR_PART_PARAMS, b), GR_READ};
+    for (uint32_t b = 0; b < buckets; b++) uses[b] = (gr_use){gr_spread_rollout(p, k, n->model, b), GR_READ};
     memcpy(uses + buckets, more, n_more * sizeof(*uses));
     return gr_program_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
 }

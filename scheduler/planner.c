@@ -370,6 +370,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
     same.run.best = NULL;
     same.models = without_residency(g, pool);
+    same.run.keep_bits = false;
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
@@ -549,6 +550,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     gr_schedule_options options = {
         .hardware = o->hardware,
         .policy = o->policy,
+        .keep_bits = g->run.keep_bits,
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
     options.hardware.link = gr_hardware_link(&o->hardware, o->hosts, g->ranks);

@@ -33,7 +33,7 @@ gr_rule *gr_rules_of(const gr_graph *g, gr_policy all, gr_pool *pool, size_t *n,
         gr_resource resource;
     } of[] = {{GR_CAT_WEIGHTS, GR_RESOURCE_PARAMS},
               {GR_CAT_OPTIMIZER, GR_RESOURCE_OPTIMIZER},
-              {GR_CAT_GRADIENTS, GR_RESOURCE_OPTIMIZER},
+              {GR_CAT_GRADIENTS, GR_RESOURCE_GRADIENTS},
               {GR_CAT_ROLLOUT, GR_RESOURCE_ROLLOUT_WEIGHTS},
               {GR_CAT_KV, GR_RESOURCE_KV}};
     gr_rule *rules = gr_pool_alloc(pool, (g->n_models + 1) * GR_LEN(of) * sizeof(*rules));

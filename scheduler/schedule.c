@@ -59,6 +59,41 @@ static bool may_fit(const search *s, const gr_residency *st)
     return st->live <= arena_budget(s->o) && st->host <= s->o->host_budget_bytes;
 }
 
+/* What no residency of a program goes below: at each work the temporary objects that are live, and the others
+ * that it uses; and all the time what a policy keeps. */
+static uint64_t least_live(const search *s, uint32_t level)
+{
+    const gr_facts *f = s->sets[level].facts;
+    const gr_program *g = f->g;
+    uint64_t *delta = gr_calloc(g->n_works + 1, sizeof(*delta)), kept = 0, live = 0, most = 0;
+    bool *keep = gr_calloc(f->n_groups + 1, sizeof(*keep));
+    for (uint32_t i = 0; i < f->n_groups; i++) keep[i] = policy_of(s->o, &f->groups[i]) == GR_POLICY_KEEP;
+    for (uint32_t o = 0; o < g->n_objects; o++) {
+        const gr_object *ob = &g->objects[o];
+        if (ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
+        if (f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
+        if (ob->span != GR_SPAN_TEMP) continue;
+        uint32_t last = f->last[o];
+        if (last != GR_NONE && g->works[last].body_last != GR_NONE) last = g->works[last].body_last;
+        delta[f->first[o]] += ob->bytes;
+        delta[last == GR_NONE ? g->n_works : last + 1] -= ob->bytes;
+    }
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        uint64_t used = 0;
+        live += delta[w];
+        for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
+            uint32_t o = g->works[w].uses[u].object;
+            if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST)
+                continue;
+            used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;
+        }
+        most = GR_MAX(most, live + used);
+    }
+    free(delta);
+    free(keep);
+    return most + kept;
+}
+
 /* Price the residencies of one set of levels: `most` of them, or all resident alone. */
 static void explore(search *s, uint32_t level, uint32_t most)
 {
@@ -114,7 +149,8 @@ static uint32_t count_levels(const gr_source *src, bool bits)
 }
 
 /* Programs for all levels of the knobs that keep the bits; where those are too many, the ones in which each
- * knob but one is at its first or its last level. */
+ * knob but one is at its first or its last level, and of those the first so many and the last, which is the
+ * smallest. */
 static void add_sets(search *s, uint32_t *level)
 {
     const gr_source *src = s->src;
@@ -122,9 +158,13 @@ static void add_sets(search *s, uint32_t *level)
     size_t begin = s->n_sets;
     do {
         uint32_t inner = 0;
-        for (size_t k = 0; k < src->n_knobs; k++)
-            inner += !src->knobs[k].bits && level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
-        if ((all || inner <= 1) && s->n_sets - begin < 2 * MAX_LEVELS) add_set(s, level);
+        bool last = true;
+        for (size_t k = 0; k < src->n_knobs; k++) {
+            if (src->knobs[k].bits) continue;
+            inner += level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
+            last &= level[k] + 1 == src->knobs[k].n_levels;
+        }
+        if (last || ((all || inner <= 1) && s->n_sets - begin < 2 * MAX_LEVELS)) add_set(s, level);
     } while (next_levels(src, level, false));
 }
 
@@ -214,20 +254,31 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
     }
 }
 
-/* Whether moving what is not in use would make it fit, and at what price. */
-static void suggest_auto(const search *s, gr_diag *d)
+/* Whether other options would make it fit, and at what price. */
+static void suggest(const search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {
-    gr_schedule_options o = *s->o;
-    o.policy = GR_POLICY_AUTO;
-    o.n_rules = 0;
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
     gr_plan *p = NULL;
-    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration",
-                     s->o->n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto",
+    if (gr_schedule(&p, level, s->src, o, NULL) == GR_OK)
+        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration", what,
                      (double)p->ns / 1e9);
     gr_plan_free(p);
     free(level);
+}
+
+static void suggest_options(const search *s, gr_diag *d)
+{
+    gr_schedule_options o = *s->o;
+    if (o.keep_bits) {
+        o.keep_bits = false;
+        suggest(s, &o, "with run.bits=any", d);
+    }
+    if (!o.policy && !o.n_rules) return;
+    const char *what = o.n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto";
+    o = *s->o;
+    o.policy = GR_POLICY_AUTO;
+    o.n_rules = 0;
+    suggest(s, &o, what, d);
 }
 
 static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
@@ -251,7 +302,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
                  gr_bytes_format(need, a));
-    if (o->policy || o->n_rules) suggest_auto(s, d);
+    if (d) suggest_options(s, d);
     return GR_E_NOFIT;
 }
 
@@ -300,7 +351,8 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
         if (next_levels(s->src, walk, false)) add_sets(s, walk);
         s->found.n = begin;
         uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
-        for (size_t i = first; i < s->n_sets; i++) explore(s, (uint32_t)i, each);
+        for (size_t i = first; i < s->n_sets; i++)
+            if (least_live(s, (uint32_t)i) <= arena_budget(s->o)) explore(s, (uint32_t)i, each);
         p = choose(s, begin, level);
     }
     free(walk);
@@ -313,7 +365,8 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     const gr_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
     uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
-    for (size_t k = 0; k < src->n_knobs; k++) most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
+    for (size_t k = 0; k < src->n_knobs && !s->o->keep_bits; k++)
+        most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
     gr_plan *best = NULL;
     for (uint32_t sum = 0; sum <= most && !best; sum++) { /* least change first */
         do {
@@ -327,6 +380,12 @@ static gr_plan *find_plan(search *s, uint32_t *level)
                 gr_plan_free(p);
             }
         } while (next_levels(src, walk, true));
+    }
+    for (size_t k = 0; k < src->n_knobs; k++)
+        walk[k] = s->o->keep_bits && src->knobs[k].bits ? 0 : src->knobs[k].n_levels - 1;
+    if (!best) { /* the smallest that can be had, to say what is missing */
+        add_set(s, walk);
+        explore(s, (uint32_t)s->n_sets - 1, LEAST_STATES); /* so that its budget would find it again */
     }
     free(walk);
     free(chosen);

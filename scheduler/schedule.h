@@ -42,6 +42,7 @@ typedef struct gr_schedule_options {
     uint64_t budget_bytes, host_budget_bytes; /* of device (overhead included) and host pool */
     const gr_rule *rules;
     size_t n_rules;
+    bool keep_bits; /* knobs that change bits stay at their first level */
 } gr_schedule_options;
 
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics

@@ -6,7 +6,7 @@
 
 #include "ops/op.h"
 
-enum { MAX_PLANS = 32, SHOWN = 2 };
+enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
 
 /* Keys that sizes follow from, and how small they may become. Of those that are the planner's choice at 0,
  * that is the change: it costs no result. */
@@ -17,8 +17,8 @@ static const struct lever {
               {"mini_batch", 1},  {"micro_tokens", 0},       {"kv_blocks", 0}, {"concurrent", 0}};
 
 typedef struct change {
-    char *set;
-    uint32_t was, halvings; /* 0 halvings: to the planner's choice */
+    char *text;        /* "--set nodes.rollout.samples=4 instead of 8" */
+    uint32_t halvings; /* 0: to the planner's choice */
     uint64_t ns;
 } change;
 
@@ -36,19 +36,22 @@ static char *set_text(const gr_node *n, const gr_key *k, uint32_t value)
     return gr_printf("nodes.%s.%s=%u", n->name, k->name, value);
 }
 
-/* Predicted time with one more --set; 0: it does not fit, or is no graph. */
-static uint64_t time_with(advice *v, const char *set)
+/* Predicted time with one more --set, or of so many ranks; 0: it does not fit, or is no graph. */
+static uint64_t time_with(advice *v, const char *set, const char *ranks)
 {
     gr_args with = *v->a;
+    gr_plan_options o = *v->o;
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_diag ignored;
     if (v->plans++ >= MAX_PLANS) return 0;
     with.set = gr_calloc(v->a->n_set + 1, sizeof(*with.set));
     if (v->a->n_set) memcpy(with.set, v->a->set, v->a->n_set * sizeof(*with.set));
-    with.set[with.n_set++] = set;
+    if (set) with.set[with.n_set++] = set;
+    if (ranks) with.ranks = ranks;
     gr_diag_init(&ignored);
-    bool fits = !gr_cmd_load(&g, &with, v->path, true, &ignored) && !gr_plan_graph(&p, g, v->o, &ignored);
+    bool fits = !(ranks && gr_cmd_plan_options(&o, &with, &ignored)) &&
+                !gr_cmd_load(&g, &with, v->path, true, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);
@@ -60,9 +63,16 @@ static uint64_t time_with(advice *v, const char *set)
 static uint64_t time_at(advice *v, const gr_node *n, const gr_key *k, uint32_t value)
 {
     char *set = set_text(n, k, value);
-    uint64_t ns = time_with(v, set);
+    uint64_t ns = time_with(v, set, NULL);
     free(set);
     return ns;
+}
+
+static void add_change(advice *v, char *what, uint32_t was, uint32_t halvings, uint64_t ns)
+{
+    change c = {gr_printf("%s instead of %u", what, was), halvings, ns};
+    GR_PUSH(v->found, v->n, v->cap, c);
+    free(what);
 }
 
 /* The fewest halvings of a key with which the graph fits. What fits with more is taken to go on fitting. */
@@ -79,8 +89,22 @@ static void try_lever(advice *v, const gr_node *n, const gr_key *k, uint32_t lea
         if (now) ns = now;
         *(now ? &most : &too_few) = middle;
     }
-    change c = {set_text(n, k, least ? was >> most : 0), was, most, ns};
-    GR_PUSH(v->found, v->n, v->cap, c);
+    char *set = set_text(n, k, least ? was >> most : 0);
+    add_change(v, gr_printf("--set %s", set), was, most, ns);
+    free(set);
+}
+
+/* The fewest doublings of the ranks: of a plan, for it is made on any machine. */
+static void try_ranks(advice *v, const gr_graph *g)
+{
+    for (uint32_t n = 1; g->ranks << n <= MAX_RANKS; n++) {
+        char *ranks = v->o->hosts > 1 ? gr_printf("%ux%u", v->o->hosts << n, g->ranks / v->o->hosts)
+                                      : gr_printf("%u", g->ranks << n);
+        uint64_t ns = time_with(v, NULL, ranks);
+        if (ns) add_change(v, gr_printf("--ranks %s", ranks), g->ranks, n, ns);
+        free(ranks);
+        if (ns) return;
+    }
 }
 
 static void try_node(advice *v, const gr_node *n)
@@ -97,21 +121,21 @@ static int by_cost(const void *a, const void *b)
 {
     const change *x = a, *y = b;
     if (x->halvings != y->halvings) return x->halvings < y->halvings ? -1 : 1;
-    return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : strcmp(x->set, y->set);
+    return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : strcmp(x->text, y->text);
 }
 
 void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const gr_plan_options *o,
                    gr_diag *d)
 {
     advice v = {.a = a, .path = path, .o = o};
+    if (!strcmp(a->command, "plan")) try_ranks(&v, g);
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);
     for (size_t i = 0; i < v.n; i++) {
         if (i < SHOWN)
-            gr_diag_note(d, (gr_loc){0},
-                         "would fit: --set %s instead of %u, with a predicted %.3g s an iteration",
-                         v.found[i].set, v.found[i].was, (double)v.found[i].ns / 1e9);
-        free(v.found[i].set);
+            gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration",
+                         v.found[i].text, (double)v.found[i].ns / 1e9);
+        free(v.found[i].text);
     }
     free(v.found);
 }

@@ -66,3 +66,18 @@ status 3 "$gr" plan grpo.yaml --policy keep --budget 4KiB
 least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
 status 3 "$gr" plan grpo.yaml --policy keep --budget $((least - 1))
 has err 'would fit: .*--policy auto'
+has err 'would fit: --ranks 2 instead of 1'
+
+# bits: keep refuses what would fit with other bits only, and says so; and where it fits, it changes nothing.
+model tied llama 64 true false
+status 3 "$gr" plan grpo.yaml --set model=tied --budget 4KiB
+least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+status 0 "$gr" plan grpo.yaml --set model=tied --budget $least
+has out 'changes the bits'
+status 3 "$gr" plan grpo.yaml --set model=tied --budget $least --set run.bits=keep
+has err "would fit: with run.bits=any, with a predicted"
+lacks out 'changes the bits'
+status 0 "$gr" plan grpo.yaml --set model=tied --format json -o any.json
+status 0 "$gr" plan grpo.yaml --set model=tied --set run.bits=keep --format json -o kept.json
+[ "$(sed -nE 's/.*"numerics": "([0-9a-f]+)".*/\1/p' any.json)" = "$(sed -nE 's/.*"numerics": "([0-9a-f]+)".*/\1/p' kept.json)" ]
+refused "'bits' must be one of any, keep" "$gr" check grpo.yaml --set run.bits=some

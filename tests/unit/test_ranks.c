@@ -161,11 +161,11 @@ static void run_all_ways(const config *c, uint32_t *plans)
 {
     gr_graph *g = load(c);
     config tight = *c;
-    for (int step = 0; step < 5; step++) {
+    for (int step = 0; step < 3; step++) {
         gr_planned *p = plan(&tight, g);
         if (!p) break;
         (*plans)++;
-        for (uint64_t run = 0; run < 3; run++) {
+        for (uint64_t run = 0; run < 2; run++) {
             char what[128];
             const char *why = simulate(p->plan, p->program, run * 7 + c->ranks, NULL, false, what);
             if (why)
@@ -189,7 +189,7 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
     uint32_t plans = 0;
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++)
-            for (int policy = 0; policy < GR_N_POLICIES; policy++) {
+            for (int policy = (i + k) % 2; policy < GR_N_POLICIES; policy += 2) {
                 config c = {.model = models[i],
                             .keys = keys[k],
                             .loss = i == 1 ? batch_loss : NULL,
@@ -198,7 +198,7 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
                 run_all_ways(&c, &plans);
             }
     print_message("%u plans\n", plans);
-    assert_true(plans > 50);
+    assert_true(plans > 25);
 }
 
 /* Every collective of a plan, taken away, sent on another lane, of other bytes, or put before its neighbour.

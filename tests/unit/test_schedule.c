@@ -305,6 +305,33 @@ static void test_knobs_that_change_bits_are_the_last_resort(void **state)
     assert_true(moved && bits);
 }
 
+static void test_bits_that_are_kept_are_not_changed_to_fit(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
+    shape s = SMALL;
+    s.act_bytes = 1 << 20;
+    gr_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_schedule_options o = {
+        .hardware = machine(), .budget_bytes = 1ULL << 40, .host_budget_bytes = 1ULL << 40};
+    uint32_t level[2] = {0, 0};
+    while (level[1] == 0) { /* down to the first budget that takes other bits */
+        gr_plan *p = NULL;
+        assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);
+        if (level[1] == 0) o.budget_bytes = GR_MIN(p->peak_bytes, o.budget_bytes) * 95 / 100;
+        gr_plan_free(p);
+    }
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_plan *p = NULL;
+    o.keep_bits = true;
+    assert_int_equal(gr_schedule(&p, level, &src, &o, &d), GR_E_NOFIT);
+    assert_int_equal(level[1], 0);
+    assert_true(d.n > 2 && strstr(d.messages[2].text, "would fit: with run.bits=any"));
+    gr_plan_free(p);
+    gr_diag_release(&d);
+}
+
 static void test_hardware_is_found_by_name_or_suggested(void **state)
 {
     (void)state;
@@ -334,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_transition_makes_room_for_the_rollout),
         cmocka_unit_test(test_models_of_36_layers_are_planned_at_any_budget),
         cmocka_unit_test(test_knobs_that_change_bits_are_the_last_resort),
+        cmocka_unit_test(test_bits_that_are_kept_are_not_changed_to_fit),
         cmocka_unit_test(test_hardware_is_found_by_name_or_suggested),
         cmocka_unit_test(test_what_does_not_fit_is_explained),
     };
