@@ -22,15 +22,8 @@
 #ifndef GR_GRAPHS_EXPR_H
 #define GR_GRAPHS_EXPR_H
 
+#include "graphs/expr_ops.h"
 #include "runtime/base.h"
-
-typedef enum gr_level {
-    GR_LEVEL_SCALAR,
-    GR_LEVEL_GROUP, /* one drawn prompt: "prompt" in messages */
-    GR_LEVEL_SEQ,
-    GR_LEVEL_POSITION, /* (group, index of the token in its sequence) */
-    GR_LEVEL_TOKEN,
-} gr_level;
 
 typedef enum gr_kind { GR_KIND_NUMBER, GR_KIND_BOOL, GR_KIND_TEXT } gr_kind;
 
@@ -142,8 +135,6 @@ typedef struct gr_expr_rows {
     const uint8_t *mask; /* [offset[n_seqs]], 0: the token is no response token; NULL: all are */
     uint32_t first_seq;  /* number of sequence 0 in the iteration's batch: random draws are keyed by it */
 } gr_expr_rows;
-
-typedef enum gr_expr_dtype { GR_EXPR_F32, GR_EXPR_F64, GR_EXPR_I32, GR_EXPR_U8 } gr_expr_dtype;
 
 /* Data of a symbol: 1, n_groups, n_seqs or n_tokens elements by its level (position level cannot be a
  * column). */

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "graphs/expr_apply.h"
 #include "graphs/expr_ir.h"
 
 enum { N_LEVELS = GR_LEVEL_TOKEN + 1 };
@@ -169,30 +170,10 @@ static void do_sym(const gr_ir_run *r, const gr_ir_node *n, int y)
 }
 
 /* One loop an instruction, so that the compiler sees which. */
-#define LOOP(OP)                                                                                   \
-    case GR_IR_##OP:                                                                               \
-        for (uint32_t i = 0; i < n; i++) out[i] = apply(GR_IR_##OP, at(a, i), at(b, i), at(c, i)); \
+#define LOOP(OP)                                                                                           \
+    case GR_IR_##OP:                                                                                       \
+        for (uint32_t i = 0; i < n; i++) out[i] = gr_expr_apply(GR_IR_##OP, at(a, i), at(b, i), at(c, i)); \
         break;
-
-static inline __attribute__((always_inline)) double apply(gr_ir_op op, double a, double b, double c)
-{
-    switch (op) { /* the cheap ones, where a call would cost more than the work */
-    case GR_IR_ADD:
-        return a + b;
-    case GR_IR_SUB:
-        return a - b;
-    case GR_IR_MUL:
-        return a * b;
-    case GR_IR_MULZ:
-        return a == 0 ? 0 : a * b;
-    case GR_IR_DIV:
-        return a / b;
-    case GR_IR_WHERE:
-        return a != 0 ? b : c;
-    default:
-        return gr_ir_apply(op, a, b, c);
-    }
-}
 
 static void apply_span(gr_ir_op op, double *out, view a, view b, view c, uint32_t n)
 {
@@ -229,11 +210,6 @@ static void fill(const gr_ir_run *r, const gr_ir_node *n, int y, double v)
     for (uint64_t i = 0; i < elements(r, n->level); i++) out[i] = v;
 }
 
-static double larger(double m, double x)
-{
-    return x > m || x != x ? x : m;
-}
-
 /* To position level every element has its own target; otherwise the span has one. */
 static void reduce_span(const gr_ir_run *r, const gr_ir_node *n, int y, const span *s)
 {
@@ -243,9 +219,9 @@ static void reduce_span(const gr_ir_run *r, const gr_ir_node *n, int y, const sp
     for (uint32_t i = 0; i < s->n; i++) {
         if (!counts(s, i) || (n->arg[1] >= 0 && at(mask, i) == 0)) continue;
         double v = at(x, i), *to = each ? &out[i] : &partial;
-        *to = sum ? *to + v : larger(*to, v);
+        *to = sum ? *to + v : gr_expr_larger(*to, v);
     }
-    if (!each) *out = sum ? *out + partial : larger(*out, partial);
+    if (!each) *out = sum ? *out + partial : gr_expr_larger(*out, partial);
 }
 
 static void do_reduce(const gr_ir_run *r, const gr_ir_node *n, int y)
@@ -386,18 +362,14 @@ static void do_nth(const gr_ir_run *r, const gr_ir_node *n, int y)
 
 /* ---- draws and selections ----------------------------------------------------------------------------- */
 
-/* Uniform in (0, 1): a function of the keys of env, the number of the draw, and the element. */
 static double draw(const gr_ir_run *r, int id, const span *s, uint32_t i)
 {
     const gr_expr_env *e = r->env;
-    uint32_t out[4], key[4] = {e->step, e->epoch, e->round, (uint32_t)id};
-    gr_philox(e->seed, e->node, key, out);
-    uint64_t stream = out[0] | (uint64_t)out[1] << 32;
+    const gr_expr_draws d = {e->seed, e->node, e->step, e->epoch, e->round};
     uint32_t element[4] = {UINT32_MAX, s->begin + i, 0, (uint32_t)s->level};
     if (s->rows) element[1] = s->rows->first_seq + s->seq;
     if (s->level == GR_LEVEL_TOKEN) element[0] = s->begin + i - s->rows->offset[s->seq];
-    gr_philox(e->seed, stream, element, out);
-    return ((double)((uint64_t)out[0] << 20 | out[1] >> 12) + 0.5) * 0x1p-52;
+    return gr_expr_draw(&d, (uint32_t)id, element);
 }
 
 static void do_random(const gr_ir_run *r, const gr_ir_node *n, int y)

@@ -1,8 +1,8 @@
 /* graphs/expr_ir.c: building instructions: folding of constants, one instruction for equal ones; printing. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "graphs/expr_apply.h"
 #include "graphs/expr_ir.h"
 
 static const struct op_info {
@@ -99,76 +99,9 @@ static int add(gr_ir *ir, gr_ir_node n)
 
 /* ---- pointwise ---------------------------------------------------------------------------------------- */
 
-/* 1 - C(n - c, k) / C(n, k), as a product of factors that are at most 1 (Chen et al., arXiv:2107.03374,
- * figure 3). k of more than n is n. */
-static double pass_at(double n, double c, double k)
-{
-    if (!(n >= 1 && n <= 1e9)) return n != n ? n : 0;
-    double miss = 1;
-    for (double i = 0; i < fmin(k, n) && miss > 0; i++) miss *= fmax(n - c - i, 0) / (n - i);
-    return c != c || k != k ? NAN : 1 - miss;
-}
-
 double gr_ir_apply(gr_ir_op op, double a, double b, double c)
 {
-    switch (op) {
-    case GR_IR_STOP:
-        return a;
-    case GR_IR_NEG:
-        return -a;
-    case GR_IR_NOT:
-        return a == 0;
-    case GR_IR_EXP:
-        return exp(a);
-    case GR_IR_LOG:
-        return log(a);
-    case GR_IR_ABS:
-        return fabs(a);
-    case GR_IR_SQRT:
-        return sqrt(a);
-    case GR_IR_FLOOR:
-        return floor(a);
-    case GR_IR_SIGMOID:
-        return 1 / (1 + exp(-a));
-    case GR_IR_TANH:
-        return tanh(a);
-    case GR_IR_ADD:
-        return a + b;
-    case GR_IR_SUB:
-        return a - b;
-    case GR_IR_MUL:
-        return a * b;
-    case GR_IR_MULZ:
-        return a == 0 ? 0 : a * b;
-    case GR_IR_DIV:
-        return a / b;
-    case GR_IR_POW:
-        return b == 2 ? a * a : pow(a, b);
-    case GR_IR_MIN:
-        return a < b || a != a ? a : b; /* a NaN stays, on either side */
-    case GR_IR_MAX:
-        return a > b || a != a ? a : b;
-    case GR_IR_LT:
-        return a < b;
-    case GR_IR_LE:
-        return a <= b;
-    case GR_IR_EQ:
-        return a == b;
-    case GR_IR_NE:
-        return a != b;
-    case GR_IR_AND:
-        return a != 0 && b != 0;
-    case GR_IR_OR:
-        return a != 0 || b != 0;
-    case GR_IR_WHERE:
-        return a != 0 ? b : c;
-    case GR_IR_PASS:
-        return pass_at(a, b, c);
-    case GR_IR_CLIP:
-        return gr_ir_apply(GR_IR_MIN, gr_ir_apply(GR_IR_MAX, a, b, 0), c, 0);
-    default:
-        return NAN;
-    }
+    return gr_expr_apply(op, a, b, c);
 }
 
 static bool is_const(const gr_ir *ir, int a)

@@ -182,6 +182,7 @@ typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
     uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
     uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
+    bool checkpoint_last;                       /* false: none where the last iteration was reached */
     const char *best;                           /* metric that says which checkpoint stays for good; NULL */
     gr_loc best_at;
     bool best_is_least;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "graphs/loss.h"
+#include "graphs/code_new.h"
 #include "graphs/expr_ast.h"
 
 enum { MAX_FRESH = 16, N_STAGES = 3, N_LEVELS = GR_LEVEL_TOKEN + 1 };
@@ -31,6 +32,7 @@ struct gr_loss {
     size_t n_keeps;
     unsigned n_kept[N_LEVELS], *kept;
     gr_ir_program *stage[N_STAGES];
+    gr_code *code[N_STAGES];
     int *reads[N_STAGES];
     size_t n_reads[N_STAGES];
 };
@@ -172,6 +174,27 @@ static void make_stages(gr_loss *l)
     for (int s = 0; s < N_STAGES; s++) l->reads[s] = gr_ir_program_reads(l->stage[s], &l->n_reads[s]);
 }
 
+static gr_code_arg kept_arg(const gr_loss *l, int node)
+{
+    return (gr_code_arg){GR_CODE_KEPT, (uint8_t)l->ir->nodes[node].level, (uint16_t)(l->kept[node] - 1)};
+}
+
+static void make_code(gr_loss *l)
+{
+    size_t n = GR_MAX(GR_MAX(l->n_keeps, l->n_fresh), l->n_results);
+    gr_code_goal *goals = gr_calloc(n + 1, sizeof(*goals));
+    for (size_t i = 0; i < l->n_keeps; i++)
+        goals[i] = (gr_code_goal){l->keeps[i], l->ir->nodes[l->keeps[i]].rows, kept_arg(l, l->keeps[i])};
+    l->code[GR_LOSS_PREPARE] = gr_code_new(l->ir, goals, l->n_keeps, NULL);
+    for (size_t i = 0; i < l->n_fresh; i++)
+        goals[i] = (gr_code_goal){l->adjoint[i], l->rows, {GR_CODE_OUT, GR_LEVEL_TOKEN, (uint16_t)i}};
+    l->code[GR_LOSS_ADJOINT] = gr_code_new(l->ir, goals, l->n_fresh, l->kept);
+    for (size_t i = 0; i < l->n_results; i++)
+        goals[i] = (gr_code_goal){l->results[i], -1, {GR_CODE_OUT, GR_LEVEL_SCALAR, (uint16_t)i}};
+    l->code[GR_LOSS_VALUE] = gr_code_new(l->ir, goals, l->n_results, NULL);
+    free(goals);
+}
+
 gr_status gr_loss_new(gr_loss **out, const gr_expr *loss, const gr_loss_metric *metrics, size_t n_metrics,
                       const gr_expr_scope *scope, gr_diag *d)
 {
@@ -188,6 +211,7 @@ gr_status gr_loss_new(gr_loss **out, const gr_expr *loss, const gr_loss_metric *
     if (d->n_errors == before) {
         classify(l);
         make_stages(l);
+        make_code(l);
         *out = l;
     } else {
         gr_loss_free(l);
@@ -228,6 +252,26 @@ const int *gr_loss_reads(const gr_loss *l, gr_loss_stage stage, size_t *n)
 {
     *n = l->n_reads[stage];
     return l->reads[stage];
+}
+
+const gr_code *gr_loss_code(const gr_loss *l, gr_loss_stage stage)
+{
+    return l->code[stage];
+}
+
+const unsigned *gr_loss_kept(const gr_loss *l)
+{
+    return l->n_kept;
+}
+
+int gr_loss_rows(const gr_loss *l)
+{
+    return l->rows;
+}
+
+size_t gr_loss_results(const gr_loss *l)
+{
+    return l->n_results;
 }
 
 static const char *const class_names[] = {"token", "sequence", "mini-batch"};

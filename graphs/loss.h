@@ -70,6 +70,19 @@ void gr_loss_adjoint(const gr_loss *l, const gr_expr_env *env, const void *store
 /* values[0] = the loss, values[1 + i] = metric i. */
 void gr_loss_value(const gr_loss *l, const gr_expr_env *env, double *values, void *work);
 
+/* ---- for a device (ops/loss_device.h) --------------------------------------------------------------------
+ */
+
+struct gr_code; /* graphs/code_new.h */
+
+/* The passes of a stage. Prepare: to the store; adjoint: to out[i], in the order of gr_loss_fresh, at token
+ * level; value: to value[i], the loss, then the metrics. */
+const struct gr_code *gr_loss_code(const gr_loss *l, gr_loss_stage stage);
+/* Slots of the store by level; gr_loss_store_bytes is the size of all. */
+const unsigned *gr_loss_kept(const gr_loss *l);
+int gr_loss_rows(const gr_loss *l);       /* row set of the fresh values */
+size_t gr_loss_results(const gr_loss *l); /* the loss and its metrics */
+
 /* For `check --explain`: each named value with kind, level and stage, the class, and why. */
 void gr_loss_explain(const gr_loss *l, gr_str *out);
 /* The compiled program as text; equal text, equal program. */

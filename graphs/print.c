@@ -242,12 +242,13 @@ static void print_run(const gr_graph *g, gr_str *out)
     if (r->keep_bits) gr_str_puts(out, ", bits: keep");
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
-    if (r->checkpoint_every || r->checkpoint_keep || r->best) {
+    if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {
         size_t begin = out->len;
         if (r->checkpoint_every) gr_str_printf(out, ", every: %u", r->checkpoint_every);
         if (r->checkpoint_keep) gr_str_printf(out, ", keep: %u", r->checkpoint_keep);
         if (r->best) gr_str_puts(out, ", best: "), gr_str_quoted(out, r->best);
         if (r->best) gr_str_printf(out, ", best_is: %s", r->best_is_least ? "min" : "max");
+        if (!r->checkpoint_last) gr_str_puts(out, ", last: false");
         char *keys = gr_strdup(out->text + begin + 2);
         out->len = begin;
         gr_str_printf(out, ", checkpoint: {%s}", keys);

@@ -34,6 +34,7 @@ typedef struct checkpoint_cfg {
     uint32_t every, keep;
     const char *best;
     int best_is;
+    bool last;
 } checkpoint_cfg;
 
 static const char *const bits[] = {"any", "keep", NULL};
@@ -73,7 +74,7 @@ const gr_key gr_run_keys[] = {
     {"steps", GR_KEY_UINT, RUN(steps), false, NULL, 1, UINT32_MAX, NULL, "iterations in all"},
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
-    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min}"},
+    {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
@@ -83,6 +84,7 @@ const gr_key gr_checkpoint_keys[] = {
     {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "newest checkpoints that stay; default: all"},
     {"best", GR_KEY_TEXT, offsetof(checkpoint_cfg, best), false, NULL, 0, 0, NULL, "a metric of metrics.jsonl, such as val.NODE: where it is better than ever before, a checkpoint is written, which stays until a better one is"},
     {"best_is", GR_KEY_ENUM, offsetof(checkpoint_cfg, best_is), false, "max", 0, 0, best_is, "whether the largest or the smallest is the best"},
+    {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "one behind the last iteration too; a run that is stopped before has one in any case"},
     {0}};
 /* clang-format on */
 
@@ -274,7 +276,7 @@ static void read_run(gr_loader *l)
     static const gr_value none = {.kind = GR_VALUE_MAP};
     const gr_value *v = map_at(l, "run");
     run_cfg run = {0};
-    checkpoint_cfg checkpoint = {0};
+    checkpoint_cfg checkpoint = {.last = true};
     gr_keys_read(l, v ? v : &none, v ? v->at : (gr_loc){0}, "run", gr_run_keys, NULL, &run, NULL);
     if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
         gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL,
@@ -289,6 +291,7 @@ static void read_run(gr_loader *l)
                                   .epochs = run.epochs,
                                   .checkpoint_every = checkpoint.every,
                                   .checkpoint_keep = checkpoint.keep,
+                                  .checkpoint_last = checkpoint.last,
                                   .best = checkpoint.best,
                                   .best_at = best ? best->at : (gr_loc){0},
                                   .best_is_least = checkpoint.best_is == 1,

@@ -21,6 +21,8 @@
 #include "ops/model.h"
 #include "runtime/device.h"
 
+struct gr_code_call; /* graphs/code.h */
+
 #define GR_KV_BLOCK 16 /* tokens a KV block holds */
 
 /* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. */
@@ -207,6 +209,12 @@ typedef struct gr_kernels {
     uint64_t (*sum_squares_ws_bytes)(void);
     /* One flat range; decay: whether weight decay applies to it. */
     void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
+
+    /* One pass of a compiled expression (graphs/code.h). Where losses are evaluated on the device, the fresh
+     * values and adjoints of an update stay there (ops/loss_device.h); else the host evaluates them where
+     * they lie. */
+    bool losses;
+    void (*code_run)(gr_queue *q, const struct gr_code_call *c);
 
     /* Rollout whose state lives on the device (ops/steps.h); NULL: the host leads it, step by step. */
     const struct gr_steps_ops *steps;

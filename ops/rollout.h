@@ -1,11 +1,15 @@
 /* ops/rollout.h: how the op `generate` is planned and run: continuous batching over a paged KV pool.
  *
- * Each trip of one loop is a model step over all running sequences (a token each) and, beside them, the next
- * part of a prompt. A prompt is computed once for its group: its keys and values, up to but not including the
- * last token, stand in shared blocks; each sample then begins by feeding that last token, into blocks of its
- * own (a shared block that is not full is copied). A sample is admitted when blocks for its longest response
- * are free, so nothing is ever preempted. Groups come strictly in order, and a group only when one of its
- * samples would fit beside its prompt: so a pool that holds one full sequence is enough.
+ * A prompt is computed once for its group: its keys and values, up to but not including the last token, stand
+ * in shared blocks; each sample then begins by feeding that last token, into blocks of its own (a shared
+ * block that is not full is copied). A sample is admitted when blocks for its longest response are free, so
+ * nothing is ever preempted. Groups come strictly in order, and a group only when one of its samples would
+ * fit beside its prompt: so a pool that holds one full sequence is enough.
+ *
+ * Two forms, by what the device has (gr_kernels.steps). Step by step: each trip of one loop is a model step
+ * over all running sequences (a token each) and, beside them, the next part of a prompt. By chunks: the
+ * device keeps the state of the sequences; each trip is a pass over new prompts, as many as fit, and a chunk
+ * of steps, while the host reads what the chunk before the last has brought (ops/rollout_steps.c).
  */
 #ifndef GR_OPS_ROLLOUT_H
 #define GR_OPS_ROLLOUT_H

@@ -30,6 +30,7 @@ struct gr_rollout_steps {
     uint32_t n[2];     /* slots that took part */
     uint32_t *slot_of; /* [seqs] of a running sequence; GR_NONE: it does not run */
     bool *stale;       /* [slots] empty here, but the device may still run what was in it */
+    uint32_t *since;   /* [slots] the trip in which its sequence began */
     uint64_t *order;   /* [slots] group, then slot, of the running ones */
     uint32_t n_tokens, n_prompts, longest; /* of this trip's prefill */
     prefill_arrays host, device;           /* of this trip */
@@ -193,6 +194,7 @@ static struct gr_rollout_steps *take_state(gr_rollout *r, const gr_steps_ops *op
     for (int i = 0; i < 2; i++) s->at[i] = gr_calloc(slots, sizeof(*s->at[i]));
     s->slot_of = gr_calloc(r->node->bounds.seqs, sizeof(*s->slot_of));
     s->stale = gr_calloc(slots, sizeof(*s->stale));
+    s->since = gr_calloc(slots, sizeof(*s->since));
     s->order = gr_calloc(slots, sizeof(*s->order));
     return s;
 }
@@ -205,6 +207,7 @@ void gr_rollout_steps_close(gr_rollout *r)
     for (int i = 0; i < 2; i++) free(s->at[i]);
     free(s->slot_of);
     free(s->stale);
+    free(s->since);
     free(s->order);
     free(s);
 }
@@ -293,6 +296,7 @@ static void set_slot(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, ui
     gr_rollout_place(r, slot, g, rows);
     s->slot_of[slot->seq] = at;
     s->stale[at] = false;
+    s->since[at] = s->trip;
     const uint32_t stride = r->bounds.stride;
     memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
     in->change[(*n_changes)++] = (gr_slot_change){.slot = at,
@@ -361,6 +365,18 @@ static uint32_t last_slot(const gr_rollout *r)
     return n;
 }
 
+/* The slots that may have something to run: a sequence that has had steps for its longest response has ended,
+ * though its report is still to come. */
+static uint32_t last_running(const gr_rollout *r)
+{
+    const struct gr_rollout_steps *s = r->steps;
+    uint32_t n = last_slot(r);
+    while (n > 0 && (r->slots[n - 1].seq == GR_NONE ||
+                     (uint64_t)(s->trip - s->since[n - 1]) * CHUNK >= r->cfg->max_tokens))
+        n--;
+    return n;
+}
+
 static void move_slot(gr_rollout *r, uint32_t from, uint32_t to)
 {
     struct gr_rollout_steps *s = r->steps;
@@ -369,6 +385,7 @@ static void move_slot(gr_rollout *r, uint32_t from, uint32_t to)
     *a = t;
     s->slot_of[b->seq] = to;
     s->stale[to] = false;
+    s->since[to] = s->since[from];
 }
 
 /* When no more samples come, the rest move together, where that makes a step smaller. */
@@ -461,7 +478,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
-    s->n[which] = rounded(last_slot(r), b.slots);
+    s->n[which] = rounded(last_running(r), b.slots);
     return GR_OK;
 }
 

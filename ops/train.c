@@ -10,6 +10,8 @@ typedef struct train_state {
     const gr_node *node;
     const gr_loss *loss;
     gr_env_reads reads;
+    gr_loss_inputs inputs;  /* where the device evaluates losses: */
+    gr_loss_device *device; /* from the first mini-batch on; else NULL */
     /* the current mini-batch */
     uint32_t trip;         /* mini-batches done in this iteration */
     uint32_t seq, seq_end; /* its sequences */
@@ -58,6 +60,8 @@ void gr_train_close(void *state)
 {
     train_state *t = state;
     if (!t) return;
+    gr_loss_device_free(t->device);
+    gr_train_inputs_release(&t->inputs);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
     free(t->sums);
@@ -129,11 +133,29 @@ static void adjoints(const train_state *t, float *d_fresh, float *d_entropy, flo
     if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
 }
 
+/* Pointers of the works prepare, adjoint and finish begin alike, see declare_prepare. */
+static gr_loss_memory memory_of(const gr_call *c)
+{
+    return (gr_loss_memory){.store = c->ptr[1], .work = c->ptr[2], .data = c->ptr[7], .host = c->ptr[8]};
+}
+
+static void open_device(const gr_call *c, train_state *t)
+{
+    if (t->device) return;
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    t->inputs = gr_train_inputs(&t->reads, t->session->graph, &shape);
+    t->device = gr_loss_device_new(c->session->kernels, t->loss, &t->inputs, shape.range);
+}
+
+/* On the device it is queued behind what makes its columns. The host memory that it copies from is free again
+ * when the next mini-batch comes: the norm of this one's gradient has been read by then. */
 static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
 {
-    gr_status st = gr_queue_finish(c->queue, d); /* what reads and writes its columns */
+    bool device = c->session->kernels->losses;
+    gr_status st = device ? GR_OK : gr_queue_finish(c->queue, d); /* what reads and writes its columns */
     if (st) return st;
     gr_env e;
+    gr_loss_memory m = memory_of(c);
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
     const gr_rows *block = &e.blocks[c->node->rows->index];
@@ -143,22 +165,39 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     t->tokens = rows->offset[rows->n_seqs];
     for (int i = 3; i < 7; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
-    gr_loss_prepare(t->loss, &e.env, c->ptr[1], c->ptr[2]);
+    if (device) {
+        open_device(c, t);
+        gr_loss_device_prepare(t->device, c->queue, &e.env, &m);
+    } else {
+        gr_loss_prepare(t->loss, &e.env, m.store, m.work);
+    }
     gr_env_release(&e);
     return GR_OK;
 }
 
+/* Of tokens [first, end) of the mini-batch. e: not read where the device evaluates it. */
+static gr_status adjoint(const gr_call *c, const train_state *t, const gr_env *e, const gr_loss_memory *m,
+                         uint32_t first, uint32_t end, float *const *out, gr_diag *d)
+{
+    if (t->device) {
+        gr_loss_device_adjoint(t->device, c->queue, m, first, end, out);
+        return GR_OK;
+    }
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (!st) gr_loss_adjoint(t->loss, &e->env, m->store, first, end, out, m->work);
+    return st;
+}
+
 static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
 {
-    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
-    if (st) return st;
-    gr_env e;
+    gr_env e = {0};
     float *out[2];
-    env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
+    gr_loss_memory m = memory_of(c);
+    if (!t->device) env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     adjoints(t, c->ptr[5], c->ptr[6], out);
-    gr_loss_adjoint(t->loss, &e.env, c->ptr[1], 0, t->tokens, out, c->ptr[2]);
+    gr_status st = adjoint(c, t, &e, &m, 0, t->tokens, out, d);
     gr_env_release(&e);
-    return GR_OK;
+    return st;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------
@@ -174,6 +213,7 @@ typedef struct head {
     gr_value_head value; /* instead of norm and lm */
     gr_value_grads grad_value;
     float *fresh, *entropy, *d_fresh, *d_entropy;
+    gr_loss_memory memory;
 } head;
 
 static void point_at_matrix(head *h)
@@ -209,12 +249,13 @@ static head head_of(const gr_call *c, train_state *t)
               .fresh = c->ptr[5],
               .entropy = c->ptr[6],
               .d_fresh = c->ptr[10],
-              .d_entropy = c->ptr[11]};
+              .d_entropy = c->ptr[11],
+              .memory = {.store = c->ptr[12], .work = c->ptr[14], .data = c->ptr[15], .host = c->ptr[16]}};
     if (gr_train_is_value(c->node))
         point_at_value(&h);
     else
         point_at_matrix(&h);
-    env_init(&h.env, c, t, c->ptr[13], h.fresh, h.entropy);
+    if (!t->device) env_init(&h.env, c, t, c->ptr[13], h.fresh, h.entropy);
     return h;
 }
 
@@ -245,13 +286,10 @@ static void chunk_forward(const head *h, const gr_chunk *chunk)
 
 static gr_status chunk_adjoint(const head *h, const gr_chunk *chunk, gr_diag *d)
 {
-    gr_status st = gr_queue_finish(h->c->queue, d); /* the fresh values of its rows */
-    if (st) return st;
     float *out[2];
     uint32_t at = place_of(h, chunk);
     adjoints(h->t, h->d_fresh, h->d_entropy, out);
-    gr_loss_adjoint(h->t->loss, &h->env.env, h->c->ptr[12], at, at + chunk->n, out, h->c->ptr[14]);
-    return GR_OK;
+    return adjoint(h->c, h->t, &h->env, &h->memory, at, at + chunk->n, out, d);
 }
 
 static void chunk_backward(const head *h, const gr_chunk *chunk)
@@ -406,16 +444,21 @@ static bool has_gap(const gr_node *n)
            n->new_version == maker->new_version;
 }
 
+static bool gap_counts(const gr_node *n, const train_state *t)
+{
+    return has_gap(n) && !t->trip;
+}
+
 static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, const float *logprob,
                          const float *entropy)
 {
     const gr_rows *rows = &e->blocks[c->node->rows->index];
-    bool gap_counts = has_gap(c->node) && !t->trip;
+    bool gaps = gap_counts(c->node, t);
     for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t at = rows->token_offset[seq] - t->token + j;
             if (entropy) t->entropy += entropy[at];
-            if (!gap_counts) continue;
+            if (!gaps) continue;
             double gap =
                 fabs(logprob[at] - rows->logprob[(size_t)seq * c->node->rows->bounds.response_tokens + j]);
             t->gap = gap > t->gap || isnan(gap) ? gap : t->gap;
@@ -444,19 +487,38 @@ static void report(train_state *t, uint32_t trips)
     memset(t->values, 0, t->n_values * sizeof(*t->values));
 }
 
+/* The loss and the metrics, and fresh values that the host can read: of a device, what is asked for. */
+typedef struct read_back {
+    const float *fresh, *entropy;
+} read_back;
+
+static read_back read_device(const gr_call *c, train_state *t, double *values)
+{
+    gr_loss_memory m = memory_of(c);
+    float *fresh = c->ptr[10], *entropy = fresh + t->tokens;
+    uint64_t bytes = t->tokens * sizeof(float);
+    gr_loss_device_value(t->device, c->queue, &m, c->ptr[9]);
+    gr_device_read(c->queue, values, c->ptr[9], t->n_values * sizeof(*values));
+    if (gap_counts(c->node, t)) gr_device_read(c->queue, fresh, c->ptr[3], bytes);
+    if (c->ptr[4]) gr_device_read(c->queue, entropy, c->ptr[4], bytes);
+    return (read_back){fresh, c->ptr[4] ? entropy : NULL};
+}
+
 static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 {
-    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
-    if (st) return st;
     gr_env e;
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    read_back back = {c->ptr[3], c->ptr[4]};
+    if (t->device) back = read_device(c, t, values);
+    gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
+    if (st) return st;
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
-    gr_loss_value(t->loss, &e.env, values, c->ptr[2]);
+    if (!t->device) gr_loss_value(t->loss, &e.env, values, c->ptr[2]);
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];
-    count_tokens(c, t, &e, c->ptr[3], c->ptr[4]);
+    count_tokens(c, t, &e, back.fresh, back.entropy);
     gr_env_release(&e);
     if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
     return GR_OK;

@@ -2,11 +2,15 @@
 #include "ops/train_impl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
     uint32_t rows, mini, store, loss_ws;
     uint32_t fresh, entropy, d_fresh, d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
+    /* where losses are evaluated on the device, else GR_NONE: what they read; on the host, what is written
+     * for them and what they said */
+    uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, acts, ws, head_ws, norm;
 } train_objects;
 
@@ -50,6 +54,38 @@ void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
     gr_env_reads_add_loss(r, g, ((const gr_update_cfg *)n->cfg)->loss.loss);
 }
 
+/* Bounds of a mini-batch over all row sets that the loss reads. */
+static gr_expr_bounds input_bounds(const gr_env_reads *r, const gr_train_shape *shape)
+{
+    gr_expr_bounds most = shape->loss;
+    for (size_t i = 0; i < r->n_rows; i++) {
+        const gr_rows_bounds *b = &r->rows[i]->bounds;
+        uint32_t seqs = (uint32_t)((uint64_t)b->seqs * shape->groups / GR_MAX(b->groups, 1u));
+        most.seqs = GR_MAX(most.seqs, seqs);
+        most.tokens = GR_MAX(most.tokens, seqs * b->response_tokens);
+    }
+    return most;
+}
+
+gr_loss_inputs gr_train_inputs(const gr_env_reads *r, const gr_graph *g, const gr_train_shape *shape)
+{
+    gr_loss_column *columns = gr_calloc(r->n + 1, sizeof(*columns));
+    int *rows = gr_calloc(r->n_rows + 1, sizeof(*rows));
+    for (size_t i = 0; i < r->n; i++) {
+        const gr_column *c = g->columns[r->columns[i]];
+        columns[i] =
+            (gr_loss_column){(int)r->columns[i], c->rows ? (int)c->rows->index : -1, c->level, c->dtype};
+    }
+    for (size_t i = 0; i < r->n_rows; i++) rows[i] = (int)r->rows[i]->index;
+    return (gr_loss_inputs){columns, rows, r->n, r->n_rows, input_bounds(r, shape)};
+}
+
+void gr_train_inputs_release(gr_loss_inputs *in)
+{
+    free((void *)in->columns);
+    free((void *)in->rows);
+}
+
 static uint64_t loss_ws_bytes(const gr_train_shape *t, const gr_loss *l)
 {
     uint64_t most = 0;
@@ -58,24 +94,59 @@ static uint64_t loss_ws_bytes(const gr_train_shape *t, const gr_loss *l)
     return most;
 }
 
+/* Where the host evaluates the loss, with the values of the batch. */
+static void add_host_loss(declaring *w, const gr_loss *l)
+{
+    const gr_train_shape *t = &w->shape;
+    uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
+    train_objects *o = &w->o;
+    o->fresh = gr_program_value(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
+    o->entropy =
+        gr_train_is_value(w->n) ? GR_NONE : gr_program_value(w->p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_fresh = gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
+    o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
+                       ? gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_entropy")
+                       : GR_NONE;
+    o->store = gr_program_value(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
+    o->loss_ws = gr_program_value(w->p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
+    o->data = o->data_host = o->values = o->back = GR_NONE;
+}
+
+static void add_device_loss(declaring *w, const gr_loss *l)
+{
+    const gr_train_shape *t = &w->shape;
+    uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
+    train_objects *o = &w->o;
+    gr_loss_inputs in = gr_train_inputs(&w->reads, w->g, t);
+    o->fresh = gr_program_temp(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
+    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_program_temp(w->p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_fresh = gr_program_temp(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
+    o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
+                       ? gr_program_temp(w->p, GR_CAT_COLUMNS, column, "d_entropy")
+                       : GR_NONE;
+    o->store = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, in.bounds), "loss_store");
+    o->loss_ws =
+        gr_program_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
+    o->data = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_data_bytes(&in), "loss_columns");
+    o->data_host = gr_program_host(w->p, GR_CAT_COLUMNS, gr_loss_host_bytes(&in), "loss_rows");
+    o->values = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_results(l) * sizeof(double), "values");
+    o->back = gr_program_host(w->p, GR_CAT_COLUMNS, 2 * column, "read_back");
+    gr_train_inputs_release(&in);
+}
+
 static void add_objects(declaring *w)
 {
     gr_program *p = w->p;
     const gr_train_shape *t = &w->shape;
     const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
-    uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
     uint64_t hidden = gr_hidden_bytes(w->k, w->s, t->micro.tokens);
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
     o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
-    o->fresh = gr_program_value(p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
-    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_program_value(p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_fresh = gr_program_value(p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
-    o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
-                       ? gr_program_value(p, GR_CAT_COLUMNS, column, "d_entropy")
-                       : GR_NONE;
-    o->store = gr_program_value(p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
-    o->loss_ws = gr_program_value(p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
+    if (w->k->losses)
+        add_device_loss(w, l);
+    else
+        add_host_loss(w, l);
     o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
     o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
     o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
@@ -156,8 +227,10 @@ static void declare_prepare(declaring *w)
                                 {o->fresh, GR_WRITE},
                                 {o->entropy, GR_WRITE},
                                 {o->d_fresh, GR_WRITE},
-                                {o->d_entropy, GR_WRITE}},
-                     7, "prepare");
+                                {o->d_entropy, GR_WRITE},
+                                {o->data, GR_WRITE},
+                                {o->data_host, GR_WRITE}},
+                     9, "prepare");
 }
 
 /* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
@@ -211,7 +284,9 @@ static void declare_head(declaring *w, bool backward, const char *prefix)
                      {o->d_entropy, GR_UPDATE},
                      {o->store, GR_READ},
                      {o->mini, GR_UPDATE},
-                     {o->loss_ws, GR_WRITE}};
+                     {o->loss_ws, GR_WRITE},
+                     {o->data, GR_READ},
+                     {o->data_host, GR_READ}};
     char what[32];
     snprintf(what, sizeof(what), "%shead", prefix);
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
@@ -266,8 +341,10 @@ static void declare_forward_pass(declaring *w)
                                 {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
                                 {o->d_fresh, GR_UPDATE},
-                                {o->d_entropy, GR_UPDATE}},
-                     7, "adjoint");
+                                {o->d_entropy, GR_UPDATE},
+                                {o->data, GR_READ},
+                                {o->data_host, GR_READ}},
+                     9, "adjoint");
 }
 
 static void declare_micro_batches(declaring *w)
@@ -329,8 +406,12 @@ static void declare_step(declaring *w)
                                 {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
                                 {o->d_fresh, GR_READ},
-                                {o->d_entropy, GR_READ}},
-                     7, "finish");
+                                {o->d_entropy, GR_READ},
+                                {o->data, GR_READ},
+                                {o->data_host, GR_READ},
+                                {o->values, GR_WRITE},
+                                {o->back, GR_WRITE}},
+                     11, "finish");
 }
 
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,

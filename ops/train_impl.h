@@ -4,6 +4,7 @@
 
 #include "ops/configs.h"
 #include "ops/env.h"
+#include "ops/loss_device.h"
 #include "ops/pass.h"
 #include "ops/train.h"
 
@@ -37,6 +38,10 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how);
 
 /* Columns and rows that the loss and the metrics read. Release with gr_env_reads_release. */
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n);
+
+/* What of them goes to a device that evaluates losses; r: from gr_train_reads, kept alive. Release it. */
+gr_loss_inputs gr_train_inputs(const gr_env_reads *r, const gr_graph *g, const gr_train_shape *shape);
+void gr_train_inputs_release(gr_loss_inputs *in);
 
 /* Whether the loss has a derivative by a fresh value; *place: which one of gr_loss_fresh (may be NULL). */
 bool gr_train_fresh(const gr_graph *g, const gr_node *n, const char *field, size_t *place);

@@ -1,4 +1,5 @@
 #include "runtime/base.h"
+#include "runtime/philox.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -333,24 +334,7 @@ char *gr_bytes_format(uint64_t bytes, char *buf)
 
 void gr_philox(uint64_t seed, uint64_t stream, const uint32_t counter[4], uint32_t out[4])
 {
-    /* the stream is mixed into the key, so that streams of one seed do not share counters */
-    uint64_t key = seed ^ (stream * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0xD1B54A32D192ED03));
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
+    gr_philox_4x32(seed, stream, counter, out);
 }
 
 uint64_t gr_stream(const char *name)

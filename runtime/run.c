@@ -355,7 +355,8 @@ static gr_status iterate(run *r, gr_diag *d)
             saved = step;
         }
     }
-    if (!st && saved != r->session.step) st = checkpoint(r, GR_PATH_FINAL, d);
+    bool wanted = settings->checkpoint_last || r->session.step < r->session.steps;
+    if (!st && wanted && saved != r->session.step) st = checkpoint(r, GR_PATH_FINAL, d);
     return st;
 }
 

@@ -152,7 +152,7 @@ static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
     *out = profiles[1];
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         char model[32];
-        snprintf(model, sizeof(model), "%s", profiles[i].name);
+        snprintf(model, sizeof(model), "%.31s", profiles[i].name);
         model[strcspn(model, "-")] = '\0';
         if (strcasestr(info.name, model) && profiles[i].device_bytes <= info.bytes + GIB) {
             *out = profiles[i];

@@ -378,6 +378,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g);
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.run.checkpoint_last = true;
     same.run.best = NULL;
     same.models = without_residency(g, pool);
     same.run.keep_bits = false;

@@ -1,5 +1,5 @@
-/* ops/cuda/device.cuh: what the kernels share: bf16 in vectors of 16 bytes, sums over warps and blocks in a fixed
- * order, and the second stage of sums that go into gradients of weights.
+/* ops/cuda/device.cuh: what the kernels share: bf16 in vectors of 16 bytes, sums over warps and blocks in a
+ * fixed order, and the second stage of sums that go into gradients of weights.
  */
 #ifndef GR_OPS_CUDA_DEVICE_CUH
 #define GR_OPS_CUDA_DEVICE_CUH
@@ -141,8 +141,8 @@ GR_DEVICE float gr_warp_max(float x)
     return x;
 }
 
-/* Sum over the block, for every thread; blockDim.x is a multiple of 32. part [blockDim.x / 32] in shared memory is
- * free again only after the block's next barrier: callers in a loop alternate between two. */
+/* Sum over the block, for every thread; blockDim.x is a multiple of 32. part [blockDim.x / 32] in shared
+ * memory is free again only after the block's next barrier: callers in a loop alternate between two. */
 GR_DEVICE float gr_block_sum(float x, float *part)
 {
     x = gr_warp_sum(x);
@@ -153,10 +153,11 @@ GR_DEVICE float gr_block_sum(float x, float *part)
     return sum;
 }
 
-/* ---- sums into gradients --------------------------------------------------------------------------------- */
+/* ---- sums into gradients ---------------------------------------------------------------------------------
+ */
 
 /* grad [cols] += the sum over p of parts [n_parts, cols], in an order that n_parts alone decides. */
-extern "C" void gr_cu_parts_add(cudaStream_t st, const float *parts, uint32_t n_parts, uint32_t cols, void *grad,
-                                gr_cu_dtype grad_type);
+extern "C" void gr_cu_parts_add(cudaStream_t st, const float *parts, uint32_t n_parts, uint32_t cols,
+                                void *grad, gr_cu_dtype grad_type);
 
 #endif

@@ -1,9 +1,10 @@
 /* ops/cuda/embed.cu: rows of the embedding, and their gradient.
  *
- * The gradient adds rows that several tokens name, without atomics: tokens are sorted by id (CUB's radix sort is stable,
- * so that the tokens of one id stay in order), and the run of each id has one owner. Runs below 32 tokens belong to a
- * warp; longer ones to a block, whose 16 warps take every 16th row and add up their sums in order. Both walk columns 16
- * bytes a lane. Bound by memory: dx is read once, in rows; of grad only the rows that occur are touched.
+ * The gradient adds rows that several tokens name, without atomics: tokens are sorted by id (CUB's radix sort
+ * is stable, so that the tokens of one id stay in order), and the run of each id has one owner. Runs below 32
+ * tokens belong to a warp; longer ones to a block, whose 16 warps take every 16th row and add up their sums
+ * in order. Both walk columns 16 bytes a lane. Bound by memory: dx is read once, in rows; of grad only the
+ * rows that occur are touched.
  */
 #include "ops/cuda/device.cuh"
 
@@ -41,7 +42,8 @@ extern "C" void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t
     embed_kernel<<<gr_ceil_div(T, WARPS), BLOCK, 0, st>>>(embed, ids, x, T, H / 8);
 }
 
-/* ---- gradient ---------------------------------------------------------------------------------------------- */
+/* ---- gradient
+ * ---------------------------------------------------------------------------------------------- */
 
 enum { ID_BITS = 24, LONG = GR_WARP, DEEP = 16, SLICE = 8 * GR_WARP /* columns of a warp's vectors */ };
 
@@ -59,7 +61,8 @@ static sorted carve(void *ws, uint32_t T)
 }
 
 GR_KERNEL void __launch_bounds__(BLOCK)
-    keys_kernel(const int32_t *__restrict__ ids, uint32_t *__restrict__ key, uint32_t *__restrict__ token, uint32_t T)
+    keys_kernel(const int32_t *__restrict__ ids, uint32_t *__restrict__ key, uint32_t *__restrict__ token,
+                uint32_t T)
 {
     const uint32_t t = blockIdx.x * BLOCK + threadIdx.x;
     if (t >= T) return;
@@ -110,7 +113,8 @@ GR_KERNEL void __launch_bounds__(BLOCK)
             uint4 v[WIDE];
 #pragma unroll
             for (uint32_t j = 0; j < WIDE; j++)
-                v[j] = col + j * SLICE < H ? *(const uint4 *)(from + col + j * SLICE) : make_uint4(0, 0, 0, 0);
+                v[j] =
+                    col + j * SLICE < H ? *(const uint4 *)(from + col + j * SLICE) : make_uint4(0, 0, 0, 0);
 #pragma unroll
             for (uint32_t j = 0; j < WIDE; j++) add_vector(sum[j], v[j]);
         }
@@ -124,7 +128,8 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 GR_DEVICE uint32_t run_end(const uint32_t *key, uint32_t at, uint32_t T)
 {
     const uint32_t id = key[at];
-    uint32_t low = at + 1, high = T; /* all before low are of the run or before it, all from high on behind it */
+    uint32_t low = at + 1,
+             high = T; /* all before low are of the run or before it, all from high on behind it */
     while (low < high) {
         const uint32_t mid = low + (high - low) / 2;
         if (key[mid] == id)
@@ -135,8 +140,8 @@ GR_DEVICE uint32_t run_end(const uint32_t *key, uint32_t at, uint32_t T)
     return low;
 }
 
-/* A block for each multiple of LONG and slice of columns. A run of LONG tokens or more holds such a place; the first one
- * in it owns it. */
+/* A block for each multiple of LONG and slice of columns. A run of LONG tokens or more holds such a place;
+ * the first one in it owns it. */
 template <typename G>
 GR_KERNEL void __launch_bounds__(GR_WARP *DEEP)
     long_runs_kernel(const uint32_t *__restrict__ key, const uint32_t *__restrict__ token,
@@ -145,7 +150,8 @@ GR_KERNEL void __launch_bounds__(GR_WARP *DEEP)
     __shared__ float sums[DEEP][SLICE];
     const uint32_t at = blockIdx.x * LONG, id = key[at], lane = threadIdx.x;
     if (at && key[at - LONG] == id) return;
-    const uint32_t before = __ballot_sync(GR_ALL, at > lane && key[at - lane - 1] == id); /* not all: see above */
+    const uint32_t before =
+        __ballot_sync(GR_ALL, at > lane && key[at - lane - 1] == id); /* not all: see above */
     const uint32_t begin = at - ((uint32_t)__ffs((int)~before) - 1);
     if (begin + LONG > T || key[begin + LONG - 1] != id) return;
     const uint32_t end = run_end(key, begin + LONG - 1, T), col = blockIdx.y * SLICE + 8 * lane;
@@ -168,8 +174,8 @@ GR_KERNEL void __launch_bounds__(GR_WARP *DEEP)
 }
 
 template <typename G>
-static void add_runs(cudaStream_t st, const uint32_t *key, const uint32_t *token, const gr_bf16 *dx, G *grad, uint32_t T,
-                     uint32_t H)
+static void add_runs(cudaStream_t st, const uint32_t *key, const uint32_t *token, const gr_bf16 *dx, G *grad,
+                     uint32_t T, uint32_t H)
 {
     const dim3 grid(gr_ceil_div(T, LONG), gr_ceil_div(H, SLICE)), block(GR_WARP, DEEP);
     short_runs_kernel<<<gr_ceil_div(T, WARPS), BLOCK, 0, st>>>(key, token, dx, grad, T, H);
@@ -180,7 +186,8 @@ static void add_runs(cudaStream_t st, const uint32_t *key, const uint32_t *token
 static void check_workspace(const sorted *s, size_t wanted)
 {
     if (wanted <= s->own_bytes) return;
-    fprintf(stderr, "gr_cu_embed_backward: the sort wants %zu bytes, the workspace has %zu\n", wanted, s->own_bytes);
+    fprintf(stderr, "gr_cu_embed_backward: the sort wants %zu bytes, the workspace has %zu\n", wanted,
+            s->own_bytes);
     abort();
 }
 

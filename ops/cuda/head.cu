@@ -1,5 +1,5 @@
-/* ops/cuda/head.cu: statistics of rows of logits, and the logits' gradients in their place. One block a row; bound by
- * memory: 4 bytes a logit read, and 2 written by the gradient.
+/* ops/cuda/head.cu: statistics of rows of logits, and the logits' gradients in their place. One block a row;
+ * bound by memory: 4 bytes a logit read, and 2 written by the gradient.
  */
 #include "ops/cuda/softmax.cuh"
 
@@ -44,11 +44,13 @@ template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(cons
     if (!threadIdx.x) write_stats(p, r, c);
 }
 
-extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target, float inv_temperature,
-                                 uint32_t n, uint32_t V, float *logprob, float *entropy, float *sum_p2, float *lse)
+extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target,
+                                 float inv_temperature, uint32_t n, uint32_t V, float *logprob,
+                                 float *entropy, float *sum_p2, float *lse)
 {
     if (!n) return;
-    const stats p = {logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), logprob, entropy, sum_p2, lse};
+    const stats p = {logits,  target,  inv_temperature, V,  gr_ceil_div(V, GR_TILE),
+                     logprob, entropy, sum_p2,          lse};
     const size_t shared = p.tiles * sizeof(gr_tile_sums);
     assert(shared <= 48 * 1024); /* V up to 3 million */
     if (V % 4)
@@ -57,18 +59,20 @@ extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int
         stats_kernel<true><<<n, BLOCK, shared, st>>>(p);
 }
 
-/* ---- gradient ------------------------------------------------------------------------------------------------
- * d loss / d z_i = inv_t (d_logprob (1[i = target] - p_i) - d_entropy p_i (log p_i + entropy)).
+/* ---- gradient
+ * ------------------------------------------------------------------------------------------------ d loss / d
+ * z_i = inv_t (d_logprob (1[i = target] - p_i) - d_entropy p_i (log p_i + entropy)).
  *
- * In place, and narrower: the bf16 of logit i goes to byte 2 i of the row, over the fp32 of logit i / 2. One block walks a
- * row upwards in tiles of B = STEP logits: all threads read tile k, meet at a barrier, write tile k. That is safe:
- *  - what is written for tile k, bytes [2 k B, 2 (k + 1) B), held logits [k B / 2, (k + 1) B / 2). These belong to tiles
- *    0 .. k, since (k + 1) B / 2 <= (k + 1) B; and every thread has read tiles 0 .. k before the barrier that precedes
- *    the write.
- *  - a thread that has run ahead reads tile k + 1 (or, asking early, k + 2) while others still write tile k: logits from
- *    (k + 1) B on, and nothing from (k + 1) B / 2 on has been written by then. It cannot write tile k + 1 before all have
- *    come to the next barrier, that is, have read tile k + 1.
- * target, lse and the other inputs lie elsewhere.
+ * In place, and narrower: the bf16 of logit i goes to byte 2 i of the row, over the fp32 of logit i / 2. One
+ * block walks a row upwards in tiles of B = STEP logits: all threads read tile k, meet at a barrier, write
+ * tile k. That is safe:
+ *  - what is written for tile k, bytes [2 k B, 2 (k + 1) B), held logits [k B / 2, (k + 1) B / 2). These
+ * belong to tiles 0 .. k, since (k + 1) B / 2 <= (k + 1) B; and every thread has read tiles 0 .. k before the
+ * barrier that precedes the write.
+ *  - a thread that has run ahead reads tile k + 1 (or, asking early, k + 2) while others still write tile k:
+ * logits from (k + 1) B on, and nothing from (k + 1) B / 2 on has been written by then. It cannot write tile
+ * k + 1 before all have come to the next barrier, that is, have read tile k + 1. target, lse and the other
+ * inputs lie elsewhere.
  */
 
 enum { STEP_EACH = 16, STEP = BLOCK * STEP_EACH };
@@ -106,7 +110,8 @@ GR_DEVICE float logit_gradient(const row_gradient &r, float z, uint32_t id)
     return fmaf(-p, weight, id == r.target ? r.d_logprob : 0);
 }
 
-/* A thread's logits of a tile, in vectors that become one of bf16 each. V is a multiple of 4: rows begin on 16 bytes. */
+/* A thread's logits of a tile, in vectors that become one of bf16 each. V is a multiple of 4: rows begin on
+ * 16 bytes. */
 struct tile {
     float z[STEP_EACH / 8][8];
 };

@@ -145,6 +145,13 @@ void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_
 /* bf16 from fp32, round to nearest even. */
 void gr_cu_round(cudaStream_t st, const float *from, gr_bf16 *to, uint64_t n);
 
+/* ---- losses ----------------------------------------------------------------------------------------------
+ */
+
+/* One pass of a compiled expression, c->n > 0 (graphs/code.h). c: host memory, read during the call. */
+struct gr_code_call;
+void gr_cu_code_run(cudaStream_t st, const struct gr_code_call *c);
+
 /* ---- rollout: the paged pool -----------------------------------------------------------------------------
  */
 

@@ -548,3 +548,8 @@ void gr_cuda_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_
     gr_cu_adamw_step(q->stream, &a, r->master, r->w, r->g, cu_type(r->grads), r->m, r->v, cu_type(r->moments),
                      n);
 }
+
+void gr_cuda_code_run(gr_queue *q, const struct gr_code_call *c)
+{
+    gr_cu_code_run(q->stream, c);
+}

@@ -1,8 +1,9 @@
 /* ops/cuda/norm.cu: RMSNorm (Zhang and Sennrich, arXiv:1910.07467) and its gradient.
  *
- * A row belongs to one warp where its 16-byte vectors fit four a lane (H <= 1024), else to one block of as few warps as
- * hold it so: a row is read once, stays in registers between the sum and its use, and four loads of each thread are in
- * flight. Bound by memory. The layout, and with it the order of sums, depends on H alone.
+ * A row belongs to one warp where its 16-byte vectors fit four a lane (H <= 1024), else to one block of as
+ * few warps as hold it so: a row is read once, stays in registers between the sum and its use, and four loads
+ * of each thread are in flight. Bound by memory. The layout, and with it the order of sums, depends on H
+ * alone.
  */
 #include "ops/cuda/device.cuh"
 
@@ -46,7 +47,8 @@ template <int N> GR_DEVICE float squares(const uint4 (&v)[N])
 
 template <bool WARP>
 GR_KERNEL void norm_kernel(const gr_bf16 *__restrict__ x, const uint32_t *__restrict__ row,
-                           const gr_bf16 *__restrict__ w, gr_bf16 *__restrict__ y, uint32_t n, uint32_t H, float eps)
+                           const gr_bf16 *__restrict__ w, gr_bf16 *__restrict__ y, uint32_t n, uint32_t H,
+                           float eps)
 {
     __shared__ float part[GR_WARP];
     const uint32_t lane = WARP ? threadIdx.x % GR_WARP : threadIdx.x, lanes = WARP ? GR_WARP : blockDim.x;
@@ -70,8 +72,8 @@ GR_KERNEL void norm_kernel(const gr_bf16 *__restrict__ x, const uint32_t *__rest
     }
 }
 
-extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w, gr_bf16 *y,
-                              uint32_t n, uint32_t H, float eps)
+extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w,
+                              gr_bf16 *y, uint32_t n, uint32_t H, float eps)
 {
     if (!n) return;
     const uint32_t grid = gr_ceil_div(n, rows_of(H)), threads = threads_of(H);
@@ -84,8 +86,8 @@ extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t 
 /* ---- gradient ---------------------------------------------------------------------------------------------
  * With inv = 1 / rms: dx = inv (dy w - x inv c), c = inv mean(dy w x), and the weight's part is dy x inv.
  *
- * The shape is that of ops/cuda/parts.h; blocks walk the rows at a fixed stride and keep their share of the weight's
- * gradient in registers.
+ * The shape is that of ops/cuda/parts.h; blocks walk the rows at a fixed stride and keep their share of the
+ * weight's gradient in registers.
  */
 
 enum { BACK_VECS = GR_NORM_VECS, BACK_BLOCK = GR_NORM_BLOCK };
@@ -116,11 +118,13 @@ GR_DEVICE float dot3(const uint4 (&x)[BACK_VECS], const uint4 (&dy)[BACK_VECS], 
     return sum;
 }
 
-/* The compiler must not keep these unpacked from the sums to their next use: twice the registers, and spills. */
+/* The compiler must not keep these unpacked from the sums to their next use: twice the registers, and spills.
+ */
 GR_DEVICE void stay_packed(uint4 (&v)[BACK_VECS])
 {
 #pragma unroll
-    for (int j = 0; j < BACK_VECS; j++) asm volatile("" : "+r"(v[j].x), "+r"(v[j].y), "+r"(v[j].z), "+r"(v[j].w));
+    for (int j = 0; j < BACK_VECS; j++)
+        asm volatile("" : "+r"(v[j].x), "+r"(v[j].y), "+r"(v[j].z), "+r"(v[j].w));
 }
 
 /* Both sums over the warps of one row; part as gr_block_sum's. */
@@ -159,7 +163,8 @@ GR_DEVICE uint4 back_vector(uint4 x, uint4 dy, uint4 w, uint4 old, float inv, fl
 }
 
 /* The shares of the block's groups, which hold the same columns, become one part. */
-GR_DEVICE void leave_part(const float (&grad)[BACK_VECS][8], float *part, uint32_t H, uint32_t lanes, float *shared)
+GR_DEVICE void leave_part(const float (&grad)[BACK_VECS][8], float *part, uint32_t H, uint32_t lanes,
+                          float *shared)
 {
     const uint32_t group = threadIdx.x / lanes, lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
 #pragma unroll
@@ -225,9 +230,10 @@ template <bool ADD> static void launch_back(cudaStream_t st, const back &p)
         back_kernel<1024, ADD><<<grid, threads, 0, st>>>(p);
 }
 
-extern "C" void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w,
-                                       const gr_bf16 *dy, gr_bf16 *dx, bool add, void *grad_w, gr_cu_dtype grad_type,
-                                       uint32_t n, uint32_t H, float eps, void *ws)
+extern "C" void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row,
+                                       const gr_bf16 *w, const gr_bf16 *dy, gr_bf16 *dx, bool add,
+                                       void *grad_w, gr_cu_dtype grad_type, uint32_t n, uint32_t H, float eps,
+                                       void *ws)
 {
     if (!n) return;
     const back p = {x, row, w, dy, dx, (float *)ws, n, H, gr_norm_lanes(H), eps};

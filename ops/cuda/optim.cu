@@ -1,12 +1,13 @@
-/* ops/cuda/optim.cu: AdamW, sums of squares, rounding to bf16: flat arrays, each read and written once. A thread takes
- * four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch neighbouring bytes in every
- * array and all loads are in flight before the first use. Bound by memory.
+/* ops/cuda/optim.cu: AdamW, sums of squares, rounding to bf16: flat arrays, each read and written once. A
+ * thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch
+ * neighbouring bytes in every array and all loads are in flight before the first use. Bound by memory.
  */
 #include "ops/cuda/device.cuh"
 
 enum { BLOCK = 256, EACH = 4, TIMES = 2, TILE = BLOCK * EACH * TIMES /* elements of a block */ };
 
-/* ---- AdamW ------------------------------------------------------------------------------------------------- */
+/* ---- AdamW
+ * ------------------------------------------------------------------------------------------------- */
 
 struct adamw { /* constants, rounded to fp32 once they are computed, as ops/optim_cpu.c does */
     float keep, b1, beta2, b2, step_size, inv_sqrt_bc2, eps, grad_scale;
@@ -70,8 +71,8 @@ GR_KERNEL void __launch_bounds__(BLOCK) adamw_kernel(const adamw k, const adamw_
 }
 
 template <typename G, typename M>
-static void launch_adamw(cudaStream_t st, const adamw &k, float *master, gr_bf16 *w, const void *g, void *m, void *v,
-                         uint64_t n)
+static void launch_adamw(cudaStream_t st, const adamw &k, float *master, gr_bf16 *w, const void *g, void *m,
+                         void *v, uint64_t n)
 {
     const adamw_arrays<G, M> a = {master, w, (const G *)g, (M *)m, (M *)v, n};
     const uint32_t grid = gr_ceil_div(n, TILE);
@@ -81,8 +82,9 @@ static void launch_adamw(cudaStream_t st, const adamw &k, float *master, gr_bf16
         adamw_kernel<G, M, false><<<grid, BLOCK, 0, st>>>(k, a);
 }
 
-extern "C" void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
-                                 gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n)
+extern "C" void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w,
+                                 const void *g, gr_cu_dtype grad_type, void *m, void *v,
+                                 gr_cu_dtype moment_type, uint64_t n)
 {
     if (!n) return;
     const adamw k = {.keep = (float)(1 - how->lr * how->weight_decay),
@@ -103,8 +105,9 @@ extern "C" void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float 
         launch_adamw<gr_bf16, gr_bf16>(st, k, master, w, g, m, v, n);
 }
 
-/* ---- sum of squares ------------------------------------------------------------------------------------------
- * Blocks take strips whose length depends on n alone, and leave a sum each; one block adds these. All in double. */
+/* ---- sum of squares
+ * ------------------------------------------------------------------------------------------ Blocks take
+ * strips whose length depends on n alone, and leave a sum each; one block adds these. All in double. */
 
 enum { SUM_BLOCKS = GR_SUM_BLOCKS, SUM_VECS = 4 /* of EACH elements, in flight for each thread */ };
 
@@ -121,9 +124,11 @@ GR_DEVICE double block_sum(double x)
 }
 
 template <typename X>
-GR_KERNEL void __launch_bounds__(BLOCK) squares_kernel(const X *__restrict__ x, uint64_t n, uint64_t strip, double *sums)
+GR_KERNEL void __launch_bounds__(BLOCK)
+    squares_kernel(const X *__restrict__ x, uint64_t n, uint64_t strip, double *sums)
 {
-    const uint64_t first = blockIdx.x * strip, end = first + strip < n ? first + strip : n; /* strip: a multiple of EACH */
+    const uint64_t first = blockIdx.x * strip,
+                   end = first + strip < n ? first + strip : n; /* strip: a multiple of EACH */
     double sum[EACH] = {0};
     uint64_t i = first + threadIdx.x * EACH;
     for (; i + (SUM_VECS - 1) * BLOCK * EACH + EACH <= end; i += SUM_VECS * BLOCK * EACH) {
@@ -144,7 +149,8 @@ GR_KERNEL void __launch_bounds__(BLOCK) squares_kernel(const X *__restrict__ x, 
     if (!threadIdx.x) sums[blockIdx.x] = total;
 }
 
-GR_KERNEL void __launch_bounds__(BLOCK) add_sums_kernel(const double *__restrict__ sums, uint32_t n, double *out)
+GR_KERNEL void __launch_bounds__(BLOCK)
+    add_sums_kernel(const double *__restrict__ sums, uint32_t n, double *out)
 {
     double sum = 0;
     for (uint32_t i = threadIdx.x; i < n; i += BLOCK) sum += sums[i];
@@ -152,7 +158,8 @@ GR_KERNEL void __launch_bounds__(BLOCK) add_sums_kernel(const double *__restrict
     if (!threadIdx.x) *out = total;
 }
 
-extern "C" void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out, void *ws)
+extern "C" void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out,
+                                  void *ws)
 {
     double *sums = (double *)ws;
     const uint64_t whole = SUM_VECS * BLOCK * EACH, strip = (n / SUM_BLOCKS + whole) / whole * whole;
@@ -164,11 +171,13 @@ extern "C" void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype ty
     add_sums_kernel<<<1, BLOCK, 0, st>>>(sums, grid, out);
 }
 
-/* ---- rounding ------------------------------------------------------------------------------------------------ */
+/* ---- rounding
+ * ------------------------------------------------------------------------------------------------ */
 
 enum { ROUND_TIMES = 4, ROUND_TILE = BLOCK * EACH * ROUND_TIMES };
 
-GR_KERNEL void __launch_bounds__(BLOCK) round_kernel(const float *__restrict__ from, gr_bf16 *__restrict__ to, uint64_t n)
+GR_KERNEL void __launch_bounds__(BLOCK)
+    round_kernel(const float *__restrict__ from, gr_bf16 *__restrict__ to, uint64_t n)
 {
     const uint64_t first = (uint64_t)blockIdx.x * ROUND_TILE + threadIdx.x * EACH;
     float x[ROUND_TIMES][EACH];

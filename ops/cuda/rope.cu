@@ -1,8 +1,9 @@
-/* ops/cuda/rope.cu: q and k norm and rotary embedding (the halves form of transformers), their gradients, and the write
- * of keys and values into the paged pool.
+/* ops/cuda/rope.cu: q and k norm and rotary embedding (the halves form of transformers), their gradients, and
+ * the write of keys and values into the paged pool.
  *
- * A group of 1, 2, 4 ... 32 lanes holds a head, as ops/cuda/parts.h says. It walks several heads of one token, so that the
- * cosines and sines of its elements are computed once and stay in registers. Bound by memory.
+ * A group of 1, 2, 4 ... 32 lanes holds a head, as ops/cuda/parts.h says. It walks several heads of one
+ * token, so that the cosines and sines of its elements are computed once and stay in registers. Bound by
+ * memory.
  */
 #include "ops/cuda/device.cuh"
 
@@ -12,24 +13,27 @@ template <int N> struct pair { /* a lane's share of a head */
     float low[N], high[N];
 };
 
-/* Sine and cosine of any angle a position can have, without branches, so that those of a lane's elements overlap: the
- * angle is reduced to [-pi/4, pi/4] in double (sincosf would branch to a slow path from 105615 on), where the minimax
- * polynomials of Cephes' sinf and cosf (Moshier) hold to 1 ulp or 2. */
+/* Sine and cosine of any angle a position can have, without branches, so that those of a lane's elements
+ * overlap: the angle is reduced to [-pi/4, pi/4] in double (sincosf would branch to a slow path from 105615
+ * on), where the minimax polynomials of Cephes' sinf and cosf (Moshier) hold to 1 ulp or 2. */
 GR_DEVICE void sine_cosine(float x, float *sine, float *cosine)
 {
     const double quarters = rint((double)x * 0.63661977236758134); /* 2 / pi */
-    const float r = (float)fma(quarters, -6.123233995736766e-17, fma(quarters, -1.5707963267948966, (double)x));
+    const float r =
+        (float)fma(quarters, -6.123233995736766e-17, fma(quarters, -1.5707963267948966, (double)x));
     const int quarter = (int)(long long)quarters & 3;
     const float q = r * r;
     const float s = fmaf(r * q, fmaf(q, fmaf(q, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);
-    const float c = fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f),
-                         fmaf(q, -0.5f, 1));
+    const float c =
+        fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f),
+             fmaf(q, -0.5f, 1));
     const float a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
     *sine = quarter & 2 ? -a : a;
     *cosine = (quarter + 1) & 2 ? -b : b;
 }
 
-template <int N> GR_DEVICE void angles(const float *frequency, int32_t position, float (&cosine)[N], float (&sine)[N])
+template <int N>
+GR_DEVICE void angles(const float *frequency, int32_t position, float (&cosine)[N], float (&sine)[N])
 {
     float f[N];
 #pragma unroll
@@ -53,7 +57,8 @@ GR_DEVICE float group_sum(float x, uint32_t lanes)
     return x;
 }
 
-template <int N> GR_DEVICE void rotate(pair<N> &x, const float (&cosine)[N], const float (&sine)[N], float sign)
+template <int N>
+GR_DEVICE void rotate(pair<N> &x, const float (&cosine)[N], const float (&sine)[N], float sign)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -64,12 +69,14 @@ template <int N> GR_DEVICE void rotate(pair<N> &x, const float (&cosine)[N], con
 }
 
 /* Weights of the norm of this head; NULL where it has none. */
-GR_DEVICE const gr_bf16 *norm_of(const gr_cu_heads &h, const gr_bf16 *q_norm, const gr_bf16 *k_norm, uint32_t head)
+GR_DEVICE const gr_bf16 *norm_of(const gr_cu_heads &h, const gr_bf16 *q_norm, const gr_bf16 *k_norm,
+                                 uint32_t head)
 {
     return head < h.heads ? q_norm : head < h.heads + h.kv_heads ? k_norm : NULL;
 }
 
-/* ---- forward ----------------------------------------------------------------------------------------------- */
+/* ---- forward
+ * ----------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 4 }; /* heads whose loads are in flight together */
 
@@ -134,7 +141,8 @@ GR_DEVICE group group_of(const forward &p, uint32_t N)
 }
 
 template <typename V>
-GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uint32_t D, V (&low)[BATCH], V (&high)[BATCH])
+GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uint32_t D, V (&low)[BATCH],
+                          V (&high)[BATCH])
 {
 #pragma unroll
     for (uint32_t j = 0; j < BATCH; j++) {
@@ -188,7 +196,8 @@ template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
     const uint32_t D = p.h.head_dim, N = gr_rope_width(D);
     p.n_heads = p.h.heads + p.h.kv_heads * (STORE || p.out != p.raw ? 2 : 1);
     p.lanes = gr_rope_lanes(D);
-    /* Few tokens: a head a group, for parallelism. Many: more heads, for fewer sines. A head's result is the same. */
+    /* Few tokens: a head a group, for parallelism. Many: more heads, for fewer sines. A head's result is the
+     * same. */
     const uint64_t lanes = (uint64_t)p.T * p.n_heads * p.lanes;
     p.each = lanes >= 8 * 132 * 2048 ? 8 : lanes >= 132 * 2048 ? 4 : 1;
     p.per_token = gr_ceil_div(p.n_heads, p.each);
@@ -199,24 +208,27 @@ template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
         forward_kernel<4, STORE><<<grid, BLOCK, 0, st>>>(p);
 }
 
-extern "C" void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
-                              const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *out, uint32_t T)
+extern "C" void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
+                              const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
+                              gr_bf16 *out, uint32_t T)
 {
     forward p = {*h, raw, q_norm, k_norm, position, NULL, out, NULL, T, 0, 0, 0, 0};
     launch_forward<false>(st, p);
 }
 
-extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
-                                    const gr_bf16 *k_norm, const int32_t *position, const uint32_t *slot, gr_bf16 *out,
-                                    gr_bf16 *kv, uint32_t T)
+extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
+                                    const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
+                                    const uint32_t *slot, gr_bf16 *out, gr_bf16 *kv, uint32_t T)
 {
     forward p = {*h, raw, q_norm, k_norm, position, slot, out, kv, T, 0, 0, 0, 0};
     launch_forward<true>(st, p);
 }
 
-/* ---- gradient ----------------------------------------------------------------------------------------------
- * Rotated back, d is the gradient of the norm's output; then as RMSNorm's (ops/cuda/norm.cu). A lane keeps its columns of
- * the weight's gradient in registers. Blocks and parts as ops/cuda/parts.h says: those of q come first.
+/* ---- gradient
+ * ---------------------------------------------------------------------------------------------- Rotated
+ * back, d is the gradient of the norm's output; then as RMSNorm's (ops/cuda/norm.cu). A lane keeps its
+ * columns of the weight's gradient in registers. Blocks and parts as ops/cuda/parts.h says: those of q come
+ * first.
  */
 
 enum { HEADS = GR_ROPE_HEADS, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP };
@@ -240,7 +252,8 @@ GR_DEVICE void norm_back(const backward &p, const pair<N> &x, pair<N> &d, const 
         dot = fmaf(x.low[i], d.low[i] * w.low[i], dot);
         dot = fmaf(x.high[i], d.high[i] * w.high[i], dot);
     }
-    const float over = 1 / (float)p.h.head_dim, xx = group_sum(squares(x), p.lanes), xd = group_sum(dot, p.lanes);
+    const float over = 1 / (float)p.h.head_dim, xx = group_sum(squares(x), p.lanes),
+                xd = group_sum(dot, p.lanes);
     const float inv = rsqrtf(xx * over + p.h.eps), c = inv * xd * over;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -317,7 +330,8 @@ template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_ker
 #pragma unroll
             for (uint32_t j = 0; j < BACK_BATCH; j++) {
                 rotate(d[j], cosine, sine, -1);
-                if (NORM) norm_back(p, x[j], d[j], w, grad); /* all lanes of the warp come here; dead ones add 0 */
+                if (NORM)
+                    norm_back(p, x[j], d[j], w, grad); /* all lanes of the warp come here; dead ones add 0 */
                 if (!live || head + j >= end) continue;
                 *(raw *)(p.d + row + (head + j) * D) = gr_pack(d[j].low);
                 *(raw *)(p.d + row + (head + j) * D + half) = gr_pack(d[j].high);
@@ -335,9 +349,10 @@ template <int N> static void launch_backward(cudaStream_t st, const backward &p,
         backward_kernel<N, false><<<grid, BLOCK, 0, st>>>(p);
 }
 
-extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
-                                       const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *d, void *grad_q_norm,
-                                       void *grad_k_norm, gr_cu_dtype grad_type, uint32_t T, void *ws)
+extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
+                                       const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
+                                       gr_bf16 *d, void *grad_q_norm, void *grad_k_norm,
+                                       gr_cu_dtype grad_type, uint32_t T, void *ws)
 {
     if (!T) return;
     assert(!q_norm == !k_norm);
@@ -350,14 +365,16 @@ extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, co
         launch_backward<4>(st, p, grid);
     if (!q_norm) return;
     if (grad_q_norm) gr_cu_parts_add(st, p.parts, q * grid.x, D, grad_q_norm, grad_type);
-    if (grad_k_norm) gr_cu_parts_add(st, p.parts + (size_t)q * grid.x * D, k * grid.x, D, grad_k_norm, grad_type);
+    if (grad_k_norm)
+        gr_cu_parts_add(st, p.parts + (size_t)q * grid.x * D, k * grid.x, D, grad_k_norm, grad_type);
 }
 
-/* ---- positions ---------------------------------------------------------------------------------------------- */
+/* ---- positions
+ * ---------------------------------------------------------------------------------------------- */
 
 /* The last sequence that begins at or before a token holds it: empty ones begin where the next does. */
-GR_KERNEL void positions_kernel(const uint32_t *__restrict__ offset, uint32_t n_seqs, int32_t *__restrict__ position,
-                                uint32_t T)
+GR_KERNEL void positions_kernel(const uint32_t *__restrict__ offset, uint32_t n_seqs,
+                                int32_t *__restrict__ position, uint32_t T)
 {
     const uint32_t t = blockIdx.x * BLOCK + threadIdx.x;
     if (t >= T) return;
@@ -372,7 +389,8 @@ GR_KERNEL void positions_kernel(const uint32_t *__restrict__ offset, uint32_t n_
     position[t] = (int32_t)(t - offset[low]);
 }
 
-extern "C" void gr_cu_positions(cudaStream_t st, const uint32_t *offset, uint32_t n_seqs, int32_t *position, uint32_t T)
+extern "C" void gr_cu_positions(cudaStream_t st, const uint32_t *offset, uint32_t n_seqs, int32_t *position,
+                                uint32_t T)
 {
     if (!T) return;
     positions_kernel<<<gr_ceil_div(T, BLOCK), BLOCK, 0, st>>>(offset, n_seqs, position, T);

@@ -1,16 +1,17 @@
-/* ops/cuda/sample.cu: the next token of each row, as ops/sample_cpu.c draws it: greedy, or by inverting the cumulative
- * distribution of softmax(logits / T) at a uniform number of 53 bits, over ids in order; after top-k and top-p, over what
- * is kept from the most probable on (equal logits: lower ids first).
+/* ops/cuda/sample.cu: the next token of each row, as ops/sample_cpu.c draws it: greedy, or by inverting the
+ * cumulative distribution of softmax(logits / T) at a uniform number of 53 bits, over ids in order; after
+ * top-k and top-p, over what is kept from the most probable on (equal logits: lower ids first).
  *
- * Two kernels. The first reads the logits once, a warp for each tile of 1024 of each row, and leaves each tile's maximum
- * and sum: bound by memory. The second is a block a row: it merges the tiles, finds the tile of the draw, and reads that
- * one again. Only truncated rows read the logits a few times more (see below).
+ * Two kernels. The first reads the logits once, a warp for each tile of 1024 of each row, and leaves each
+ * tile's maximum and sum: bound by memory. The second is a block a row: it merges the tiles, finds the tile
+ * of the draw, and reads that one again. Only truncated rows read the logits a few times more (see below).
  */
 #include "ops/cuda/softmax.cuh"
 
 enum { BLOCK = 512, WARPS = BLOCK / GR_WARP, TILE_BLOCK = 256 };
 
-/* ---- tiles --------------------------------------------------------------------------------------------------- */
+/* ---- tiles
+ * --------------------------------------------------------------------------------------------------- */
 
 GR_DEVICE float inverse(float temperature)
 {
@@ -35,7 +36,8 @@ GR_KERNEL void __launch_bounds__(TILE_BLOCK)
     if (threadIdx.x % GR_WARP == 0) tiles[(size_t)row * n_tiles + tile] = s;
 }
 
-/* ---- one row ------------------------------------------------------------------------------------------------- */
+/* ---- one row
+ * ------------------------------------------------------------------------------------------------- */
 
 struct row {
     const float *logits;
@@ -47,7 +49,8 @@ struct row {
     double uniform;
 };
 
-/* Philox 4x32-10 (Salmon et al., SC'11) as gr_philox of runtime/base.c; the counter is {sequence, token, 0, 0}. */
+/* Philox 4x32-10 (Salmon et al., SC'11) as gr_philox of runtime/base.c; the counter is {sequence, token, 0,
+ * 0}. */
 GR_DEVICE double uniform_of(const gr_cu_sampling &how, const uint32_t draw[2])
 {
     const uint64_t key = how.seed ^ (how.stream * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull);
@@ -65,7 +68,8 @@ GR_DEVICE double uniform_of(const gr_cu_sampling &how, const uint32_t draw[2])
     return ((double)(c0 >> 5) * 0x1p26 + (double)(c1 >> 6) + 0.5) * 0x1p-53;
 }
 
-/* Sums of all threads up to and with this one, and the total. Between two calls the block meets at a barrier. */
+/* Sums of all threads up to and with this one, and the total. Between two calls the block meets at a barrier.
+ */
 template <typename X> GR_DEVICE X scan(X x, X *total)
 {
     __shared__ X part[WARPS];
@@ -123,15 +127,16 @@ GR_DEVICE uint32_t draw_greedy(const row &r)
     return id == UINT32_MAX ? 0 : id;
 }
 
-/* ---- a draw from the whole row ------------------------------------------------------------------------------- */
+/* ---- a draw from the whole row
+ * ------------------------------------------------------------------------------- */
 
 struct found {
     uint32_t index;
     double before; /* sum of the weights before it */
 };
 
-/* The first of n weights that takes the sum, which begins at `before`, beyond at; the last one of any weight where
- * rounding leaves none. */
+/* The first of n weights that takes the sum, which begins at `before`, beyond at; the last one of any weight
+ * where rounding leaves none. */
 template <typename W> GR_DEVICE found search(uint32_t n, double before, double at, W weight_of)
 {
     __shared__ double before_found;
@@ -174,12 +179,13 @@ GR_DEVICE uint32_t draw_full(const row &r, const gr_row_sums &sums)
     return first + one.index;
 }
 
-/* ---- a draw from a truncated row -------------------------------------------------------------------------------
- * Top-k, top-p and the draw itself each ask for one place in the order (logit descending, id ascending): the first at
- * which the count, or the weight, of all up to it reaches a target. Such a place is found digit by digit (12, 10 and 10
- * bits of a key that orders like the scaled logit) in histograms of counts and weights; the first digit's histogram is
- * the same for all three. Weights e^(z - max) are integers of 2^-44, so that their sums are exact and do not depend on
- * the order of the atomics: V times 2^44 stays below 2^64 for V up to 2^20.
+/* ---- a draw from a truncated row
+ * ------------------------------------------------------------------------------- Top-k, top-p and the draw
+ * itself each ask for one place in the order (logit descending, id ascending): the first at which the count,
+ * or the weight, of all up to it reaches a target. Such a place is found digit by digit (12, 10 and 10 bits
+ * of a key that orders like the scaled logit) in histograms of counts and weights; the first digit's
+ * histogram is the same for all three. Weights e^(z - max) are integers of 2^-44, so that their sums are
+ * exact and do not depend on the order of the atomics: V times 2^44 stays below 2^64 for V up to 2^20.
  */
 
 enum { DIGIT_0 = 12, DIGIT = 10, BINS_0 = 1 << DIGIT_0, BINS = 1 << DIGIT };
@@ -240,13 +246,15 @@ template <typename F> GR_DEVICE void for_each(const row &r, F f)
 
 /* Logits whose key begins with `prefix` (all bits above `shift` + the digit's), by their next digit. */
 template <int WIDTH>
-GR_DEVICE void fill(const row &r, float max, uint32_t prefix, uint32_t shift, uint32_t *count, unsigned long long *weight)
+GR_DEVICE void fill(const row &r, float max, uint32_t prefix, uint32_t shift, uint32_t *count,
+                    unsigned long long *weight)
 {
     for (uint32_t i = threadIdx.x; i < 1u << WIDTH; i += BLOCK) count[i] = 0, weight[i] = 0;
     __syncthreads();
     for_each(r, [&](uint32_t, float z) {
         const uint32_t key = key_of(z);
-        if ((uint64_t)key >> (shift + WIDTH) != prefix) return; /* 64 bits: the first digit has nothing above it */
+        if ((uint64_t)key >> (shift + WIDTH) != prefix)
+            return; /* 64 bits: the first digit has nothing above it */
         const uint32_t bin = key >> shift & ((1u << WIDTH) - 1);
         const uint64_t w = weight_of(z, max);
         atomicAdd(&count[bin], 1u);
@@ -270,7 +278,8 @@ GR_DEVICE uint32_t pick(const uint32_t *count, const unsigned long long *weight,
     __syncthreads();
     for (uint32_t i = 0; i < EACH; i++) {
         const uint64_t next[2] = {at[0] + count[top - i], at[1] + weight[top - i]};
-        if (at[!BY_COUNT] < target && next[!BY_COUNT] >= target) bin = top - i, above[0] = at[0], above[1] = at[1];
+        if (at[!BY_COUNT] < target && next[!BY_COUNT] >= target)
+            bin = top - i, above[0] = at[0], above[1] = at[1];
         at[0] = next[0], at[1] = next[1];
     }
     __syncthreads();
@@ -302,7 +311,8 @@ GR_DEVICE uint32_t locate(const row &r, uint32_t key, uint64_t j)
     uint32_t mine = 0, total;
     for_each(r, [&](uint32_t, float z) { mine += key_of(z) == key; });
     const uint32_t up_to = scan(mine, &total), lane = threadIdx.x % GR_WARP;
-    uint32_t before = __shfl_sync(GR_ALL, up_to - mine, 0); /* in the warps before this one, whose ids are lower */
+    uint32_t before =
+        __shfl_sync(GR_ALL, up_to - mine, 0); /* in the warps before this one, whose ids are lower */
     const uint32_t behind = __shfl_sync(GR_ALL, up_to, GR_WARP - 1);
     if (!threadIdx.x) found = 0;
     __syncthreads();
@@ -340,7 +350,7 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
     uint64_t kept, mine = 0; /* weight of what is kept */
     for (uint32_t i = threadIdx.x; i < BINS_0; i += BLOCK) mine += h->weight_0[i];
     scan(mine, &kept);
-    if (!kept) return draw_greedy(r); /* infinite logits */
+    if (!kept) return draw_greedy(r);   /* infinite logits */
     if (how.top_k && how.top_k < r.V) { /* and what equals the k-th */
         const place k = descend<true>(r, max, h, how.top_k);
         kept = k.weight;
@@ -354,7 +364,8 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
         const uint64_t w = weight_of(logit_of(p.key), max);
         kept = p.weight + w * steps(p.weight, target, w);
     }
-    const uint64_t target = bounded(floor(r.uniform * (double)kept) + 1, kept); /* the first beyond uniform * kept */
+    const uint64_t target =
+        bounded(floor(r.uniform * (double)kept) + 1, kept); /* the first beyond uniform * kept */
     const place d = descend<false>(r, max, h, target);
     return locate(r, d.key, steps(d.weight, target, weight_of(logit_of(d.key), max)) - 1);
 }
@@ -363,14 +374,15 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
 
 GR_KERNEL void __launch_bounds__(BLOCK)
     draw_kernel(const float *__restrict__ logits, const gr_cu_sampling *__restrict__ how,
-                const uint32_t (*__restrict__ draw)[2], const gr_tile_sums *__restrict__ tiles, uint32_t n_tiles,
-                uint32_t V, int32_t *__restrict__ id, float *__restrict__ logprob)
+                const uint32_t (*__restrict__ draw)[2], const gr_tile_sums *__restrict__ tiles,
+                uint32_t n_tiles, uint32_t V, int32_t *__restrict__ id, float *__restrict__ logprob)
 {
     extern __shared__ histograms shared[];
     __shared__ gr_row_sums sums;
     const uint32_t at = blockIdx.x;
-    const row r = {logits + (size_t)at * V,      V,    tiles + (size_t)at * n_tiles, n_tiles, *how, scale_of(how->temperature),
-                   uniform_of(*how, draw[at])};
+    const row r = {
+        logits + (size_t)at * V,   V, tiles + (size_t)at * n_tiles, n_tiles, *how, scale_of(how->temperature),
+        uniform_of(*how, draw[at])};
     if (threadIdx.x < GR_WARP) {
         const gr_row_sums s = gr_tiles_merge<false>(r.tile, n_tiles, r.c);
         if (!threadIdx.x) sums = s;
@@ -385,8 +397,9 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     logprob[at] = gr_row_logprob(sums, r.logits[drawn], r.c);
 }
 
-extern "C" void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how, const uint32_t (*draw)[2],
-                             int32_t *id, float *logprob, uint32_t n, uint32_t V, void *ws)
+extern "C" void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how,
+                             const uint32_t (*draw)[2], int32_t *id, float *logprob, uint32_t n, uint32_t V,
+                             void *ws)
 {
     if (!n) return;
     assert(n <= 65535 && V <= 1u << 20);

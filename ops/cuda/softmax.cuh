@@ -1,9 +1,11 @@
-/* ops/cuda/softmax.cuh: sums of a softmax over a row of logits, for the head and for sampling: one code, so that the
- * log-prob of a token has the same bits whether it was computed when it was drawn or afterwards, whatever the batch.
+/* ops/cuda/softmax.cuh: sums of a softmax over a row of logits, for the head and for sampling: one code, so
+ * that the log-prob of a token has the same bits whether it was computed when it was drawn or afterwards,
+ * whatever the batch.
  *
- * A row is cut into tiles of 1024 logits, each of which a warp reads once into registers (8 vectors of 16 bytes a lane)
- * and sums relative to the tile's own maximum: nothing is ever rescaled but the few sums of a tile. The tiles are then
- * merged in order. Exponents are base 2: y = c z with c = log2(e) / temperature, folded into one fma with the maximum.
+ * A row is cut into tiles of 1024 logits, each of which a warp reads once into registers (8 vectors of 16
+ * bytes a lane) and sums relative to the tile's own maximum: nothing is ever rescaled but the few sums of a
+ * tile. The tiles are then merged in order. Exponents are base 2: y = c z with c = log2(e) / temperature,
+ * folded into one fma with the maximum.
  */
 #ifndef GR_OPS_CUDA_SOFTMAX_CUH
 #define GR_OPS_CUDA_SOFTMAX_CUH
@@ -47,8 +49,8 @@ GR_DEVICE uint32_t gr_tile_id(uint32_t tile, int e)
     return tile * GR_TILE + 4 * (threadIdx.x % GR_WARP + GR_WARP * (e / 4)) + e % 4;
 }
 
-/* A lane's elements of a tile, minus infinity beyond the row. VECTOR: V is a multiple of 4, so that every row begins on
- * 16 bytes. */
+/* A lane's elements of a tile, minus infinity beyond the row. VECTOR: V is a multiple of 4, so that every row
+ * begins on 16 bytes. */
 template <bool VECTOR>
 GR_DEVICE void gr_tile_load(const float *row, uint32_t V, uint32_t tile, float (&z)[GR_TILE_EACH])
 {
@@ -56,7 +58,8 @@ GR_DEVICE void gr_tile_load(const float *row, uint32_t V, uint32_t tile, float (
     for (int e = 0; e < GR_TILE_EACH; e += 4) {
         const uint32_t id = gr_tile_id(tile, e);
         if (VECTOR) {
-            const float4 v = id < V ? *(const float4 *)(row + id) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+            const float4 v = id < V ? *(const float4 *)(row + id)
+                                    : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
             z[e] = v.x, z[e + 1] = v.y, z[e + 2] = v.z, z[e + 3] = v.w;
         } else {
 #pragma unroll

@@ -1,6 +1,6 @@
-/* ops/cuda/sums.cu: sums over tokens that go into gradients of weights. Two stages of a fixed shape: blocks sum strips
- * of rows into fp32 parts, one small kernel adds the parts up in order. Bound by memory: the first stage reads every
- * row once, 16 bytes a thread; the parts are a few per cent of that.
+/* ops/cuda/sums.cu: sums over tokens that go into gradients of weights. Two stages of a fixed shape: blocks
+ * sum strips of rows into fp32 parts, one small kernel adds the parts up in order. Bound by memory: the first
+ * stage reads every row once, 16 bytes a thread; the parts are a few per cent of that.
  */
 #include "ops/cuda/device.cuh"
 
@@ -26,8 +26,8 @@ GR_KERNEL void __launch_bounds__(COLS *DEEP)
     gr_put(grad + col, gr_get(grad + col) + total);
 }
 
-extern "C" void gr_cu_parts_add(cudaStream_t st, const float *parts, uint32_t n_parts, uint32_t cols, void *grad,
-                                gr_cu_dtype grad_type)
+extern "C" void gr_cu_parts_add(cudaStream_t st, const float *parts, uint32_t n_parts, uint32_t cols,
+                                void *grad, gr_cu_dtype grad_type)
 {
     const dim3 block(COLS, DEEP);
     const uint32_t grid = gr_ceil_div(cols, COLS);
@@ -37,12 +37,14 @@ extern "C" void gr_cu_parts_add(cudaStream_t st, const float *parts, uint32_t n_
         add_kernel<<<grid, block, 0, st>>>(parts, n_parts, cols, (gr_bf16 *)grad);
 }
 
-/* ---- columns of a matrix --------------------------------------------------------------------------------- */
+/* ---- columns of a matrix ---------------------------------------------------------------------------------
+ */
 
 enum { STRIP_COLS = GR_STRIP_COLS, STRIP_ROWS = 8 }; /* a block has 8 rows in hand, 8 columns a lane */
 
 GR_KERNEL void __launch_bounds__(GR_WARP *STRIP_ROWS)
-    strip_kernel(const gr_bf16 *__restrict__ d, float *__restrict__ parts, uint32_t T, uint32_t cols, uint32_t rows)
+    strip_kernel(const gr_bf16 *__restrict__ d, float *__restrict__ parts, uint32_t T, uint32_t cols,
+                 uint32_t rows)
 {
     __shared__ float sums[STRIP_ROWS][STRIP_COLS];
     const uint32_t col = blockIdx.x * STRIP_COLS + 8 * threadIdx.x, first = blockIdx.y * rows;
@@ -68,8 +70,8 @@ GR_KERNEL void __launch_bounds__(GR_WARP *STRIP_ROWS)
     parts[(size_t)blockIdx.y * cols + to] = total;
 }
 
-extern "C" void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtype grad_type, uint32_t T,
-                                  uint32_t cols, void *ws)
+extern "C" void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtype grad_type,
+                                  uint32_t T, uint32_t cols, void *ws)
 {
     if (!T) return;
     const uint32_t rows = gr_ceil_div(T, gr_strips(T, cols)), parts = gr_ceil_div(T, rows);

@@ -1,12 +1,12 @@
-/* ops/cuda/swiglu.cu: silu(gate) * up and its gradient. Flat over vectors of 8 elements, 16 bytes an access; bound by
- * memory (6 bytes an element forward, 12 backward, against two calls of the special-function unit).
+/* ops/cuda/swiglu.cu: silu(gate) * up and its gradient. Flat over vectors of 8 elements, 16 bytes an access;
+ * bound by memory (6 bytes an element forward, 12 backward, against two calls of the special-function unit).
  */
 #include "ops/cuda/device.cuh"
 
 enum { BLOCK = 256 };
 
-/* exp and division approximate to 2 ulp of fp32, far below the rounding to bf16; exp(-x) beyond the range of fp32
- * gives 0, the limit. */
+/* exp and division approximate to 2 ulp of fp32, far below the rounding to bf16; exp(-x) beyond the range of
+ * fp32 gives 0, the limit. */
 GR_DEVICE float sigmoid(float x)
 {
     return __fdividef(1, 1 + __expf(-x));
@@ -38,8 +38,8 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 }
 
 GR_KERNEL void __launch_bounds__(BLOCK)
-    swiglu_back_kernel(const uint4 *__restrict__ gate_up, const uint4 *__restrict__ dh, uint4 *__restrict__ d_gate_up,
-                       uint4 *__restrict__ h, uint32_t n, uint32_t width)
+    swiglu_back_kernel(const uint4 *__restrict__ gate_up, const uint4 *__restrict__ dh,
+                       uint4 *__restrict__ d_gate_up, uint4 *__restrict__ h, uint32_t n, uint32_t width)
 {
     const uint32_t v = blockIdx.x * BLOCK + threadIdx.x;
     if (v >= n) return;
@@ -75,8 +75,8 @@ extern "C" void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, gr_bf16 *h
     swiglu_kernel<<<grid, BLOCK, 0, st>>>((const uint4 *)gate_up, (uint4 *)h, n, I / 8);
 }
 
-extern "C" void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, gr_bf16 *d_gate_up,
-                                      gr_bf16 *h, uint32_t T, uint32_t I)
+extern "C" void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh,
+                                      gr_bf16 *d_gate_up, gr_bf16 *h, uint32_t T, uint32_t I)
 {
     const uint32_t n = vectors(T, I), grid = gr_ceil_div(n, BLOCK);
     if (!n) return;

@@ -49,6 +49,8 @@ const gr_kernels gr_kernels_cuda = {
     RUNS(copy),
     RUNS(sum_squares),
     RUNS(adamw),
+    .losses = true,
+    RUNS(code_run),
     .steps = &gr_steps_cuda,
 };
 

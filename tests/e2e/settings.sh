@@ -63,6 +63,9 @@ status 0 "$gr" exec warm.yaml --out epochs
 [ "$(last_step epochs)" = 19 ] && [ "$(ls epochs/checkpoints | wc -l)" = 1 ] || fail "$(ls epochs/checkpoints)"
 same_everywhere warm 24 actor # past the ends of epochs
 
+status 0 "$gr" exec warm.yaml --set run.checkpoint.last=false --out unfinished
+[ "$(grep -c . unfinished/metrics.jsonl)" = 19 ] && [ "$(ls unfinished/checkpoints)" = step-14 ] || fail "$(ls unfinished/checkpoints)"
+
 cat >two.yaml <<'END'
 graph: two
 models:

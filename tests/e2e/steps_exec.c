@@ -10,8 +10,7 @@
 
 #include "ops/carve.h"
 #include "ops/steps.h"
-#include "runtime/run.h"
-#include "scheduler/schedule.h"
+#include "tests/e2e/exec_with.h"
 
 struct gr_steps {
     gr_steps_bounds b;
@@ -240,31 +239,7 @@ static const gr_steps_ops steps_on_host = {device_bytes, host_bytes, open_steps,
 
 int main(int argc, char **argv)
 {
-    if (argc < 3) {
-        fprintf(stderr, "usage: %s GRAPH OUT [KEY=VALUE ...]\n", argv[0]);
-        return 2;
-    }
     gr_kernels k = gr_kernels_cpu;
     k.steps = &steps_on_host;
-    gr_diag d;
-    gr_diag_init(&d);
-    gr_graph *g = NULL;
-    gr_planned *p = NULL;
-    gr_plan_options o = {.kernels = &k, .threads = 1};
-    const gr_load_options load = {
-        .set = (const char *const *)argv + 3, .n_set = (size_t)argc - 3, .need_shapes = true};
-    gr_status st = gr_hardware_find(&o.hardware, "cpu", &d);
-    if (!st) st = gr_graph_load(&g, argv[1], &load, &d);
-    if (!st) st = gr_plan_graph(&p, g, &o, &d);
-    const gr_run_options run_options = {.out = argv[2], .poison = true, .threads = 1, .progress = stdout};
-    if (!st) st = gr_run(g, p, &k, &run_options, &d);
-    for (size_t i = 0; i < d.n; i++) {
-        char *text = gr_message_format(&d.messages[i]);
-        fprintf(stderr, "%s\n", text);
-        free(text);
-    }
-    gr_planned_free(p);
-    gr_graph_free(g);
-    gr_diag_release(&d);
-    return st != GR_OK;
+    return exec_with(&k, argc, argv);
 }

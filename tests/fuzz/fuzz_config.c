@@ -1,5 +1,5 @@
-/* Fuzzes config.json: what is read has sizes that neither overflow nor contradict each other, and reads again with a
- * value head put on. */
+/* Fuzzes config.json: what is read has sizes that neither overflow nor contradict each other, and reads again
+ * with a value head put on. */
 #include "ops/checkpoint.h"
 
 #include <assert.h>

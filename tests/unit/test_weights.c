@@ -176,6 +176,24 @@ static void test_random_weights_have_the_moments_they_should(void **state)
     free(x);
 }
 
+static void test_random_weights_are_the_same_by_any_number_of_threads(void **state)
+{
+    (void)state;
+    gr_model_shape s = small("qwen2", true);
+    s.vocab = 3001; /* not a multiple of what threads share out */
+    uint64_t n = gr_bucket_elems(&s, 0);
+    float *x = gr_calloc(n, sizeof(*x)), *y = gr_calloc(n, sizeof(*y));
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 3, NULL), GR_OK);
+    gr_weights_random_bucket(NULL, &s, 3, 0, x);
+    gr_weights_random_bucket(team, &s, 3, 0, y);
+    assert_memory_equal(x, y, n * sizeof(*x));
+    assert_false(y[(uint64_t)s.vocab * s.hidden - 1] == 0); /* to the last row */
+    gr_team_free(team);
+    free(x);
+    free(y);
+}
+
 #define CONFIG                                                                                               \
     "{\n  \"model_type\": \"qwen3\", \"vocab_size\": 50, \"hidden_size\": 24, \"intermediate_size\": 20,\n"  \
     "  \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 6,\n" \
@@ -397,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_missing_and_misshapen_tensors_are_all_named),
         cmocka_unit_test(test_unexpected_tensors_are_warned_about),
         cmocka_unit_test(test_random_weights_have_the_moments_they_should),
+        cmocka_unit_test(test_random_weights_are_the_same_by_any_number_of_threads),
         cmocka_unit_test(test_init_makes_a_whole_folder_or_none),
         cmocka_unit_test(test_export_finds_the_step_and_the_model),
         cmocka_unit_test(test_a_checkpoint_is_found_in_every_form_a_graph_names),

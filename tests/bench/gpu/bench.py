@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""What one GPU does, beside PyTorch on the same GPU in the same run: a table of ours, theirs, ratio and the bar.
+
+    tests/bench/gpu/bench.py --graphrun build/tools/graphrun --programs build/tests/bench --out DIR ROW...
+
+A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transformers are the python's that runs this. Rows:
+
+    iteration:MODEL[:fp32][:key=value...]   a whole GRPO iteration, 32 prompts x 8 samples, 256 + 512 tokens: generate,
+                                            log-prob pass, update, the whole, memory, what the plan had predicted
+    single:MODEL                            one sequence, as a share of the copy bandwidth
+    plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
+    head, copies                            the fused head against its product; pinned copies
+    offload:MODEL:fp32:budget=50%           the iteration's copies of training state under that part of what it would take
+
+MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
+master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, and
+keys of the graph. `--rows NAME` stands for a list: table (the published one), memory (twelve configurations). Each row
+writes its lines to DIR/results.jsonl at once; a row that fails is a line too, and the next goes on.
+
+N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
+asked; the head runs on response positions. Iterations but the first count, by their median.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import common
+
+LISTS = {
+    "table": ["copies", "head", "iteration:0.6B", "iteration:1.7B", "iteration:8B", "single:8B", "offload:1.7B:fp32:budget=50%"],
+    "fp32": ["iteration:0.6B:fp32", "iteration:1.7B:fp32"],
+    "memory": ["plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
+               "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
+               "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
+}
+
+# row: (unit, at least, aim, whether less is better)
+BARS = {
+    "generate 0.6B": (40e3, 65e3), "generate 1.7B": (32e3, 50e3), "generate 8B": (18e3, 26e3),
+    "one sequence 8B, share of copy bandwidth": (0.60, 0.80),
+    "log-prob 8B": (580, 640), "log-prob 1.7B": (450, 520), "log-prob 0.6B": (330, 420),
+    "update 8B": (470, 560), "update 1.7B": (380, 460), "update 0.6B": (270, 350),
+    "head log-prob, share of the product": (0.85, 0.92),
+    "host to device": (50, 54), "device to host": (50, 54), "load under a budget": (50, 54), "offload under a budget": (50, 54),
+    "copies hidden": (None, 0.80),
+    "iteration 0.6B": (6.6, 4.5),
+}
+LESS_IS_BETTER = ("iteration", "reserved over allocated")
+COPY_GB_PER_SECOND = 4260  # where `copies` did not run before
+
+
+class Bench:
+    def __init__(self, a):
+        self.a = a
+        self.results = []
+        self.file = open(os.path.join(a.out, "results.jsonl"), "a")
+
+    def emit(self, row, value, unit, side="ours", **detail):
+        self.keep(dict(row=row, side=side, value=value, unit=unit, **detail))
+
+    def keep(self, line):
+        line["at"] = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+        self.results.append(line)
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        print(json.dumps(line), flush=True)
+
+    def found(self, row, side="ours"):
+        return next((r["value"] for r in reversed(self.results) if r["row"] == row and r["side"] == side), None)
+
+    def collect(self, args, timeout=580):
+        """Run a program that prints lines of JSON; what else it prints goes to this one's stderr."""
+        done = subprocess.run(args, stdout=subprocess.PIPE, text=True, timeout=timeout)
+        for line in done.stdout.splitlines():
+            if line.startswith("{"):
+                self.keep(json.loads(line))
+        if done.returncode:
+            raise common.Failed(f"status {done.returncode}: {' '.join(args)}")
+
+    def theirs(self, *args):
+        if not self.a.skip_theirs:
+            self.collect([sys.executable, os.path.join(HERE, "torch_work.py"), *map(str, args)])
+
+    def program(self, name):
+        self.collect([os.path.join(self.a.programs, "bench_" + name)])
+
+    # ---- rows ----
+
+    def settings(self, row, small=False):
+        """A row's name as settings of its graph and options of graphrun."""
+        model, *rest = row.split(":")[1:]
+        a = self.a
+        folder = os.path.join(a.out, "model-" + model)
+        size = dict(prompts=8, samples=8, prompt_tokens=128, response_tokens=128) if small else \
+            dict(prompts=a.prompts, samples=a.samples, prompt_tokens=a.prompt_tokens, response_tokens=a.response_tokens)
+        if model == "tiny":
+            size = dict(prompts=2, samples=4, prompt_tokens=16, response_tokens=24)
+        data = common.write_prompts(os.path.join(folder + ".jsonl"), 4 * size["prompts"], size["prompt_tokens"])
+        s = dict(model=common.make_model(folder, model), data=data, **size)
+        if "fp32" in rest:
+            rest.remove("fp32")
+            state = " fp32 state"
+        else:
+            s.update(grads="bf16", moments="bf16", master="none") if a.device == "cuda" else None
+            state = ""
+        options, extra = ["--steps", str(a.steps)], []
+        for pair in rest:
+            key, value = pair.split("=", 1)
+            extra.append(pair)
+            if key in ("budget", "policy"):
+                options += ["--" + key, value]
+            else:
+                s[key] = value
+        return model, model + state + "".join(" " + e for e in extra), s, options
+
+    def budget_of(self, graph, s, options):
+        """--budget 60% as bytes: of the peak that the plan has without one."""
+        options = list(options)
+        i = options.index("--budget") + 1 if "--budget" in options else 0
+        if not i or not options[i].endswith("%"):
+            return options
+        args = [self.a.graphrun, "plan", graph, "--device", self.a.device, "--format", "json"]
+        for key, value in s.items():
+            args += ["--set", f"{key}={value}"]
+        done = subprocess.run(args, capture_output=True, text=True)
+        if done.returncode:
+            raise common.Failed(done.stderr.strip())
+        options[i] = str(int(json.loads(done.stdout)["peak_bytes"] * float(options[i][:-1]) / 100))
+        return options
+
+    def execute(self, row, graph, small=False):
+        model, label, s, options = self.settings(row, small)
+        graph = os.path.join(HERE, graph)
+        out = os.path.join(self.a.out, row.replace(":", "-").replace("%", ""))
+        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options))
+        return model, label, s, run
+
+    def memory(self, label, run):
+        m = run.memory()
+        self.emit("reserved over allocated " + label, m["arena"] / m["used"], "", **m)
+        self.emit("measured over planned peak " + label, m["measured"] / m["planned"], "", **m)
+        predicted, seconds = run.plan["seconds"], run.seconds()
+        nodes = {n: dict(predicted=run.predicted(n), measured=run.node_seconds(n)) for n in run.nodes()}
+        self.emit("predicted over measured seconds " + label, predicted / seconds, "", predicted=predicted, seconds=seconds,
+                  nodes=nodes)
+
+    def iteration(self, row):
+        model, label, s, run = self.execute(row, "grpo.yaml")
+        n = common.params_of(common.config(model))
+        sequences = s["prompts"] * s["samples"]
+        tokens = sequences * (s["prompt_tokens"] + s["response_tokens"])
+        if run.metrics[-1]["length"] != s["response_tokens"]:
+            raise common.Failed(f"responses of {run.metrics[-1]['length']} tokens, not {s['response_tokens']}")
+        node = {name: run.node_seconds(name) for name in run.nodes()}
+        gap = run.metrics[-1]["gap"]
+        self.emit("generate " + label, sequences * s["response_tokens"] / node["rollout"], "tok/s", seconds=node["rollout"],
+                  params=n, gap_mean=gap)
+        self.emit("log-prob " + label, 2 * n * tokens / node["old_logprob"] / 1e12, "TFLOP/s", seconds=node["old_logprob"],
+                  tokens_per_second=tokens / node["old_logprob"])
+        self.emit("update " + label, 6 * n * tokens / node["update"] / 1e12, "TFLOP/s", seconds=node["update"],
+                  tokens_per_second=tokens / node["update"])
+        self.emit("iteration " + label, run.seconds(), "s", all=[m["seconds"] for m in run.metrics], nodes=node)
+        self.memory(label, run)
+        self.theirs("iteration", model, "--state", "fp32" if "fp32 state" in label else "bf16", "--prompts", s["prompts"],
+                    "--samples", s["samples"], "--prompt-tokens", s["prompt_tokens"], "--response-tokens",
+                    s["response_tokens"], "--micro", 8 if model == "8B" else 16)
+
+    def single(self, row):
+        model, label, s, options = self.settings(row)
+        keep = {k: s[k] for k in ("model", "data", "prompt_tokens", "response_tokens")}
+        out = os.path.join(self.a.out, row.replace(":", "-"))
+        run = common.execute(self.a.graphrun, os.path.join(HERE, "generate.yaml"), out, self.a.device, keep, options)
+        seconds = run.node_seconds("rollout")
+        read = common.decode_bytes(common.config(model), s["prompt_tokens"] + s["response_tokens"] // 2)
+        rate = read * s["response_tokens"] / seconds / 1e9
+        copy = self.found("copy on the device") or COPY_GB_PER_SECOND
+        self.emit("one sequence " + label, rate, "GB/s", seconds=seconds, tokens_per_second=s["response_tokens"] / seconds)
+        self.emit(f"one sequence {label}, share of copy bandwidth", rate / copy, "", copy=copy)
+        self.theirs("single", model, "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"])
+
+    def plan(self, row):
+        _, label, _, run = self.execute(row, "grpo.yaml", small=True)
+        self.memory(label, run)
+
+    def offload(self, row):
+        _, label, _, run = self.execute(row, "grpo.yaml")
+        for kind, name in (("load", "load under a budget"), ("offload", "offload under a budget")):
+            c = run.copies(kind)
+            if not c:
+                raise common.Failed(f"{label}: the plan has no {kind} that moves bytes")
+            self.emit(name, c["bytes"] / c["seconds"] / 1e9, "GB/s", of=label, **c)
+            self.emit("copies hidden: " + kind, c["hidden"] / c["seconds"], "", of=label)
+        self.memory(label, run)
+
+    def head(self, row):
+        self.program("head")
+        self.theirs("head")
+
+    def copies(self, row):
+        self.program("copies")
+        self.theirs("copies")
+
+    def run(self, row):
+        begin = time.time()
+        try:
+            getattr(self, row.split(":")[0])(row)
+        except Exception as e:  # whatever it was, the next row is another matter
+            self.keep(dict(row=row, side="ours", failed=f"{type(e).__name__}: {e}"[:2000], value=None, unit=""))
+        print(f"# {row}: {time.time() - begin:.0f} s", flush=True)
+
+
+def number(x):
+    return "" if x is None else f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.1f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def table(results):
+    """The last value of each row and side, as a table in Markdown."""
+    last = {}
+    for r in results:
+        last.setdefault(r["row"], {})[r["side"]] = r
+    lines = ["| row | unit | ours | PyTorch | ratio | at least | aim | |", "|---|---|---|---|---|---|---|---|"]
+    for row, sides in last.items():
+        ours, theirs = sides.get("ours", {}), sides.get("theirs", {})
+        if "failed" in ours:
+            lines.append(f"| {row} | | failed: {ours['failed'][:160].replace('|', '/')} | | | | | |")
+            continue
+        least, aim = BARS.get(row, BARS.get(row.split(":")[0], (None, None)))
+        value, other = ours.get("value"), theirs.get("value")
+        less = row.startswith(LESS_IS_BETTER)
+        ratio = None if not value or not other else other / value if less else value / other
+        bar = least if least is not None else aim
+        ok = "" if bar is None or value is None else "reached" if (value <= bar if less else value >= bar) else "missed"
+        lines.append(f"| {row} | {(ours or theirs)['unit']} | {number(value)} | {number(other)} | {number(ratio)} | "
+                     f"{number(least)} | {number(aim)} | {ok} |")
+    return "\n".join(lines)
+
+
+def main():
+    p = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    p.add_argument("row", nargs="*")
+    p.add_argument("--rows", choices=sorted(LISTS), help="a list of rows")
+    p.add_argument("--graphrun", default="build/tools/graphrun")
+    p.add_argument("--programs", default="build/tests/bench")
+    p.add_argument("--out", default="bench-gpu")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--steps", type=int, default=3, help="iterations of a run; the first warms up")
+    p.add_argument("--skip-theirs", action="store_true", help="only our side")
+    p.add_argument("--prompts", type=int, default=32)
+    p.add_argument("--samples", type=int, default=8)
+    p.add_argument("--prompt-tokens", type=int, default=256)
+    p.add_argument("--response-tokens", type=int, default=512)
+    p.add_argument("--table", metavar="FILE", help="only print the table of an earlier run's results.jsonl")
+    a = p.parse_args()
+    if a.table:
+        with open(a.table) as f:
+            print(table([json.loads(line) for line in f]))
+        return 0
+    rows = a.row + LISTS.get(a.rows, [])
+    unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "single", "plan", "offload", "head", "copies")]
+    if not rows or unknown:
+        p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
+    os.makedirs(a.out, exist_ok=True)
+    bench = Bench(a)
+    for row in rows:
+        bench.run(row)
+    text = table(bench.results)
+    with open(os.path.join(a.out, "table.md"), "w") as f:
+        f.write(text + "\n")
+    print(text)
+    return 1 if any("failed" in r for r in bench.results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

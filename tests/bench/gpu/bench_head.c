@@ -1,0 +1,137 @@
+/* tests/bench/gpu/bench_head.c: the fused head's log-probs of 8192 rows, vocabulary 151,936, hidden 4,096, in
+ * chunks as the product takes them, against the matrix product alone, in one call. Lines of JSON;
+ * tests/bench/gpu/torch_work.py head is the other side. bench_head [ROWS VOCABULARY HIDDEN]
+ */
+#include "tests/bench/gpu/timing.h"
+
+#include "ops/cuda/gemm.h"
+#include "ops/kernels.h"
+
+#define K gr_kernels_cuda
+
+typedef struct head {
+    gr_model_shape shape;
+    uint32_t rows, chunk;
+    gr_bf16 *x, *norm, *lm, *product;
+    uint32_t *row;
+    int32_t *target;
+    float *logprob;
+    void *ws;
+    gr_cu_gemm *gemm;
+    bench *b;
+} head;
+
+static void forward(gr_queue *q, int which, void *arg)
+{
+    const head *h = arg;
+    (void)which;
+    for (uint32_t at = 0; at < h->rows; at += h->chunk) {
+        const gr_head_rows rows = {GR_MIN(h->chunk, h->rows - at), h->row + at, h->target + at, 1};
+        K.head_forward(q, &h->shape, h->norm, h->lm, h->x, &rows,
+                       &(gr_head_stats){.logprob = h->logprob + at}, h->ws);
+    }
+}
+
+static void product(gr_queue *q, int which, void *arg)
+{
+    head *h = arg;
+    const uint32_t hidden = h->shape.hidden, vocab = h->shape.vocab;
+    const gr_cu_gemm_call call = {.form = GR_CU_GEMM_NT,
+                                  .m = h->rows,
+                                  .n = vocab,
+                                  .k = hidden,
+                                  .a = h->x,
+                                  .b = h->lm,
+                                  .lda = hidden,
+                                  .ldb = hidden,
+                                  .ldd = vocab,
+                                  .d = h->product,
+                                  .type = GR_CU_BF16};
+    (void)which;
+    need(h->b, gr_cu_gemm_run(h->gemm, q->stream, &call, h->ws, &h->b->d));
+}
+
+/* Uniform in [-1, 1]: the speed of products depends on what is multiplied, so zeros would not do. */
+static gr_bf16 random_value(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + 1;
+    const float x = (float)(int32_t)(*state >> 32) * 0x1p-31f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return (gr_bf16)(bits >> 16);
+}
+
+enum { PATTERN = 1 << 24 };
+
+/* n random values, a pattern of 16 million again and again: drawing them all takes longer than the benchmark.
+ */
+static void *random_values(bench *b, gr_queue *q, uint64_t n, uint64_t seed)
+{
+    gr_bf16 *p = bench_take(b, n * sizeof(*p)), *host = gr_malloc(PATTERN * sizeof(*host));
+    const uint64_t first = GR_MIN(n, (uint64_t)PATTERN);
+    for (uint64_t i = 0; i < first; i++) host[i] = random_value(&seed);
+    gr_device_write(q, p, host, first * sizeof(*p));
+    for (uint64_t at = first; at < n; at += first)
+        b->dev->type->copy(q, p + at, p, GR_MIN(first, n - at) * sizeof(*p));
+    need(b, gr_queue_finish(q, &b->d));
+    free(host);
+    return p;
+}
+
+static void write_rows(bench *b, gr_queue *q, head *h)
+{
+    uint32_t *row = gr_malloc(h->rows * sizeof(*row));
+    int32_t *target = gr_malloc(h->rows * sizeof(*target));
+    for (uint32_t i = 0; i < h->rows; i++) {
+        row[i] = i;
+        target[i] = (int32_t)(i * UINT64_C(2654435761) % h->shape.vocab);
+    }
+    h->row = bench_take(b, h->rows * sizeof(*row));
+    h->target = bench_take(b, h->rows * sizeof(*target));
+    h->logprob = bench_take(b, h->rows * sizeof(float));
+    gr_device_write(q, h->row, row, h->rows * sizeof(*row));
+    gr_device_write(q, h->target, target, h->rows * sizeof(*target));
+    free(row);
+    free(target);
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t chunks[] = {0, 512, 1024, 2048, 4096}; /* the first: what plans choose */
+    const uint32_t rows = argc > 3 ? (uint32_t)atoi(argv[1]) : 8192;
+    bench b = {0};
+    head h = {.rows = rows,
+              .shape = {.vocab = argc > 3 ? (uint32_t)atoi(argv[2]) : 151936,
+                        .hidden = argc > 3 ? (uint32_t)atoi(argv[3]) : 4096,
+                        .norm_eps = 1e-6f},
+              .b = &b};
+    const uint64_t vocab = h.shape.vocab, hidden = h.shape.hidden;
+    chunks[0] = GR_MIN(GR_MAX(K.sizes.head_elems / h.shape.vocab, 16u), K.sizes.head_rows);
+    const uint64_t ws = GR_MAX(K.head_ws_bytes(&h.shape, chunks[GR_LEN(chunks) - 1], 1), GR_CU_GEMM_WS_BYTES);
+    bench_open(&b, 2 * (vocab * hidden + rows * hidden + rows * vocab) + ws + GIB / 4, 0);
+    gr_queue q = bench_queue(&b);
+    need(&b, K.attach(&q, &b.d));
+    need(&b, gr_cu_gemm_open(&h.gemm, &b.d));
+    h.lm = random_values(&b, &q, vocab * hidden, 1);
+    h.x = random_values(&b, &q, rows * hidden, 2);
+    h.norm = random_values(&b, &q, hidden, 3);
+    h.product = bench_take(&b, rows * vocab * sizeof(gr_bf16));
+    h.ws = bench_take(&b, ws);
+    write_rows(&b, &q, &h);
+    const double flops = 2.0 * rows * (double)vocab * (double)hidden;
+    const double alone = seconds_of(&b, &q, 1, product, &h);
+    print_result("head product alone", flops / alone * 1e-12, "TFLOP/s");
+    for (size_t i = 0; i < GR_LEN(chunks); i++) {
+        char row[64];
+        h.chunk = chunks[i];
+        const double t = seconds_of(&b, &q, 1, forward, &h);
+        if (i == 0) print_result("head log-prob, share of the product", alone / t, "");
+        snprintf(row, sizeof(row), "head log-prob, chunks of %u rows", h.chunk);
+        print_result(row, flops / t * 1e-12, "TFLOP/s");
+    }
+    need(&b, K.check(&q, &b.d));
+    gr_cu_gemm_close(h.gemm);
+    K.detach(&q);
+    b.dev->type->queue_close(&q);
+    b.dev->type->close(b.dev);
+}

@@ -1,0 +1,192 @@
+"""What the GPU benchmarks and checks share: models to make, prompts, runs of graphrun and what they left behind.
+
+Needs Python alone. A run's times come from two places: `seconds` of metrics.jsonl is the host's clock around a whole
+iteration; a node's seconds are the span of its steps in trace.json, from the first to begin to the last to end, on the
+device's own clock, so that what a node waits for the host counts as its time.
+"""
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+
+QWEN3 = {  # head_dim 128, 8 heads of keys and values, vocabulary 151,936
+    "0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, tie_word_embeddings=True),
+    "1.7B": dict(hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16, tie_word_embeddings=True),
+    "8B": dict(hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, tie_word_embeddings=False),
+    # to try the scripts where there is no GPU
+    "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                 head_dim=16, vocab_size=600, tie_word_embeddings=True),
+}
+KV_HEADS, HEAD_DIM, VOCAB = 8, 128, 151936
+FIRST_CHARACTER = 0x4E00  # characters of the tokenizer: ids 4 and up, in order
+CHARACTERS = 500
+
+
+def config(name):
+    """config.json of a model; random weights follow from it."""
+    shape = dict(num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, vocab_size=VOCAB)
+    shape.update(QWEN3[name])
+    return dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", max_position_embeddings=4096, rms_norm_eps=1e-6,
+                rope_theta=1e6, rope_scaling=None, hidden_act="silu", attention_bias=False, initializer_range=0.02,
+                bos_token_id=None, eos_token_id=1, pad_token_id=2, torch_dtype="bfloat16", **shape)
+
+
+def params_of(c):
+    """Number of all parameters: the N of every count here."""
+    h, i, d = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
+    layer = 2 * h + 2 * d + h * (2 * q + 2 * kv) + 3 * h * i
+    return c["num_hidden_layers"] * layer + h + c["vocab_size"] * h * (1 if c["tie_word_embeddings"] else 2)
+
+
+def decode_bytes(c, keys):
+    """Bytes that one token of one sequence must read: all weights but the embedding's other rows, and its keys and
+    values."""
+    read = params_of(c) - (0 if c["tie_word_embeddings"] else c["vocab_size"] * c["hidden_size"])
+    kv = 2 * c["num_hidden_layers"] * c["num_key_value_heads"] * c["head_dim"]
+    return 2 * (read + kv * keys)
+
+
+def write_json(path, value):
+    with open(path, "w") as f:
+        json.dump(value, f)
+
+
+def write_tokenizer(folder):
+    write_json(os.path.join(folder, "tokenizer_config.json"),
+               dict(char_ords=list(range(FIRST_CHARACTER, FIRST_CHARACTER + CHARACTERS)), model_max_length=4096))
+
+
+def make_model(folder, name):
+    """A folder with a bare config.json and a tokenizer of one token a character; returns the path of config.json."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "config.json")
+    write_json(path, config(name))
+    write_tokenizer(folder)
+    return path
+
+
+def random_text(rng, n):
+    return "".join(chr(FIRST_CHARACTER + rng.randrange(CHARACTERS)) for _ in range(n))
+
+
+def write_prompts(path, records, tokens):
+    rng = random.Random(1)
+    with open(path, "w") as f:
+        for i in range(records):
+            f.write(json.dumps(dict(text=random_text(rng, tokens), answer=str(i))) + "\n")
+    return path
+
+
+class Failed(Exception):
+    pass
+
+
+def execute(graphrun, graph, out, device, settings, options=(), timeout=560):
+    """Run a graph into a fresh folder; what it prints goes to OUT.log. Returns the folder's Run."""
+    shutil.rmtree(out, ignore_errors=True)
+    args = [graphrun, "exec", graph, "--device", device, "--out", out, *options]
+    for key, value in settings.items():
+        args += ["--set", f"{key}={value}"]
+    with open(out + ".log", "w") as log:
+        try:
+            status = subprocess.run(args, stdout=log, stderr=subprocess.STDOUT, timeout=timeout).returncode
+        except subprocess.TimeoutExpired:
+            raise Failed(f"no end within {timeout} s: " + " ".join(args)) from None
+    if status:
+        with open(out + ".log") as log:
+            raise Failed(f"status {status}: " + " | ".join(log.read().strip().splitlines()[-6:]))
+    return Run(out)
+
+
+def union(spans):
+    """Sorted, merged intervals."""
+    merged = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    return merged
+
+
+def covered(begin, end, merged):
+    """How much of [begin, end] lies in merged intervals."""
+    return sum(max(0.0, min(end, b) - max(begin, a)) for a, b in merged)
+
+
+class Run:
+    """A run directory: metrics, plan, and its trace cut into iterations."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        with open(os.path.join(folder, "metrics.jsonl")) as f:
+            self.metrics = [json.loads(line) for line in f]
+        with open(os.path.join(folder, "plan.json")) as f:
+            self.plan = json.load(f)
+        with open(os.path.join(folder, "trace.json")) as f:
+            events = json.load(f)
+        self.lanes = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+        self.paths = set(self.rank["paths"])
+        done = sorted((e for e in events if e["ph"] == "X"), key=lambda e: e["ts"])
+        first = self.rank["steps"][0]["what"]  # of the steady iteration: it draws the records
+        begins = [e["ts"] for e in done if e["name"] == first]
+        self.iterations = [[e for e in done if begin <= e["ts"] < end and e["cat"] not in ("init", "checkpoint", "final")]
+                           for begin, end in zip(begins, begins[1:] + [float("inf")])]
+
+    @property
+    def rank(self):
+        return self.plan["ranks"][0]
+
+    def nodes(self):
+        return [key[len("seconds."):] for key in self.metrics[-1] if key.startswith("seconds.")]
+
+    def span(self, iteration, node):
+        """Seconds from a node's first step to the end of its last; 0 where it did nothing."""
+        mine = [e for e in self.iterations[iteration] if e["cat"] == node]
+        return (max(e["ts"] + e["dur"] for e in mine) - mine[0]["ts"]) * 1e-6 if mine else 0.0
+
+    def measured(self):
+        """Indices of the iterations that count: all but the first."""
+        return range(1 if len(self.metrics) > 1 else 0, len(self.metrics))
+
+    def node_seconds(self, node):
+        return statistics.median(self.span(i, node) for i in self.measured())
+
+    def seconds(self):
+        return statistics.median(self.metrics[i]["seconds"] for i in self.measured())
+
+    def predicted(self, node):
+        """The plan's seconds of a node: its steps outside of loops, and its outermost loops whole."""
+        total, last = 0.0, -1
+        for s in self.rank["steps"]:
+            if s["i"] <= last:
+                continue
+            total += s["seconds"] if s["node"] == node else 0
+            last = s.get("body_last", -1) if s["kind"] == "loop" else last
+        return total
+
+    def memory(self):
+        """Planned and measured peak; arena against the most bytes of it that any step of the iteration has in use."""
+        used = max(s["resident_bytes"] for s in self.rank["steps"])
+        return dict(planned=self.plan["peak_bytes"], measured=max(m["measured_peak_bytes"] for m in self.metrics),
+                    arena=self.rank["arena_bytes"], overhead=self.rank["overhead_bytes"], used=used,
+                    host=self.rank["host_peak_bytes"])
+
+    def copies(self, kind):
+        """Loads or offloads of the measured iterations: bytes, seconds of copying, and of those the seconds during which
+        the compute lane worked too. None where nothing moved."""
+        sizes = {s["what"]: s["bytes"] for s in self.rank["steps"] if s["kind"] == kind and s["bytes"]}
+        lane = {"load": "h2d", "offload": "d2h"}[kind]
+        total = dict(bytes=0, seconds=0.0, hidden=0.0)
+        for i in self.measured():
+            events = self.iterations[i]
+            busy = union((e["ts"], e["ts"] + e["dur"]) for e in events if self.lanes[e["tid"]] == "compute")
+            for e in events:
+                if self.lanes[e["tid"]] == lane and e["name"] in sizes:
+                    total["bytes"] += sizes[e["name"]]
+                    total["seconds"] += e["dur"] * 1e-6
+                    total["hidden"] += covered(e["ts"], e["ts"] + e["dur"], busy) * 1e-6
+        return total if total["bytes"] else None

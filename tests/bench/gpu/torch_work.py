@@ -1,0 +1,229 @@
+"""The PyTorch side of tests/bench/gpu/bench.py: the same work, counted the same way, in plain PyTorch and transformers.
+
+    torch_work.py iteration MODEL [--state bf16|fp32] [--prompts 32 --samples 8 --prompt-tokens 256 --response-tokens 512]
+    torch_work.py single MODEL        one sequence
+    torch_work.py head                log-probs of 8192 rows of a head of 151,936 x 4,096, and its product alone
+    torch_work.py copies              device, host to device and back, pinned
+
+N is the number of all parameters and tokens are all tokens of a sequence; the head runs on response positions alone. One
+JSON line a result: {"row": ..., "side": "theirs", "value": ..., "unit": ...}. State bf16: weights, gradients and moments
+are bf16; fp32: all three are, and the passes run under bf16 autocast.
+"""
+import argparse
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import torch
+import torch.nn.functional as F
+from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
+
+import common
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+
+
+def now():
+    if GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def timed(work):
+    begin = now()
+    result = work()
+    return now() - begin, result
+
+
+def emit(row, value, unit, **detail):
+    print(json.dumps(dict(row=row, side="theirs", value=value, unit=unit, **detail)), flush=True)
+
+
+def peak(reset=False):
+    """Most bytes allocated and reserved since the last reset."""
+    if not GPU:
+        return {}
+    found = dict(allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved())
+    if reset:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    return found
+
+
+def make_model(name, state):
+    keep = {k: v for k, v in common.config(name).items() if k not in ("architectures", "model_type", "torch_dtype")}
+    keep["rope_parameters"] = dict(rope_type="default", rope_theta=keep.pop("rope_theta"))
+    keep.pop("rope_scaling")
+    config = Qwen3Config(**keep)
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16 if state == "bf16" else torch.float32)
+    with torch.device(DEVICE):
+        model = Qwen3ForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+def sample(model, ids, tokens):
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens,
+                          do_sample=True, temperature=1.0, top_k=0, top_p=1.0, pad_token_id=0)
+
+
+class Work:
+    def __init__(self, a):
+        self.a = a
+        self.model = make_model(a.model, a.state)
+        self.n = sum(p.numel() for p in self.model.parameters())
+        self.prompt = torch.randint(4, self.model.config.vocab_size, (a.prompts, a.prompt_tokens), device=DEVICE)
+        self.ids = self.prompt.repeat_interleave(a.samples, 0)
+        self.tokens = self.ids.shape[0] * (a.prompt_tokens + a.response_tokens)
+
+    def label(self, what):
+        return f"{what} {self.a.model}" + ("" if self.a.state == "bf16" else " fp32 state")
+
+    def cast(self):
+        return torch.autocast(DEVICE, torch.bfloat16, enabled=self.a.state == "fp32")
+
+    def generate(self):
+        self.model.eval()
+        with torch.no_grad(), self.cast():
+            sample(self.model, self.ids[:8], 4)
+            seconds, self.seq = timed(lambda: sample(self.model, self.ids, self.a.response_tokens))
+        emit(self.label("generate"), self.ids.shape[0] * self.a.response_tokens / seconds, "tok/s", seconds=seconds,
+             **peak(reset=True))
+        return seconds
+
+    def logprob_of(self, x):
+        with self.cast():
+            hidden = self.model.model(x).last_hidden_state[:, self.a.prompt_tokens - 1:-1]
+            logits = self.model.lm_head(hidden).float()
+        return torch.log_softmax(logits, -1).gather(-1, x[:, self.a.prompt_tokens:, None])[..., 0]
+
+    def micro_batches(self):
+        return self.seq.split(self.a.micro)
+
+    def logprob(self):
+        with torch.no_grad():
+            self.logprob_of(self.seq[:self.a.micro])
+            seconds, self.old = timed(lambda: torch.cat([self.logprob_of(x) for x in self.micro_batches()]))
+        emit(self.label("log-prob"), 2 * self.n * self.tokens / seconds / 1e12, "TFLOP/s", seconds=seconds,
+             tokens_per_second=self.tokens / seconds, **peak(reset=True))
+        return seconds
+
+    def backward(self, x, old, advantage, parts):
+        ratio = torch.exp(self.logprob_of(x) - old)
+        loss = torch.max(-ratio * advantage, -ratio.clamp(0.8, 1.2) * advantage).mean() / parts
+        loss.backward()
+
+    def step(self, parts):
+        for x, old, advantage in parts:
+            self.backward(x, old, advantage, len(parts))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def update(self):
+        self.model.train()
+        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6, fused=GPU)
+        advantage = torch.randn(self.seq.shape[0], 1, device=DEVICE)
+        parts = list(zip(self.micro_batches(), self.old.split(self.a.micro), advantage.split(self.a.micro)))
+        self.step(parts[:2])  # warm-up: moments are made, kernels chosen
+        seconds, _ = timed(lambda: self.step(parts))
+        used = peak()
+        emit(self.label("update"), 6 * self.n * self.tokens / seconds / 1e12, "TFLOP/s", seconds=seconds,
+             tokens_per_second=self.tokens / seconds, **used)
+        if used:
+            emit(self.label("reserved over allocated"), used["reserved"] / used["allocated"], "", **used)
+        return seconds
+
+    def offload(self):
+        size = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        seconds, _ = timed(lambda: self.model.to("cpu"))
+        emit(self.label("offload"), size / seconds / 1e9, "GB/s", seconds=seconds, bytes=size, how="model.to('cpu')")
+        seconds, _ = timed(lambda: self.model.to(DEVICE))
+        emit(self.label("load"), size / seconds / 1e9, "GB/s", seconds=seconds, bytes=size, how="model.to('cuda')")
+
+
+def iteration(a):
+    work = Work(a)
+    parts = dict(generate=work.generate(), logprob=work.logprob(), update=work.update())
+    emit(work.label("iteration"), sum(parts.values()), "s", **parts)
+    if GPU:
+        work.offload()
+
+
+def single(a):
+    model = make_model(a.model, "bf16").eval()
+    ids = torch.randint(4, model.config.vocab_size, (1, a.prompt_tokens), device=DEVICE)
+    with torch.no_grad():
+        sample(model, ids, 4)
+        seconds, _ = timed(lambda: sample(model, ids, a.response_tokens))
+    read = common.decode_bytes(common.config(a.model), a.prompt_tokens + a.response_tokens // 2)
+    emit(f"one sequence {a.model}", read * a.response_tokens / seconds / 1e9, "GB/s", seconds=seconds,
+         tokens_per_second=a.response_tokens / seconds)
+
+
+def median_ms(work, n=9):
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(n):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def head(a):
+    rows, vocab, hidden = 8192, common.VOCAB, 4096
+    x = torch.randn(rows, hidden, device=DEVICE, dtype=torch.bfloat16)
+    w = torch.randn(vocab, hidden, device=DEVICE, dtype=torch.bfloat16) * 0.02
+    target = torch.randint(vocab, (rows, 1), device=DEVICE)
+    flops = 2 * rows * vocab * hidden
+    product = median_ms(lambda: F.linear(x, w))
+
+    def logprob():
+        return torch.log_softmax(F.linear(x, w).float(), -1).gather(-1, target)
+    with torch.no_grad():
+        whole = median_ms(logprob)
+    emit("head product alone", flops / product / 1e9, "TFLOP/s", ms=product)
+    emit("head log-prob", flops / whole / 1e9, "TFLOP/s", ms=whole, share_of_product=product / whole)
+
+
+def copies(a):
+    size = 2 << 30
+    x, y = (torch.empty(size, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+    pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    pageable = torch.ones(size, dtype=torch.uint8)
+    emit("copy on the device", 2 * size / median_ms(lambda: y.copy_(x)) / 1e6, "GB/s")
+    emit("host to device", size / median_ms(lambda: x.copy_(pinned, non_blocking=True), 5) / 1e6, "GB/s", how="pinned")
+    emit("device to host", size / median_ms(lambda: pinned.copy_(x, non_blocking=True), 5) / 1e6, "GB/s", how="pinned")
+    emit("host to device, pageable", size / median_ms(lambda: x.copy_(pageable), 3) / 1e6, "GB/s")
+    emit("device to host, pageable", size / median_ms(lambda: pageable.copy_(x), 3) / 1e6, "GB/s")
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("work", choices=["iteration", "single", "head", "copies"])
+    p.add_argument("model", nargs="?", default="0.6B")
+    p.add_argument("--state", choices=["bf16", "fp32"], default="bf16")
+    p.add_argument("--prompts", type=int, default=32)
+    p.add_argument("--samples", type=int, default=8)
+    p.add_argument("--prompt-tokens", type=int, default=256)
+    p.add_argument("--response-tokens", type=int, default=512)
+    p.add_argument("--micro", type=int, default=16, help="sequences of a micro-batch")
+    a = p.parse_args()
+    {"iteration": iteration, "single": single, "head": head, "copies": copies}[a.work](a)
+
+
+if __name__ == "__main__":
+    main()

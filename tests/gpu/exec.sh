@@ -1,0 +1,46 @@
+#!/bin/sh
+# Runs on a CUDA device: the same bits twice, under budgets that make state move, and resumed; what is measured is
+# within what was planned. Skips (77) where there is no device.
+# usage: exec.sh GRAPHRUN
+set -eu
+gr=$(realpath "$1")
+cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+graphs/quickstart/data.sh "$work"
+"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
+if ! "$gr" plan graphs/quickstart.yaml --set model="$work/model" --device cuda >/dev/null 2>"$work/err"; then
+    cat "$work/err"
+    grep -q 'CUDA device\|has no device' "$work/err" || exit 1
+    echo "skipped"
+    exit 77
+fi
+
+train() { # OUT OPTIONS...
+    out=$1
+    shift
+    "$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda --out "$work/$out" "$@" \
+        >"$work/$out.log" 2>&1 || { cat "$work/$out.log"; exit 1; }
+}
+
+same() { # RUN RUN
+    cmp "$work/$1/checkpoints/step-12/actor/model.safetensors" "$work/$2/checkpoints/step-12/actor/model.safetensors" ||
+        { echo "$1 and $2 differ"; exit 1; }
+    echo "$2: the same bits as $1"
+}
+
+number() { # KEY FILE
+    grep -o "\"$1\": [0-9]*" "$2" | tail -1 | sed 's/.* //'
+}
+
+train whole --steps 12
+train again --steps 12
+same whole again
+peak=$(number planned_peak_bytes "$work/whole/metrics.jsonl")
+[ "$(number measured_peak_bytes "$work/whole/metrics.jsonl")" -le "$peak" ] || { echo "measured more than planned"; exit 1; }
+train half --steps 6
+"$gr" exec --resume "$work/half" --steps 12 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
+same whole half
+train moved --steps 12 --policy every_node
+grep -q '"kind": "offload"' "$work/moved/plan.json" || { echo "nothing moves"; exit 1; }
+same whole moved
