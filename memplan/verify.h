@@ -1,8 +1,9 @@
 /* memplan/verify.h: an independent proof that a finished plan is right.
  *
  * Written apart from the planner: it takes what each op needs from the program (the ops' own declarations)
- * and replays the plan's steps, never trusting the plan's own claims. It proves, on every path and for every
- * combination of skipped optional nodes (each alone and all together):
+ * and replays the plan's steps, never trusting the plan's own claims. It proves, on every path, for any
+ * number of trips of agreed loops, and for sets of optional nodes that run (all of at most two, all, all but
+ * one):
  *   - run, loop and collective steps are the program's works, all of them, in an order that the program
  * allows;
  *   - collectives match across ranks: all on one lane, with the program's bytes, in no loop whose trips ranks

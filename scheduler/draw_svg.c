@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 1240, LEFT = 84, RIGHT = 236, MEMORY = 330, HOST = 96, ROW = 26, STRIP = 20 };
+enum { WIDTH = 1266, LEFT = 84, RIGHT = 262, MEMORY = 330, HOST = 96, ROW = 26, STRIP = 20 };
 
 typedef struct picture {
     const gr_view *v;

@@ -184,12 +184,21 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_
     const gr_generate_cfg *cfg = n->cfg;
     uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
     c->concurrent = GR_MAX(GR_MIN(most, n->bounds.seqs) >> level, 1u);
-    c->prefill_tokens = GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN);
+    uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
+    c->prefill_tokens = GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompt);
     uint64_t blocks =
         cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->bounds, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
+}
+
+/* Rows that a head is ever asked about at once. */
+static uint32_t most_head_rows(const gr_node *n)
+{
+    if (is_op(n, "generate")) return GR_MAX(n->bounds.seqs, 1u);
+    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->bounds.seqs * longest(n) : UINT32_MAX;
+    return (uint32_t)GR_MIN(GR_MAX(tokens, (uint64_t)1), (uint64_t)UINT32_MAX);
 }
 
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
@@ -198,6 +207,7 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
+    rows = GR_MIN(rows, most_head_rows(n));
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #define EFFORT       200000 /* works laid out, over all residencies of all programs, about */
-#define LEAST_STATES 60
+#define FIRST_LOOK   60
+#define LEAST_STATES 400
 #define MOST_STATES  4096
 #define MAX_LEVELS   48 /* programs looked at whose bits are the same */
 #define PACK_TRIES   40
@@ -103,6 +104,19 @@ static void explore(search *s, uint32_t level, uint32_t most)
     take_layout(s, level);
     gr_explore(&s->found, &s->layout, f, level, policies, most, s->pool);
     free(policies);
+}
+
+/* A first look; the rest only where something of it fits. So more memory never leaves fewer to choose from.
+ */
+static void explore_if_it_fits(search *s, uint32_t level, uint32_t most)
+{
+    size_t begin = s->found.n;
+    bool fits = false;
+    explore(s, level, FIRST_LOOK);
+    for (size_t i = begin; i < s->found.n; i++) fits |= may_fit(s, &s->found.all[i]);
+    if (!fits) return;
+    s->found.n = begin;
+    explore(s, level, most);
 }
 
 /* How many residencies of each of n programs of this size: fewer where there is more to lay out. */
@@ -352,7 +366,7 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
         s->found.n = begin;
         uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
         for (size_t i = first; i < s->n_sets; i++)
-            if (least_live(s, (uint32_t)i) <= arena_budget(s->o)) explore(s, (uint32_t)i, each);
+            if (least_live(s, (uint32_t)i) <= arena_budget(s->o)) explore_if_it_fits(s, (uint32_t)i, each);
         p = choose(s, begin, level);
     }
     free(walk);

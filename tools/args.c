@@ -62,7 +62,7 @@ static const option options[N_OPTIONS] = {
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
                 "form of the plan; with --sweep table, csv or svg"},
     [SWEEP] = {"sweep", "NAME=A..B[:N]", 0, TEXT, AT(sweep), 0, NULL,
-               "N plans over a range: budget=24GiB..140GiB:8, or a --set key"},
+               "N plans over a range: budget=24GiB..140GiB:8, host-budget, ranks, or a --set key"},
     [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default: print"},
     [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
     [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},

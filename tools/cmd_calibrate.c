@@ -31,7 +31,7 @@ static const gr_bench_sizes sizes_cpu = {
     .n_rows = 7,
     .widths = {64, 128, 256, 512, 1024},
     .n_widths = 5,
-    .rounds = 4,
+    .rounds = 5,
     .short_length = 16,
     .long_length = 1024,
     .attention_width = 128,
@@ -232,6 +232,7 @@ static gr_work layer_work(const gr_bench *b, double length, double times)
     return w;
 }
 
+/* Adds the round's seconds for an operation; see finish_matrix. */
 static void measure_matrix(gr_hardware *h, gr_bench *b)
 {
     const gr_bench_sizes *z = b->sizes;
@@ -242,10 +243,20 @@ static void measure_matrix(gr_hardware *h, gr_bench *b)
         rate->width = z->widths[i % z->n_widths];
         gr_bench_open(b, rate->width, rate->rows, z->short_length, false);
         double flops = layer_work(b, 0, 1).flops;
-        rate->forward = fmax(rate->forward, flops / fastest(b, gr_bench_forward));
-        rate->backward = fmax(rate->backward, 2 * flops / fastest(b, gr_bench_backward));
-        h->flops = fmax(h->flops, fmax(rate->forward, rate->backward));
+        rate->forward += fastest(b, gr_bench_forward) / flops;
+        rate->backward += fastest(b, gr_bench_backward) / (2 * flops);
         gr_bench_close(b);
+    }
+}
+
+static void finish_matrix(gr_hardware *h, uint32_t rounds)
+{
+    h->flops = 0;
+    for (uint32_t i = 0; i < h->n_rates; i++) {
+        gr_rate *rate = &h->rates[i];
+        rate->forward = rounds / rate->forward;
+        rate->backward = rounds / rate->backward;
+        h->flops = fmax(h->flops, fmax(rate->forward, rate->backward));
     }
 }
 
@@ -261,8 +272,7 @@ static void measure_attention(attention *a, gr_bench *b)
     for (int i = 0; i < 2; i++) {
         uint32_t length = i ? z->long_length : z->short_length;
         gr_bench_open(b, z->attention_width, a->paged ? z->slots : z->attention_tokens, length, a->paged);
-        double seconds = fastest(b, a->paged ? gr_bench_extend : gr_bench_forward);
-        a->seconds[i] = a->seconds[i] > 0 ? fmin(a->seconds[i], seconds) : seconds;
+        a->seconds[i] += fastest(b, a->paged ? gr_bench_extend : gr_bench_forward) / z->rounds;
         a->flops[i] = layer_work(b, (a->paged ? 2.0 : 1.0) * length, 1).attention;
         gr_bench_close(b);
     }
@@ -303,8 +313,8 @@ static double logits_rate(const gr_hardware *h, gr_bench *b)
     return logits / fmax(rest, seconds / 10);
 }
 
-/* Of the CPU: bytes read and written a second as the optimizer's step reaches them, with all threads; a copy
- * lane has one. */
+/* Of the CPU. Adds the round's seconds a byte: read and written as by the optimizer's step, with all threads;
+ * and copied, for a copy lane has one. */
 static void measure_memory(gr_hardware *h, gr_bench *b)
 {
     const uint64_t copy = b->sizes->copy_bytes;
@@ -312,15 +322,17 @@ static void measure_memory(gr_hardware *h, gr_bench *b)
     char *bytes = gr_bench_place(b, NULL, 4 * copy);
     const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
     const gr_adamw_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
-    for (int i = 0; i < 6; i++) {
+    double step = 1, copied = 1;
+    for (int i = 0; i < 3; i++) {
         uint64_t begin = gr_now_ns();
         b->k->adamw(&b->q, &how, true, &all, copy / sizeof(float));
         uint64_t middle = gr_now_ns();
         memcpy(bytes, bytes + copy, copy);
-        uint64_t end = gr_now_ns();
-        h->memory_bytes = fmax(h->memory_bytes, 7.0 * (double)copy * 1e9 / (double)(middle - begin));
-        h->h2d = h->d2h = fmax(h->h2d, (double)copy * 1e9 / (double)(end - middle));
+        step = fmin(step, (double)(middle - begin) / (7e9 * (double)copy));
+        copied = fmin(copied, (double)(gr_now_ns() - middle) / (1e9 * (double)copy));
     }
+    h->memory_bytes += step / b->sizes->rounds;
+    h->h2d += copied / b->sizes->rounds;
 }
 
 static gr_status measure_disk(gr_hardware *h, gr_diag *d)
@@ -422,6 +434,11 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
         if (!st) st = b->st;
     }
     if (st) return st;
+    finish_matrix(h, b->sizes->rounds);
+    if (!cuda) {
+        h->memory_bytes = 1 / h->memory_bytes;
+        h->h2d = h->d2h = 1 / h->h2d;
+    }
     h->attention = attention_rate(&packed);
     h->decode_attention = attention_rate(&paged);
     h->logits = logits_rate(h, b);

@@ -82,7 +82,7 @@ static char *value_text(const range *r, double value)
                     : gr_printf(r->whole ? "%.0f" : "%g", value);
 }
 
-/* The arguments with the swept setting in. *set: what --set gets; the caller frees it, and with->set. */
+/* The arguments with the swept setting in. *set: its text; the caller frees it, and with->set. */
 static gr_args with_value(const gr_args *a, const range *r, double value, char **set)
 {
     gr_args with = *a;
@@ -93,6 +93,8 @@ static gr_args with_value(const gr_args *a, const range *r, double value, char *
         with.budget = (uint64_t)value;
     else if (!strcmp(r->name, "host-budget"))
         with.host_budget = (uint64_t)value;
+    else if (!strcmp(r->name, "ranks"))
+        with.ranks = *set = gr_printf("%.0f", value);
     else
         with.set[with.n_set++] = *set = gr_printf(r->whole ? "%s=%.0f" : "%s=%.17g", r->name, value);
     return with;

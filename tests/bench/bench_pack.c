@@ -2,8 +2,9 @@
  *
  *     bench_pack [FOLDER]    FOLDER: of data/minimalloc; default ../shared/data/minimalloc
  *
- * First table: the public instances at their capacity, best of 5 runs, time forwards and backwards. Second:
- * those with room below, as low as they get. Third: random lives, many of them, by orders alone.
+ * First table: the public instances at their capacity, best of 5 runs: as they are, with time reversed, with
+ * their lines shuffled. Second: those with room below, as low as they get. Third: 200 made inputs whose
+ * lowest packing is known, for it has no gap. Fourth: random lives, many of them, by orders alone.
  */
 #include "memplan/solve.h"
 
@@ -19,20 +20,35 @@ static double seconds_since(uint64_t start)
     return (double)(gr_now_ns() - start) * 1e-9;
 }
 
-static double capacity_row(const char *folder, char name, bool reversed)
+typedef enum variant { AS_IS, REVERSED, SHUFFLED, VARIANTS } variant;
+
+static void shuffle(gr_pack_item *it, size_t n, uint64_t seed)
 {
+    known_packing k = {.random = seed};
+    for (size_t i = n; i > 1; i--) {
+        uint32_t j = known_below(&k, (uint32_t)i);
+        gr_pack_item swap = it[i - 1];
+        it[i - 1] = it[j];
+        it[j] = swap;
+    }
+}
+
+static double capacity_row(const char *folder, char name, variant how)
+{
+    static const char *const names[] = {"", " reversed", " shuffled"};
     gr_pack_item it[PUBLIC_ITEMS];
     gr_solution s = {0};
     double best = 1e9;
-    size_t n = public_read(it, folder, name, reversed);
+    size_t n = public_read(it, folder, name, how == REVERSED);
     if (!n) return 0;
+    if (how == SHUFFLED) shuffle(it, n, (uint64_t)name);
     for (int k = 0; k < 5; k++) {
         uint64_t start = gr_now_ns();
         s = gr_solve(it, n, PUBLIC_STEPS, UINT64_MAX, PUBLIC_CAPACITY, 10000000);
         double t = seconds_since(start);
         best = GR_MIN(best, t);
     }
-    printf("| %c%s | %zu | %.4f | %llu | %llu | %s |\n", name, reversed ? " reversed" : "", n, best,
+    printf("| %c%s | %zu | %.4f | %llu | %llu | %s |\n", name, names[how], n, best,
            (unsigned long long)s.nodes, (unsigned long long)s.height, s.height == s.bound ? "yes" : "no");
     return best;
 }
@@ -47,6 +63,26 @@ static void lowest_row(const char *folder, char name)
     printf("| %c | %zu | %.4f | %llu | %llu | %llu | %s |\n", name, n, seconds_since(start),
            (unsigned long long)s.nodes, (unsigned long long)s.height, (unsigned long long)s.bound,
            s.height == s.bound ? "yes" : "no");
+}
+
+/* Inputs without any free byte: 20 to 120 buffers, at their known height. */
+static void known_rows(void)
+{
+    uint32_t solved = 0;
+    double all = 0, worst = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        gr_pack_item it[128];
+        size_t n = known_packing_make(it, 20 + seed % 101, 300, 500, seed);
+        uint64_t start = gr_now_ns();
+        gr_solution s = gr_solve(it, n, 300, UINT64_MAX, 500 * 256, 200000);
+        double t = seconds_since(start);
+        solved += s.height == 500 * 256;
+        all += t;
+        worst = GR_MAX(worst, t);
+    }
+    printf("\n| made inputs | solved | seconds, all | the slowest |\n|---|---|---|---|\n| 200 | %u | %.3f | "
+           "%.4f |\n",
+           solved, all, worst);
 }
 
 /* Lives and sizes from short and small to long and large, the short and small the most common. */
@@ -75,14 +111,15 @@ int main(int argc, char **argv)
 {
     const char *folder = argc > 1 ? argv[1] : "../shared/data/minimalloc";
     printf("| instance | buffers | seconds | nodes | height | proven |\n|---|---|---|---|---|---|\n");
-    for (int reversed = 0; reversed < 2; reversed++) {
+    for (variant how = AS_IS; how < VARIANTS; how++) {
         double sum = 0;
-        for (const char *c = public_names; *c; c++) sum += capacity_row(folder, *c, reversed);
-        printf("| sum%s | | %.4f | | | |\n", reversed ? " reversed" : "", sum);
+        for (const char *c = public_names; *c; c++) sum += capacity_row(folder, *c, how);
+        printf("| sum | | %.4f | | | |\n", sum);
     }
     printf("\n| instance | buffers | seconds | nodes | height | bound | proven "
            "|\n|---|---|---|---|---|---|---|\n");
     for (const char *c = "CDJ"; *c; c++) lowest_row(folder, *c);
+    known_rows();
     printf("\n| buffers | seconds | above the bound | memory |\n|---|---|---|---|\n");
     for (uint32_t n = 10000; n <= 60000; n += 25000) large_row(n, 3);
     return 0;

@@ -173,7 +173,7 @@ static void run_all_ways(const config *c, uint32_t *plans)
                          tight.budget, why, what);
         }
         uint64_t over = machine().overhead_bytes;
-        tight.budget = over + p->plan->arena_bytes * 85 / 100;
+        tight.budget = over + p->plan->arena_bytes * 94 / 100;
         gr_planned_free(p);
     }
     gr_graph_free(g);
