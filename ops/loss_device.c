@@ -127,9 +127,11 @@ gr_loss_device *gr_loss_device_new(const gr_kernels *k, const gr_loss *l, const 
     *x = (gr_loss_device){.kernels = k, .loss = l, .in = in, .range = range};
     size_t n, n_rows = (size_t)gr_loss_rows(l) + 1;
     const int *ids = gr_loss_reads(l, GR_LOSS_VALUE, &n); /* ascending, and all that any stage reads */
+    size_t n_columns = n ? (size_t)ids[n - 1] + 1 : 1;
     for (size_t i = 0; i < in->n_rows; i++) n_rows = GR_MAX(n_rows, (size_t)in->rows[i] + 1);
+    for (size_t i = 0; i < in->n_columns; i++) n_columns = GR_MAX(n_columns, (size_t)in->columns[i].id + 1);
     x->rows = gr_calloc(n_rows, sizeof(*x->rows));
-    x->columns = gr_calloc((size_t)ids[n - 1] + 1, sizeof(*x->columns));
+    x->columns = gr_calloc(n_columns, sizeof(*x->columns));
     return x;
 }
 
