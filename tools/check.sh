@@ -43,7 +43,7 @@ for file in $(git ls-files '*.c' 'tests/cli/*.sh'); do
     [ -f "$list" ] || list=$(dirname "$(dirname "$file")")/meson.build
     name=$(basename "$file")
     name=${name%.*}
-    grep -qE "'(${name#test_}|${name#fuzz_}|${name#bench_}|$name\.c)'" "$list" || fail "$file is not in $list"
+    grep -qE "'(${name#test_}|${name#fuzz_}|${name#bench_}|${name#gpu_}|$name\.c)'" "$list" || fail "$file is not in $list"
 done
 
 echo "== gcc"
