@@ -19,7 +19,6 @@ enum { ROPES_MAX = 16 };
 
 /* Frequencies of one kind of model. */
 typedef struct rope {
-    double theta;
     uint32_t head_dim;
     float inv_freq[GR_HEAD_DIM_MAX / 2];
     float *device;
@@ -160,11 +159,6 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_model_shape *s)
 
 /* ---- products -------------------------------------------------------------------------------------------
  */
-
-typedef struct matrix {
-    const gr_bf16 *at;
-    uint64_t ld;
-} matrix;
 
 static void gemm(gr_queue *q, const gr_cu_gemm_call *call, void *ws)
 {
