@@ -209,6 +209,8 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
+    bool strict;    /* `strict: true`: rollout, log-prob and update give a token the same bits */
+    bool loose;     /* `deterministic: false`: sums of gradients may be in the order of chance */
     uint32_t ranks; /* that bounds are for */
 };
 

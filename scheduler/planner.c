@@ -74,12 +74,20 @@ static uint32_t halvings(uint32_t from, uint32_t to)
     return n;
 }
 
-/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits,
- * for every gradient is one chain of additions in the order of tokens; but a tied embedding gets those of the
- * head and of the embedding, by turns a pass; and many ranks add theirs a micro-batch at a time. */
+/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
+ * those of an update where every gradient is one chain of additions in the order of tokens. But a tied
+ * embedding gets those of the head and of the embedding, by turns a pass; and many ranks add theirs a
+ * micro-batch at a time. */
 static bool cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
-    return is_pass(n) && (!k->invariant || (is_op(n, "update") && (n->model->shape.tied || g->ranks > 1)));
+    if (!is_op(n, "update")) return is_forward(n) && !k->invariant;
+    return !k->chained || n->model->shape.tied || g->ranks > 1;
+}
+
+/* The same of the rows that the head takes at a time, whose gradients are one product. */
+static bool head_changes_bits(const gr_node *n, const gr_kernels *k)
+{
+    return is_op(n, "update") ? !k->chained : n->model && !k->invariant;
 }
 
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
@@ -140,10 +148,11 @@ static void find_knobs(source *s)
     const gr_kernels *k = s->o->kernels;
     s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->knobs));
     s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->open));
-    bool head = false;
+    bool head = false, head_bits = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         head = head || n->model;
+        head_bits = head_bits || head_changes_bits(n, k);
         if (is_op(n, "generate") && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
@@ -152,7 +161,7 @@ static void find_knobs(source *s)
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
     add_shards(s);
-    if (head) add_knob(s, KNOB_HEAD, NULL, 4, !k->invariant, "head chunk");
+    if (head) add_knob(s, KNOB_HEAD, NULL, 4, head_bits, "head chunk");
     if (micro_levels(g, k) < 2) return;
     bool bits = false;
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -382,6 +391,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     same.run.best = NULL;
     same.models = without_residency(g, pool);
     same.run.keep_bits = false;
+    same.strict = same.loose = false; /* the kernels' own name says it, where they differ */
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
@@ -393,7 +403,8 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
         if (g->nodes[i]->every) continue;
         if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
-            gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
+            gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
+        if (head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
     }
     uint64_t hash = XXH3_64bits(s.text, s.len);
     gr_str_release(&s);
@@ -479,9 +490,10 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
     return GR_OK;
 }
 
-static gr_planned *planned_new(const gr_graph *g)
+static gr_planned *planned_new(const gr_graph *g, const gr_kernels *k)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
+    p->kernels = k;
     p->pool = gr_pool_new();
     p->summary = gr_summary_node(g, false, p->pool);
     p->validation = gr_summary_node(g, true, p->pool);
@@ -575,10 +587,12 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
     return ops ? ops : models;
 }
 
-gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
+gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *device, gr_diag *d)
 {
+    gr_plan_options own = *device, *o = &own;
+    own.kernels = gr_kernels_as(device->kernels, g->strict, !g->loose);
     if (check_device(g, o->kernels, d)) return GR_E_INVALID;
-    gr_planned *p = planned_new(g);
+    gr_planned *p = planned_new(g, o->kernels);
     source s = {.g = g, .o = o, .pool = p->pool, .p = p};
     find_knobs(&s);
     gr_source from = {&s, s.knobs, s.n, build, describe};
@@ -617,12 +631,13 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     if (!own.kernels)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "the plan is for a device '%s', of which nothing is known", plan->device);
+    own.kernels = gr_kernels_as(own.kernels, g->strict, !g->loose);
     o = &own;
     if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     if (gr_plan_ranks(plan) != g->ranks)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
                              plan->ranks, g->ranks);
-    gr_planned *p = planned_new(g);
+    gr_planned *p = planned_new(g, o->kernels);
     gr_status st = read_settings(p, plan, g, d);
     if (!st) {
         p->program = build_program(g, o->kernels, p->choices, p);

@@ -22,6 +22,7 @@ typedef struct gr_plan_options {
 /* A plan, and what it was made from. */
 typedef struct gr_planned {
     gr_pool *pool;
+    const gr_kernels *kernels; /* those of the device that keep what the graph asks for; gr_run takes them */
     gr_plan *plan;
     gr_program *program;
     gr_choices *choices; /* by node index; the last two are for the summaries */

@@ -227,7 +227,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
                               .threads = o.threads,
                               .progress = stdout};
         gr_signals_catch();
-        st = gr_run(g, p, gr_kernels_find(p->plan->device), &run, d);
+        st = gr_run(g, p, p->kernels, &run, d);
         if (!st) printf("results are in %s\n", out);
         status = gr_exit_status(st);
     }

@@ -6,8 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The M whose best algorithm serves every M under strict: wide enough for training, and still one or two
- * tiles of a decode step. */
+/* The M whose algorithm says of which kind those of every M are under strict. */
 #define STRICT_M   256
 #define CANDIDATES 16
 
@@ -215,7 +214,8 @@ static bool is_allowed(const struct key *k, const cublasLtMatmulAlgo_t *algo)
     return !k->strict && c.scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref,
+/* The best allowed algorithm; of kind id where that is not negative. */
+static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref, int32_t id,
                              const char **what)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
@@ -225,6 +225,7 @@ static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPrefe
                                        &n));
     for (int i = 0; i < n; i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS || !is_allowed(&e->key, &found[i].algo)) continue;
+        if (id >= 0 && config_of(&found[i].algo).id != id) continue;
         e->algo = found[i].algo;
         e->ws_bytes = found[i].workspaceSize;
         return CUBLAS_STATUS_SUCCESS;
@@ -233,16 +234,16 @@ static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPrefe
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, const char **what)
+static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, int32_t id, const char **what)
 {
     cublasLtMatmulPreference_t pref;
     TRY(cublasLtMatmulPreferenceCreate(&pref));
-    const cublasStatus_t st = choose(g, e, pref, what);
+    const cublasStatus_t st = choose(g, e, pref, id, what);
     cublasLtMatmulPreferenceDestroy(pref);
     return st;
 }
 
-/* strict: the algorithm of STRICT_M, then checked for this m. */
+/* strict: the best of the kind that STRICT_M has; where this m has none of it, the very algorithm. */
 static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     struct entry *fixed = gr_calloc(1, sizeof(*fixed));
@@ -250,10 +251,12 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
     fixed->key = e->key;
     fixed->key.align_a = fixed->key.align_b = fixed->key.align_c = fixed->key.align_d = 16;
     cublasStatus_t st = describe(fixed, STRICT_M, what);
-    if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, what);
-    e->algo = fixed->algo;
+    if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, -1, what);
+    const cublasLtMatmulAlgo_t algo = fixed->algo;
     entry_free(fixed);
     if (st != CUBLAS_STATUS_SUCCESS) return st;
+    if (choose_for(g, e, config_of(&algo).id, what) == CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_SUCCESS;
+    e->algo = algo;
     TRY(cublasLtMatmulAlgoCheck(g->handle, e->how, e->a, e->b, e->c, e->d, &e->algo, &check));
     e->ws_bytes = check.workspaceSize;
     return CUBLAS_STATUS_SUCCESS;
@@ -262,13 +265,14 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
 static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     TRY(describe(e, e->key.m, what));
-    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, what);
+    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, -1, what);
 }
 
 static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry **out, gr_diag *d)
 {
-    if (c->strict && c->form == GR_CU_GEMM_TN)
-        return failed(c, CUBLAS_STATUS_NOT_SUPPORTED, "strict is for products whose m counts rows of a batch",
+    if (c->strict && (c->form == GR_CU_GEMM_TN || c->c))
+        return failed(c, CUBLAS_STATUS_NOT_SUPPORTED,
+                      "strict is for products whose m counts rows of a batch, and that nothing is added to",
                       d);
     const struct key key = key_of(c);
     struct entry **slot = find_slot(g->slot, g->cap, &key);

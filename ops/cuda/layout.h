@@ -23,7 +23,8 @@ typedef struct gr_cu_acts {
     gr_bf16 *mid;     /* [H] after attention's residual */
     gr_bf16 *gate_up; /* [2 I] */
 } gr_cu_acts;
-gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s);
+/* deterministic: of its backward. */
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s, bool deterministic);
 
 void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a);
 
@@ -48,7 +49,8 @@ typedef struct gr_cu_back_ws {
     gr_bf16 *h, *dh, *dgu; /* [I], [I], [2 I] */
     gr_bf16 *d_o;          /* [heads D] */
 } gr_cu_back_ws;
-void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w);
+void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
+                      gr_cu_back_ws *w);
 
 typedef struct gr_cu_extend_ws {
     void *gemm;

@@ -6,6 +6,9 @@
  * by position, merged in order. Here each piece has a warp of its own, so that few slots with many keys keep
  * the device busy too.
  *
+ * The rest of what strict needs: products whose rows do not depend on their number (gemm.h), which leave
+ * residuals to gr_cu_add. Norms, RoPE, SwiGLU, the head's statistics and sampling compute each row by itself.
+ *
  * C and CUDA C++ both read it; sizes need no CUDA.
  */
 #ifndef GR_OPS_CUDA_STRICT_H
@@ -34,6 +37,9 @@ static inline uint64_t gr_cu_strict_ws(const gr_cu_heads *h, uint32_t n, uint32_
  * read for each of them, from the L2 cache where it holds them. */
 void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, void *ws);
+
+/* x [n] += y [n], n a multiple of 8: residuals, which strict products do not add. */
+void gr_cu_add(cudaStream_t st, gr_bf16 *x, const gr_bf16 *y, uint64_t n);
 
 #ifdef __cplusplus
 }
