@@ -148,6 +148,7 @@ struct gr_node {
     gr_rows_bounds bounds;  /* of `rows` */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
+    const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */

@@ -360,10 +360,14 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }
-    for (size_t i = 0; i < g->source->n_aliases; i++)
-        gr_str_printf(
-            out, "node %s: left out: its update makes one optimizer step, so it is stop_gradient(logprob)\n",
-            g->source->aliases[i]->name);
+    for (size_t i = 0; i < g->source->n_aliases; i++) {
+        const gr_node *n = g->source->aliases[i];
+        gr_str_printf(out, "node %s: left out: ", n->name);
+        if (n->stands_for)
+            gr_str_printf(out, "strict, so it is %s.logprob\n", n->stands_for->name);
+        else
+            gr_str_puts(out, "its update makes one optimizer step, so it is stop_gradient(logprob)\n");
+    }
     if (g->n_state || g->n_log) gr_str_puts(out, "at the end of the iteration\n");
     explain_formulas(g, NULL, out);
 }
