@@ -35,7 +35,6 @@ void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bound
     w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
     w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, false);
     w->attend = gr_carve_bytes(c, w->attend_bytes);
-    w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
     w->y = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, gr_cu_qkv_width(s));
     w->h = halves(c, b->tokens, s->inter);
@@ -55,7 +54,6 @@ void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
     w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, true);
     w->attend = gr_carve_bytes(c, w->attend_bytes);
     w->sums = gr_carve_bytes(c, sums);
-    w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
     w->y = halves(c, b->tokens, s->hidden);
     w->dy = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, width);

@@ -31,7 +31,6 @@ void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
 typedef struct gr_cu_layer_ws {
     void *gemm, *attend;
     uint64_t attend_bytes;
-    int32_t *position;
     gr_bf16 *y;      /* [H] a norm's output */
     gr_bf16 *qkv;    /* [W] rotated, where acts have them raw */
     gr_bf16 *h;      /* [I] */
@@ -43,7 +42,6 @@ void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bound
 typedef struct gr_cu_back_ws {
     void *gemm, *attend, *sums;
     uint64_t attend_bytes;
-    int32_t *position;
     gr_bf16 *y, *dy;       /* [H] a norm's output again; d loss / d it */
     gr_bf16 *qkv, *dqkv;   /* [W] */
     gr_bf16 *h, *dh, *dgu; /* [I], [I], [2 I] */

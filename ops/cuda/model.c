@@ -318,10 +318,10 @@ static void norm(const layer *l, const gr_bf16 *x, gr_tensor_slot slot, gr_bf16 
     gr_cu_rmsnorm(l->q->stream, x, NULL, tensor(l->s, l->w, slot), y, l->t, l->s->hidden, l->s->norm_eps);
 }
 
-static void rotate(const layer *l, const gr_bf16 *raw, const int32_t *position, gr_bf16 *out)
+static void rotate(const layer *l, const gr_bf16 *raw, gr_bf16 *out)
 {
     gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM),
-                  tensor(l->s, l->w, GR_T_K_NORM), position, out, l->t);
+                  tensor(l->s, l->w, GR_T_K_NORM), l->b->position, out, l->t);
 }
 
 static gr_cu_sequences sequences_of(const gr_packed *b)
@@ -352,12 +352,11 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     if (keep_in)
         cudaMemcpyAsync(keep_in, x, (uint64_t)l.t * s->hidden * sizeof(gr_bf16), cudaMemcpyDefault,
                         q->stream);
-    gr_cu_positions(q->stream, b->offset, b->n_seqs, at.position, l.t);
     norm(&l, x, GR_T_IN_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), a->qkv, NULL,
            tensor(s, w, GR_T_QKV_BIAS), at.gemm);
     gr_bf16 *qkv = s->qk_norm ? at.qkv : a->qkv;
-    rotate(&l, a->qkv, at.position, qkv);
+    rotate(&l, a->qkv, qkv);
     attend(&l, qkv, &at);
     residual(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
     norm(&l, a->mid, GR_T_POST_NORM, at.y);
@@ -464,7 +463,7 @@ static void attention_back(const back *k, const gr_bf16 *in)
     linear_back(k, k->dx, k->acts.o, wide, GR_T_O, s->hidden, k->ws.d_o);
     const gr_bf16 *qkv = k->acts.qkv;
     if (s->qk_norm) {
-        rotate(l, k->acts.qkv, k->ws.position, k->ws.qkv);
+        rotate(l, k->acts.qkv, k->ws.qkv);
         qkv = k->ws.qkv;
     }
     const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s, !x->loose);
@@ -472,7 +471,7 @@ static void attention_back(const back *k, const gr_bf16 *in)
     note(l->q, gr_cu_attention_backward(x->attention, l->q->stream, &shape, &b, qkv, k->acts.o, k->acts.stats,
                                         k->ws.d_o, k->ws.dqkv, k->ws.attend, k->ws.attend_bytes, &x->d));
     gr_cu_qk_rope_backward(l->q->stream, &l->heads, k->acts.qkv, tensor(s, l->w, GR_T_Q_NORM),
-                           tensor(s, l->w, GR_T_K_NORM), k->ws.position, k->ws.dqkv,
+                           tensor(s, l->w, GR_T_K_NORM), l->b->position, k->ws.dqkv,
                            grad_at(s, k->grad, k->grads, GR_T_Q_NORM),
                            grad_at(s, k->grad, k->grads, GR_T_K_NORM), cu_type(k->grads), l->t, k->ws.sums);
     if (s->qkv_bias)
@@ -491,7 +490,6 @@ void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w,
     gr_carve c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
     gr_cu_back_carve(&c, s, &k.l.bounds, !context_of(q)->loose, &k.ws);
     gr_cu_acts_carve(&kept, s, &k.l.bounds, &k.acts);
-    gr_cu_positions(q->stream, b->offset, b->n_seqs, k.ws.position, k.l.t);
     mlp_back(&k);
     attention_back(&k, in);
 }

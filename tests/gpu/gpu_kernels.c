@@ -386,22 +386,6 @@ static void test_rope(void)
     }
 }
 
-static void test_positions(void)
-{
-    static const uint32_t offset[] = {0,   0,   1,   700,
-                                      700, 701, 1500}; /* empty sequences too, and the first of them */
-    const uint32_t n = GR_LEN(offset) - 1, T = offset[n];
-    uint32_t *d = device_copy(offset, sizeof(offset));
-    int32_t *position = device_poisoned(T * sizeof(*position)), want[1500];
-    gr_cu_positions(NULL, d, n, position, T);
-    for (uint32_t s = 0; s < n; s++)
-        for (uint32_t t = offset[s]; t < offset[s + 1]; t++) want[t] = (int32_t)(t - offset[s]);
-    int32_t *got = take("positions", position, sizeof(want));
-    report_equal("positions", "", got, want, sizeof(want));
-    free(got);
-    CUDA(cudaFree(d));
-}
-
 /* ---- column sums, SwiGLU --------------------------------------------------------------------------------
  */
 
@@ -962,7 +946,6 @@ int main(int argc, char **argv)
     }
     test_norm();
     test_rope();
-    test_positions();
     test_rows();
     test_embed();
     test_flat();

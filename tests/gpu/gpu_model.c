@@ -171,8 +171,16 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
         GR_MAX(k->layer_ws_bytes(shape, &bounds, false), k->layer_ws_bytes(shape, &bounds, true));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
     void *head_ws = take(s, k->head_ws_bytes(shape, CHUNK, 1));
-    const gr_packed p = {b->n, b->seqs, upload(s, b->ids, b->n * 4), upload(s, b->offset, (b->seqs + 1) * 4),
-                         b->offset};
+    int32_t *position = gr_calloc(b->n, sizeof(*position));
+    for (uint32_t i = 0; i < b->seqs; i++)
+        for (uint32_t t = b->offset[i]; t < b->offset[i + 1]; t++) position[t] = (int32_t)(t - b->offset[i]);
+    const gr_packed p = {b->n,
+                         b->seqs,
+                         upload(s, b->ids, b->n * 4),
+                         upload(s, b->offset, (b->seqs + 1) * 4),
+                         b->offset,
+                         upload(s, position, b->n * 4)};
+    free(position);
     const uint32_t *row = upload(s, b->row, b->n * 4);
     const int32_t *target = upload(s, b->target, b->n * 4);
     const float *dl = upload(s, b->d_logprob, b->n * 4), *de = upload(s, b->d_entropy, b->n * 4);
@@ -247,7 +255,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
         e.cached = upload(s, cached, b->seqs * 4);
         e.position = upload(s, position, b->n * 4);
         e.slot = upload(s, slot, b->n * 4);
-        const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset};
+        const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset, e.position};
         k->embed_forward(q, shape, s->w[0], &p, x);
         for (uint32_t l = 0; l < shape->layers; l++)
             k->layer_extend(q, shape, s->w[l + 1], &e, x, kv + l * BLOCKS * k->kv_block_bytes(shape), ws);
