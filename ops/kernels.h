@@ -144,6 +144,7 @@ struct gr_kernels {
     const gr_kernels *strict; /* the same device with batch invariance; NULL: this is it */
     const gr_kernels *loose;  /* and with sums in the order of chance; NULL: it has none, or this is it */
     gr_pass_sizes sizes;
+    double attention_cost; /* seconds of attention in a forward pass, over those of the device's fastest */
     /* What the kernels keep with a queue, where they keep something: attach before the first call on a queue,
      * detach after the last; check tells the first failure since it was last asked. */
     gr_status (*attach)(gr_queue *q, gr_diag *d);

@@ -34,6 +34,7 @@ const gr_kernels gr_kernels_cpu = {
     .columns = GR_DEVICE,
     .invariant = true,
     .chained = true,
+    .attention_cost = 1,
     .sizes = {.micro_tokens = 4096,
               .concurrent = 256,
               .prefill_tokens = 512,

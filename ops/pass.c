@@ -303,7 +303,8 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
     w->flops = times * tokens * projections;
-    w->attention = times * tokens * 2.0 * length * s->heads * s->head_dim;
+    w->attention =
+        times * tokens * 2.0 * length * s->heads * s->head_dim * (times > 1 ? 1 : k->attention_cost);
     w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->width = s->hidden;
     w->backward = times > 1;

@@ -214,8 +214,7 @@ static bool is_allowed(const struct key *k, const cublasLtMatmulAlgo_t *algo)
     return !k->strict && c.scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-/* The best allowed algorithm; of kind id where that is not negative. */
-static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref, int32_t id,
+static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref,
                              const char **what)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
@@ -225,7 +224,6 @@ static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPrefe
                                        &n));
     for (int i = 0; i < n; i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS || !is_allowed(&e->key, &found[i].algo)) continue;
-        if (id >= 0 && config_of(&found[i].algo).id != id) continue;
         e->algo = found[i].algo;
         e->ws_bytes = found[i].workspaceSize;
         return CUBLAS_STATUS_SUCCESS;
@@ -234,16 +232,27 @@ static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPrefe
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, int32_t id, const char **what)
+static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     cublasLtMatmulPreference_t pref;
     TRY(cublasLtMatmulPreferenceCreate(&pref));
-    const cublasStatus_t st = choose(g, e, pref, id, what);
+    const cublasStatus_t st = choose(g, e, pref, what);
     cublasLtMatmulPreferenceDestroy(pref);
     return st;
 }
 
-/* strict: the best of the kind that STRICT_M has; where this m has none of it, the very algorithm. */
+/* What m takes without strict, where strict may have it. */
+static bool takes_default(gr_cu_gemm *g, struct entry *e, int32_t id)
+{
+    const char *what;
+    e->key.strict = false;
+    const bool found = choose_for(g, e, &what) == CUBLAS_STATUS_SUCCESS;
+    e->key.strict = true;
+    return found && is_allowed(&e->key, &e->algo) && config_of(&e->algo).id == id;
+}
+
+/* strict: what m takes without it, where that is of the kind that STRICT_M has and does not split k; else the
+ * very algorithm of STRICT_M. (What is ranked first among those that do not split serves few rows badly.) */
 static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     struct entry *fixed = gr_calloc(1, sizeof(*fixed));
@@ -251,11 +260,11 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
     fixed->key = e->key;
     fixed->key.align_a = fixed->key.align_b = fixed->key.align_c = fixed->key.align_d = 16;
     cublasStatus_t st = describe(fixed, STRICT_M, what);
-    if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, -1, what);
+    if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, what);
     const cublasLtMatmulAlgo_t algo = fixed->algo;
     entry_free(fixed);
     if (st != CUBLAS_STATUS_SUCCESS) return st;
-    if (choose_for(g, e, config_of(&algo).id, what) == CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_SUCCESS;
+    if (takes_default(g, e, config_of(&algo).id)) return CUBLAS_STATUS_SUCCESS;
     e->algo = algo;
     TRY(cublasLtMatmulAlgoCheck(g->handle, e->how, e->a, e->b, e->c, e->d, &e->algo, &check));
     e->ws_bytes = check.workspaceSize;
@@ -265,7 +274,7 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
 static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     TRY(describe(e, e->key.m, what));
-    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, -1, what);
+    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, what);
 }
 
 static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry **out, gr_diag *d)

@@ -49,8 +49,12 @@ static const char *numerics_strict_loose(void)
     RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(sum_squares), RUNS(adamw), .losses = true,         \
     RUNS(code_run), .steps = &gr_steps_cuda
 
+/* Measured: docs/PERFORMANCE.md, "What strict costs". */
+#define STRICT_ATTENTION 2.2
+
 static const gr_kernels strict_loose = {
     ALL,
+    .attention_cost = STRICT_ATTENTION,
     .invariant = true,
     .numerics = numerics_strict_loose,
     .layer_ws_bytes = gr_cu_layer_ws_bytes_loose,
@@ -59,6 +63,7 @@ static const gr_kernels strict_loose = {
 
 static const gr_kernels loose = {
     ALL,
+    .attention_cost = 1,
     .strict = &strict_loose,
     .numerics = numerics_loose,
     .layer_ws_bytes = gr_cu_layer_ws_bytes_loose,
@@ -67,6 +72,7 @@ static const gr_kernels loose = {
 
 static const gr_kernels strict = {
     ALL,
+    .attention_cost = STRICT_ATTENTION,
     .invariant = true,
     .loose = &strict_loose,
     .numerics = numerics_strict,
@@ -76,6 +82,7 @@ static const gr_kernels strict = {
 
 const gr_kernels gr_kernels_cuda = {
     ALL,
+    .attention_cost = 1,
     .strict = &strict,
     .loose = &loose,
     .numerics = numerics,

@@ -36,3 +36,31 @@ lacks out 'old_logprob: left out'
 status 0 "$gr" check grpo.yaml --explain --set strict=true
 has out '^node old_logprob: left out: strict, so it is rollout.logprob$'
 has out '^strict: '
+
+# For CUDA it is planned anywhere: other kernels, so other bits, seconds and workspaces.
+planned() { # OUT OPTIONS...
+    out=$1
+    shift
+    status 0 "$gr" plan grpo.yaml --hardware h200 --format json --set nodes.old_logprob.micro_tokens=40 \
+        --set nodes.rollout.max_tokens=50 "$@"
+    mv out "$out"
+}
+json_seconds() { grep -o '"seconds": [0-9.e-]*' "$1" | head -1 | sed 's/.* //'; }
+hash_of() { sed -n 's/.*"numerics": "\([0-9a-f]*\)".*/\1/p' "$1"; }
+planned default.json
+planned strict.json --set strict=true --set "$gap"
+planned again.json --set "$gap"
+planned loose.json --set deterministic=false
+[ "$(hash_of default.json)" != "$(hash_of loose.json)" ] || fail "a plan with sums in the order of chance has the same numerics"
+[ "$(hash_of again.json)" != "$(hash_of strict.json)" ] || fail "a strict plan has the same numerics"
+awk "BEGIN {exit !($(json_seconds strict.json) > $(json_seconds again.json))}" || fail "strict costs nothing"
+[ "$(json_number loose.json arena_bytes)" -lt "$(json_number default.json arena_bytes)" ] ||
+    fail "nothing is saved where attention's gradients need no order"
+for more in strict=true deterministic=false; do
+    status 0 "$gr" plan grpo.yaml --device cpu --format json --set "$gap" --set $more
+    hash_of out >"$more.hash"
+done
+status 0 "$gr" plan grpo.yaml --device cpu --format json --set "$gap"
+for more in strict=true deterministic=false; do
+    [ "$(hash_of out)" = "$(cat $more.hash)" ] || fail "$more changes the numerics of the CPU device"
+done

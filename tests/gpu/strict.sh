@@ -85,7 +85,7 @@ cat >"$work/large/config.json" <<'END'
  "hidden_act": "silu", "attention_bias": false, "initializer_range": 0.02, "eos_token_id": 1, "pad_token_id": 2,
  "torch_dtype": "bfloat16"}
 END
-awk 'BEGIN {printf "{\"model_max_length\": 4096, \"char_ords\": ["; for (i = 97; i < 123; i++) printf "%s%d", i > 97 ? ", " : "", i
+awk 'BEGIN {printf "{\"model_max_length\": 4096, \"char_ords\": [97"; for (i = 98; i < 123; i++) printf ", %d", i
             printf "]}\n"}' >"$work/large/tokenizer_config.json"
 awk 'BEGIN {srand(1); for (i = 0; i < 128; i++) {printf "{\"answer\": \"%d\", \"text\": \"", i; n = 1 + int(300 * rand())
             while (n--) printf "%c", 97 + int(26 * rand()); printf "\"}\n"}}' >"$work/prompts.jsonl"
