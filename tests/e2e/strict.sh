@@ -41,8 +41,7 @@ has out '^strict: '
 planned() { # OUT OPTIONS...
     out=$1
     shift
-    status 0 "$gr" plan grpo.yaml --hardware h200 --format json --set nodes.old_logprob.micro_tokens=40 \
-        --set nodes.rollout.max_tokens=50 "$@"
+    status 0 "$gr" plan grpo.yaml --hardware h200 --format json --set nodes.rollout.max_tokens=50 "$@"
     mv out "$out"
 }
 json_seconds() { grep -o '"seconds": [0-9.e-]*' "$1" | head -1 | sed 's/.* //'; }
