@@ -89,7 +89,7 @@ static bool stands_for_rollout(const gr_loader *l, const gr_draft *dr)
         return false;
     if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
         rollout->model != n->model || rollout->every || rollout->new_version ||
-        gr_value_get(rollout->value, "when"))
+        gr_value_get(rollout->value, "when") || gr_value_get(rollout->value, "lag"))
         return false;
     for (size_t i = 0; i < l->n_drafts; i++)
         for (size_t j = 0; j < l->drafts[i]->n_edges; j++)

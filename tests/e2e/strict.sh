@@ -41,11 +41,13 @@ has out '^strict: '
 planned() { # OUT OPTIONS...
     out=$1
     shift
-    status 0 "$gr" plan grpo.yaml --hardware h200 --format json --set nodes.rollout.max_tokens=50 "$@"
+    status 0 "$gr" plan grpo.yaml --hardware h200 --format json --set model=wide.json --set nodes.rollout.max_tokens=900 "$@"
     mv out "$out"
 }
 json_seconds() { grep -o '"seconds": [0-9.e-]*' "$1" | head -1 | sed 's/.* //'; }
 hash_of() { sed -n 's/.*"numerics": "\([0-9a-f]*\)".*/\1/p' "$1"; }
+config wide.json qwen3 512 true false
+sed -i 's/"max_position_embeddings": 64/"max_position_embeddings": 1024/' wide.json
 planned default.json
 planned strict.json --set strict=true --set "$gap"
 planned again.json --set "$gap"
