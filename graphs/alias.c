@@ -81,6 +81,14 @@ static bool names_logprob_alone(const gr_formula *f, const char *node, const cha
     return own && !(other && names_node(f, node));
 }
 
+/* Whether its weights are older than the iteration's. */
+static bool lags(const gr_node *rollout)
+{
+    const gr_value *v = gr_value_get(rollout->value, "lag");
+    double lag = 0;
+    return v && (!gr_value_number(v, &lag) || lag != 0);
+}
+
 static bool stands_for_rollout(const gr_loader *l, const gr_draft *dr)
 {
     const gr_node *n = dr->node, *rollout = n->of;
@@ -89,7 +97,7 @@ static bool stands_for_rollout(const gr_loader *l, const gr_draft *dr)
         return false;
     if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
         rollout->model != n->model || rollout->every || rollout->new_version ||
-        gr_value_get(rollout->value, "when") || gr_value_get(rollout->value, "lag"))
+        gr_value_get(rollout->value, "when") || lags(rollout))
         return false;
     for (size_t i = 0; i < l->n_drafts; i++)
         for (size_t j = 0; j < l->drafts[i]->n_edges; j++)

@@ -31,6 +31,8 @@ has compared/plan.json '"node": "old_logprob"'
 [ "$(metric compared 6 gap)" = 0 ] || fail "the log-prob pass is not what the rollout has"
 status 0 "$gr" check grpo.yaml --explain --set strict=true --set 'log.e=token_mean(old_logprob.entropy)'
 lacks out 'old_logprob: left out'
+status 0 "$gr" check grpo.yaml --explain --set strict=true --set nodes.rollout.lag=1
+lacks out 'old_logprob: left out'
 status 0 "$gr" check grpo.yaml --explain --set strict=true --set nodes.rollout.model=ref
 lacks out 'old_logprob: left out'
 status 0 "$gr" check grpo.yaml --explain --set strict=true
