@@ -650,6 +650,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
         .hardware = o->hardware,
         .policy = o->policy,
         .keep_bits = g->run.keep_bits,
+        .quick = o->quick,
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
     options.hardware.link = gr_hardware_link(&o->hardware, o->hosts, g->ranks);
