@@ -65,7 +65,7 @@ static uint64_t time_with(advice *v, const char *set, const char *ranks, const c
     if (set) with.set[with.n_set++] = set;
     gr_diag_init(&ignored);
     bool fits = !options_with(&o, &with, ranks, hardware, &ignored) &&
-                !gr_cmd_load(&g, &with, v->path, true, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
+                !gr_cmd_load(&g, &with, v->path, &o, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);
