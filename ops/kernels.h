@@ -31,7 +31,7 @@ typedef struct gr_packed {
     const int32_t *ids;          /* [n_tokens] */
     const uint32_t *offset;      /* [n_seqs + 1] */
     const uint32_t *host_offset; /* the same, on the host */
-    const int32_t *position;     /* [n_tokens] of each token in its sequence; the CPU device does not read it */
+    const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */

@@ -177,8 +177,11 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->x = random_values(b, hidden), b->dx = random_values(b, hidden), b->in = random_values(b, hidden);
     b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
-    b->packed = (gr_packed){tokens, b->seqs, gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
-                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)), b->offset,
+    b->packed = (gr_packed){tokens,
+                            b->seqs,
+                            gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
+                            b->offset,
                             place_positions(b)};
     if (paged) open_pool(b);
 }
