@@ -126,9 +126,7 @@ struct gr_model {
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
 
-/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has
- * most.
- */
+/* Bounds that sizes are computed from; all 0 for nodes without rows. */
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
@@ -146,6 +144,8 @@ struct gr_node {
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
     gr_rows_bounds bounds;  /* of `rows` */
+    uint32_t ranks;         /* that work on it together */
+    gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     bool new_version;           /* `after:` an update of its model: reads the new weights */
@@ -209,7 +209,7 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
-    uint32_t ranks; /* that bounds are for */
+    uint32_t ranks; /* that shares are for */
 };
 
 typedef struct gr_load_options {

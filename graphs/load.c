@@ -312,13 +312,14 @@ static void pass_on(gr_diag *to, const gr_diag *from)
     free(entries);
 }
 
-/* Prompts are dealt to ranks with their groups whole. */
-static void deal(gr_rows_bounds *b, uint32_t ranks)
+/* Prompts are dealt to ranks with their groups whole: to some of them one more than to others. */
+static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
 {
-    if (!b->groups) return;
-    uint32_t groups = (b->groups + ranks - 1) / ranks;
-    b->seqs = (uint32_t)((uint64_t)b->seqs * groups / b->groups);
-    b->groups = groups;
+    gr_rows_bounds share = *b;
+    if (!b->groups) return share;
+    share.groups = (b->groups + ranks - 1) / ranks;
+    share.seqs = (uint32_t)((uint64_t)b->seqs * share.groups / b->groups);
+    return share;
 }
 
 gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
@@ -336,7 +337,10 @@ gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char 
     loader_release(&l);
     if (d) pass_on(d, &own);
     g->ranks = o && o->ranks ? o->ranks : 1;
-    for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++) deal(&g->nodes[i]->bounds, g->ranks);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        g->nodes[i]->ranks = g->ranks;
+        g->nodes[i]->share = share_of(&g->nodes[i]->bounds, g->ranks);
+    }
     bool ok = !own.n_errors;
     gr_diag_release(&own);
     if (ok)

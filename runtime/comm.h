@@ -91,8 +91,14 @@ GR_NODISCARD gr_status gr_comm_agree(gr_comm *c, uint64_t *value, gr_diag *d);
 /* Whether all ranks give the same value; the same answer everywhere. */
 GR_NODISCARD gr_status gr_comm_same(gr_comm *c, uint64_t value, bool *same, gr_diag *d);
 
-/* Where this rank stands, for the messages of others: texts that outlive the communicator. */
+/* Where this rank stands, for the messages of others: texts that outlive the communicator. Told again whenever it
+ * changes to `board`, where there is one: memory that another process reads. */
+typedef struct gr_comm_sign {
+    uint32_t iteration;
+    char step[96];
+} gr_comm_sign;
 void gr_comm_at(uint32_t iteration, const char *step);
+void gr_comm_tell(gr_comm_sign *board);
 void gr_comm_where(uint32_t *iteration, const char **step);
 
 static inline uint32_t gr_comm_rank(const gr_comm *c)

@@ -22,12 +22,6 @@
 #define SPIN_NS   UINT64_C(200000)    /* a wait that is longer lets the core go */
 #define MOST      (UINT64_C(1) << 30) /* elements of one call of MPI, which counts in int */
 
-/* What a rank tells of itself. */
-typedef struct sign {
-    uint32_t iteration;
-    char step[96];
-} sign;
-
 typedef struct mpi_comm {
     gr_comm c;
     void *module;
@@ -211,7 +205,7 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
 
 /* ---- signs of life --------------------------------------------------------------------------------------- */
 
-static void tell_lost(mpi_comm *m, uint32_t rank, const sign *last)
+static void tell_lost(mpi_comm *m, uint32_t rank, const gr_comm_sign *last)
 {
     char *message = gr_printf("rank %u on host %s has not answered for %d s; it was last heard of in iteration "
                               "%u, step '%s': all ranks are ended",
@@ -222,9 +216,9 @@ static void tell_lost(mpi_comm *m, uint32_t rank, const sign *last)
 }
 
 /* Give one sign, and take what came. */
-static bool beat(mpi_comm *m, uint32_t to, uint32_t from, sign *last)
+static bool beat(mpi_comm *m, uint32_t to, uint32_t from, gr_comm_sign *last)
 {
-    sign own = {0};
+    gr_comm_sign own = {0};
     const char *step;
     bool came = true, heard = false;
     gr_comm_where(&own.iteration, &step);
@@ -246,7 +240,7 @@ static void *watch(void *arg)
     mpi_comm *m = arg;
     uint32_t next = (m->c.rank + 1) % m->c.ranks, before = (m->c.rank + m->c.ranks - 1) % m->c.ranks;
     uint64_t heard = gr_now_ns(), awake = heard;
-    sign last = {.step = "start"};
+    gr_comm_sign last = {.step = "start"};
     while (!atomic_load(&m->quit)) {
         uint64_t now = gr_now_ns();
         if (beat(m, next, before, &last) || now - awake > 5 * SECOND_NS) heard = now;

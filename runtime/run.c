@@ -1,6 +1,7 @@
 #include "runtime/run.h"
 
 #include "ops/data.h"
+#include "ops/spread.h"
 #include "ops/summary.h"
 #include "runtime/bytes.h"
 #include "runtime/executor.h"
@@ -26,6 +27,7 @@ typedef struct run {
     double best;        /* the best value of checkpoint.best so far */
     uint32_t best_step; /* where it was; 0: nowhere yet */
     uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
+    uint64_t measured_peak; /* the highest over ranks */
 } run;
 
 /* ---- hooks of the executor
@@ -61,8 +63,10 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
     const gr_kernels *k = r->session.kernels;
+    const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
-    gr_status st = c.node->op->run(&c, d);
+    gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
+                                          : gr_spread_run(&c, r->p->program, w, r->o->comm, r->o->comm, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -85,6 +89,7 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
 {
     run *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
+    if (r->o->comm) gr_comm_at(r->session.step, s->what);
     if (s->kind == GR_STEP_RESTORE)
         return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
     if (s->kind == GR_STEP_SAVE)
@@ -95,8 +100,10 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
 static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
 {
     run *r = user;
-    gr_call c = call_of(r, path, i, NULL, NULL);
-    return c.node->op->more(&c, trip);
+    void *trips = NULL; /* that ranks have agreed on: the one use that a loop has */
+    gr_call c = call_of(r, path, i, &trips, NULL);
+    bool more = c.node->op->more(&c, trip);
+    return trips && c.node->op->trips ? trip < *(const uint32_t *)trips : more;
 }
 
 static bool skip_node(void *user, const char *name)
@@ -218,7 +225,7 @@ static void load_best(run *r, const gr_state_file *f)
     free(is);
 }
 
-/* Whether this iteration is the best so far. */
+/* Whether this iteration is the best so far; all ranks have the same metrics. */
 static bool is_best(run *r)
 {
     const gr_run_settings *s = &r->g->run;
@@ -261,7 +268,7 @@ static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
     if (!st) st = gr_executor_path(r->executor, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
-    if (!st) st = save_state(r, aside, d);
+    if (!st && !gr_comm_rank(r->o->comm)) st = save_state(r, aside, d); /* it is the same everywhere */
     if (!st)
         st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
                                           r->best_step, d);
@@ -333,6 +340,16 @@ static gr_status validate_before(run *r, gr_diag *d)
     return st ? st : gr_outputs_before(r->outputs, &r->session, r->node_ns, d);
 }
 
+/* What ranks have measured each for itself: the longest, and the most. */
+static gr_status gather_measures(run *r, gr_diag *d)
+{
+    gr_comm *c = r->o->comm;
+    r->measured_peak = gr_executor_measured_peak(r->executor);
+    gr_status st = gr_comm_agree(c, &r->measured_peak, d);
+    if (st || !c) return st;
+    return c->type->host_reduce(c, r->node_ns, (r->g->n_nodes + 2) * sizeof(*r->node_ns), GR_COMM_MAX_U64, d);
+}
+
 static gr_status iteration(run *r, uint32_t step, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
@@ -340,7 +357,17 @@ static gr_status iteration(run *r, uint32_t step, gr_diag *d)
     gr_status st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
     if (!st && validates(r, step)) st = validate(r, d);
-    return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, ns, d);
+    if (!st) st = gather_measures(r, d);
+    return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->measured_peak, r->node_ns, ns, d);
+}
+
+/* Whether any rank was asked to stop. */
+static gr_status should_stop(const run *r, bool *stop, gr_diag *d)
+{
+    uint64_t asked = gr_signals_stop();
+    gr_status st = gr_comm_agree(r->o->comm, &asked, d);
+    *stop = asked;
+    return st;
 }
 
 static gr_status iterate(run *r, gr_diag *d)
@@ -348,13 +375,16 @@ static gr_status iterate(run *r, gr_diag *d)
     const gr_run_settings *settings = &r->g->run;
     gr_status st = validate_before(r, d);
     uint32_t saved = r->session.step;
-    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !gr_signals_stop(); step++) {
+    bool stop = false;
+    if (!st) st = should_stop(r, &stop, d);
+    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !stop; step++) {
         st = iteration(r, step, d);
         bool due = settings->checkpoint_every && step % settings->checkpoint_every == 0;
         if (!st && (is_best(r) || due)) {
             st = checkpoint(r, GR_PATH_CHECKPOINT, d);
             saved = step;
         }
+        if (!st) st = should_stop(r, &stop, d);
     }
     bool wanted = settings->checkpoint_last || r->session.step < r->session.steps;
     if (!st && wanted && saved != r->session.step) st = checkpoint(r, GR_PATH_FINAL, d);
@@ -392,11 +422,13 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->p->plan, d);
     if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
     if (st) return st;
+    r->session.rank = gr_comm_rank(r->o->comm);
+    r->session.ranks = gr_comm_ranks(r->o->comm);
     r->session.steps = total_steps(r);
     r->session.sample = gr_outputs_sample;
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
-    r->bytes = gr_bytes_new(r->g, r->p->program, k);
+    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->o->comm);
     gr_exec_options e = {
         .threads = threads_of(r), .poison = r->o->poison, .trace = trace_step, .trace_user = r};
     st = gr_device_find(&e.device, k->device, d);
@@ -414,7 +446,8 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = enter(&r, d);
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
-    gr_outputs_close(r.outputs, &r.session, r.executor);
+    if (r.executor) r.measured_peak = GR_MAX(r.measured_peak, gr_executor_measured_peak(r.executor));
+    gr_outputs_close(r.outputs, &r.session, r.executor, r.measured_peak);
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
