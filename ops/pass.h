@@ -105,8 +105,8 @@ typedef enum gr_model_part {
 /* Bytes of a whole bucket. */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
-/* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are made of
- * eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
+/* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
+ * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
 
 /* The object of one bucket of a model, or of this rank's shard of it (ops/spread.h). */

@@ -35,8 +35,8 @@ static inline const int32_t *gr_rows_ids(const gr_rows *r, uint32_t seq)
     return r->ids + (size_t)seq * r->stride;
 }
 
-/* Of groups [from, to), those that this rank works on, dealt to ranks in their order and as evenly as they go;
- * and their sequences. */
+/* Of groups [from, to), those that this rank works on, dealt to ranks in their order and as evenly as they
+ * go; and their sequences. */
 typedef struct gr_rows_part {
     uint32_t group, group_end, seq, seq_end;
 } gr_rows_part;

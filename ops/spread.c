@@ -62,7 +62,8 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
     char what[64];
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
     named(what, pass, "gather", bucket);
-    collective(p, GR_STEP_GATHER, SPREAD_GATHER, bucket, moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
+    collective(p, GR_STEP_GATHER, SPREAD_GATHER, bucket,
+               moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
                (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
                           {gathered(p, k, m, pass, bucket), GR_WRITE}},
                2, what);
@@ -87,7 +88,8 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
         if (m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
         uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
         named(what, "", "sync", b);
-        collective(p, GR_STEP_SYNC, through ? SPREAD_COPY : SPREAD_GATHER, b, through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
+        collective(p, GR_STEP_SYNC, through ? SPREAD_COPY : SPREAD_GATHER, b,
+                   through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
                    (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2,
                    what);
         if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
@@ -114,8 +116,7 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     uint64_t parts = p->ranks * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), p->ranks);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
     if (k->invariant) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    collective(p, GR_STEP_REDUCE, SPREAD_REDUCE, bucket,
-               moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
+    collective(p, GR_STEP_REDUCE, SPREAD_REDUCE, bucket, moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
                (gr_use[]){{full_grads(p, k, m, bucket), GR_UPDATE},
                           {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE},
                           {staging, GR_WRITE}},
@@ -135,7 +136,8 @@ void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, ui
 void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;
-    collective(p, GR_STEP_REDUCE, SPREAD_TOTAL, n, n * sizeof(double), (gr_use[]){{object, GR_UPDATE}}, 1, what);
+    collective(p, GR_STEP_REDUCE, SPREAD_TOTAL, n, n * sizeof(double), (gr_use[]){{object, GR_UPDATE}}, 1,
+               what);
 }
 
 void gr_spread_share(gr_program *p, uint32_t object)
@@ -145,7 +147,8 @@ void gr_spread_share(gr_program *p, uint32_t object)
     size_t node = strlen(p->node);
     bool own = !strncmp(o->name, p->node, node) && o->name[node] == '.';
     char *what = gr_pool_printf(p->pool, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
-    collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, moved(p, o->bytes), (gr_use[]){{object, GR_UPDATE}}, 1, what);
+    collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, moved(p, o->bytes), (gr_use[]){{object, GR_UPDATE}}, 1,
+               what);
 }
 
 gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
@@ -184,7 +187,8 @@ static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
     gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
     gr_comm_parts whole = parts_of(c, c->ptr[1], k->dtype);
     if (own.n)
-        k->copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0], own.n * whole.elem_bytes);
+        k->copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0],
+                own.n * whole.elem_bytes);
     return comm->type->all_gather(comm, c->queue, &whole, d);
 }
 

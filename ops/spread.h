@@ -9,10 +9,10 @@
  * Gradients of a bucket are computed whole, reduced over the ranks in each micro-batch and added to the
  * rank's shard: the sums have one order, whether weights are sharded or not.
  *
- * The batch is dealt to the ranks by whole groups (gr_rows_own): each generates, passes and scores its own, in
- * columns that are zero elsewhere, and `share` makes them whole on every rank. So each rank has all columns,
- * and what follows from them, expressions over the batch, selections, metrics, is evaluated everywhere, over
- * the whole batch in its order, with the same bits for any number of ranks.
+ * The batch is dealt to the ranks by whole groups (gr_rows_own): each generates, passes and scores its own,
+ * in columns that are zero elsewhere, and `share` makes them whole on every rank. So each rank has all
+ * columns, and what follows from them, expressions over the batch, selections, metrics, is evaluated
+ * everywhere, over the whole batch in its order, with the same bits for any number of ranks.
  *
  * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277.
  */
@@ -44,8 +44,8 @@ void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, ui
 
 /* The sum over all ranks of n doubles at the beginning of an object, in place. */
 void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what);
-/* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of them.
- * GR_NONE is fine. */
+/* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
+ * them. GR_NONE is fine. */
 void gr_spread_share(gr_program *p, uint32_t object);
 /* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
  * of them first (gr_op.trips, of these rows), and the others run empty trips at its end. */

@@ -334,7 +334,8 @@ static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
     const gr_model *m = c->node->model;
     if (c->session->ranks < 2) return;
-    c->session->kernels->zero(c->queue, grads, gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
+    c->session->kernels->zero(c->queue, grads,
+                              gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
 }
 
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
@@ -347,8 +348,7 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     if (!t->pass.n_tokens) return GR_OK; /* a trip that other ranks need */
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
-    c->session->kernels->zero(c->queue, c->ptr[7],
-                              gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
+    c->session->kernels->zero(c->queue, c->ptr[7], gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         forward_all(&h);
         for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
@@ -408,7 +408,8 @@ static void run_norm(const gr_call *c, train_state *t)
     uint32_t n = gr_model_buckets(&c->node->model->shape);
     double *sums = c->ptr[1];
     c->session->kernels->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads,
-                                     gr_shard_of(t->session, c->node->model, c->arg).n, sums + c->arg, sums + n);
+                                     gr_shard_of(t->session, c->node->model, c->arg).n, sums + c->arg,
+                                     sums + n);
     if (c->arg + 1 == n && t->session->ranks < 2) finish_norm(c, t, sums);
 }
 

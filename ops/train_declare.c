@@ -335,8 +335,8 @@ static void share_fresh(declaring *w)
 static void declare_forward_pass(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, gr_spread_gathers(w->p, w->n->model), o->rows,
-                   "fresh_micro_batches")
+    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, gr_spread_gathers(w->p, w->n->model),
+                   o->rows, "fresh_micro_batches")
         ->trips_expected = w->cost.trips;
     declare_pack(w, "fresh_");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");

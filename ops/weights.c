@@ -199,8 +199,8 @@ gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t fi
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
         char *name = stored_name(w, t[i].name);
         if (gr_safetensors_find(w->file, name))
-            st = gr_safetensors_read_part_f32(w->file, name, t[i].rows, t[i].cols, from - t[i].offset, to - from,
-                                              dst + (from - first), d);
+            st = gr_safetensors_read_part_f32(w->file, name, t[i].rows, t[i].cols, from - t[i].offset,
+                                              to - from, dst + (from - first), d);
         free(name);
     }
     return st;

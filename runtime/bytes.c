@@ -178,8 +178,8 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
         free(path);
     }
     if (st) return st;
-    if (random || (bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE &&
-                   !gr_weights_has_head(f->weights)))
+    if (random ||
+        (bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE && !gr_weights_has_head(f->weights)))
         st = draw_part(b, m, bucket, random ? NULL : f->weights, p, dst, d);
     else
         st = gr_weights_read_part(f->weights, bucket, p->first, p->n, dst, d);
@@ -228,7 +228,8 @@ static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t buck
 }
 
 /* Weights are there as a whole, or as a shard. */
-static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
+static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
+                        gr_queue *q)
 {
     bool sharded = gr_comm_ranks(b->comm) > 1 && (b->p->sharded >> m->index & 1);
     piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(&m->shape, bucket)};
@@ -295,14 +296,15 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
     gr_status st = gr_comm_rank(b->comm) ? await_all(b, d) : GR_OK;
     for (size_t i = 0; i < b->g->n_models && !st; i++) {
         if (!b->g->models[i]->trained) continue;
-        st = gr_comm_rank(b->comm) ? join_writers(b, b->g->models[i], d) : open_writers(b, b->g->models[i], d);
+        st =
+            gr_comm_rank(b->comm) ? join_writers(b, b->g->models[i], d) : open_writers(b, b->g->models[i], d);
     }
     return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
 }
 
 /* Of weights that all ranks have, each writes its shard. */
-static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, const gr_model *m, uint32_t bucket,
-                            piece p, gr_diag *d)
+static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, const gr_model *m,
+                            uint32_t bucket, piece p, gr_diag *d)
 {
     piece own = own_piece(b, m, bucket);
     p.at += (own.first - p.first) * gr_dtype_size(p.type);

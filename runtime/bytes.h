@@ -7,8 +7,8 @@
  * and types are the same, else by way of a buffer of one bucket. Files hold fp32. Weights that have a master
  * are saved from it.
  *
- * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes; and
- * each saves its shard into files that they write together.
+ * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes;
+ * and each saves its shard into files that they write together.
  */
 #ifndef GR_RUNTIME_BYTES_H
 #define GR_RUNTIME_BYTES_H

@@ -7,8 +7,8 @@
  * done.
  *
  * A call that waits for a rank that is dead or has stopped ends: every rank is asked now and then whether it
- * lives, by its neighbour, and one that does not answer for GR_COMM_SILENCE seconds ends all of them, with one
- * message that names it, its host, and the step that it told of last.
+ * lives, by its neighbour, and one that does not answer for GR_COMM_SILENCE seconds ends all of them, with
+ * one message that names it, its host, and the step that it told of last.
  *
  * Threads: one thread at a time calls a communicator; gr_comm_at may be called by any.
  */
@@ -69,16 +69,16 @@ struct gr_comm {
 };
 
 /* Whether this process is one of several that mpirun, srun or another launcher that speaks PMIx has started
- * together: by its environment, nothing is loaded. GR_E_INVALID where srun has started several that cannot find
- * each other. */
+ * together: by its environment, nothing is loaded. GR_E_INVALID where srun has started several that cannot
+ * find each other. */
 GR_NODISCARD gr_status gr_comm_started(bool *started, gr_diag *d);
 
 /* Whether there is MPI to open. */
 bool gr_comm_has_mpi(void);
 
-/* Join the ranks that were started together. MPI is loaded here, and not before: a machine without it runs one
- * rank. lost: told, on another thread, why all ranks are about to be ended. GR_E_FAILED where MPI cannot be
- * loaded or does not start. */
+/* Join the ranks that were started together. MPI is loaded here, and not before: a machine without it runs
+ * one rank. lost: told, on another thread, why all ranks are about to be ended. GR_E_FAILED where MPI cannot
+ * be loaded or does not start. */
 GR_NODISCARD gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d);
 
 /* NULL is fine: one rank. */
@@ -91,8 +91,8 @@ GR_NODISCARD gr_status gr_comm_agree(gr_comm *c, uint64_t *value, gr_diag *d);
 /* Whether all ranks give the same value; the same answer everywhere. */
 GR_NODISCARD gr_status gr_comm_same(gr_comm *c, uint64_t value, bool *same, gr_diag *d);
 
-/* Where this rank stands, for the messages of others: texts that outlive the communicator. Told again whenever it
- * changes to `board`, where there is one: memory that another process reads. */
+/* Where this rank stands, for the messages of others: texts that outlive the communicator. Told again
+ * whenever it changes to `board`, where there is one: memory that another process reads. */
 typedef struct gr_comm_sign {
     uint32_t iteration;
     char step[96];

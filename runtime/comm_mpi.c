@@ -1,8 +1,8 @@
 /* runtime/comm_mpi.c: communicators over MPI, for the CPU device and for host memory (runtime/comm.h).
  *
- * Every operation is begun and then tested until it is done, with the lock held for the test alone: so a second
- * thread, under the same lock, keeps giving signs of life to the rank behind this one and listening for those
- * of the rank before it, whatever the first one waits for.
+ * Every operation is begun and then tested until it is done, with the lock held for the test alone: so a
+ * second thread, under the same lock, keeps giving signs of life to the rank behind this one and listening
+ * for those of the rank before it, whatever the first one waits for.
  */
 #include "runtime/comm.h"
 
@@ -48,7 +48,8 @@ static gr_status failed(const char *why, gr_diag *d)
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s", iteration, step, why);
 }
 
-/* ---- one operation --------------------------------------------------------------------------------------- */
+/* ---- one operation ---------------------------------------------------------------------------------------
+ */
 
 static void relax(uint64_t since)
 {
@@ -203,13 +204,15 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
     return finish(m, m->api->barrier(), d);
 }
 
-/* ---- signs of life --------------------------------------------------------------------------------------- */
+/* ---- signs of life ---------------------------------------------------------------------------------------
+ */
 
 static void tell_lost(mpi_comm *m, uint32_t rank, const gr_comm_sign *last)
 {
-    char *message = gr_printf("rank %u on host %s has not answered for %d s; it was last heard of in iteration "
-                              "%u, step '%s': all ranks are ended",
-                              rank, m->hosts[rank], GR_COMM_SILENCE, last->iteration, last->step);
+    char *message =
+        gr_printf("rank %u on host %s has not answered for %d s; it was last heard of in iteration "
+                  "%u, step '%s': all ranks are ended",
+                  rank, m->hosts[rank], GR_COMM_SILENCE, last->iteration, last->step);
     m->lost(message);
     m->api->abort(1);
     _exit(1);
@@ -251,7 +254,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------- */
+/* ---- opening ---------------------------------------------------------------------------------------------
+ */
 
 /* Beside the program where it was built, or where it was installed. */
 static char *module_path(void)
@@ -347,7 +351,8 @@ static gr_status join(mpi_comm *m, gr_diag *d)
     m->hosts = gr_calloc((size_t)w.ranks, sizeof(*m->hosts));
     memcpy(m->hosts[w.rank], w.host, sizeof(*m->hosts));
     return all_gather(&m->c, NULL,
-                      &(gr_comm_parts){m->hosts, (uint64_t)w.ranks * sizeof(*m->hosts), sizeof(*m->hosts), 1}, d);
+                      &(gr_comm_parts){m->hosts, (uint64_t)w.ranks * sizeof(*m->hosts), sizeof(*m->hosts), 1},
+                      d);
 }
 
 gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d)
@@ -361,8 +366,8 @@ gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_
     int error = st || m->c.ranks < 2 ? 0 : pthread_create(&m->thread, NULL, watch, m);
     m->started = !st && m->c.ranks > 1 && !error;
     if (error)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "cannot start the thread that listens for other ranks: %s",
-                           strerror(error));
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM,
+                           "cannot start the thread that listens for other ranks: %s", strerror(error));
     if (st)
         close_comm(&m->c);
     else

@@ -122,7 +122,7 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
     case GR_STEP_RUN:
         return GR_OK;
     default:
-        return gr_plan_ranks(plan) > 1 ? GR_OK : bad_step(s, i, "needs several ranks", d);
+        return plan->ranks && gr_plan_ranks(plan) > 1 ? GR_OK : bad_step(s, i, "needs several ranks", d);
     }
 }
 

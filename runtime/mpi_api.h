@@ -1,8 +1,8 @@
 /* runtime/mpi_api.h: the few calls of MPI that runtime/comm_mpi.c makes, as a table of functions.
  *
- * The table is all that the module graphrun_mpi.so exports: it alone is linked with libmpi and is loaded when a
- * run has several ranks. So the program itself needs no MPI, neither to start nor to run one rank, and nothing
- * of MPI's headers reaches it.
+ * The table is all that the module graphrun_mpi.so exports: it alone is linked with libmpi and is loaded when
+ * a run has several ranks. So the program itself needs no MPI, neither to start nor to run one rank, and
+ * nothing of MPI's headers reaches it.
  *
  * Operations begin and are then tested until they are done. Functions that return a text return NULL when all
  * is well; texts stay as they are until the next call. Threads: one thread at a time.
@@ -28,8 +28,8 @@ typedef struct gr_mpi_api {
     const char *(*start)(gr_mpi_world *world);
     void (*stop)(void);
     void (*abort)(int status);
-    /* unit: bytes of an element, 1, 2, 4 or 8; counts and places are of elements, one a rank. Arrays stay until
-     * the operation is done. */
+    /* unit: bytes of an element, 1, 2, 4 or 8; counts and places are of elements, one a rank. Arrays stay
+     * until the operation is done. */
     const char *(*all_gather)(void *whole, const int *count, const int *place, int unit);
     const char *(*all_to_all)(const void *from, const int *from_count, const int *from_place, void *to,
                               const int *to_count, const int *to_place, int unit);

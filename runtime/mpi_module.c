@@ -92,9 +92,9 @@ static const char *all_reduce(void *x, int n, gr_mpi_reduction how)
     MPI_Datatype type = how == GR_MPI_SUM_F64  ? MPI_DOUBLE
                         : how == GR_MPI_MAX_U8 ? MPI_UINT8_T
                                                : MPI_UINT64_T;
-    return failed(MPI_Iallreduce(MPI_IN_PLACE, x, n, type, how == GR_MPI_SUM_F64 ? MPI_SUM : MPI_MAX, world,
-                                 &current),
-                  "MPI_Iallreduce");
+    return failed(
+        MPI_Iallreduce(MPI_IN_PLACE, x, n, type, how == GR_MPI_SUM_F64 ? MPI_SUM : MPI_MAX, world, &current),
+        "MPI_Iallreduce");
 }
 
 static const char *broadcast(void *x, int bytes)

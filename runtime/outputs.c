@@ -67,7 +67,7 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
     *o = (gr_outputs){.g = g, .plan = p, .options = options, .silent = gr_comm_rank(options->comm) > 0};
     *out = o; /* gr_outputs_close takes half-opened ones */
     if (o->silent) return GR_OK;
-    gr_progress_init(&o->progress, options->progress);
+    gr_progress_init(&o->progress, options->progress, options->comm); /* mpirun's terminals are none */
     gr_status st = gr_run_lock(&o->lock, options->out, d);
     if (st) return st;
     o->locked = true;

@@ -28,9 +28,8 @@ void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, 
 GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns,
                                          gr_diag *d);
 /* The lines of an iteration, and of the validation behind it. node_ns: by node index. */
-GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s,
-                                            uint64_t measured_peak, const uint64_t *node_ns, uint64_t ns,
-                                            gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, uint64_t measured_peak,
+                                            const uint64_t *node_ns, uint64_t ns, gr_diag *d);
 
 /* gr_session.sample and gr_exec_options.trace; user: the gr_outputs. */
 void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score);

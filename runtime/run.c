@@ -24,9 +24,9 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    double best;        /* the best value of checkpoint.best so far */
-    uint32_t best_step; /* where it was; 0: nowhere yet */
-    uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
+    double best;            /* the best value of checkpoint.best so far */
+    uint32_t best_step;     /* where it was; 0: nowhere yet */
+    uint64_t *node_ns;      /* by node index, the summaries last: this iteration */
     uint64_t measured_peak; /* the highest over ranks */
 } run;
 

@@ -21,8 +21,8 @@ typedef struct gr_run_options {
     gr_comm *comm;    /* of the ranks that run it together; NULL: there is one */
 } gr_run_options;
 
-/* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what was
- * written stays; a rank that fails alone leaves the others waiting: end them (gr_comm_abort). */
+/* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what
+ * was written stays; a rank that fails alone leaves the others waiting: end them (gr_comm_abort). */
 GR_NODISCARD gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k,
                               const gr_run_options *o, gr_diag *d);
 

@@ -96,9 +96,9 @@ GR_NODISCARD gr_status gr_st_writer_new(gr_st_writer **out, const char *dir, con
                                         gr_st_dtype dtype, const gr_st_spec *specs, size_t n,
                                         uint64_t shard_bytes, gr_diag *d);
 
-/* Several processes may write one file (shard_bytes 0, GR_ST_F32): one begins it with gr_st_writer_new, then the
- * others join it, with the same specs; each puts what it has where it belongs. The one that began it finishes it
- * when the others have finished. */
+/* Several processes may write one file (shard_bytes 0, GR_ST_F32): one begins it with gr_st_writer_new, then
+ * the others join it, with the same specs; each puts what it has where it belongs. The one that began it
+ * finishes it when the others have finished. */
 GR_NODISCARD gr_status gr_st_writer_join(gr_st_writer **out, const char *dir, const char *stem,
                                          const gr_st_spec *specs, size_t n, gr_diag *d);
 /* Elements [first, first + n) of tensor i. A writer is given all tensors one after another, or parts. */

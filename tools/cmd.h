@@ -36,7 +36,8 @@ gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, 
 /* Run this very command on so many ranks of this machine, by mpirun; returns its exit status. run: the run
  * directory, where it is known. */
 int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d);
-/* In a rank that was launched so: tell the launcher where this rank is, for what it says when the rank dies. */
+/* In a rank that was launched so: tell the launcher where this rank is, for what it says when the rank dies.
+ */
 void gr_cmd_launched(uint32_t rank);
 
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */

@@ -59,7 +59,8 @@ static gr_status check_resume(const gr_args *a, gr_diag *d)
                  : GR_OK;
 }
 
-/* ---- ranks together -------------------------------------------------------------------------------------- */
+/* ---- ranks together --------------------------------------------------------------------------------------
+ */
 
 /* How many ranks to start here: as asked, else as many as a resumed run had. */
 static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
@@ -69,10 +70,11 @@ static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
     char *own = a->ranks ? NULL : own_plan(a);
     gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, ranks, d);
     if (!st && hosts > 1)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "--ranks %s: exec starts ranks on this host alone; of several hosts, mpirun or srun "
-                           "starts them",
-                           a->ranks);
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "--ranks %s: exec starts ranks on this host alone; of several hosts, mpirun or srun "
+            "starts them",
+            a->ranks);
     if (!st && own) st = gr_plan_read_json(&plan, own, d);
     if (plan) *ranks = GR_MAX(gr_plan_ranks(plan), 1u);
     gr_plan_free(plan);
@@ -92,7 +94,8 @@ static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
     bool even;
     gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, &asked, d);
     if (!st && a->ranks && asked != c->ranks)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u were started", a->ranks, c->ranks);
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u were started", a->ranks,
+                           c->ranks);
     gr_status same = gr_comm_same(c, c->locals, &even, d);
     even = even && c->ranks % c->locals == 0;
     snprintf(text, 32, "%ux%u", even ? c->ranks / c->locals : c->ranks, even ? c->locals : 1);
@@ -100,8 +103,14 @@ static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
     return st ? st : same;
 }
 
-/* All ranks learn whether all are well; of those that are not the first one speaks, and of warnings rank 0. The
- * others' messages are dropped, which are the same, or follow from it. */
+static void drop(gr_diag *d)
+{
+    gr_diag_release(d);
+    gr_diag_init(d);
+}
+
+/* All ranks learn whether all are well; of those that are not the first one speaks, and of warnings rank 0.
+ * The others' messages are dropped, which are the same, or follow from it. */
 static gr_status meet(gr_comm *c, gr_status st, gr_diag *d)
 {
     uint64_t first_failed = st ? c->ranks - c->rank : 0, status = st; /* the largest is of the least rank */
@@ -111,8 +120,7 @@ static gr_status meet(gr_comm *c, gr_status st, gr_diag *d)
     if (c->rank == speaker || (failed && st))
         gr_cmd_say(d, NULL);
     else
-        gr_diag_release(d);
-    gr_diag_init(d);
+        drop(d);
     return failed ? failed : (gr_status)status;
 }
 
@@ -128,10 +136,11 @@ static gr_status compare_plans(gr_comm *c, const gr_plan *p, gr_diag *d)
     if (st || same) return st;
     st = c->type->broadcast(c, &first, sizeof(first), d);
     if (st || own == first) return st;
-    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                         "rank %u on host %s has another plan (%016llx) than rank 0 (%016llx): other options, "
-                         "another graph file, or another machine (--hardware FILE makes them alike)",
-                         c->rank, c->host, (unsigned long long)own, (unsigned long long)first);
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "rank %u on host %s has another plan (%016llx) than rank 0 (%016llx): other options, "
+        "another graph file, or another machine (--hardware FILE makes them alike)",
+        c->rank, c->host, (unsigned long long)own, (unsigned long long)first);
 }
 
 /* The run directory is rank 0's: its name may hold the time. */
@@ -145,8 +154,8 @@ static gr_status share_out(gr_comm *c, char **out, gr_diag *d)
     return st;
 }
 
-/* A rank that fails while running ends the others, which wait for it. What all ranks have found wrong rank 0 says
- * at once, and its word ends the others before theirs. */
+/* A rank that fails while running ends the others, which wait for it. What all ranks have found wrong rank 0
+ * says at once, and its word ends the others before theirs. */
 static void end_ranks(gr_comm *c, gr_status st, gr_diag *d)
 {
     char *before = gr_printf("rank %u on host %s: ", c->rank, c->host);
@@ -156,7 +165,8 @@ static void end_ranks(gr_comm *c, gr_status st, gr_diag *d)
     gr_comm_abort(c, gr_exit_status(st));
 }
 
-/* ---- exec ------------------------------------------------------------------------------------------------ */
+/* ---- exec ------------------------------------------------------------------------------------------------
+ */
 
 typedef struct exec {
     gr_graph *g;
@@ -192,6 +202,7 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
     gr_status st = gr_run(x->g, x->p, gr_kernels_find(x->p->plan->device), &run, d);
     if (!st && !gr_comm_rank(c)) printf("results are in %s\n", x->out);
     if (st && c) end_ranks(c, st, d);
+    if (gr_comm_rank(c)) drop(d); /* rank 0 warns of the same */
     return st;
 }
 

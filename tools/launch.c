@@ -1,12 +1,12 @@
 /* tools/launch.c: start this very command on several ranks of this machine, and speak for those that die.
  *
- * mpirun does the starting. It is found in PATH; what its ranks print is passed on as it comes, and what mpirun
- * itself has to say, in blocks between lines of dashes, gives way to one message of ours. Ranks tell where they
- * are in memory that they share with the launcher.
+ * mpirun does the starting. It is found in PATH; what its ranks print is passed on as it comes, and what
+ * mpirun itself has to say, in blocks between lines of dashes, gives way to one message of ours. Ranks tell
+ * where they are in memory that they share with the launcher.
  *
- * SIGINT and SIGTERM become SIGUSR1, which mpirun passes on and which asks ranks to stop after their iteration:
- * by the first two it would end them. It gets a process group of its own, so that a terminal's Ctrl-C comes here
- * alone.
+ * SIGINT and SIGTERM become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
+ * iteration: by the first two it would end them. It gets a process group of its own, so that a terminal's
+ * Ctrl-C comes here alone.
  */
 #include "tools/cmd.h"
 
@@ -35,7 +35,8 @@ static void pass_on(int number)
     asked = 1;
 }
 
-/* ---- the board ------------------------------------------------------------------------------------------- */
+/* ---- the board -------------------------------------------------------------------------------------------
+ */
 
 static gr_comm_sign *map_board(int fd, uint32_t ranks)
 {
@@ -47,7 +48,8 @@ static gr_comm_sign *make_board(char path[64], uint32_t ranks)
 {
     snprintf(path, 64, "/dev/shm/graphrun-XXXXXX");
     int fd = mkstemp(path);
-    gr_comm_sign *board = fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board))) ? map_board(fd, ranks) : NULL;
+    gr_comm_sign *board =
+        fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board))) ? map_board(fd, ranks) : NULL;
     if (fd >= 0) close(fd);
     return board;
 }
@@ -62,7 +64,8 @@ void gr_cmd_launched(uint32_t rank)
     if (board) gr_comm_tell(&board[rank]);
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------- */
+/* ---- the command -----------------------------------------------------------------------------------------
+ */
 
 static unsigned cores(void)
 {
@@ -88,7 +91,8 @@ static gr_status add_own_command(words *w, gr_diag *d)
     ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
     FILE *f = fopen("/proc/self/cmdline", "r");
     ssize_t got = 0;
-    if (len < 0 || !f) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot read /proc/self: %s", strerror(errno));
+    if (len < 0 || !f)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot read /proc/self: %s", strerror(errno));
     exe[len] = '\0';
     add(w, exe);
     for (int i = 0; (got = getdelim(&text, &n, 0, f)) > 0; i++)
@@ -155,11 +159,12 @@ static gr_status start(const words *w, int *errors, gr_diag *d)
                          strerror(why));
 }
 
-/* ---- what is said ---------------------------------------------------------------------------------------- */
+/* ---- what is said ----------------------------------------------------------------------------------------
+ */
 
 typedef struct heard {
-    gr_str noise;    /* what mpirun said itself */
-    bool spoken;     /* a rank, or graphrun on its behalf, said what is wrong */
+    gr_str noise; /* what mpirun said itself */
+    bool spoken;  /* a rank, or graphrun on its behalf, said what is wrong */
     unsigned rank, signal;
     char host[64];
     bool died;
@@ -174,8 +179,8 @@ static void study(heard *h, const char *line)
 {
     unsigned rank, signal;
     char host[64];
-    if (sscanf(line, "mpirun noticed that process rank %u with PID %*d on node %63s exited on signal %u", &rank,
-               host, &signal) != 3)
+    if (sscanf(line, "mpirun noticed that process rank %u with PID %*d on node %63s exited on signal %u",
+               &rank, host, &signal) != 3)
         return;
     h->died = true;
     h->rank = rank;
@@ -186,7 +191,8 @@ static void study(heard *h, const char *line)
 /* Open MPI prints a block, and about others like it, and warnings of its modules, lines of their own. */
 static bool is_of_mpi(const char *line)
 {
-    return !strncmp(line, "[", 1) && strstr(line, "] ") && (strstr(line, "more process") || strstr(line, "MCA"));
+    return !strncmp(line, "[", 1) && strstr(line, "] ") &&
+           (strstr(line, "more process") || strstr(line, "MCA"));
 }
 
 static void listen_to(int fd, heard *h)
@@ -222,10 +228,11 @@ static void explain(const heard *h, const gr_comm_sign *board, uint32_t ranks, c
     }
     gr_comm_sign at = {.step = "start"};
     if (board && h->rank < ranks) at = board[h->rank];
-    gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                  "rank %u on host %s ended by signal %u (%s) in iteration %u, step '%s': all ranks are ended%s%s",
-                  h->rank, h->host, h->signal, strsignal((int)h->signal), at.iteration,
-                  at.step[0] ? at.step : "start", run ? "; the run goes on with --resume " : "", run ? run : "");
+    gr_diag_error(
+        d, (gr_loc){0}, GR_E_FAILED,
+        "rank %u on host %s ended by signal %u (%s) in iteration %u, step '%s': all ranks are ended%s%s",
+        h->rank, h->host, h->signal, strsignal((int)h->signal), at.iteration, at.step[0] ? at.step : "start",
+        run ? "; the run goes on with --resume " : "", run ? run : "");
 }
 
 int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d)

@@ -1,5 +1,5 @@
-/* Every call of a communicator, by ranks that mpirun has started; with `hang`, what happens to those who wait for
- * one that has stopped. comm.sh runs it. */
+/* Every call of a communicator, by ranks that mpirun has started; with `hang`, what happens to those who wait
+ * for one that has stopped. comm.sh runs it. */
 #include "runtime/comm.h"
 
 #include <signal.h>
@@ -86,7 +86,8 @@ static void test_few_bytes(void)
     check(!gr_comm_agree(comm, &most, NULL) && most == 100, "agree");
     check(!comm->type->broadcast(comm, &word, sizeof(word), NULL) && word == 12345, "broadcast");
     check(!gr_comm_same(comm, 7, &same, NULL) && same, "same values are called different");
-    check(!gr_comm_same(comm, comm->rank, &same, NULL) && same == (comm->ranks == 1), "different ones the same");
+    check(!gr_comm_same(comm, comm->rank, &same, NULL) && same == (comm->ranks == 1),
+          "different ones the same");
     check(!comm->type->barrier(comm, NULL), "barrier");
 }
 
