@@ -181,15 +181,33 @@ static gr_comm_parts parts_of(const gr_call *c, void *whole, gr_dtype type)
     return (gr_comm_parts){whole, n, gr_shard_elems(n, c->session->ranks), (uint32_t)gr_dtype_size(type)};
 }
 
+static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    if (q->device)
+        q->device->type->copy(q, to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
 static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
     gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
     gr_comm_parts whole = parts_of(c, c->ptr[1], k->dtype);
     if (own.n)
-        k->copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0],
-                own.n * whole.elem_bytes);
+        copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0], own.n * whole.elem_bytes);
     return comm->type->all_gather(comm, c->queue, &whole, d);
+}
+
+/* The ranks' sum, onto what the shard has of the micro-batches before. */
+static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts *whole, gr_diag *d)
+{
+    gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
+    gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[2], d);
+    if (!st && own.n)
+        c->session->kernels->add(c->queue, c->ptr[1], (char *)whole->at + own.first * whole->elem_bytes,
+                                 c->node->model->train.grads, own.n);
+    return st;
 }
 
 static gr_status run_agree(const gr_call *c, gr_comm *host, gr_diag *d)
@@ -222,11 +240,11 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
     }
     case SPREAD_REDUCE: {
         gr_comm_parts whole = parts_of(c, c->ptr[0], c->node->model->train.grads);
-        return device->type->reduce_scatter(device, c->queue, &whole, c->ptr[1], c->ptr[2], d);
+        return run_reduce(c, device, &whole, d);
     }
     case SPREAD_COPY:
-        k->copy(c->queue, c->ptr[1], c->ptr[0],
-                gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
+        copy(c->queue, c->ptr[1], c->ptr[0],
+             gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
         return GR_OK;
     case SPREAD_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[0], c->arg * sizeof(double), GR_COMM_SUM_F64,

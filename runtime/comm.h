@@ -45,10 +45,10 @@ typedef struct gr_comm_type {
     /* ---- of device memory ---- */
     /* Each rank's own part is there; all parts come. */
     gr_status (*all_gather)(gr_comm *c, gr_queue *q, const gr_comm_parts *whole, gr_diag *d);
-    /* own[i] += the sum over ranks of their element i of this rank's part. Sums are taken in fp32, in one
-     * binary tree over the ranks in their order where staging is given (room for ranks * part elements), else
-     * in an order that the library fixes. whole is overwritten. */
-    gr_status (*reduce_scatter)(gr_comm *c, gr_queue *q, const gr_comm_parts *whole, void *own, void *staging,
+    /* This rank's own part becomes the sum over all ranks; the others' are left undefined. Where staging is
+     * given (room for ranks * part elements) sums are of one binary tree over the ranks in their order, in
+     * fp32; else in an order that the library fixes. */
+    gr_status (*reduce_scatter)(gr_comm *c, gr_queue *q, const gr_comm_parts *whole, void *staging,
                                 gr_diag *d);
     gr_status (*all_reduce)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how,
                             gr_diag *d);
@@ -80,6 +80,11 @@ bool gr_comm_has_mpi(void);
  * one rank. lost: told, on another thread, why all ranks are about to be ended. GR_E_FAILED where MPI cannot
  * be loaded or does not start. */
 GR_NODISCARD gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d);
+
+/* Join the same ranks by NCCL, for memory of the calling thread's current CUDA device; what is of host
+ * memory, and signs of life, stay with `host`, which must outlive it. NCCL is loaded here (libnccl.so.2).
+ * GR_E_FAILED where it cannot be. There in builds with CUDA. */
+GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, gr_diag *d);
 
 /* NULL is fine: one rank. */
 void gr_comm_close(gr_comm *c);

@@ -112,8 +112,7 @@ static void add_tree(float *parts, uint64_t n, uint32_t ranks)
         }
 }
 
-static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p, void *own, void *staging,
-                                gr_diag *d)
+static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p, void *staging, gr_diag *d)
 {
     mpi_comm *m = mpi_of(c);
     uint64_t n = part_of(p, c->rank);
@@ -133,9 +132,8 @@ static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p,
                                              (int)p->elem_bytes),
                           d);
     if (st) return st;
-    float *to = own, *sum = staging;
-    add_tree(sum, n, c->ranks);
-    for (uint64_t i = 0; i < n; i++) to[i] += sum[i];
+    add_tree(staging, n, c->ranks);
+    if (n) memcpy((float *)p->at + c->rank * p->part, staging, n * sizeof(float));
     return GR_OK;
 }
 

@@ -24,9 +24,10 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    double best;            /* the best value of checkpoint.best so far */
-    uint32_t best_step;     /* where it was; 0: nowhere yet */
-    uint64_t *node_ns;      /* by node index, the summaries last: this iteration */
+    gr_comm *comm;      /* for memory of the device; o->comm is for that of the host, and may be the same */
+    double best;        /* the best value of checkpoint.best so far */
+    uint32_t best_step; /* where it was; 0: nowhere yet */
+    uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
     uint64_t measured_peak; /* the highest over ranks */
 } run;
 
@@ -66,7 +67,7 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
     gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
-                                          : gr_spread_run(&c, r->p->program, w, r->o->comm, r->o->comm, d);
+                                          : gr_spread_run(&c, r->p->program, w, r->comm, r->o->comm, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -416,6 +417,18 @@ static gr_status check_overhead(const run *r, gr_diag *d)
         gr_bytes_format(taken, is), gr_bytes_format(p->overhead_bytes, planned));
 }
 
+/* The CPU device's memory is the host's. */
+static gr_status open_comm(run *r, const gr_kernels *k, gr_diag *d)
+{
+    r->comm = r->o->comm;
+#ifdef GR_CUDA
+    if (r->comm && !strcmp(k->device, "cuda")) return gr_comm_open_nccl(&r->comm, r->o->comm, d);
+#endif
+    (void)k;
+    (void)d;
+    return GR_OK;
+}
+
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
@@ -435,7 +448,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
     if (!st) st = check_overhead(r, d);
-    return st;
+    return st ? st : open_comm(r, k, d);
 }
 
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
@@ -449,6 +462,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (r.executor) r.measured_peak = GR_MAX(r.measured_peak, gr_executor_measured_peak(r.executor));
     gr_outputs_close(r.outputs, &r.session, r.executor, r.measured_peak);
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
+    if (r.comm != o->comm) gr_comm_close(r.comm);
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
     if (r.session.graph) gr_session_close(&r.session);

@@ -11,7 +11,7 @@ for ranks in 1 2 4 8 64 1x8 2x8 128x8; do
     case $ranks in
     1) has plan.json '"ranks": "0"'; lacks plan.json '"lane": "comm"'; whole=$state ;;
     [248]) has plan.json "\"ranks\": \"0-$((ranks - 1))\""; [ "$state" -lt "$last" ] || fail "the state of $ranks ranks is $state bytes" ;;
-    128x8) has plan.json '"ranks": "0-1023"'; [ "$state" = 256 ] || [ "$state" -le $((whole / 512)) ] ;;
+    128x8) has plan.json '"ranks": "0-1023"'; [ "$state" = 512 ] || [ "$state" -le $((whole / 512)) ] ;;
     esac
     last=$state
     [ "$ranks" = 1 ] || lacks plan.json "\"numerics\": \"$one\""
