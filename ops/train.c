@@ -462,7 +462,10 @@ static void run_step(const gr_call *c, train_state *t)
                  end = GR_MIN(tensors[i].offset + elems, own.first + own.n);
         if (first >= end) continue;
         gr_adamw_range r = range_of(c, &own, first - own.first);
-        c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, end - first);
+        if (c->lane == GR_LANE_HOST)
+            gr_host_adamw(c->queue, c->session->kernels->dtype, &how, tensors[i].decay, &r, end - first);
+        else
+            c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, end - first);
     }
 }
 
