@@ -9,6 +9,7 @@
 
 #include <xxhash.h>
 
+#include "ops/configs.h"
 #include "runtime/run.h"
 #include "runtime/signals.h"
 
@@ -191,13 +192,32 @@ typedef struct exec {
     char *graph_path, *out;
 } exec;
 
+/* Weights of the iteration before, and ranks that do different things, are planned only. */
+static gr_status check_runs(const exec *x, gr_diag *d)
+{
+    if (x->g->n_classes > 1)
+        return gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "exec with pools of several kinds of ranks is not built in this version; plan plans "
+            "them");
+    for (size_t i = 0; i < x->g->n_nodes; i++) {
+        const gr_node *n = x->g->nodes[i];
+        if (!strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
+            return gr_diag_error(d, n->at, GR_E_INVALID,
+                                 "'%s': exec with 'lag' is not built in this version; plan plans it",
+                                 n->name);
+    }
+    return GR_OK;
+}
+
 static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
 {
     gr_status st = check_resume(a, d);
     if (!st) st = gr_cmd_plan_options(&x->o, a, d);
     if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
-    if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, true, d);
+    if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
+    if (!st) st = check_runs(x, d);
     if (st == GR_E_NOFIT && !a->resume && !gr_comm_rank(c)) gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
     if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
     if (!st && !*x->out) {

@@ -56,7 +56,8 @@ static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
     return GR_OK;
 }
 
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *plan,
+                      gr_diag *d)
 {
     const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
     size_t n = 0;
@@ -65,9 +66,9 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
     char *seed = gr_printf("run.seed=%llu", (unsigned long long)a->seed);
     if (a->has_steps) set[n++] = steps;
     if (a->has_seed) set[n++] = seed;
-    gr_load_options o = {.set = set, .n_set = n, .need_shapes = need_shapes};
-    uint32_t hosts;
-    gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, &o.ranks, d);
+    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
+    gr_status st = gr_cmd_read_ranks(a->ranks, &o.hosts, &o.ranks, d);
+    if (plan) o.hosts = plan->hosts;
     if (!st) st = gr_graph_load(g, path, &o, d);
     free(set);
     free(steps);
@@ -108,7 +109,7 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
-    if (gr_cmd_load(&g, a, a->operand[0], false, d)) return 2;
+    if (gr_cmd_load(&g, a, a->operand[0], NULL, d)) return 2;
     gr_str text = {0};
     if (a->explain) gr_graph_explain(g, &text);
     gr_graph_free(g);
@@ -134,6 +135,19 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d)
 /* ---- verify
  * ------------------------------------------------------------------------------------------------- */
 
+static void print_proven(const gr_plan *plan, const char *path)
+{
+    uint32_t steps = 0, entries = 0;
+    for (uint32_t c = 0; c <= plan->n_more; c++) {
+        steps += gr_plan_class(plan, c)->paths[GR_PATH_STEADY].n;
+        entries += gr_plan_class(plan, c)->n_ledger;
+    }
+    printf("%s: proven: ", path);
+    if (plan->n_more) printf("%u classes of ranks, ", plan->n_more + 1);
+    printf("%u steps, %u ledger entries, peak %llu bytes\n", steps, entries,
+           (unsigned long long)gr_plan_peak(plan));
+}
+
 int gr_cmd_verify(const gr_args *a, gr_diag *d)
 {
     gr_plan *plan = NULL;
@@ -143,13 +157,12 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     gr_load_options how = {.need_shapes = true};
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
-    if (!st) how.ranks = gr_plan_ranks(plan);
+    if (!st) how.ranks = gr_plan_all_ranks(plan);
+    if (!st) how.hosts = plan->hosts;
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st && (st = gr_plan_adopt(&p, plan, g, &o, d)))
         (void)gr_diag_error(d, (gr_loc){.file = a->operand[0]}, st, "not proven");
-    if (!st)
-        printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
-               plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);
+    if (!st) print_proven(plan, a->operand[0]);
     if (p)
         gr_planned_free(p);
     else
