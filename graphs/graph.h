@@ -181,7 +181,7 @@ struct gr_node {
     gr_expression when;         /* over step alone */
     const gr_ranks_pool *pool;  /* whose ranks run it; NULL: the graph has no pools */
     gr_loc pool_at;             /* where its own `pool:` is written */
-    uint32_t class;             /* of these ranks */
+    uint32_t class;             /* of these ranks; of an iteration's end GR_NONE where all run it */
     gr_named_expression *metrics;
     size_t n_metrics;
     const gr_column **columns; /* its fields that somebody reads, or that are logged */

@@ -75,7 +75,7 @@ static bool is_pass(const gr_node *n)
 /* Whether the ranks that a plan is for run it. */
 static bool runs_here(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view;
+    return g->n_classes < 2 || n->class == g->view || n->class == GR_NONE;
 }
 
 /* Halvings until at most `to` is left. */
@@ -581,11 +581,12 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
 }
 
 /* The ends of an iteration and of a validation are where most of what they read is: beside the update that
- * metrics are about, and beside the last node of the validation. */
+ * metrics are about, and beside the last node of the validation. Where there is state, each class ends the
+ * iteration itself, for the next one reads what follows. */
 static void place_ends(gr_planned *p, const gr_graph *g)
 {
     const gr_node *update = gr_graph_subject(g).update;
-    p->summary->class = update ? update->class : 0;
+    p->summary->class = g->n_state && g->n_classes > 1 ? GR_NONE : update ? update->class : 0;
     for (size_t i = 0; p->validation && i < g->n_nodes; i++)
         if (g->nodes[i]->every) p->validation->class = g->nodes[i]->class;
 }
@@ -801,6 +802,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
     gr_schedule_options s = {.hardware = o->hardware,
                              .policy = o->policy,
                              .keep_bits = view->run.keep_bits,
+                             .quick = o->quick,
                              .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                              .host_budget_bytes =
                                  o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
