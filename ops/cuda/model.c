@@ -225,7 +225,7 @@ static void residual(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, con
         return;
     }
     linear(q, x, t, in, w, out, in_place ? temp : y, NULL, NULL, ws);
-    gr_cu_add(q->stream, y, in_place ? temp : add, (uint64_t)t * out);
+    gr_cu_add(q->stream, y, in_place ? temp : add, GR_CU_BF16, (uint64_t)t * out);
 }
 
 /* dx [t, in] = dy [t, out] W. */
@@ -620,6 +620,11 @@ void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes)
 void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 {
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
+}
+
+void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)
+{
+    gr_cu_add(q->stream, to, from, cu_type(type), n);
 }
 
 void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws)

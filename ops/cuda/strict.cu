@@ -7,8 +7,6 @@
 #include "ops/cuda/flash.cuh"
 #include "ops/cuda/strict.h"
 
-#include "ops/cuda/device.cuh"
-
 using namespace gr_flash;
 
 static_assert(PIECE == GR_CU_STRICT_PIECE, "workspaces are sized by it");
@@ -182,39 +180,7 @@ template <int DP> void launch_pieces(cudaStream_t st, const problem &p, const pa
     piece_kernel<DP><<<dim3(to.pieces, p.kv_heads * parts, to.n), WARP, shared, st>>>(p, to, out);
 }
 
-/* Two vectors a thread, half the array apart, so that both loads are in flight. Bound by memory. */
-__global__ void __launch_bounds__(256) add_kernel(uint4 *x, const uint4 *__restrict__ y, uint64_t n)
-{
-    const uint64_t half = (n + 1) / 2, i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const uint64_t at[2] = {i, i + half};
-    uint4 a[2], b[2];
-#pragma unroll
-    for (int j = 0; j < 2; j++)
-        if (i < half && at[j] < n) {
-            a[j] = x[at[j]];
-            b[j] = y[at[j]];
-        }
-#pragma unroll
-    for (int j = 0; j < 2; j++)
-        if (i < half && at[j] < n) {
-            float p[8], q[8];
-            gr_unpack(a[j], p);
-            gr_unpack(b[j], q);
-#pragma unroll
-            for (int e = 0; e < 8; e++) p[e] += q[e];
-            x[at[j]] = gr_pack(p);
-        }
-}
-
 } /* namespace */
-
-void gr_cu_add(cudaStream_t st, gr_bf16 *x, const gr_bf16 *y, uint64_t n)
-{
-    const uint64_t vectors = n / 8, blocks = ((vectors + 1) / 2 + 255) / 256;
-    if (vectors)
-        add_kernel<<<(unsigned)blocks, 256, 0, st>>>(reinterpret_cast<uint4 *>(x), reinterpret_cast<const uint4 *>(y),
-                                                     vectors);
-}
 
 void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_decode *d, const gr_bf16 *qkv, gr_bf16 *out,
                             void *ws)

@@ -38,9 +38,6 @@ static inline uint64_t gr_cu_strict_ws(const gr_cu_heads *h, uint32_t n, uint32_
 void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, void *ws);
 
-/* x [n] += y [n], n a multiple of 8: residuals, which strict products do not add. */
-void gr_cu_add(cudaStream_t st, gr_bf16 *x, const gr_bf16 *y, uint64_t n);
-
 #ifdef __cplusplus
 }
 #endif
