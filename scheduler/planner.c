@@ -802,6 +802,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
     gr_schedule_options s = {.hardware = o->hardware,
                              .policy = o->policy,
                              .keep_bits = view->run.keep_bits,
+                             .quick = o->quick,
                              .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                              .host_budget_bytes =
                                  o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
