@@ -84,7 +84,8 @@ has out '"class:step"|data-class'
 status 0 "$gr" diff colocated.json split.json
 has out '^ranks +0-3 -> 0-1 train; 2-3 rollout, reference$'
 has out 'added +send actor weights: none'
-status 0 "$gr" plan split.yaml --sweep ranks=2..4:2
+status 0 "$gr" plan split.yaml --sweep ranks=2..4:2 --format csv
+[ "$(sed -n '3s/^4,yes,\([0-9]*\),.*/\1/p' out)" = "$(json_number split.json peak_bytes)" ] || fail "the sweep has not the highest peak"
 
 # A trained critic and a judge of their own, the update sometimes left out, validations between iterations.
 ppo_graph ppo.yaml
