@@ -676,6 +676,22 @@ static void check_round(size_t n)
     CUDA(cudaFree(d_x));
 }
 
+static void check_add(size_t n, gr_cu_dtype type)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "add n %zu, %zu bytes each", n, gr_size(type));
+    gradient g = gradient_new(n, type, 23), x = gradient_new(n, type, 24);
+    float *sum = gr_malloc(n * sizeof(*sum));
+    for (size_t i = 0; i < n; i++) sum[i] = (float)gradient_before(&g, i) + (float)gradient_before(&x, i);
+    void *want = as_type(sum, n, type);
+    gr_cu_add(NULL, g.device, x.device, type, n);
+    void *got = gradient_take(name, &g);
+    report_equal(name, "", got, want, g.bytes);
+    free(sum), free(want), free(got);
+    gradient_free(&g);
+    gradient_free(&x);
+}
+
 static void test_flat(void)
 {
     static const size_t sizes[] = {1, 3, 2047, 2049, 300007};
@@ -692,6 +708,8 @@ static void test_flat(void)
     check_round(1);
     check_round(4095);
     check_round(100001);
+    for (int type = 0; type < 2; type++)
+        for (size_t i = 0; i < GR_LEN(sizes); i++) check_add(sizes[i], (gr_cu_dtype)type);
 }
 
 /* ---- captured -------------------------------------------------------------------------------------------
