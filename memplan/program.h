@@ -49,9 +49,11 @@ typedef struct gr_work {
     /* of one execution, for the cost model */
     double flops, bytes;  /* arithmetic of matrix products; memory read and written */
     uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
-    double attention, logits; /* arithmetic of attention; logits whose softmax is taken */
-    bool backward, paged;     /* products for gradients; attention to keys and values in the pool */
-    uint64_t moved;           /* bytes that a rank receives from others; of a sync within the device: 0 */
+    double attention, kv; /* arithmetic of attention; bytes of keys and values read from the pool */
+    uint32_t length;      /* of the sequences attended to */
+    double head, logits;  /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    bool backward, paged; /* products for gradients; attention to keys and values in the pool */
+    uint64_t moved;       /* bytes that a rank receives from others; of a sync within the device: 0 */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
@@ -78,6 +80,7 @@ typedef struct gr_program {
     bool optional, rollout;
     uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/spread.h) */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
+    uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
     uint32_t *names; /* hash table of object indices + 1, by name */

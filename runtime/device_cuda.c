@@ -353,12 +353,33 @@ static char *ring_take(gr_queue *q, size_t bytes)
     return at;
 }
 
+/* Between ordinary memory and a ring: by all threads of the queue's team, for one moves less than a link
+ * does. */
+typedef struct host_copy {
+    char *to;
+    const char *from;
+    size_t bytes;
+} host_copy;
+
+static void copy_part(void *arg, unsigned rank, unsigned n)
+{
+    const host_copy *c = arg;
+    uint64_t first, last;
+    gr_team_range(c->bytes, 64 << 10, rank, n, &first, &last);
+    memcpy(c->to + first, c->from + first, last - first);
+}
+
+static void copy_on_host(const gr_queue *q, void *to, const void *from, size_t bytes)
+{
+    gr_team_run(bytes < 1 << 20 ? NULL : q->team, copy_part, &(host_copy){to, from, bytes});
+}
+
 static void queue_write(gr_queue *q, void *device, const void *host, uint64_t bytes)
 {
     for (uint64_t at = 0, n; at < bytes; at += n) {
         n = GR_MIN(bytes - at, (uint64_t)HALF_BYTES);
         char *room = ring_take(q, n);
-        memcpy(room, (const char *)host + at, n);
+        copy_on_host(q, room, (const char *)host + at, n);
         copy(q, (char *)device + at, room, n);
     }
 }
@@ -370,7 +391,7 @@ static void queue_read(gr_queue *q, void *host, const void *device, uint64_t byt
         char *room = ring_take(q, n);
         copy(q, room, (const char *)device + at, n);
         if (DID(device_of(q), cudaStreamSynchronize, q->stream))
-            memcpy((char *)host + at, room, n);
+            copy_on_host(q, (char *)host + at, room, n);
         else
             memset((char *)host + at, 0,
                    n); /* the step goes on to its end: with numbers that are none of another's */

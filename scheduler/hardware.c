@@ -208,6 +208,13 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     return st;
 }
 
+/* Page tables are taken in pieces of 2 MiB. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t captured, uint64_t host_bytes)
+{
+    const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
+    return hw->overhead_bytes + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
+}
+
 /* A ring through all hosts has the adapters of a host side by side where it leaves it. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
 {

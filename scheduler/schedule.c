@@ -49,15 +49,16 @@ static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
     return o->policy;
 }
 
-static uint64_t arena_budget(const gr_schedule_options *o)
+/* Of one program, with so much in the host pool. */
+static uint64_t arena_budget(const search *s, uint32_t level, uint64_t host_bytes)
 {
-    uint64_t over = o->hardware.overhead_bytes;
-    return o->budget_bytes > over ? o->budget_bytes - over : 0;
+    uint64_t over = gr_hardware_overhead(&s->o->hardware, s->sets[level].program->captured, host_bytes);
+    return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
 }
 
 static bool may_fit(const search *s, const gr_residency *st)
 {
-    return st->live <= arena_budget(s->o) && st->host <= s->o->host_budget_bytes;
+    return st->live <= arena_budget(s, st->level, st->host) && st->host <= s->o->host_budget_bytes;
 }
 
 /* What no residency of a program goes below: at each work the temporary objects that are live, and the others
@@ -366,7 +367,8 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
         s->found.n = begin;
         uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
         for (size_t i = first; i < s->n_sets; i++)
-            if (least_live(s, (uint32_t)i) <= arena_budget(s->o)) explore_if_it_fits(s, (uint32_t)i, each);
+            if (least_live(s, (uint32_t)i) <= arena_budget(s, (uint32_t)i, 0))
+                explore_if_it_fits(s, (uint32_t)i, each);
         p = choose(s, begin, level);
     }
     free(walk);
