@@ -10,9 +10,10 @@
 typedef struct gr_bench_sizes {
     uint32_t rows[8], n_rows, widths[8], n_widths; /* the grid of matrix rates */
     uint32_t rounds;
-    uint32_t short_length; /* of sequences: where attention is to be little */
+    uint32_t short_length; /* of sequences of the grid */
     uint32_t lengths[GR_LENGTHS_MAX], n_lengths, attention_width, attention_tokens;
-    uint32_t pool_length, slots; /* of sequences in the pool */
+    uint32_t pool_length, pool_shared, group,
+        slots; /* of sequences in the pool: what a group of them shares */
     uint32_t head_rows, head_hidden, vocab;
     uint64_t copy_bytes, arena_bytes, pool_bytes;
 } gr_bench_sizes;
@@ -28,7 +29,7 @@ typedef struct gr_bench {
     gr_diag *d;
     uint64_t used; /* of the arena */
     gr_model_shape shape;
-    uint32_t tokens, seqs, length;
+    uint32_t tokens, seqs, length, shared;
     uint32_t *offset; /* host */
     void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
     uint64_t bucket_bytes;    /* of one layer's weights, */
@@ -37,6 +38,7 @@ typedef struct gr_bench {
     gr_packed packed;
     gr_extend extend;
     gr_decode decode;
+    void *own; /* of what is being measured */
     struct {
         void *lm, *ws;
         const uint32_t *row;
@@ -47,6 +49,12 @@ typedef struct gr_bench {
 
 /* Bytes of the arena, with what the host has, or zeros. */
 void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes);
+/* n random numbers of the arena, in the type of weights. */
+void *gr_bench_random(gr_bench *b, uint64_t n);
+
+/* Seconds of the fastest run; of a device that runs later the mean over bursts of runs, long enough to see
+ * the clocks that it keeps. */
+double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *));
 
 /* Begin with an empty arena. Sequences of `length` tokens (the last of them shorter); paged: in the pool,
  * `tokens` of them, of each of which the last token is new. */
@@ -69,6 +77,9 @@ GR_NODISCARD gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, g
 GR_NODISCARD gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d);
 /* What has been loaded since: kernels of all the shapes measured. */
 void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b);
+/* Rates of attention, forward and backward, of the lengths in b->sizes: measured apart from the layers that
+ * it is a small part of. */
+GR_NODISCARD gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d);
 /* Seconds of a layer in the step of a rollout, captured in a graph as it is there; of a paged bench. */
 double gr_calibrate_cuda_decode(gr_bench *b);
 

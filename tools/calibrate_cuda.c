@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ops/cuda/attention.h"
 #include "ops/cuda/decode_sizes.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/layout.h"
 #include "ops/cuda/steps_layout.h"
+#include "ops/pass.h"
 #include "runtime/device_cuda.h"
 
 enum {
@@ -41,25 +44,27 @@ static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
                : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s: %s", call, cudaGetErrorString(e));
 }
 
-/* One slot a group: nothing is shared. */
+/* Groups of slots that share the begin of their keys; where nothing is shared, one slot a group. */
 void gr_bench_decode(gr_bench *b)
 {
     if (!b->q.device) return;
-    const uint32_t n = b->seqs;
+    const uint32_t n = b->seqs, size = b->shared ? b->sizes->group : 1, groups = n / size;
     const gr_cu_heads heads = gr_cu_steps_heads(&b->shape);
     uint32_t *list = gr_calloc(n + 1, sizeof(*list));
-    b->decode = (gr_decode){.n_groups = n, .max_length = b->length};
+    b->decode = (gr_decode){.n_groups = groups, .max_length = b->length};
     for (uint32_t i = 0; i < n; i++) list[i] = b->length;
     b->decode.length = gr_bench_place(b, list, n * sizeof(*list));
-    for (uint32_t i = 0; i <= n; i++) list[i] = i;
+    for (uint32_t i = 0; i < n; i++) list[i] = i;
     b->decode.member = gr_bench_place(b, list, n * sizeof(*list));
-    b->decode.group_first = gr_bench_place(b, list, (n + 1ull) * sizeof(*list));
-    b->decode.shared = gr_bench_place(b, NULL, n * sizeof(*list));
+    for (uint32_t i = 0; i <= groups; i++) list[i] = i * size;
+    b->decode.group_first = gr_bench_place(b, list, (groups + 1ull) * sizeof(*list));
+    for (uint32_t i = 0; i < groups; i++) list[i] = b->shared;
+    b->decode.shared = gr_bench_place(b, list, groups * sizeof(*list));
     b->decode.work = gr_bench_place(b, NULL, gr_cu_decode_work_bytes(&heads, n, b->length));
     b->decode.ws = gr_bench_place(b, NULL, gr_cu_decode_attention_ws(&heads, n, b->length));
     free(list);
-    const gr_cu_decode call = {
-        b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n, n, b->length};
+    const gr_cu_decode call = {b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n,
+                               groups,           b->length};
     gr_cu_decode_plan(b->q.stream, &heads, &call, b->extend.block_table, b->extend.table_stride,
                       b->decode.work);
     b->extend.decode = &b->decode;
@@ -205,6 +210,73 @@ void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
     h->library[GR_LIBRARY_PROCESS] = 2 * MIB + (now > counted ? now - counted : 0);
 }
 
+/* ---- attention -------------------------------------------------------------------------------------------
+ */
+
+typedef struct attend {
+    gr_cu_attention *attention;
+    gr_cu_attention_shape shape;
+    gr_cu_sequences seqs;
+    gr_bf16 *qkv, *o, *d_o, *dqkv;
+    float *stats;
+    void *ws;
+    uint64_t ws_bytes;
+} attend;
+
+static void attend_forward(gr_bench *b)
+{
+    const attend *a = b->own;
+    gr_status st = gr_cu_attention_forward(a->attention, b->q.stream, &a->shape, &a->seqs, a->qkv, a->o,
+                                           a->stats, a->ws, a->ws_bytes, b->d);
+    if (!b->st) b->st = st;
+}
+
+static void attend_backward(gr_bench *b)
+{
+    const attend *a = b->own;
+    gr_status st = gr_cu_attention_backward(a->attention, b->q.stream, &a->shape, &a->seqs, a->qkv, a->o,
+                                            a->stats, a->d_o, a->dqkv, a->ws, a->ws_bytes, b->d);
+    if (!b->st) b->st = st;
+}
+
+static void place_attention(gr_bench *b, attend *a)
+{
+    const uint32_t t = b->tokens;
+    const uint64_t width = gr_cu_qkv_width(&b->shape), wide = (uint64_t)b->shape.heads * b->shape.head_dim;
+    a->shape = gr_cu_attention_shape_of(&b->shape);
+    a->ws_bytes = gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true);
+    a->qkv = gr_bench_random(b, t * width);
+    a->dqkv = gr_bench_place(b, NULL, t * width * sizeof(gr_bf16));
+    a->o = gr_bench_place(b, NULL, t * wide * sizeof(gr_bf16));
+    a->d_o = gr_bench_random(b, t * wide);
+    a->stats = gr_bench_place(b, NULL, gr_cu_attention_stats_bytes(&a->shape, t));
+    a->ws = gr_bench_place(b, NULL, a->ws_bytes);
+    a->seqs = (gr_cu_sequences){b->seqs, b->offset, b->packed.offset};
+}
+
+gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    const gr_bench_sizes *z = b->sizes;
+    attend a = {0};
+    gr_status st = gr_cu_attention_open(&a.attention, GR_CU_ATTENTION_AUTO, d);
+    for (uint32_t i = 0; i < z->n_lengths && !st; i++) {
+        gr_work w = {0};
+        gr_bench_open(b, z->attention_width, z->attention_tokens, z->lengths[i], false);
+        place_attention(b, &a);
+        b->own = &a;
+        gr_layer_cost(&w, b->k, &b->shape, b->tokens, b->length, 1);
+        const double forward = gr_bench_seconds(b, attend_forward),
+                     backward = gr_bench_seconds(b, attend_backward);
+        h->attention[i] =
+            (gr_attention_rate){z->lengths[i], w.attention / forward, 2 * w.attention / backward};
+        gr_bench_close(b);
+        st = b->st;
+    }
+    h->n_attention = z->n_lengths;
+    gr_cu_attention_close(a.attention);
+    return st;
+}
+
 /* ---- copies ----------------------------------------------------------------------------------------------
  */
 
@@ -279,6 +351,12 @@ gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
 }
 
 gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    (void)h, (void)b;
+    return refused(d);
+}
+
+gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
     (void)h, (void)b;
     return refused(d);

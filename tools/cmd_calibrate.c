@@ -19,7 +19,8 @@
 
 enum {
     LEAST_NS = 20 * 1000 * 1000, /* of one measurement, all its runs */
-    BURST_NS = 2 * 1000 * 1000,
+    BURST_NS = 5 * 1000 * 1000,
+    BURSTS_NS = 60 * 1000 * 1000,
     BURST_MAX = 64,
     MILLION = 1 << 20,
     DISK_BYTES = 64 << 20,
@@ -54,15 +55,17 @@ static const gr_bench_sizes sizes_cuda = {
     .widths = {512, 1024, 2048, 4096},
     .n_widths = 4,
     .rounds = 1,
-    .short_length = 128, /* shorter ones are padded */
-    .lengths = {512, 1024, 2048, 4096},
-    .n_lengths = 4,
-    .attention_width = 1024,
+    .short_length = 512,
+    .lengths = {256, 512, 1024, 2048, 4096},
+    .n_lengths = 5,
+    .attention_width = 2048,
     .attention_tokens = 16384,
-    .pool_length = 1024,
+    .pool_length = 768,
+    .pool_shared = 256,
+    .group = 8,
     .slots = 256,
-    .head_rows = 2048,
-    .head_hidden = 512,
+    .head_rows = 1024,
+    .head_hidden = 1024,
     .vocab = 131072,
     .copy_bytes = 512 << 20,
     .arena_bytes = UINT64_C(12) << 30,
@@ -83,8 +86,8 @@ void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes)
     return p;
 }
 
-/* n random numbers in the type of weights: a million, over and over. */
-static void *random_values(gr_bench *b, uint64_t n)
+/* A million, over and over. */
+void *gr_bench_random(gr_bench *b, uint64_t n)
 {
     const uint64_t size = gr_dtype_size(b->k->dtype), block = GR_MIN(n, (uint64_t)MILLION);
     char *host = gr_malloc(block * size), *p = b->dev->arena.base + b->used;
@@ -172,6 +175,7 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->used = 0;
     b->tokens = tokens;
     b->length = GR_MIN(length, paged ? length : tokens);
+    b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
     const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
     const uint64_t ws =
@@ -179,10 +183,10 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
     b->offset = gr_calloc(b->seqs + 1, sizeof(*b->offset));
     for (uint32_t i = 0; i <= b->seqs; i++) b->offset[i] = GR_MIN(i * (paged ? 1 : b->length), tokens);
-    b->w = random_values(b, bucket);
+    b->w = gr_bench_random(b, bucket);
     repeat_weights(b, bucket * gr_dtype_size(b->k->dtype), paged);
     b->grad = gr_bench_place(b, NULL, bucket * sizeof(float));
-    b->x = random_values(b, hidden), b->dx = random_values(b, hidden), b->in = random_values(b, hidden);
+    b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
     b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
     b->packed = (gr_packed){tokens, b->seqs, gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
@@ -228,18 +232,25 @@ static uint64_t burst_ns(gr_bench *b, void (*run)(gr_bench *), uint64_t times)
     return GR_MAX(gr_now_ns() - begin, UINT64_C(1));
 }
 
-/* Seconds of the fastest run, or, on a device that runs later, of a run of the fastest burst. */
-static double fastest(gr_bench *b, void (*run)(gr_bench *))
+static double seconds_of_bursts(gr_bench *b, void (*run)(gr_bench *))
 {
-    uint64_t best = UINT64_MAX, all = 0, times = 1;
+    const uint64_t times = GR_MAX(1, GR_MIN(BURST_MAX, BURST_NS / burst_ns(b, run, 1)));
+    uint64_t all = 0, n = 0;
+    for (; all < BURSTS_NS; n++) all += burst_ns(b, run, times);
+    return (double)all / (double)(n * times) / 1e9;
+}
+
+double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *))
+{
+    uint64_t best = UINT64_MAX, all = 0;
     burst_ns(b, run, 1); /* kernels are loaded, plans built */
-    if (b->q.device) times = GR_MAX(1, GR_MIN(BURST_MAX, BURST_NS / burst_ns(b, run, 1)));
+    if (b->q.device) return seconds_of_bursts(b, run);
     for (int i = 0; i < 3 || (all < LEAST_NS && i < 1000); i++) {
-        const uint64_t ns = burst_ns(b, run, times);
+        const uint64_t ns = burst_ns(b, run, 1);
         best = GR_MIN(best, ns);
         all += ns;
     }
-    return (double)best / (double)times / 1e9;
+    return (double)best / 1e9;
 }
 
 /* ---- what plans ask about ----------------------------------------------------------------------------- */
@@ -255,13 +266,14 @@ static gr_work layer_work(const gr_bench *b, double length, double times)
 /* Bytes of keys and values that a layer of a paged bench reads. */
 static double pool_bytes(const gr_bench *b)
 {
-    return (double)b->seqs * b->length * (double)b->k->kv_block_bytes(&b->shape) / GR_KV_BLOCK;
+    const double keys = b->length - b->shared + (b->shared ? (double)b->shared / b->sizes->group : 0);
+    return b->seqs * keys * (double)b->k->kv_block_bytes(&b->shape) / GR_KV_BLOCK;
 }
 
 /* Seconds of a layer in the step of a rollout. */
 static double step_seconds(gr_bench *b)
 {
-    return b->q.device ? gr_calibrate_cuda_decode(b) : fastest(b, gr_bench_extend);
+    return b->q.device ? gr_calibrate_cuda_decode(b) : gr_bench_seconds(b, gr_bench_extend);
 }
 
 /* Of a CUDA device: seconds an operation of a layer's step, but for the keys and values it reads. */
@@ -274,6 +286,15 @@ static double measure_step_layer(const gr_hardware *h, gr_bench *b, const gr_rat
     return fmax(rest, all / 4) / flops;
 }
 
+/* What attention takes of a pass over a layer, where its rates are known before those of the grid. */
+static double attention_seconds(const gr_hardware *h, const gr_bench *b, double times)
+{
+    gr_work w = layer_work(b, b->length, times);
+    if (!h->n_attention) return 0;
+    w.flops = w.bytes = 0;
+    return (double)(gr_work_ns(&w, h) - h->step_ns) / 1e9;
+}
+
 /* Adds the round's seconds for an operation; see finish_matrix. */
 static void measure_matrix(gr_hardware *h, gr_bench *b)
 {
@@ -284,12 +305,14 @@ static void measure_matrix(gr_hardware *h, gr_bench *b)
         rate->rows = z->rows[i / z->n_widths];
         rate->width = z->widths[i % z->n_widths];
         gr_bench_open(b, rate->width, rate->rows, z->short_length, false);
-        double flops = layer_work(b, 0, 1).flops, forward = fastest(b, gr_bench_forward) / flops;
-        rate->forward += forward;
-        rate->backward += fastest(b, gr_bench_backward) / (2 * flops);
+        const double flops = layer_work(b, 0, 1).flops;
+        const double forward = gr_bench_seconds(b, gr_bench_forward) - attention_seconds(h, b, 1);
+        const double backward = gr_bench_seconds(b, gr_bench_backward) - attention_seconds(h, b, 2);
+        rate->forward += forward / flops;
+        rate->backward += backward / (2 * flops);
         gr_bench_close(b);
         const bool apart = b->q.device && rate->rows <= STEP_ROWS;
-        rate->decode += apart ? measure_step_layer(h, b, rate) : forward;
+        rate->decode += apart ? measure_step_layer(h, b, rate) : forward / flops;
     }
 }
 
@@ -316,8 +339,8 @@ static void measure_attention(attention *a, gr_bench *b)
     for (uint32_t i = 0; i <= z->n_lengths && !b->st; i++) {
         const uint32_t length = i ? z->lengths[i - 1] : z->short_length;
         gr_bench_open(b, z->attention_width, z->attention_tokens, length, false);
-        a->forward[i] += fastest(b, gr_bench_forward) / z->rounds;
-        a->backward[i] += fastest(b, gr_bench_backward) / z->rounds;
+        a->forward[i] += gr_bench_seconds(b, gr_bench_forward) / z->rounds;
+        a->backward[i] += gr_bench_seconds(b, gr_bench_backward) / z->rounds;
         a->flops[i] = layer_work(b, length, 1).attention;
         gr_bench_close(b);
     }
@@ -372,11 +395,11 @@ static double head_seconds(gr_bench *b, uint32_t hidden, gr_work *w)
     b->head.row = gr_bench_place(b, row, n * sizeof(*row));
     b->head.target = gr_bench_place(b, row, n * sizeof(*row));
     b->head.logprob = gr_bench_place(b, NULL, n * sizeof(float));
-    b->head.lm = random_values(b, (uint64_t)b->shape.vocab * b->shape.hidden);
+    b->head.lm = gr_bench_random(b, (uint64_t)b->shape.vocab * b->shape.hidden);
     b->head.ws = gr_bench_place(b, NULL, b->k->head_ws_bytes(&b->shape, n, b->threads));
     *w = (gr_work){0};
     gr_head_cost(w, b->k, &b->shape, n, 1);
-    const double seconds = fastest(b, run_head);
+    const double seconds = gr_bench_seconds(b, run_head);
     free(row);
     gr_bench_close(b);
     return seconds;
@@ -502,29 +525,36 @@ static void close_device(gr_bench *b)
     if (b->dev) b->dev->type->close(b->dev);
 }
 
+static gr_status measure_on_cuda(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    gr_status st = gr_calibrate_cuda_copies(h, b, d);
+    return st ? st : gr_calibrate_cuda_attention(h, b, d);
+}
+
 static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
     const bool cuda = b->sizes == &sizes_cuda;
     gr_status st = cuda ? gr_calibrate_cuda_overhead(h, b, d) : GR_OK;
     h->flops = h->memory_bytes = h->h2d = h->d2h = h->kv_bytes = h->decode_attention = 0;
+    h->n_attention = 0;
     attention packed = {0};
     pool paged = {0};
     for (uint32_t i = 0; i < GR_RATES_MAX; i++) h->rates[i] = (gr_rate){0};
     for (uint32_t round = 0; round < b->sizes->rounds && !st;
          round++) { /* a machine may be slower for a while */
         if (cuda)
-            st = gr_calibrate_cuda_copies(h, b, d);
+            st = measure_on_cuda(h, b, d);
         else
             measure_memory(h, b);
         measure_pool(&paged, b);
         if (cuda) h->kv_bytes = rate_of_more(paged.bytes, paged.seconds, 1); /* one round: it is all there */
         measure_matrix(h, b);
-        measure_attention(&packed, b);
+        if (!cuda) measure_attention(&packed, b);
         if (!st) st = b->st;
     }
     if (st) return st;
     finish_matrix(h, b->sizes->rounds);
-    finish_attention(h, &packed, b->sizes);
+    if (!cuda) finish_attention(h, &packed, b->sizes);
     if (!cuda) {
         h->memory_bytes = 1 / h->memory_bytes;
         h->h2d = h->d2h = 1 / h->h2d;
