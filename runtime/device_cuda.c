@@ -204,8 +204,16 @@ static void drop_arena(cuda_device *dev)
 /* ---- open and close -------------------------------------------------------------------------------------
  */
 
+/* Before CUDA's first call: libraries load each kernel when it is first used, whatever the environment says.
+ * All of theirs at once would be gigabytes, and what a process takes beside its arena would depend on it. */
+static void load_lazily(void)
+{
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+}
+
 gr_status gr_cuda_probe(gr_cuda_info *out, gr_diag *d)
 {
+    load_lazily();
     struct cudaDeviceProp p;
     size_t free_bytes, bytes;
     int n = 0;
@@ -271,6 +279,7 @@ static void set_clock(cuda_device *dev)
 
 static gr_status cuda_open(gr_device **out, const gr_device_needs *needs, gr_diag *d)
 {
+    load_lazily();
     cuda_device *dev = gr_calloc(1, sizeof(*dev));
     dev->base.type = &gr_device_cuda;
     pthread_mutex_init(&dev->making, NULL);

@@ -14,6 +14,12 @@
 #define GB   1e9
 #define TERA 1e12
 
+/* Of an H200, beside its grid below. */
+#define H200_KV           (3500 * GB)
+#define H200_HEAD         (700 * TERA)
+#define H200_LOGITS       1.1e12
+#define LAYER_GRAPH_BYTES 24576
+
 /* Rates: of H200 measured (bf16 matrices at large shapes, device copies, pinned copies over PCIe 5 x16);
  * of the others three quarters of the published bf16 peak, nine tenths of the published memory bandwidth, and
  * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
@@ -31,7 +37,7 @@ static const gr_hardware profiles[] = {
      .disk = 3 * GB,
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
-     .overhead_bytes = 1536 * MIB,
+     .overhead_bytes = 560 * MIB,
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -99,6 +105,68 @@ static const gr_hardware profiles[] = {
      .devices = 8},
 };
 
+static const gr_rate h200_rates[] = {
+    {1, 512, 0.0684 * TERA, 0.0879 * TERA, 0.227 * TERA},
+    {1, 1024, 0.294 * TERA, 0.369 * TERA, 0.695 * TERA},
+    {1, 2048, 1.08 * TERA, 0.788 * TERA, 1.92 * TERA},
+    {1, 4096, 2.71 * TERA, 1.15 * TERA, 3.21 * TERA},
+    {16, 512, 1.47 * TERA, 1.62 * TERA, 3.69 * TERA},
+    {16, 1024, 5.75 * TERA, 6 * TERA, 11.8 * TERA},
+    {16, 2048, 21.1 * TERA, 11.5 * TERA, 29.3 * TERA},
+    {16, 4096, 43.1 * TERA, 15.9 * TERA, 50.5 * TERA},
+    {64, 512, 6 * TERA, 6 * TERA, 14 * TERA},
+    {64, 1024, 22 * TERA, 23 * TERA, 45 * TERA},
+    {64, 2048, 83 * TERA, 45 * TERA, 114 * TERA},
+    {64, 4096, 163 * TERA, 63 * TERA, 194 * TERA},
+    {256, 512, 24 * TERA, 25 * TERA, 54 * TERA},
+    {256, 1024, 95 * TERA, 83 * TERA, 163 * TERA},
+    {256, 2048, 277 * TERA, 164 * TERA, 373 * TERA},
+    {256, 4096, 509 * TERA, 232 * TERA, 562 * TERA},
+    {1024, 512, 94 * TERA, 102 * TERA, 162 * TERA},
+    {1024, 1024, 250 * TERA, 242 * TERA, 358 * TERA},
+    {1024, 2048, 522 * TERA, 407 * TERA, 551 * TERA},
+    {1024, 4096, 723 * TERA, 535 * TERA, 702 * TERA},
+    {4096, 512, 228 * TERA, 211 * TERA, 228 * TERA},
+    {4096, 1024, 460 * TERA, 419 * TERA, 460 * TERA},
+    {4096, 2048, 660 * TERA, 592 * TERA, 660 * TERA},
+    {4096, 4096, 756 * TERA, 689 * TERA, 756 * TERA},
+    {16384, 512, 334 * TERA, 301 * TERA, 334 * TERA},
+    {16384, 1024, 525 * TERA, 500 * TERA, 525 * TERA},
+    {16384, 2048, 668 * TERA, 648 * TERA, 668 * TERA},
+    {16384, 4096, 738 * TERA, 657 * TERA, 738 * TERA},
+};
+static const gr_attention_rate h200_attention[] = {
+    {512, 1622 * TERA, 1560 * TERA},
+    {1024, 3665 * TERA, 1332 * TERA},
+    {2048, 7306 * TERA, 535 * TERA},
+    {4096, 1532 * TERA, 315 * TERA},
+};
+
+/* A profile with what a layer, attention and the rest reach on it: measured on an H200 (docs/PERFORMANCE.md),
+ * the same part of the peaks elsewhere; steps of a rollout, which read weights and keys, by the memory's. */
+static gr_hardware whole_profile(const gr_hardware *p)
+{
+    gr_hardware h = *p;
+    const double faster = p->flops / profiles[0].flops, wider = p->memory_bytes / profiles[0].memory_bytes;
+    h.n_rates = GR_LEN(h200_rates);
+    for (uint32_t i = 0; i < h.n_rates; i++) {
+        const gr_rate *r = &h200_rates[i];
+        h.rates[i] =
+            (gr_rate){r->rows, r->width, r->forward * faster, r->backward * faster, r->decode * wider};
+    }
+    h.n_attention = GR_LEN(h200_attention);
+    for (uint32_t i = 0; i < h.n_attention; i++) {
+        const gr_attention_rate *a = &h200_attention[i];
+        h.attention[i] = (gr_attention_rate){a->length, a->forward * faster, a->backward * faster};
+    }
+    h.kv_bytes = H200_KV * wider;
+    h.head = H200_HEAD * faster;
+    h.logits = H200_LOGITS * wider;
+    h.layer_graph_bytes = LAYER_GRAPH_BYTES;
+    h.pinned = 8.0 / 4096;
+    return h;
+}
+
 /* A limit in a file of one number ("max" and unreadable files are none). */
 static uint64_t limit_in(const char *path)
 {
@@ -149,13 +217,13 @@ static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
     gr_cuda_info info;
     gr_status st = gr_cuda_probe(&info, d);
     if (st) return st;
-    *out = profiles[1];
+    *out = whole_profile(&profiles[1]);
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         char model[32];
         snprintf(model, sizeof(model), "%.31s", profiles[i].name);
         model[strcspn(model, "-")] = '\0';
         if (strcasestr(info.name, model) && profiles[i].device_bytes <= info.bytes + GIB) {
-            *out = profiles[i];
+            *out = whole_profile(&profiles[i]);
             break;
         }
     }
@@ -192,7 +260,7 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         names[i + 1] = profiles[i].name;
         if (strcmp(name, profiles[i].name)) continue;
-        *out = profiles[i];
+        *out = whole_profile(&profiles[i]);
         return GR_OK;
     }
     if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
