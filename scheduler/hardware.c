@@ -15,20 +15,22 @@
 #define TERA 1e12
 
 /* Of an H200, beside its grid below. */
-#define H200_KV           (3500 * GB)
-#define H200_HEAD         (700 * TERA)
-#define H200_LOGITS       1.1e12
+#define H200_KV           (4145 * GB)
+#define H200_HEAD         (758 * TERA)
+#define H200_LOGITS       0.576e12
 #define LAYER_GRAPH_BYTES 24576
 
-/* Rates: of H200 measured (bf16 matrices at large shapes, device copies, pinned copies over PCIe 5 x16);
- * of the others three quarters of the published bf16 peak, nine tenths of the published memory bandwidth, and
- * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
- * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
- * device. Link: what a rank of an all-gather within a host receives a second for large messages, and what a
- * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
- * same part of their links' published rate); network: nine tenths of one adapter for each device. Host
- * memory: six tenths of what the channels of such a host move (H200, H100: 16 of DDR5-4800; A100: 16 of
- * DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices. */
+/* Rates: of H200 measured (device copies, pinned copies over PCIe 5 x16; what layers, attention and the rest
+ * reach is below); of the others three quarters of the published bf16 peak, nine tenths of the published
+ * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
+ * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
+ * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8); elsewhere an upper bound.
+ * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
+ * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
+ * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); network: nine
+ * tenths of one adapter for each device. Host memory: six tenths of what the channels of such a host move
+ * (H200, H100: 16 of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices.
+ */
 static const gr_hardware profiles[] = {
     {.name = "h200",
      .device = "cuda",
@@ -40,7 +42,7 @@ static const gr_hardware profiles[] = {
      .disk = 3 * GB,
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
-     .overhead_bytes = 560 * MIB,
+     .overhead_bytes = 565 * MIB,
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -113,40 +115,38 @@ static const gr_hardware profiles[] = {
 };
 
 static const gr_rate h200_rates[] = {
-    {1, 512, 0.0684 * TERA, 0.0879 * TERA, 0.227 * TERA},
-    {1, 1024, 0.294 * TERA, 0.369 * TERA, 0.695 * TERA},
-    {1, 2048, 1.08 * TERA, 0.788 * TERA, 1.92 * TERA},
-    {1, 4096, 2.71 * TERA, 1.15 * TERA, 3.21 * TERA},
-    {16, 512, 1.47 * TERA, 1.62 * TERA, 3.69 * TERA},
-    {16, 1024, 5.75 * TERA, 6 * TERA, 11.8 * TERA},
-    {16, 2048, 21.1 * TERA, 11.5 * TERA, 29.3 * TERA},
-    {16, 4096, 43.1 * TERA, 15.9 * TERA, 50.5 * TERA},
-    {64, 512, 6 * TERA, 6 * TERA, 14 * TERA},
-    {64, 1024, 22 * TERA, 23 * TERA, 45 * TERA},
-    {64, 2048, 83 * TERA, 45 * TERA, 114 * TERA},
-    {64, 4096, 163 * TERA, 63 * TERA, 194 * TERA},
-    {256, 512, 24 * TERA, 25 * TERA, 54 * TERA},
-    {256, 1024, 95 * TERA, 83 * TERA, 163 * TERA},
-    {256, 2048, 277 * TERA, 164 * TERA, 373 * TERA},
-    {256, 4096, 509 * TERA, 232 * TERA, 562 * TERA},
-    {1024, 512, 94 * TERA, 102 * TERA, 162 * TERA},
-    {1024, 1024, 250 * TERA, 242 * TERA, 358 * TERA},
-    {1024, 2048, 522 * TERA, 407 * TERA, 551 * TERA},
-    {1024, 4096, 723 * TERA, 535 * TERA, 702 * TERA},
-    {4096, 512, 228 * TERA, 211 * TERA, 228 * TERA},
-    {4096, 1024, 460 * TERA, 419 * TERA, 460 * TERA},
-    {4096, 2048, 660 * TERA, 592 * TERA, 660 * TERA},
-    {4096, 4096, 756 * TERA, 689 * TERA, 756 * TERA},
-    {16384, 512, 334 * TERA, 301 * TERA, 334 * TERA},
-    {16384, 1024, 525 * TERA, 500 * TERA, 525 * TERA},
-    {16384, 2048, 668 * TERA, 648 * TERA, 668 * TERA},
-    {16384, 4096, 738 * TERA, 657 * TERA, 738 * TERA},
+    {1, 512, 0.0619 * TERA, 0.0748 * TERA, 0.223 * TERA},
+    {1, 1024, 0.258 * TERA, 0.309 * TERA, 0.692 * TERA},
+    {1, 2048, 1.34 * TERA, 0.784 * TERA, 1.92 * TERA},
+    {1, 4096, 2.67 * TERA, 1.14 * TERA, 3.2 * TERA},
+    {16, 512, 1.4 * TERA, 1.59 * TERA, 3.7 * TERA},
+    {16, 1024, 5.68 * TERA, 5.75 * TERA, 11.9 * TERA},
+    {16, 2048, 20.6 * TERA, 11.4 * TERA, 29.8 * TERA},
+    {16, 4096, 42.5 * TERA, 15.7 * TERA, 50.2 * TERA},
+    {64, 512, 4 * TERA, 5 * TERA, 14 * TERA},
+    {64, 1024, 17 * TERA, 19 * TERA, 46 * TERA},
+    {64, 2048, 70 * TERA, 45 * TERA, 116 * TERA},
+    {64, 4096, 164 * TERA, 63 * TERA, 195 * TERA},
+    {256, 512, 25 * TERA, 26 * TERA, 55 * TERA},
+    {256, 1024, 99 * TERA, 79 * TERA, 162 * TERA},
+    {256, 2048, 273 * TERA, 163 * TERA, 369 * TERA},
+    {256, 4096, 507 * TERA, 233 * TERA, 562 * TERA},
+    {1024, 512, 86 * TERA, 91 * TERA, 160 * TERA},
+    {1024, 1024, 265 * TERA, 234 * TERA, 354 * TERA},
+    {1024, 2048, 531 * TERA, 416 * TERA, 559 * TERA},
+    {1024, 4096, 723 * TERA, 541 * TERA, 697 * TERA},
+    {4096, 512, 236 * TERA, 230 * TERA, 236 * TERA},
+    {4096, 1024, 472 * TERA, 450 * TERA, 472 * TERA},
+    {4096, 2048, 675 * TERA, 634 * TERA, 675 * TERA},
+    {4096, 4096, 752 * TERA, 718 * TERA, 752 * TERA},
+    {16384, 512, 364 * TERA, 371 * TERA, 364 * TERA},
+    {16384, 1024, 558 * TERA, 566 * TERA, 558 * TERA},
+    {16384, 2048, 689 * TERA, 675 * TERA, 689 * TERA},
+    {16384, 4096, 687 * TERA, 690 * TERA, 687 * TERA},
 };
 static const gr_attention_rate h200_attention[] = {
-    {512, 1622 * TERA, 1560 * TERA},
-    {1024, 3665 * TERA, 1332 * TERA},
-    {2048, 7306 * TERA, 535 * TERA},
-    {4096, 1532 * TERA, 315 * TERA},
+    {256, 187 * TERA, 89 * TERA},   {512, 290 * TERA, 151 * TERA},  {1024, 395 * TERA, 217 * TERA},
+    {2048, 474 * TERA, 248 * TERA}, {4096, 545 * TERA, 243 * TERA},
 };
 
 /* A profile with what a layer, attention and the rest reach on it: measured on an H200 (docs/PERFORMANCE.md),
