@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { HALF_BYTES = 8 << 20, TIMES_MAX = 1 << 15 };
 
@@ -30,6 +32,7 @@ typedef struct cuda_device {
     int ordinal;
     CUmemGenericAllocationHandle arena_handle;
     bool have_handle, mapped;
+    bool locked;         /* the host pool */
     cudaEvent_t *events; /* [n_events] of mark and follow */
     uint32_t n_events;
     /* times */
@@ -201,6 +204,12 @@ static void drop_arena(cuda_device *dev)
     *m = (gr_memory){0};
 }
 
+static void drop_pool(cuda_device *dev)
+{
+    if (dev->locked) cudaHostUnregister(dev->base.pool.base);
+    gr_memory_release(&dev->base.pool);
+}
+
 /* ---- open and close -------------------------------------------------------------------------------------
  */
 
@@ -243,20 +252,38 @@ static void cuda_close(gr_device *base)
     if (dev->base_event) cudaEventDestroy(dev->base_event);
     if (dev->clock) cudaStreamDestroy(dev->clock);
     drop_arena(dev);
-    if (dev->base.pool.base) cudaFreeHost(dev->base.pool.base);
+    drop_pool(dev);
     pthread_mutex_destroy(&dev->making);
     free(dev->events);
     free(dev->times);
     free(dev);
 }
 
+static void touch_part(void *arg, unsigned rank, unsigned n)
+{
+    const gr_memory *m = arg;
+    uint64_t first, last;
+    gr_team_range(m->bytes, 2 << 20, rank, n, &first, &last);
+    memset(m->base + first, 0, last - first);
+}
+
+/* cudaHostAlloc touches its pages one by one, at 3 GB/s: tens of seconds of a large model's state. So the
+ * pool's are touched by several threads, and page-locked after that. */
 static gr_status take_pool(cuda_device *dev, uint64_t bytes, gr_diag *d)
 {
-    void *base = NULL;
+    gr_memory *m = &dev->base.pool;
+    gr_team *team = NULL;
     if (!bytes) return GR_OK;
-    gr_status st = failed(cudaHostAlloc(&base, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-                          "cudaHostAlloc of the host pool", d);
-    if (!st) dev->base.pool = (gr_memory){base, bytes};
+    gr_status st = gr_memory_take(m, bytes, "the host pool", d);
+    if (st) return st;
+    madvise(m->base, m->bytes, MADV_HUGEPAGE); /* where the system has them */
+    st = gr_team_new(&team, (unsigned)GR_MIN(GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), 16), d);
+    if (!st) gr_team_run(team, touch_part, m);
+    gr_team_free(team);
+    if (!st)
+        st = failed(cudaHostRegister(m->base, m->bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
+                    "cudaHostRegister of the host pool", d);
+    dev->locked = !st;
     return st;
 }
 
