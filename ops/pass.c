@@ -250,7 +250,8 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
 {
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_state_bytes state = gr_state_bytes_of(k, m, bucket);
-    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT) return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
+        return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
     return state.master + 2 * state.moment;
 }
@@ -259,8 +260,8 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
 static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                           uint32_t bucket)
 {
-    bool weights = part == GR_PART_PARAMS || part == GR_PART_ROLLOUT;
-    bool whole = weights && (part == GR_PART_ROLLOUT || !(p->sharded >> m->index & 1));
+    bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
+    bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
     uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
     return whole || p->ranks < 2 ? bytes : (elems + p->ranks - 1) / p->ranks * (bytes / elems);
 }
@@ -268,9 +269,9 @@ static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_mod
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "state", "rollout"};
+    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged"};
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
-                                             GR_CAT_ROLLOUT};
+                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT};
     char name[128];
     bool apart = part == GR_PART_ROLLOUT && p->validate != GR_NONE; /* contents do not cross to that path */
     snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);

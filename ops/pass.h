@@ -90,12 +90,15 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
 /* state: the fp32 master where the device keeps one, then both moments; rollout: a copy of the weights that
- * generates, where those of training are sharded over ranks */
+ * generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
+ * before
+ * (`lag: 1`), which lives on */
 typedef enum gr_model_part {
     GR_PART_PARAMS,
     GR_PART_GRADS,
     GR_PART_STATE,
     GR_PART_ROLLOUT,
+    GR_PART_LAGGED,
 } gr_model_part;
 
 /* Bytes of a whole bucket. */

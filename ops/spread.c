@@ -7,6 +7,11 @@ static bool sharded(const gr_program *p, const gr_model *m)
     return p->ranks > 1 && (p->sharded >> m->index & 1);
 }
 
+static bool remote(const gr_program *p, const gr_model *m)
+{
+    return p->remote >> m->index & 1;
+}
+
 /* Bytes a rank receives where every rank ends with all of `bytes`, or with its reduced part of them. */
 static double moved(const gr_program *p, uint64_t bytes)
 {
@@ -42,7 +47,8 @@ static uint32_t gathered(gr_program *p, const gr_kernels *k, const gr_model *m, 
 uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
                           uint32_t bucket)
 {
-    return sharded(p, m) ? gathered(p, k, m, pass, bucket) : gr_model_object(p, k, m, GR_PART_PARAMS, bucket);
+    if (sharded(p, m)) return gathered(p, k, m, pass, bucket);
+    return gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
 }
 
 void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
@@ -59,7 +65,12 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
 
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_model_object(p, k, m, sharded(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
+    bool copy = sharded(p, m) || remote(p, m);
+    return gr_model_object(p, k, m,
+                           p->lagged ? GR_PART_LAGGED
+                           : copy    ? GR_PART_ROLLOUT
+                                     : GR_PART_PARAMS,
+                           bucket);
 }
 
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
@@ -68,7 +79,7 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
 {
     char what[64];
     uint32_t n = gr_model_buckets(&m->shape);
-    if (!sharded(p, m) || (p->synced >> m->index & 1)) return;
+    if (!sharded(p, m) || p->lagged || (p->synced >> m->index & 1)) return;
     p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && m->gather == GR_GATHER_WHOLE; b++) gr_spread_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
@@ -80,6 +91,20 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
                    (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2,
                    what);
         if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
+    }
+}
+
+void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
+{
+    char what[64];
+    for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
+        uint64_t bytes = gr_part_bytes(k, m, GR_PART_PARAMS, b);
+        named(what, "", "lag", b);
+        collective(p, GR_STEP_SYNC, sharded(p, m) ? moved(p, bytes) : 0,
+                   (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
+                              {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
+                   2, what);
+        p->works[p->n_works - 1].bytes = 2.0 * (double)bytes;
     }
 }
 

@@ -6,6 +6,10 @@
  * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
+ * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
+ * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
+ * before.
+ *
  * Gradients of a bucket are computed whole, reduced over the ranks in each micro-batch and added to the
  * rank's shard: the sums have one order, whether weights are sharded or not.
  *
@@ -27,6 +31,10 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
 /* The weights that a rollout reads, and what fills them, declared before its first work. */
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
+
+/* Declare the sync that makes the copy of lagging rollouts the weights as this iteration began: after the
+ * last of these, before the update. */
+void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m);
 
 /* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket of this micro-batch
  * only, which the first work that uses it writes. */

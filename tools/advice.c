@@ -51,7 +51,7 @@ static uint64_t time_with(advice *v, const char *set, const char *ranks)
     if (ranks) with.ranks = ranks;
     gr_diag_init(&ignored);
     bool fits = !(ranks && gr_cmd_plan_options(&o, &with, &ignored)) &&
-                !gr_cmd_load(&g, &with, v->path, true, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
+                !gr_cmd_load(&g, &with, v->path, &o, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);

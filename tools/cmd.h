@@ -27,8 +27,9 @@ int gr_exit_status(gr_status st);
 /* The same for what is done before anything runs: a file that cannot be read was named wrongly. */
 int gr_exit_status_input(gr_status st);
 
-/* The graph at path with --set; --steps and --seed are settings of the graph. */
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d);
+/* The graph at path with --set; --steps and --seed are settings of the graph. o: what it is planned with;
+ * NULL: it is only checked, and goes without the models' shapes. */
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *o, gr_diag *d);
 
 /* What --budget, --hardware and their like ask for. */
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d);

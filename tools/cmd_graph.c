@@ -60,7 +60,8 @@ static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
     return GR_OK;
 }
 
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *plan,
+                      gr_diag *d)
 {
     const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
     size_t n = 0;
@@ -69,9 +70,9 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
     char *seed = gr_printf("run.seed=%llu", (unsigned long long)a->seed);
     if (a->has_steps) set[n++] = steps;
     if (a->has_seed) set[n++] = seed;
-    gr_load_options o = {.set = set, .n_set = n, .need_shapes = need_shapes};
-    uint32_t hosts;
-    gr_status st = read_ranks(a->ranks, &hosts, &o.ranks, d);
+    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
+    gr_status st = read_ranks(a->ranks, &o.hosts, &o.ranks, d);
+    if (plan) o.hosts = plan->hosts;
     if (!st) st = gr_graph_load(g, path, &o, d);
     free(set);
     free(steps);
@@ -112,7 +113,7 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
-    if (gr_cmd_load(&g, a, a->operand[0], false, d)) return 2;
+    if (gr_cmd_load(&g, a, a->operand[0], NULL, d)) return 2;
     gr_str text = {0};
     if (a->explain) gr_graph_explain(g, &text);
     gr_graph_free(g);
@@ -138,6 +139,19 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d)
 /* ---- verify
  * ------------------------------------------------------------------------------------------------- */
 
+static void print_proven(const gr_plan *plan, const char *path)
+{
+    uint32_t steps = 0, entries = 0;
+    for (uint32_t c = 0; c <= plan->n_more; c++) {
+        steps += gr_plan_class(plan, c)->paths[GR_PATH_STEADY].n;
+        entries += gr_plan_class(plan, c)->n_ledger;
+    }
+    printf("%s: proven: ", path);
+    if (plan->n_more) printf("%u classes of ranks, ", plan->n_more + 1);
+    printf("%u steps, %u ledger entries, peak %llu bytes\n", steps, entries,
+           (unsigned long long)gr_plan_peak(plan));
+}
+
 int gr_cmd_verify(const gr_args *a, gr_diag *d)
 {
     gr_plan *plan = NULL;
@@ -147,13 +161,12 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     gr_load_options how = {.need_shapes = true};
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
-    if (!st) how.ranks = gr_plan_ranks(plan);
+    if (!st) how.ranks = gr_plan_all_ranks(plan);
+    if (!st) how.hosts = plan->hosts;
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st && (st = gr_plan_adopt(&p, plan, g, &o, d)))
         (void)gr_diag_error(d, (gr_loc){.file = a->operand[0]}, st, "not proven");
-    if (!st)
-        printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
-               plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);
+    if (!st) print_proven(plan, a->operand[0]);
     if (p)
         gr_planned_free(p);
     else
@@ -200,6 +213,17 @@ static gr_status check_resume(const gr_args *a, gr_diag *d)
                  : GR_OK;
 }
 
+/* On one rank: weights of the iteration before are copied by steps that exec does not run yet. */
+static gr_status check_runs(const gr_planned *p, gr_diag *d)
+{
+    for (size_t w = 0; w < p->program->n_works; w++)
+        if (p->program->works[w].kind == GR_STEP_SYNC)
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "'%s': exec with 'lag' is not built in this version; plan plans it",
+                                 p->program->works[w].what);
+    return GR_OK;
+}
+
 int gr_cmd_exec(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
@@ -215,8 +239,9 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
                            "exec on %u ranks is not built in this version; plan --ranks %u plans them", ranks,
                            ranks);
     if (!st) st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
+    if (!st) st = gr_cmd_load(&g, a, graph_path, &o, d);
     if (!st) st = make_plan(&p, g, a, &o, d);
+    if (!st) st = check_runs(p, d);
     if (st == GR_E_NOFIT && !a->resume) gr_cmd_advise(g, a, graph_path, &o, d);
     int status = gr_exit_status_input(st);
     if (!st) {

@@ -22,7 +22,7 @@ const gr_kernels gr_kernels_cuda = {
     .columns = GR_HOST,
     .sizes = {.micro_tokens = 16384,
               .concurrent = 256,
-              .prefill_tokens = 8192,
+              .prefill_tokens = 4096,
               .head_elems = 128 << 20,
               .head_rows = 4096},
     .numerics = numerics,
