@@ -1,7 +1,8 @@
 /* graphrun calibrate: measure this machine and write what `--hardware FILE` reads.
  *
- * The device's own kernels are measured, at the shapes that plans ask about; of several runs the fastest
- * counts. Work is given to a CUDA device in bursts, so that it never waits for the host, as in a run.
+ * The device's own kernels are measured, at the shapes that plans ask about. On the CPU the fastest of
+ * several runs counts. Work is given to a CUDA device in bursts, so that it never waits for the host, as in a
+ * run, and the mean counts, once its clocks are what they are in a run.
  */
 #include "tools/calibrate.h"
 
@@ -294,9 +295,12 @@ static double measure_step_layer(const gr_hardware *h, gr_bench *b, const gr_rat
 static double attention_seconds(const gr_hardware *h, const gr_bench *b, double times)
 {
     gr_work w = layer_work(b, b->length, times);
+    gr_hardware known = *h; /* but for the rates that are being measured */
     if (!h->n_attention) return 0;
+    known.n_rates = 0;
+    known.flops = 1;
     w.flops = w.bytes = 0;
-    return (double)(gr_work_ns(&w, h) - h->step_ns) / 1e9;
+    return (double)(gr_work_ns(&w, &known) - h->step_ns) / 1e9;
 }
 
 /* Adds the round's seconds for an operation; see finish_matrix. */
