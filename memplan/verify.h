@@ -32,7 +32,7 @@ GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_
  *   - every send has one recv, of the same bytes of the same object, in the class that it says; the recv
  * names it; neither is in a loop, and both are left out in the same iterations;
  *   - sends and receives, which wait for each other, never wait in a circle: over several iterations, with a
- *     validation, with all optional nodes and without them. */
+ *     validation, with all optional nodes, with none, with each alone and with all but each. */
 GR_NODISCARD gr_status gr_plan_verify_all(const gr_plan *p, const gr_program *const *g, gr_diag *d);
 
 /* Which work each run or loop step of the iteration and of validate executes, and the ledger entry of each of

@@ -98,12 +98,13 @@ static const gr_object *object_at(const classes *c, const end *e)
     return e->work->n_uses == 1 ? &c->all[e->class].g->objects[e->work->uses[0].object] : NULL;
 }
 
-/* A column is the same object on both sides; weights become a copy of their model's. */
+/* A column is the same object on both sides, of which ranks of classes of other sizes may hold parts of other
+ * sizes; weights become a copy of their model's. */
 static bool same_object(const gr_object *a, const gr_object *b)
 {
     if (!a || !b) return false;
     if (!a->model || !b->model)
-        return !a->model && !b->model && !strcmp(a->name, b->name) && a->bytes == b->bytes;
+        return a->model == b->model && !strcmp(a->name, b->name) && a->place == b->place;
     return !strcmp(a->model, b->model) && a->bucket == b->bucket && a->category == GR_CAT_WEIGHTS &&
            b->category == GR_CAT_ROLLOUT;
 }
@@ -187,8 +188,19 @@ static const gr_path *path_of(const class_run *r)
     return &r->p->paths[runs[r->run]];
 }
 
+/* Optional nodes that run: all but one, or none but one, or (NULL) all or none. */
+typedef struct subset {
+    bool all;
+    const char *but;
+} subset;
+
+static bool runs_in(const subset *s, const char *node)
+{
+    return s->all != (s->but && !strcmp(s->but, node));
+}
+
 /* Ready for its next path: lanes at its first step, nothing done; optional steps skipped or not. */
-static void begin_path(class_run *r, bool optional)
+static void begin_path(class_run *r, const subset *runs_of)
 {
     const gr_path *path = r->run < RUNS ? path_of(r) : NULL;
     for (int l = 0; l < GR_N_LANES; l++) r->lane[l] = 0;
@@ -197,7 +209,7 @@ static void begin_path(class_run *r, bool optional)
     memset(r->host, 0, path->n);
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_work *w = r->work[runs[r->run]][i];
-        r->skipped[i] = !optional && w && w->optional;
+        r->skipped[i] = w && w->optional && !runs_in(runs_of, w->node);
         for (uint32_t k = 0; path->steps[i].lane == GR_LANE_HOST && k < i; k++)
             r->host[k] = r->host[k] || (path->steps[k].kind == GR_STEP_LOOP && path->steps[k].body_last >= i);
     }
@@ -264,7 +276,7 @@ static bool at_end(class_run *r)
     return true;
 }
 
-static bool run_class(classes *c, class_run *r, bool optional)
+static bool run_class(classes *c, class_run *r, const subset *of)
 {
     bool moved = false;
     while (r->run < RUNS) {
@@ -274,7 +286,7 @@ static bool run_class(classes *c, class_run *r, bool optional)
         moved = moved || step;
         if (at_end(r)) {
             r->run++;
-            begin_path(r, optional);
+            begin_path(r, of);
             moved = true;
         } else if (!step) {
             break;
@@ -296,19 +308,34 @@ static void report_circle(classes *c)
     }
 }
 
-static void run_all(classes *c, bool optional)
+static void run_all(classes *c, const subset *of)
 {
     bool moved = true, ended = true;
     for (uint32_t k = 0; k < c->n; k++) {
         c->all[k].run = 0;
-        begin_path(&c->all[k], optional);
+        begin_path(&c->all[k], of);
     }
     while (moved) {
         moved = false;
-        for (uint32_t k = 0; k < c->n; k++) moved = run_class(c, &c->all[k], optional) || moved;
+        for (uint32_t k = 0; k < c->n; k++) moved = run_class(c, &c->all[k], of) || moved;
     }
     for (uint32_t k = 0; k < c->n; k++) ended = ended && c->all[k].run == RUNS;
     if (!ended) report_circle(c);
+}
+
+/* With all optional nodes, with none, with all but each, with each alone. */
+static void run_subsets(classes *c)
+{
+    for (int all = 0; all < 2; all++) {
+        run_all(c, &(subset){all, NULL});
+        for (uint32_t k = 0; k < c->n; k++) {
+            const gr_program *g = c->all[k].g;
+            for (size_t w = 0; w < g->n_works; w++) {
+                bool first = g->works[w].optional && (!w || strcmp(g->works[w - 1].node, g->works[w].node));
+                if (first && !c->v->n_errors) run_all(c, &(subset){all, g->works[w].node});
+            }
+        }
+    }
 }
 
 /* ---- all -------------------------------------------------------------------------------------------------
@@ -329,8 +356,7 @@ static void check_classes(classes *c, const gr_program *const *g)
     check_ranks(c);
     for (uint32_t k = 0; k < c->n; k++) find_works(c, k);
     check_crossings(c);
-    if (!v->n_errors) run_all(c, true);
-    if (!v->n_errors) run_all(c, false);
+    if (!v->n_errors) run_subsets(c);
     free(c->sends);
     free(c->recvs);
 }

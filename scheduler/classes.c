@@ -92,40 +92,55 @@ static void add(gr_traffic *t, crossing c)
     GR_PUSH(t->all, t->n, t->cap, c);
 }
 
+/* Where each object of the whole program is. */
+typedef struct whereabouts {
+    uint32_t *writer; /* of objects: the node that wrote it last; GR_NONE: none did */
+    bool *there;      /* of objects and classes: it is there as it was written last */
+} whereabouts;
+
+static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t reader, uint32_t class)
+{
+    bool *here = &w->there[object * t->g->n_classes + class];
+    if (w->writer[object] == GR_NONE || *here) return;
+    const gr_node *from = node_at(t, w->writer[object]);
+    add(t, (crossing){.node = from,
+                      .object = t->whole[0]->objects[object].name,
+                      .from = from->class,
+                      .to = class,
+                      .before = t->early ? t->unit[w->writer[object]] + 1 : t->unit[reader]});
+    *here = true;
+}
+
+/* What is written everywhere is read where it was written: it has no one writer. */
+static void write_column(const gr_traffic *t, whereabouts *w, uint32_t object, uint32_t writer)
+{
+    uint32_t class = node_at(t, writer)->class;
+    w->writer[object] = class == GR_NONE ? GR_NONE : writer;
+    for (uint32_t c = 0; c < t->g->n_classes; c++)
+        w->there[object * t->g->n_classes + c] = class == GR_NONE || class == c;
+}
+
 /* An object is where it was written, and wherever it was sent since. */
 static void find_columns(gr_traffic *t)
 {
     const gr_program *p = t->whole[0];
-    size_t classes = t->g->n_classes;
-    uint32_t *writer = gr_malloc((p->n_objects + 1) * sizeof(*writer)), at = 0;
-    bool *there = gr_calloc(p->n_objects * classes + 1, sizeof(*there));
-    for (size_t o = 0; o < p->n_objects; o++) writer[o] = GR_NONE;
+    uint32_t at = 0, classes = (uint32_t)t->g->n_classes;
+    whereabouts where = {gr_malloc((p->n_objects + 1) * sizeof(uint32_t)),
+                         gr_calloc(p->n_objects * classes + 1, sizeof(bool))};
+    for (size_t o = 0; o < p->n_objects; o++) where.writer[o] = GR_NONE;
     for (size_t w = 0; w < p->n_works; w++) {
         at = owner_of(t, &p->works[w], at);
-        const gr_node *n = node_at(t, at);
+        uint32_t class = node_at(t, at)->class;
         for (uint32_t u = 0; u < p->works[w].n_uses; u++) {
-            uint32_t o = p->works[w].uses[u].object;
-            gr_use_mode mode = p->works[w].uses[u].mode;
-            if (o == GR_NONE || p->objects[o].span != GR_SPAN_TEMP) continue;
-            bool *here = &there[o * classes + n->class];
-            if (mode & GR_READ && writer[o] != GR_NONE && !*here) {
-                uint32_t before = t->early ? t->unit[writer[o]] + 1 : t->unit[at];
-                const gr_node *from = node_at(t, writer[o]);
-                add(t, (crossing){.node = from,
-                                  .object = p->objects[o].name,
-                                  .from = from->class,
-                                  .to = n->class,
-                                  .before = before});
-                *here = true;
-            }
-            if (!(mode & GR_WRITE)) continue;
-            writer[o] = at;
-            memset(&there[o * classes], 0, classes * sizeof(*there));
-            *here = true;
+            const gr_use *use = &p->works[w].uses[u];
+            if (use->object == GR_NONE || p->objects[use->object].span != GR_SPAN_TEMP) continue;
+            for (uint32_t c = 0; c < classes && use->mode & GR_READ; c++)
+                if (class == c || class == GR_NONE) read_column(t, &where, use->object, at, c);
+            if (use->mode & GR_WRITE) write_column(t, &where, use->object, at);
         }
     }
-    free(writer);
-    free(there);
+    free(where.writer);
+    free(where.there);
 }
 
 static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, bool lagged)

@@ -5,6 +5,8 @@
  * the whole graph (who writes an object, who reads it next) and put into one order, which every class keeps:
  * so the first crossing in it that is not done can always be done, and no cycle of classes waits for itself.
  *
+ * Of a node whose class is GR_NONE, the end of an iteration that changes state, every class has a copy.
+ *
  * A crossing stands before the node that reads it, so that nothing before waits for it; or, where a rollout
  * lags, behind the node that writes it, so that the writer is free for its next iteration soonest.
  *

@@ -291,6 +291,11 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t captured, uint64_t
     return hw->overhead_bytes + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }
 
+const gr_hardware *gr_hardware_known(size_t i)
+{
+    return i < GR_LEN(profiles) ? &profiles[i] : NULL;
+}
+
 /* A ring through all hosts has the adapters of a host side by side where it leaves it. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
 {

@@ -75,7 +75,7 @@ static bool is_pass(const gr_node *n)
 /* Whether the ranks that a plan is for run it. */
 static bool runs_here(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view;
+    return g->n_classes < 2 || n->class == g->view || n->class == GR_NONE;
 }
 
 /* Halvings until at most `to` is left. */
@@ -258,9 +258,9 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 {
     const gr_generate_cfg *cfg = n->cfg;
     uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->bounds.seqs) >> level, 1u);
+    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->bounds.groups, 1u) : prompt;
+    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->share.groups, 1u) : prompt;
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
@@ -273,8 +273,8 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 /* Rows that a head is ever asked about at once. */
 static uint32_t most_head_rows(const gr_node *n)
 {
-    if (is_op(n, "generate")) return GR_MAX(n->bounds.seqs, 1u);
-    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->bounds.seqs * longest(n) : UINT32_MAX;
+    if (is_op(n, "generate")) return GR_MAX(n->share.seqs, 1u);
+    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->share.seqs * longest(n) : UINT32_MAX;
     return (uint32_t)GR_MIN(GR_MAX(tokens, (uint64_t)1), (uint64_t)UINT32_MAX);
 }
 
@@ -586,11 +586,12 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
 }
 
 /* The ends of an iteration and of a validation are where most of what they read is: beside the update that
- * metrics are about, and beside the last node of the validation. */
+ * metrics are about, and beside the last node of the validation. Where there is state, each class ends the
+ * iteration itself, for the next one reads what follows. */
 static void place_ends(gr_planned *p, const gr_graph *g)
 {
     const gr_node *update = gr_graph_subject(g).update;
-    p->summary->class = update ? update->class : 0;
+    p->summary->class = g->n_state && g->n_classes > 1 ? GR_NONE : update ? update->class : 0;
     for (size_t i = 0; p->validation && i < g->n_nodes; i++)
         if (g->nodes[i]->every) p->validation->class = g->nodes[i]->class;
 }
@@ -806,6 +807,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
     gr_schedule_options s = {.hardware = o->hardware,
                              .policy = o->policy,
                              .keep_bits = view->run.keep_bits,
+                             .quick = o->quick,
                              .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                              .host_budget_bytes =
                                  o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};

@@ -33,7 +33,8 @@ static const char *const validation =
     "  vp: {op: prompts, file: none.jsonl, batch: 2, max_tokens: 3, template: '{q}', every: 2}\n"
     "  vr: {op: generate, model: actor, prompts: vp, max_tokens: 3, pool: rollout}\n"
     "  vs: {op: reward, of: vr, answer: vp.a, rule: {extract: '(.)', compare: string}}\n"
-    "  vl: {op: logprob, model: ref, of: vr, metrics: {m: token_mean(vl)}}\n";
+    "  vl: {op: logprob, model: ref, of: vr, metrics: {m: token_mean(vl)}}\n"
+    "state: {price: {init: 0.1, next: price + batch_mean(seq_mean(old - ref_logprob))}}\n";
 
 static const char *const colocated =
     "train: {share: 1}, rollout: {with: train}, ref: {with: train}, critic: {with: train}";
