@@ -37,7 +37,7 @@ static const char *numerics_strict_loose(void)
     .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST,                            \
     .sizes = {.micro_tokens = 16384,                                                                   \
               .concurrent = 256,                                                                       \
-              .prefill_tokens = 8192,                                                                  \
+              .prefill_tokens = 4096,                                                                  \
               .head_elems = 128 << 20,                                                                 \
               .head_rows = 4096},                                                                      \
     .acts_bytes = gr_cu_acts_bytes, .extend_ws_bytes = gr_cu_extend_ws_bytes,                          \
