@@ -151,9 +151,7 @@ struct gr_model {
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
 
-/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has
- * most.
- */
+/* Bounds that sizes are computed from; all 0 for nodes without rows. */
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
@@ -171,6 +169,8 @@ struct gr_node {
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
     gr_rows_bounds bounds;  /* of `rows` */
+    uint32_t ranks;         /* that work on it together */
+    gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     bool new_version;           /* `after:` an update of its model: reads the new weights */
@@ -237,13 +237,13 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
-    uint32_t ranks; /* that bounds are for; where there are views, the bounds are of the whole batch */
+    uint32_t ranks; /* that shares are for; where there are views, theirs are */
     uint32_t hosts; /* that all ranks are on */
     gr_ranks_pool *pools;
     size_t n_pools;
     gr_ranks_class *classes; /* by their first rank; [1] where all ranks do the same */
     size_t n_classes;
-    /* The graph as each class of several sees it: with the bounds of its ranks, and their number. Theirs are
+    /* The graph as each class of several sees it: with the shares of its ranks, and their number. Theirs are
      * the names, nodes and columns of this one, in the same order. NULL: there is one class. */
     gr_graph **views;
     uint32_t view; /* of a view: its class */

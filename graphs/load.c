@@ -319,13 +319,14 @@ static uint32_t count_ranks(const gr_load_options *o)
     return o && o->ranks ? o->ranks : 1;
 }
 
-/* Prompts are dealt to ranks with their groups whole. */
-static void deal(gr_rows_bounds *b, uint32_t ranks)
+/* Prompts are dealt to ranks with their groups whole: to some of them one more than to others. */
+static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
 {
-    if (!b->groups) return;
-    uint32_t groups = (b->groups + ranks - 1) / ranks;
-    b->seqs = (uint32_t)((uint64_t)b->seqs * groups / b->groups);
-    b->groups = groups;
+    gr_rows_bounds share = *b;
+    if (!b->groups) return share;
+    share.groups = (b->groups + ranks - 1) / ranks;
+    share.seqs = (uint32_t)((uint64_t)b->seqs * share.groups / b->groups);
+    return share;
 }
 
 /* view GR_NONE: the graph itself; else as a class of its ranks sees it. */
@@ -352,7 +353,10 @@ static gr_status parse(gr_graph **out, const char *text, size_t n, const char *p
     bool whole = view == GR_NONE && g->n_classes > 1;
     g->ranks = view == GR_NONE ? count_ranks(o) : g->classes[view].n;
     g->view = view == GR_NONE ? 0 : view;
-    for (size_t i = 0; i < g->n_nodes && g->ranks > 1 && !whole; i++) deal(&g->nodes[i]->bounds, g->ranks);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        g->nodes[i]->ranks = whole ? 1 : g->ranks;
+        g->nodes[i]->share = share_of(&g->nodes[i]->bounds, g->nodes[i]->ranks);
+    }
     *out = g;
     return GR_OK;
 }

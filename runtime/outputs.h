@@ -1,4 +1,5 @@
-/* runtime/outputs.h: everything a run writes: its directory and the lines for people.
+/* runtime/outputs.h: everything a run writes: its directory and the lines for people. Of many ranks the first
+ * one writes, and the calls of the others do nothing.
  *
  * Threads: trace may be called from any lane; the rest from the compute lane.
  */
@@ -21,13 +22,13 @@ GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *
  */
 GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d);
 /* NULL is fine. Peaks, planned and measured, are printed side by side. */
-void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e);
+void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, uint64_t measured_peak);
 
 /* The line of a validation before the first iteration. */
 GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns,
                                          gr_diag *d);
 /* The lines of an iteration, and of the validation behind it. node_ns: by node index. */
-GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e,
+GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, uint64_t measured_peak,
                                             const uint64_t *node_ns, uint64_t ns, gr_diag *d);
 
 /* gr_session.sample and gr_exec_options.trace; user: the gr_outputs. */

@@ -256,7 +256,7 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_
 {
     const gr_generate_cfg *cfg = n->cfg;
     uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->bounds.seqs) >> level, 1u);
+    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
     c->prefill_tokens = GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompt);
     uint64_t blocks =
@@ -269,8 +269,8 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_
 /* Rows that a head is ever asked about at once. */
 static uint32_t most_head_rows(const gr_node *n)
 {
-    if (is_op(n, "generate")) return GR_MAX(n->bounds.seqs, 1u);
-    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->bounds.seqs * longest(n) : UINT32_MAX;
+    if (is_op(n, "generate")) return GR_MAX(n->share.seqs, 1u);
+    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->share.seqs * longest(n) : UINT32_MAX;
     return (uint32_t)GR_MIN(GR_MAX(tokens, (uint64_t)1), (uint64_t)UINT32_MAX);
 }
 

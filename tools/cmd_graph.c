@@ -1,15 +1,12 @@
-/* graphrun check, exec, verify, ops, schema; what commands on graphs share. */
+/* graphrun check, verify, ops, schema; what commands on graphs share. */
 #include "tools/cmd.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "runtime/run.h"
-#include "runtime/signals.h"
 #include "scheduler/policy.h"
 
 /* ---- shared
@@ -32,8 +29,7 @@ int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
     return st ? 1 : 0;
 }
 
-/* --ranks N or HxD. hosts 0: N, as few hosts as the hardware allows. */
-static gr_status read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d)
+gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d)
 {
     unsigned h = 0, n = 1;
     int end = 0;
@@ -51,7 +47,7 @@ static gr_status read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, 
 static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
     uint32_t ranks;
-    if (read_ranks(a->ranks, &o->hosts, &ranks, d)) return GR_E_INVALID;
+    if (gr_cmd_read_ranks(a->ranks, &o->hosts, &ranks, d)) return GR_E_INVALID;
     if (!o->hosts) o->hosts = (ranks + o->hardware.devices - 1) / o->hardware.devices;
     if (ranks % o->hosts)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
@@ -71,7 +67,7 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr
     if (a->has_steps) set[n++] = steps;
     if (a->has_seed) set[n++] = seed;
     gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
-    gr_status st = read_ranks(a->ranks, &o.hosts, &o.ranks, d);
+    gr_status st = gr_cmd_read_ranks(a->ranks, &o.hosts, &o.ranks, d);
     if (plan) o.hosts = plan->hosts;
     if (!st) st = gr_graph_load(g, path, &o, d);
     free(set);
@@ -173,92 +169,4 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
         gr_plan_free(plan);
     gr_graph_free(g);
     return gr_exit_status_input(st);
-}
-
-/* ---- exec
- * --------------------------------------------------------------------------------------------------- */
-
-static char *default_out(const gr_graph *g)
-{
-    char when[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    return gr_printf("runs/%s-%s", g->name, when);
-}
-
-/* The plan of a file, or a resumed run's own, or a new one. */
-static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
-                           gr_diag *d)
-{
-    char *own = a->resume && !a->replan && !a->budget && !a->host_budget && !a->policy
-                    ? gr_printf("%s/plan.json", a->resume)
-                    : NULL;
-    const char *path = a->plan ? a->plan : own && gr_path_exists(own) ? own : NULL;
-    gr_plan *plan = NULL;
-    gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
-    if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
-    if (st) gr_plan_free(plan);
-    if (!st && !plan) st = gr_plan_graph(p, g, o, d);
-    free(own);
-    return st;
-}
-
-/* A resumed run goes on in its own directory, from its own random state. */
-static gr_status check_resume(const gr_args *a, gr_diag *d)
-{
-    const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
-    return wrong ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "%s does not go with --resume: the run has its own", wrong)
-                 : GR_OK;
-}
-
-/* On one rank: weights of the iteration before are copied by steps that exec does not run yet. */
-static gr_status check_runs(const gr_planned *p, gr_diag *d)
-{
-    for (size_t w = 0; w < p->program->n_works; w++)
-        if (p->program->works[w].kind == GR_STEP_SYNC)
-            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "'%s': exec with 'lag' is not built in this version; plan plans it",
-                                 p->program->works[w].what);
-    return GR_OK;
-}
-
-int gr_cmd_exec(const gr_args *a, gr_diag *d)
-{
-    gr_graph *g = NULL;
-    gr_plan_options o;
-    gr_planned *p = NULL;
-    char *graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
-    char *out = NULL;
-    uint32_t hosts, ranks;
-    gr_status st = check_resume(a, d);
-    if (!st) st = read_ranks(a->ranks, &hosts, &ranks, d);
-    if (!st && ranks > 1)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "exec on %u ranks is not built in this version; plan --ranks %u plans them", ranks,
-                           ranks);
-    if (!st) st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, graph_path, &o, d);
-    if (!st) st = make_plan(&p, g, a, &o, d);
-    if (!st) st = check_runs(p, d);
-    if (st == GR_E_NOFIT && !a->resume) gr_cmd_advise(g, a, graph_path, &o, d);
-    int status = gr_exit_status_input(st);
-    if (!st) {
-        out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);
-        gr_run_options run = {.out = out,
-                              .resume = a->resume != NULL,
-                              .poison = a->check_memory,
-                              .threads = o.threads,
-                              .progress = stdout};
-        gr_signals_catch();
-        st = gr_run(g, p, gr_kernels_find(p->plan->device), &run, d);
-        if (!st) printf("results are in %s\n", out);
-        status = gr_exit_status(st);
-    }
-    gr_planned_free(p);
-    gr_graph_free(g);
-    free(graph_path);
-    free(out);
-    return status;
 }

@@ -138,7 +138,7 @@ static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void
     (void)state;
     FILE *f = fopen(in_dir("p"), "w");
     gr_progress p;
-    gr_progress_init(&p, f);
+    gr_progress_init(&p, f, false);
     gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
     gr_progress_end(&p);
     fclose(f);
