@@ -34,6 +34,7 @@ typedef struct gr_generate_cfg {
     double temperature, top_p;
     gr_texts stop;
     gr_uints stop_ids;
+    bool ignore_eos;
     uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
 } gr_generate_cfg;
 

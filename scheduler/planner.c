@@ -1,9 +1,11 @@
 #include "scheduler/planner.h"
 
 #include "ops/configs.h"
+#include "ops/forward.h"
 #include "ops/rollout.h"
 #include "ops/select.h"
 #include "ops/summary.h"
+#include "ops/train.h"
 #include "scheduler/policy.h"
 
 #include <stdio.h>
@@ -193,12 +195,14 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
 }
 
-/* Rows that a head is ever asked about at once. */
-static uint32_t most_head_rows(const gr_node *n)
+/* Rows that a head is ever asked about at once, the other choices made. */
+static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
-    if (is_op(n, "generate")) return GR_MAX(n->bounds.seqs, 1u);
-    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->bounds.seqs * longest(n) : UINT32_MAX;
-    return (uint32_t)GR_MIN(GR_MAX(tokens, (uint64_t)1), (uint64_t)UINT32_MAX);
+    uint32_t rows = UINT32_MAX;
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->bounds.seqs);
+    if (is_op(n, "update")) rows = gr_train_rows(n, c);
+    if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
+    return GR_MAX(rows, 1u);
 }
 
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
@@ -206,9 +210,6 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     gr_choices c = {.threads = s->o->threads};
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
-    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
-    rows = GR_MIN(rows, most_head_rows(n));
-    c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
     if (is_op(n, "generate"))
@@ -217,6 +218,9 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
+    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
+    rows = GR_MIN(rows, most_head_rows(n, &c));
+    c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     return c;
 }
 

@@ -157,8 +157,8 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->length = GR_MIN(length, paged ? length : tokens);
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
     const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
-    const uint64_t ws =
-        GR_MAX(b->k->layer_ws_bytes(&s, &bounds, false), b->k->layer_ws_bytes(&s, &bounds, true));
+    const uint64_t ws = GR_MAX(b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_FORWARD),
+                               b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
     b->offset = gr_calloc(b->seqs + 1, sizeof(*b->offset));
     for (uint32_t i = 0; i <= b->seqs; i++) b->offset[i] = GR_MIN(i * (paged ? 1 : b->length), tokens);
@@ -302,7 +302,7 @@ static double logits_rate(const gr_hardware *h, gr_bench *b)
     b->head.target = gr_bench_place(b, row, n * sizeof(*row));
     b->head.logprob = gr_bench_place(b, NULL, n * sizeof(float));
     b->head.lm = random_values(b, (uint64_t)b->shape.vocab * b->shape.hidden);
-    b->head.ws = gr_bench_place(b, NULL, b->k->head_ws_bytes(&b->shape, n, b->threads));
+    b->head.ws = gr_bench_place(b, NULL, b->k->head_ws_bytes(&b->shape, n, GR_HEAD_LOGPROB, b->threads));
     gr_work w = {0};
     gr_head_cost(&w, b->k, &b->shape, n, 1);
     double logits = w.logits, seconds = fastest(b, run_head);

@@ -98,12 +98,12 @@ uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
     return c.used;
 }
 
-uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
 {
     gr_carve c = {0};
     gr_cu_layer_ws forward;
     gr_cu_back_ws back;
-    if (backward)
+    if (use == GR_LAYER_BACKWARD)
         gr_cu_back_carve(&c, s, b, &back);
     else
         gr_cu_layer_carve(&c, s, b, false, &forward);
@@ -118,10 +118,11 @@ uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
     return c.used;
 }
 
-uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads)
+uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads)
 {
     gr_carve c = {0};
     gr_cu_head_ws w;
+    (void)use;
     (void)threads;
     gr_cu_head_carve(&c, s, chunk_rows, &w);
     return c.used;

@@ -192,7 +192,7 @@ static void test_copies_go_to_the_device_and_back(void **state)
         for (size_t k = 0; k < COPY / sizeof(*host); k++) host[k] = (float)k;
         for (int i = 0; i < 20; i++) assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
         for (size_t k = 0; k < COPY / sizeof(*host); k++) assert_true(host[k] == (float)k + 20);
-        if (poison) assert_int_equal(gr_executor_touched_peak(e), COPY);
+        if (poison) assert_int_equal(gr_executor_touched(e).most, COPY);
         gr_executor_free(e);
         made_free(m);
         free(c);
@@ -231,7 +231,7 @@ static void test_the_measured_peak_is_what_was_touched_on_the_device(void **stat
     gr_executor *e = executor_of(m, c, false);
     assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
     assert_close((double)gr_executor_measured_peak(e), 32 << 20, 3 << 20, 0); /* a huge page, and the heap */
-    assert_int_equal(gr_executor_touched_peak(e), 0);
+    assert_int_equal(gr_executor_touched(e).most, 0);
     gr_executor_free(e);
     made_free(m);
     free(c);
