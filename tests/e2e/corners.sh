@@ -141,3 +141,16 @@ got=0
 "$gr" ops >/dev/full 2>err || got=$?
 [ $got = 1 ] || fail "exit status $got with a full disk"
 has err 'cannot write to standard output'
+
+# What ends no response: its ids are the checkpoint's, not those that the graph lists, nor texts.
+sed 's/max_tokens: 6}/max_tokens: 6, ignore_eos: true}/' grpo.yaml >full.yaml
+cmp -s full.yaml grpo.yaml && fail "ignore_eos is not in the graph"
+status 0 "$gr" exec grpo.yaml --steps 1 --out short
+[ "$(metric short 1 truncated_fraction)" != 1 ] || fail "every response of the model runs to its end anyway"
+status 0 "$gr" exec full.yaml --steps 1 --out full
+has out 'rollout: stop ids none: every response runs to max_tokens'
+[ "$(metric full 1 truncated_fraction)" = 1 ]
+[ "$(metric full 1 response_tokens_mean)" = 6 ]
+status 0 "$gr" exec full.yaml --steps 1 --set 'nodes.rollout.stop_ids=[3,4,5,6,7,8]' --out listed
+has out 'rollout: stop ids 3 '
+[ "$(metric listed 1 truncated_fraction)" != 1 ] || fail "listed stop ids end nothing"
