@@ -8,6 +8,7 @@
 #define GR_MEMPLAN_PROGRAM_H
 
 #include "memplan/plan.h"
+#include "runtime/index.h"
 
 /* How long an object's contents matter. */
 typedef enum gr_span {
@@ -80,8 +81,7 @@ typedef struct gr_program {
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
-    uint32_t *names; /* hash table of object indices + 1, by name */
-    size_t cap_names;
+    gr_index names;  /* of objects */
 } gr_program;
 
 gr_program *gr_program_new(void);
