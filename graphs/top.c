@@ -39,8 +39,9 @@ typedef struct checkpoint_cfg {
 
 static const char *const bits[] = {"any", "keep", NULL};
 #define X(name, text) text,
-static const char *const policies[] = {GR_POLICY_MAP(X) NULL};
+static const char *const state_policies[] = {GR_POLICY_MAP(X) NULL};
 #undef X
+static const char *const policies[] = {"auto", "keep", "transition", "every_node", NULL}; /* as gr_policy */
 
 #define TRAIN(f) offsetof(train_cfg, train.f)
 #define AT(r)    offsetof(gr_residency, policy[GR_RESOURCE_##r])
@@ -64,7 +65,7 @@ const gr_key gr_train_keys[] = {
 
 const gr_key gr_residency_keys[] = {
     {"params", GR_KEY_ENUM, AT(PARAMS), false, NULL, 0, 0, policies, "its weights, as training and log-probs use them; default: --policy"},
-    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, policies, "moments, and the master where there is one"},
+    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, state_policies, "moments, and the master where there is one; host: they stay in the host pool, and the step is done there"},
     {"gradients", GR_KEY_ENUM, AT(GRADIENTS), false, NULL, 0, 0, policies, "what backward adds up for one optimizer step"},
     {"rollout_weights", GR_KEY_ENUM, AT(ROLLOUT_WEIGHTS), false, NULL, 0, 0, policies, "the copy that generates, where it is not the same bytes as params"},
     {"kv", GR_KEY_ENUM, AT(KV), false, NULL, 0, 0, policies, "the pool of keys and values"},

@@ -6,12 +6,14 @@
     X(AUTO, "auto")             \
     X(KEEP, "keep")             \
     X(TRANSITION, "transition") \
-    X(EVERY_NODE, "every_node")
+    X(EVERY_NODE, "every_node") \
+    X(HOST, "host")
 
 /* auto        the planner's choice: the least predicted time under the budget
  * keep        on the device always
  * transition  on the device until a rollout that does not use it begins; loaded again by the first use after
- * every_node  loaded before each node that uses it, off the device after it */
+ * every_node  loaded before each node that uses it, off the device after it
+ * host        of optimizer alone: in the host pool always, and the step is done there */
 typedef enum gr_policy {
 #define X(name, text) GR_POLICY_##name,
     GR_POLICY_MAP(X)

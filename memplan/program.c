@@ -126,6 +126,7 @@ static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint3
                  .kernel = kernel,
                  .arg = arg,
                  .body_last = GR_NONE,
+                 .host_with = GR_NONE,
                  .optional = p->optional,
                  .rollout = p->rollout};
     GR_PUSH(p->works, p->n_works, p->cap_works, w);

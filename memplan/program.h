@@ -55,9 +55,20 @@ typedef struct gr_work {
     uint64_t moved;           /* bytes that a rank receives from others; of a sync within the device: 0 */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
+    /* It may be done on the lane `host` instead where this object of its uses, which lives on across
+     * iterations, stays in the host pool for ever: all of its uses but the temporary ones, which it only
+     * reads, are of copies there then. GR_NONE: never. */
+    uint32_t host_with;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
     bool rollout;  /* generates: policies move state where such works begin */
 } gr_work;
+
+/* Whether a use of an object is of its copy in the host pool; moved: the work is done on the lane `host`
+ * instead of its own. */
+static inline bool gr_use_on_host(const gr_object *o, bool moved)
+{
+    return o->place == GR_HOST || (moved && o->span != GR_SPAN_TEMP);
+}
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
  * first use in the body reads, lives over the whole loop. The contents of others, of span TEMP or SCRATCH,

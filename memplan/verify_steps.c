@@ -144,8 +144,9 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
         if (use->mode & GR_READ && r < s->n_reads) from = s->reads[r++];
         if (use->mode & GR_WRITE && k < s->n_writes) to = s->writes[k++];
         uint32_t e = use->mode & GR_READ ? from : to;
+        gr_place place = gr_use_on_host(o, s->lane != w->lane) ? GR_HOST : GR_DEVICE;
         if (e == GR_NONE || (use->mode == GR_UPDATE && from != to) || v->object[e] != use->object ||
-            v->p->ledger[e].place != o->place)
+            v->p->ledger[e].place != place)
             return gr_verify_wrong(v, "uses", "step %u '%s' does not name a copy of '%s' where it needs it",
                                    i, s->what, o->name);
     }
@@ -197,7 +198,8 @@ static bool works_ok(gr_verifier *v)
         if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node))
             return gr_verify_wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
                                    w ? w->what : "its end");
-        if (w->lane != s->lane || w->kind != s->kind)
+        bool moved = s->lane == GR_LANE_HOST && w->host_with != GR_NONE;
+        if ((w->lane != s->lane && !moved) || w->kind != s->kind)
             return gr_verify_wrong(v, "lanes", "step %u '%s' is a %s on lane %s, not a %s on lane %s", i,
                                    s->what, gr_step_kind_str(s->kind), gr_lane_str(s->lane),
                                    gr_step_kind_str(w->kind), gr_lane_str(w->lane));

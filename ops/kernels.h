@@ -251,6 +251,12 @@ typedef struct gr_kernels {
     const struct gr_steps_ops *steps;
 } gr_kernels;
 
+/* The optimizer step of a range in the host pool, on the queue's team: w of type weights, whatever the
+ * device. The arithmetic is the CPU device's: where weights, gradients and moments are fp32, its bits. Others
+ * are widened to fp32 and rounded to nearest even again. ops/optim_cpu.c */
+void gr_host_adamw(gr_queue *q, gr_dtype weights, const gr_adamw *how, bool decay, const gr_adamw_range *r,
+                   uint64_t n);
+
 /* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
 extern const gr_kernels gr_kernels_cpu, gr_kernels_cuda;
 

@@ -91,6 +91,7 @@ typedef struct gr_choices {
     uint32_t head_rows;      /* rows of one head chunk */
     uint32_t sharded;        /* many ranks: 1 where the model's weights are sharded (ops/spread.h) */
     uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
+    uint32_t host_step; /* of an update: 1 where the optimizer step of a bucket may be done on the host */
     unsigned threads;
 } gr_choices;
 
@@ -109,6 +110,7 @@ typedef struct gr_call {
     uint32_t kernel, arg; /* as declared */
     void *const *ptr;
     uint32_t n_ptr;
+    gr_lane lane; /* of its step: of a work that may be moved (gr_work.host_with), where it is done */
     gr_queue *queue;
 } gr_call;
 

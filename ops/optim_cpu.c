@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/cpu.h"
+#include "runtime/half.h"
 
 enum { GRAIN = 4096, SUM_PARTS = 256 };
 
@@ -68,17 +69,84 @@ static void adamw_rank(void *arg, unsigned rank, unsigned size)
     f->v->adamw(&f->k, f->w + a, f->x + a, f->m + a, f->s + a, b - a);
 }
 
+static gr_adamw_consts consts_of(const gr_adamw *how, bool decay)
+{
+    return (gr_adamw_consts){.keep = (float)(1 - (decay ? how->lr * how->weight_decay : 0)),
+                             .b1 = (float)(1 - how->beta1),
+                             .beta2 = (float)how->beta2,
+                             .b2 = (float)(1 - how->beta2),
+                             .step_size = (float)(how->lr / (1 - pow(how->beta1, how->step))),
+                             .inv_sqrt_bc2 = (float)(1 / sqrt(1 - pow(how->beta2, how->step))),
+                             .eps = (float)how->eps,
+                             .grad_scale = how->grad_scale};
+}
+
 void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n)
 {
     assert(!r->master && r->grads == GR_F32 && r->moments == GR_F32);
     struct flat f = {.v = gr_simd_best(), .n = n, .x = r->g, .w = r->w, .m = r->m, .s = r->v};
-    f.k.keep = (float)(1 - (decay ? how->lr * how->weight_decay : 0));
-    f.k.b1 = (float)(1 - how->beta1);
-    f.k.beta2 = (float)how->beta2;
-    f.k.b2 = (float)(1 - how->beta2);
-    f.k.step_size = (float)(how->lr / (1 - pow(how->beta1, how->step)));
-    f.k.inv_sqrt_bc2 = (float)(1 / sqrt(1 - pow(how->beta2, how->step)));
-    f.k.eps = (float)how->eps;
-    f.k.grad_scale = how->grad_scale;
+    f.k = consts_of(how, decay);
     gr_team_run(q->team, adamw_rank, &f);
+}
+
+/* ---- on the host, for any device ----------------------------------------------------------------------- */
+
+struct host_step {
+    const gr_simd *v;
+    gr_adamw_consts k;
+    const gr_adamw_range *r;
+    gr_dtype weights;
+    uint64_t n;
+};
+
+static char *element(const void *p, gr_dtype type, uint64_t i)
+{
+    return (char *)(uintptr_t)p + i * gr_dtype_size(type);
+}
+
+/* n elements as floats: in place where they are such, else in `room`. */
+static float *widened(void *p, gr_dtype type, uint64_t n, float *room)
+{
+    const uint16_t *half = p;
+    if (type == GR_F32) return p;
+    for (uint64_t i = 0; i < n; i++) room[i] = gr_bf16_to_f32(half[i]);
+    return room;
+}
+
+static void put_back(void *p, gr_dtype type, uint64_t n, const float *from)
+{
+    uint16_t *half = p;
+    for (uint64_t i = 0; i < n && type != GR_F32; i++) half[i] = gr_f32_to_bf16(from[i]);
+}
+
+/* Elements [at, at + n), n at most GRAIN: what is not fp32 goes through the stack. */
+static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
+{
+    float room[4][GRAIN];
+    const gr_adamw_range *r = h->r;
+    char *w = element(r->w, h->weights, at), *g = element(r->g, r->grads, at);
+    char *m = element(r->m, r->moments, at), *v = element(r->v, r->moments, at);
+    float *master = r->master ? r->master + at : widened(w, h->weights, n, room[0]);
+    const float *grad = widened(g, r->grads, n, room[1]);
+    float *first = widened(m, r->moments, n, room[2]), *second = widened(v, r->moments, n, room[3]);
+    h->v->adamw(&h->k, master, grad, first, second, n);
+    put_back(m, r->moments, n, first);
+    put_back(v, r->moments, n, second);
+    put_back(w, h->weights, n, master);
+    if (r->master && h->weights == GR_F32) memcpy(w, master, n * sizeof(float));
+}
+
+static void host_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct host_step *h = arg;
+    uint64_t a, b;
+    gr_team_range(h->n, GRAIN, rank, size, &a, &b);
+    for (uint64_t at = a; at < b; at += GRAIN) host_block(h, at, GR_MIN((uint64_t)GRAIN, b - at));
+}
+
+void gr_host_adamw(gr_queue *q, gr_dtype weights, const gr_adamw *how, bool decay, const gr_adamw_range *r,
+                   uint64_t n)
+{
+    struct host_step h = {gr_simd_best(), consts_of(how, decay), r, weights, n};
+    gr_team_run(q->team, host_rank, &h);
 }

@@ -429,7 +429,10 @@ static void run_step(const gr_call *c, train_state *t)
     for (size_t i = 0; i < n; i++) {
         gr_adamw_range r = range_of(c, tensors[i].offset);
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
-        c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, elems);
+        if (c->lane == GR_LANE_HOST)
+            gr_host_adamw(c->queue, c->session->kernels->dtype, &how, tensors[i].decay, &r, elems);
+        else
+            c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, elems);
     }
 }
 

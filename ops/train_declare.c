@@ -417,15 +417,17 @@ static void declare_step(declaring *w)
                        "norm.%u", b)
             ->bytes = grad_bytes(w, b) / w->p->ranks;
     gr_spread_total(w->p, o->norm, "reduce_norm");
-    uint32_t norm = w->p->ranks > 1 ? o->norm : GR_NONE; /* one lane keeps the order by itself */
     for (uint32_t b = 0; b < n; b++) {
-        gr_program_run(w->p, TRAIN_STEP, b,
-                       (gr_use[]){{gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
-                                  {grad_sums(w, b), GR_READ},
-                                  {gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b), GR_UPDATE},
-                                  {norm, GR_READ}},
-                       4, "step.%u", b)
-            ->bytes = step_bytes(w, b) / w->p->ranks;
+        uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
+        gr_work *step = gr_program_run(
+            w->p, TRAIN_STEP, b,
+            (gr_use[]){{gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
+                       {grad_sums(w, b), GR_READ},
+                       {state, GR_UPDATE},
+                       {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
+            4, "step.%u", b);
+        step->bytes = step_bytes(w, b) / w->p->ranks;
+        if (w->how->host_step) step->host_with = state;
         gr_spread_stepped(w->p, w->k, w->n->model, b);
     }
     run_with_columns(w, TRAIN_FINISH,

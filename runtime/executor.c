@@ -536,6 +536,8 @@ static gr_status prepare(gr_executor *e, gr_diag *d)
     e->finished = gr_pool_alloc(e->memory, longest * sizeof(*e->finished));
     gr_status st = start_lanes(e, longest, d);
     if (!st && e->o.threads > 1) st = gr_team_new(&e->lanes[GR_LANE_COMPUTE].queue.team, e->o.threads, d);
+    if (!st && e->o.host_threads > 1)
+        st = gr_team_new(&e->lanes[GR_LANE_HOST].queue.team, e->o.host_threads, d);
     if (!st) st = open_device(e, d);
     if (!st && e->o.poison) e->poison = gr_poison_new(e->plan, &e->device->arena, &e->device->pool);
     return st;
@@ -583,7 +585,7 @@ void gr_executor_free(gr_executor *e)
     pthread_mutex_unlock(&e->mutex);
     for (int i = 0; i < GR_N_LANES; i++)
         if (e->lanes[i].started) pthread_join(e->lanes[i].thread, NULL);
-    gr_team_free(e->lanes[GR_LANE_COMPUTE].queue.team);
+    for (int i = 0; i < GR_N_LANES; i++) gr_team_free(e->lanes[i].queue.team);
     gr_poison_free(e->poison);
     for (int i = 0; i < GR_N_LANES; i++)
         if (e->lanes[i].queue.device) e->device->type->queue_close(&e->lanes[i].queue);

@@ -39,6 +39,7 @@ typedef struct gr_executor gr_executor;
 typedef struct gr_exec_options {
     const gr_device_type *device; /* NULL: the CPU device */
     unsigned threads;             /* of the compute lane's queue */
+    unsigned host_threads;        /* of the host lane's, for kernels that run there; 0 and 1: its own alone */
     bool poison;                  /* check each step: see below */
     gr_exec_trace trace;          /* may be NULL */
     void *trace_user;

@@ -53,6 +53,7 @@ static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_qu
                      .arg = b->work->arg,
                      .ptr = ptr,
                      .n_ptr = b->work->n_uses,
+                     .lane = r->p->plan->paths[path].steps[step].lane,
                      .queue = q};
 }
 
@@ -371,6 +372,17 @@ static unsigned threads_of(const run *r)
     return threads;
 }
 
+/* Of the host lane: where optimizer steps are done there, those of the machine. Their bits do not depend on
+ * it. */
+static unsigned host_threads_of(const run *r)
+{
+    for (uint32_t i = 0; i < gr_plan_steps(r->p->plan); i++) {
+        const gr_work *w = r->p->binding[i].work;
+        if (w && w->lane != gr_plan_step(r->p->plan, i)->lane) return r->o->threads;
+    }
+    return 0;
+}
+
 /* What libraries take is known once they are loaded. A plan that counts on less would fail later, or be in
  * the way of others. */
 static gr_status check_overhead(const run *r, gr_diag *d)
@@ -397,8 +409,11 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
     r->bytes = gr_bytes_new(r->g, r->p->program, k);
-    gr_exec_options e = {
-        .threads = threads_of(r), .poison = r->o->poison, .trace = trace_step, .trace_user = r};
+    gr_exec_options e = {.threads = threads_of(r),
+                         .host_threads = host_threads_of(r),
+                         .poison = r->o->poison,
+                         .trace = trace_step,
+                         .trace_user = r};
     st = gr_device_find(&e.device, k->device, d);
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);

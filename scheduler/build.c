@@ -283,7 +283,7 @@ static void wait_for(builder *b, uint32_t s)
         uint32_t d = b->wanted[i], loop = foreign_loop(b, d, s);
         if ((i && d == b->wanted[i - 1]) || c->lane[b->steps[d].lane] > d) continue;
         if (loop != GR_NONE) { /* lanes met at the end of its trips */
-            if (b->steps[s].lane != GR_LANE_HOST || b->f->holds_host[b->l->items[loop].work]) continue;
+            if (b->steps[s].lane != GR_LANE_HOST || b->l->holds_host[b->l->items[loop].work]) continue;
             d = loop;
         }
         bool have = false;
@@ -302,7 +302,7 @@ static void leave_loops(builder *b, uint32_t s)
     while (b->n_loops && !in_body(b, b->loops[b->n_loops - 1], s)) {
         uint32_t loop = b->loops[--b->n_loops];
         const gr_item *it = &b->l->items[loop];
-        bool host = b->f->holds_host[it->work], ran = !b->steps[loop].agreed && !it->optional;
+        bool host = b->l->holds_host[it->work], ran = !b->steps[loop].agreed && !it->optional;
         for (int l = 0; l < GR_N_LANES; l++) {
             if (l == GR_LANE_HOST && !host) continue;
             b->lane[l] = b->saved[b->n_loops][l];

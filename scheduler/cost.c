@@ -48,3 +48,9 @@ uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
     uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
     return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / h->link) : ns;
 }
+
+uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h)
+{
+    uint64_t ns = (uint64_t)llround(1e9 * w->bytes / h->host_memory) + h->step_ns;
+    return GR_MAX(ns, gr_work_ns(w, h)); /* no host is faster than its device */
+}

@@ -71,19 +71,28 @@ static void add(explorer *x, const gr_choice *choice, bool prefetch)
     join_front(x, x->r->n - 1);
 }
 
+/* What does not stay of a group is never on the device, and what uses it is done on the host lane. */
+static void add_hosted(explorer *x, gr_choice *c, uint32_t g, uint32_t parts, bool prefetch)
+{
+    if (!x->f->groups[g].may_host || parts == GR_PARTS) return;
+    c[g] = (gr_choice){.parts = (uint16_t)parts, .host = 1};
+    add(x, c, prefetch);
+}
+
 /* More or less of a group stays: a quarter, or none at all; with the same nodes streamed, none, or all. */
 static void change_parts(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
 {
     const gr_choice was = c[g];
     for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
-        bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1;
+        bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1u;
         if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && x->f->groups[g].n_objects < 2))
             continue;
-        uint64_t masks[] = {was.stream, 0, x->f->groups[g].nodes};
+        const uint64_t masks[] = {was.stream, 0, x->f->groups[g].nodes};
         for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
-            c[g] = (gr_choice){parts == GR_PARTS ? 0 : masks[k], parts, GR_POLICY_AUTO};
+            c[g] = (gr_choice){.stream = parts < GR_PARTS ? masks[k] : 0, .parts = (uint16_t)parts};
             add(x, c, prefetch);
         }
+        add_hosted(x, c, g, parts, prefetch);
     }
     c[g] = was;
 }
@@ -93,10 +102,12 @@ static void change_stream(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
     const gr_choice was = c[g];
     uint64_t nodes = x->f->groups[g].nodes;
     if (was.parts == GR_PARTS) return;
-    c[g].stream = nodes;
+    c[g] = (gr_choice){.stream = nodes, .parts = was.parts};
     add(x, c, prefetch);
-    for (uint32_t node = 0; node < 64; node++) {
+    if (!was.host) add_hosted(x, c, g, was.parts, prefetch);
+    for (uint32_t node = 0; node < 64 && !was.host; node++) {
         if (!(nodes >> node & 1)) continue;
+        c[g] = was;
         c[g].stream = was.stream ^ 1ULL << node;
         add(x, c, prefetch);
     }
@@ -141,16 +152,21 @@ void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_
     while (x.n_table < 2 * ((size_t)most + 1)) x.n_table *= 2;
     x.table = gr_calloc(x.n_table, sizeof(*x.table));
     gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
-    bool moves = false;
+    bool moves = false, hosts = false;
     for (uint32_t g = 0; g < f->n_groups; g++) {
-        c[g] = (gr_choice){0, GR_PARTS, policies[g]};
+        c[g] = (gr_choice){.parts = GR_PARTS, .host = policies[g] == GR_POLICY_HOST, .policy = policies[g]};
         moves |= !policies[g];
+        hosts |= !policies[g] && f->groups[g].may_host;
     }
     add(&x, c, true);
-    for (int extreme = 0; extreme < 4 && moves; extreme++) { /* nothing stays; and everything is streamed */
-        for (uint32_t g = 0; g < f->n_groups; g++)
-            if (!policies[g]) c[g] = (gr_choice){extreme & 1 ? f->groups[g].nodes : 0, 0, GR_POLICY_AUTO};
-        add(&x, c, extreme < 2);
+    /* nothing stays; and everything is streamed; and optimizer steps are done on the host */
+    for (int extreme = 0; extreme < (hosts ? 8 : 4) && moves; extreme++) {
+        for (uint32_t g = 0; g < f->n_groups; g++) {
+            bool host = extreme & 4 && f->groups[g].may_host;
+            if (policies[g]) continue;
+            c[g] = (gr_choice){.stream = !host && extreme & 1 ? f->groups[g].nodes : 0, .host = host};
+        }
+        add(&x, c, !(extreme & 2));
     }
     for (uint32_t turn = 0; moves && r->n - x.begin < most; turn++) {
         size_t at = pick(&x, turn);

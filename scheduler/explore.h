@@ -1,7 +1,8 @@
 /* scheduler/explore.h: residencies of one program, priced: bytes and predicted time of each.
  *
  * A walk from "all stays" and "nothing stays" by single changes (a quarter more or less of a group of objects
- * stays; the rest is streamed in one node more or less; loads begin early or not). Those that no other beats
+ * stays; the rest is streamed in one node more or less, or, of an optimizer's state, stays in the host pool,
+ * where its step is done then; loads begin early or not). Those that no other beats
  * in bytes and in time go first, then the others; where the limit is higher than what there is, everything
  * that can be reached is priced. The budget has no say in it, so that every budget chooses among the same
  * residencies.

@@ -22,7 +22,7 @@ static void find_scopes(gr_facts *f)
     const gr_program *g = f->g;
     uint32_t stack[16], n = 0, before[17] = {GR_NONE};
     NEW(f, g->n_works, f->parent), NEW(f, g->n_works, f->prev), NEW(f, g->n_works, f->depth);
-    NEW(f, g->n_works, f->top), NEW(f, g->n_works, f->node), NEW(f, g->n_works, f->holds_host);
+    NEW(f, g->n_works, f->top), NEW(f, g->n_works, f->node);
     for (uint32_t w = 0; w < g->n_works; w++) {
         while (n && w > g->works[stack[n - 1]].body_last) n--;
         if (w == g->validate) before[0] = GR_NONE; /* another path */
@@ -31,8 +31,6 @@ static void find_scopes(gr_facts *f)
         f->top[w] = n ? stack[0] : w;
         f->prev[w] = before[n];
         before[n] = w;
-        if (g->works[w].lane == GR_LANE_HOST)
-            for (uint32_t i = 0; i < n; i++) f->holds_host[stack[i]] = true;
         if (g->works[w].body_last != GR_NONE) {
             stack[n++] = w;
             before[n] = GR_NONE;
@@ -194,7 +192,7 @@ static void find_lifetime(gr_facts *f, uint32_t o)
         }
     }
     for (uint32_t i = b; i < e && last != GR_NONE; i++)
-        if (g->works[f->refs[i].work].lane == GR_LANE_HOST)
+        if (g->works[f->refs[i].work].lane == GR_LANE_HOST || g->works[f->refs[i].work].host_with != GR_NONE)
             last = later(g, last, host_done(f, f->refs[i].work));
     f->first[o] = first;
     f->last[o] = last;
@@ -223,13 +221,16 @@ static void find_groups(gr_facts *f)
             *gp = (gr_group){.name = ob->model ? gr_pool_printf(f->pool, "%s %s", ob->model, cat) : cat,
                              .model = ob->model,
                              .category = ob->category,
-                             .span = ob->span};
+                             .span = ob->span,
+                             .may_host = ob->span == GR_SPAN_KEEP};
             f->n_groups++;
         }
         f->group[o] = i;
         f->rank[o] = gp->n_objects++;
-        for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
+        for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
             gp->nodes |= 1ULL << GR_MIN(f->node[f->refs[r].work], 63);
+            gp->may_host &= g->works[f->refs[r].work].host_with == o;
+        }
     }
 }
 
@@ -245,9 +246,12 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     NEW(f, g->n_objects, f->first), NEW(f, g->n_objects, f->last);
     for (uint32_t o = 0; o < g->n_objects; o++) find_lifetime(f, o);
     find_groups(f);
-    NEW(f, g->n_works, f->ns);
+    NEW(f, g->n_works, f->ns), NEW(f, g->n_works, f->host_ns);
     for (uint32_t w = 0; w < g->n_works; w++) {
         if (g->works[w].body_last == GR_NONE) f->ns[w] = gr_work_ns(&g->works[w], hw);
+        if (g->works[w].host_with == GR_NONE) continue;
+        f->host_ns[w] = gr_work_host_ns(&g->works[w], hw);
+        f->n_movable++;
     }
     return f;
 }

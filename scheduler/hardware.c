@@ -20,7 +20,9 @@
  * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
  * device. Link: what a rank of an all-gather within a host receives a second for large messages, and what a
  * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
- * same part of their links' published rate); network: nine tenths of one adapter for each device. */
+ * same part of their links' published rate); network: nine tenths of one adapter for each device. Host
+ * memory: six tenths of what the channels of such a host move (H200, H100: 16 of DDR5-4800; A100: 16 of
+ * DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices. */
 static const gr_hardware profiles[] = {
     {.name = "h200",
      .device = "cuda",
@@ -28,6 +30,7 @@ static const gr_hardware profiles[] = {
      .memory_bytes = 4260 * GB,
      .h2d = 55.6 * GB,
      .d2h = 55.4 * GB,
+     .host_memory = 46 * GB,
      .disk = 3 * GB,
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
@@ -43,6 +46,7 @@ static const gr_hardware profiles[] = {
      .memory_bytes = 3015 * GB,
      .h2d = 55 * GB,
      .d2h = 55 * GB,
+     .host_memory = 46 * GB,
      .disk = 3 * GB,
      .device_bytes = 81559 * MIB,
      .host_bytes = 224 * GIB,
@@ -58,6 +62,7 @@ static const gr_hardware profiles[] = {
      .memory_bytes = 1835 * GB,
      .h2d = 25 * GB,
      .d2h = 25 * GB,
+     .host_memory = 31 * GB,
      .disk = 2 * GB,
      .device_bytes = 81920 * MIB,
      .host_bytes = 224 * GIB,
@@ -73,6 +78,7 @@ static const gr_hardware profiles[] = {
      .memory_bytes = 1400 * GB,
      .h2d = 25 * GB,
      .d2h = 25 * GB,
+     .host_memory = 31 * GB,
      .disk = 2 * GB,
      .device_bytes = 40960 * MIB,
      .host_bytes = 112 * GIB,
@@ -88,6 +94,7 @@ static const gr_hardware profiles[] = {
      .memory_bytes = 907 * GB,
      .h2d = 25 * GB,
      .d2h = 25 * GB,
+     .host_memory = 50 * GB,
      .disk = 2 * GB,
      .device_bytes = 24564 * MIB,
      .host_bytes = 56 * GIB,
@@ -130,6 +137,7 @@ static void describe_cpu(gr_hardware *out)
                          .memory_bytes = GR_MIN(6e9 * (double)cores, 100e9),
                          .h2d = 5e9,
                          .d2h = 5e9,
+                         .host_memory = GR_MIN(6e9 * (double)cores, 100e9),
                          .disk = 0.5e9,
                          .device_bytes = memory,
                          .host_bytes = memory,

@@ -35,11 +35,12 @@ typedef enum gr_library {
  * and left out of the model: then attention counts as matrix arithmetic, logits as memory. */
 typedef struct gr_hardware {
     char name[64];
-    const char *device;                /* "cpu" or "cuda", static */
-    double flops;                      /* matrix arithmetic in the device's own type, at large shapes */
-    double memory_bytes;               /* device memory, read + written */
-    double h2d, d2h;                   /* copies between host pool and arena, bytes */
-    double disk;                       /* bytes */
+    const char *device;  /* "cpu" or "cuda", static */
+    double flops;        /* matrix arithmetic in the device's own type, at large shapes */
+    double memory_bytes; /* device memory, read + written */
+    double h2d, d2h;     /* copies between host pool and arena, bytes */
+    double host_memory;  /* what an optimizer step on the host reads and writes there, bytes; of one rank */
+    double disk;         /* bytes */
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t step_ns;                  /* fixed cost of one step */
@@ -72,7 +73,9 @@ double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 
-/* scheduler/cost.c: predicted time of one execution of a work that is no loop. */
+/* scheduler/cost.c: predicted time of one execution of a work that is no loop; and of one that is done on the
+ * host lane instead of its own: an optimizer step, which host memory bounds. */
 uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h);
+uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h);
 
 #endif

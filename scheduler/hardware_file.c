@@ -33,6 +33,7 @@ static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
 static const number rates[] = {{"memory", AT(memory_bytes), false, false},
                                {"h2d", AT(h2d), false, false},
                                {"d2h", AT(d2h), false, false},
+                               {"host", AT(host_memory), false, false},
                                {"disk", AT(disk), false, false},
                                {"link", AT(link), false, false},
                                {"network", AT(network), false, false}};
@@ -184,7 +185,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
         "version",  "name",         "device",     "bytes_per_second", "matrix",
         "overhead", "device_bytes", "host_bytes", "step_ns",          "collective_ns",
         "devices",  "flops",        "attention",  "decode_attention", "logits"};
-    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "disk", "link", "network"};
+    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "host", "disk", "link", "network"};
     if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {

@@ -17,6 +17,7 @@ typedef struct segment {
     const char *node;
     bool optional, dirty, load, dead; /* written; contents needed at its begin; not needed after its end */
     bool apart;                       /* begins with its first use, never sooner, and holds one node only */
+    bool stays;                       /* to the last use before something ends it */
 } segment;
 
 typedef struct maker {
@@ -106,7 +107,7 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
     if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
     if (unit == s->last) return true;
     if (s->apart) return m->f->node[s->last] == m->f->node[unit];
-    if (!stream && scope == GR_NONE && m->f->node[s->last] == m->f->node[unit]) return true;
+    if (s->stays || (!stream && m->f->node[s->last] == m->f->node[unit])) return true;
     uint32_t next = next_unit(m->g, s->last);
     if (next == unit) return true;
     return m->prefetch && !is_loop(m->g, next) && next_unit(m->g, next) == unit;
@@ -121,25 +122,54 @@ static void finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t 
     emit(m, s, home, busy);
 }
 
-/* Segments of an object that has a home in the host pool. */
-static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes)
+static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
+{
+    return work > loop && work <= g->works[loop].body_last;
+}
+
+/* The innermost loop around a use of an object in which the object is used on the host, too. */
+static uint32_t host_scope(const maker *m, uint32_t o, uint32_t work)
+{
+    const gr_facts *f = m->f;
+    uint32_t loop = m->l->meets[o] ? f->parent[work] : GR_NONE;
+    for (; loop != GR_NONE; loop = f->parent[loop])
+        for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
+            if (m->l->moved[f->refs[r].work] && inside(m->g, loop, f->refs[r].work)) return loop;
+    return GR_NONE;
+}
+
+static uint32_t unit_in(const gr_facts *f, uint32_t scope, uint32_t work)
+{
+    while (f->parent[work] != scope) work = f->parent[work];
+    return work;
+}
+
+/* Segments of an object that has a home in the host pool. stays: only what is done on the host ends one. */
+static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
 {
     const gr_facts *f = m->f;
     bool apart = m->choice[f->group[o]].policy == GR_POLICY_EVERY_NODE;
     uint32_t home = add_draft(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
     if (m->g->objects[o].span == GR_SPAN_KEEP) m->l->home[o] = home;
+    m->l->hosted[o] = home;
     segment s = {.object = GR_NONE};
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         uint32_t work = f->refs[r].work;
+        if (m->l->moved[work]) {
+            if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE);
+            s.object = GR_NONE;
+            busy = work + 1;
+            continue;
+        }
         bool stream = stream_nodes >> GR_MIN(f->node[work], 63) & 1;
-        uint32_t scope = stream ? f->parent[work] : GR_NONE, unit = stream ? work : f->top[work];
+        uint32_t scope = stream ? f->parent[work] : host_scope(m, o, work), unit = unit_in(f, scope, work);
         const gr_work *w = &m->g->works[work];
         if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
             if (s.object != GR_NONE) {
                 finish(m, &s, home, busy, GR_NONE);
                 busy = next_unit(m->g, s.last);
             }
-            s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart};
+            s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart, stays};
             s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
         } else if (s.optional && !w->optional) {
             s.load = true; /* the write that came first may be skipped now */
@@ -149,7 +179,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes)
         s.last = unit;
         s.dirty |= (f->refs[r].mode & GR_WRITE) != 0;
     }
-    finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
+    if (s.object != GR_NONE) finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
 }
 
 /* A scratch object that is on the device from its first use to its last. */
@@ -164,7 +194,7 @@ static void resume_once(maker *m, uint32_t o)
     while (scope != GR_NONE && m->g->works[scope].body_last < last) scope = f->parent[scope];
     while (f->parent[first] != scope) first = f->parent[first];
     while (f->parent[last] != scope) last = f->parent[last];
-    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true, true};
+    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true, true, false};
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         const gr_work *w = &m->g->works[f->refs[r].work];
         if (!w->optional || strcmp(w->node, s.node)) s.optional = false;
@@ -292,14 +322,50 @@ static bool resident(const maker *m, uint32_t o)
     return n - f->rank[o] <= n * m->choice[f->group[o]].parts / GR_PARTS;
 }
 
+/* Which works are done on the host lane instead of their own, and the objects they use there. */
+static void find_moved(maker *m)
+{
+    const gr_facts *f = m->f;
+    gr_layout *l = m->l;
+    memset(l->moved, 0, m->g->n_works);
+    memset(l->meets, 0, m->g->n_objects);
+    for (uint32_t w = 0; f->n_movable && w < m->g->n_works; w++) {
+        const gr_work *k = &m->g->works[w];
+        uint32_t o = k->host_with;
+        l->moved[w] = o != GR_NONE && m->choice[f->group[o]].host && !resident(m, o);
+        for (uint32_t u = 0; l->moved[w] && u < k->n_uses; u++)
+            if (k->uses[u].object != GR_NONE && m->g->objects[k->uses[u].object].span != GR_SPAN_TEMP)
+                l->meets[k->uses[u].object] = true;
+    }
+    for (uint32_t w = 0; w < m->g->n_works; w++) l->holds_host[w] = false;
+    for (uint32_t w = 0; w < m->g->n_works; w++)
+        for (uint32_t p = f->parent[w]; p != GR_NONE && (l->moved[w] || m->g->works[w].lane == GR_LANE_HOST);
+             p = f->parent[p])
+            l->holds_host[p] = true;
+}
+
+/* An object that works on the host lane use, too. Its own ones are done there all. */
+static void place_met(maker *m, uint32_t o)
+{
+    const gr_choice *c = &m->choice[m->f->group[o]];
+    if (m->f->groups[m->f->group[o]].may_host && c->host) {
+        m->l->home[o] = m->l->hosted[o] = add_draft(m->l, o, GR_HOST, 0, GR_NONE);
+        return;
+    }
+    bool stays = c->policy == GR_POLICY_TRANSITION || resident(m, o);
+    come_and_go(m, o, stays || c->policy ? 0 : c->stream & m->f->groups[m->f->group[o]].nodes, stays);
+}
+
 /* Entries of what stays; steps of what comes and goes. Lifetimes are in works until number() turns them. */
 static void place_objects(maker *m, uint32_t *fixed)
 {
     for (uint32_t o = 0; o < m->g->n_objects; o++) {
         const gr_object *ob = &m->g->objects[o];
-        fixed[o] = m->l->home[o] = GR_NONE;
+        fixed[o] = m->l->home[o] = m->l->hosted[o] = GR_NONE;
         if (ob->span != GR_SPAN_KEEP && m->f->begin[o] == m->f->begin[o + 1]) continue;
-        if (!resident(m, o)) {
+        if (m->l->meets[o] && ob->place == GR_DEVICE) {
+            place_met(m, o);
+        } else if (!resident(m, o)) {
             const gr_choice *c = &m->choice[m->f->group[o]];
             uint64_t stream = c->policy ? 0 : c->stream & m->f->groups[m->f->group[o]].nodes;
             if (c->policy == GR_POLICY_TRANSITION && ob->span == GR_SPAN_KEEP)
@@ -307,7 +373,7 @@ static void place_objects(maker *m, uint32_t *fixed)
             else if (ob->span == GR_SPAN_SCRATCH && !stream)
                 resume_once(m, o);
             else
-                come_and_go(m, o, stream);
+                come_and_go(m, o, stream, false);
         } else {
             bool whole = ob->span != GR_SPAN_TEMP;
             fixed[o] =
@@ -350,10 +416,10 @@ static void merge(maker *m)
                                .home = GR_NONE,
                                .scope = m->f->parent[w],
                                .body_last = GR_NONE,
-                               .lane = k->lane,
+                               .lane = l->moved[w] ? GR_LANE_HOST : k->lane,
                                .node = k->node,
                                .optional = k->optional,
-                               .ns = m->f->ns[w]});
+                               .ns = l->moved[w] ? m->f->host_ns[w] : m->f->ns[w]});
     }
     for (uint32_t i = 0; i < l->n_items; i++)
         for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s])
@@ -393,9 +459,13 @@ static void number(maker *m, uint32_t *current)
             l->drafts[it->entry].last = i;
         } else {
             const gr_work *w = &m->g->works[it->work];
-            for (uint32_t u = 0; u < w->n_uses; u++)
-                l->use_entry[m->f->use_begin[it->work] + u] =
-                    w->uses[u].object == GR_NONE ? GR_NONE : current[w->uses[u].object];
+            for (uint32_t u = 0; u < w->n_uses; u++) {
+                uint32_t o = w->uses[u].object;
+                bool host = o != GR_NONE && l->moved[it->work] && l->hosted[o] != GR_NONE;
+                l->use_entry[m->f->use_begin[it->work] + u] = o == GR_NONE ? GR_NONE
+                                                              : host       ? l->hosted[o]
+                                                                           : current[o];
+            }
         }
     }
 }
@@ -425,10 +495,15 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, bo
     if (!l->step_of) {
         l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
         l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
+        l->hosted = gr_malloc((g->n_objects + 1) * sizeof(*l->hosted));
         l->use_entry = gr_malloc((f->use_begin[g->n_works] + 1) * sizeof(*l->use_entry));
+        l->moved = gr_malloc(g->n_works + 1);
+        l->holds_host = gr_malloc(g->n_works + 1);
+        l->meets = gr_malloc(g->n_objects + 1);
     }
     l->n_items = l->n_drafts = l->n_inserts = l->n_transitions = 0;
     uint32_t *current = gr_malloc((g->n_objects + 1) * sizeof(*current));
+    find_moved(&m);
     place_objects(&m, current);
     merge(&m);
     number(&m, current);
@@ -445,6 +520,10 @@ void gr_layout_release(gr_layout *l)
     free(l->inserts);
     free(l->use_entry);
     free(l->home);
+    free(l->hosted);
+    free(l->moved);
+    free(l->meets);
+    free(l->holds_host);
     free(l->step_of);
     *l = (gr_layout){0};
 }
@@ -453,8 +532,8 @@ void gr_layout_release(gr_layout *l)
 
 typedef struct clocks {
     uint64_t lane[GR_N_LANES];
-    uint64_t *ready; /* of entries: when the last copy into them ends */
-    uint64_t *used;  /* of entries: when the last use on the host lane ends */
+    uint64_t *ready; /* of entries: when the last copy into them, or write on the host lane, ends */
+    uint64_t *used;  /* of entries: when the last use on the host lane, or load from them, ends */
     uint64_t *done;  /* of works */
 } clocks;
 
@@ -477,7 +556,7 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     const uint64_t *t = c->lane;
     switch (it->kind) {
     case GR_STEP_LOAD:
-        return GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]);
+        return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
     case GR_STEP_OFFLOAD:
         return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
     case GR_STEP_RELEASE:
@@ -489,8 +568,11 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
         break;
     }
     uint64_t at = GR_MAX(t[it->lane], it->lane == GR_LANE_COMPUTE ? 0 : t[GR_LANE_COMPUTE]);
-    for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
-        if (l->use_entry[u] != GR_NONE) at = GR_MAX(at, c->ready[l->use_entry[u]]);
+    bool moved = l->moved[it->work];
+    for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
+        uint32_t e = l->use_entry[u];
+        if (e != GR_NONE) at = GR_MAX(at, GR_MAX(c->ready[e], moved ? c->used[e] : 0));
+    }
     for (uint32_t w = f->cross_begin[it->work]; w < f->cross_begin[it->work + 1]; w++)
         at = GR_MAX(at, c->done[f->cross[w]]);
     return at;
@@ -501,7 +583,7 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
     for (uint32_t i = begin; i < end; i++) {
         gr_item *it = &l->items[i];
         if (it->kind == GR_STEP_LOOP) {
-            bool host = f->holds_host[it->work];
+            bool host = l->holds_host[it->work];
             uint64_t t = join(c, host);
             meet_at(c, host, t);
             uint32_t trips = f->g->works[it->work].trips_expected;
@@ -520,12 +602,17 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
         }
         uint64_t ends = start_of(l, f, c, it) + it->ns;
         c->lane[it->lane] = ends;
-        if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = ends;
+        if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = c->used[it->home] = ends;
+        if (it->kind == GR_STEP_OFFLOAD) c->ready[it->home] = ends;
         if (it->work == GR_NONE) continue;
         c->done[it->work] = ends;
         if (it->lane != GR_LANE_HOST) continue;
-        for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++)
-            if (l->use_entry[u] != GR_NONE) c->used[l->use_entry[u]] = ends;
+        for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
+            uint32_t e = l->use_entry[u];
+            if (e == GR_NONE) continue;
+            c->used[e] = ends;
+            if (l->moved[it->work]) c->ready[e] = ends;
+        }
     }
 }
 

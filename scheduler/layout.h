@@ -11,6 +11,12 @@
  * Under the policy `transition` a segment ends where a rollout begins that does not use the object, and the
  * next begins with the first use after it. What training changes is on the device across the iteration's end
  * then: its home is there, and its lifetime wraps.
+ *
+ * An optimizer step may be done on the host lane instead (gr_work.host_with): its state has no copy on the
+ * device then, and weights and gradients of the same bucket have segments between such works only: gradients
+ * are moved off after their last use before it, weights are loaded again for their first use after it. These
+ * segments lie in the innermost body that holds such a work, too. What "stays" of them is one segment from
+ * the first use to the next such work.
  */
 #ifndef GR_SCHEDULER_LAYOUT_H
 #define GR_SCHEDULER_LAYOUT_H
@@ -27,6 +33,7 @@ typedef struct gr_group {
     gr_span span;
     uint32_t n_objects;
     uint64_t nodes; /* bits of the nodes that use it */
+    bool may_host;  /* all that uses it may be done on the host lane with it */
 } gr_group;
 
 typedef struct gr_ref { /* one use of an object */
@@ -49,8 +56,8 @@ typedef struct gr_facts {
     gr_group *groups;
     uint32_t n_groups;
     uint32_t *cross_begin, *cross;  /* of works: works on other lanes that it waits for */
-    uint64_t *ns;                   /* of works */
-    bool *holds_host;               /* of loops: whether steps of the lane host are inside */
+    uint64_t *ns, *host_ns;         /* of works; of those that may be moved to the host lane, there */
+    uint32_t n_movable;             /* works that may */
     uint32_t *rollouts, n_rollouts; /* units at the top that generate, and always run */
     bool *waits_outside;            /* of loops: whether works inside wait for other lanes' works outside */
     gr_hardware hardware;
@@ -61,8 +68,9 @@ void gr_facts_free(gr_facts *f);
 
 typedef struct gr_choice {
     uint64_t stream;  /* nodes, by bit, in which the others are streamed */
-    uint32_t parts;   /* how much stays resident, in quarters */
-    gr_policy policy; /* AUTO: by the two above; else they say nothing */
+    uint16_t parts;   /* how much stays resident, in quarters */
+    uint16_t host;    /* 1: the others stay in the host pool, and what uses them is done there */
+    gr_policy policy; /* AUTO: by those above; else they say nothing */
 } gr_choice;
 
 typedef struct gr_item { /* a step to be */
@@ -90,6 +98,10 @@ typedef struct gr_layout {
     uint32_t n_drafts;
     uint32_t *use_entry; /* [all uses], see use_begin */
     uint32_t *home;      /* [objects] of span KEEP: the entry that holds it between iterations */
+    uint32_t *hosted;    /* [objects] the copy in the host pool, where there is one */
+    bool *moved;         /* [works] done on the host lane instead of their own */
+    bool *meets;         /* [objects] used by a moved work, and no temporary one */
+    bool *holds_host;    /* [works] loops: whether steps of the host lane are inside */
     uint64_t live;       /* most bytes live on the device: no packing is lower */
     uint64_t host_live;
     uint64_t ns;          /* of the iteration */

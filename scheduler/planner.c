@@ -19,12 +19,19 @@ enum { PREFILL_MIN = 16, RECOMPUTE_PARTS = 4 };
 /* ---- open choices ----------------------------------------------------------------------------------------
  */
 
-typedef enum knob_kind { KNOB_MICRO, KNOB_ROLLOUT, KNOB_HEAD, KNOB_RECOMPUTE, KNOB_SHARD } knob_kind;
+typedef enum knob_kind {
+    KNOB_MICRO,
+    KNOB_ROLLOUT,
+    KNOB_HEAD,
+    KNOB_RECOMPUTE,
+    KNOB_SHARD,
+    KNOB_HOST_STEP, /* whether it is allowed: which buckets' steps are done there is a matter of residency */
+} knob_kind;
 
 typedef struct open_choice {
     knob_kind kind;
     const gr_node *node;   /* NULL: all passes */
-    const gr_model *model; /* of KNOB_SHARD */
+    const gr_model *model; /* of KNOB_SHARD and KNOB_HOST_STEP */
 } open_choice;
 
 typedef struct source {
@@ -91,10 +98,30 @@ static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t level
     s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = bits};
 }
 
-/* A rollout's copy of its own, or a way to fill it, is asked for: the weights that train are sharded then. */
+/* The optimizer step is to be done on the host. */
+static bool host_step_is_asked_for(const gr_model *m)
+{
+    return m->residency.policy[GR_RESOURCE_OPTIMIZER] == GR_POLICY_HOST;
+}
+
+/* A step on the host has other bits where it is not the device's own kernel. */
+static bool host_step_changes_bits(const gr_kernels *k)
+{
+    return k->adamw != gr_kernels_cpu.adamw;
+}
+
+/* A rollout's copy of its own, or a way to fill it, is asked for: the weights that train are sharded then; or
+ * they are stepped on the host, which has the shard alone. */
 static bool copy_is_asked_for(const gr_model *m)
 {
-    return m->gather != GR_GATHER_DIRECT || m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO;
+    return m->gather != GR_GATHER_DIRECT ||
+           m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO || host_step_is_asked_for(m);
+}
+
+static gr_policy policy_of_optimizer(const source *s, const gr_model *m)
+{
+    int own = m->residency.policy[GR_RESOURCE_OPTIMIZER];
+    return own < 0 ? s->o->policy : (gr_policy)own;
 }
 
 static bool is_used(const gr_graph *g, const gr_model *m)
@@ -110,6 +137,24 @@ static void add_shards(source *s)
         const gr_model *m = s->g->models[i];
         if (!is_used(s->g, m) || copy_is_asked_for(m)) continue;
         add_knob(s, KNOB_SHARD, NULL, 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
+        s->open[s->n - 1].model = m;
+    }
+}
+
+static bool is_trained(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->model == m && is_op(g->nodes[i], "update")) return true;
+    return false;
+}
+
+/* Where bits do not change, a step may always be done on the host. */
+static void add_host_steps(source *s)
+{
+    for (size_t i = 0; i < s->g->n_models && host_step_changes_bits(s->o->kernels); i++) {
+        const gr_model *m = s->g->models[i];
+        if (!is_trained(s->g, m) || policy_of_optimizer(s, m) != GR_POLICY_AUTO) continue;
+        add_knob(s, KNOB_HOST_STEP, NULL, 2, true, gr_pool_printf(s->pool, "%s: optimizer step", m->name));
         s->open[s->n - 1].model = m;
     }
 }
@@ -140,8 +185,8 @@ static void find_knobs(source *s)
 {
     const gr_graph *g = s->g;
     const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->knobs));
-    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + g->n_models) * sizeof(*s->open));
+    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + 2 * g->n_models) * sizeof(*s->knobs));
+    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + 2 * g->n_models) * sizeof(*s->open));
     bool head = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
@@ -154,6 +199,7 @@ static void find_knobs(source *s)
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
     add_shards(s);
+    add_host_steps(s);
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, !k->invariant, "head chunk");
     if (micro_levels(g, k) < 2) return;
     bool bits = false;
@@ -174,6 +220,16 @@ static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == KNOB_SHARD && s->open[i].model == m) return level[i] > 0;
     return s->g->ranks > 1 && copy_is_asked_for(m);
+}
+
+/* Of ranks, the step of one has its shard of everything. */
+static bool may_step_on_host(const source *s, const uint32_t *level, const gr_model *m)
+{
+    if (s->g->ranks > 1 && !is_sharded(s, level, m)) return false;
+    if (host_step_is_asked_for(m) || !host_step_changes_bits(s->o->kernels)) return true;
+    for (size_t i = 0; i < s->n; i++)
+        if (s->open[i].kind == KNOB_HOST_STEP && s->open[i].model == m) return level[i] > 0;
+    return false;
 }
 
 static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
@@ -211,7 +267,10 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     if (n->model) c.sharded = is_sharded(s, level, n->model);
-    if (is_op(n, "update")) c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
+    if (is_op(n, "update")) {
+        c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
+        c.host_step = may_step_on_host(s, level, n->model);
+    }
     if (is_op(n, "generate"))
         choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
     if (is_pass(n)) {
@@ -248,6 +307,9 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
         break;
     case KNOB_RECOMPUTE:
         gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
+        break;
+    case KNOB_HOST_STEP:
+        gr_str_puts(out, "on the host where that saves time");
         break;
     case KNOB_SHARD:
         gr_str_printf(out, "a shard on each of %u ranks, gathered bucket by bucket", s->g->ranks);
@@ -398,6 +460,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
         if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
+        if (c->host_step && host_step_changes_bits(o->kernels)) gr_str_puts(&s, " host step");
     }
     uint64_t hash = XXH3_64bits(s.text, s.len);
     gr_str_release(&s);
@@ -416,6 +479,7 @@ static const struct choice_field {
     {"head_rows", offsetof(gr_choices, head_rows)},
     {"recompute", offsetof(gr_choices, recompute)},
     {"sharded", offsetof(gr_choices, sharded)},
+    {"host_step", offsetof(gr_choices, host_step)},
     {"threads", offsetof(gr_choices, threads)},
 };
 
@@ -446,7 +510,7 @@ static bool settings_serve(const gr_node *n, const gr_choices *c)
     if (is_op(n, "generate") &&
         (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
         return false;
-    return c->threads && c->head_rows && c->sharded <= 1;
+    return c->threads && c->head_rows && c->sharded <= 1 && c->host_step <= is_op(n, "update");
 }
 
 /* The weights of a model lie in one way. */

@@ -61,14 +61,15 @@ static bool may_fit(const search *s, const gr_residency *st)
 }
 
 /* What no residency of a program goes below: at each work the temporary objects that are live, and the others
- * that it uses; and all the time what a policy keeps. */
+ * that it uses, if it is not done on the host; and all the time what a policy keeps. */
 static uint64_t least_live(const search *s, uint32_t level)
 {
     const gr_facts *f = s->sets[level].facts;
     const gr_program *g = f->g;
     uint64_t *delta = gr_calloc(g->n_works + 1, sizeof(*delta)), kept = 0, live = 0, most = 0;
     bool *keep = gr_calloc(f->n_groups + 1, sizeof(*keep));
-    for (uint32_t i = 0; i < f->n_groups; i++) keep[i] = policy_of(s->o, &f->groups[i]) == GR_POLICY_KEEP;
+    for (uint32_t i = 0; i < f->n_groups; i++) /* weights of a step on the host are not there all the time */
+        keep[i] = policy_of(s->o, &f->groups[i]) == GR_POLICY_KEEP && !f->n_movable;
     for (uint32_t o = 0; o < g->n_objects; o++) {
         const gr_object *ob = &g->objects[o];
         if (ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
@@ -84,7 +85,8 @@ static uint64_t least_live(const search *s, uint32_t level)
         live += delta[w];
         for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
             uint32_t o = g->works[w].uses[u].object;
-            if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST)
+            if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST ||
+                g->works[w].host_with != GR_NONE)
                 continue;
             used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;
         }

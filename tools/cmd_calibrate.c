@@ -335,6 +335,29 @@ static void measure_memory(gr_hardware *h, gr_bench *b)
     h->h2d += copied / b->sizes->rounds;
 }
 
+/* Of a host that has a device: an optimizer step in its memory, with all threads. */
+static gr_status measure_host(gr_hardware *h, unsigned threads, gr_diag *d)
+{
+    enum { ELEMS = 32 << 20 };
+    gr_memory m = {0};
+    gr_queue q = {0};
+    const uint64_t part = ELEMS * sizeof(float);
+    gr_status st = gr_memory_take(&m, 4 * part, "the host's memory", d);
+    if (!st && threads > 1) st = gr_team_new(&q.team, threads, d);
+    if (!st) memset(m.base, 0, m.bytes);
+    const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
+    const gr_adamw_range all = {
+        .w = m.base, .g = m.base + part, .m = m.base + 2 * part, .v = m.base + 3 * part};
+    for (int i = 0; i < 3 && !st; i++) {
+        uint64_t begin = gr_now_ns();
+        gr_host_adamw(&q, GR_F32, &how, true, &all, ELEMS);
+        h->host_memory = fmax(i ? h->host_memory : 0, 7e9 * (double)part / (double)(gr_now_ns() - begin));
+    }
+    gr_team_free(q.team);
+    gr_memory_release(&m);
+    return st;
+}
+
 static gr_status measure_disk(gr_hardware *h, gr_diag *d)
 {
     char *bytes = gr_calloc(1, DISK_BYTES), *path = gr_printf(".graphrun-calibrate-%d", (int)getpid());
@@ -438,6 +461,7 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
     if (!cuda) {
         h->memory_bytes = 1 / h->memory_bytes;
         h->h2d = h->d2h = 1 / h->h2d;
+        h->host_memory = h->memory_bytes; /* the host pool is the same memory, and the kernel the same */
     }
     h->attention = attention_rate(&packed);
     h->decode_attention = attention_rate(&paged);
@@ -463,6 +487,7 @@ static gr_status calibrate(gr_hardware *h, const gr_plan_options *o, gr_diag *d)
     }
     if (!st) st = measure_all(h, &b, d);
     close_device(&b);
+    if (!st && cuda) st = measure_host(h, b.threads, d);
     if (!st) st = measure_step(h, type, b.threads, d);
     return st ? st : measure_disk(h, d);
 }
@@ -476,8 +501,8 @@ static void print_summary(const gr_hardware *h, const char *path)
     char text[32];
     while (widths < h->n_rates && h->rates[widths].rows == h->rates[0].rows) widths++;
     printf("%s: %s\n", path, h->name);
-    printf("  memory      %.1f GB/s, copies to the device %.1f, from it %.1f, disk %.2f GB/s\n",
-           h->memory_bytes / 1e9, h->h2d / 1e9, h->d2h / 1e9, h->disk / 1e9);
+    printf("  memory      %.1f GB/s, copies to the device %.1f, from it %.1f, host %.1f, disk %.2f GB/s\n",
+           h->memory_bytes / 1e9, h->h2d / 1e9, h->d2h / 1e9, h->host_memory / 1e9, h->disk / 1e9);
     printf("  matrices    %s of a layer, forward and backward, by rows of the batch and width\n", name);
     printf("    %6s", "");
     for (uint32_t c = 0; c < widths; c++) printf(" %13u", h->rates[c].width);

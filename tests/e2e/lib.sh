@@ -135,6 +135,60 @@ run: {steps: 6, seed: 7, samples: 2}
 END
 }
 
+classifier() { # DIR FROM: the reward model of this shape, with random weights
+    sed 's/ForCausalLM"\]/ForSequenceClassification"], "id2label": {"0": "reward"}/' "$2.json" >"$1.json"
+    "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 9 -o "$1" >/dev/null
+}
+
+# PPO with everything that has state: two trained models, warm-up of the critic, two mini-batches, an adaptive price of
+# the KL. Its reward model is `classifier judge model`.
+ppo_graph() { # FILE
+    cat >"$1" <<'END'
+graph: ppo
+params: {model: model, judge: judge, data: train.jsonl, lr: 1.0e-2, critic_lr: 1.0e-2, warmup: 2}
+models:
+  actor:  {checkpoint: $model, train: {lr: $lr, grad_clip: 1.0}}
+  ref:    {checkpoint: $model}
+  critic: {checkpoint: $model, head: value, train: {lr: $critic_lr, grad_clip: 1.0}}
+  judge:  {checkpoint: $judge}
+state: {beta: {init: 0.01, next: "beta * (1 + clip(kl_now / 0.001 - 1, -0.2, 0.2) * batch_count(rule) / 100)"}}
+nodes:
+  prompts: {op: prompts, file: $data, batch: 8, max_tokens: 8, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6}
+  rule:    {op: reward, of: rollout, answer: prompts.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}}
+  judged:  {op: score, model: judge, of: rollout, metrics: {mean: batch_mean(judged)}}
+  reward:  {op: compute, expr: rule + 0.1 * rollout.length + 0.1 * judged}
+  old_logprob: {op: logprob, model: actor, of: rollout}
+  ref_logprob: {op: logprob, model: ref, of: rollout}
+  values:  {op: value, model: critic, of: rollout, metrics: {mean: token_mean(values)}}
+  kl:      {op: compute, expr: old_logprob - ref_logprob}
+  kl_now:  {op: compute, expr: abs(batch_mean(seq_mean(kl)))}
+  r:       {op: compute, expr: at_last(reward) - beta * kl}
+  gae:     {op: compute, expr: "discounted_sum(r + next(values, 0) - values, 0.95)"}
+  returns: {op: compute, expr: gae + values}
+  advantage: {op: compute, expr: token_whiten(gae)}
+  update_critic:
+    op: update
+    model: critic
+    of: rollout
+    mini_batch: 4
+    loss: |
+      clipped = clip(value, values - 0.5, values + 0.5)
+      0.5 * token_mean(max((value - returns)^2, (clipped - returns)^2))
+    metrics: {off: token_max(abs(value - values))}
+  update:
+    op: update
+    model: actor
+    of: rollout
+    mini_batch: 4
+    when: step >= $warmup
+    loss: |
+      ratio = exp(logprob - old_logprob)
+      token_mean(max(-advantage * ratio, -advantage * clip(ratio, 0.8, 1.2)) - 0.01 * entropy)
+run: {steps: 4, seed: 7, samples: 2}
+END
+}
+
 "$project/graphs/quickstart/data.sh" .
 model model llama 32 false false
 graph grpo.yaml

@@ -69,34 +69,6 @@ same batch.yaml
 same batch.yaml nodes.update.micro_tokens=20
 
 # A critic, whose fresh value is not a log-prob.
-cat >critic.yaml <<'END'
-graph: critic
-models:
-  actor:  {checkpoint: model, train: {lr: 1.0e-2, grad_clip: 1.0}}
-  critic: {checkpoint: model, head: value, train: {lr: 1.0e-2, grad_clip: 1.0}}
-nodes:
-  prompts: {op: prompts, file: train.jsonl, batch: 8, max_tokens: 8, template: "{question}"}
-  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6}
-  reward:  {op: compute, expr: 0.1 * rollout.length}
-  old_logprob: {op: logprob, model: actor, of: rollout}
-  values:  {op: value, model: critic, of: rollout}
-  gae:     {op: compute, expr: "discounted_sum(at_last(reward) + next(values, 0) - values, 0.95)"}
-  returns: {op: compute, expr: gae + values}
-  update_critic:
-    op: update
-    model: critic
-    of: rollout
-    mini_batch: 4
-    loss: |
-      clipped = clip(value, values - 0.5, values + 0.5)
-      0.5 * token_mean(max((value - returns)^2, (clipped - returns)^2))
-    metrics: {off: token_max(abs(value - values))}
-  update:
-    op: update
-    model: actor
-    of: rollout
-    mini_batch: 4
-    loss: token_mean(-gae * exp(logprob - old_logprob))
-run: {steps: 3, seed: 7, samples: 2}
-END
-same critic.yaml
+ppo_graph ppo.yaml
+classifier judge model
+same ppo.yaml

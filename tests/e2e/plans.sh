@@ -63,3 +63,12 @@ refused "a.json|plan of graph" "$gr" exec grpo.yaml --plan a.json --set nodes.ro
 status 0 taskset -c "$core" "$gr" plan grpo.yaml --format json -o one.json
 status 0 taskset -c "$cores" "$gr" exec grpo.yaml --plan one.json --out one --check-memory
 same_weights own one
+
+# The optimizer step on the host has the CPU device's bits; on CUDA it has others, which the hash says.
+numerics() { # OPTIONS...
+    status 0 "$gr" plan grpo.yaml --format json "$@"
+    sed -nE 's/.*"numerics": *"([0-9a-f]+)".*/\1/p' out
+}
+asked="--set models.actor.residency.optimizer=host"
+[ "$(numerics)" = "$(numerics $asked)" ] || fail "the step's place changes the numerics of the CPU device"
+[ "$(numerics --hardware h200)" != "$(numerics --hardware h200 $asked)" ] || fail "the numerics of CUDA hide the step's place"

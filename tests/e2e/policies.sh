@@ -52,6 +52,26 @@ last=$(cut -d' ' -f2 life)
 [ "$last" -lt "$begin" ] || fail "the moments go at step $last, the rollout begins at $begin"
 [ "$(json_number transition.json peak_bytes)" -le "$(json_number keep.json peak_bytes)" ]
 
+# The optimizer's step on the host: the same bits, its state never on the device, all its buckets stepped there.
+run host --set models.actor.residency.optimizer=host
+run host_every --policy every_node --set models.actor.residency.optimizer=host
+run host_keep --policy keep --set models.actor.residency.optimizer=host
+for plan in host host_every host_keep; do
+    [ "$(grep -c '"what": "actor.state.*"place": "device"' $plan.json)" = 0 ] || fail "$plan: state on the device"
+    [ "$(grep -Ec '"what": "update.step.[0-9]+".*"lane": "host"' $plan.json)" = 4 ] || fail "$plan: not all steps on the host"
+    [ "$(steps $plan.json offload actor.grads.1)" = 1 ] || fail "$plan: the gradients should go to the host"
+    [ "$(steps $plan.json load actor.state)" = 0 ]
+done
+# Weights are loaded for the rollout and what follows, and again for the passes before each step.
+[ "$(steps host_keep.json load actor.params.1)" = 2 ] || fail "weights that stay do so between the steps"
+refused "must be one of auto, keep, transition, every_node" "$gr" plan grpo.yaml --set models.actor.residency.kv=host
+
+# Below what the device can hold of the state, that is what the planner chooses; its budget is the smaller.
+status 3 "$gr" plan grpo.yaml --budget 4KiB
+least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+run least --budget "$least"
+grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' least.json || fail "the smallest budget has no step on the host"
+
 # One resource that moves at every node makes the other's transition yield.
 status 0 "$gr" plan grpo.yaml --policy transition --set models.actor.residency.params=every_node --format json -o yield.json
 has err "warning: model 'actor': 'every_node' of params .* 'transition' of optimizer yields: it is kept"

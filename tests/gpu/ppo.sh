@@ -1,13 +1,12 @@
 #!/bin/sh
-# PPO with a critic and a reward model on a CUDA device: the graph of tests/e2e/ppo.sh, the same bits twice and resumed,
+# PPO with a critic and a reward model on a CUDA device: the same bits twice and resumed,
 # values and scores near those of the CPU. Skips (77) where there is no device.
 probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
 case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
 . "$(dirname "$0")/../e2e/lib.sh"
 
-sed -n '/^cat >ppo.yaml/,/^END$/p' "$project/tests/e2e/ppo.sh" | sed '1d;$d' >ppo.yaml
-sed 's/ForCausalLM"\]/ForSequenceClassification"], "id2label": {"0": "reward"}/' model.json >judge.json
-"$gr" init --config judge.json --tokenizer "$project/graphs/quickstart" --seed 9 -o judge >/dev/null
+ppo_graph ppo.yaml
+classifier judge model
 
 same_run() { # RUN RUN
     same_weights "$1" "$2"

@@ -23,6 +23,26 @@ static inline bool other_path(const gr_program *p, uint32_t object, uint32_t n_i
     return p->objects[object].span != GR_SPAN_KEEP && validates != (object >= n_iteration);
 }
 
+static inline bool is_state(const gr_program *p, uint32_t object)
+{
+    const gr_object *o = object == GR_NONE ? NULL : &p->objects[object];
+    return o && o->place == GR_DEVICE && o->span == GR_SPAN_KEEP && o->category == GR_CAT_OPTIMIZER;
+}
+
+/* As of an optimizer's step, the state may stay in the host pool and the work be done there: of temporary
+ * objects such a work reads, and it has the state of one bucket. */
+static inline void may_be_done_on_host(gr_program *p, gr_work *w)
+{
+    for (uint32_t u = 0; u < w->n_uses && w->lane == GR_LANE_COMPUTE; u++)
+        if (is_state(p, w->uses[u].object)) w->host_with = w->uses[u].object;
+    for (uint32_t u = 0; u < w->n_uses && w->host_with != GR_NONE; u++) {
+        gr_use *use = &w->uses[u];
+        if (use->object == GR_NONE || use->object == w->host_with) continue;
+        if (p->objects[use->object].span == GR_SPAN_TEMP) use->mode = GR_READ;
+        if (is_state(p, use->object)) use->object = GR_NONE;
+    }
+}
+
 static inline void random_work(gr_program *p, draw *d, uint32_t n_iteration, uint32_t serial)
 {
     gr_use uses[5];
@@ -37,6 +57,7 @@ static inline void random_work(gr_program *p, draw *d, uint32_t n_iteration, uin
     gr_work *w = gr_program_run(p, 0, 0, uses, k, "work.%u", serial);
     w->flops = pick_below(d, 1000000);
     w->bytes = pick_below(d, 100000);
+    if (p->n_objects % 2) may_be_done_on_host(p, w);
 }
 
 static inline void random_objects(gr_program *p, draw *d, const char *prefix, uint32_t n)

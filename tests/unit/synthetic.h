@@ -9,7 +9,7 @@
 typedef struct shape {
     uint32_t layers, micro, mini, decode;
     uint64_t layer_bytes, act_bytes, kv_bytes;
-    bool reference, host_reward, optional_ref, recompute, validates;
+    bool reference, host_reward, optional_ref, recompute, validates, host_step;
 } shape;
 
 static inline uint32_t named(gr_program *p, const char *model, const char *kind, uint32_t i, gr_category c,
@@ -106,7 +106,9 @@ static inline void update(gr_program *p, const shape *s, const uint32_t *columns
         uint32_t w = named(p, "actor", "params", l, GR_CAT_WEIGHTS, GR_SPAN_KEEP, s->layer_bytes);
         uint32_t m = named(p, "actor", "moments", l, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, 2 * s->layer_bytes);
         gr_use u[] = {{g[l], GR_READ}, {m, GR_UPDATE}, {w, GR_UPDATE}};
-        cost(gr_program_run(p, 12, l, u, 3, "step.%u", l), 4 * s->layer_bytes, 0);
+        gr_work *step = gr_program_run(p, 12, l, u, 3, "step.%u", l);
+        cost(step, 4 * s->layer_bytes, 0);
+        if (s->host_step) step->host_with = m;
     }
     gr_program_end(p);
 }
@@ -153,6 +155,7 @@ static inline gr_hardware machine(void)
                          .memory_bytes = 1e11,
                          .h2d = 2e10,
                          .d2h = 2e10,
+                         .host_memory = 5e10,
                          .disk = 1e9,
                          .device_bytes = 1ULL << 40,
                          .host_bytes = 1ULL << 40,

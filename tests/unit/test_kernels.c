@@ -2,6 +2,7 @@
 #include <jansson.h>
 
 #include "model_fixture.h"
+#include "runtime/half.h"
 #include "ops/cpu.h"
 
 /* ---- inner loops --------------------------------------------------------------------------------------- */
@@ -306,6 +307,50 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     gr_team_free(team);
 }
 
+/* Of an optimizer step on the host. fp32: the device's bits. Else the same step of the widened values, each
+ * rounded to nearest even; the master, which is fp32, has no rounding. */
+static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
+{
+    (void)state;
+    enum { M = 9001 };
+    static float w[M], g[M], m[M], v[M], wide_w[M], wide_g[M], wide_m[M], wide_v[M], master[M];
+    static uint16_t hw[M], hg[M], hm[M], hv[M];
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 3, NULL), GR_OK);
+    gr_queue q = {.team = team};
+    fill(w, M, 1, 1), fill(g, M, 2, 1), fill(m, M, 3, 0.1f);
+    for (int i = 0; i < M; i++) {
+        v[i] = m[i] * m[i];
+        hw[i] = gr_f32_to_bf16(w[i]), hg[i] = gr_f32_to_bf16(g[i]);
+        hm[i] = gr_f32_to_bf16(m[i]), hv[i] = gr_f32_to_bf16(v[i]);
+        wide_w[i] = gr_bf16_to_f32(hw[i]), wide_g[i] = gr_bf16_to_f32(hg[i]);
+        wide_m[i] = gr_bf16_to_f32(hm[i]), wide_v[i] = gr_bf16_to_f32(hv[i]);
+        master[i] = w[i];
+    }
+    const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, 3, 0.5f};
+    const gr_adamw_range narrow = {.w = hw, .g = hg, .m = hm, .v = hv, .grads = GR_BF16, .moments = GR_BF16};
+    const gr_adamw_range wide = {.w = wide_w, .g = wide_g, .m = wide_m, .v = wide_v};
+    gr_host_adamw(&q, GR_BF16, &how, true, &narrow, M);
+    K.adamw(&q, &how, true, &wide, M);
+    for (int i = 0; i < M; i++) {
+        assert_int_equal(hw[i], gr_f32_to_bf16(wide_w[i]));
+        assert_int_equal(hm[i], gr_f32_to_bf16(wide_m[i]));
+        assert_int_equal(hv[i], gr_f32_to_bf16(wide_v[i]));
+    }
+    static float m2[M], v2[M];
+    memcpy(m2, m, sizeof(m)), memcpy(v2, v, sizeof(v));
+    const gr_adamw_range kept = {.w = hw, .g = g, .master = master, .m = m2, .v = v2};
+    const gr_adamw_range plain = {.w = w, .g = g, .m = m, .v = v};
+    gr_host_adamw(&q, GR_BF16, &how, true, &kept, M);
+    gr_queue alone = {0};
+    gr_host_adamw(&alone, GR_F32, &how, true, &plain, M);
+    for (int i = 0; i < M; i++) assert_int_equal(hw[i], gr_f32_to_bf16(master[i]));
+    assert_memory_equal(master, w, sizeof(w));
+    assert_memory_equal(m2, m, sizeof(m));
+    assert_memory_equal(v2, v, sizeof(v));
+    gr_team_free(team);
+}
+
 static double sum(gr_team *team, const float *x, uint64_t n)
 {
     double out = NAN;
@@ -351,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_logits_that_are_no_numbers_give_some_id),
         cmocka_unit_test(test_statistics_of_a_row_are_those_of_its_softmax),
         cmocka_unit_test(test_adamw_follows_its_formula_in_double),
+        cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
         cmocka_unit_test(test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,7 @@
 #include <jansson.h>
 
 #include "tests/unit/test.h"
-
-static char dir[] = "/tmp/gr_config_XXXXXX";
+#include "tests/unit/test_folder.h"
 
 static const char base[] =
     "{'model_type': 'llama', 'vocab_size': 100, 'hidden_size': 64, 'intermediate_size': 96,"
@@ -24,7 +23,7 @@ static json_t *parse_quoted(const char *text) /* with ' for " */
 
 static void write_text(const char *name, const char *text)
 {
-    char *path = gr_printf("%s/%s", dir, name);
+    char *path = in_dir(name);
     assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
     free(path);
 }
@@ -220,7 +219,7 @@ static void test_eos_is_the_union_with_the_generation_config(void **state)
     assert_int_equal(s.eos[2], 8);
     write_text("generation_config.json", "{\"eos_token_id\": ");
     assert_int_equal(read_changed("{}", &s, NULL), GR_E_INVALID);
-    char *path = gr_printf("%s/generation_config.json", dir);
+    char *path = in_dir("generation_config.json");
     assert_int_equal(gr_path_remove(path, NULL), GR_OK);
     free(path);
 }
@@ -272,18 +271,6 @@ static void test_published_configs_are_read_and_mixtures_refused(void **state)
     assert_int_equal(n_known, GR_LEN(known));
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return !mkdtemp(dir);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return gr_path_remove(dir, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,5 +282,5 @@ int main(void)
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

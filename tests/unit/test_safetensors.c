@@ -5,13 +5,7 @@
 
 #include "runtime/half.h"
 #include "tests/unit/test.h"
-
-static char dir[] = "/tmp/gr_safetensors_XXXXXX";
-
-static char *in_dir(const char *name)
-{
-    return gr_printf("%s/%s", dir, name);
-}
+#include "tests/unit/test_folder.h"
 
 /* A file of header length n, the header, and data_bytes of zeros. */
 static char *file_of(const char *name, uint64_t n, const char *header, size_t header_bytes, size_t data_bytes)
@@ -387,18 +381,6 @@ static void test_sixteen_bit_floats_convert_as_ieee_says(void **state)
     assert_true(isinf(gr_f16_to_f32(0xfc00)) && isnan(gr_f16_to_f32(0x7e00)));
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return !mkdtemp(dir);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return gr_path_remove(dir, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,5 +400,5 @@ int main(void)
         cmocka_unit_test(test_a_file_cut_short_after_opening_is_an_error),
         cmocka_unit_test(test_sixteen_bit_floats_convert_as_ieee_says),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

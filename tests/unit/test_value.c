@@ -1,6 +1,7 @@
 /* Value heads: against transformers (tests/oracle/make_value_goldens.py wrote the models and the answers),
  * against finite differences, in any cut; and under the names that checkpoints have for them. */
 #include "model_fixture.h"
+#include "test_folder.h"
 
 #include "graphs/graph.h"
 #include "ops/checkpoint.h"
@@ -258,8 +259,6 @@ static void test_neither_threads_nor_chunks_change_a_bit_of_gradients(void **sta
 /* ---- checkpoints -----------------------------------------------------------------------------------------
  */
 
-static char dir[] = "/tmp/gr_value_XXXXXX";
-
 enum { H = 8, ROOM = 4096 };
 
 static const gr_model_shape backbone = {.model_type = "llama",
@@ -365,7 +364,7 @@ static void test_a_head_that_is_not_there_is_fresh_or_missing(void **state)
 
 static char *written_config(const char *config, gr_model_shape *s, bool to_value)
 {
-    char *path = gr_printf("%s/source.json", dir), *to = gr_printf("%s/config.json", dir), *text;
+    char *path = in_dir("source.json"), *to = in_dir("config.json"), *text;
     size_t n;
     assert_int_equal(gr_file_write(path, config, strlen(config), NULL), GR_OK);
     assert_int_equal(gr_model_shape_read(s, path, NULL), GR_OK);
@@ -470,18 +469,6 @@ static void test_a_device_has_all_of_a_set_of_kernels_or_none(void **state)
     }
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return !mkdtemp(dir);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return gr_path_remove(dir, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -496,5 +483,5 @@ int main(void)
         cmocka_unit_test(test_a_device_without_value_heads_refuses_them_by_name),
         cmocka_unit_test(test_a_device_has_all_of_a_set_of_kernels_or_none),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,13 +1,7 @@
 #include "ops/checkpoint.h"
 
 #include "tests/unit/test.h"
-
-static char dir[] = "/tmp/gr_weights_XXXXXX";
-
-static char *in_dir(const char *name)
-{
-    return gr_printf("%s/%s", dir, name);
-}
+#include "tests/unit/test_folder.h"
 
 static void write_text(const char *name, const char *text)
 {
@@ -396,18 +390,6 @@ static void test_quantised_weights_are_refused_by_name(void **state)
     gr_diag_release(&d);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return !mkdtemp(dir);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return gr_path_remove(dir, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,5 +404,5 @@ int main(void)
         cmocka_unit_test(test_published_weights_open),
         cmocka_unit_test(test_quantised_weights_are_refused_by_name),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
