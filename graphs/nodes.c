@@ -47,7 +47,7 @@ gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const cha
     }
     const char **names = gr_calloc(l->n_drafts, sizeof(*names));
     for (size_t i = 0; i < l->n_drafts; i++) names[i] = l->drafts[i]->node->name;
-    const char *near = gr_near(name, names, l->n_drafts);
+    const char *near = l->d->n_errors < GR_NEAR_ERRORS ? gr_near(name, names, l->n_drafts) : NULL;
     gr_diag_error(l->d, at, GR_E_INVALID, "'%s': unknown node '%s'%s%s%s", key, name,
                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     free(names);
