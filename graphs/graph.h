@@ -106,6 +106,29 @@ typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
 } gr_residency;
 
+/* ---- pools -----------------------------------------------------------------------------------------------
+ */
+
+/* pools: NAME: a named set of ranks, as written. Of ranks, at, share and with one is given. */
+typedef struct gr_ranks_pool {
+    const char *name;
+    gr_loc at;
+    uint32_t hosts, devices;          /* ranks: so many devices of so many hosts; hosts 0: so many anywhere */
+    const char *list;                 /* at: "0-3,8-11" */
+    uint32_t share;                   /* its part of what the others leave */
+    const struct gr_ranks_pool *with; /* the same ranks as another */
+    bool same_node;                   /* all on one host */
+    uint32_t models;                  /* at most so many a rank; 0: any number */
+    uint32_t class;                   /* of ranks: index in gr_graph.classes */
+} gr_ranks_pool;
+
+/* Ranks that do the same: those of a pool, and of the pools that share them. */
+typedef struct gr_ranks_class {
+    const char *text; /* "0-3,8" */
+    uint32_t *ranks;  /* rising */
+    uint32_t n, hosts, first_host;
+} gr_ranks_class;
+
 struct gr_model {
     const char *name;
     gr_loc at;
@@ -122,15 +145,15 @@ struct gr_model {
     gr_residency residency;
     gr_loc residency_at;
     gr_gather gather;
+    const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
+    gr_loc pool_at;
     const gr_node *update; /* the node that trains it; NULL */
 };
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
 
-/* Bounds that sizes are computed from; all 0 for nodes without rows. On many ranks: of the rank that has
- * most.
- */
+/* Bounds that sizes are computed from; all 0 for nodes without rows. */
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
@@ -148,6 +171,8 @@ struct gr_node {
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
     gr_rows_bounds bounds;  /* of `rows` */
+    uint32_t ranks;         /* that work on it together */
+    gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     bool new_version;           /* `after:` an update of its model: reads the new weights */
@@ -156,6 +181,9 @@ struct gr_node {
     uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
     bool before;                /* a validation: also before the first iteration */
     gr_expression when;         /* over step alone */
+    const gr_ranks_pool *pool;  /* whose ranks run it; NULL: the graph has no pools */
+    gr_loc pool_at;             /* where its own `pool:` is written */
+    uint32_t class;             /* of these ranks; of an iteration's end GR_NONE where all run it */
     gr_named_expression *metrics;
     size_t n_metrics;
     const gr_column **columns; /* its fields that somebody reads, or that are logged */
@@ -212,7 +240,16 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
-    uint32_t ranks; /* that bounds are for */
+    uint32_t ranks; /* that shares are for; where there are views, theirs are */
+    uint32_t hosts; /* that all ranks are on */
+    gr_ranks_pool *pools;
+    size_t n_pools;
+    gr_ranks_class *classes; /* by their first rank; [1] where all ranks do the same */
+    size_t n_classes;
+    /* The graph as each class of several sees it: with the shares of its ranks, and their number. Theirs are
+     * the names, nodes and columns of this one, in the same order. NULL: there is one class. */
+    gr_graph **views;
+    uint32_t view; /* of a view: its class */
 };
 
 typedef struct gr_load_options {
@@ -220,7 +257,8 @@ typedef struct gr_load_options {
     size_t n_set;
     bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
                          absent */
-    uint32_t ranks;   /* that prompts are dealt to; 0: 1 */
+    uint32_t ranks;   /* that prompts are dealt to, and pools are made of; 0: 1 */
+    uint32_t hosts;   /* that these are on, as many on each; 0: 1 */
 } gr_load_options;
 
 /* GR_OK and *out (gr_graph_free); GR_E_INVALID: every error is in d. Warnings are in d in both cases. */

@@ -6,11 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const gr_node_keys[] = {"op", "when", "every", "before", "after", "metrics", NULL};
+const char *const gr_node_keys[] = {"op", "when", "every", "before", "after", "pool", "metrics", NULL};
 
 /* Keys of the language that this version has not built. */
-static const char *const later_keys[] = {"pool",          "pools",  "lag",      "strict", "canonical",
-                                         "deterministic", "tokens", "resample", NULL};
+static const char *const later_keys[] = {"strict", "canonical", "deterministic", "tokens", "resample", NULL};
 
 static bool listed(const char *const *list, const char *name)
 {

@@ -257,6 +257,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (gr_source_read(l, text, n, path)) return;
     gr_read_top(l);
     gr_read_functions(l);
+    gr_read_pools(l);
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
@@ -266,6 +267,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     for (size_t i = 0; i < l->g->source->n_formulas && !l->d->n_errors; i++)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
     if (!l->d->n_errors) gr_find_repeated(l);
+    if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) warn(l);
 }
@@ -313,17 +315,24 @@ static void pass_on(gr_diag *to, const gr_diag *from)
     free(entries);
 }
 
-/* Prompts are dealt to ranks with their groups whole. */
-static void deal(gr_rows_bounds *b, uint32_t ranks)
+static uint32_t count_ranks(const gr_load_options *o)
 {
-    if (!b->groups) return;
-    uint32_t groups = (b->groups + ranks - 1) / ranks;
-    b->seqs = (uint32_t)((uint64_t)b->seqs * groups / b->groups);
-    b->groups = groups;
+    return o && o->ranks ? o->ranks : 1;
 }
 
-gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
-                         const gr_load_options *o, gr_diag *d)
+/* Prompts are dealt to ranks with their groups whole: to some of them one more than to others. */
+static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
+{
+    gr_rows_bounds share = *b;
+    if (!b->groups) return share;
+    share.groups = (b->groups + ranks - 1) / ranks;
+    share.seqs = (uint32_t)((uint64_t)b->seqs * share.groups / b->groups);
+    return share;
+}
+
+/* view GR_NONE: the graph itself; else as a class of its ranks sees it. */
+static gr_status parse(gr_graph **out, const char *text, size_t n, const char *path, const gr_load_options *o,
+                       uint32_t view, gr_diag *d)
 {
     gr_pool *pool = gr_pool_new();
     gr_diag own; /* its errors are counted apart, and sorted */
@@ -336,15 +345,37 @@ gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char 
     load(&l, text, n, g->path);
     loader_release(&l);
     if (d) pass_on(d, &own);
-    g->ranks = o && o->ranks ? o->ranks : 1;
-    for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++) deal(&g->nodes[i]->bounds, g->ranks);
     bool ok = !own.n_errors;
     gr_diag_release(&own);
-    if (ok)
-        *out = g;
-    else
+    if (!ok) {
         gr_graph_free(g);
-    return ok ? GR_OK : GR_E_INVALID;
+        return GR_E_INVALID;
+    }
+    bool whole = view == GR_NONE && g->n_classes > 1;
+    g->ranks = view == GR_NONE ? count_ranks(o) : g->classes[view].n;
+    g->view = view == GR_NONE ? 0 : view;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        g->nodes[i]->ranks = whole ? 1 : g->ranks;
+        g->nodes[i]->share = share_of(&g->nodes[i]->bounds, g->nodes[i]->ranks);
+    }
+    *out = g;
+    return GR_OK;
+}
+
+gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
+                         const gr_load_options *o, gr_diag *d)
+{
+    gr_graph *g = NULL;
+    gr_status st = parse(&g, text, n, path, o, GR_NONE, d);
+    if (st) return st;
+    if (g->n_classes > 1) g->views = gr_pool_alloc(g->pool, g->n_classes * sizeof(gr_graph *));
+    for (uint32_t c = 0; g->n_classes > 1 && c < g->n_classes && !st; c++)
+        st = parse(&g->views[c], text, n, path, o, c, NULL);
+    if (st)
+        gr_graph_free(g);
+    else
+        *out = g;
+    return st;
 }
 
 gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options *o, gr_diag *d)
@@ -361,6 +392,7 @@ gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options 
 void gr_graph_free(gr_graph *g)
 {
     if (!g) return;
+    for (size_t i = 0; g->views && i < g->n_classes; i++) gr_graph_free(g->views[i]);
     for (size_t i = 0; i < g->source->n_formulas; i++) gr_expr_free(g->source->formulas[i]->expr);
     for (size_t i = 0; i < g->source->n_losses; i++) gr_loss_free(g->source->losses[i]);
     for (size_t i = 0; i < g->source->n_functions; i++)

@@ -6,6 +6,7 @@
  *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
  *     validate.c what runs between iterations
  *     refill.c what a select repeats            functions.c  functions: of the file
+ *     pools.c  sets of ranks, and who runs where
  *     load.c   the whole, in order; expressions
  *
  * Every part reports what it finds and goes on; what follows from a reported error is marked `bad` and stays
@@ -146,8 +147,18 @@ void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_k
 /* top.c */
 void gr_read_top(gr_loader *l);
 void gr_read_models(gr_loader *l);
-/* Whether a node or a state may have this name, which expressions use; reported where not. */
+/* Whether it is a name, of letters, digits and _; and one that a node or a state may have, for expressions
+ * use it. Reported where not. */
+bool gr_name_formed(gr_loader *l, const char *what, const char *name, gr_loc at);
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at);
+
+/* pools.c: `pools:` into g->pools and, dealt over the ranks, g->classes. */
+extern const gr_key gr_pool_keys[];
+void gr_read_pools(gr_loader *l);
+/* The pool that `pool:` of a model or node names; NULL: reported. */
+const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
+/* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
+void gr_map_pools(gr_loader *l);
 
 /* functions.c: `functions:` into g->source. */
 void gr_read_functions(gr_loader *l);

@@ -155,6 +155,9 @@ static void read_keys(gr_loader *l, gr_draft *dr)
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
     dr->unsure = dr->unsure || l->d->n_errors > before;
     gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
+    const gr_value *pool = gr_value_get(dr->map, "pool");
+    if (pool) n->pool = gr_pool_named(l, pool);
+    if (pool) n->pool_at = pool->at;
     read_when(l, dr);
     read_after(l, dr);
     read_metrics(l, dr);

@@ -233,6 +233,7 @@ static void print_node(const gr_node *n, gr_str *out)
         print_text(out, v, 6);
         gr_str_putc(out, '\n');
     }
+    if (n->pool && n->pool_at.line) gr_str_printf(out, "    pool: %s\n", n->pool->name);
 }
 
 static void print_run(const gr_graph *g, gr_str *out)
@@ -259,10 +260,10 @@ static void print_run(const gr_graph *g, gr_str *out)
 
 void gr_graph_resolved(const gr_graph *g, gr_str *out)
 {
-    static const char *const tops[] = {"graph", "doc", "functions", "state", "log"};
+    static const char *const tops[] = {"graph", "doc", "functions", "pools", "state", "log"};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
-        if (!v || v->kind == GR_VALUE_NULL) continue;
+        if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i], "pools") && !g->n_pools)) continue;
         print_key(out, tops[i]);
         print_value(out, v);
         gr_str_putc(out, '\n');
@@ -276,6 +277,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
         print_residency(&g->models[i]->residency, out);
+        if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
         if (g->models[i]->gather)
             gr_str_printf(out, "    gather: %s\n",
                           g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");

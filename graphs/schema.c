@@ -111,10 +111,11 @@ static json_t *node_schema(void)
 {
     json_t *names = json_array(), *all = json_array();
     for (const gr_op *const *op = gr_ops; *op; op++) {
-        json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o, s:o, s:o}", "op", "const", (*op)->name,
-                                       "when", scalar_schema(), "every", key_schema(&gr_validate_keys[0]),
-                                       "before", key_schema(&gr_validate_keys[1]), "after",
-                                       many(scalar_schema()), "metrics", map_of(scalar_schema()));
+        json_t *properties =
+            json_pack("{s:{s:s}, s:o, s:o, s:o, s:o, s:{s:s}, s:o}", "op", "const", (*op)->name, "when",
+                      scalar_schema(), "every", key_schema(&gr_validate_keys[0]), "before",
+                      key_schema(&gr_validate_keys[1]), "after", many(scalar_schema()), "pool", "type",
+                      "string", "metrics", map_of(scalar_schema()));
         json_array_append_new(names, json_string((*op)->name));
         json_array_append_new(all, json_pack("{s:{s:{s:{s:s}}}, s:o}", "if", "properties", "op", "const",
                                              (*op)->name, "then", table_schema((*op)->keys, properties)));
@@ -128,9 +129,9 @@ static json_t *model_schema(void)
     json_t *train = table_schema(gr_train_keys, json_object());
     json_t *residency = table_schema(gr_residency_keys, json_object());
     json_t *head = any_of(json_pack("{s:s}", "const", "value"), pattern(PARAM));
-    json_t *properties =
-        json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s,s]}}", "checkpoint", "type", "string", "head", head,
-                  "train", train, "residency", residency, "gather", "enum", "direct", "whole", "layer");
+    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s,s]}, s:{s:s}}", "checkpoint", "type",
+                                   "string", "head", head, "train", train, "residency", residency, "gather",
+                                   "enum", "direct", "whole", "layer", "pool", "type", "string");
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 
@@ -153,11 +154,12 @@ static json_t *run_schema(void)
 void gr_graph_schema(gr_str *out)
 {
     json_t *top =
-        json_pack("{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}}", "graph", "type",
-                  "string", "doc", "type", "string", "params", "type", "object", "use",
-                  many(json_pack("{s:s}", "type", "string")), "functions", map_of(scalar_schema()), "models",
-                  map_of(model_schema()), "nodes", map_of(node_schema()), "state", map_of(state_schema()),
-                  "log", map_of(scalar_schema()), "run", run_schema(), "deterministic", "type", "boolean");
+        json_pack("{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}}", "graph",
+                  "type", "string", "doc", "type", "string", "params", "type", "object", "use",
+                  many(json_pack("{s:s}", "type", "string")), "functions", map_of(scalar_schema()), "pools",
+                  map_of(table_schema(gr_pool_keys, json_object())), "models", map_of(model_schema()),
+                  "nodes", map_of(node_schema()), "state", map_of(state_schema()), "log",
+                  map_of(scalar_schema()), "run", run_schema(), "deterministic", "type", "boolean");
     json_t *schema = closed_map(top, json_pack("[s]", "graph"));
     json_object_set_new(schema, "$schema", json_string("http://json-schema.org/draft-07/schema#"));
     json_object_set_new(schema, "title", json_string("graphrun graph file"));
@@ -232,6 +234,8 @@ void gr_graph_ops(gr_str *out)
         out,
         "    after              node or list of nodes that come before it; after an update of its model\n"
         "                       it reads the new weights\n"
+        "    pool               the ranks that run it; default: its model's, else those beside what it "
+        "reads\n"
         "    metrics            {name: expression}: one number an iteration each\n\n");
     gr_str_puts(
         out,
@@ -245,9 +249,12 @@ void gr_graph_ops(gr_str *out)
         "    residency          where its state is kept; default: --policy\n"
         "    gather             how a rollout's own weights are filled where training's are sharded over\n"
         "                       ranks: whole, through a gathered copy of all; layer, of one bucket after\n"
-        "                       another; default: straight into them\n");
+        "                       another; default: straight into them\n"
+        "    pool               the ranks that hold and train it, and run its nodes; default: the first "
+        "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
+    print_keys_of("pools: NAME", gr_pool_keys, out);
     print_keys_of("run", gr_run_keys, out);
     print_keys_of("run: checkpoint", gr_checkpoint_keys, out);
     gr_str_puts(out, "\nfunctions of expressions\n");

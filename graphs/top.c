@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "models",
-                                   "nodes", "state", "run",    "log", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", NULL};
+const char *const gr_top_keys[] = {"graph",  "doc",   "params", "use", "functions", "pools",
+                                   "models", "nodes", "state",  "run", "log",       NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", "pool", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -92,7 +92,7 @@ const gr_key gr_checkpoint_keys[] = {
 /* ---- names -----------------------------------------------------------------------------------------------
  */
 
-static bool well_formed(gr_loader *l, const char *what, const char *name, gr_loc at)
+bool gr_name_formed(gr_loader *l, const char *what, const char *name, gr_loc at)
 {
     enum { LONGEST = 40 }; /* names of metrics, files and ledger entries are made of several */
     bool form = isalpha((unsigned char)*name) || *name == '_';
@@ -113,7 +113,7 @@ bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at
     bool reserved = false;
     size_t n;
     const gr_expr_function *f = gr_expr_functions(&n);
-    if (!well_formed(l, what, name, at)) return false;
+    if (!gr_name_formed(l, what, name, at)) return false;
     for (size_t i = 0; i < GR_LEN(words); i++) reserved = reserved || !strcmp(words[i], name);
     for (size_t i = 0; i < n; i++) reserved = reserved || !strcmp(f[i].name, name);
     if (reserved)
@@ -196,16 +196,16 @@ static void read_model(gr_loader *l, const gr_pair *p)
     *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
-    well_formed(l, "a model", p->key, p->at);
+    gr_name_formed(l, "a model", p->key, p->at);
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
     const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
-                   *gather = gr_value_get(&p->value, "gather");
+                   *gather = gr_value_get(&p->value, "gather"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != head && v != train && v != residency && v != gather)
+        if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != pool)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -218,6 +218,8 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
+    if (pool) m->pool = gr_pool_named(l, pool);
+    if (pool) m->pool_at = pool->at;
 }
 
 void gr_read_models(gr_loader *l)
@@ -325,7 +327,7 @@ void gr_read_top(gr_loader *l)
     if (doc) gr_value_text(l, "doc", doc);
     for (size_t i = 0; i < l->g->source->n_params; i++) {
         const gr_param *p = &l->g->source->params[i];
-        well_formed(l, "a parameter", p->name, p->at);
+        gr_name_formed(l, "a parameter", p->name, p->at);
     }
     read_state(l);
     read_log(l);

@@ -34,10 +34,24 @@ static void put_ids(gr_str *s, const char *key, const uint32_t *ids, uint32_t n)
     gr_str_putc(s, ']');
 }
 
+/* Of a recv, the send that it meets is one more: "class:step". */
+static void put_waits(gr_str *s, const gr_step *t)
+{
+    put_ids(s, "after", t->after, t->n_after);
+    if (t->kind != GR_STEP_RECV) return;
+    s->len--;
+    gr_str_printf(s, "%s\"%u:%u\"]", t->n_after ? ", " : "", t->meets.class, t->meets.step);
+}
+
 /* Nanoseconds as seconds, without the rounding of a double. */
+static void put_time(gr_str *s, const char *key, uint64_t ns)
+{
+    gr_str_printf(s, "\"%s\": %" PRIu64 ".%09" PRIu64, key, ns / 1000000000, ns % 1000000000);
+}
+
 static void put_seconds(gr_str *s, uint64_t ns)
 {
-    gr_str_printf(s, "\"seconds\": %" PRIu64 ".%09" PRIu64, ns / 1000000000, ns % 1000000000);
+    put_time(s, "seconds", ns);
 }
 
 static void put_entry(gr_str *s, uint32_t id, const gr_entry *e)
@@ -58,7 +72,7 @@ static void put_step(gr_str *s, uint32_t i, const gr_step *t)
     gr_str_puts(s, ", ");
     put_text(s, "node", t->node);
     gr_str_printf(s, ", \"bytes\": %" PRIu64 ", \"lane\": \"%s\", ", t->bytes, gr_lane_str(t->lane));
-    put_ids(s, "after", t->after, t->n_after);
+    put_waits(s, t);
     gr_str_puts(s, ", ");
     put_ids(s, "reads", t->reads, t->n_reads);
     gr_str_puts(s, ", ");
@@ -111,6 +125,32 @@ static void put_settings(gr_str *s, const gr_plan *p)
     put_text(s, "notes", p->notes);
 }
 
+/* A class of ranks; of several, its pools and its own time too. */
+static void put_class(gr_str *s, const gr_plan *p, bool several)
+{
+    gr_str_putc(s, '{');
+    put_text(s, "ranks", p->ranks);
+    if (several) {
+        gr_str_puts(s, ", ");
+        put_text(s, "pools", p->pools);
+        gr_str_puts(s, ", ");
+        put_time(s, "own_seconds", p->own_ns);
+    }
+    gr_str_printf(s,
+                  ", \"peak_bytes\": %" PRIu64 ", \"peak_step\": %u, \"arena_bytes\": %" PRIu64
+                  ", \"overhead_bytes\": %" PRIu64 ", \"host_peak_bytes\": %" PRIu64 ",\n   \"ledger\": [",
+                  p->peak_bytes, p->peak_step, p->arena_bytes, p->overhead_bytes, p->host_bytes);
+    for (uint32_t e = 0; e < p->n_ledger; e++) {
+        gr_str_puts(s, e ? ",\n" : "\n");
+        put_entry(s, e, &p->ledger[e]);
+    }
+    gr_str_puts(s, p->n_ledger ? "\n   ],\n   " : "],\n   ");
+    put_steps(s, &p->paths[GR_PATH_STEADY]);
+    gr_str_puts(s, ",\n");
+    put_paths(s, p);
+    gr_str_putc(s, '}');
+}
+
 void gr_plan_write_json(const gr_plan *p, gr_str *s)
 {
     gr_str_printf(s, "{\"version\": %d, ", GR_PLAN_VERSION);
@@ -127,21 +167,13 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     gr_str_printf(s,
                   ",\n \"peak_bytes\": %" PRIu64 ", \"budget_bytes\": %" PRIu64
                   ", \"host_budget_bytes\": %" PRIu64 ", \"fits\": %s, ",
-                  p->peak_bytes, p->budget_bytes, p->host_budget_bytes, p->fits ? "true" : "false");
+                  gr_plan_peak(p), p->budget_bytes, p->host_budget_bytes, gr_plan_fits(p) ? "true" : "false");
     put_seconds(s, p->ns);
-    gr_str_puts(s, ",\n \"ranks\": [\n  {");
-    put_text(s, "ranks", p->ranks);
-    gr_str_printf(s,
-                  ", \"peak_bytes\": %" PRIu64 ", \"peak_step\": %u, \"arena_bytes\": %" PRIu64
-                  ", \"overhead_bytes\": %" PRIu64 ", \"host_peak_bytes\": %" PRIu64 ",\n   \"ledger\": [",
-                  p->peak_bytes, p->peak_step, p->arena_bytes, p->overhead_bytes, p->host_bytes);
-    for (uint32_t e = 0; e < p->n_ledger; e++) {
-        gr_str_puts(s, e ? ",\n" : "\n");
-        put_entry(s, e, &p->ledger[e]);
+    if (p->n_more) gr_str_printf(s, ", \"hosts\": %u", p->hosts);
+    gr_str_puts(s, ",\n \"ranks\": [\n  ");
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_str_puts(s, c ? ",\n  " : "");
+        put_class(s, gr_plan_class(p, c), p->n_more > 0);
     }
-    gr_str_puts(s, p->n_ledger ? "\n   ],\n   " : "],\n   ");
-    put_steps(s, &p->paths[GR_PATH_STEADY]);
-    gr_str_puts(s, ",\n");
-    put_paths(s, p);
-    gr_str_puts(s, "}\n ]}\n");
+    gr_str_puts(s, "\n ]}\n");
 }

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,12 +89,12 @@ static uint64_t number_of(reader *r, json_t *o, const char *key, uint64_t limit)
     return 0;
 }
 
-static uint64_t ns_of(reader *r, json_t *o)
+static uint64_t ns_of(reader *r, json_t *o, const char *key)
 {
-    json_t *v = json_object_get(o, "seconds");
+    json_t *v = json_object_get(o, key);
     double x = json_is_number(v) ? json_number_value(v) : -1;
     if (!(x >= 0 && x < 1e9)) {
-        bad(r, "seconds", "should be a number of seconds");
+        bad(r, key, "should be a number of seconds");
         return 0;
     }
     return (uint64_t)llround(x * 1e9);
@@ -125,6 +126,22 @@ static json_t *array_of(reader *r, json_t *o, const char *key)
     json_t *v = json_object_get(o, key);
     if (!json_is_array(v)) bad(r, key, "should be a list");
     return v;
+}
+
+/* The wait of a recv for its send, "class:step", at the end of `after`; taken out of the list. */
+static gr_meeting meeting_of(reader *r, json_t *o)
+{
+    json_t *a = json_object_get(o, "after");
+    size_t n = json_array_size(a);
+    const char *text = n ? json_string_value(json_array_get(a, n - 1)) : NULL;
+    unsigned class = 0, step = 0;
+    int end = 0;
+    if (!text || strspn(text, "0123456789:") != strlen(text) ||
+        sscanf(text, "%9u:%9u%n", &class, &step, &end) != 2 || text[end])
+        bad(r, "after", "a recv waits for its send last, \"class:step\"");
+    else
+        json_array_remove(a, n - 1);
+    return (gr_meeting){class, step};
 }
 
 static uint32_t *ids_of(reader *r, json_t *o, const char *key, uint32_t limit, uint32_t *n)
@@ -186,11 +203,12 @@ static void read_step(reader *r, json_t *o, uint32_t i, uint32_t n, gr_step *s)
     s->node = text_of(r, o, "node", true);
     s->lane = (gr_lane)word_of(r, o, "lane", lanes, GR_LEN(lanes));
     s->bytes = number_of(r, o, "bytes", INT64_MAX / 2);
+    if (s->kind == GR_STEP_RECV) s->meets = meeting_of(r, o);
     s->after = ids_of(r, o, "after", i, &s->n_after);
     s->reads = ids_of(r, o, "reads", r->p->n_ledger, &s->n_reads);
     s->writes = ids_of(r, o, "writes", r->p->n_ledger, &s->n_writes);
     s->resident_bytes = number_of(r, o, "resident_bytes", INT64_MAX / 2);
-    s->ns = ns_of(r, o);
+    s->ns = ns_of(r, o, "seconds");
     s->body_last = GR_NONE;
     if (!loop) return;
     s->body_last = (uint32_t)number_of(r, o, "body_last", n - 1);
@@ -238,20 +256,23 @@ static void read_paths(reader *r, json_t *o)
     steady->n_exit = r->p->paths[GR_PATH_CHECKPOINT].n_entry;
 }
 
-static void read_rank(reader *r, json_t *o)
+/* Keys of a class that only one of several has come last. */
+static void read_class(reader *r, json_t *o, bool several)
 {
-    static const char *const keys[] = {"ranks",       "peak_bytes",     "peak_step",
-                                       "arena_bytes", "overhead_bytes", "host_peak_bytes",
-                                       "ledger",      "steps",          "paths"};
+    static const char *const keys[] = {"ranks",          "peak_bytes",      "peak_step",  "arena_bytes",
+                                       "overhead_bytes", "host_peak_bytes", "ledger",     "steps",
+                                       "paths",          "pools",           "own_seconds"};
     gr_plan *p = r->p;
-    check_keys(r, o, keys, GR_LEN(keys));
+    check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2));
     if (r->failed) return;
     p->ranks = text_of(r, o, "ranks", false);
+    p->pools = several ? text_of(r, o, "pools", false) : "";
+    p->own_ns = several ? ns_of(r, o, "own_seconds") : p->ns;
     p->arena_bytes = number_of(r, o, "arena_bytes", INT64_MAX / 2);
     p->overhead_bytes = number_of(r, o, "overhead_bytes", INT64_MAX / 2);
     p->host_bytes = number_of(r, o, "host_peak_bytes", INT64_MAX / 2);
-    if (number_of(r, o, "peak_bytes", INT64_MAX) != p->peak_bytes)
-        bad(r, "peak_bytes", "is not the plan's peak_bytes");
+    p->peak_bytes = number_of(r, o, "peak_bytes", INT64_MAX);
+    p->fits = p->peak_bytes <= p->budget_bytes && p->host_bytes <= p->host_budget_bytes;
     json_t *ledger = array_of(r, o, "ledger"), *steps = array_of(r, o, "steps");
     const json_t *validate = json_object_get(json_object_get(o, "paths"), "validate");
     r->n_steps = (uint32_t)(json_array_size(steps) + json_array_size(json_object_get(validate, "steps")));
@@ -265,6 +286,41 @@ static void read_rank(reader *r, json_t *o)
     }
     if (!r->failed) read_steps(r, o, &p->paths[GR_PATH_STEADY]);
     if (!r->failed) read_paths(r, json_object_get(o, "paths"));
+}
+
+/* Another class of the plan: its texts and budgets are the first one's. */
+static gr_plan *new_class(const gr_plan *head)
+{
+    gr_pool *pool = gr_pool_new();
+    gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
+    *p = (gr_plan){.pool = pool,
+                   .graph = head->graph,
+                   .graph_text = head->graph_text,
+                   .hardware = head->hardware,
+                   .numerics = head->numerics,
+                   .device = head->device,
+                   .notes = head->notes,
+                   .budget_bytes = head->budget_bytes,
+                   .host_budget_bytes = head->host_budget_bytes,
+                   .ns = head->ns,
+                   .hosts = head->hosts};
+    return p;
+}
+
+static void read_classes(reader *r, json_t *o)
+{
+    gr_plan *head = r->p;
+    json_t *ranks = array_of(r, o, "ranks");
+    size_t n = json_array_size(ranks);
+    if (!n) bad(r, "ranks", "should hold a class of ranks");
+    if (n > 1) head->more = gr_pool_alloc(head->pool, n * sizeof(*head->more));
+    for (size_t c = 0; c < n && !r->failed; c++) {
+        size_t was = down(r, ".ranks[%zu]", c);
+        if (c) r->p = head->more[head->n_more++] = new_class(head);
+        read_class(r, json_array_get(ranks, c), n > 1);
+        up(r, was);
+    }
+    r->p = head;
 }
 
 static void read_settings(reader *r, json_t *o)
@@ -289,13 +345,14 @@ static void read_plan(reader *r, json_t *o)
 {
     static const char *const keys[] = {"version",  "graph", "graph_text",        "hardware",     "numerics",
                                        "settings", "notes", "peak_bytes",        "budget_bytes", "fits",
-                                       "seconds",  "ranks", "host_budget_bytes", "device"};
+                                       "seconds",  "ranks", "host_budget_bytes", "device",       "hosts"};
     gr_plan *p = r->p;
     json_t *version = json_object_get(o, "version");
     if (json_is_integer(version) && json_integer_value(version) != GR_PLAN_VERSION)
         bad(r, "version", "%lld is not the version that this program reads, %d",
             (long long)json_integer_value(version), GR_PLAN_VERSION);
-    check_keys(r, o, keys, GR_LEN(keys));
+    bool several = json_array_size(json_object_get(o, "ranks")) > 1;
+    check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 1)); /* hosts: of several classes */
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);
     p->graph = text_of(r, o, "graph", false);
@@ -305,16 +362,17 @@ static void read_plan(reader *r, json_t *o)
     p->numerics = text_of(r, o, "numerics", false);
     p->notes = text_of(r, o, "notes", false);
     read_settings(r, o);
-    p->peak_bytes = number_of(r, o, "peak_bytes", INT64_MAX);
     p->budget_bytes = number_of(r, o, "budget_bytes", INT64_MAX);
     p->host_budget_bytes = number_of(r, o, "host_budget_bytes", INT64_MAX);
-    p->fits = flag_of(r, o, "fits");
-    p->ns = ns_of(r, o);
-    json_t *ranks = array_of(r, o, "ranks");
-    if (json_array_size(ranks) != 1) bad(r, "ranks", "should hold one class of ranks");
-    size_t was = down(r, ".ranks[0]");
-    if (!r->failed) read_rank(r, json_array_get(ranks, 0));
-    up(r, was);
+    p->ns = ns_of(r, o, "seconds");
+    if (several) p->hosts = (uint32_t)number_of(r, o, "hosts", GR_RANKS_MAX);
+    read_classes(r, o);
+    if (!r->failed && number_of(r, o, "peak_bytes", INT64_MAX) != gr_plan_peak(p))
+        bad(r, "peak_bytes", "is not the highest of the ranks' peak_bytes");
+    if (!several)
+        p->fits = flag_of(r, o, "fits"); /* the verifier says whether it is true */
+    else if (!r->failed && flag_of(r, o, "fits") != gr_plan_fits(p))
+        bad(r, "fits", "is not what the peaks and the budget say");
 }
 
 gr_status gr_plan_read_json(gr_plan **out, const char *path, gr_diag *d)

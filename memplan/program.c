@@ -41,7 +41,7 @@ void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optiona
     p->node = gr_pool_strdup(p->pool, node);
     p->lane = lane;
     p->optional = optional;
-    p->rollout = false;
+    p->rollout = p->lagged = false;
 }
 
 uint32_t gr_program_find(const gr_program *p, const char *name)
@@ -123,6 +123,7 @@ static gr_work *add_work(gr_program *p, const char *what, uint32_t kernel, uint3
                  .node = p->node,
                  .kind = GR_STEP_RUN,
                  .lane = p->lane,
+                 .peer = GR_NONE,
                  .kernel = kernel,
                  .arg = arg,
                  .body_last = GR_NONE,

@@ -42,7 +42,7 @@ typedef struct gr_use {
 typedef struct gr_work {
     const char *what; /* unique within the program: "update.forward.3" */
     const char *node;
-    gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE */
+    gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE, SEND, RECV */
     gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST; collectives: GR_LANE_COMM */
     uint32_t kernel, arg; /* for the op's run function: which of its works, and e.g. the layer */
     gr_use *uses;
@@ -52,7 +52,10 @@ typedef struct gr_work {
     uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
     double attention, logits; /* arithmetic of attention; logits whose softmax is taken */
     bool backward, paged;     /* products for gradients; attention to keys and values in the pool */
-    uint64_t moved;           /* bytes that a rank receives from others; of a sync within the device: 0 */
+    uint64_t moved;           /* bytes that a rank receives from others; of a sync within the device: 0; of a
+                               * send or recv: what crosses in all */
+    uint32_t peer, channel;   /* of a send or recv: the other class, and which of all that crosses it is */
+    double rate;              /* of these: bytes a second, all ranks together */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     /* It may be done on the lane `host` instead where this object of its uses, which lives on across
@@ -90,6 +93,8 @@ typedef struct gr_program {
     bool optional, rollout;
     uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/spread.h) */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
+    uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */
+    bool lagged;              /* the current node reads the weights of the iteration before */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
     gr_index names;  /* of objects */

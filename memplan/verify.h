@@ -24,8 +24,16 @@
 
 #include "memplan/program.h"
 
-/* GR_E_INVALID with every broken rule, its name and the step; GR_OK: proven. */
+/* One class. GR_E_INVALID with every broken rule, its name and the step; GR_OK: proven. */
 GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d);
+
+/* The plan with all its classes, each with the program of its own [1 + n_more]. Of several it proves too:
+ *   - they are of different ranks, of all from 0 on, the first of rank 0;
+ *   - every send has one recv, of the same bytes of the same object, in the class that it says; the recv
+ * names it; neither is in a loop, and both are left out in the same iterations;
+ *   - sends and receives, which wait for each other, never wait in a circle: over several iterations, with a
+ *     validation, with all optional nodes, with none, with each alone and with all but each. */
+GR_NODISCARD gr_status gr_plan_verify_all(const gr_plan *p, const gr_program *const *g, gr_diag *d);
 
 /* Which work each run or loop step of the iteration and of validate executes, and the ledger entry of each of
  * its uses (GR_NONE for uses without object). Arrays belong to pool. The plan must have been verified. */

@@ -36,6 +36,7 @@ typedef struct gr_generate_cfg {
     gr_uints stop_ids;
     bool ignore_eos;
     uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
+    uint32_t lag;                   /* iterations by which its weights are older than the iteration's */
 } gr_generate_cfg;
 
 typedef struct gr_reward_cfg {

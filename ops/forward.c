@@ -6,7 +6,7 @@
 
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
-    return gr_micro_bounds_of(&n->rows->bounds, n->rows->bounds.seqs, how->micro_tokens);
+    return gr_micro_bounds_of(&n->rows->bounds, n->rows->share.seqs, how->micro_tokens);
 }
 
 static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
@@ -33,7 +33,7 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
     uint32_t block = gr_rows_object(p, n->rows);
-    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->rows->bounds, n->rows->bounds.seqs)};
+    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->rows->bounds, n->rows->share.seqs)};
     f.packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
@@ -42,7 +42,7 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     begin[0] = (gr_use){block, GR_READ};
     for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE};
     gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, 1 + n_out, "begin");
-    gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, gr_spread_gathers(p, n->model), "micro_batches")
+    gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, gr_spread_gathers(p, n->model), block, "micro_batches")
         ->trips_expected = f.cost.trips;
     gr_program_run(p, GR_FORWARD_PACK, 0,
                    (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack");
@@ -75,7 +75,8 @@ static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
     const gr_rows_bounds *b = &c->node->rows->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
-    gr_pass_begin(pass, 0, *rows->n_seqs);
+    gr_rows_part own = gr_rows_own(c->session, rows, 0, *rows->n_groups);
+    gr_pass_begin(pass, own.seq, own.seq_end);
     for (uint32_t i = 1; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
 }
@@ -114,10 +115,25 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[1], &b);
     gr_packed packed = gr_pass_packed(pass, &pack);
+    if (!packed.n_tokens) return GR_OK; /* a trip that other ranks need */
     if (c->kernel == GR_FORWARD_EMBED) k->embed_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2]);
     if (c->kernel == GR_FORWARD_LAYER)
         k->layer_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2], NULL, NULL, c->ptr[3]);
     return GR_OK;
+}
+
+void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out)
+{
+    gr_program_end(p);
+    for (size_t i = 0; i < n_out; i++) gr_spread_share(p, out[i]);
+}
+
+uint32_t gr_forward_trips(const gr_call *c)
+{
+    gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
+    gr_rows_part own = gr_rows_own(c->session, &rows, 0, *rows.n_groups);
+    gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
+    return gr_pass_count(c->state, &rows, &b, own.seq, own.seq_end);
 }
 
 bool gr_forward_more(const gr_call *c, uint32_t trip)

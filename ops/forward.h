@@ -1,7 +1,8 @@
 /* ops/forward.h: a forward pass of a model over all rows of a batch: what logprob, value and score share.
  *
  * declare puts up: begin, and a loop over micro-batches of pack, embed and the layers; the op adds its head
- * (kernel GR_FORWARD_HEAD), which reads the hidden states x, and ends the loop with gr_program_end.
+ * (kernel GR_FORWARD_HEAD), which reads the hidden states x, and ends the loop with gr_forward_end. Of many
+ * ranks each does its own sequences, and then all have the columns of all.
  */
 #ifndef GR_OPS_FORWARD_H
 #define GR_OPS_FORWARD_H
@@ -31,6 +32,9 @@ typedef struct gr_forward {
 gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
                               const uint32_t *out, size_t n_out);
 
+/* End the loop; the columns become whole on every rank. */
+void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out);
+
 /* State of the node: where the pass stands. last: see gr_pass. */
 gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last);
 void gr_forward_close(void *state); /* NULL is fine */
@@ -38,6 +42,7 @@ void gr_forward_close(void *state); /* NULL is fine */
 /* Every kernel but the head. A token that the model does not have is an error. */
 gr_status gr_forward_run(const gr_call *c, gr_diag *d);
 bool gr_forward_more(const gr_call *c, uint32_t trip);
+uint32_t gr_forward_trips(const gr_call *c);
 
 /* Bounds of the micro-batches of this node. */
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how);

@@ -20,6 +20,7 @@ static const gr_key keys[] = {
     {"ignore_eos", GR_KEY_BOOL, CFG(ignore_eos), false, "false", 0, 0, NULL, "the checkpoint's EOS ids end no response: but for stop_ids and stop, each has max_tokens"},
     {"kv_blocks", GR_KEY_UINT, CFG(kv_blocks), false, "0", 0, 1 << 30, NULL, "blocks of 16 tokens in the KV pool; 0: the planner's choice"},
     {"concurrent", GR_KEY_UINT, CFG(concurrent), false, "0", 0, 1 << 20, NULL, "most sequences decoded at once; 0: the planner's choice"},
+    {"lag", GR_KEY_UINT, CFG(lag), false, "0", 0, 1, NULL, "1: sample with the weights of the iteration before, so that the last one's training may run meanwhile"},
     {0}};
 
 static const gr_field fields[] = {
@@ -31,11 +32,31 @@ static const gr_field fields[] = {
     {0}};
 /* clang-format on */
 
+/* Weights of the iteration before are other ones only where training changes them. */
+static void check_lag(const gr_node *n, gr_diag *d)
+{
+    const gr_value *v = gr_value_get(n->value, "lag");
+    const gr_loc at = v ? v->at : n->at;
+    if (n->every)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'lag' has no place in a validation, which asks the newest weights");
+    else if (n->when.expr)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'lag' does not go with 'when': the older weights follow every iteration");
+    else if (!n->model->update)
+        gr_diag_error(d, at, GR_E_INVALID, "'lag': model '%s' is never trained, so it has no older weights",
+                      n->model->name);
+    else if (n->new_version)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'lag' asks for older weights of model '%s', 'after' for newer ones", n->model->name);
+}
+
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     gr_check_head(n, GR_HEAD_LM, d);
     const gr_generate_cfg *c = n->cfg;
+    if (c->lag) check_lag(n, d);
     const gr_rows_bounds *b = &c->prompts->bounds;
     n->bounds = (gr_rows_bounds){b->groups, b->groups * c->samples, b->prompt_tokens, c->max_tokens};
     if ((uint64_t)b->groups * c->samples > 1u << 24)

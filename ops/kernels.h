@@ -235,6 +235,8 @@ typedef struct gr_kernels {
     /* ---- flat arrays ---- */
     void (*zero)(gr_queue *q, void *p, uint64_t bytes);
     void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
+    /* to [n] += from [n], both of one type. */
+    void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */
     void (*sum_squares)(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
     uint64_t (*sum_squares_ws_bytes)(void);

@@ -59,6 +59,7 @@ const gr_kernels gr_kernels_cpu = {
     .head_sample = gr_cpu_head_sample,
     .zero = gr_cpu_zero,
     .copy = copy,
+    .add = gr_cpu_add,
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,
     .sum_squares = gr_cpu_sum_squares,
     .adamw = gr_cpu_adamw,

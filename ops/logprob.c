@@ -60,7 +60,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                                            {scratch, GR_WRITE}},
                                 9, "head"),
                  k, s, f.cost.rows, 1);
-    gr_program_end(p);
+    gr_forward_end(p, out, GR_LEN(out));
 }
 
 static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
@@ -109,4 +109,5 @@ const gr_op gr_op_logprob = {
     .close = gr_forward_close,
     .run = run,
     .more = gr_forward_more,
+    .trips = gr_forward_trips,
 };

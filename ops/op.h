@@ -148,6 +148,10 @@ typedef struct gr_op {
     void (*close)(void *state);
     gr_status (*run)(const gr_call *c, gr_diag *d);
     bool (*more)(const gr_call *c, uint32_t trip); /* agreed loops */
+    /* Loops that hold collectives: the trips that this rank needs for what is its own; all make as many as
+     * the one that needs most, and go on when more says no. ptr[1]: the rows. NULL: all ranks decide alike.
+     */
+    uint32_t (*trips)(const gr_call *c);
     /* Exact resume: add what must survive, and take it back. NULL: nothing. */
     void (*save)(void *state, const char *prefix, gr_state_file *out);
     gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);

@@ -32,6 +32,22 @@ void gr_cpu_zero(gr_queue *q, void *p, uint64_t bytes)
     gr_team_run(q->team, zero_rank, &f);
 }
 
+static void add_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct flat *f = arg;
+    uint64_t first, last;
+    gr_team_range(f->n, GRAIN, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) f->w[i] += f->x[i];
+}
+
+void gr_cpu_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)
+{
+    assert(type == GR_F32);
+    (void)type;
+    struct flat f = {.n = n, .w = to, .x = from};
+    gr_team_run(q->team, add_rank, &f);
+}
+
 uint64_t gr_cpu_sum_squares_ws_bytes(void)
 {
     return 0;

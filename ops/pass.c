@@ -181,12 +181,27 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
     k->offset[p->n_seqs] = token;
 }
 
+static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+{
+    if (p->balanced && !p->limit && p->first < p->end) balance(p, rows, b);
+    reserve(p, b);
+    take(p, rows, b);
+}
+
+uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, uint32_t first,
+                       uint32_t end)
+{
+    gr_pass own = {.last = p->last, .balanced = p->balanced};
+    uint32_t n = 0;
+    for (gr_pass_begin(&own, first, end); gr_pass_more(&own); n++) cut(&own, rows, b);
+    gr_pass_release(&own);
+    return n;
+}
+
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging)
 {
-    if (p->balanced && !p->limit) balance(p, rows, b);
-    reserve(p, b);
-    take(p, rows, b);
+    cut(p, rows, b);
     gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
     fill(p, rows, &host);
     memcpy(p->offset, host.offset, (p->n_seqs + 1) * sizeof(*p->offset));
@@ -235,9 +250,9 @@ gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float i
     return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
 }
 
-gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket)
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)
 {
-    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    uint64_t n = gr_shard_elems(gr_bucket_elems(&m->shape, bucket), ranks);
     return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
                             n * gr_dtype_size(m->train.moments)};
 }
@@ -250,28 +265,35 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
 {
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
-    gr_state_bytes state = gr_state_bytes_of(k, m, bucket);
-    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT) return n * gr_dtype_size(k->dtype);
+    gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
+    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
+        return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
     return state.master + 2 * state.moment;
+}
+
+uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)
+{
+    uint32_t pieces = ranks < 8 && 8 % ranks == 0 ? 8 : ranks;
+    return ranks < 2 ? n : ((n + pieces - 1) / pieces + 63) / 64 * 64 * (pieces / ranks);
 }
 
 /* Ranks hold shards of everything that training changes; of weights where the program says so. */
 static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                           uint32_t bucket)
 {
-    bool weights = part == GR_PART_PARAMS || part == GR_PART_ROLLOUT;
-    bool whole = weights && (part == GR_PART_ROLLOUT || !(p->sharded >> m->index & 1));
+    bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
+    bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
     uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
-    return whole || p->ranks < 2 ? bytes : (elems + p->ranks - 1) / p->ranks * (bytes / elems);
+    return whole || p->ranks < 2 ? bytes : gr_shard_elems(elems, p->ranks) * (bytes / elems);
 }
 
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "state", "rollout"};
+    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged"};
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
-                                             GR_CAT_ROLLOUT};
+                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT};
     char name[128];
     bool apart = part == GR_PART_ROLLOUT && p->validate != GR_NONE; /* contents do not cross to that path */
     snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);

@@ -52,11 +52,15 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
 void gr_pass_release(gr_pass *p);
 bool gr_pass_more(const gr_pass *p);
-/* Take the next micro-batch of at most b->tokens and write its arrays. staging: host memory of
- * gr_micro_bytes.
+/* Take the next micro-batch of at most b->tokens and write its arrays; an empty one where there are no more
+ * sequences. staging: host memory of gr_micro_bytes.
  */
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
+
+/* How many micro-batches sequences [first, end) take, cut as p cuts. */
+uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, uint32_t first,
+                       uint32_t end);
 
 /* Whether passes over these rows are balanced: an update of them asks for it. */
 bool gr_rows_balanced(const gr_graph *g, const gr_node *rows);
@@ -90,26 +94,33 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
 /* state: the fp32 master where the device keeps one, then both moments; rollout: a copy of the weights that
- * generates, where those of training are sharded over ranks */
+ * generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
+ * before
+ * (`lag: 1`), which lives on */
 typedef enum gr_model_part {
     GR_PART_PARAMS,
     GR_PART_GRADS,
     GR_PART_STATE,
     GR_PART_ROLLOUT,
+    GR_PART_LAGGED,
 } gr_model_part;
 
 /* Bytes of a whole bucket. */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
+/* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
+ * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
+uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
+
 /* The object of one bucket of a model, or of this rank's shard of it (ops/spread.h). */
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket);
 
-/* Its training state, piece by piece. */
+/* Its training state, or the shard that one of many ranks has of it, piece by piece. */
 typedef struct gr_state_bytes {
     uint64_t master, moment; /* bytes of the master (0: none) and of each moment */
 } gr_state_bytes;
-gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket);
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks);
 
 /* Bytes of hidden states of so many tokens. */
 uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens);

@@ -7,6 +7,7 @@
 #include "ops/data.h"
 #include "ops/rows.h"
 #include "ops/scorer.h"
+#include "ops/spread.h"
 #include "runtime/session.h"
 
 #include <string.h>
@@ -73,6 +74,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     for (size_t i = 0; i < n->n_columns; i++)
         uses[2 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
     gr_program_run(p, 0, 0, uses, 2 + n->n_columns, "score");
+    for (size_t i = 0; i < n->n_columns; i++) gr_spread_share(p, uses[2 + i].object);
 }
 
 static gr_status run(const gr_call *call, gr_diag *d)
@@ -80,6 +82,8 @@ static gr_status run(const gr_call *call, gr_diag *d)
     const gr_node *n = call->node;
     gr_rows rows = gr_rows_at(call->ptr[0], &n->rows->bounds);
     gr_scores out = {.n_columns = n->n_columns, .columns = n->columns, .data = call->ptr + 2};
+    for (size_t i = 0; i < n->n_columns && call->session->ranks > 1; i++) /* what the others will add to */
+        memset(call->ptr[2 + i], 0, gr_column_bytes(n->columns[i]));
     return gr_scorer_run(call->state, &rows, &out, d);
 }
 

@@ -46,10 +46,10 @@ typedef struct step_arrays {
 static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    uint32_t slots = GR_MIN(how->concurrent, n->bounds.seqs);
+    const uint32_t slots = GR_MIN(how->concurrent, n->share.seqs);
     /* while a prompt is read, none of its own samples run */
-    uint32_t beside = GR_MIN(slots, n->bounds.seqs - cfg->samples);
-    return (gr_step_bounds){.tokens = GR_MAX(slots, beside + how->prefill_tokens),
+    const uint32_t others = n->share.seqs - GR_MIN(n->share.seqs, cfg->samples);
+    return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
                             .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
@@ -111,8 +111,8 @@ uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *h
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    uint64_t prefill = n->bounds.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    uint64_t trips = (uint64_t)n->bounds.seqs * n->bounds.response_tokens + prefill;
+    uint64_t prefill = n->share.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    uint64_t trips = (uint64_t)n->share.seqs * n->bounds.response_tokens + prefill;
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -125,7 +125,7 @@ typedef struct rollout_cost {
 
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->bounds;
+    const gr_rows_bounds *b = &n->share;
     uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
@@ -147,6 +147,7 @@ void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p)
     uses[0] = (gr_use){rows, GR_UPDATE};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    gr_spread_share(p, rows);
     gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish");
 }
 
@@ -259,18 +260,23 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
 static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
 {
     take_arrays(r, how);
-    r->n_groups = *prompts->n_groups;
-    r->n_seqs = r->n_groups * r->cfg->samples;
-    r->current = r->finished = r->n_slots = 0;
+    uint32_t n_groups = *prompts->n_groups, samples = r->cfg->samples;
+    gr_rows_part own = gr_rows_own(r->session, prompts, 0, n_groups);
+    r->current = own.group;
+    r->n_groups = own.group_end;
+    r->n_seqs = (own.group_end - own.group) * samples;
+    r->finished = r->n_slots = 0;
     r->n_free = r->cap_blocks;
     for (uint32_t i = 0; i < r->n_free; i++) r->free_blocks[i] = r->n_free - 1 - i;
-    *rows->n_groups = r->n_groups;
-    *rows->n_seqs = r->n_seqs;
-    for (uint32_t g = 0; g < r->n_groups; g++) {
+    if (r->session->ranks > 1) /* what the others will add to */
+        memset(rows->n_groups, 0, gr_rows_bytes(&r->node->bounds));
+    *rows->n_groups = n_groups;
+    *rows->n_seqs = n_groups * samples;
+    for (uint32_t g = 0; g < n_groups; g++) {
         r->groups[g] = (gr_rollout_group){.prompt = prompts->prompt_len[g]};
         rows->record[g] = prompts->record[g];
-        for (uint32_t j = 0; j < r->cfg->samples; j++) {
-            uint32_t seq = g * r->cfg->samples + j;
+        for (uint32_t j = 0; j < samples; j++) {
+            uint32_t seq = g * samples + j;
             rows->group[seq] = g;
             rows->prompt_len[seq] = prompts->prompt_len[g];
             rows->response_len[seq] = 0;

@@ -82,8 +82,8 @@ typedef struct gr_rollout {
     uint32_t *tables; /* all slots' */
     uint32_t n_slots;
     gr_rollout_group *groups;
-    uint32_t n_groups;
-    uint32_t current; /* the group that is being admitted */
+    uint32_t n_groups; /* up to where this rank's go */
+    uint32_t current;  /* the group that is being admitted */
     uint32_t *free_blocks, n_free, cap_blocks;
     uint32_t finished, n_seqs;
     uint32_t n_tokens, n_prefill; /* of the current step */

@@ -42,7 +42,7 @@ struct gr_rollout_steps {
 static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
 {
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
-    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->bounds.seqs),
+    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->share.seqs),
                              .stride = gr_blocks_of(longest),
                              .max_length = longest,
                              .chunk = CHUNK,
@@ -85,8 +85,8 @@ static uint32_t chunks_of(uint32_t tokens)
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t prefill = n->bounds.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    const uint64_t trips = n->bounds.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
+    const uint64_t prefill = n->share.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    const uint64_t trips = n->share.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -94,7 +94,7 @@ static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
 {
     const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
     const uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
-    const uint64_t waves = (n->bounds.seqs + at_once - 1) / at_once;
+    const uint64_t waves = (n->share.seqs + at_once - 1) / at_once;
     return (uint32_t)GR_MIN(waves * (chunks_of(n->bounds.response_tokens) + 2ull),
                             (uint64_t)trips_max(n, how));
 }
@@ -117,7 +117,7 @@ static void set_costs(gr_work *prefill, gr_work *decode, const gr_node *n, const
 {
     const gr_model_shape *s = &n->model->shape;
     const gr_generate_cfg *cfg = n->cfg;
-    const gr_rows_bounds *b = &n->bounds;
+    const gr_rows_bounds *b = &n->share;
     const double layers = s->layers, slots = GR_MIN(how->concurrent, b->seqs);
     const double prompts = (double)b->groups * b->prompt_tokens, trips = trips_expected(n, how);
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
@@ -226,7 +226,7 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
         r->slots[i].seq = GR_NONE;
         s->stale[i] = false;
     }
-    for (uint32_t i = 0; i < r->n_seqs; i++) s->slot_of[i] = GR_NONE;
+    for (uint32_t i = 0; i < r->node->bounds.seqs; i++) s->slot_of[i] = GR_NONE;
     const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
     const gr_steps_rules rules = {.sampling = gr_rollout_sampling(c, r),
                                   .max_tokens = r->cfg->max_tokens,

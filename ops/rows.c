@@ -2,6 +2,7 @@
 
 #include "ops/carve.h"
 #include "ops/configs.h"
+#include "runtime/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,29 @@ gr_rows gr_rows_at(void *block, const gr_rows_bounds *b)
 {
     gr_carve c = {.base = block};
     return carve(&c, b);
+}
+
+static uint32_t first_seq(const gr_rows *r, uint32_t group)
+{
+    uint32_t low = 0, high = *r->n_seqs; /* of those before low, all are of earlier groups */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (r->group[middle] < group)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to)
+{
+    uint64_t n = to - from, ranks = s->ranks;
+    gr_rows_part p = {.group = from + (uint32_t)(n * s->rank / ranks),
+                      .group_end = from + (uint32_t)(n * (s->rank + 1) / ranks)};
+    p.seq = first_seq(r, p.group);
+    p.seq_end = first_seq(r, p.group_end);
+    return p;
 }
 
 uint32_t gr_rows_object(gr_program *p, const gr_node *rows)

@@ -35,6 +35,13 @@ static inline const int32_t *gr_rows_ids(const gr_rows *r, uint32_t seq)
     return r->ids + (size_t)seq * r->stride;
 }
 
+/* Of groups [from, to), those that this rank works on, dealt to ranks in their order and as evenly as they
+ * go; and their sequences. */
+typedef struct gr_rows_part {
+    uint32_t group, group_end, seq, seq_end;
+} gr_rows_part;
+gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to);
+
 /* Fill a column (host-visible memory) with a field that follows from the rows: token, logprob, length,
  * truncated, position. */
 void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);

@@ -302,10 +302,11 @@ static gr_status report_failure(gr_scorer *s, gr_diag *d)
 static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
 {
     bool any;
+    gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = report_failure(s, d);
-    for (uint32_t seq = 0; !st && seq < *rows->n_seqs; seq++) st = submit_once(s, rows, seq, d);
+    for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) st = submit_once(s, rows, seq, d);
     while (!st && gr_workers_pending(s->workers)) st = collect(s, -1, &any, d);
-    for (uint32_t seq = 0; seq < *rows->n_seqs; seq++) {
+    for (uint32_t seq = own.seq; seq < own.seq_end; seq++) {
         if (!st) put(s, rows, out, seq, s->early[seq]);
         free(s->early[seq]);
         s->early[seq] = NULL;
@@ -321,8 +322,9 @@ gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out,
     scratch x = {.ends = gr_calloc(longest, sizeof(*x.ends)),
                  .per_token = gr_calloc(longest, sizeof(*x.per_token)),
                  .values = gr_calloc(longest, sizeof(*x.values))};
+    gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = GR_OK;
-    for (uint32_t seq = 0; !st && seq < *rows->n_seqs; seq++) {
+    for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
         st = score_by_rule(s, rows, seq, &x, d);
         if (!st) put(s, rows, out, seq, x.values);
     }

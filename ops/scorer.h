@@ -19,7 +19,8 @@ void gr_scorer_check(const gr_node *n, gr_diag *d);
 GR_NODISCARD gr_status gr_scorer_new(gr_scorer **out, gr_session *s, const gr_node *n, gr_diag *d);
 void gr_scorer_free(gr_scorer *s); /* NULL is fine */
 
-/* Columns to fill: the main field, and fields by name. data[i]: f32 of columns[i]'s level. */
+/* Columns to fill, at the sequences that are this rank's own: the main field, and fields by name. data[i]:
+ * f32 of columns[i]'s level. */
 typedef struct gr_scores {
     size_t n_columns;
     const gr_column *const *columns;

@@ -8,6 +8,7 @@
 
 #include "ops/configs.h"
 #include "ops/env.h"
+#include "ops/spread.h"
 #include "runtime/session.h"
 
 #include <stdlib.h>
@@ -135,7 +136,7 @@ void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_program *p)
     use_own(uses, n, GR_WRITE, p);
     gr_program_run(p, KERNEL_BEGIN, 0, uses, 1 + n->n_columns, "begin");
     uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
-    gr_program_loop(p, KERNEL_ROUNDS, rounds, true, "rounds")->trips_expected = 1;
+    gr_spread_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
 }
 
 /* What each group and sequence of the parent's rows is worth: 0 or 1. */

@@ -1,10 +1,16 @@
 #include "ops/spread.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static bool sharded(const gr_program *p, const gr_model *m)
 {
     return p->ranks > 1 && (p->sharded >> m->index & 1);
+}
+
+static bool remote(const gr_program *p, const gr_model *m)
+{
+    return p->remote >> m->index & 1;
 }
 
 /* Bytes a rank receives where every rank ends with all of `bytes`, or with its reduced part of them. */
@@ -13,10 +19,20 @@ static double moved(const gr_program *p, uint64_t bytes)
     return (double)bytes * (p->ranks - 1) / p->ranks;
 }
 
-static void collective(gr_program *p, gr_step_kind kind, double bytes, const gr_use *uses, size_t n,
-                       const char *what)
+/* What a collective does, its kernel; arg: the bucket, or of a total how many doubles. */
+enum {
+    SPREAD_GATHER, /* a shard into a whole bucket */
+    SPREAD_STEPPED,
+    SPREAD_REDUCE,
+    SPREAD_COPY, /* of a bucket that is whole already */
+    SPREAD_TOTAL,
+    SPREAD_SHARE,
+};
+
+static void collective(gr_program *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
+                       const gr_use *uses, size_t n, const char *what)
 {
-    gr_work *w = gr_program_run(p, 0, 0, uses, n, "%s", what);
+    gr_work *w = gr_program_run(p, kernel, arg, uses, n, "%s", what);
     w->kind = kind;
     w->lane = GR_LANE_COMM;
     w->moved = (uint64_t)bytes;
@@ -42,7 +58,8 @@ static uint32_t gathered(gr_program *p, const gr_kernels *k, const gr_model *m, 
 uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
                           uint32_t bucket)
 {
-    return sharded(p, m) ? gathered(p, k, m, pass, bucket) : gr_model_object(p, k, m, GR_PART_PARAMS, bucket);
+    if (sharded(p, m)) return gathered(p, k, m, pass, bucket);
+    return gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
 }
 
 void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
@@ -51,7 +68,8 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
     char what[64];
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
     named(what, pass, "gather", bucket);
-    collective(p, GR_STEP_GATHER, moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
+    collective(p, GR_STEP_GATHER, SPREAD_GATHER, bucket,
+               moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
                (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
                           {gathered(p, k, m, pass, bucket), GR_WRITE}},
                2, what);
@@ -59,7 +77,12 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
 
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_model_object(p, k, m, sharded(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
+    bool copy = sharded(p, m) || remote(p, m);
+    return gr_model_object(p, k, m,
+                           p->lagged ? GR_PART_LAGGED
+                           : copy    ? GR_PART_ROLLOUT
+                                     : GR_PART_PARAMS,
+                           bucket);
 }
 
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
@@ -68,7 +91,7 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
 {
     char what[64];
     uint32_t n = gr_model_buckets(&m->shape);
-    if (!sharded(p, m) || (p->synced >> m->index & 1)) return;
+    if (!sharded(p, m) || p->lagged || (p->synced >> m->index & 1)) return;
     p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && m->gather == GR_GATHER_WHOLE; b++) gr_spread_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
@@ -76,10 +99,26 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
         if (m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
         uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
         named(what, "", "sync", b);
-        collective(p, GR_STEP_SYNC, through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
+        collective(p, GR_STEP_SYNC, through ? SPREAD_COPY : SPREAD_GATHER, b,
+                   through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
                    (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2,
                    what);
         if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
+    }
+}
+
+void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
+{
+    char what[64];
+    for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
+        uint64_t bytes = gr_part_bytes(k, m, GR_PART_PARAMS, b);
+        named(what, "", "lag", b);
+        collective(p, GR_STEP_SYNC, sharded(p, m) ? SPREAD_GATHER : SPREAD_COPY, b,
+                   sharded(p, m) ? moved(p, bytes) : 0,
+                   (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
+                              {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
+                   2, what);
+        p->works[p->n_works - 1].bytes = 2.0 * (double)bytes;
     }
 }
 
@@ -100,10 +139,14 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     char what[64];
     if (p->ranks < 2) return;
     named(what, "", "reduce", bucket);
-    collective(p, GR_STEP_REDUCE, moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
-               (gr_use[]){{full_grads(p, k, m, bucket), GR_READ},
-                          {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE}},
-               2, what);
+    uint64_t parts = p->ranks * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), p->ranks);
+    uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
+    if (k->invariant) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
+    collective(p, GR_STEP_REDUCE, SPREAD_REDUCE, bucket, moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
+               (gr_use[]){{full_grads(p, k, m, bucket), GR_UPDATE},
+                          {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE},
+                          {staging, GR_WRITE}},
+               3, what);
 }
 
 void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
@@ -111,26 +154,128 @@ void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, ui
     char what[64];
     if (p->ranks < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
-    collective(p, GR_STEP_GATHER, moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
+    collective(p, GR_STEP_GATHER, SPREAD_STEPPED, bucket,
+               moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
                (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, 1, what);
 }
 
-void gr_spread_total(gr_program *p, uint32_t object, const char *what)
+void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;
-    collective(p, GR_STEP_REDUCE, GR_ALIGN, (gr_use[]){{object, GR_UPDATE}}, 1, what);
+    collective(p, GR_STEP_REDUCE, SPREAD_TOTAL, n, n * sizeof(double), (gr_use[]){{object, GR_UPDATE}}, 1,
+               what);
 }
 
-gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives,
+void gr_spread_share(gr_program *p, uint32_t object)
+{
+    if (p->ranks < 2 || object == GR_NONE) return;
+    const gr_object *o = &p->objects[object];
+    size_t node = strlen(p->node);
+    bool own = !strncmp(o->name, p->node, node) && o->name[node] == '.';
+    char *what = gr_pool_printf(p->pool, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
+    collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, moved(p, o->bytes), (gr_use[]){{object, GR_UPDATE}}, 1,
+               what);
+}
+
+gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
                         const char *what)
 {
     if (p->ranks < 2 || !collectives) return gr_program_loop(p, kernel, trips_max, true, what);
-    uint32_t trips = gr_program_temp(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
+    uint32_t trips = gr_program_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
     char *agree = gr_pool_printf(p->pool, "%s.agree", what);
-    collective(p, GR_STEP_AGREE, sizeof(uint32_t), (gr_use[]){{trips, GR_WRITE}}, 1, agree);
+    collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t), (gr_use[]){{trips, GR_WRITE}, {rows, GR_READ}},
+               rows == GR_NONE ? 1 : 2, agree);
     gr_work *w = gr_program_loop(p, kernel, trips_max, true, what);
     w->uses = gr_pool_alloc(p->pool, sizeof(*w->uses));
     w->uses[0] = (gr_use){trips, GR_READ};
     w->n_uses = 1;
     return w;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------- */
+
+gr_shard gr_shard_of(const gr_session *s, const gr_model *m, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, s->ranks);
+    uint64_t first = GR_MIN(s->rank * part, n);
+    return (gr_shard){first, GR_MIN(part, n - first)};
+}
+
+static gr_comm_parts parts_of(const gr_call *c, void *whole, gr_dtype type)
+{
+    uint64_t n = gr_bucket_elems(&c->node->model->shape, c->arg);
+    return (gr_comm_parts){whole, n, gr_shard_elems(n, c->session->ranks), (uint32_t)gr_dtype_size(type)};
+}
+
+static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    if (q->device)
+        q->device->type->copy(q, to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
+{
+    const gr_kernels *k = c->session->kernels;
+    gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
+    gr_comm_parts whole = parts_of(c, c->ptr[1], k->dtype);
+    if (own.n)
+        copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0], own.n * whole.elem_bytes);
+    return comm->type->all_gather(comm, c->queue, &whole, d);
+}
+
+/* The ranks' sum, onto what the shard has of the micro-batches before. */
+static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts *whole, gr_diag *d)
+{
+    gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
+    gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[2], d);
+    if (!st && own.n)
+        c->session->kernels->add(c->queue, c->ptr[1], (char *)whole->at + own.first * whole->elem_bytes,
+                                 c->node->model->train.grads, own.n);
+    return st;
+}
+
+static gr_status run_agree(const gr_call *c, gr_comm *host, gr_diag *d)
+{
+    uint64_t trips = c->node->op->trips ? c->node->op->trips(c) : 0;
+    gr_status st = gr_comm_agree(host, &trips, d);
+    *(uint32_t *)c->ptr[0] = (uint32_t)trips;
+    return st;
+}
+
+static gr_status run_share(const gr_call *c, const gr_object *o, gr_comm *device, gr_comm *host, gr_diag *d)
+{
+    if (o->place == GR_DEVICE)
+        return device->type->all_reduce(device, c->queue, c->ptr[0], o->bytes, GR_COMM_MAX_U8, d);
+    gr_status st = gr_queue_finish(c->queue, d); /* what wrote it */
+    return st ? st : host->type->host_reduce(host, c->ptr[0], o->bytes, GR_COMM_MAX_U8, d);
+}
+
+gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
+                        gr_comm *host, gr_diag *d)
+{
+    const gr_kernels *k = c->session->kernels;
+    if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
+    switch (c->kernel) {
+    case SPREAD_GATHER:
+        return run_gather(c, device, d);
+    case SPREAD_STEPPED: {
+        gr_comm_parts whole = parts_of(c, c->ptr[0], k->dtype);
+        return device->type->all_gather(device, c->queue, &whole, d);
+    }
+    case SPREAD_REDUCE: {
+        gr_comm_parts whole = parts_of(c, c->ptr[0], c->node->model->train.grads);
+        return run_reduce(c, device, &whole, d);
+    }
+    case SPREAD_COPY:
+        copy(c->queue, c->ptr[1], c->ptr[0],
+             gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
+        return GR_OK;
+    case SPREAD_TOTAL:
+        return device->type->all_reduce(device, c->queue, c->ptr[0], c->arg * sizeof(double), GR_COMM_SUM_F64,
+                                        d);
+    default:
+        return run_share(c, &p->objects[w->uses[0].object], device, host, d);
+    }
 }

@@ -1,13 +1,22 @@
 /* ops/spread.h: a model over many ranks: what of it a rank holds, and the collectives that bring the rest.
  *
- * On R ranks a bucket of n elements is cut, flat, into R shards of ceil(n / R) elements. Optimizer state and
- * reduced gradients are shards always. The weights are whole on every rank, and gathered in place after each
+ * On R ranks a bucket of n elements is cut, flat, into R shards (gr_shard_elems). Optimizer state and reduced
+ * gradients are shards always. The weights are whole on every rank, and gathered in place after each
  * optimizer step (one copy serves training and rollout); or they are sharded, too: then each pass gathers
  * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
+ * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
+ * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
+ * before.
+ *
  * Gradients of a bucket are computed whole, reduced over the ranks in each micro-batch and added to the
  * rank's shard: the sums have one order, whether weights are sharded or not.
+ *
+ * The batch is dealt to the ranks by whole groups (gr_rows_own): each generates, passes and scores its own,
+ * in columns that are zero elsewhere, and `share` makes them whole on every rank. So each rank has all
+ * columns, and what follows from them, expressions over the batch, selections, metrics, is evaluated
+ * everywhere, over the whole batch in its order, with the same bits for any number of ranks.
  *
  * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277.
  */
@@ -15,6 +24,7 @@
 #define GR_OPS_SPREAD_H
 
 #include "ops/pass.h"
+#include "runtime/comm.h"
 
 /* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's
  * own bucket, or the one gathered for that pass. */
@@ -28,6 +38,10 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
 
+/* Declare the sync that makes the copy of lagging rollouts the weights as this iteration began: after the
+ * last of these, before the update. */
+void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m);
+
 /* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket of this micro-batch
  * only, which the first work that uses it writes. */
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
@@ -36,13 +50,28 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
 void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
-/* A sum over all ranks of an object of a few bytes, in place. */
-void gr_spread_total(gr_program *p, uint32_t object, const char *what);
+/* The sum over all ranks of n doubles at the beginning of an object, in place. */
+void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what);
+/* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
+ * them. GR_NONE is fine. */
+void gr_spread_share(gr_program *p, uint32_t object);
 /* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
- * of them first, and the others run empty trips at its end. */
-gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives,
+ * of them first (gr_op.trips, of these rows), and the others run empty trips at its end. */
+gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
                         const char *what);
 /* Whether passes of a model hold collectives. */
 bool gr_spread_gathers(const gr_program *p, const gr_model *m);
+
+/* ---- running ------------------------------------------------------------------------------------------- */
+
+/* This rank's shard of a bucket: elements [first, first + n). One rank's is the whole. */
+typedef struct gr_shard {
+    uint64_t first, n;
+} gr_shard;
+gr_shard gr_shard_of(const gr_session *s, const gr_model *m, uint32_t bucket);
+
+/* Run a collective of program p. device and host: for memory of either place; they may be the same. */
+gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
+                        gr_comm *host, gr_diag *d);
 
 #endif

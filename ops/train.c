@@ -1,3 +1,4 @@
+#include "ops/spread.h"
 #include "ops/train_impl.h"
 
 #include "runtime/state.h"
@@ -15,6 +16,7 @@ typedef struct train_state {
     /* the current mini-batch */
     uint32_t trip;         /* mini-batches done in this iteration */
     uint32_t seq, seq_end; /* its sequences */
+    gr_rows_part own;      /* this rank's of them */
     uint32_t token;        /* its first response token */
     uint32_t tokens;
     gr_pass pass;
@@ -100,6 +102,15 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
     *end = *first + groups;
 }
 
+/* What of the current mini-batch is this rank's. A select may have left fewer groups than planned. */
+static gr_rows_part own_part(const gr_call *c, const train_state *t, const gr_rows *rows)
+{
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    uint32_t first, end, there = *rows->n_groups;
+    mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
+    return gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
+}
+
 static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *fresh, float *entropy)
 {
     const gr_graph *g = t->session->graph;
@@ -156,15 +167,19 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     if (st) return st;
     gr_env e;
     gr_loss_memory m = memory_of(c);
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
     const gr_rows *block = &e.blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
+    t->own = own_part(c, t, block);
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
+    /* of many ranks, what is shared is all of it */
+    uint64_t zeros = (t->session->ranks > 1 ? shape.loss.tokens : t->tokens) * sizeof(float);
     for (int i = 3; i < 7; i++)
-        if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], t->tokens * sizeof(float));
+        if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], zeros);
     if (device) {
         open_device(c, t);
         gr_loss_device_prepare(t->device, c->queue, &e.env, &m);
@@ -313,14 +328,27 @@ static void forward_all(const head *h)
     for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c);
 }
 
+/* Of many ranks, gradients are those of this micro-batch alone: the first work that adds to them begins at
+ * zero. */
+static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
+{
+    const gr_model *m = c->node->model;
+    if (c->session->ranks < 2) return;
+    c->session->kernels->zero(c->queue, grads,
+                              gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
+}
+
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
 static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 {
     gr_status st = GR_OK;
+    const gr_model_shape *s = &c->node->model->shape;
+    begin_grads(c, c->ptr[8], 1 + s->layers);
+    if (c->ptr[9]) begin_grads(c, c->ptr[9], 0);
+    if (!t->pass.n_tokens) return GR_OK; /* a trip that other ranks need */
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
-    c->session->kernels->zero(c->queue, c->ptr[7],
-                              gr_hidden_bytes(c->session->kernels, &c->node->model->shape, t->pass.n_tokens));
+    c->session->kernels->zero(c->queue, c->ptr[7], gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         forward_all(&h);
         for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
@@ -337,6 +365,7 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 
 static void run_head_forward(const gr_call *c, train_state *t)
 {
+    if (!t->pass.n_tokens) return;
     head h = head_of(c, t);
     forward_all(&h);
     gr_env_release(&h.env);
@@ -376,12 +405,12 @@ static void finish_norm(const gr_call *c, train_state *t, const double *sums)
 
 static void run_norm(const gr_call *c, train_state *t)
 {
-    const gr_model_shape *s = &c->node->model->shape;
-    uint32_t n = gr_model_buckets(s);
+    uint32_t n = gr_model_buckets(&c->node->model->shape);
     double *sums = c->ptr[1];
     c->session->kernels->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads,
-                                     gr_bucket_elems(s, c->arg), sums + c->arg, sums + n);
-    if (c->arg + 1 == n) finish_norm(c, t, sums);
+                                     gr_shard_of(t->session, c->node->model, c->arg).n, sums + c->arg,
+                                     sums + n);
+    if (c->arg + 1 == n && t->session->ranks < 2) finish_norm(c, t, sums);
 }
 
 /* Steps that the model's moments have seen: those of all updates of it. */
@@ -395,15 +424,15 @@ static uint64_t model_steps(const train_state *t)
     return steps;
 }
 
-/* The parts of a bucket from an element on. */
-static gr_adamw_range range_of(const gr_call *c, uint64_t at)
+/* The parts of a bucket from an element of this rank's shard on. Weights may be there as a whole. */
+static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t at)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_train *train = &c->node->model->train;
-    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg);
+    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, c->session->ranks);
     char *w = c->ptr[0], *g = c->ptr[1], *kept = c->ptr[2], *m = kept + state.master;
-    uint64_t moment = at * gr_dtype_size(train->moments);
-    return (gr_adamw_range){.w = w + at * gr_dtype_size(k->dtype),
+    uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
+    return (gr_adamw_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
                             .master = state.master ? (float *)kept + at : NULL,
                             .m = m + moment,
@@ -425,14 +454,18 @@ static void run_step(const gr_call *c, train_state *t)
                     .step = (uint32_t)model_steps(t),
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
+    gr_shard own = gr_shard_of(t->session, m, c->arg);
     size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
-        gr_adamw_range r = range_of(c, tensors[i].offset);
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
+        uint64_t first = GR_MAX(tensors[i].offset, own.first),
+                 end = GR_MIN(tensors[i].offset + elems, own.first + own.n);
+        if (first >= end) continue;
+        gr_adamw_range r = range_of(c, &own, first - own.first);
         if (c->lane == GR_LANE_HOST)
-            gr_host_adamw(c->queue, c->session->kernels->dtype, &how, tensors[i].decay, &r, elems);
+            gr_host_adamw(c->queue, c->session->kernels->dtype, &how, tensors[i].decay, &r, end - first);
         else
-            c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, elems);
+            c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, end - first);
     }
 }
 
@@ -539,6 +572,9 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_packed b = gr_pass_packed(&t->pass, &pack);
     uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
     gr_dtype grads = c->node->model->train.grads;
+    if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[5], 1 + c->arg);
+    if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[2], 0);
+    if (!b.n_tokens) return;
     switch (c->kernel) {
     case TRAIN_EMBED:
         k->embed_forward(c->queue, s, c->ptr[0], &b, c->ptr[2]);
@@ -566,7 +602,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     switch (c->kernel) {
     case TRAIN_ZERO:
         c->session->kernels->zero(c->queue, c->ptr[0],
-                                  gr_bucket_elems(&c->node->model->shape, c->arg) *
+                                  gr_shard_of(t->session, c->node->model, c->arg).n *
                                       gr_dtype_size(c->node->model->train.grads));
         break;
     case TRAIN_PREPARE:
@@ -587,6 +623,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     case TRAIN_NORM:
         run_norm(c, t);
         break;
+    case TRAIN_CLIP:
+        finish_norm(c, t, c->ptr[0]);
+        break;
     case TRAIN_STEP:
         run_step(c, t);
         break;
@@ -601,6 +640,15 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
 bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
-    if (trip == 0) gr_pass_begin(&t->pass, t->seq, t->seq_end);
+    if (trip == 0) gr_pass_begin(&t->pass, t->own.seq, t->own.seq_end);
     return gr_pass_more(&t->pass);
+}
+
+uint32_t gr_train_trips(const gr_call *c)
+{
+    const train_state *t = c->state;
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
+    gr_rows_part own = own_part(c, t, &rows);
+    return gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end);
 }

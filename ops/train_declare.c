@@ -35,10 +35,12 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     const gr_update_cfg *c = n->cfg;
     const gr_rows_bounds *b = &n->rows->bounds;
     gr_train_shape t = {.mini_batches = c->mini_batches};
-    t.groups = (b->groups + t.mini_batches - 1) / t.mini_batches; /* exact on one rank */
+    t.groups = b->groups / t.mini_batches;
     t.seqs = (uint32_t)((uint64_t)b->seqs * t.groups / b->groups);
     t.loss = (gr_expr_bounds){t.groups, t.seqs, t.seqs * b->response_tokens};
-    t.micro = gr_micro_bounds_of(b, t.seqs, how->micro_tokens);
+    uint32_t own = (t.groups + n->ranks - 1) / n->ranks; /* each mini-batch is dealt to the ranks */
+    t.own_seqs = (uint32_t)((uint64_t)t.seqs * own / t.groups);
+    t.micro = gr_micro_bounds_of(b, t.own_seqs, how->micro_tokens);
     t.class = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
     if (t.class == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
@@ -351,18 +353,25 @@ static void declare_backward(declaring *w, uint32_t l)
     reduce(w, 1 + l);
 }
 
+/* What the loss and the metrics read of all tokens of a mini-batch. */
+static void share_fresh(declaring *w)
+{
+    gr_spread_share(w->p, w->o.fresh);
+    gr_spread_share(w->p, w->o.entropy);
+}
+
 /* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
 static void declare_forward_pass(declaring *w)
 {
     const train_objects *o = &w->o;
     gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, gr_spread_gathers(w->p, w->n->model),
-                   "fresh_micro_batches")
+                   o->rows, "fresh_micro_batches")
         ->trips_expected = w->cost.trips;
     declare_pack(w, "fresh_");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");
     declare_head(w, false, "fresh_");
     gr_program_end(w->p);
-    gr_spread_total(w->p, o->fresh, "share_fresh");
+    share_fresh(w);
     run_with_columns(w, TRAIN_ADJOINT,
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
@@ -379,8 +388,8 @@ static void declare_forward_pass(declaring *w)
 static void declare_micro_batches(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, "micro_batches")->trips_expected =
-        w->cost.trips;
+    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, o->rows, "micro_batches")
+        ->trips_expected = w->cost.trips;
     declare_pack(w, "");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
     declare_head(w, true, "");
@@ -391,6 +400,7 @@ static void declare_micro_batches(declaring *w)
         4, "embed_backward");
     reduce(w, 0);
     gr_program_end(w->p);
+    if (w->shape.class != GR_LOSS_BATCH) share_fresh(w);
 }
 
 static double grad_bytes(const declaring *w, uint32_t bucket)
@@ -401,7 +411,7 @@ static double grad_bytes(const declaring *w, uint32_t bucket)
 /* State is read and written; weights are written, and read where they are their own master. */
 static double step_bytes(const declaring *w, uint32_t bucket)
 {
-    gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket);
+    gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket, 1);
     double weights = (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->k->dtype));
     return grad_bytes(w, bucket) + 2.0 * (double)(state.master + 2 * state.moment) +
            (state.master ? 1 : 2) * weights;
@@ -416,7 +426,8 @@ static void declare_step(declaring *w)
                        (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2,
                        "norm.%u", b)
             ->bytes = grad_bytes(w, b) / w->p->ranks;
-    gr_spread_total(w->p, o->norm, "reduce_norm");
+    gr_spread_total(w->p, o->norm, n, "reduce_norm");
+    if (w->p->ranks > 1) gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){{o->norm, GR_UPDATE}}, 1, "clip");
     for (uint32_t b = 0; b < n; b++) {
         uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
         gr_work *step = gr_program_run(
@@ -451,7 +462,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     declaring w = {.g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape};
     w.shape = gr_train_shape_of(n, how);
     w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
-    w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.seqs);
+    w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.own_seqs);
     gr_train_reads(&w.reads, g, n);
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;
@@ -460,7 +471,6 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
         gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grad_sums(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
             grad_bytes(&w, b) / p->ranks;
     declare_prepare(&w);
-    gr_spread_total(p, w.o.store, "reduce_totals");
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
     declare_micro_batches(&w);
     declare_step(&w);

@@ -23,6 +23,7 @@ enum {
     TRAIN_BACKWARD,
     TRAIN_EMBED_BACKWARD,
     TRAIN_NORM,
+    TRAIN_CLIP, /* of many ranks; one does it with the last bucket's norm */
     TRAIN_STEP,
     TRAIN_FINISH,
 };
@@ -30,6 +31,7 @@ enum {
 /* How an update is cut. */
 typedef struct gr_train_shape {
     uint32_t groups, seqs, mini_batches; /* of one mini-batch; how many there are */
+    uint32_t own_seqs;                   /* of a mini-batch, a rank's part */
     gr_micro_bounds micro;
     gr_loss_class class;
     gr_expr_bounds loss, range; /* the mini-batch; one adjoint call */

@@ -58,6 +58,7 @@ const gr_op gr_op_update = {
     .close = gr_train_close,
     .run = gr_train_run,
     .more = gr_train_more,
+    .trips = gr_train_trips,
     .save = gr_train_save,
     .load = gr_train_load,
 };

@@ -53,7 +53,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                 {last, GR_READ}, {f.packed, GR_READ}, {f.x, GR_READ}, {ws, GR_WRITE}, {out, GR_UPDATE}},
             5, "head"),
         k, s, f.cost.rows, 1);
-    gr_program_end(p);
+    gr_forward_end(p, &out, 1);
 }
 
 static gr_status open_value(gr_session *s, const gr_node *n, void **state, gr_diag *d)
@@ -103,6 +103,7 @@ const gr_op gr_op_value = {
     .close = gr_forward_close,
     .run = run,
     .more = gr_forward_more,
+    .trips = gr_forward_trips,
 };
 
 const gr_op gr_op_score = {
@@ -123,4 +124,5 @@ const gr_op gr_op_score = {
     .close = gr_forward_close,
     .run = run,
     .more = gr_forward_more,
+    .trips = gr_forward_trips,
 };

@@ -175,14 +175,32 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
 
 gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d)
 {
+    return gr_weights_read_part(w, bucket, 0, gr_bucket_elems(&w->shape, bucket), dst, d);
+}
+
+/* Of a tensor, what lies in elements [first, end) of its bucket; false: nothing. */
+static bool overlap(const gr_tensor *t, uint64_t first, uint64_t end, uint64_t *from, uint64_t *to)
+{
+    uint64_t elems = (uint64_t)t->rows * GR_MAX(t->cols, 1u);
+    *from = GR_MAX(first, t->offset);
+    *to = GR_MIN(end, t->offset + elems);
+    return *from < *to;
+}
+
+gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t first, uint64_t n, float *dst,
+                               gr_diag *d)
+{
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    size_t n_tensors = gr_bucket_tensors(&w->shape, bucket, t);
     gr_status st = GR_OK;
-    memset(dst, 0, gr_bucket_elems(&w->shape, bucket) * sizeof(*dst));
-    for (size_t i = 0; i < n && !st; i++) {
+    if (n) memset(dst, 0, n * sizeof(*dst));
+    for (size_t i = 0; i < n_tensors && !st; i++) {
+        uint64_t from, to;
+        if (!overlap(&t[i], first, first + n, &from, &to)) continue;
         char *name = stored_name(w, t[i].name);
         if (gr_safetensors_find(w->file, name))
-            st = gr_safetensors_read_f32(w->file, name, t[i].rows, t[i].cols, dst + t[i].offset, d);
+            st = gr_safetensors_read_part_f32(w->file, name, t[i].rows, t[i].cols, from - t[i].offset,
+                                              to - from, dst + (from - first), d);
         free(name);
     }
     return st;
@@ -322,6 +340,48 @@ gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const flo
     assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
     w->puts++;
     for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
+    return st;
+}
+
+gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
+                                 const char *stem, const char *const *prefix, size_t n_sets, gr_diag *d)
+{
+    gr_pool *pool = gr_pool_new();
+    size_t n;
+    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
+    gr_weights_writer *w = gr_calloc(1, sizeof(*w));
+    w->shape = *s;
+    w->n_sets = n_sets;
+    gr_status st = gr_st_writer_join(&w->file, dir, stem, specs, n, d);
+    if (st)
+        gr_weights_writer_free(w);
+    else
+        *out = w;
+    free(specs);
+    gr_pool_free(pool);
+    return st;
+}
+
+/* Tensors of a file go bucket by bucket, and in each set by set. */
+static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t bucket)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = 0;
+    for (uint32_t b = 0; b < bucket; b++) n += w->n_sets * gr_bucket_tensors(&w->shape, b, t);
+    return n + set * gr_bucket_tensors(&w->shape, bucket, t);
+}
+
+gr_status gr_weights_writer_put_part(gr_weights_writer *w, size_t set, uint32_t bucket, uint64_t first,
+                                     uint64_t n, const float *elems, gr_diag *d)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n_tensors = gr_bucket_tensors(&w->shape, bucket, t), at = first_tensor(w, set, bucket);
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < n_tensors && !st; i++) {
+        uint64_t from, to;
+        if (!overlap(&t[i], first, first + n, &from, &to)) continue;
+        st = gr_st_writer_put_part(w->file, at + i, from - t[i].offset, to - from, elems + (from - first), d);
+    }
     return st;
 }
 

@@ -35,6 +35,10 @@ bool gr_weights_has_head(const gr_weights *w);
  * zero. */
 GR_NODISCARD gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d);
 
+/* Elements [first, first + n) of it alone: no other bytes are read. */
+GR_NODISCARD gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t first, uint64_t n,
+                                            float *dst, gr_diag *d);
+
 /* Bytes that reading a bucket takes from the disk. */
 uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket);
 
@@ -53,6 +57,13 @@ GR_NODISCARD gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_m
                                              const char *dir, const char *stem, const char *const *prefix,
                                              size_t n_sets, gr_st_dtype dtype, uint64_t shard_bytes,
                                              gr_diag *d);
+/* Several processes may write one file (fp32): see gr_st_writer_join. */
+GR_NODISCARD gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s,
+                                              const char *dir, const char *stem, const char *const *prefix,
+                                              size_t n_sets, gr_diag *d);
+/* Elements [first, first + n) of a bucket of a set, in any order. */
+GR_NODISCARD gr_status gr_weights_writer_put_part(gr_weights_writer *w, size_t set, uint32_t bucket,
+                                                  uint64_t first, uint64_t n, const float *elems, gr_diag *d);
 GR_NODISCARD gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems,
                                              gr_diag *d);
 GR_NODISCARD gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d);

@@ -21,12 +21,15 @@ struct gr_bytes {
     const gr_kernels *k;
     float *buffer; /* [cap] of what the device has otherwise */
     uint64_t cap;
+    float *whole; /* [cap_whole] a bucket that this rank has a shard of */
+    uint64_t cap_whole;
+    gr_comm *comm; /* NULL: one rank */
 };
 
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k)
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm)
 {
     gr_bytes *b = gr_calloc(1, sizeof(*b));
-    *b = (gr_bytes){.g = g, .p = p, .k = k, .files = gr_calloc(g->n_models, sizeof(*b->files))};
+    *b = (gr_bytes){.g = g, .p = p, .k = k, .comm = comm, .files = gr_calloc(g->n_models, sizeof(*b->files))};
     return b;
 }
 
@@ -56,6 +59,7 @@ void gr_bytes_free(gr_bytes *b)
     close_writers(b);
     free(b->files);
     free(b->buffer);
+    free(b->whole);
     free(b->from);
     free(b->to);
     free(b);
@@ -79,13 +83,21 @@ void gr_bytes_from(gr_bytes *b, const char *step_dir)
     b->from = step_dir ? gr_strdup(step_dir) : NULL;
 }
 
-/* A piece of an object: n elements of a type at an address. */
+/* A piece of an object: n elements of a type at an address. first: which of its bucket's the first one is. */
 typedef struct piece {
     char *at;
-    uint64_t n;
+    uint64_t first, n;
     gr_dtype type;
     gr_queue *q;
 } piece;
+
+/* What of a bucket's elements is this rank's. */
+static piece own_piece(const gr_bytes *b, const gr_model *m, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, gr_comm_ranks(b->comm));
+    uint64_t first = GR_MIN(gr_comm_rank(b->comm) * part, n);
+    return (piece){.first = first, .n = GR_MIN(part, n - first)};
+}
 
 static bool reads_straight(const piece *p)
 {
@@ -128,25 +140,49 @@ static const float *get(gr_bytes *b, const piece *p)
     return f;
 }
 
+/* A model whose weights are random, or whose value head is: all of a bucket is drawn. */
+static gr_status draw(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_weights *from, gr_queue *q,
+                      float *dst, gr_diag *d)
+{
+    uint64_t seed = b->g->run.seed ^ gr_stream(m->name);
+    if (!from) {
+        gr_weights_random_bucket(q->team, &m->shape, seed, bucket, dst);
+        return GR_OK;
+    }
+    gr_status st = gr_weights_read_bucket(from, bucket, dst, d);
+    if (!st) gr_weights_random_head(q->team, &m->shape, seed, dst);
+    return st;
+}
+
+static gr_status draw_part(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_weights *from,
+                           const piece *p, float *dst, gr_diag *d)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    if (p->n == n) return draw(b, m, bucket, from, p->q, dst, d);
+    if (b->cap_whole < n) b->whole = gr_realloc(b->whole, (b->cap_whole = n) * sizeof(float));
+    gr_status st = draw(b, m, bucket, from, p->q, b->whole, d);
+    if (!st) memcpy(dst, b->whole + p->first, p->n * sizeof(*dst));
+    return st;
+}
+
 static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
     bool own = b->from && m->trained; /* models that are never trained are not part of a run's checkpoints */
+    bool random = m->random && !own;
     gr_status st = GR_OK;
     float *dst = room(b, p);
-    if (m->random && !own) {
-        gr_weights_random_bucket(p->q->team, &m->shape, b->g->run.seed ^ gr_stream(m->name), bucket, dst);
-    } else {
-        if (!f->weights) {
-            char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
-            st = gr_weights_open(&f->weights, &m->shape, path, "", d);
-            free(path);
-        }
-        if (!st) st = gr_weights_read_bucket(f->weights, bucket, dst, d);
-        if (!st && bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE &&
-            !gr_weights_has_head(f->weights))
-            gr_weights_random_head(p->q->team, &m->shape, b->g->run.seed ^ gr_stream(m->name), dst);
+    if (!random && !f->weights) {
+        char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
+        st = gr_weights_open(&f->weights, &m->shape, path, "", d);
+        free(path);
     }
+    if (st) return st;
+    if (random ||
+        (bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE && !gr_weights_has_head(f->weights)))
+        st = draw_part(b, m, bucket, random ? NULL : f->weights, p, dst, d);
+    else
+        st = gr_weights_read_part(f->weights, bucket, p->first, p->n, dst, d);
     if (!st) put(b, p);
     return st;
 }
@@ -157,7 +193,7 @@ static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, con
         b->k->zero(p->q, p->at, p->n * gr_dtype_size(p->type));
         return GR_OK;
     }
-    gr_status st = gr_weights_read_bucket(from, bucket, room(b, p), d);
+    gr_status st = gr_weights_read_part(from, bucket, p->first, p->n, room(b, p), d);
     if (!st) put(b, p);
     return st;
 }
@@ -182,22 +218,35 @@ typedef struct state_pieces {
 static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
                              gr_queue *q)
 {
-    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket);
-    uint64_t n = gr_bucket_elems(&m->shape, bucket);
-    char *at = (char *)(uintptr_t)address;
+    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, gr_comm_ranks(b->comm));
+    piece own = own_piece(b, m, bucket);
+    char *at = (char *)(uintptr_t)address, *moments = at + bytes.master;
     return (state_pieces){.has_master = bytes.master != 0,
-                          .master = {at, n, GR_F32, q},
-                          .m = {at + bytes.master, n, m->train.moments, q},
-                          .v = {at + bytes.master + bytes.moment, n, m->train.moments, q}};
+                          .master = {at, own.first, own.n, GR_F32, q},
+                          .m = {moments, own.first, own.n, m->train.moments, q},
+                          .v = {moments + bytes.moment, own.first, own.n, m->train.moments, q}};
+}
+
+/* Weights are there as a whole, or as a shard. */
+static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
+                        gr_queue *q)
+{
+    bool sharded = gr_comm_ranks(b->comm) > 1 && (b->p->sharded >> m->index & 1);
+    piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(&m->shape, bucket)};
+    p.at = (char *)(uintptr_t)address;
+    p.type = b->k->dtype;
+    p.q = q;
+    return p;
 }
 
 gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q, gr_diag *d)
 {
     const gr_model *m;
     const gr_object *o = find(b, what, &m);
-    if (o->category == GR_CAT_WEIGHTS)
-        return read_weights(b, m, o->bucket,
-                            &(piece){address, gr_bucket_elems(&m->shape, o->bucket), b->k->dtype, q}, d);
+    if (o->category == GR_CAT_WEIGHTS) {
+        piece p = weights_of(b, m, o->bucket, address, q);
+        return read_weights(b, m, o->bucket, &p, d);
+    }
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
     if (!st) st = open_moments(b, m, d);
@@ -208,9 +257,10 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
 /* ---- save
  * --------------------------------------------------------------------------------------------------- */
 
+static const char *const weights[] = {""}, *const moments[] = {"m.", "v."};
+
 static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
 {
-    static const char *const weights[] = {""}, *const moments[] = {"m.", "v."};
     model_files *f = &b->files[m->index];
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = gr_dir_make(dir, d);
@@ -222,15 +272,45 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     return st;
 }
 
+/* The files that rank 0 has opened. */
+static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    char *dir = gr_printf("%s/%s", b->to, m->name);
+    gr_status st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
+    if (!st) st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, d);
+    free(dir);
+    return st;
+}
+
+static gr_status await_all(gr_bytes *b, gr_diag *d)
+{
+    return b->comm ? b->comm->type->barrier(b->comm, d) : GR_OK;
+}
+
 gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
 {
     close_writers(b);
     free(b->to);
     b->to = gr_strdup(step_dir);
-    gr_status st = GR_OK;
-    for (size_t i = 0; i < b->g->n_models && !st; i++)
-        if (b->g->models[i]->trained) st = open_writers(b, b->g->models[i], d);
-    return st;
+    gr_status st = gr_comm_rank(b->comm) ? await_all(b, d) : GR_OK;
+    for (size_t i = 0; i < b->g->n_models && !st; i++) {
+        if (!b->g->models[i]->trained) continue;
+        st =
+            gr_comm_rank(b->comm) ? join_writers(b, b->g->models[i], d) : open_writers(b, b->g->models[i], d);
+    }
+    return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
+}
+
+/* Of weights that all ranks have, each writes its shard. */
+static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, const gr_model *m,
+                            uint32_t bucket, piece p, gr_diag *d)
+{
+    piece own = own_piece(b, m, bucket);
+    p.at += (own.first - p.first) * gr_dtype_size(p.type);
+    p.first = own.first;
+    p.n = own.n;
+    return p.n ? gr_weights_writer_put_part(to, set, bucket, p.first, p.n, get(b, &p), d) : GR_OK;
 }
 
 gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q, gr_diag *d)
@@ -239,25 +319,23 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_q
     const gr_object *o = find(b, what, &m);
     model_files *f = &b->files[m->index];
     if (o->category == GR_CAT_WEIGHTS) {
-        if (gr_state_bytes_of(b->k, m, o->bucket).master) return GR_OK; /* saved from it */
-        piece p = {(char *)(uintptr_t)address, gr_bucket_elems(&m->shape, o->bucket), b->k->dtype, q};
-        return gr_weights_writer_put(f->to_weights, o->bucket, get(b, &p), d);
+        if (gr_state_bytes_of(b->k, m, o->bucket, 1).master) return GR_OK; /* saved from it */
+        return save_piece(b, f->to_weights, 0, m, o->bucket, weights_of(b, m, o->bucket, address, q), d);
     }
     state_pieces s = state_of(b, m, o->bucket, address, q);
-    gr_status st =
-        s.has_master ? gr_weights_writer_put(f->to_weights, o->bucket, get(b, &s.master), d) : GR_OK;
-    if (!st) st = gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.m), d);
-    return st ? st : gr_weights_writer_put(f->to_moments, o->bucket, get(b, &s.v), d);
+    gr_status st = s.has_master ? save_piece(b, f->to_weights, 0, m, o->bucket, s.master, d) : GR_OK;
+    if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, d);
+    return st ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, d);
 }
 
 gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)
 {
-    gr_status st = GR_OK;
+    gr_status st = gr_comm_rank(b->comm) ? GR_OK : await_all(b, d);
     for (size_t i = 0; i < b->g->n_models && !st; i++) {
         if (!b->files[i].to_weights) continue;
         st = gr_weights_writer_finish(b->files[i].to_weights, d);
         if (!st) st = gr_weights_writer_finish(b->files[i].to_moments, d);
     }
     close_writers(b);
-    return st;
+    return st || !gr_comm_rank(b->comm) ? st : await_all(b, d);
 }

@@ -6,6 +6,9 @@
  * just the bytes of the bucket: straight to where the plan says it lies, where host memory can be read into
  * and types are the same, else by way of a buffer of one bucket. Files hold fp32. Weights that have a master
  * are saved from it.
+ *
+ * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes;
+ * and each saves its shard into files that they write together.
  */
 #ifndef GR_RUNTIME_BYTES_H
 #define GR_RUNTIME_BYTES_H
@@ -13,11 +16,12 @@
 #include "graphs/graph.h"
 #include "memplan/program.h"
 #include "ops/kernels.h"
+#include "runtime/comm.h"
 
 typedef struct gr_bytes gr_bytes;
 
-/* Types are those of the device's kernels. */
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k);
+/* Types are those of the device's kernels. comm: of the ranks, NULL: there is one. */
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm);
 void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed */
 
 /* Restore from here on: the models' own checkpoints, moments zero (step NULL), or a step directory of a run.
@@ -27,7 +31,7 @@ void gr_bytes_from(gr_bytes *b, const char *step_dir);
 GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q,
                                         gr_diag *d);
 
-/* Save from here on: into this directory, one folder a trained model. */
+/* Save from here on: into this directory, one folder a trained model. All ranks call it, and finish. */
 GR_NODISCARD gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d);
 GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q,
                                      gr_diag *d);

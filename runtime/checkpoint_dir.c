@@ -73,9 +73,14 @@ static char *aside_path(const char *run, uint64_t step, const char *suffix)
     return gr_printf("%s/checkpoints/.step-%llu.%s", run, (unsigned long long)step, suffix);
 }
 
+char *gr_checkpoint_aside(const char *run, uint64_t step)
+{
+    return aside_path(run, step, "tmp");
+}
+
 gr_status gr_checkpoint_begin(char **aside, const char *run, uint64_t step, gr_diag *d)
 {
-    char *path = aside_path(run, step, "tmp");
+    char *path = gr_checkpoint_aside(run, step);
     gr_status st = gr_path_remove(path, d);
     if (!st) st = gr_dir_make(path, d);
     if (st)
@@ -104,7 +109,7 @@ static gr_status sync_tree(void *user, const char *dir, const char *name, gr_dia
 
 gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d)
 {
-    char *aside = aside_path(run, step, "tmp"), *old = aside_path(run, step, "old");
+    char *aside = gr_checkpoint_aside(run, step), *old = aside_path(run, step, "old");
     char *path = gr_checkpoint_path(run, step), *parent = gr_printf("%s/checkpoints", run);
     gr_status st = each_name(aside, sync_tree, NULL, d);
     if (!st) st = gr_dir_sync(aside, d);

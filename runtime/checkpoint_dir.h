@@ -16,6 +16,8 @@ void gr_run_unlock(int lock);
 
 /* Make the empty folder to write a checkpoint of a step to; *aside: its path, caller frees. */
 GR_NODISCARD gr_status gr_checkpoint_begin(char **aside, const char *run, uint64_t step, gr_diag *d);
+/* The same path, for the processes that write to it beside the one that has made it; caller frees. */
+char *gr_checkpoint_aside(const char *run, uint64_t step);
 /* All files are written and closed: let it appear. One of the same step is replaced. */
 GR_NODISCARD gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d);
 

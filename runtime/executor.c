@@ -117,11 +117,10 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
     case GR_STEP_RESUME:
     case GR_STEP_SAVE:
     case GR_STEP_RESTORE:
-    case GR_STEP_AGREE: /* one rank agrees with itself */
     case GR_STEP_RUN:
         return GR_OK;
     default:
-        return bad_step(s, i, "needs several ranks", d);
+        return plan->ranks && gr_plan_ranks(plan) > 1 ? GR_OK : bad_step(s, i, "needs several ranks", d);
     }
 }
 
@@ -249,12 +248,11 @@ static gr_status perform(struct lane *l, gr_path_id id, uint32_t i)
     case GR_STEP_OFFLOAD:
         if (s->bytes) copy(&l->queue, address_of(e, s->writes[0]), address_of(e, s->reads[0]), s->bytes);
         return GR_OK;
-    case GR_STEP_RUN:
-    case GR_STEP_SAVE:
-    case GR_STEP_RESTORE:
-        return e->hooks.run(e->hooks.user, id, i, &l->queue, &l->d);
+    case GR_STEP_RELEASE:
+    case GR_STEP_RESUME:
+        return GR_OK; /* they move nothing */
     default:
-        return GR_OK; /* release and resume move nothing; one rank agrees with itself */
+        return e->hooks.run(e->hooks.user, id, i, &l->queue, &l->d);
     }
 }
 

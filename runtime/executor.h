@@ -5,8 +5,8 @@
  * in `after`, and where lanes meet in loops. A path ends when the device has done everything. Profilers see
  * each step as a range (NVTX) of its name on its lane's thread.
  *
- * The executor does load, offload, release, resume and loops itself; what `run`, `save` and `restore` mean it
- * asks through hooks. The calling thread is the compute lane.
+ * The executor does load, offload, release, resume and loops itself; what the other steps mean it asks
+ * through hooks. The calling thread is the compute lane.
  *
  * Any hook's failure stops all lanes after their current step; the first failure's status and messages are
  * returned.
@@ -20,7 +20,8 @@
 
 typedef struct gr_exec_hooks {
     void *user;
-    /* Run step i of a path (run, save, restore). Called on the step's lane, concurrently with other lanes. */
+    /* Run step i of a path: run, save, restore, and what ranks do together. Called on the step's lane,
+     * concurrently with other lanes. */
     gr_status (*run)(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d);
     /* An agreed loop: whether trip number trip (from 0) is to run. Called on the compute lane, at most
      * trips_max times. */

@@ -18,6 +18,7 @@ struct gr_outputs {
     const gr_graph *g;
     const gr_plan *plan;
     const gr_run_options *options;
+    bool silent; /* of the ranks another than the first: nothing is written */
     int lock;
     bool locked;
     gr_lines *metrics, *samples;
@@ -64,9 +65,10 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
                           const gr_plan *p, gr_diag *d)
 {
     gr_outputs *o = gr_calloc(1, sizeof(*o));
-    *o = (gr_outputs){.g = g, .plan = p, .options = options};
+    *o = (gr_outputs){.g = g, .plan = p, .options = options, .silent = gr_comm_rank(options->comm) > 0};
     *out = o; /* gr_outputs_close takes half-opened ones */
-    gr_progress_init(&o->progress, options->progress);
+    if (o->silent) return GR_OK;
+    gr_progress_init(&o->progress, options->progress, options->comm); /* mpirun's terminals are none */
     gr_status st = gr_run_lock(&o->lock, options->out, d);
     if (st) return st;
     o->locked = true;
@@ -76,6 +78,7 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
 
 gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
 {
+    if (o->silent) return GR_OK;
     static const char *const tracks[] = {
 #define X(name, text) text,
         GR_LANE_MAP(X)
@@ -147,15 +150,15 @@ static void announce(const gr_outputs *o, const gr_session *s)
 gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
-    return o->options->resume ? write_files(o, d) : GR_OK;
+    return o->options->resume && !o->silent ? write_files(o, d) : GR_OK;
 }
 
-static void print_peaks(const gr_outputs *o, gr_executor *e)
+static void print_peaks(const gr_outputs *o, const gr_executor *e, uint64_t peak)
 {
     char planned[32], measured[32], touched[32];
     FILE *to = o->options->progress;
     fprintf(to, "peak: planned %s, measured %s", gr_bytes_format(o->plan->peak_bytes, planned),
-            gr_bytes_format(gr_executor_measured_peak(e), measured));
+            gr_bytes_format(peak, measured));
     if (o->options->poison)
         fprintf(to, ", touched by steps %s", gr_bytes_format(gr_executor_touched(e).most, touched));
     fputc('\n', to);
@@ -173,10 +176,10 @@ static void print_drops(FILE *to, const gr_session *s)
     }
 }
 
-gr_status gr_outputs_touched(const gr_outputs *o, gr_executor *e, gr_diag *d)
+gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor *e, gr_diag *d)
 {
     const gr_touched t = gr_executor_touched(e);
-    if (t.step == GR_NONE) return GR_OK;
+    if (t.step == GR_NONE || o->silent) return GR_OK;
     gr_str s = {0};
     gr_str_printf(&s, "what,category,planned_bytes,mark_bytes,touched_bytes\n");
     gr_str_printf(&s, "%s,peak,%llu,%llu,%llu\n", gr_plan_step(o->plan, t.step)->what,
@@ -195,13 +198,13 @@ gr_status gr_outputs_touched(const gr_outputs *o, gr_executor *e, gr_diag *d)
     return st;
 }
 
-void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e)
+void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, uint64_t measured_peak)
 {
     if (!o) return;
     FILE *to = o->options->progress;
     if (to) gr_progress_end(&o->progress);
     if (to) print_drops(to, s);
-    if (to && e && o->metrics) print_peaks(o, e);
+    if (to && e && o->metrics) print_peaks(o, e, measured_peak);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
                 o->last_sample);
@@ -301,9 +304,10 @@ static gr_status end_line(gr_outputs *o, gr_diag *d)
     return st ? st : gr_trace_flush(o->trace, d);
 }
 
-gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e, const uint64_t *node_ns,
-                               uint64_t ns, gr_diag *d)
+gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, uint64_t measured_peak,
+                               const uint64_t *node_ns, uint64_t ns, gr_diag *d)
 {
+    if (o->silent) return GR_OK;
     static const char *const always[] = {
         "reward_mean",        "loss",  "kl", "entropy", "grad_norm", "response_tokens_mean",
         "truncated_fraction", "tokens"};
@@ -314,7 +318,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *
     add(o, s->step, "seconds", seconds);
     add(o, s->step, "tokens_per_second", tokens / seconds);
     gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)o->plan->peak_bytes);
-    gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)gr_executor_measured_peak(e));
+    gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)measured_peak);
     for (size_t i = 0; i < s->n_metrics; i++) {
         const char *name = bare_name(o, s->metrics[i].name);
         if (of_validation(s->metrics[i].name)) continue;
@@ -336,6 +340,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *
 
 gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns, gr_diag *d)
 {
+    if (o->silent) return GR_OK;
     gr_lines_begin(o->metrics, s->step);
     add_validation(o, s, node_ns);
     if (o->options->progress) say_validation(o, s);
@@ -356,6 +361,7 @@ static char *shown(const gr_str *prompt, const gr_str *response, double score)
 void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score)
 {
     gr_outputs *o = s->user;
+    if (o->silent) return;
     gr_str prompt = {0}, response = {0};
     gr_tokenizer_decode(gr_session_tokenizer(s, node), gr_rows_ids(rows, seq), rows->prompt_len[seq], false,
                         &prompt);
@@ -387,23 +393,29 @@ void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, ui
 /* ---- checkpoints
  * -------------------------------------------------------------------------------------------- */
 
+/* Rank 0 looks; the others take its word. */
 gr_status gr_outputs_checkpoint_latest(gr_outputs *o, char **dir, gr_diag *d)
 {
-    uint64_t *steps = NULL;
+    uint64_t *steps = NULL, last = 0; /* counted from 1: a step 0 is one, too */
     size_t n = 0;
-    gr_status st = gr_checkpoint_list(&steps, &n, o->options->out, d);
-    *dir = !st && n ? gr_checkpoint_path(o->options->out, steps[n - 1]) : NULL;
+    gr_status st = o->silent ? GR_OK : gr_checkpoint_list(&steps, &n, o->options->out, d);
+    if (!st && n) last = steps[n - 1] + 1;
+    if (!st) st = gr_comm_agree(o->options->comm, &last, d);
+    *dir = !st && last ? gr_checkpoint_path(o->options->out, last - 1) : NULL;
     free(steps);
     return st;
 }
 
 gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside, gr_diag *d)
 {
-    return gr_checkpoint_begin(aside, o->options->out, step, d);
+    if (!o->silent) return gr_checkpoint_begin(aside, o->options->out, step, d);
+    *aside = gr_checkpoint_aside(o->options->out, step);
+    return GR_OK;
 }
 
 gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, uint32_t best, gr_diag *d)
 {
+    if (o->silent) return GR_OK;
     gr_status st = gr_checkpoint_commit(o->options->out, step, d);
     if (!st && best == step) st = gr_outputs_mark_best(o, best, d);
     return !st && keep ? gr_checkpoint_prune(o->options->out, keep, best, d) : st;
@@ -411,6 +423,7 @@ gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t ke
 
 gr_status gr_outputs_mark_best(gr_outputs *o, uint32_t step, gr_diag *d)
 {
+    if (o->silent) return GR_OK;
     char *path = gr_checkpoint_path(o->options->out, step);
     bool there = gr_path_exists(path);
     free(path);

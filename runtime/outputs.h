@@ -1,4 +1,5 @@
-/* runtime/outputs.h: everything a run writes: its directory and the lines for people.
+/* runtime/outputs.h: everything a run writes: its directory and the lines for people. Of many ranks the first
+ * one writes, and the calls of the others do nothing.
  *
  * Threads: trace may be called from any lane; the rest from the compute lane.
  */
@@ -15,7 +16,7 @@ typedef struct gr_outputs gr_outputs;
 /* Of a run whose memory was checked: touched.csv, a line for each piece of device memory that is live at the
  * plan's peak: bytes planned, bytes up to the last one written, and bytes written, in units of GR_ALIGN. Its
  * first line is their sum, and names the step. */
-GR_NODISCARD gr_status gr_outputs_touched(const gr_outputs *o, gr_executor *e, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor *e, gr_diag *d);
 
 /* Take the directory, one run at a time. One that holds a run already is refused unless o->resume. */
 GR_NODISCARD gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *o, const gr_graph *g,
@@ -26,13 +27,13 @@ GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *
  */
 GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d);
 /* NULL is fine. Peaks, planned and measured, are printed side by side. */
-void gr_outputs_close(gr_outputs *o, const gr_session *s, gr_executor *e);
+void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, uint64_t measured_peak);
 
 /* The line of a validation before the first iteration. */
 GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns,
                                          gr_diag *d);
 /* The lines of an iteration, and of the validation behind it. node_ns: by node index. */
-GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, gr_executor *e,
+GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, uint64_t measured_peak,
                                             const uint64_t *node_ns, uint64_t ns, gr_diag *d);
 
 /* gr_session.sample and gr_exec_options.trace; user: the gr_outputs. */

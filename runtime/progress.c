@@ -18,9 +18,9 @@ char *gr_duration_format(double seconds, char *buf)
     return buf;
 }
 
-void gr_progress_init(gr_progress *p, FILE *to)
+void gr_progress_init(gr_progress *p, FILE *to, bool plain)
 {
-    *p = (gr_progress){.to = to, .terminal = to && isatty(fileno(to))};
+    *p = (gr_progress){.to = to, .terminal = to && !plain && isatty(fileno(to))};
 }
 
 void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double reward, double loss,

@@ -1,6 +1,7 @@
 #include "runtime/run.h"
 
 #include "ops/data.h"
+#include "ops/spread.h"
 #include "ops/summary.h"
 #include "runtime/bytes.h"
 #include "runtime/executor.h"
@@ -23,9 +24,11 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
+    gr_comm *comm;      /* for memory of the device; o->comm is for that of the host, and may be the same */
     double best;        /* the best value of checkpoint.best so far */
     uint32_t best_step; /* where it was; 0: nowhere yet */
     uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
+    uint64_t measured_peak; /* the highest over ranks */
 } run;
 
 /* ---- hooks of the executor
@@ -62,8 +65,10 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
     const gr_kernels *k = r->session.kernels;
+    const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
-    gr_status st = c.node->op->run(&c, d);
+    gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
+                                          : gr_spread_run(&c, r->p->program, w, r->comm, r->o->comm, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -86,6 +91,7 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
 {
     run *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
+    if (r->o->comm) gr_comm_at(r->session.step, s->what);
     if (s->kind == GR_STEP_RESTORE)
         return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
     if (s->kind == GR_STEP_SAVE)
@@ -96,8 +102,10 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
 static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
 {
     run *r = user;
-    gr_call c = call_of(r, path, i, NULL, NULL);
-    return c.node->op->more(&c, trip);
+    void *trips = NULL; /* that ranks have agreed on: the one use that a loop has */
+    gr_call c = call_of(r, path, i, &trips, NULL);
+    bool more = c.node->op->more(&c, trip);
+    return trips && c.node->op->trips ? trip < *(const uint32_t *)trips : more;
 }
 
 static bool skip_node(void *user, const char *name)
@@ -219,7 +227,7 @@ static void load_best(run *r, const gr_state_file *f)
     free(is);
 }
 
-/* Whether this iteration is the best so far. */
+/* Whether this iteration is the best so far; all ranks have the same metrics. */
 static bool is_best(run *r)
 {
     const gr_run_settings *s = &r->g->run;
@@ -262,7 +270,7 @@ static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
     if (!st) st = gr_executor_path(r->executor, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
-    if (!st) st = save_state(r, aside, d);
+    if (!st && !gr_comm_rank(r->o->comm)) st = save_state(r, aside, d); /* it is the same everywhere */
     if (!st)
         st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
                                           r->best_step, d);
@@ -334,6 +342,16 @@ static gr_status validate_before(run *r, gr_diag *d)
     return st ? st : gr_outputs_before(r->outputs, &r->session, r->node_ns, d);
 }
 
+/* What ranks have measured each for itself: the longest, and the most. */
+static gr_status gather_measures(run *r, gr_diag *d)
+{
+    gr_comm *c = r->o->comm;
+    r->measured_peak = gr_executor_measured_peak(r->executor);
+    gr_status st = gr_comm_agree(c, &r->measured_peak, d);
+    if (st || !c) return st;
+    return c->type->host_reduce(c, r->node_ns, (r->g->n_nodes + 2) * sizeof(*r->node_ns), GR_COMM_MAX_U64, d);
+}
+
 static gr_status iteration(run *r, uint32_t step, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
@@ -341,7 +359,17 @@ static gr_status iteration(run *r, uint32_t step, gr_diag *d)
     gr_status st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
     if (!st && validates(r, step)) st = validate(r, d);
-    return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->executor, r->node_ns, ns, d);
+    if (!st) st = gather_measures(r, d);
+    return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->measured_peak, r->node_ns, ns, d);
+}
+
+/* Whether any rank was asked to stop. */
+static gr_status should_stop(const run *r, bool *stop, gr_diag *d)
+{
+    uint64_t asked = gr_signals_stop();
+    gr_status st = gr_comm_agree(r->o->comm, &asked, d);
+    *stop = asked;
+    return st;
 }
 
 static gr_status iterate(run *r, gr_diag *d)
@@ -349,13 +377,16 @@ static gr_status iterate(run *r, gr_diag *d)
     const gr_run_settings *settings = &r->g->run;
     gr_status st = validate_before(r, d);
     uint32_t saved = r->session.step;
-    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !gr_signals_stop(); step++) {
+    bool stop = false;
+    if (!st) st = should_stop(r, &stop, d);
+    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !stop; step++) {
         st = iteration(r, step, d);
         bool due = settings->checkpoint_every && step % settings->checkpoint_every == 0;
         if (!st && (is_best(r) || due)) {
             st = checkpoint(r, GR_PATH_CHECKPOINT, d);
             saved = step;
         }
+        if (!st) st = should_stop(r, &stop, d);
     }
     bool wanted = settings->checkpoint_last || r->session.step < r->session.steps;
     if (!st && wanted && saved != r->session.step) st = checkpoint(r, GR_PATH_FINAL, d);
@@ -398,17 +429,31 @@ static gr_status check_overhead(const run *r, gr_diag *d)
         gr_bytes_format(taken, is), gr_bytes_format(p->overhead_bytes, planned));
 }
 
+/* The CPU device's memory is the host's. */
+static gr_status open_comm(run *r, const gr_kernels *k, gr_diag *d)
+{
+    r->comm = r->o->comm;
+#ifdef GR_CUDA
+    if (r->comm && !strcmp(k->device, "cuda")) return gr_comm_open_nccl(&r->comm, r->o->comm, d);
+#endif
+    (void)k;
+    (void)d;
+    return GR_OK;
+}
+
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
     gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->p->plan, d);
     if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
     if (st) return st;
+    r->session.rank = gr_comm_rank(r->o->comm);
+    r->session.ranks = gr_comm_ranks(r->o->comm);
     r->session.steps = total_steps(r);
     r->session.sample = gr_outputs_sample;
     r->session.user = r->outputs;
     r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
-    r->bytes = gr_bytes_new(r->g, r->p->program, k);
+    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->o->comm);
     gr_exec_options e = {.threads = threads_of(r),
                          .host_threads = host_threads_of(r),
                          .poison = r->o->poison,
@@ -418,7 +463,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
     if (!st) st = check_overhead(r, d);
-    return st;
+    return st ? st : open_comm(r, k, d);
 }
 
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
@@ -430,8 +475,10 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
-    gr_outputs_close(r.outputs, &r.session, r.executor);
+    if (r.executor) r.measured_peak = GR_MAX(r.measured_peak, gr_executor_measured_peak(r.executor));
+    gr_outputs_close(r.outputs, &r.session, r.executor, r.measured_peak);
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
+    if (r.comm != o->comm) gr_comm_close(r.comm);
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
     if (r.session.graph) gr_session_close(&r.session);

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "runtime/comm.h"
 #include "scheduler/planner.h"
 
 typedef struct gr_run_options {
@@ -17,9 +18,11 @@ typedef struct gr_run_options {
     bool poison;      /* check every step's memory (slow) */
     unsigned threads; /* at most; never more than the plan was made for */
     FILE *progress;   /* lines for people; NULL: none */
+    gr_comm *comm;    /* of the ranks that run it together; NULL: there is one */
 } gr_run_options;
 
-/* GR_OK also when a signal ended it early, after a checkpoint. On failure what was written stays. */
+/* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what
+ * was written stays; a rank that fails alone leaves the others waiting: end them (gr_comm_abort). */
 GR_NODISCARD gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k,
                               const gr_run_options *o, gr_diag *d);
 

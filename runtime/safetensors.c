@@ -458,11 +458,17 @@ static void widen_in_place(float *dst, uint64_t n, gr_st_dtype dtype)
 gr_status gr_safetensors_read_f32(const gr_safetensors *s, const char *name, uint64_t rows, uint64_t cols,
                                   float *dst, gr_diag *d)
 {
+    return gr_safetensors_read_part_f32(s, name, rows, cols, 0, rows * (cols ? cols : 1), dst, d);
+}
+
+gr_status gr_safetensors_read_part_f32(const gr_safetensors *s, const char *name, uint64_t rows,
+                                       uint64_t cols, uint64_t first, uint64_t n, float *dst, gr_diag *d)
+{
     const gr_st_tensor *t = gr_safetensors_want(s, name, rows, cols, d);
     if (!t) return GR_E_INVALID;
-    uint64_t n = rows * (cols ? cols : 1);
-    char *at = (char *)dst + (n * sizeof(float) - t->bytes);
-    gr_status st = read_at(&s->shards[t->fd_index], at, t->bytes, t->offset, name, d);
+    uint64_t size = t->dtype == GR_ST_F32 ? sizeof(float) : sizeof(uint16_t);
+    char *at = (char *)dst + n * (sizeof(float) - size);
+    gr_status st = read_at(&s->shards[t->fd_index], at, n * size, t->offset + first * size, name, d);
     if (!st && t->dtype != GR_ST_F32) widen_in_place(dst, n, t->dtype);
     return st;
 }

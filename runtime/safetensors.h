@@ -74,6 +74,11 @@ const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *nam
 GR_NODISCARD gr_status gr_safetensors_read_f32(const gr_safetensors *s, const char *name, uint64_t rows,
                                                uint64_t cols, float *dst, gr_diag *d);
 
+/* Elements [first, first + n) of it alone; no other bytes are read. */
+GR_NODISCARD gr_status gr_safetensors_read_part_f32(const gr_safetensors *s, const char *name, uint64_t rows,
+                                                    uint64_t cols, uint64_t first, uint64_t n, float *dst,
+                                                    gr_diag *d);
+
 /* ---- writing ------------------------------------------------------------------------------------------ */
 
 typedef struct gr_st_spec {
@@ -90,6 +95,15 @@ typedef struct gr_st_writer gr_st_writer;
 GR_NODISCARD gr_status gr_st_writer_new(gr_st_writer **out, const char *dir, const char *stem,
                                         gr_st_dtype dtype, const gr_st_spec *specs, size_t n,
                                         uint64_t shard_bytes, gr_diag *d);
+
+/* Several processes may write one file (shard_bytes 0, GR_ST_F32): one begins it with gr_st_writer_new, then
+ * the others join it, with the same specs; each puts what it has where it belongs. The one that began it
+ * finishes it when the others have finished. */
+GR_NODISCARD gr_status gr_st_writer_join(gr_st_writer **out, const char *dir, const char *stem,
+                                         const gr_st_spec *specs, size_t n, gr_diag *d);
+/* Elements [first, first + n) of tensor i. A writer is given all tensors one after another, or parts. */
+GR_NODISCARD gr_status gr_st_writer_put_part(gr_st_writer *w, size_t i, uint64_t first, uint64_t n,
+                                             const float *src, gr_diag *d);
 
 /* Give the next tensor, in the order of specs: all its elements. BF16 rounds to nearest even. */
 GR_NODISCARD gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d);

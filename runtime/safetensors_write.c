@@ -23,6 +23,10 @@ struct gr_st_writer {
     uint32_t n_shards;
     uint32_t n_renamed; /* files [0, n_renamed) are in place */
     int fd;             /* of the current shard; -1: none */
+    bool joined;        /* the file is another's */
+    bool parts;         /* given in parts */
+    uint64_t data;      /* where the tensors begin in the file */
+    uint64_t *at;       /* [n] each of them, from there */
     uint16_t *rounded;
 };
 
@@ -103,6 +107,7 @@ static gr_status begin_shard(gr_st_writer *w, uint32_t shard, gr_diag *d)
     char *aside = shard_path(w, shard, ".tmp");
     add_header(&header, w, shard);
     uint64_t n = header.len;
+    w->data = sizeof(n) + n;
     w->fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     bool ok = w->fd >= 0 && write_all(w->fd, &n, sizeof(n)) && write_all(w->fd, header.text, n);
     gr_status st = ok ? GR_OK : write_error(aside, d);
@@ -139,18 +144,55 @@ static void assign_shards(gr_st_writer *w, uint64_t shard_bytes)
     }
 }
 
-gr_status gr_st_writer_new(gr_st_writer **out, const char *dir, const char *stem, gr_st_dtype dtype,
-                           const gr_st_spec *specs, size_t n, uint64_t shard_bytes, gr_diag *d)
+static gr_st_writer *writer_of(const char *dir, const char *stem, gr_st_dtype dtype, const gr_st_spec *specs,
+                               size_t n, uint64_t shard_bytes)
 {
-    assert(n > 0 && (dtype == GR_ST_F32 || dtype == GR_ST_BF16));
+    uint64_t at = 0;
     gr_st_writer *w = gr_calloc(1, sizeof(*w));
     *w = (gr_st_writer){.dir = gr_strdup(dir), .stem = gr_strdup(stem), .dtype = dtype, .n = n, .fd = -1};
     w->specs = gr_calloc(n, sizeof(*specs));
     w->shard = gr_calloc(n, sizeof(*w->shard));
-    for (size_t i = 0; i < n; i++)
+    w->at = gr_calloc(n, sizeof(*w->at));
+    for (size_t i = 0; i < n; i++) {
         w->specs[i] = (gr_st_spec){gr_strdup(specs[i].name), specs[i].rows, specs[i].cols};
+        w->at[i] = at;
+        at += elems(&w->specs[i]) * elem_bytes(w);
+    }
     if (dtype == GR_ST_BF16) w->rounded = gr_calloc(ROUND_ELEMS, sizeof(*w->rounded));
     assign_shards(w, shard_bytes);
+    return w;
+}
+
+/* The file is there, with its header. */
+static gr_status join_shard(gr_st_writer *w, gr_diag *d)
+{
+    char *aside = shard_path(w, 0, ".tmp");
+    uint64_t n = 0;
+    w->fd = open(aside, O_RDWR | O_CLOEXEC);
+    gr_status st = w->fd >= 0 && pread(w->fd, &n, sizeof(n), 0) == sizeof(n) ? GR_OK : write_error(aside, d);
+    w->data = sizeof(n) + n;
+    free(aside);
+    return st;
+}
+
+gr_status gr_st_writer_join(gr_st_writer **out, const char *dir, const char *stem, const gr_st_spec *specs,
+                            size_t n, gr_diag *d)
+{
+    gr_st_writer *w = writer_of(dir, stem, GR_ST_F32, specs, n, 0);
+    w->joined = true;
+    gr_status st = join_shard(w, d);
+    if (st)
+        gr_st_writer_free(w);
+    else
+        *out = w;
+    return st;
+}
+
+gr_status gr_st_writer_new(gr_st_writer **out, const char *dir, const char *stem, gr_st_dtype dtype,
+                           const gr_st_spec *specs, size_t n, uint64_t shard_bytes, gr_diag *d)
+{
+    assert(n > 0 && (dtype == GR_ST_F32 || dtype == GR_ST_BF16));
+    gr_st_writer *w = writer_of(dir, stem, dtype, specs, n, shard_bytes);
     gr_status st = begin_shard(w, 0, d);
     if (st) {
         gr_st_writer_free(w);
@@ -191,6 +233,28 @@ gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d)
     return st;
 }
 
+gr_status gr_st_writer_put_part(gr_st_writer *w, size_t i, uint64_t first, uint64_t n, const float *src,
+                                gr_diag *d)
+{
+    assert(w->dtype == GR_ST_F32 && w->n_shards == 1 && !w->next && first + n <= elems(&w->specs[i]));
+    uint64_t at = w->data + w->at[i] + first * sizeof(*src);
+    w->parts = true;
+    for (n *= sizeof(*src); n;) {
+        ssize_t put = pwrite(w->fd, src, GR_MIN(n, UINT64_C(1) << 30), (off_t)at);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) {
+            char *aside = shard_path(w, 0, ".tmp");
+            gr_status st = write_error(aside, d);
+            free(aside);
+            return st;
+        }
+        src = (const float *)(const void *)((const char *)src + put);
+        at += (uint64_t)put;
+        n -= (uint64_t)put;
+    }
+    return GR_OK;
+}
+
 static gr_status write_index(const gr_st_writer *w, gr_diag *d)
 {
     uint64_t total = 0;
@@ -217,8 +281,9 @@ static gr_status write_index(const gr_st_writer *w, gr_diag *d)
 
 gr_status gr_st_writer_finish(gr_st_writer *w, gr_diag *d)
 {
-    assert(w->next == w->n);
+    assert(w->next == w->n || w->parts || w->joined);
     gr_status st = end_shard(w, w->n_shards - 1, d);
+    if (w->joined) return st;
     while (!st && w->n_renamed < w->n_shards) {
         char *aside = shard_path(w, w->n_renamed, ".tmp"), *path = shard_path(w, w->n_renamed, "");
         if (rename(aside, path))
@@ -236,7 +301,7 @@ void gr_st_writer_free(gr_st_writer *w)
 {
     if (!w) return;
     if (w->fd >= 0) close(w->fd);
-    for (uint32_t i = w->n_renamed; i < w->n_shards; i++) {
+    for (uint32_t i = w->n_renamed; i < w->n_shards && !w->joined; i++) {
         char *aside = shard_path(w, i, ".tmp");
         unlink(aside);
         free(aside);
@@ -244,6 +309,7 @@ void gr_st_writer_free(gr_st_writer *w)
     for (size_t i = 0; i < w->n; i++) free((char *)w->specs[i].name);
     free(w->specs);
     free(w->shard);
+    free(w->at);
     free(w->rounded);
     free(w->stem);
     free(w->dir);

@@ -170,7 +170,7 @@ static gr_status find_token(gr_session *s, const gr_token_value *t, gr_diag *d)
 
 gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
-    *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed};
+    *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed, .ranks = 1};
     s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
     s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
     s->state = gr_calloc(g->n_nodes, sizeof(*s->state));

@@ -18,6 +18,7 @@ struct gr_session {
     const gr_graph *graph;
     const gr_kernels *kernels;
     uint64_t seed;
+    uint32_t rank, ranks; /* of those that run the graph together; 0 and 1 */
     uint32_t step, steps; /* this iteration, from 1; the last one's number; 0: before the first */
     bool validating;      /* on the path validate: metrics are called val.NAME */
     uint32_t round;       /* of the nodes that a select repeats, from 0; 0 outside them */

@@ -21,6 +21,7 @@ static void set(void (*handler)(int))
     sigemptyset(&s.sa_mask);
     sigaction(SIGINT, &s, NULL);
     sigaction(SIGTERM, &s, NULL);
+    sigaction(SIGUSR1, &s, NULL);
 }
 
 void gr_signals_catch(void)

@@ -1,5 +1,5 @@
-/* runtime/signals.h: SIGINT and SIGTERM: the first asks the run to stop after its step, the second exits with
- * status 1 at once. One user a process. */
+/* runtime/signals.h: SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to ranks): the first asks the run to
+ * stop after its step, the second exits with status 1 at once. One user a process. */
 #ifndef GR_RUNTIME_SIGNALS_H
 #define GR_RUNTIME_SIGNALS_H
 

@@ -442,8 +442,8 @@ gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, u
     gr_pool *pool = gr_pool_new();
     gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
     p->pool = pool;
-    p->ranks = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes = "";
-    p->ns = l->ns;
+    p->ranks = p->pools = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes = "";
+    p->ns = p->own_ns = l->ns;
     builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
     b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);
     make_ledger(&b, enough, tries);

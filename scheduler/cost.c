@@ -46,6 +46,8 @@ uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
     double rate = h->n_rates && w->rows ? matrix_rate(h, w->rows, w->width, w->backward) : h->flops;
     seconds += fmax(flops / rate, w->bytes / h->memory_bytes);
     uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
+    if (w->rate > 0)
+        return h->step_ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / w->rate);
     return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / h->link) : ns;
 }
 

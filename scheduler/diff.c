@@ -80,15 +80,39 @@ static void put_text(gr_str *out, const char *name, const char *a, const char *b
     if (strcmp(a, b)) gr_str_printf(out, "%-12s%s -> %s\n", name, a, b);
 }
 
+/* The class with the highest peak. */
+static const gr_plan *fullest(const gr_plan *p)
+{
+    const gr_plan *most = p;
+    for (uint32_t c = 0; c < p->n_more; c++)
+        if (p->more[c]->peak_bytes > most->peak_bytes) most = p->more[c];
+    return most;
+}
+
+/* "0-1 train, 2-3 rollout" */
+static char *classes_of(const gr_plan *p)
+{
+    gr_str s = {0};
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        const gr_plan *k = gr_plan_class(p, c);
+        gr_str_printf(&s, "%s%s%s%s", c ? "; " : "", k->ranks, *k->pools ? " " : "", k->pools);
+    }
+    return s.text;
+}
+
 static void put_whole(const gr_plan *a, const gr_plan *b, gr_str *out)
 {
-    char *at_a = peak_place(a), *at_b = peak_place(b);
+    const gr_plan *x = fullest(a), *y = fullest(b);
+    char *at_a = peak_place(x), *at_b = peak_place(y), *ranks_a = classes_of(a), *ranks_b = classes_of(b);
     put_text(out, "graph", a->graph, b->graph);
     put_text(out, "hardware", a->hardware, b->hardware);
-    put_text(out, "fits", a->fits ? "yes" : "no", b->fits ? "yes" : "no");
+    put_text(out, "ranks", ranks_a, ranks_b);
+    put_text(out, "fits", gr_plan_fits(a) ? "yes" : "no", gr_plan_fits(b) ? "yes" : "no");
     put_change(out, "budget", a->budget_bytes, b->budget_bytes, "", "");
-    put_change(out, "peak", a->peak_bytes, b->peak_bytes, at_a, at_b);
-    put_change(out, "host pool", a->host_bytes, b->host_bytes, "", "");
+    put_change(out, "peak", x->peak_bytes, y->peak_bytes, at_a, at_b);
+    put_change(out, "host pool", x->host_bytes, y->host_bytes, "", "");
+    free(ranks_a);
+    free(ranks_b);
     if (a->ns != b->ns) put_times(out, "predicted", a->ns, b->ns);
     if (strcmp(a->numerics, b->numerics)) gr_str_puts(out, "numerics    results differ in their bits\n");
     free(at_a);
@@ -153,15 +177,23 @@ static void put_graphs(const gr_plan *a, const gr_plan *b, gr_str *out)
 
 /* ---- nodes, resources, transitions -------------------------------------------------------------------- */
 
+/* What crosses between classes is in the node's name on both, but it runs on one. */
+static bool runs(const gr_step *s)
+{
+    return s->kind != GR_STEP_SEND && s->kind != GR_STEP_RECV;
+}
+
 static void add_nodes(const gr_plan *p, int side, tallies *t)
 {
-    gr_view *v = gr_view_new(p);
-    for (uint32_t i = 0; i < v->n; i++) {
-        if (!v->steps[i].node) continue;
-        tally *of = find(t, gr_strdup(v->steps[i].node));
-        if (!of->n[side][RESIDENT]++) of->ns[side] = gr_view_node_ns(v, v->steps[i].node);
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_view *v = gr_view_of_class(p, c);
+        for (uint32_t i = 0; i < v->n; i++) {
+            if (!v->steps[i].node || !runs(&v->steps[i])) continue;
+            tally *of = find(t, gr_strdup(v->steps[i].node));
+            if (!of->n[side][RESIDENT]++) of->ns[side] = gr_view_node_ns(v, v->steps[i].node);
+        }
+        gr_view_free(v);
     }
-    gr_view_free(v);
 }
 
 /* Nodes whose time changes by a hundredth of the iteration or more. */
@@ -208,7 +240,7 @@ static int by_name(const void *a, const void *b, void *user)
 }
 
 /* Count objects, each once, under their resource: an object that comes and goes has an entry each time. */
-static void add_resources(const gr_plan *p, int side, tallies *t)
+static void add_resources_of(const gr_plan *p, int side, tallies *t)
 {
     void *user = (void *)(uintptr_t)p; /* qsort_r has no const */
     state *of = find_states(p);
@@ -225,6 +257,11 @@ static void add_resources(const gr_plan *p, int side, tallies *t)
     }
     free(order);
     free(of);
+}
+
+static void add_resources(const gr_plan *p, int side, tallies *t)
+{
+    for (uint32_t c = 0; c <= p->n_more; c++) add_resources_of(gr_plan_class(p, c), side, t);
 }
 
 static void put_states(gr_str *out, const uint64_t *n)
@@ -255,18 +292,24 @@ static void put_resources(const gr_plan *a, const gr_plan *b, gr_str *out)
     release(&t);
 }
 
-static void add_transitions(const gr_plan *p, int side, tallies *t)
+static void add_transitions_of(const gr_plan *p, int side, tallies *t)
 {
     const gr_path *path = steady(p);
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_step *s = &path->steps[i];
-        if (gr_step_is_work(s->kind) || !(s->n_reads + s->n_writes)) continue;
+        bool crosses = s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
+        if ((gr_step_is_work(s->kind) && !crosses) || !(s->n_reads + s->n_writes)) continue;
         char *resource = gr_resource_name(&p->ledger[s->n_writes ? s->writes[0] : s->reads[0]]);
         tally *sum = find(t, gr_printf("%s %s", gr_step_kind_str(s->kind), resource));
         free(resource);
         sum->n[side][MOVED]++;
         sum->bytes[side] += s->bytes;
     }
+}
+
+static void add_transitions(const gr_plan *p, int side, tallies *t)
+{
+    for (uint32_t c = 0; c <= p->n_more; c++) add_transitions_of(gr_plan_class(p, c), side, t);
 }
 
 static void put_count(gr_str *out, uint64_t n, uint64_t bytes)

@@ -1,5 +1,8 @@
 /* scheduler/draw.h: a plan in forms for other eyes than a terminal's.
  *
+ * Of several classes of ranks all are drawn: csv has a first column `class`; dot a box for each, svg its
+ * memory and lanes, html a choice among them.
+ *
  * csv   the steps of the steady iteration, a row each, after a line of column names:
  *       i, kind, what, node, lane   as in the plan's JSON
  *       loop                        the number of the loop step around it; empty: none

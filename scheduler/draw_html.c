@@ -61,7 +61,8 @@ static json_t *nodes_of(const gr_view *v, const gr_graph *g)
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         json_t *node = json_pack(
-            "{s:s, s:s, s:s?, s:b, s:I, s:o, s:o}", "name", n->name, "op", n->op->name, "model",
+            "{s:s, s:b, s:s, s:s?, s:b, s:I, s:o, s:o}", "name", n->name, "here",
+            !v->all->n_more || n->class == v->class, "op", n->op->name, "model",
             n->model ? n->model->name : NULL, "trains", n->model && n->model->update == n, "ns",
             (json_int_t)gr_view_node_ns(v, n->name), "inputs", inputs_of(v, n), "holds", holds_of(v, n));
         json_array_append_new(list, node);
@@ -103,10 +104,14 @@ static const char *put_until(gr_str *out, const char *page, const char *mark)
 
 void gr_draw_html(const gr_plan *p, const gr_graph *g, gr_str *out)
 {
-    gr_view *v = gr_view_new(p);
     gr_str plan = {0};
-    json_t *view = view_of(v, g);
-    char *text = json_dumps(view, JSON_COMPACT);
+    json_t *views = json_array();
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_view *v = gr_view_of_class(p, c);
+        json_array_append_new(views, view_of(v, g));
+        gr_view_free(v);
+    }
+    char *text = json_dumps(views, JSON_COMPACT);
     gr_plan_write_json(p, &plan);
     const char *rest = put_until(out, gr_plan_page, "@PLAN@");
     put_json(out, plan.text);
@@ -114,7 +119,6 @@ void gr_draw_html(const gr_plan *p, const gr_graph *g, gr_str *out)
     put_json(out, text);
     gr_str_puts(out, rest);
     free(text);
-    json_decref(view);
+    json_decref(views);
     gr_str_release(&plan);
-    gr_view_free(v);
 }

@@ -13,6 +13,7 @@ typedef struct picture {
     gr_place place;     /* of the panel being drawn */
     double top, height; /* of it, pixels */
     uint64_t most;      /* bytes at its upper edge */
+    uint64_t ns;        /* at the right edge of lanes */
 } picture;
 
 static const double plot = WIDTH - LEFT - RIGHT;
@@ -24,7 +25,7 @@ static double step_x(const picture *c, uint32_t i)
 
 static double time_x(const picture *c, uint64_t ns)
 {
-    return LEFT + plot * (double)ns / (double)GR_MAX(c->v->ns, (uint64_t)1);
+    return LEFT + plot * (double)ns / (double)GR_MAX(c->ns, (uint64_t)1);
 }
 
 static double byte_y(const picture *c, uint64_t bytes)
@@ -236,8 +237,8 @@ static bool lane_is_used(const gr_view *v, gr_lane lane)
 
 static void put_time_axis(const picture *c)
 {
-    uint64_t tick = gr_tick_ns(c->v->ns, 8);
-    for (uint64_t t = 0; t <= c->v->ns; t += tick) {
+    uint64_t tick = gr_tick_ns(c->ns, 8);
+    for (uint64_t t = 0; t <= c->ns; t += tick) {
         double x = time_x(c, t);
         gr_str text = {0};
         gr_tick_time(&text, t, tick);
@@ -265,22 +266,35 @@ static void put_lanes(picture *c)
 
 /* ---- the whole ---------------------------------------------------------------------------------------- */
 
-static void put_head(picture *c)
+static void put_about(gr_str *s, const gr_plan *p, const gr_plan *all)
 {
-    const gr_plan *p = c->v->plan;
-    gr_str s = {0};
-    char a[32], b[32];
+    char a[32], b[32], host[32];
     uint64_t moved;
     uint32_t n = gr_transitions(&p->paths[GR_PATH_STEADY], &moved);
+    if (all->n_more) gr_str_printf(s, "ranks %s: %s    ", p->ranks, p->pools);
+    gr_str_printf(s, "peak %s of %s    host pool %s    predicted ", gr_bytes_format(p->peak_bytes, a),
+                  gr_bytes_format(p->budget_bytes, b), gr_bytes_format(p->host_bytes, host));
+    gr_time_put(s, all->n_more ? p->own_ns : p->ns);
+    gr_str_puts(s, all->n_more ? " of its own    " : " an iteration    ");
+    gr_str_printf(s, n ? "%u transition steps" : "no transitions", n);
+}
+
+static void put_head(picture *c)
+{
+    const gr_plan *p = c->v->all;
+    gr_str s = {0};
+    bool fits = gr_plan_fits(p);
     gr_str_printf(&s, "%s on %s", p->graph, p->hardware);
     gr_text_put(c->out, 20, 36, "title", s.text);
-    gr_text_put(c->out, WIDTH - 14, 36, p->fits ? "fits end" : "over end", p->fits ? "fits" : "does not fit");
+    gr_text_put(c->out, WIDTH - 14, 36, fits ? "fits end" : "over end", fits ? "fits" : "does not fit");
     s.len = 0;
-    gr_str_printf(&s, "peak %s of %s    host pool %s    predicted ", gr_bytes_format(p->peak_bytes, a),
-                  gr_bytes_format(p->budget_bytes, b), gr_bytes_format(p->host_bytes, (char[32]){0}));
-    gr_time_put(&s, p->ns);
-    gr_str_printf(&s, " an iteration    ");
-    gr_str_printf(&s, n ? "%u transition steps" : "no transitions", n);
+    if (p->n_more) {
+        gr_str_printf(&s, "%u ranks in %u classes    predicted ", gr_plan_all_ranks(p), p->n_more + 1);
+        gr_time_put(&s, p->ns);
+        gr_str_puts(&s, " an iteration of all");
+    } else {
+        put_about(&s, p, p);
+    }
     gr_text_put(c->out, 20, 60, "sub", s.text);
     c->top = 66;
     for (const char *line = p->notes; *line;) {
@@ -300,26 +314,65 @@ static void put_title(picture *c, const char *text)
     c->top += 30;
 }
 
+static void put_class_memory(picture *c)
+{
+    const gr_plan *p = c->v->plan;
+    if (c->v->all->n_more) {
+        gr_str s = {0};
+        put_about(&s, p, c->v->all);
+        gr_text_put(c->out, 20, c->top + 16, "sub", s.text);
+        c->top += 20;
+        gr_str_release(&s);
+    }
+    put_title(c, "Device memory over the steps of one iteration");
+    put_memory(c, GR_DEVICE, MEMORY, p->peak_bytes, p->budget_bytes);
+    put_strip(c);
+    uint64_t host = gr_view_most(c->v, GR_HOST);
+    if (host <= p->peak_bytes / 50) return;
+    put_title(c, "Host pool over the steps");
+    put_memory(c, GR_HOST, HOST, host, p->host_budget_bytes);
+    c->top += 22;
+}
+
+/* All classes on one axis of time. */
+static void put_class_lanes(picture *c, uint64_t ns)
+{
+    if (c->v->all->n_more) {
+        char *text = gr_printf("ranks %s: %s", c->v->plan->ranks, c->v->plan->pools);
+        gr_text_put(c->out, LEFT, c->top + 10, "sub", text);
+        c->top += 18;
+        free(text);
+    }
+    c->ns = ns;
+    put_lanes(c);
+}
+
 void gr_draw_svg(const gr_plan *p, gr_str *out)
 {
-    gr_view *v = gr_view_new(p);
+    uint32_t n = p->n_more + 1;
+    gr_view **v = gr_calloc(n, sizeof(gr_view *));
     gr_str body = {0};
-    picture c = {.v = v, .out = &body};
+    picture c = {.out = &body};
+    uint64_t ns = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        v[k] = gr_view_of_class(p, k);
+        ns = GR_MAX(ns, v[k]->ns);
+    }
+    c.v = v[0];
     put_head(&c);
-    put_title(&c, "Device memory over the steps of one iteration");
-    put_memory(&c, GR_DEVICE, MEMORY, p->peak_bytes, p->budget_bytes);
-    put_strip(&c);
-    uint64_t host = gr_view_most(v, GR_HOST);
-    if (host > p->peak_bytes / 50) {
-        put_title(&c, "Host pool over the steps");
-        put_memory(&c, GR_HOST, HOST, host, p->host_budget_bytes);
-        c.top += 22;
+    for (uint32_t k = 0; k < n; k++) {
+        c.v = v[k];
+        put_class_memory(&c);
     }
     put_title(&c, "Lanes over predicted time (of a loop one trip, stretched to all of them)");
-    put_lanes(&c);
+    for (uint32_t k = 0; k < n; k++) {
+        c.v = v[k];
+        put_class_lanes(&c, ns);
+    }
     gr_picture_begin(out, WIDTH, c.top);
     gr_str_add(out, body.text, body.len);
     gr_picture_end(out);
     gr_str_release(&body);
-    gr_view_free(v);
+    for (uint32_t k = 0; k < n; k++) gr_view_free(v[k]);
+    free(v);
 }

@@ -216,6 +216,11 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     return st;
 }
 
+const gr_hardware *gr_hardware_known(size_t i)
+{
+    return i < GR_LEN(profiles) ? &profiles[i] : NULL;
+}
+
 /* A ring through all hosts has the adapters of a host side by side where it leaves it. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
 {

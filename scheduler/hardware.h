@@ -66,6 +66,9 @@ GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, g
  * '/' or a '.' in it is a file. GR_E_INVALID with the known names, or with the place in the file. */
 GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
 
+/* Profiles that have names, but for "cpu": NULL behind the last. */
+const gr_hardware *gr_hardware_known(size_t i);
+
 /* What a rank of so many receives a second in collectives, on so many hosts. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 

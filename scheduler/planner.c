@@ -6,6 +6,7 @@
 #include "ops/select.h"
 #include "ops/summary.h"
 #include "ops/train.h"
+#include "scheduler/classes.h"
 #include "scheduler/policy.h"
 
 #include <stdio.h>
@@ -39,6 +40,7 @@ typedef struct source {
     const gr_plan_options *o;
     gr_pool *pool;
     const gr_planned *p;
+    const gr_traffic *traffic;
     gr_knob *knobs;
     open_choice *open;
     size_t n;
@@ -70,6 +72,12 @@ static uint32_t fixed_micro_tokens(const gr_node *n)
 static bool is_pass(const gr_node *n)
 {
     return is_forward(n) || is_op(n, "update");
+}
+
+/* Whether the ranks that a plan is for run it. */
+static bool runs_here(const gr_graph *g, const gr_node *n)
+{
+    return g->n_classes < 2 || n->class == g->view || n->class == GR_NONE;
 }
 
 /* Halvings until at most `to` is left. */
@@ -127,15 +135,21 @@ static gr_policy policy_of_optimizer(const source *s, const gr_model *m)
 static bool is_used(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->model == m) return true;
+        if (g->nodes[i]->model == m && runs_here(g, g->nodes[i])) return true;
     return false;
+}
+
+/* Its weights are sent from the ranks that train it. */
+static bool is_remote(const gr_graph *g, const gr_model *m)
+{
+    return gr_traffic_remote(g, g->view) >> m->index & 1;
 }
 
 static void add_shards(source *s)
 {
     for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
         const gr_model *m = s->g->models[i];
-        if (!is_used(s->g, m) || copy_is_asked_for(m)) continue;
+        if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
         add_knob(s, KNOB_SHARD, NULL, 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
         s->open[s->n - 1].model = m;
     }
@@ -163,7 +177,7 @@ static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
 {
     uint32_t levels = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (is_pass(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i]))
+        if (is_pass(g->nodes[i]) && runs_here(g, g->nodes[i]) && !fixed_micro_tokens(g->nodes[i]))
             levels = GR_MAX(levels, 1 + halvings(k->sizes.micro_tokens, longest(g->nodes[i])));
     return levels;
 }
@@ -172,7 +186,8 @@ static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
 static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
 {
     for (size_t i = 0; n->every && i < g->n_nodes; i++)
-        if (is_op(g->nodes[i], "generate") && !g->nodes[i]->every) return g->nodes[i];
+        if (is_op(g->nodes[i], "generate") && !g->nodes[i]->every && runs_here(g, g->nodes[i]))
+            return g->nodes[i];
     return n;
 }
 
@@ -190,6 +205,7 @@ static void find_knobs(source *s)
     bool head = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
+        if (!runs_here(g, n)) continue;
         head = head || n->model;
         if (is_op(n, "generate") && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
@@ -204,7 +220,8 @@ static void find_knobs(source *s)
     if (micro_levels(g, k) < 2) return;
     bool bits = false;
     for (size_t i = 0; i < g->n_nodes; i++)
-        bits = bits || (cuts_change_bits(g, g->nodes[i], k) && !fixed_micro_tokens(g->nodes[i]));
+        bits = bits || (runs_here(g, g->nodes[i]) && cuts_change_bits(g, g->nodes[i], k) &&
+                        !fixed_micro_tokens(g->nodes[i]));
     add_knob(s, KNOB_MICRO, NULL, micro_levels(g, k), bits, "micro-batch tokens");
 }
 
@@ -219,7 +236,7 @@ static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m
 {
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == KNOB_SHARD && s->open[i].model == m) return level[i] > 0;
-    return s->g->ranks > 1 && copy_is_asked_for(m);
+    return s->g->ranks > 1 && copy_is_asked_for(m) && !is_remote(s->g, m);
 }
 
 /* Of ranks, the step of one has its shard of everything. */
@@ -241,11 +258,11 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_
 {
     const gr_generate_cfg *cfg = n->cfg;
     uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->bounds.seqs) >> level, 1u);
+    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
     c->prefill_tokens = GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompt);
     uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->bounds, cfg->samples, c->concurrent);
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
@@ -255,7 +272,7 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_
 static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
     uint32_t rows = UINT32_MAX;
-    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->bounds.seqs);
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->share.seqs);
     if (is_op(n, "update")) rows = gr_train_rows(n, c);
     if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
     return GR_MAX(rows, 1u);
@@ -288,7 +305,8 @@ static uint32_t chosen_micro_tokens(const gr_graph *g, const gr_kernels *k, uint
 {
     const gr_node *n = NULL;
     for (size_t i = g->n_nodes; i-- > 0;)
-        if (is_pass(g->nodes[i]) && !fixed_micro_tokens(g->nodes[i])) n = g->nodes[i];
+        if (is_pass(g->nodes[i]) && runs_here(g, g->nodes[i]) && !fixed_micro_tokens(g->nodes[i]))
+            n = g->nodes[i];
     return GR_MAX(k->sizes.micro_tokens >> level, longest(n));
 }
 
@@ -323,58 +341,70 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
     free(levels);
 }
 
-/* Whether an iteration or a validation may leave the node out. Validations that all come together leave out
- * nothing. */
-static bool is_optional(const gr_graph *g, const gr_node *n)
+/* A program while its nodes are declared, unit by unit (scheduler/classes.h). */
+typedef struct assembly {
+    const gr_graph *g;
+    const gr_kernels *k;
+    const gr_choices *how;
+    const gr_traffic *traffic; /* NULL: of all nodes, and nothing crosses */
+    gr_program *p;
+    uint32_t unit;
+} assembly;
+
+static void declare(assembly *a, const gr_node *n)
 {
-    bool alone = false;
-    for (size_t i = 0; n->every && i < g->n_nodes; i++) {
-        const gr_node *o = g->nodes[i];
-        alone = alone || (o->every && (o->every != n->every || o->before != n->before));
+    gr_program_node(a->p, n->name, n->op->lane, gr_node_optional(a->g, n));
+    a->p->lagged = is_op(n, "generate") && ((const gr_generate_cfg *)n->cfg)->lag;
+    n->op->declare(a->g, n, &a->how[n->index], a->k, a->p);
+}
+
+static void begin_rounds(const assembly *a, const gr_node *select)
+{
+    gr_program_node(a->p, select->name, select->op->lane, false);
+    gr_select_begin_rounds(a->g, select, a->p);
+}
+
+static void declare_unit(assembly *a, const gr_node *n)
+{
+    gr_traffic_declare(a->traffic, a->g, a->p, a->k, a->unit++);
+    if (a->traffic && !runs_here(a->g, n)) return;
+    if (n->refills) begin_rounds(a, n);
+    for (size_t i = 0; n->refills && i < n->index; i++)
+        if (a->g->nodes[i]->repeated_by == n) declare(a, a->g->nodes[i]);
+    declare(a, n);
+    if (n->refills) gr_program_end(a->p);
+}
+
+/* The nodes of an iteration, or those of validations; nothing before a select waits for what it repeats. */
+static void declare_nodes(assembly *a, bool validation, const gr_node *end)
+{
+    for (size_t i = 0; i < a->g->n_nodes; i++) {
+        const gr_node *n = a->g->nodes[i];
+        if ((n->every != 0) == validation && !n->repeated_by) declare_unit(a, n);
     }
-    return n->when.expr || alone;
-}
-
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
-{
-    gr_program_node(p, n->name, n->op->lane, is_optional(g, n));
-    n->op->declare(g, n, how, k, p);
-}
-
-static void begin_rounds(const gr_graph *g, const gr_node *select, gr_program *p)
-{
-    gr_program_node(p, select->name, select->op->lane, false);
-    gr_select_begin_rounds(g, select, p);
+    declare_unit(a, end);
 }
 
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
-                                 const gr_planned *of)
+                                 const gr_planned *of, const gr_traffic *traffic)
 {
     gr_program *p = gr_program_new();
+    assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
     uint32_t every = UINT32_MAX;
     p->values = k->columns;
     p->ranks = g->ranks;
+    if (traffic) p->remote = gr_traffic_remote(g, g->view);
     for (size_t i = 0; i < g->n_nodes; i++)
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        const gr_node *n = g->nodes[i];
-        if (n->every) continue;
-        if (n->repeated_by) continue; /* nothing before the select waits for it */
-        if (n->refills) begin_rounds(g, n, p);
-        for (size_t j = 0; n->refills && j < i; j++)
-            if (g->nodes[j]->repeated_by == n) declare(g, g->nodes[j], &how[j], k, p);
-        declare(g, n, &how[i], k, p);
-        if (n->refills) gr_program_end(p);
-    }
-    declare(g, of->summary, &how[of->summary->index], k, p);
+    declare_nodes(&a, false, of->summary);
     if (!of->validation) return p;
     for (size_t i = 0; i < g->n_nodes; i++)
         if (g->nodes[i]->every) every = GR_MIN(every, g->nodes[i]->every);
     gr_program_validate(p, every);
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->every) declare(g, g->nodes[i], &how[i], k, p);
-    declare(g, of->validation, &how[of->validation->index], k, p);
+    declare_nodes(&a, true, of->validation);
+    if (p->validate < p->n_works) return p;
+    p->validate = GR_NONE; /* ranks that have no part in validations */
+    p->validate_every = 0;
     return p;
 }
 
@@ -395,7 +425,7 @@ static gr_program *build(void *user, const uint32_t *level)
     const source *s = user;
     gr_choices *how = gr_calloc(n_choices(s->g), sizeof(*how));
     choose_all(s, level, how);
-    gr_program *p = build_program(s->g, s->o->kernels, how, s->p);
+    gr_program *p = build_program(s->g, s->o->kernels, how, s->p, s->traffic);
     free(how);
     return p;
 }
@@ -410,14 +440,19 @@ static bool lr_depends_on_steps(const gr_graph *g)
     return false;
 }
 
-/* The graph without its validations, which change nothing. */
+/* The graph without its validations, which change nothing, and without its pools. */
 static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
 {
     gr_graph same = *g;
+    gr_node *nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*nodes));
     same.nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*same.nodes));
-    same.n_nodes = 0;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (!g->nodes[i]->every) same.nodes[same.n_nodes++] = g->nodes[i];
+    same.n_nodes = same.n_pools = 0;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i]->every) continue;
+        nodes[i] = *g->nodes[i];
+        nodes[i].pool = NULL;
+        same.nodes[same.n_nodes++] = &nodes[i];
+    }
     return same;
 }
 
@@ -429,6 +464,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].gather = GR_GATHER_DIRECT;
+        models[i].pool = NULL;
         out[i] = &models[i];
     }
     return out;
@@ -457,6 +493,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;
+        if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
         if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
@@ -496,7 +533,7 @@ static void write_settings(gr_planned *p, const source *s)
     for (size_t i = 0; i < s->g->n_nodes; i++)
         for (size_t f = 0; f < GR_LEN(choice_fields); f++) {
             uint32_t value = *choice_at(&p->choices[i], &choice_fields[f]);
-            if (!s->g->nodes[i]->model || !value) continue;
+            if (!s->g->nodes[i]->model || !value || !runs_here(s->g, s->g->nodes[i])) continue;
             const char *node = gr_pool_strdup(plan->pool, s->g->nodes[i]->name);
             plan->settings[plan->n_settings++] = (gr_setting){node, choice_fields[f].name, value};
         }
@@ -519,7 +556,7 @@ static bool settings_agree(const gr_graph *g, const gr_choices *c)
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < i; j++)
             if (g->nodes[i]->model && g->nodes[i]->model == g->nodes[j]->model &&
-                c[i].sharded != c[j].sharded)
+                g->nodes[i]->class == g->nodes[j]->class && c[i].sharded != c[j].sharded)
                 return false;
     return true;
 }
@@ -538,7 +575,7 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
         *choice_at(&p->choices[n->index], &choice_fields[f]) = (uint32_t)s->value;
     }
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (!settings_serve(g->nodes[i], &p->choices[i]))
+        if (runs_here(g, g->nodes[i]) && !settings_serve(g->nodes[i], &p->choices[i]))
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                                  "the plan's settings of node '%s' are not enough to run it",
                                  g->nodes[i]->name);
@@ -547,23 +584,45 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
     return GR_OK;
 }
 
+/* The ends of an iteration and of a validation are where most of what they read is: beside the update that
+ * metrics are about, and beside the last node of the validation. Where there is state, each class ends the
+ * iteration itself, for the next one reads what follows. */
+static void place_ends(gr_planned *p, const gr_graph *g)
+{
+    const gr_node *update = gr_graph_subject(g).update;
+    p->summary->class = g->n_state && g->n_classes > 1 ? GR_NONE : update ? update->class : 0;
+    for (size_t i = 0; p->validation && i < g->n_nodes; i++)
+        if (g->nodes[i]->every) p->validation->class = g->nodes[i]->class;
+}
+
 static gr_planned *planned_new(const gr_graph *g)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
     p->pool = gr_pool_new();
+    p->graph = g;
     p->summary = gr_summary_node(g, false, p->pool);
     p->validation = gr_summary_node(g, true, p->pool);
     p->choices = gr_pool_alloc(p->pool, n_choices(g) * sizeof(*p->choices));
+    place_ends(p, g);
     return p;
 }
 
 void gr_planned_free(gr_planned *p)
 {
     if (!p) return;
+    for (uint32_t c = 0; c < p->n_more; c++) {
+        p->more[c]->plan = NULL; /* the first one's plan holds it */
+        gr_planned_free(p->more[c]);
+    }
     gr_plan_free(p->plan);
     gr_program_free(p->program);
     gr_pool_free(p->pool);
     free(p);
+}
+
+static gr_planned *planned_class(const gr_planned *p, uint32_t c)
+{
+    return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
 }
 
 /* The planner's choices stand in the resolved graph as comments: a later plan of it may choose again. */
@@ -579,24 +638,60 @@ static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *ou
     }
 }
 
-static void name_plan(gr_plan *p, const gr_graph *g, const gr_choices *choices, const gr_plan_options *o)
+/* The pools of a class, "train, ref". */
+static const char *pools_of(const gr_graph *g, uint32_t class, gr_pool *pool)
 {
+    gr_str s = {0};
+    for (size_t i = 0; i < g->n_pools && g->n_classes > 1; i++)
+        if (g->pools[i].class == class) gr_str_printf(&s, "%s%s", s.len ? ", " : "", g->pools[i].name);
+    const char *text = gr_pool_strdup(pool, s.text ? s.text : "");
+    gr_str_release(&s);
+    return text;
+}
+
+/* What the plans of all classes say alike; choices: of every node those of its class. */
+static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o)
+{
+    gr_plan *plan = p->plan;
+    gr_choices *choices = gr_calloc(n_choices(g), sizeof(*choices));
     gr_str text = {0};
+    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = planned_class(p, g->nodes[i]->class)->choices[i];
     gr_graph_resolved(g, &text);
     add_choices(g, choices, &text);
-    p->graph = gr_pool_strdup(p->pool, g->name);
-    p->graph_text = gr_pool_strndup(p->pool, text.text, text.len);
-    p->numerics = numerics_of(g, choices, o, p->pool);
-    p->ranks = g->ranks > 1 ? gr_pool_printf(p->pool, "0-%u", g->ranks - 1) : "0";
+    plan->graph = gr_pool_strdup(plan->pool, g->name);
+    plan->graph_text = gr_pool_strndup(plan->pool, text.text, text.len);
+    plan->numerics = numerics_of(g, choices, o, plan->pool);
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_plan *own = planned_class(p, c)->plan;
+        own->ranks = gr_pool_strdup(own->pool, g->classes[c].text);
+        own->pools = pools_of(g, c, own->pool);
+        own->hosts = p->n_more ? g->hosts : 0;
+        own->graph = plan->graph;
+        own->graph_text = plan->graph_text;
+        own->numerics = plan->numerics;
+    }
     gr_str_release(&text);
+    free(choices);
+}
+
+/* programs [classes] */
+static const gr_program **programs_of(const gr_planned *p)
+{
+    const gr_program **g = gr_calloc(p->n_more + 1, sizeof(*g));
+    for (uint32_t c = 0; c <= p->n_more; c++) g[c] = planned_class(p, c)->program;
+    return g;
 }
 
 static gr_status prove(gr_planned *p, gr_diag *d)
 {
-    gr_status st = gr_plan_verify(p->plan, p->program, d);
-    if (st) return st;
-    p->binding = gr_plan_bind(p->plan, p->program, p->pool);
-    return GR_OK;
+    const gr_program **programs = programs_of(p);
+    gr_status st = gr_plan_verify_all(p->plan, programs, d);
+    free(programs);
+    for (uint32_t c = 0; c <= p->n_more && !st; c++) {
+        gr_planned *own = planned_class(p, c);
+        own->binding = gr_plan_bind(own->plan, own->program, own->pool);
+    }
+    return st;
 }
 
 /* What an op asks of a device is there. */
@@ -643,38 +738,184 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
     return ops ? ops : models;
 }
 
+/* ---- classes of ranks ------------------------------------------------------------------------------------
+ */
+
+/* The graph as a class sees it. */
+static const gr_graph *view_of(const gr_graph *g, uint32_t class)
+{
+    return g->views ? g->views[class] : g;
+}
+
+static gr_planned *planned_all(const gr_graph *g)
+{
+    gr_planned *p = planned_new(view_of(g, 0));
+    uint32_t n = (uint32_t)g->n_classes;
+    p->more = gr_pool_alloc(p->pool, n * sizeof(*p->more));
+    while (p->n_more + 1 < n) {
+        p->more[p->n_more] = planned_new(view_of(g, p->n_more + 1));
+        p->n_more++;
+    }
+    return p;
+}
+
+/* What crosses between classes, and the programs of all nodes that it was found from. */
+typedef struct crossings {
+    gr_traffic *traffic; /* NULL: nothing does */
+    gr_program **whole;
+    gr_node *ends[2];
+    size_t n;
+} crossings;
+
+/* With the first levels of all knobs: what crosses has no part in them. */
+static gr_program *whole_program(const gr_planned *p, const gr_plan_options *o)
+{
+    gr_pool *pool = gr_pool_new();
+    source s = {.g = p->graph, .o = o, .pool = pool, .p = p};
+    find_knobs(&s);
+    uint32_t *level = gr_calloc(s.n + 1, sizeof(*level));
+    gr_program *whole = build(&s, level);
+    free(level);
+    gr_pool_free(pool);
+    return whole;
+}
+
+static crossings find_crossings(const gr_planned *p, const gr_graph *g, const gr_plan_options *o)
+{
+    crossings c = {.n = g->n_classes, .ends = {p->summary, p->validation}};
+    bool any = g->n_classes > 1;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        any = any || (is_op(g->nodes[i], "generate") && ((const gr_generate_cfg *)g->nodes[i]->cfg)->lag);
+    if (!any) return c;
+    c.whole = gr_calloc(c.n, sizeof(*c.whole));
+    for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_program(planned_class(p, k), o);
+    c.traffic = gr_traffic_new(g, c.ends, (const gr_program *const *)c.whole, &o->hardware);
+    return c;
+}
+
+static void crossings_release(crossings *c)
+{
+    gr_traffic_free(c->traffic);
+    for (size_t k = 0; c->whole && k < c->n; k++) gr_program_free(c->whole[k]);
+    free(c->whole);
+}
+
+static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
+{
+    uint32_t hosts = view->n_classes > 1 ? view->classes[view->view].hosts : o->hosts;
+    gr_schedule_options s = {.hardware = o->hardware,
+                             .policy = o->policy,
+                             .keep_bits = view->run.keep_bits,
+                             .quick = o->quick,
+                             .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+                             .host_budget_bytes =
+                                 o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    s.hardware.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
+    return s;
+}
+
+static gr_status plan_class(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
+                            const gr_rule *rules, size_t n_rules, gr_diag *d)
+{
+    source s = {.g = p->graph, .o = o, .pool = p->pool, .p = p, .traffic = traffic};
+    find_knobs(&s);
+    gr_source from = {&s, s.knobs, s.n, build, describe};
+    gr_schedule_options options = schedule_options(o, p->graph);
+    options.rules = rules;
+    options.n_rules = n_rules;
+    uint32_t *level = gr_calloc(s.n + 1, sizeof(*level));
+    gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
+    choose_all(&s, level, p->choices);
+    p->program = build(&s, level);
+    write_settings(p, &s);
+    free(level);
+    const gr_graph *g = p->graph;
+    if (st && g->n_classes > 1)
+        gr_diag_note(d, (gr_loc){0}, "on a rank of pool %s, ranks %s", pools_of(g, g->view, p->pool),
+                     g->classes[g->view].text);
+    return st;
+}
+
+/* Settings and notes of all classes are the plan's. */
+static void join_settings(gr_planned *p)
+{
+    gr_plan *plan = p->plan;
+    gr_setting *all = NULL;
+    size_t n = 0, cap = 0;
+    gr_str notes = {0};
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        const gr_plan *own = planned_class(p, c)->plan;
+        for (uint32_t i = 0; i < own->n_settings; i++) GR_PUSH(all, n, cap, own->settings[i]);
+        gr_str_puts(&notes, own->notes);
+    }
+    plan->settings = gr_pool_alloc(plan->pool, (n + 1) * sizeof(*all));
+    if (n) memcpy(plan->settings, all, n * sizeof(*all));
+    plan->n_settings = (uint32_t)n;
+    plan->notes = gr_pool_strdup(plan->pool, notes.text ? notes.text : "");
+    for (uint32_t c = 1; c <= p->n_more; c++) {
+        gr_plan *own = planned_class(p, c)->plan;
+        own->settings = plan->settings;
+        own->n_settings = plan->n_settings;
+        own->notes = plan->notes;
+    }
+    gr_str_release(&notes);
+    free(all);
+}
+
+static void join_plans(gr_planned *p)
+{
+    gr_plan *plan = p->plan;
+    for (uint32_t c = 0; c <= p->n_more; c++)
+        planned_class(p, c)->plan->own_ns = planned_class(p, c)->plan->ns;
+    if (!p->n_more) return;
+    plan->more = gr_pool_alloc(plan->pool, p->n_more * sizeof(*plan->more));
+    for (uint32_t c = 0; c < p->n_more; c++) plan->more[plan->n_more++] = p->more[c]->plan;
+    join_settings(p);
+    const gr_program **programs = programs_of(p);
+    gr_classes_link(plan, programs);
+    free(programs);
+}
+
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
     if (check_device(g, o->kernels, d)) return GR_E_INVALID;
-    gr_planned *p = planned_new(g);
-    source s = {.g = g, .o = o, .pool = p->pool, .p = p};
-    find_knobs(&s);
-    gr_source from = {&s, s.knobs, s.n, build, describe};
-    gr_schedule_options options = {
-        .hardware = o->hardware,
-        .policy = o->policy,
-        .keep_bits = g->run.keep_bits,
-        .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
-        .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
-    options.hardware.link = gr_hardware_link(&o->hardware, o->hosts, g->ranks);
-    options.rules = gr_rules_of(g, o->policy, p->pool, &options.n_rules, d);
-    uint32_t *level = gr_calloc(s.n, sizeof(*level));
-    gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
-    if (p->plan) {
-        choose_all(&s, level, p->choices);
-        p->program = build(&s, level);
-        name_plan(p->plan, g, p->choices, o);
-        write_settings(p, &s);
+    gr_planned *p = planned_all(g);
+    crossings across = find_crossings(p, g, o);
+    size_t n_rules;
+    gr_rule *rules = gr_rules_of(g, o->policy, p->pool, &n_rules, d);
+    gr_status st = GR_OK;
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_status own = plan_class(planned_class(p, c), o, across.traffic, rules, n_rules, d);
+        st = st ? st : own;
     }
+    crossings_release(&across);
+    join_plans(p);
+    name_plan(p, g, o);
     if (!st && prove(p, d))
         st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
                            "the verifier refuses a plan of our own making: please report it");
-    free(level);
     if (st && st != GR_E_NOFIT)
         gr_planned_free(p);
     else
         *out = p;
     return st;
+}
+
+/* The plan is for the classes that the graph has. */
+static gr_status check_classes(const gr_plan *plan, const gr_graph *g, gr_diag *d)
+{
+    if (gr_plan_all_ranks(plan) != g->ranks)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
+                             plan->ranks, g->ranks);
+    for (uint32_t c = 0; c < GR_MAX(plan->n_more + 1, g->n_classes); c++) {
+        const char *theirs = c <= plan->n_more ? gr_plan_class(plan, c)->ranks : "none",
+                   *ours = c < g->n_classes ? g->classes[c].text : "none";
+        if (strcmp(theirs, ours))
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "class %u of the plan is of ranks %s, that of the graph's pools of ranks %s",
+                                 c, theirs, ours);
+    }
+    return GR_OK;
 }
 
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
@@ -686,20 +927,23 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "the plan is for a device '%s', of which nothing is known", plan->device);
     o = &own;
-    if (check_device(g, o->kernels, d)) return GR_E_INVALID;
-    if (gr_plan_ranks(plan) != g->ranks)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
-                             plan->ranks, g->ranks);
-    gr_planned *p = planned_new(g);
-    gr_status st = read_settings(p, plan, g, d);
+    if (check_device(g, o->kernels, d) || check_classes(plan, g, d)) return GR_E_INVALID;
+    gr_planned *p = planned_all(g);
+    gr_status st = GR_OK;
+    for (uint32_t c = 0; c <= p->n_more && !st; c++)
+        st = read_settings(planned_class(p, c), plan, view_of(g, c), d);
     if (!st) {
-        p->program = build_program(g, o->kernels, p->choices, p);
-        p->plan = plan;
+        crossings across = find_crossings(p, g, o);
+        for (uint32_t c = 0; c <= p->n_more; c++) {
+            gr_planned *k = planned_class(p, c);
+            k->program = build_program(view_of(g, c), o->kernels, k->choices, k, across.traffic);
+            k->plan = gr_plan_class(plan, c);
+        }
+        crossings_release(&across);
         st = prove(p, d);
     }
     if (!st) {
-        name_plan(plan, g, p->choices,
-                  o); /* what runs is g, which may differ in what needs no other memory */
+        name_plan(p, g, o); /* what runs is g, which may differ in what needs no other memory */
         *out = p;
         return GR_OK;
     }

@@ -17,20 +17,27 @@ typedef struct gr_plan_options {
     uint64_t budget_bytes, host_budget_bytes; /* 0: what the hardware has */
     unsigned threads;
     uint32_t hosts; /* that the graph's ranks are on, as many on each; 0: 1 */
+    bool quick;     /* whether it fits, not how best: see gr_schedule_options */
 } gr_plan_options;
 
-/* A plan, and what it was made from. */
+/* A plan, and what it was made from. Of several classes of ranks, that of the first holds the others; the
+ * plan of the first holds theirs. */
 typedef struct gr_planned {
     gr_pool *pool;
+    const gr_graph *graph; /* as the class sees it: the caller's, or a view of it */
     gr_plan *plan;
     gr_program *program;
     gr_choices *choices; /* by node index; the last two are for the summaries */
     gr_node *summary;    /* the node that ends an iteration: log, state, metrics (ops/summary.h) */
     gr_node *validation; /* the one that ends a validation: metrics; NULL: the graph has none */
     gr_binding *binding; /* of the iteration and of validate, as the ledger counts steps */
+    struct gr_planned **more;
+    uint32_t n_more;
 } gr_planned;
 
-/* GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding. GR_E_FAILED where the verifier
+/* Graph and options must outlive the result.
+ * GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding; of several classes, of each that
+ * does not fit. GR_E_FAILED where the verifier
  * refuses the plan: our own bug, with its findings. */
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
                                      gr_diag *d);

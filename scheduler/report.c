@@ -206,60 +206,127 @@ static void put_culprits(table *t)
     gr_str_putc(t->out, '\n');
 }
 
-static void put_head(table *t)
+/* A peak against the budget. */
+static void put_peak(table *t, uint64_t peak, uint64_t budget)
 {
-    const gr_plan *p = t->p;
     char a[32], b[32], c[32];
-    uint64_t moved;
-    uint32_t n = gr_transitions(&t->p->paths[GR_PATH_STEADY], &moved);
+    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, BOLD), gr_bytes_format(peak, a),
+                  paint(t, OFF), gr_bytes_format(budget, b));
+    t->scale = budget;
+    put_bar(t, peak);
+    bool over = peak > budget;
+    gr_str_printf(t->out, "  %s %s\n", over ? "missing" : "headroom",
+                  gr_bytes_format(over ? peak - budget : budget - peak, c));
+}
+
+static void put_title(table *t)
+{
+    const gr_plan *p = t->v->all;
+    bool fits = gr_plan_fits(p);
     gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, BOLD), p->graph, paint(t, OFF), p->hardware,
-                  paint(t, p->fits ? GREEN : RED), p->fits ? "fits" : "does not fit", paint(t, OFF));
-    gr_str_printf(t->out, "  peak      %s%s%s of %s  ", paint(t, BOLD), gr_bytes_format(p->peak_bytes, a),
-                  paint(t, OFF), gr_bytes_format(p->budget_bytes, b));
-    t->scale = p->budget_bytes;
-    put_bar(t, p->peak_bytes);
-    bool over = p->peak_bytes > p->budget_bytes;
-    uint64_t rest = over ? p->peak_bytes - p->budget_bytes : p->budget_bytes - p->peak_bytes;
-    gr_str_printf(t->out, "  %s %s\n", over ? "missing" : "headroom", gr_bytes_format(rest, c));
-    put_culprits(t);
-    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n",
-                  gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
-                  gr_bytes_format(p->host_bytes, c));
-    gr_str_puts(t->out, "  predicted ");
-    gr_time_put(t->out, p->ns);
-    if (n)
-        gr_str_printf(t->out, " an iteration, %u transition steps, %s in one pass over them\n", n,
-                      gr_bytes_format(moved, a));
-    else
-        gr_str_puts(t->out, " an iteration, no transitions\n");
-    for (const char *line = p->notes; *line;) {
+                  paint(t, fits ? GREEN : RED), fits ? "fits" : "does not fit", paint(t, OFF));
+}
+
+static void put_notes(table *t)
+{
+    for (const char *line = t->v->all->notes; *line;) {
         size_t len = strcspn(line, "\n");
         gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, YELLOW), paint(t, OFF), (int)len, line);
         line += len + (line[len] != 0);
     }
 }
 
+/* Peak, memory and time of the class that is shown; of several, the time is its own. */
+static void put_head(table *t)
+{
+    const gr_plan *p = t->p;
+    char a[32], b[32], c[32];
+    uint64_t moved;
+    uint32_t n = gr_transitions(&t->p->paths[GR_PATH_STEADY], &moved);
+    put_peak(t, p->peak_bytes, p->budget_bytes);
+    put_culprits(t);
+    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n",
+                  gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
+                  gr_bytes_format(p->host_bytes, c));
+    gr_str_puts(t->out, "  predicted ");
+    gr_time_put(t->out, t->v->all->n_more ? p->own_ns : p->ns);
+    gr_str_puts(t->out, t->v->all->n_more ? " an iteration of its own" : " an iteration");
+    if (n)
+        gr_str_printf(t->out, ", %u transition steps, %s in one pass over them\n", n,
+                      gr_bytes_format(moved, a));
+    else
+        gr_str_puts(t->out, ", no transitions\n");
+}
+
 /* What stands above the steps that a validation runs. */
 static void put_validation(table *t)
 {
     gr_str_printf(t->out, "%svalidation, between iterations: ", paint(t, DIM));
-    gr_time_put(t->out, t->v->ns - t->p->ns);
+    gr_time_put(t->out, t->v->ns - t->v->steady_ns);
     gr_str_printf(t->out, " predicted%s\n", paint(t, OFF));
+}
+
+static void put_steps(table *t)
+{
+    t->scale = t->p->arena_bytes;
+    gr_str_printf(t->out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(t, DIM), "step", "lane", WHAT_WIDTH,
+                  "what", "moved", "resident", "of the arena", paint(t, OFF));
+    for (uint32_t i = 0; i < t->v->n;) {
+        if (i == t->v->n_steady) put_validation(t);
+        uint32_t n, period = fold(t, i, &n);
+        for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(t, i + k, period, n);
+        i += n > 1 ? n * period : 1;
+    }
+}
+
+/* Bytes that all ranks of a class send to others, or receive. */
+static uint64_t crosses(const gr_plan *p, gr_step_kind kind)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++)
+        if (p->paths[GR_PATH_STEADY].steps[i].kind == kind) bytes += p->paths[GR_PATH_STEADY].steps[i].bytes;
+    return bytes;
+}
+
+/* All classes, a line each. */
+static void put_classes(table *t)
+{
+    const gr_plan *all = t->v->all;
+    char a[32], b[32], c[32];
+    put_peak(t, gr_plan_peak(all), all->budget_bytes);
+    gr_str_puts(t->out, "  predicted ");
+    gr_time_put(t->out, all->ns);
+    gr_str_puts(t->out, " an iteration of all ranks\n");
+    gr_str_printf(t->out, "\n%s%-14s %-26s %10s %10s %5s %10s %10s%s\n", paint(t, DIM), "ranks", "pools",
+                  "peak", "works", "busy", "sends", "receives", paint(t, OFF));
+    for (uint32_t k = 0; k <= all->n_more; k++) {
+        const gr_plan *p = gr_plan_class(all, k);
+        gr_str own = {0};
+        gr_time_put(&own, p->own_ns);
+        put_cell(t->out, p->ranks, 14);
+        gr_str_putc(t->out, ' ');
+        put_cell(t->out, p->pools, 26);
+        gr_str_printf(t->out, " %10s %10s %4.0f%% %10s %10s\n", gr_bytes_format(p->peak_bytes, a), own.text,
+                      100 * (double)p->own_ns / (double)GR_MAX(all->ns, (uint64_t)1),
+                      gr_bytes_format(crosses(p, GR_STEP_SEND), b),
+                      gr_bytes_format(crosses(p, GR_STEP_RECV), c));
+        gr_str_release(&own);
+    }
 }
 
 void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
 {
-    gr_view *v = gr_view_new(p);
-    table t = {.p = p, .out = out, .colour = colour, .v = v};
-    put_head(&t);
-    t.scale = p->arena_bytes;
-    gr_str_printf(out, "\n%s%-11s %-7s  %-*s %10s %10s %s%s\n", paint(&t, DIM), "step", "lane", WHAT_WIDTH,
-                  "what", "moved", "resident", "of the arena", paint(&t, OFF));
-    for (uint32_t i = 0; i < t.v->n;) {
-        if (i == v->n_steady) put_validation(&t);
-        uint32_t n, period = fold(&t, i, &n);
-        for (uint32_t k = 0; k < (n > 1 ? period : 1); k++) put_line(&t, i + k, period, n);
-        i += n > 1 ? n * period : 1;
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_view *v = gr_view_of_class(p, c);
+        table t = {.p = gr_plan_class(p, c), .out = out, .colour = colour, .v = v};
+        if (!c) put_title(&t);
+        if (!c && p->n_more) put_classes(&t), put_notes(&t);
+        if (p->n_more)
+            gr_str_printf(out, "\n%sranks %s: %s%s\n", paint(&t, BOLD), t.p->ranks, t.p->pools,
+                          paint(&t, OFF));
+        put_head(&t);
+        if (!p->n_more) put_notes(&t);
+        put_steps(&t);
+        gr_view_free(v);
     }
-    gr_view_free(v);
 }

@@ -11,6 +11,9 @@
 #define MOST_STATES  4096
 #define MAX_LEVELS   48 /* programs looked at whose bits are the same */
 #define PACK_TRIES   40
+#define CORNERS      16 /* programs looked at before a refusal */
+#define QUICK_LEVELS 3
+#define QUICK_EFFORT 40000 /* works laid out for each of these */
 
 typedef struct level_set { /* levels of all knobs, and what follows from them */
     uint32_t *level;
@@ -95,6 +98,23 @@ static uint64_t least_live(const search *s, uint32_t level)
     free(delta);
     free(keep);
     return most + kept;
+}
+
+/* What lives on lies on the device or in the host pool. */
+static uint64_t least_anywhere(const search *s, uint32_t level)
+{
+    const gr_program *g = s->sets[level].program;
+    uint64_t bytes = 0;
+    for (uint32_t o = 0; o < g->n_objects; o++)
+        bytes += g->objects[o].span == GR_SPAN_KEEP ? g->objects[o].bytes : 0;
+    return bytes;
+}
+
+static bool cannot_fit(const search *s, uint32_t level)
+{
+    uint64_t arena = arena_budget(s->o), host = s->o->host_budget_bytes;
+    if (host < UINT64_MAX - arena && least_anywhere(s, level) > arena + host) return true;
+    return least_live(s, level) > arena;
 }
 
 /* Price the residencies of one set of levels: `most` of them, or all resident alone. */
@@ -274,17 +294,37 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
 static void suggest(const search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    gr_schedule_options quick = *o;
     gr_plan *p = NULL;
-    if (gr_schedule(&p, level, s->src, o, NULL) == GR_OK)
+    quick.quick = true;
+    if (gr_schedule(&p, level, s->src, &quick, NULL) == GR_OK)
         gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration", what,
                      (double)p->ns / 1e9);
     gr_plan_free(p);
     free(level);
 }
 
-static void suggest_options(const search *s, gr_diag *d)
+/* Where the device has room enough for what the host pool cannot take. */
+static void suggest_host(const search *s, gr_diag *d)
+{
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    gr_schedule_options o = *s->o;
+    gr_plan *p = NULL;
+    char text[32];
+    o.quick = true;
+    o.host_budget_bytes = UINT64_MAX;
+    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
+        gr_diag_note(d, (gr_loc){0},
+                     "would fit: --host-budget %" PRIu64 " (%s), with a predicted %.3g s an iteration",
+                     p->host_bytes, gr_bytes_format(p->host_bytes, text), (double)p->ns / 1e9);
+    gr_plan_free(p);
+    free(level);
+}
+
+static void suggest_options(const search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
+    if (!host) suggest_host(s, d);
     if (o.keep_bits) {
         o.keep_bits = false;
         suggest(s, &o, "with run.bits=any", d);
@@ -318,7 +358,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
                  gr_bytes_format(need, a));
-    if (d) suggest_options(s, d);
+    if (d && !o->quick) suggest_options(s, host, d);
     return GR_E_NOFIT;
 }
 
@@ -368,7 +408,66 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
         s->found.n = begin;
         uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
         for (size_t i = first; i < s->n_sets; i++)
-            if (least_live(s, (uint32_t)i) <= arena_budget(s->o)) explore_if_it_fits(s, (uint32_t)i, each);
+            if (!cannot_fit(s, (uint32_t)i)) explore_if_it_fits(s, (uint32_t)i, each);
+        p = choose(s, begin, level);
+    }
+    free(walk);
+    return p;
+}
+
+static uint32_t last_level(const search *s, size_t knob)
+{
+    const gr_knob *k = &s->src->knobs[knob];
+    return s->o->keep_bits && k->bits ? 0 : k->n_levels - 1;
+}
+
+static void drop_last_set(search *s)
+{
+    level_set *set = &s->sets[--s->n_sets];
+    s->laid = UINT32_MAX;
+    gr_layout_release(&s->layout);
+    gr_facts_free(set->facts);
+    gr_program_free(set->program);
+}
+
+/* Whether no program may fit: since each next level needs less memory, none does where those do not that have
+ * every knob at its last level, or of those that keep the bits some at their first. */
+static bool is_hopeless(search *s)
+{
+    const gr_source *src = s->src;
+    uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
+    bool hopeless = true;
+    for (size_t k = 0; k < src->n_knobs; k++) n_free += !src->knobs[k].bits;
+    uint32_t corners = n_free < 5 ? 1u << n_free : CORNERS;
+    for (uint32_t c = 0; c < corners && hopeless; c++) {
+        uint32_t at = 0;
+        for (size_t k = 0; k < src->n_knobs; k++) {
+            bool first = !src->knobs[k].bits && at < 5 && c >> at & 1;
+            at += !src->knobs[k].bits;
+            level[k] = first ? 0 : last_level(s, k);
+        }
+        add_set(s, level);
+        hopeless = cannot_fit(s, (uint32_t)s->n_sets - 1);
+        drop_last_set(s);
+    }
+    free(level);
+    return hopeless;
+}
+
+/* Of all knobs together the first level, one between, the last: of what fits the fastest. */
+static gr_plan *find_quickly(search *s, uint32_t *level)
+{
+    const gr_source *src = s->src;
+    uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk));
+    gr_plan *p = NULL;
+    for (uint32_t i = 0; i < QUICK_LEVELS && !p; i++) {
+        size_t begin = s->found.n;
+        for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k) * i / (QUICK_LEVELS - 1);
+        add_set(s, walk);
+        size_t states = QUICK_EFFORT / GR_MAX(s->sets[s->n_sets - 1].program->n_works, (size_t)1);
+        if (cannot_fit(s, (uint32_t)s->n_sets - 1) && i + 1 < QUICK_LEVELS) continue;
+        explore(s, (uint32_t)s->n_sets - 1,
+                (uint32_t)GR_MIN(GR_MAX(states, (size_t)FIRST_LOOK), (size_t)LEAST_STATES));
         p = choose(s, begin, level);
     }
     free(walk);
@@ -385,6 +484,7 @@ static gr_plan *find_plan(search *s, uint32_t *level)
         most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
     gr_plan *best = NULL;
     for (uint32_t sum = 0; sum <= most && !best; sum++) { /* least change first */
+        if (sum == 1 && is_hopeless(s)) break;
         do {
             if (sum_levels(src, walk, true) != sum) continue;
             gr_plan *p = try_levels(s, walk, chosen);
@@ -397,8 +497,7 @@ static gr_plan *find_plan(search *s, uint32_t *level)
             }
         } while (next_levels(src, walk, true));
     }
-    for (size_t k = 0; k < src->n_knobs; k++)
-        walk[k] = s->o->keep_bits && src->knobs[k].bits ? 0 : src->knobs[k].n_levels - 1;
+    for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k);
     if (!best) { /* the smallest that can be had, to say what is missing */
         add_set(s, walk);
         explore(s, (uint32_t)s->n_sets - 1, LEAST_STATES); /* so that its budget would find it again */
@@ -412,7 +511,7 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, cons
                       gr_diag *d)
 {
     search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
-    gr_plan *p = find_plan(&s, level);
+    gr_plan *p = o->quick ? find_quickly(&s, level) : find_plan(&s, level);
     bool fits = p != NULL;
     if (!fits) p = smallest(&s, level);
     p->hardware = gr_pool_strdup(p->pool, o->hardware.name);

@@ -1,5 +1,7 @@
 #include "scheduler/view.h"
 
+#include "scheduler/classes.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,13 +61,37 @@ static uint64_t lay_out(gr_view *v, uint32_t i, uint32_t last, uint64_t t)
     return ends;
 }
 
+/* Beside the other classes, with what it waits for them. */
+static uint64_t find_times_beside(gr_view *v)
+{
+    uint64_t *begin = gr_pool_alloc(v->pool, (v->n_steady + 1) * sizeof(*begin)),
+             *end = gr_pool_alloc(v->pool, (v->n_steady + 1) * sizeof(*end));
+    uint64_t ns = gr_classes_times(v->all, v->class, begin, end);
+    for (uint32_t i = 0; i < v->n_steady; i++) {
+        v->begin[i] = begin[i];
+        v->end[i] = end[i];
+        if (v->steps[i].kind != GR_STEP_LOOP) continue;
+        uint32_t last = v->steps[i].body_last + 1;
+        uint64_t trip = lay_out(v, i + 1, last, begin[i]) - begin[i];
+        stretch(v, i + 1, last, begin[i], trip, end[i] - begin[i]);
+        i = last - 1;
+    }
+    return ns;
+}
+
 static void find_times(gr_view *v)
 {
     v->begin = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->begin));
     v->end = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->end));
-    uint64_t all = lay_out(v, 0, v->n_steady, 0);
-    stretch(v, 0, v->n_steady, 0, all, v->plan->ns);
-    v->ns = lay_out(v, v->n_steady, v->n, v->plan->ns);
+    if (v->all->n_more) {
+        v->ns = find_times_beside(v);
+    } else {
+        uint64_t all = lay_out(v, 0, v->n_steady, 0);
+        stretch(v, 0, v->n_steady, 0, all, v->plan->ns);
+        v->ns = v->plan->ns;
+    }
+    v->steady_ns = v->ns;
+    v->ns = lay_out(v, v->n_steady, v->n, v->ns);
 }
 
 /* ---- series ------------------------------------------------------------------------------------------- */
@@ -298,8 +324,15 @@ static void find_steps(gr_view *v)
 
 gr_view *gr_view_new(const gr_plan *p)
 {
+    return gr_view_of_class(p, 0);
+}
+
+gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
+{
     gr_view *v = gr_calloc(1, sizeof(*v));
-    v->plan = p;
+    v->all = p;
+    v->class = class;
+    v->plan = gr_plan_class(p, class);
     v->pool = gr_pool_new();
     find_steps(v);
     v->parent = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->parent));
@@ -341,7 +374,8 @@ uint64_t gr_view_node_ns(const gr_view *v, const char *node)
     uint64_t ns = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
-        if (!serves(s, node) || !gr_step_is_work(s->kind)) continue;
+        bool crosses = s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
+        if (!serves(s, node) || !gr_step_is_work(s->kind) || crosses) continue;
         ns += v->end[i] - v->begin[i];
         if (s->kind == GR_STEP_LOOP) i = s->body_last;
     }

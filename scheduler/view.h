@@ -9,6 +9,9 @@
  * Times are scaled so that the iteration ends at the plan's predicted time. What a validation runs stands
  * behind the iteration, as if one came there.
  *
+ * Of several classes of ranks a view shows one, on the time of all: it begins when the first of them begins
+ * an iteration, and has what a class waits for the others (scheduler/classes.h).
+ *
  * Threads: as a plan.
  */
 #ifndef GR_SCHEDULER_VIEW_H
@@ -26,10 +29,12 @@ typedef struct gr_series {
 } gr_series;
 
 typedef struct gr_view {
-    const gr_plan *plan;
+    const gr_plan *all;  /* of all classes */
+    const gr_plan *plan; /* of the class that is shown */
+    uint32_t class;
     gr_step *steps; /* of the iteration, then of validate; numbers in them count as the ledger does */
     uint32_t n, n_steady;
-    uint64_t ns;              /* of all of them */
+    uint64_t ns, steady_ns;   /* of all of them; of the iteration's */
     uint32_t *parent, *depth; /* loop around each step, or GR_NONE; loops around it */
     uint64_t *begin, *end;    /* nanoseconds from the iteration's begin */
     gr_series *series;        /* by place, then category; the device comes first */
@@ -38,8 +43,9 @@ typedef struct gr_view {
     gr_pool *pool;
 } gr_view;
 
-/* The plan must outlive the view. */
+/* The plan must outlive the view. Of several classes: of the first, or of one. */
 gr_view *gr_view_new(const gr_plan *p);
+gr_view *gr_view_of_class(const gr_plan *p, uint32_t class);
 void gr_view_free(gr_view *v); /* NULL is fine */
 
 /* Live at a step: last < first wraps round the iteration's end. */
@@ -51,7 +57,7 @@ char *gr_resource_name(const gr_entry *e);
 /* Most bytes of a place that are live at one step. */
 uint64_t gr_view_most(const gr_view *v, gr_place place);
 
-/* Predicted time of a node's works, whole loops included. */
+/* Predicted time of a node's works, whole loops included, without what crosses between classes. */
 uint64_t gr_view_node_ns(const gr_view *v, const char *node);
 
 /* bytes [n_series], zeroed: what a node's works use of each series, at the step of the node at which that

@@ -36,8 +36,23 @@ static char *set_text(const gr_node *n, const gr_key *k, uint32_t value)
     return gr_printf("nodes.%s.%s=%u", n->name, k->name, value);
 }
 
-/* Predicted time with one more --set, or of so many ranks; 0: it does not fit, or is no graph. */
-static uint64_t time_with(advice *v, const char *set, const char *ranks)
+/* Options of the command with other ranks or other hardware. */
+static gr_status options_with(gr_plan_options *o, gr_args *with, const char *ranks, const char *hardware,
+                              gr_diag *d)
+{
+    if (ranks) with->ranks = ranks;
+    if (hardware) {
+        with->hardware = hardware;
+        with->budget = with->host_budget = 0; /* what it has */
+    }
+    gr_status st = ranks || hardware ? gr_cmd_plan_options(o, with, d) : GR_OK;
+    o->quick = true;
+    return st;
+}
+
+/* Predicted time with one more --set, of so many ranks or on other hardware; 0: it does not fit, or is no
+ * graph. Such plans are made quickly: what is said to fit does, in a time that a full search may change. */
+static uint64_t time_with(advice *v, const char *set, const char *ranks, const char *hardware)
 {
     gr_args with = *v->a;
     gr_plan_options o = *v->o;
@@ -48,10 +63,9 @@ static uint64_t time_with(advice *v, const char *set, const char *ranks)
     with.set = gr_calloc(v->a->n_set + 1, sizeof(*with.set));
     if (v->a->n_set) memcpy(with.set, v->a->set, v->a->n_set * sizeof(*with.set));
     if (set) with.set[with.n_set++] = set;
-    if (ranks) with.ranks = ranks;
     gr_diag_init(&ignored);
-    bool fits = !(ranks && gr_cmd_plan_options(&o, &with, &ignored)) &&
-                !gr_cmd_load(&g, &with, v->path, true, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
+    bool fits = !options_with(&o, &with, ranks, hardware, &ignored) &&
+                !gr_cmd_load(&g, &with, v->path, &o, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);
@@ -63,14 +77,14 @@ static uint64_t time_with(advice *v, const char *set, const char *ranks)
 static uint64_t time_at(advice *v, const gr_node *n, const gr_key *k, uint32_t value)
 {
     char *set = set_text(n, k, value);
-    uint64_t ns = time_with(v, set, NULL);
+    uint64_t ns = time_with(v, set, NULL, NULL);
     free(set);
     return ns;
 }
 
-static void add_change(advice *v, char *what, uint32_t was, uint32_t halvings, uint64_t ns)
+static void add_change(advice *v, char *what, const char *was, uint32_t halvings, uint64_t ns)
 {
-    change c = {gr_printf("%s instead of %u", what, was), halvings, ns};
+    change c = {gr_printf("%s instead of %s", what, was), halvings, ns};
     GR_PUSH(v->found, v->n, v->cap, c);
     free(what);
 }
@@ -89,9 +103,10 @@ static void try_lever(advice *v, const gr_node *n, const gr_key *k, uint32_t lea
         if (now) ns = now;
         *(now ? &most : &too_few) = middle;
     }
-    char *set = set_text(n, k, least ? was >> most : 0);
-    add_change(v, gr_printf("--set %s", set), was, most, ns);
+    char *set = set_text(n, k, least ? was >> most : 0), *before = gr_printf("%u", was);
+    add_change(v, gr_printf("--set %s", set), before, most, ns);
     free(set);
+    free(before);
 }
 
 /* The fewest doublings of the ranks: of a plan, for it is made on any machine. */
@@ -100,10 +115,44 @@ static void try_ranks(advice *v, const gr_graph *g)
     for (uint32_t n = 1; g->ranks << n <= MAX_RANKS; n++) {
         char *ranks = v->o->hosts > 1 ? gr_printf("%ux%u", v->o->hosts << n, g->ranks / v->o->hosts)
                                       : gr_printf("%u", g->ranks << n);
-        uint64_t ns = time_with(v, NULL, ranks);
-        if (ns) add_change(v, gr_printf("--ranks %s", ranks), g->ranks, n, ns);
+        uint64_t ns = time_with(v, NULL, ranks, NULL);
+        char *before = gr_printf("%u", g->ranks);
+        if (ns) add_change(v, gr_printf("--ranks %s", ranks), before, n, ns);
+        free(before);
         free(ranks);
         if (ns) return;
+    }
+}
+
+/* The machine with the least memory, of those known by name, that has enough of it. */
+static void try_hardware(advice *v)
+{
+    const gr_hardware *now = &v->o->hardware, *best = NULL, *h;
+    uint64_t ns = 0;
+    for (size_t i = 0; (h = gr_hardware_known(i)); i++) {
+        if (strcmp(h->device, now->device) || h->device_bytes <= now->device_bytes) continue;
+        if (best && h->device_bytes >= best->device_bytes) continue;
+        uint64_t with = time_with(v, NULL, NULL, h->name);
+        if (with) best = h, ns = with;
+    }
+    if (best) add_change(v, gr_printf("--hardware %s", best->name), now->name, 1, ns);
+}
+
+/* What a model's training state is made of, in fewer bits. */
+static void try_types(advice *v, const gr_graph *g)
+{
+    static const char *const types[][3] = {
+        {"grads", "bf16", "fp32"}, {"moments", "bf16", "fp32"}, {"master", "none", "fp32"}};
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_train *t = &g->models[i]->train;
+        const bool wide[] = {t->grads == GR_F32, t->moments == GR_F32, t->master};
+        for (size_t k = 0; k < GR_LEN(types) && g->models[i]->trained && v->o->kernels->dtype != GR_F32;
+             k++) {
+            char *set = gr_printf("models.%s.train.%s=%s", g->models[i]->name, types[k][0], types[k][1]);
+            uint64_t ns = wide[k] ? time_with(v, set, NULL, NULL) : 0;
+            if (ns) add_change(v, gr_printf("--set %s", set), types[k][2], 1, ns);
+            free(set);
+        }
     }
 }
 
@@ -128,7 +177,11 @@ void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const 
                    gr_diag *d)
 {
     advice v = {.a = a, .path = path, .o = o};
-    if (!strcmp(a->command, "plan")) try_ranks(&v, g);
+    if (!strcmp(a->command, "plan")) {
+        try_ranks(&v, g);
+        try_hardware(&v);
+    }
+    try_types(&v, g);
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);
     for (size_t i = 0; i < v.n; i++) {

@@ -50,7 +50,7 @@ static const option options[N_OPTIONS] = {
     [SET] = {"set", "KEY=VALUE", 0, LIST, AT(set), 0, NULL,
              "override a parameter of the graph; may be repeated"},
     [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL,
-               "ranks to plan for, or hosts by devices such as 2x8; exec: today 1"},
+               "ranks to plan for, or hosts by devices such as 2x8; exec: to run on, on this machine"},
     [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda", "device to run on; today cpu"},
     [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
                   "machine to plan for; default: this one"},

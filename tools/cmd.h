@@ -27,8 +27,22 @@ int gr_exit_status(gr_status st);
 /* The same for what is done before anything runs: a file that cannot be read was named wrongly. */
 int gr_exit_status_input(gr_status st);
 
-/* The graph at path with --set; --steps and --seed are settings of the graph. */
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d);
+/* The graph at path with --set; --steps and --seed are settings of the graph. o: what it is planned with;
+ * NULL: it is only checked, and goes without the models' shapes. */
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *o, gr_diag *d);
+
+/* --ranks N or HxD, NULL: 1. hosts 0: N, as few hosts as the hardware allows. */
+gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d);
+
+/* Run this very command on so many ranks of this machine, by mpirun; returns its exit status. run: the run
+ * directory, where it is known. */
+int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d);
+/* In a rank that was launched so: tell the launcher where this rank is, for what it says when the rank dies.
+ */
+void gr_cmd_launched(uint32_t rank);
+
+/* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
+void gr_cmd_say(gr_diag *d, const char *before);
 
 /* What --budget, --hardware and their like ask for. */
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d);

@@ -1,15 +1,12 @@
-/* graphrun check, exec, verify, ops, schema; what commands on graphs share. */
+/* graphrun check, verify, ops, schema; what commands on graphs share. */
 #include "tools/cmd.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "runtime/run.h"
-#include "runtime/signals.h"
 #include "scheduler/policy.h"
 
 /* ---- shared
@@ -32,8 +29,7 @@ int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
     return st ? 1 : 0;
 }
 
-/* --ranks N or HxD. hosts 0: N, as few hosts as the hardware allows. */
-static gr_status read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d)
+gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d)
 {
     unsigned h = 0, n = 1;
     int end = 0;
@@ -51,7 +47,7 @@ static gr_status read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, 
 static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
     uint32_t ranks;
-    if (read_ranks(a->ranks, &o->hosts, &ranks, d)) return GR_E_INVALID;
+    if (gr_cmd_read_ranks(a->ranks, &o->hosts, &ranks, d)) return GR_E_INVALID;
     if (!o->hosts) o->hosts = (ranks + o->hardware.devices - 1) / o->hardware.devices;
     if (ranks % o->hosts)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
@@ -60,7 +56,8 @@ static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
     return GR_OK;
 }
 
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool need_shapes, gr_diag *d)
+gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *plan,
+                      gr_diag *d)
 {
     const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
     size_t n = 0;
@@ -69,9 +66,9 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, bool nee
     char *seed = gr_printf("run.seed=%llu", (unsigned long long)a->seed);
     if (a->has_steps) set[n++] = steps;
     if (a->has_seed) set[n++] = seed;
-    gr_load_options o = {.set = set, .n_set = n, .need_shapes = need_shapes};
-    uint32_t hosts;
-    gr_status st = read_ranks(a->ranks, &hosts, &o.ranks, d);
+    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
+    gr_status st = gr_cmd_read_ranks(a->ranks, &o.hosts, &o.ranks, d);
+    if (plan) o.hosts = plan->hosts;
     if (!st) st = gr_graph_load(g, path, &o, d);
     free(set);
     free(steps);
@@ -112,7 +109,7 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
-    if (gr_cmd_load(&g, a, a->operand[0], false, d)) return 2;
+    if (gr_cmd_load(&g, a, a->operand[0], NULL, d)) return 2;
     gr_str text = {0};
     if (a->explain) gr_graph_explain(g, &text);
     gr_graph_free(g);
@@ -138,6 +135,19 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d)
 /* ---- verify
  * ------------------------------------------------------------------------------------------------- */
 
+static void print_proven(const gr_plan *plan, const char *path)
+{
+    uint32_t steps = 0, entries = 0;
+    for (uint32_t c = 0; c <= plan->n_more; c++) {
+        steps += gr_plan_class(plan, c)->paths[GR_PATH_STEADY].n;
+        entries += gr_plan_class(plan, c)->n_ledger;
+    }
+    printf("%s: proven: ", path);
+    if (plan->n_more) printf("%u classes of ranks, ", plan->n_more + 1);
+    printf("%u steps, %u ledger entries, peak %llu bytes\n", steps, entries,
+           (unsigned long long)gr_plan_peak(plan));
+}
+
 int gr_cmd_verify(const gr_args *a, gr_diag *d)
 {
     gr_plan *plan = NULL;
@@ -147,93 +157,16 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     gr_load_options how = {.need_shapes = true};
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
-    if (!st) how.ranks = gr_plan_ranks(plan);
+    if (!st) how.ranks = gr_plan_all_ranks(plan);
+    if (!st) how.hosts = plan->hosts;
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st && (st = gr_plan_adopt(&p, plan, g, &o, d)))
         (void)gr_diag_error(d, (gr_loc){.file = a->operand[0]}, st, "not proven");
-    if (!st)
-        printf("%s: proven: %u steps, %u ledger entries, peak %llu bytes\n", a->operand[0],
-               plan->paths[GR_PATH_STEADY].n, plan->n_ledger, (unsigned long long)plan->peak_bytes);
+    if (!st) print_proven(plan, a->operand[0]);
     if (p)
         gr_planned_free(p);
     else
         gr_plan_free(plan);
     gr_graph_free(g);
     return gr_exit_status_input(st);
-}
-
-/* ---- exec
- * --------------------------------------------------------------------------------------------------- */
-
-static char *default_out(const gr_graph *g)
-{
-    char when[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    return gr_printf("runs/%s-%s", g->name, when);
-}
-
-/* The plan of a file, or a resumed run's own, or a new one. */
-static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
-                           gr_diag *d)
-{
-    char *own = a->resume && !a->replan && !a->budget && !a->host_budget && !a->policy
-                    ? gr_printf("%s/plan.json", a->resume)
-                    : NULL;
-    const char *path = a->plan ? a->plan : own && gr_path_exists(own) ? own : NULL;
-    gr_plan *plan = NULL;
-    gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
-    if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
-    if (st) gr_plan_free(plan);
-    if (!st && !plan) st = gr_plan_graph(p, g, o, d);
-    free(own);
-    return st;
-}
-
-/* A resumed run goes on in its own directory, from its own random state. */
-static gr_status check_resume(const gr_args *a, gr_diag *d)
-{
-    const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
-    return wrong ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "%s does not go with --resume: the run has its own", wrong)
-                 : GR_OK;
-}
-
-int gr_cmd_exec(const gr_args *a, gr_diag *d)
-{
-    gr_graph *g = NULL;
-    gr_plan_options o;
-    gr_planned *p = NULL;
-    char *graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
-    char *out = NULL;
-    uint32_t hosts, ranks;
-    gr_status st = check_resume(a, d);
-    if (!st) st = read_ranks(a->ranks, &hosts, &ranks, d);
-    if (!st && ranks > 1)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "exec on %u ranks is not built in this version; plan --ranks %u plans them", ranks,
-                           ranks);
-    if (!st) st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, graph_path, true, d);
-    if (!st) st = make_plan(&p, g, a, &o, d);
-    if (st == GR_E_NOFIT && !a->resume) gr_cmd_advise(g, a, graph_path, &o, d);
-    int status = gr_exit_status_input(st);
-    if (!st) {
-        out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : default_out(g);
-        gr_run_options run = {.out = out,
-                              .resume = a->resume != NULL,
-                              .poison = a->check_memory,
-                              .threads = o.threads,
-                              .progress = stdout};
-        gr_signals_catch();
-        st = gr_run(g, p, gr_kernels_find(p->plan->device), &run, d);
-        if (!st) printf("results are in %s\n", out);
-        status = gr_exit_status(st);
-    }
-    gr_planned_free(p);
-    gr_graph_free(g);
-    free(graph_path);
-    free(out);
-    return status;
 }

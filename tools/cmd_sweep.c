@@ -105,7 +105,7 @@ static gr_status plan_point(const gr_args *a, gr_planned **p, gr_diag *d)
     gr_plan_options o;
     gr_graph *g = NULL;
     gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, a->operand[0], true, d);
+    if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
     if (!st) st = gr_plan_graph(p, g, &o, d);
     gr_graph_free(g);
     return st;

@@ -26,13 +26,15 @@ static const struct {
     {"report", gr_cmd_report}, {"pack", gr_cmd_pack},     {"calibrate", gr_cmd_calibrate},
 };
 
-static void print_messages(const gr_diag *d)
+void gr_cmd_say(gr_diag *d, const char *before)
 {
     for (size_t i = 0; i < d->n; i++) {
         char *text = gr_message_format(&d->messages[i]);
-        fprintf(stderr, "%s\n", text);
+        fprintf(stderr, "%s%s\n", before ? before : "", text);
         free(text);
     }
+    gr_diag_release(d);
+    gr_diag_init(d);
 }
 
 static int print_text(void (*make)(gr_str *out))
@@ -74,7 +76,7 @@ int main(int argc, char **argv)
         gr_diag_error(&d, (gr_loc){0}, GR_E_IO, "cannot write to standard output");
         status = status ? status : 1;
     }
-    print_messages(&d);
+    gr_cmd_say(&d, NULL);
     gr_args_release(&a);
     gr_diag_release(&d);
     return status;

@@ -159,6 +159,8 @@ typedef struct gr_cu_adamw {                    /* as gr_adamw; decay 0 where we
  * of grad_type. how: host memory, read during the call. */
 void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
                       gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
+/* to [n] += from [n], both of one type. */
+void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
 /* *out = sum of squares in double. */
 uint64_t gr_cu_sum_squares_ws(void);
 void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out, void *ws);

@@ -580,6 +580,11 @@ void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
 }
 
+void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)
+{
+    gr_cu_add(q->stream, to, from, cu_type(type), n);
+}
+
 void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws)
 {
     gr_cu_sum_squares(q->stream, x, cu_type(type), n, out, ws);

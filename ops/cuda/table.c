@@ -50,6 +50,7 @@ const gr_kernels gr_kernels_cuda = {
     RUNS(head_sample),
     RUNS(zero),
     RUNS(copy),
+    RUNS(add),
     RUNS(sum_squares),
     RUNS(adamw),
     .losses = true,

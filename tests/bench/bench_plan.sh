@@ -22,13 +22,16 @@ for ranks in 1x1 1x2 1x8 8x8 32x8 128x8; do
             --hardware h100-80g $auto --budget $budget
     done
 done
-graph() { # N: a chain of computed values between a rollout and an update
+graph() { # N POOL: a chain of computed values between a rollout and an update; the rollout may be on another pool
+    echo "graph: chain"
+    [ -z "${2-}" ] || echo "pools: {train: {share: 3}, rollout: {share: 1}}"
     cat <<'END'
-graph: chain
 models: {actor: {checkpoint: 8b.json, train: {lr: 0.01}}}
 nodes:
   prompts: {op: prompts, file: none.jsonl, batch: 64, max_tokens: 64, template: '{q}'}
-  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 64}
+END
+    echo "  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 64${2:+, pool: $2}}"
+    cat <<'END'
   reward: {op: reward, of: rollout, answer: prompts.a, rule: {extract: '(.)', compare: string}}
   c0: {op: compute, expr: reward}
 END
@@ -43,4 +46,8 @@ END
 for n in 10 100 400 1000 4000 10000; do
     graph $n >chain.yaml
     timed nodes $n chain.yaml --hardware h200 --ranks 128x8
+done
+for n in 10 100 400 1000; do
+    graph $n rollout >chain.yaml
+    timed pools $n chain.yaml --hardware h200 --ranks 128x8
 done

@@ -66,3 +66,16 @@ r $dir/tail
 ! grep -o 'data-failed="[^"]*"' "$dir/dom" || fail "the page has errors"
 said=$(sed -n 's/.*<html[^>]*data-said="\([^"]*\)".*/\1/p' "$dir/dom")
 [ "$said" = "memory:ok leave:ok lanes:ok node:ok drag:ok reset:ok time:ok find:ok filter:ok" ] || fail "the page says: $said"
+
+# Of several classes of ranks the page shows the one that its hash names, and every node where it runs.
+"$graphrun" plan graphs/grpo_split.yaml --set model=tests/cli/model/config.json --ranks 4 --set lag=1 --format html -o "$dir/classes.html"
+for class in 0 1; do
+    "$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --window-size=1400,1400 \
+        --enable-logging=stderr --virtual-time-budget=3000 --dump-dom "file://$dir/classes.html#class=$class" >"$dir/dom" 2>"$dir/log" ||
+        fail "$(tail "$dir/log")"
+    ! grep 'CONSOLE' "$dir/log" || fail "the page of class $class has errors"
+    grep -q "<button data-class=\"$class\" aria-pressed=\"true\">" "$dir/dom" || fail "class $class is not chosen"
+    grep -q 'ranks 0-1, trains actor' "$dir/dom" || fail "class $class does not say where the update runs"
+    grep -q 'ranks 2-3, model ref' "$dir/dom" || fail "class $class does not say where the reference is asked"
+done
+grep -q '<td>recv</td><td>rollout.from.0.actor.lagged.0' "$dir/dom" || fail "class 1 does not show what it receives"

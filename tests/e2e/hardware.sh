@@ -40,6 +40,16 @@ for budget in 0 -1 -80GiB 80GoB 1e99 ''; do
     refused "error: --host-budget '$budget' must be a size" "$gr" plan grpo.yaml --host-budget "$budget"
 done
 refused 'error: --budget 17.00 GiB is more than the 16.00 GiB of .cpu, 2 threads' "$gr" plan grpo.yaml --hardware "$hw" --budget 17GiB
+# What no setting brings down: the known machine that has room, and what the host lacks, are named; each is enough.
+config big.json llama 8192 false false
+sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 80/; s/"intermediate_size": 48/"intermediate_size": 28672/; s/"num_attention_heads": [0-9]*/"num_attention_heads": 64/; s/"head_dim": [0-9]*/"head_dim": 128/' big.json
+big="$gr plan grpo.yaml --set model=big.json --format json -o big-plan.json"
+status 3 $big --hardware a100-40g --ranks 64
+has err 'would fit: --hardware [a-z0-9-]+ instead of a100-40g, with a predicted'
+status 0 $big --ranks 64 --hardware "$(sed -nE 's/.*would fit: --hardware ([a-z0-9-]+) .*/\1/p' err)"
+status 3 $big --hardware h200 --host-budget 1GiB
+has err 'would fit: --host-budget [0-9]+ '
+status 0 $big --hardware h200 --host-budget "$(sed -nE 's/.*would fit: --host-budget ([0-9]+) .*/\1/p' err)"
 refused 'error: --budget 141.00 GiB is more than the 140.40 GiB of .h200' "$gr" plan grpo.yaml --hardware h200 --budget 141GiB
 refused 'error: --budget 2.00 PiB is more than' "$gr" exec grpo.yaml --budget 2048TiB --out refused
 [ ! -e refused ] || fail "a refused run left files"

@@ -177,6 +177,8 @@ static inline void sim_step(sim *s, int l, uint32_t i, bool begin)
     case GR_STEP_REDUCE:
     case GR_STEP_SYNC:
     case GR_STEP_AGREE:
+    case GR_STEP_SEND:
+    case GR_STEP_RECV:
         sim_run(s, t, s->work_of[i], mark, begin);
         break;
     case GR_STEP_LOAD:

@@ -97,7 +97,7 @@ static void test_edited_files_are_refused_with_their_place(void **state)
         {"\"seconds\": ", "\"seconds\": -", "$.seconds: should be a number of seconds"},
         {"\"trips_max\": ", "\"trips_max\": 0, \"x\": ", "unknown key 'x'"},
         {"\"checkpoint\": {", "\"checkpoints\": {", "$.ranks[0].paths: unknown key 'checkpoints'"},
-        {"\"ranks\": [\n  {", "\"ranks\": [{}, {", "$.ranks: should hold one class of ranks"},
+        {"\"ranks\": [\n  {", "\"ranks\": [{}, {", "$: key 'hosts' is missing"},
     };
     char *text = plan_text(12 << 20);
     for (size_t i = 0; i < GR_LEN(edits); i++) {

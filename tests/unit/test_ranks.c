@@ -96,7 +96,7 @@ static void test_ranks_hold_shards_of_what_training_changes(void **state)
         uint64_t state_bytes = 0, weights = 0;
         for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
             uint64_t n = gr_bucket_elems(&m->shape, b);
-            state_bytes += gr_align((n + ranks - 1) / ranks * 8, GR_ALIGN); /* two moments */
+            state_bytes += gr_align(gr_shard_elems(n, ranks) * 8, GR_ALIGN); /* two moments */
             weights += gr_align(n * 4, GR_ALIGN);
         }
         assert_int_equal(held(p->plan, "actor.state", GR_DEVICE), state_bytes);
@@ -109,6 +109,21 @@ static void test_ranks_hold_shards_of_what_training_changes(void **state)
         gr_planned_free(p);
         gr_graph_free(g);
     }
+}
+
+/* By hand: of 4 ranks each has two eighths, rounded up to 64 elements; of 3 a third; and the shards of 2
+ * ranks begin where those of 4 do. */
+static void test_shards_are_made_of_eighths(void **state)
+{
+    (void)state;
+    assert_int_equal(gr_shard_elems(1000, 1), 1000);
+    assert_int_equal(gr_shard_elems(1000, 4), 2 * 128);
+    assert_int_equal(gr_shard_elems(1000, 2), 4 * 128);
+    assert_int_equal(gr_shard_elems(1000, 3), 384);
+    assert_int_equal(gr_shard_elems(1024, 16), 64);
+    assert_int_equal(gr_shard_elems(1025, 16), 128);
+    for (uint64_t n = 1; n < 3000; n += 37)
+        for (uint32_t ranks = 2; ranks <= 16; ranks++) assert_true(gr_shard_elems(n, ranks) * ranks >= n);
 }
 
 /* By hand: asked for a rollout copy of its own, each rank holds a shard of the weights, the copy, and what is
@@ -130,7 +145,7 @@ static void test_a_rollout_copy_beside_the_shards(void **state)
         uint32_t buckets = gr_model_buckets(&m->shape);
         for (uint32_t b = 0; b < buckets; b++) {
             uint64_t n = gr_bucket_elems(&m->shape, b);
-            shard += gr_align((n + 3) / 4 * 4, GR_ALIGN);
+            shard += gr_align(gr_shard_elems(n, 4) * 4, GR_ALIGN);
             whole += gr_align(n * 4, GR_ALIGN);
         }
         assert_int_equal(held(p->plan, "actor.params", GR_DEVICE), shard);
@@ -248,9 +263,9 @@ static void test_a_collective_needs_trips_that_ranks_agreed_on(void **state)
         gr_program_node(g, "node", GR_LANE_COMPUTE, false);
         uint32_t sum = gr_program_temp(g, GR_CAT_COMM, 256, "sum");
         gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_WRITE}}, 1, "begin");
-        gr_spread_loop(g, 0, 3, agreed, "loop");
+        gr_spread_loop(g, 0, 3, agreed, GR_NONE, "loop");
         gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_UPDATE}}, 1, "work");
-        gr_spread_total(g, sum, "total");
+        gr_spread_total(g, sum, 1, "total");
         gr_program_end(g);
         gr_hardware hw = machine();
         gr_facts *f = gr_facts_new(g, &hw);
@@ -277,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_hold_shards_of_what_training_changes),
+        cmocka_unit_test(test_shards_are_made_of_eighths),
         cmocka_unit_test(test_a_rollout_copy_beside_the_shards),
         cmocka_unit_test(test_plans_of_ranks_run_in_any_interleaving),
         cmocka_unit_test(test_a_collective_that_not_all_ranks_come_to_is_refused),

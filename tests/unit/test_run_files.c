@@ -138,7 +138,7 @@ static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void
     (void)state;
     FILE *f = fopen(in_dir("p"), "w");
     gr_progress p;
-    gr_progress_init(&p, f);
+    gr_progress_init(&p, f, false);
     gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
     gr_progress_end(&p);
     fclose(f);
@@ -153,7 +153,7 @@ static void test_progress_to_nowhere_is_nothing(void **state)
 {
     (void)state;
     gr_progress p;
-    gr_progress_init(&p, NULL);
+    gr_progress_init(&p, NULL, false);
     assert_false(p.terminal);
     gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
     gr_progress_say(&p, "kept");

@@ -427,6 +427,78 @@ static void test_bits_that_are_kept_are_not_changed_to_fit(void **state)
     gr_diag_release(&d);
 }
 
+/* Five knobs of six levels each, half of which change bits: 7,776 programs. */
+typedef struct counted {
+    shape s;
+    uint32_t builds;
+} counted;
+
+static gr_program *build_counted(void *user, const uint32_t *level)
+{
+    counted *c = user;
+    uint32_t sum = 0;
+    for (int k = 0; k < 5; k++) sum += level[k];
+    c->builds++;
+    shape s = c->s;
+    s.act_bytes = (s.act_bytes >> sum / 5) / GR_ALIGN * GR_ALIGN;
+    return grpo(&s);
+}
+
+/* What no level brings down is refused after the programs at the corners; what would fit is found likewise.
+ */
+static void test_a_refusal_looks_at_few_programs(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {
+        {"a", 6, true}, {"b", 6, false}, {"c", 6, true}, {"d", 6, false}, {"e", 6, true}};
+    counted c = {.s = SMALL};
+    c.s.layers = 12;
+    gr_source src = {.user = &c, .knobs = knobs, .n_knobs = 5, .build = build_counted};
+    gr_schedule_options o = {
+        .hardware = machine(), .budget_bytes = (1 << 20) + (3 << 19), .host_budget_bytes = 1ULL << 40};
+    gr_diag d;
+    uint32_t level[5];
+    gr_diag_init(&d);
+    gr_plan *p = NULL;
+    assert_int_equal(gr_schedule(&p, level, &src, &o, &d), GR_E_NOFIT);
+    print_message("%u programs for a refusal\n", c.builds);
+    assert_true(c.builds < 120);
+    o.budget_bytes = p->peak_bytes;
+    gr_plan_free(p);
+    gr_diag_release(&d);
+    assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK); /* what it named is enough */
+    uint64_t peak = p->peak_bytes;
+    gr_plan_free(p);
+    c.builds = 0;
+    o.quick = true;
+    assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);
+    assert_true(c.builds <= 3 && p->peak_bytes <= peak);
+    gr_program *g = build_counted(&c, level);
+    assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
+    gr_program_free(g);
+    gr_plan_free(p);
+
+    /* 36 MiB of state and reference do not lie on 8 MiB of device and 16 of host: the host's is one change.
+     */
+    o = (gr_schedule_options){.hardware = machine(), .budget_bytes = 8 << 20, .host_budget_bytes = 16 << 20};
+    c.builds = 0;
+    gr_diag_init(&d);
+    assert_int_equal(gr_schedule(&p, level, &src, &o, &d), GR_E_NOFIT);
+    assert_true(c.builds < 120);
+    bool said = false;
+    for (size_t i = 0; i < d.n; i++) {
+        const char *at = strstr(d.messages[i].text, "would fit: --host-budget ");
+        if (!at) continue;
+        said = true;
+        o.host_budget_bytes = strtoull(at + strlen("would fit: --host-budget "), NULL, 10);
+    }
+    assert_true(said);
+    gr_plan_free(p);
+    assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);
+    gr_plan_free(p);
+    gr_diag_release(&d);
+}
+
 static void test_hardware_is_found_by_name_or_suggested(void **state)
 {
     (void)state;
@@ -459,6 +531,7 @@ int main(void)
         cmocka_unit_test(test_models_of_36_layers_are_planned_at_any_budget),
         cmocka_unit_test(test_knobs_that_change_bits_are_the_last_resort),
         cmocka_unit_test(test_bits_that_are_kept_are_not_changed_to_fit),
+        cmocka_unit_test(test_a_refusal_looks_at_few_programs),
         cmocka_unit_test(test_hardware_is_found_by_name_or_suggested),
         cmocka_unit_test(test_what_does_not_fit_is_explained),
     };

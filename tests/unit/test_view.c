@@ -43,6 +43,7 @@ static void make_plan(small_plan *s)
                         .numerics = "00",
                         .notes = "",
                         .ranks = "0",
+                        .pools = "",
                         .fits = true,
                         .budget_bytes = 8192,
                         .peak_bytes = 3840,

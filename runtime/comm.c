@@ -1,0 +1,82 @@
+#include "runtime/comm.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static _Atomic uint32_t at_iteration;
+static _Atomic(const char *) at_step;
+static _Atomic(gr_comm_sign *) at_board;
+
+void gr_comm_tell(gr_comm_sign *board)
+{
+    atomic_store(&at_board, board);
+}
+
+/* Lanes write over each other, and who reads may see half of it: it is for people. */
+static void tell(gr_comm_sign *board, uint32_t iteration, const char *step)
+{
+    __atomic_store_n(&board->iteration, iteration, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < sizeof(board->step); i++) {
+        char c = i + 1 < sizeof(board->step) ? *step : '\0';
+        __atomic_store_n(&board->step[i], c, __ATOMIC_RELAXED);
+        if (!c) return;
+        step++;
+    }
+}
+
+void gr_comm_at(uint32_t iteration, const char *step)
+{
+    gr_comm_sign *board = atomic_load(&at_board);
+    if (board) tell(board, iteration, step);
+    atomic_store_explicit(&at_iteration, iteration, memory_order_relaxed);
+    atomic_store_explicit(&at_step, step, memory_order_relaxed);
+}
+
+void gr_comm_where(uint32_t *iteration, const char **step)
+{
+    const char *now = atomic_load_explicit(&at_step, memory_order_relaxed);
+    *iteration = atomic_load_explicit(&at_iteration, memory_order_relaxed);
+    *step = now ? now : "start";
+}
+
+static uint64_t number_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+gr_status gr_comm_started(bool *started, gr_diag *d)
+{
+    bool alone = number_of("OMPI_COMM_WORLD_SIZE") == 1;
+    *started = !alone && (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK"));
+    uint64_t tasks = number_of("SLURM_STEP_NUM_TASKS");
+    if (*started || alone || tasks < 2 || getenv("OMPI_COMM_WORLD_SIZE")) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                         "srun has started %llu tasks that cannot find each other: give it --mpi=pmix",
+                         (unsigned long long)tasks);
+}
+
+void gr_comm_close(gr_comm *c)
+{
+    if (c) c->type->close(c);
+}
+
+void gr_comm_abort(gr_comm *c, int status)
+{
+    if (c) c->type->abort(c, status);
+    _exit(status);
+}
+
+gr_status gr_comm_agree(gr_comm *c, uint64_t *value, gr_diag *d)
+{
+    return c ? c->type->host_reduce(c, value, sizeof(*value), GR_COMM_MAX_U64, d) : GR_OK;
+}
+
+gr_status gr_comm_same(gr_comm *c, uint64_t value, bool *same, gr_diag *d)
+{
+    uint64_t both[2] = {value, ~value}; /* the largest, and the complement of the least */
+    gr_status st = c ? c->type->host_reduce(c, both, sizeof(both), GR_COMM_MAX_U64, d) : GR_OK;
+    *same = both[0] == ~both[1];
+    return st;
+}

@@ -1,0 +1,119 @@
+/* runtime/comm.h: what the ranks of a run say to each other.
+ *
+ * One process is one rank; all ranks make the same calls in the same order. A communicator has calls of two
+ * sorts. Those that take a queue are steps of a plan, on memory of the device: `mpi` (the CPU device) does
+ * them at once, on the calling thread; one whose device runs work later (`nccl`) enqueues them, and they are
+ * done when the queue has come so far. Those without a queue are of host memory, and return when they are
+ * done.
+ *
+ * A call that waits for a rank that is dead or has stopped ends: every rank is asked now and then whether it
+ * lives, by its neighbour, and one that does not answer for GR_COMM_SILENCE seconds ends all of them, with
+ * one message that names it, its host, and the step that it told of last.
+ *
+ * Threads: one thread at a time calls a communicator; gr_comm_at may be called by any.
+ */
+#ifndef GR_RUNTIME_COMM_H
+#define GR_RUNTIME_COMM_H
+
+#include "runtime/device.h"
+
+#define GR_COMM_SILENCE 30 /* seconds */
+
+typedef struct gr_comm gr_comm;
+
+/* How parts are put together, element by element. MAX of bytes is how a column that ranks have filled in
+ * parts, the rest of it being zero, becomes whole everywhere: with its bits. */
+typedef enum gr_comm_reduction {
+    GR_COMM_SUM_F64,
+    GR_COMM_MAX_U8,
+    GR_COMM_MAX_U64,
+} gr_comm_reduction;
+
+/* A buffer of n elements of a type, cut into parts of `part` elements: rank r's begins at r * part, and the
+ * last ones may be short or empty. */
+typedef struct gr_comm_parts {
+    void *at;
+    uint64_t n, part;
+    uint32_t elem_bytes; /* 4, fp32; or 2, bf16 */
+} gr_comm_parts;
+
+typedef struct gr_comm_type {
+    const char *name; /* "mpi", "nccl" */
+    void (*close)(gr_comm *c);
+    void (*abort)(gr_comm *c, int status);
+
+    /* ---- of device memory ---- */
+    /* Each rank's own part is there; all parts come. */
+    gr_status (*all_gather)(gr_comm *c, gr_queue *q, const gr_comm_parts *whole, gr_diag *d);
+    /* This rank's own part becomes the sum over all ranks; the others' are left undefined. Where staging is
+     * given (room for ranks * part elements) sums are of one binary tree over the ranks in their order, in
+     * fp32; else in an order that the library fixes. */
+    gr_status (*reduce_scatter)(gr_comm *c, gr_queue *q, const gr_comm_parts *whole, void *staging,
+                                gr_diag *d);
+    gr_status (*all_reduce)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how,
+                            gr_diag *d);
+    gr_status (*send)(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
+    gr_status (*recv)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d);
+
+    /* ---- of host memory ---- */
+    gr_status (*host_reduce)(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d);
+    gr_status (*broadcast)(gr_comm *c, void *x, uint64_t bytes, gr_diag *d); /* from rank 0 */
+    gr_status (*barrier)(gr_comm *c, gr_diag *d);
+} gr_comm_type;
+
+struct gr_comm {
+    const gr_comm_type *type;
+    uint32_t rank, ranks;
+    uint32_t local, locals; /* of the ranks on this host */
+    char host[64];          /* its name */
+};
+
+/* Whether this process is one of several that mpirun, srun or another launcher that speaks PMIx has started
+ * together: by its environment, nothing is loaded. GR_E_INVALID where srun has started several that cannot
+ * find each other. */
+GR_NODISCARD gr_status gr_comm_started(bool *started, gr_diag *d);
+
+/* Whether there is MPI to open. */
+bool gr_comm_has_mpi(void);
+
+/* Join the ranks that were started together. MPI is loaded here, and not before: a machine without it runs
+ * one rank. lost: told, on another thread, why all ranks are about to be ended. GR_E_FAILED where MPI cannot
+ * be loaded or does not start. */
+GR_NODISCARD gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d);
+
+/* Join the same ranks by NCCL, for memory of the calling thread's current CUDA device; what is of host
+ * memory, and signs of life, stay with `host`, which must outlive it. NCCL is loaded here (libnccl.so.2).
+ * GR_E_FAILED where it cannot be. There in builds with CUDA. */
+GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, gr_diag *d);
+
+/* NULL is fine: one rank. */
+void gr_comm_close(gr_comm *c);
+/* End all ranks, at once; this one too. c NULL: just this one. */
+_Noreturn void gr_comm_abort(gr_comm *c, int status);
+
+/* The largest of all ranks' values. c NULL: its own. */
+GR_NODISCARD gr_status gr_comm_agree(gr_comm *c, uint64_t *value, gr_diag *d);
+/* Whether all ranks give the same value; the same answer everywhere. */
+GR_NODISCARD gr_status gr_comm_same(gr_comm *c, uint64_t value, bool *same, gr_diag *d);
+
+/* Where this rank stands, for the messages of others: texts that outlive the communicator. Told again
+ * whenever it changes to `board`, where there is one: memory that another process reads. */
+typedef struct gr_comm_sign {
+    uint32_t iteration;
+    char step[96];
+} gr_comm_sign;
+void gr_comm_at(uint32_t iteration, const char *step);
+void gr_comm_tell(gr_comm_sign *board);
+void gr_comm_where(uint32_t *iteration, const char **step);
+
+static inline uint32_t gr_comm_rank(const gr_comm *c)
+{
+    return c ? c->rank : 0;
+}
+
+static inline uint32_t gr_comm_ranks(const gr_comm *c)
+{
+    return c ? c->ranks : 1;
+}
+
+#endif

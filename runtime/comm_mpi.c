@@ -1,0 +1,374 @@
+/* runtime/comm_mpi.c: communicators over MPI, for the CPU device and for host memory (runtime/comm.h).
+ *
+ * Every operation is begun and then tested until it is done, with the lock held for the test alone: so a
+ * second thread, under the same lock, keeps giving signs of life to the rank behind this one and listening
+ * for those of the rank before it, whatever the first one waits for.
+ */
+#include "runtime/comm.h"
+
+#include "runtime/mpi_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BEAT_NS   UINT64_C(500000000)
+#define SECOND_NS UINT64_C(1000000000)
+#define SPIN_NS   UINT64_C(200000)    /* a wait that is longer lets the core go */
+#define MOST      (UINT64_C(1) << 30) /* elements of one call of MPI, which counts in int */
+
+typedef struct mpi_comm {
+    gr_comm c;
+    void *module;
+    const gr_mpi_api *api;
+    pthread_mutex_t lock; /* of the api */
+    pthread_t thread;
+    bool started;
+    atomic_bool quit;
+    void (*lost)(const char *message);
+    char (*hosts)[sizeof(((gr_comm *)0)->host)]; /* [ranks] */
+    int *count, *place, *own_count, *own_place;  /* [ranks] of the operation that runs */
+} mpi_comm;
+
+static mpi_comm *mpi_of(gr_comm *c)
+{
+    return (mpi_comm *)(void *)c; /* its first member */
+}
+
+static gr_status failed(const char *why, gr_diag *d)
+{
+    uint32_t iteration;
+    const char *step;
+    gr_comm_where(&iteration, &step);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s", iteration, step, why);
+}
+
+/* ---- one operation ---------------------------------------------------------------------------------------
+ */
+
+static void relax(uint64_t since)
+{
+    if (gr_now_ns() - since < SPIN_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+}
+
+/* why: what beginning it said. The lock is held on entry, and not on return. */
+static gr_status finish(mpi_comm *m, const char *why, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    bool done = false;
+    while (!why) {
+        why = m->api->test(&done);
+        if (done || why) break;
+        pthread_mutex_unlock(&m->lock);
+        relax(begin);
+        pthread_mutex_lock(&m->lock);
+    }
+    gr_status st = why ? failed(why, d) : GR_OK;
+    pthread_mutex_unlock(&m->lock);
+    return st;
+}
+
+/* Elements of rank r's part. */
+static uint64_t part_of(const gr_comm_parts *p, uint32_t r)
+{
+    uint64_t first = GR_MIN(r * p->part, p->n);
+    return GR_MIN(p->part, p->n - first);
+}
+
+static gr_status too_large(uint64_t n, gr_diag *d)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%llu elements are more than MPI counts at once",
+                         (unsigned long long)n);
+}
+
+static gr_status all_gather(gr_comm *c, gr_queue *q, const gr_comm_parts *p, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    (void)q;
+    if (p->n > INT32_MAX) return too_large(p->n, d);
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        m->count[r] = (int)part_of(p, r);
+        m->place[r] = (int)GR_MIN(r * p->part, p->n);
+    }
+    pthread_mutex_lock(&m->lock);
+    return finish(m, m->api->all_gather(p->at, m->count, m->place, (int)p->elem_bytes), d);
+}
+
+/* Neighbours first, then neighbouring sums. */
+static void add_tree(float *parts, uint64_t n, uint32_t ranks)
+{
+    for (uint32_t step = 1; step < ranks; step *= 2)
+        for (uint32_t r = 0; r + step < ranks; r += 2 * step) {
+            float *to = parts + r * n, *from = parts + (r + step) * n;
+            for (uint64_t i = 0; i < n; i++) to[i] += from[i];
+        }
+}
+
+static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p, void *staging, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    uint64_t n = part_of(p, c->rank);
+    (void)q;
+    if (p->elem_bytes != sizeof(float) || !staging)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "MPI adds gradients in fp32, and by the side");
+    if (c->ranks * p->part > INT32_MAX) return too_large(c->ranks * p->part, d);
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        m->count[r] = (int)part_of(p, r);
+        m->place[r] = (int)GR_MIN(r * p->part, p->n);
+        m->own_count[r] = (int)n;
+        m->own_place[r] = (int)(r * n);
+    }
+    pthread_mutex_lock(&m->lock);
+    gr_status st = finish(m,
+                          m->api->all_to_all(p->at, m->count, m->place, staging, m->own_count, m->own_place,
+                                             (int)p->elem_bytes),
+                          d);
+    if (st) return st;
+    add_tree(staging, n, c->ranks);
+    if (n) memcpy((float *)p->at + c->rank * p->part, staging, n * sizeof(float));
+    return GR_OK;
+}
+
+static gr_status host_reduce(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d)
+{
+    static const gr_mpi_reduction names[] = {[GR_COMM_SUM_F64] = GR_MPI_SUM_F64,
+                                             [GR_COMM_MAX_U8] = GR_MPI_MAX_U8,
+                                             [GR_COMM_MAX_U64] = GR_MPI_MAX_U64};
+    mpi_comm *m = mpi_of(c);
+    uint64_t unit = how == GR_COMM_MAX_U8 ? 1 : 8;
+    gr_status st = GR_OK;
+    for (uint64_t at = 0; at < bytes && !st; at += MOST * unit) {
+        uint64_t n = GR_MIN(bytes - at, MOST * unit) / unit;
+        pthread_mutex_lock(&m->lock);
+        st = finish(m, m->api->all_reduce((char *)x + at, (int)n, names[how]), d);
+    }
+    return st;
+}
+
+static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how,
+                            gr_diag *d)
+{
+    (void)q;
+    return host_reduce(c, x, bytes, how, d);
+}
+
+static gr_status send_to(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    gr_status st = GR_OK;
+    (void)q;
+    for (uint64_t at = 0; at < bytes && !st; at += MOST) {
+        pthread_mutex_lock(&m->lock);
+        st = finish(m, m->api->send((const char *)x + at, (int)GR_MIN(bytes - at, MOST), (int)to), d);
+    }
+    return st;
+}
+
+static gr_status recv_from(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    gr_status st = GR_OK;
+    (void)q;
+    for (uint64_t at = 0; at < bytes && !st; at += MOST) {
+        pthread_mutex_lock(&m->lock);
+        st = finish(m, m->api->recv((char *)x + at, (int)GR_MIN(bytes - at, MOST), (int)from), d);
+    }
+    return st;
+}
+
+static gr_status broadcast(gr_comm *c, void *x, uint64_t bytes, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    gr_status st = GR_OK;
+    for (uint64_t at = 0; at < bytes && !st; at += MOST) {
+        pthread_mutex_lock(&m->lock);
+        st = finish(m, m->api->broadcast((char *)x + at, (int)GR_MIN(bytes - at, MOST)), d);
+    }
+    return st;
+}
+
+static gr_status barrier(gr_comm *c, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    pthread_mutex_lock(&m->lock);
+    return finish(m, m->api->barrier(), d);
+}
+
+/* ---- signs of life ---------------------------------------------------------------------------------------
+ */
+
+static void tell_lost(mpi_comm *m, uint32_t rank, const gr_comm_sign *last)
+{
+    char *message =
+        gr_printf("rank %u on host %s has not answered for %d s; it was last heard of in iteration "
+                  "%u, step '%s': all ranks are ended",
+                  rank, m->hosts[rank], GR_COMM_SILENCE, last->iteration, last->step);
+    m->lost(message);
+    m->api->abort(1);
+    _exit(1);
+}
+
+/* Give one sign, and take what came. */
+static bool beat(mpi_comm *m, uint32_t to, uint32_t from, gr_comm_sign *last)
+{
+    gr_comm_sign own = {0};
+    const char *step;
+    bool came = true, heard = false;
+    gr_comm_where(&own.iteration, &step);
+    snprintf(own.step, sizeof(own.step), "%s", step);
+    pthread_mutex_lock(&m->lock);
+    const char *why = m->api->beat(&own, sizeof(own), (int)to);
+    while (!why && came) {
+        why = m->api->heard(last, sizeof(*last), (int)from, &came);
+        heard = heard || (came && !why);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return heard;
+}
+
+/* A process that was stopped as a whole, or a machine that was, has heard nothing, and has no right to
+ * complain. */
+static void *watch(void *arg)
+{
+    mpi_comm *m = arg;
+    uint32_t next = (m->c.rank + 1) % m->c.ranks, before = (m->c.rank + m->c.ranks - 1) % m->c.ranks;
+    uint64_t heard = gr_now_ns(), awake = heard;
+    gr_comm_sign last = {.step = "start"};
+    while (!atomic_load(&m->quit)) {
+        uint64_t now = gr_now_ns();
+        if (beat(m, next, before, &last) || now - awake > 5 * SECOND_NS) heard = now;
+        awake = now;
+        if (now - heard > GR_COMM_SILENCE * SECOND_NS) tell_lost(m, before, &last);
+        nanosleep(&(struct timespec){.tv_nsec = (long)BEAT_NS}, NULL);
+    }
+    return NULL;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------
+ */
+
+/* Beside the program where it was built, or where it was installed. */
+static char *module_path(void)
+{
+    static const char *const places[] = {"../runtime", "../lib/graphrun", "."};
+    char exe[4096];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+    const char *given = getenv("GRAPHRUN_MPI");
+    if (given) return gr_strdup(given);
+    exe[GR_MAX(n, 0)] = '\0';
+    char *slash = strrchr(exe, '/');
+    if (slash) *slash = '\0';
+    for (size_t i = 0; i < GR_LEN(places); i++) {
+        char *path = gr_printf("%s/%s/graphrun_mpi.so", exe, places[i]);
+        if (gr_path_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+bool gr_comm_has_mpi(void)
+{
+    char *path = module_path();
+    free(path);
+    return path;
+}
+
+static void close_comm(gr_comm *c)
+{
+    mpi_comm *m = mpi_of(c);
+    if (m->started) {
+        gr_status st = barrier(c, NULL); /* all are heard until all have come here */
+        (void)st;                        /* a rank that failed is ended by abort */
+        atomic_store(&m->quit, true);
+        pthread_join(m->thread, NULL);
+    }
+    if (c->ranks) m->api->stop();
+    pthread_mutex_destroy(&m->lock);
+    free(m->hosts);
+    free(m->count);
+    free(m); /* the module stays: what it was linked with does not like to be unloaded */
+}
+
+static void abort_comm(gr_comm *c, int status)
+{
+    mpi_of(c)->api->abort(status);
+}
+
+static const gr_comm_type mpi_type = {
+    .name = "mpi",
+    .close = close_comm,
+    .abort = abort_comm,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_reduce = all_reduce,
+    .send = send_to,
+    .recv = recv_from,
+    .host_reduce = host_reduce,
+    .broadcast = broadcast,
+    .barrier = barrier,
+};
+
+static gr_status load(mpi_comm *m, gr_diag *d)
+{
+    char *path = module_path();
+    if (!path)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                             "several ranks need MPI, which this build has not (meson setup -Dmpi=enabled)");
+    m->module = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own modules look for its symbols */
+    m->api = m->module ? dlsym(m->module, GR_MPI_API_SYMBOL) : NULL;
+    gr_status st = m->api && m->api->version == GR_MPI_API_VERSION
+                       ? GR_OK
+                       : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot load '%s': %s", path,
+                                       m->api ? "it belongs to another version" : dlerror());
+    free(path);
+    return st;
+}
+
+static gr_status join(mpi_comm *m, gr_diag *d)
+{
+    gr_mpi_world w = {0};
+    const char *why = m->api->start(&w);
+    if (why) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "MPI does not start: %s", why);
+    m->c.rank = (uint32_t)w.rank;
+    m->c.ranks = (uint32_t)w.ranks;
+    m->c.local = (uint32_t)w.local;
+    m->c.locals = (uint32_t)w.locals;
+    snprintf(m->c.host, sizeof(m->c.host), "%s", w.host);
+    m->count = gr_calloc(4 * (size_t)w.ranks, sizeof(*m->count));
+    m->place = m->count + w.ranks;
+    m->own_count = m->place + w.ranks;
+    m->own_place = m->own_count + w.ranks;
+    m->hosts = gr_calloc((size_t)w.ranks, sizeof(*m->hosts));
+    memcpy(m->hosts[w.rank], w.host, sizeof(*m->hosts));
+    return all_gather(&m->c, NULL,
+                      &(gr_comm_parts){m->hosts, (uint64_t)w.ranks * sizeof(*m->hosts), sizeof(*m->hosts), 1},
+                      d);
+}
+
+gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d)
+{
+    mpi_comm *m = gr_calloc(1, sizeof(*m));
+    m->c.type = &mpi_type;
+    m->lost = lost;
+    pthread_mutex_init(&m->lock, NULL);
+    gr_status st = load(m, d);
+    if (!st) st = join(m, d);
+    int error = st || m->c.ranks < 2 ? 0 : pthread_create(&m->thread, NULL, watch, m);
+    m->started = !st && m->c.ranks > 1 && !error;
+    if (error)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM,
+                           "cannot start the thread that listens for other ranks: %s", strerror(error));
+    if (st)
+        close_comm(&m->c);
+    else
+        *out = &m->c;
+    return st;
+}

@@ -1,0 +1,243 @@
+/* runtime/comm_nccl.c: communicators over NCCL, for memory of CUDA devices (runtime/comm.h).
+ *
+ * Operations are enqueued on the queue's stream and in place in the arena; nothing waits here. NCCL finds the
+ * other ranks by an id that rank 0 makes and the host's communicator carries. Its library is loaded at run
+ * time, so that one rank needs none.
+ *
+ * Parts that do not fill the buffer evenly are moved rank by rank, as one group: a gather as broadcasts of
+ * each rank's part, a reduction as one to each rank.
+ */
+#include "runtime/comm.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CALL_MAP(X)   \
+    X(GetUniqueId)    \
+    X(CommInitRank)   \
+    X(CommDestroy)    \
+    X(GetErrorString) \
+    X(AllGather)      \
+    X(ReduceScatter)  \
+    X(AllReduce)      \
+    X(Broadcast)      \
+    X(Reduce)         \
+    X(Send)           \
+    X(Recv)           \
+    X(GroupStart)     \
+    X(GroupEnd)
+
+typedef struct calls {
+#define X(name) __typeof__(nccl##name) *name;
+    CALL_MAP(X)
+#undef X
+} calls;
+
+typedef struct nccl_comm {
+    gr_comm c;
+    gr_comm *host;
+    calls call;
+    ncclComm_t comm;
+} nccl_comm;
+
+static nccl_comm *nccl_of(gr_comm *c)
+{
+    return (nccl_comm *)(void *)c; /* its first member */
+}
+
+static gr_status failed(const nccl_comm *n, ncclResult_t e, const char *what, gr_diag *d)
+{
+    uint32_t iteration;
+    const char *step;
+    if (e == ncclSuccess) return GR_OK;
+    gr_comm_where(&iteration, &step);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s: %s", iteration, step,
+                         what, n->call.GetErrorString(e));
+}
+
+/* ---- device memory ---------------------------------------------------------------------------------------
+ */
+
+static ncclDataType_t type_of(const gr_comm_parts *p)
+{
+    return p->elem_bytes == 2 ? ncclBfloat16 : ncclFloat32;
+}
+
+/* Rank r's part: where it is, and how many elements. */
+static char *part_at(const gr_comm_parts *p, uint32_t r, uint64_t *n)
+{
+    uint64_t first = GR_MIN(r * p->part, p->n);
+    *n = GR_MIN(p->part, p->n - first);
+    return (char *)p->at + first * p->elem_bytes;
+}
+
+static bool is_even(const gr_comm *c, const gr_comm_parts *p)
+{
+    return p->part * c->ranks == p->n;
+}
+
+static gr_status all_gather(gr_comm *c, gr_queue *q, const gr_comm_parts *p, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    uint64_t elems;
+    char *own = part_at(p, c->rank, &elems);
+    if (is_even(c, p))
+        return failed(n, n->call.AllGather(own, p->at, elems, type_of(p), n->comm, q->stream),
+                      "ncclAllGather", d);
+    ncclResult_t e = n->call.GroupStart();
+    for (uint32_t r = 0; r < c->ranks && e == ncclSuccess; r++) {
+        char *at = part_at(p, r, &elems);
+        if (elems) e = n->call.Broadcast(at, at, elems, type_of(p), (int)r, n->comm, q->stream);
+    }
+    ncclResult_t ended = n->call.GroupEnd();
+    return failed(n, e ? e : ended, "ncclBroadcast", d);
+}
+
+static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p, void *staging, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    uint64_t elems;
+    char *own = part_at(p, c->rank, &elems);
+    (void)staging;
+    if (is_even(c, p))
+        return failed(n, n->call.ReduceScatter(p->at, own, elems, type_of(p), ncclSum, n->comm, q->stream),
+                      "ncclReduceScatter", d);
+    ncclResult_t e = n->call.GroupStart();
+    for (uint32_t r = 0; r < c->ranks && e == ncclSuccess; r++) {
+        char *at = part_at(p, r, &elems);
+        if (elems) e = n->call.Reduce(at, at, elems, type_of(p), ncclSum, (int)r, n->comm, q->stream);
+    }
+    ncclResult_t ended = n->call.GroupEnd();
+    return failed(n, e ? e : ended, "ncclReduce", d);
+}
+
+static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how,
+                            gr_diag *d)
+{
+    static const struct {
+        ncclDataType_t type;
+        ncclRedOp_t op;
+        uint64_t bytes;
+    } kinds[] = {[GR_COMM_SUM_F64] = {ncclFloat64, ncclSum, 8},
+                 [GR_COMM_MAX_U8] = {ncclUint8, ncclMax, 1},
+                 [GR_COMM_MAX_U64] = {ncclUint64, ncclMax, 8}};
+    nccl_comm *n = nccl_of(c);
+    return failed(
+        n,
+        n->call.AllReduce(x, x, bytes / kinds[how].bytes, kinds[how].type, kinds[how].op, n->comm, q->stream),
+        "ncclAllReduce", d);
+}
+
+static gr_status send_to(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    return failed(n, n->call.Send(x, bytes, ncclUint8, (int)to, n->comm, q->stream), "ncclSend", d);
+}
+
+static gr_status recv_from(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    return failed(n, n->call.Recv(x, bytes, ncclUint8, (int)from, n->comm, q->stream), "ncclRecv", d);
+}
+
+/* ---- host memory -----------------------------------------------------------------------------------------
+ */
+
+static gr_status host_reduce(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->host_reduce(host, x, bytes, how, d);
+}
+
+static gr_status broadcast(gr_comm *c, void *x, uint64_t bytes, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->broadcast(host, x, bytes, d);
+}
+
+static gr_status barrier(gr_comm *c, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->barrier(host, d);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------
+ */
+
+static void close_comm(gr_comm *c)
+{
+    nccl_comm *n = nccl_of(c);
+    if (n->comm) n->call.CommDestroy(n->comm);
+    free(n); /* the library stays */
+}
+
+static void abort_comm(gr_comm *c, int status)
+{
+    gr_comm *host = nccl_of(c)->host;
+    host->type->abort(host, status);
+}
+
+static const gr_comm_type nccl_type = {
+    .name = "nccl",
+    .close = close_comm,
+    .abort = abort_comm,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_reduce = all_reduce,
+    .send = send_to,
+    .recv = recv_from,
+    .host_reduce = host_reduce,
+    .broadcast = broadcast,
+    .barrier = barrier,
+};
+
+static gr_status load(calls *to, gr_diag *d)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+    } wanted[] = {
+#define X(name) {"nccl" #name, offsetof(calls, name)},
+        CALL_MAP(X)
+#undef X
+    };
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "several ranks on CUDA devices need NCCL: %s",
+                             dlerror());
+    for (size_t i = 0; i < GR_LEN(wanted); i++) {
+        void *call = dlsym(library, wanted[i].name);
+        if (!call) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "NCCL lacks %s", wanted[i].name);
+        memcpy((char *)to + wanted[i].at, &call, sizeof(call)); /* a function's address, found as data */
+    }
+    return GR_OK;
+}
+
+static gr_status join(nccl_comm *n, gr_diag *d)
+{
+    ncclUniqueId id = {{0}};
+    ncclResult_t e = n->c.rank ? ncclSuccess : n->call.GetUniqueId(&id);
+    gr_status st = failed(n, e, "ncclGetUniqueId", d);
+    gr_status told = n->host->type->broadcast(n->host, &id, sizeof(id), d);
+    if (st || told) return st ? st : told;
+    return failed(n, n->call.CommInitRank(&n->comm, (int)n->c.ranks, id, (int)n->c.rank), "ncclCommInitRank",
+                  d);
+}
+
+gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, gr_diag *d)
+{
+    nccl_comm *n = gr_calloc(1, sizeof(*n));
+    n->c = *host;
+    n->c.type = &nccl_type;
+    n->host = host;
+    gr_status st = load(&n->call, d);
+    if (!st) st = join(n, d);
+    if (st)
+        close_comm(&n->c);
+    else
+        *out = &n->c;
+    return st;
+}

@@ -1,0 +1,49 @@
+/* runtime/mpi_api.h: the few calls of MPI that runtime/comm_mpi.c makes, as a table of functions.
+ *
+ * The table is all that the module graphrun_mpi.so exports: it alone is linked with libmpi and is loaded when
+ * a run has several ranks. So the program itself needs no MPI, neither to start nor to run one rank, and
+ * nothing of MPI's headers reaches it.
+ *
+ * Operations begin and are then tested until they are done. Functions that return a text return NULL when all
+ * is well; texts stay as they are until the next call. Threads: one thread at a time.
+ */
+#ifndef GR_RUNTIME_MPI_API_H
+#define GR_RUNTIME_MPI_API_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GR_MPI_API_VERSION 1
+#define GR_MPI_API_SYMBOL  "gr_mpi_api_table"
+
+typedef struct gr_mpi_world {
+    int rank, ranks, local, locals; /* local: among those on this host */
+    char host[64];
+} gr_mpi_world;
+
+typedef enum gr_mpi_reduction { GR_MPI_SUM_F64, GR_MPI_MAX_U8, GR_MPI_MAX_U64 } gr_mpi_reduction;
+
+typedef struct gr_mpi_api {
+    int version;
+    const char *(*start)(gr_mpi_world *world);
+    void (*stop)(void);
+    void (*abort)(int status);
+    /* unit: bytes of an element, 1, 2, 4 or 8; counts and places are of elements, one a rank. Arrays stay
+     * until the operation is done. */
+    const char *(*all_gather)(void *whole, const int *count, const int *place, int unit);
+    const char *(*all_to_all)(const void *from, const int *from_count, const int *from_place, void *to,
+                              const int *to_count, const int *to_place, int unit);
+    const char *(*all_reduce)(void *x, int n, gr_mpi_reduction how);
+    const char *(*broadcast)(void *x, int bytes);
+    const char *(*barrier)(void);
+    const char *(*send)(const void *x, int bytes, int to);
+    const char *(*recv)(void *x, int bytes, int from);
+    /* The operation that was begun: *done when it is. */
+    const char *(*test)(bool *done);
+    /* Signs of life, beside everything else: to another rank, unless the last one has not left yet; and from
+     * another: *came. */
+    const char *(*beat)(const void *x, int bytes, int to);
+    const char *(*heard)(void *x, int bytes, int from, bool *came);
+} gr_mpi_api;
+
+#endif

@@ -1,0 +1,168 @@
+/* runtime/mpi_module.c: graphrun_mpi.so, see runtime/mpi_api.h. */
+#include "runtime/mpi_api.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DATA_TAG = 1, BEAT_TAG = 2 };
+
+static MPI_Comm world, life; /* life: for signs of life */
+static MPI_Request current = MPI_REQUEST_NULL, beating = MPI_REQUEST_NULL, hearing = MPI_REQUEST_NULL;
+static char beat_out[256], beat_in[256], text[MPI_MAX_ERROR_STRING + 64];
+
+static const char *failed(int code, const char *what)
+{
+    char why[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    if (code == MPI_SUCCESS) return NULL;
+    MPI_Error_string(code, why, &n);
+    snprintf(text, sizeof(text), "%s: %s", what, why);
+    return text;
+}
+
+static const char *find_place(gr_mpi_world *w)
+{
+    MPI_Comm here;
+    char name[MPI_MAX_PROCESSOR_NAME] = "";
+    int n = 0, code = MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, w->rank, MPI_INFO_NULL, &here);
+    if (code) return failed(code, "MPI_Comm_split_type");
+    MPI_Comm_rank(here, &w->local);
+    MPI_Comm_size(here, &w->locals);
+    MPI_Comm_free(&here);
+    MPI_Get_processor_name(name, &n);
+    snprintf(w->host, sizeof(w->host), "%.*s", (int)sizeof(w->host) - 1, name);
+    return NULL;
+}
+
+static const char *start(gr_mpi_world *w)
+{
+    int given, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
+    if (code) return failed(code, "MPI_Init_thread");
+    if (given < MPI_THREAD_SERIALIZED) return "this MPI lets no thread but the first call it";
+    code = MPI_Comm_dup(MPI_COMM_WORLD, &world);
+    if (!code) code = MPI_Comm_dup(MPI_COMM_WORLD, &life);
+    if (code) return failed(code, "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(life, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(world, &w->rank);
+    MPI_Comm_size(world, &w->ranks);
+    return find_place(w);
+}
+
+static void stop(void)
+{
+    if (hearing != MPI_REQUEST_NULL) {
+        MPI_Cancel(&hearing);
+        MPI_Wait(&hearing, MPI_STATUS_IGNORE);
+    }
+    if (beating != MPI_REQUEST_NULL) MPI_Request_free(&beating);
+    MPI_Comm_free(&life);
+    MPI_Comm_free(&world);
+    MPI_Finalize();
+}
+
+static void end_all(int status)
+{
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
+
+static MPI_Datatype type_of(int unit)
+{
+    return unit == 8 ? MPI_UINT64_T : unit == 4 ? MPI_UINT32_T : unit == 2 ? MPI_UINT16_T : MPI_UINT8_T;
+}
+
+static const char *all_gather(void *whole, const int *count, const int *place, int unit)
+{
+    return failed(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole, count, place, type_of(unit),
+                                  world, &current),
+                  "MPI_Iallgatherv");
+}
+
+static const char *all_to_all(const void *from, const int *from_count, const int *from_place, void *to,
+                              const int *to_count, const int *to_place, int unit)
+{
+    return failed(MPI_Ialltoallv(from, from_count, from_place, type_of(unit), to, to_count, to_place,
+                                 type_of(unit), world, &current),
+                  "MPI_Ialltoallv");
+}
+
+static const char *all_reduce(void *x, int n, gr_mpi_reduction how)
+{
+    MPI_Datatype type = how == GR_MPI_SUM_F64  ? MPI_DOUBLE
+                        : how == GR_MPI_MAX_U8 ? MPI_UINT8_T
+                                               : MPI_UINT64_T;
+    return failed(
+        MPI_Iallreduce(MPI_IN_PLACE, x, n, type, how == GR_MPI_SUM_F64 ? MPI_SUM : MPI_MAX, world, &current),
+        "MPI_Iallreduce");
+}
+
+static const char *broadcast(void *x, int bytes)
+{
+    return failed(MPI_Ibcast(x, bytes, MPI_BYTE, 0, world, &current), "MPI_Ibcast");
+}
+
+static const char *barrier(void)
+{
+    return failed(MPI_Ibarrier(world, &current), "MPI_Ibarrier");
+}
+
+static const char *send_to(const void *x, int bytes, int to)
+{
+    return failed(MPI_Isend(x, bytes, MPI_BYTE, to, DATA_TAG, world, &current), "MPI_Isend");
+}
+
+static const char *recv_from(void *x, int bytes, int from)
+{
+    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, DATA_TAG, world, &current), "MPI_Irecv");
+}
+
+static const char *test(bool *done)
+{
+    int flag = 0;
+    const char *why = failed(MPI_Test(&current, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+    *done = flag;
+    return why;
+}
+
+static const char *beat(const void *x, int bytes, int to)
+{
+    int left = 1;
+    if (beating != MPI_REQUEST_NULL) MPI_Test(&beating, &left, MPI_STATUS_IGNORE);
+    if (!left || bytes > (int)sizeof(beat_out)) return NULL;
+    memcpy(beat_out, x, (size_t)bytes);
+    return failed(MPI_Isend(beat_out, bytes, MPI_BYTE, to, BEAT_TAG, life, &beating), "MPI_Isend");
+}
+
+static const char *heard(void *x, int bytes, int from, bool *came)
+{
+    int flag = 0;
+    const char *why = NULL;
+    *came = false;
+    if (bytes > (int)sizeof(beat_in)) return "a sign of life is too long";
+    if (hearing == MPI_REQUEST_NULL)
+        why = failed(MPI_Irecv(beat_in, bytes, MPI_BYTE, from, BEAT_TAG, life, &hearing), "MPI_Irecv");
+    if (!why) why = failed(MPI_Test(&hearing, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+    if (why || !flag) return why;
+    memcpy(x, beat_in, (size_t)bytes);
+    *came = true;
+    return NULL;
+}
+
+extern const gr_mpi_api gr_mpi_api_table;
+__attribute__((visibility("default"))) const gr_mpi_api gr_mpi_api_table = {
+    .version = GR_MPI_API_VERSION,
+    .start = start,
+    .stop = stop,
+    .abort = end_all,
+    .all_gather = all_gather,
+    .all_to_all = all_to_all,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .barrier = barrier,
+    .send = send_to,
+    .recv = recv_from,
+    .test = test,
+    .beat = beat,
+    .heard = heard,
+};

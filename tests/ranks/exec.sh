@@ -1,0 +1,127 @@
+#!/bin/sh
+# Graphs on several ranks of this machine: the numbers of one rank up to rounding, whatever is sharded; checkpoints that
+# any number of ranks goes on from; one voice. With GR_SLOW=1, 50 points instead of 4.
+. "$(dirname "$0")/../e2e/lib.sh"
+command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
+
+# close RUN RUN STEP [TOLERANCE]: all metrics that are not measured agree
+close() {
+    for run in "$1" "$2"; do
+        metrics "$run" | grep "^{\"step\": $3, " | tr -d '{}' | sed 's/, "/\n"/g' | sed 's/": / /; s/"//g' >"$run.numbers"
+        [ -s "$run.numbers" ] || fail "$run has no step $3"
+    done
+    awk -v most="${4:-1e-5}" -v what="$1 and $2 at step $3" '
+        NR == FNR { want[$1] = $2; n++; next }
+        !($1 in want) { print what ": " $1 " is in one alone"; exit 1 }
+        { m++; d = $2 - want[$1]; if (d < 0) d = -d; s = want[$1] < 0 ? -want[$1] : want[$1] }
+        ($2 == "null") != (want[$1] == "null") || !(d <= most * (1 + s)) { print what ": " $1 " is " want[$1] " and " $2; exit 1 }
+        END { if (n != m) exit 1 }' "$1.numbers" "$2.numbers" || fail "the metrics of $1 and $2 differ at step $3"
+}
+
+# From equal state, one step on 2 and 4 ranks: at 4 points of a run on one, or at 50.
+points=4
+[ "$slow" = 0 ] || points=50
+set -- --set models.actor.train.schedule=constant --set run.checkpoint.every=1
+status 0 "$gr" exec grpo.yaml "$@" --out one --steps $points
+k=1
+while [ $k -lt $points ]; do
+    for n in 2 4; do
+        mkdir -p at/checkpoints
+        cp one/graph.yaml one/plan.json one/metrics.jsonl one/samples.jsonl at
+        cp -r one/checkpoints/step-$k at/checkpoints
+        status 0 "$gr" exec --resume at --ranks $n --steps $((k + 1))
+        close one at $((k + 1))
+        rm -r at
+    done
+    k=$((k + 1))
+done
+
+# What is sharded, and how it is gathered, changes nothing; nor does a rank more than there are groups for all.
+status 0 "$gr" exec grpo.yaml --ranks 4 --steps 2 --out whole
+for way in direct whole layer; do
+    gather="--set models.actor.gather=$way"
+    [ $way != direct ] || gather=
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec grpo.yaml --ranks 4 --steps 2 --out $way-shards --check-memory \
+        --set models.actor.residency.rollout_weights=keep $gather
+    has $way-shards/plan.json '"kind": "sync"'
+    same_weights whole $way-shards
+    same_metrics whole $way-shards
+done
+status 0 "$gr" exec grpo.yaml --ranks 3 --steps 1 --out three
+status 0 "$gr" exec grpo.yaml --ranks 5 --steps 1 --set nodes.update.mini_batch=8 --out five
+status 0 "$gr" exec grpo.yaml --steps 1 --set nodes.update.mini_batch=8 --out one-mini
+close one three 1
+close one-mini five 1
+
+# Every kind of node: a selection drawn again, validations, a loss of two passes, a reward command, token scores.
+sed 's/^run:/  vp: {op: prompts, file: $data, batch: 5, max_tokens: 8, template: "{question}", every: 1}\n  vr: {op: generate, model: actor, prompts: vp, samples: 2, temperature: 0, max_tokens: 6, every: 1}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 1}\n&/;
+    s/^  rollout: /  raw: /; s/of: rollout/of: kept/; s/op: compute, expr: reward + 0.1 \* rollout/op: compute, of: kept, expr: reward + 0.1 * raw/; s/^  reward:  {op: reward, of: kept/  reward:  {op: reward, of: raw/
+    s/^  old_logprob:/  kept: {op: select, of: raw, groups: "group_std(reward) > 0", refill: {until: 8, rounds: 6, short: keep}}\n&/' grpo.yaml >refill.yaml
+cat >answer.sh <<'END'
+while read -r line; do
+    id=$(echo "$line" | sed -nE 's/.*"id": *([0-9]+).*/\1/p')
+    echo "{\"id\": $id, \"score\": $((id % 3))}"
+done
+END
+sed 's/rule: {extract[^}]*}/command: "sh answer.sh", workers: 2/' grpo.yaml >command.yaml
+sed 's/      token_mean(pg + beta \* kl)/      token_mean(where(choose(logprob < 0, 9), 0, pg + beta * kl))/' grpo.yaml >choose.yaml
+has choose.yaml choose
+ppo_graph ppo.yaml
+classifier judge model
+for graph in refill command choose ppo; do
+    status 0 "$gr" exec $graph.yaml --steps 2 --out $graph-1
+    status 0 "$gr" exec $graph.yaml --steps 2 --out $graph-2 --ranks 2 --check-memory
+    close $graph-1 $graph-2 1
+    close $graph-1 $graph-2 2 1e-3
+    lacks err warning
+done
+[ "$(metric refill-2 1 kept.rounds)" -gt 1 ] || fail "nothing was drawn again"
+[ -n "$(metric refill-2 1 'val\.vs')" ] || fail "nothing was validated"
+
+# A run of 4 ranks, gone on with by 2, by 1 and by 4, in one directory: each rank wrote its shards of one file.
+status 0 "$gr" exec grpo.yaml "$@" --ranks 4 --steps 2 --out moving
+for n in 2 1 4; do
+    s=$((s_last = ${s_last:-2} + 1))
+    status 0 "$gr" exec --resume moving --ranks $n --steps $s
+    has err 'warning: .*its bits may differ'
+    [ "$(grep -c warning err)" = 1 ] || fail "$n ranks warn more than once"
+done
+status 0 "$gr" exec grpo.yaml "$@" --steps 5 --out still
+close still moving 3 1e-3
+[ "$(grep -c '"step"' moving/metrics.jsonl)" = 5 ] || fail "a line for each step, from one rank"
+ls moving/checkpoints/step-5/actor >files
+[ "$(tr '\n' ' ' <files)" = "config.json model.safetensors optimizer.safetensors tokenizer_config.json " ] || fail "$(cat files)"
+
+# The same ranks, without being told, and the same bits.
+status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --out calm
+status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 2 --out stopped
+status 0 "$gr" exec --resume stopped --steps 4
+[ ! -s err ] || fail "resuming warns: $(cat err)"
+same_weights calm stopped
+same_metrics calm stopped
+cmp calm/samples.jsonl stopped/samples.jsonl
+
+# Under mpirun ranks find themselves; what does not fit together is said once.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+mpi="mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1"
+# shellcheck disable=SC2086
+status 0 $mpi -n 2 "$gr" exec grpo.yaml "$@" --steps 4 --out outside
+same_weights calm outside
+# shellcheck disable=SC2086
+status 2 $mpi -n 2 "$gr" exec grpo.yaml --ranks 4 --out never
+has err -- '--ranks 4, but 2 were started'
+# shellcheck disable=SC2086
+status 2 $mpi -n 1 "$gr" exec grpo.yaml --out never : -n 1 "$gr" exec grpo.yaml --set lr=0.5 --out never
+has err 'rank 1 on host .* has another plan \([0-9a-f]{16}\) than rank 0'
+[ "$(grep -c 'error: ' err)" = 1 ] || fail "one rank speaks: $(cat err)"
+status 2 "$gr" exec grpo.yaml --ranks 2 --set batch=x --out never
+[ "$(grep -c 'error: ' err)" = 1 ] || fail "one rank speaks: $(cat err)"
+status 2 "$gr" exec grpo.yaml --ranks 2x2 --out never
+has err 'of several hosts, mpirun or srun starts them'
+status 3 "$gr" exec grpo.yaml --ranks 2 --budget 4KiB --out never
+[ "$(grep -c 'error: ' err)" = 1 ] || fail "one rank speaks: $(cat err)"
+[ ! -e never ] || fail "a run directory of nothing"
+mkdir -p nothing
+PATH=$work/nothing status 1 "$gr" exec grpo.yaml --ranks 2 --out never
+has err 'mpirun, which is not in PATH'

@@ -1,0 +1,292 @@
+/* graphrun exec: on one rank, or as one of the ranks that mpirun, srun or this program itself has started. */
+#include "tools/cmd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "ops/configs.h"
+#include "runtime/run.h"
+#include "runtime/signals.h"
+
+static char *default_out(const gr_graph *g)
+{
+    char when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    return gr_printf("runs/%s-%s", g->name, when);
+}
+
+/* The plan of a resumed run, where it is to be used; NULL: none. */
+static char *own_plan(const gr_args *a)
+{
+    bool asked = a->replan || a->budget || a->host_budget || a->policy || a->plan;
+    char *path = a->resume && !asked ? gr_printf("%s/plan.json", a->resume) : NULL;
+    if (!path || gr_path_exists(path)) return path;
+    free(path);
+    return NULL;
+}
+
+/* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks. */
+static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
+                           gr_diag *d)
+{
+    char *own = own_plan(a);
+    const char *path = a->plan ? a->plan : own;
+    gr_plan *plan = NULL;
+    gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
+    if (!st && own && gr_plan_ranks(plan) != g->ranks) {
+        gr_plan_free(plan);
+        plan = NULL;
+    }
+    if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
+    if (st) gr_plan_free(plan);
+    if (!st && !plan) st = gr_plan_graph(p, g, o, d);
+    free(own);
+    return st;
+}
+
+/* A resumed run goes on in its own directory, from its own random state. */
+static gr_status check_resume(const gr_args *a, gr_diag *d)
+{
+    const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
+    return wrong ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "%s does not go with --resume: the run has its own", wrong)
+                 : GR_OK;
+}
+
+/* ---- ranks together --------------------------------------------------------------------------------------
+ */
+
+/* How many ranks to start here: as asked, else as many as a resumed run had. */
+static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
+{
+    uint32_t hosts;
+    gr_plan *plan = NULL;
+    char *own = a->ranks ? NULL : own_plan(a);
+    gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, ranks, d);
+    if (!st && hosts > 1)
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "--ranks %s: exec starts ranks on this host alone; of several hosts, mpirun or srun "
+            "starts them",
+            a->ranks);
+    if (!st && own) st = gr_plan_read_json(&plan, own, d);
+    if (plan) *ranks = GR_MAX(gr_plan_ranks(plan), 1u);
+    gr_plan_free(plan);
+    free(own);
+    return st;
+}
+
+static void say_lost(const char *message)
+{
+    fprintf(stderr, "graphrun: error: %s\n", message);
+}
+
+/* What was asked for is what was started; as hosts by devices where each host has as many. */
+static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
+{
+    uint32_t hosts, asked;
+    bool even;
+    gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, &asked, d);
+    if (!st && a->ranks && asked != c->ranks)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u were started", a->ranks,
+                           c->ranks);
+    gr_status same = gr_comm_same(c, c->locals, &even, d);
+    even = even && c->ranks % c->locals == 0;
+    snprintf(text, 32, "%ux%u", even ? c->ranks / c->locals : c->ranks, even ? c->locals : 1);
+    a->ranks = text;
+    return st ? st : same;
+}
+
+static void drop(gr_diag *d)
+{
+    gr_diag_release(d);
+    gr_diag_init(d);
+}
+
+/* All ranks learn whether all are well; of those that are not the first one speaks, and of warnings rank 0.
+ * The others' messages are dropped, which are the same, or follow from it. */
+static gr_status meet(gr_comm *c, gr_status st, gr_diag *d)
+{
+    uint64_t first_failed = st ? c->ranks - c->rank : 0, status = st; /* the largest is of the least rank */
+    gr_status failed = c ? gr_comm_agree(c, &first_failed, d) : GR_OK;
+    if (!failed) failed = gr_comm_agree(c, &status, d);
+    uint32_t speaker = first_failed ? c->ranks - (uint32_t)first_failed : 0;
+    if (c->rank == speaker || (failed && st))
+        gr_cmd_say(d, NULL);
+    else
+        drop(d);
+    return failed ? failed : (gr_status)status;
+}
+
+/* Each rank of a host takes a CUDA device of its own, of those that it may see, unless its launcher has given
+ * it just one. Before anything asks for devices. */
+static void choose_device(const gr_comm *c)
+{
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+    char *own = seen ? NULL : gr_printf("%u", c->local);
+    for (uint32_t i = 0; seen && *seen && i <= c->local; i++) {
+        size_t n = strcspn(seen, ",");
+        if (i == c->local) own = gr_strndup(seen, n);
+        if (!seen[n]) break;
+        seen += n + 1;
+    }
+    if (own) setenv("CUDA_VISIBLE_DEVICES", own, 1);
+    free(own);
+}
+
+/* The hash of what each rank is about to run is the same. */
+static gr_status compare_plans(gr_comm *c, const gr_plan *p, gr_diag *d)
+{
+    gr_str text = {0};
+    bool same;
+    gr_plan_write_json(p, &text);
+    uint64_t own = XXH3_64bits(text.text, text.len), first = own;
+    gr_str_release(&text);
+    gr_status st = gr_comm_same(c, own, &same, d);
+    if (st || same) return st;
+    st = c->type->broadcast(c, &first, sizeof(first), d);
+    if (st || own == first) return st;
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "rank %u on host %s has another plan (%016llx) than rank 0 (%016llx): other options, "
+        "another graph file, or another machine (--hardware FILE makes them alike)",
+        c->rank, c->host, (unsigned long long)own, (unsigned long long)first);
+}
+
+/* The run directory is rank 0's: its name may hold the time. */
+static gr_status share_out(gr_comm *c, char **out, gr_diag *d)
+{
+    char name[4096] = "";
+    snprintf(name, sizeof(name), "%s", *out);
+    gr_status st = c->type->broadcast(c, name, sizeof(name), d);
+    free(*out);
+    *out = gr_strdup(name);
+    return st;
+}
+
+/* A rank that fails while running ends the others, which wait for it. What all ranks have found wrong rank 0
+ * says at once, and its word ends the others before theirs. */
+static void end_ranks(gr_comm *c, gr_status st, gr_diag *d)
+{
+    char *before = gr_printf("rank %u on host %s: ", c->rank, c->host);
+    if (c->rank) sleep(2);
+    gr_cmd_say(d, before);
+    fflush(NULL);
+    gr_comm_abort(c, gr_exit_status(st));
+}
+
+/* ---- exec ------------------------------------------------------------------------------------------------
+ */
+
+typedef struct exec {
+    gr_graph *g;
+    gr_plan_options o;
+    gr_planned *p;
+    char *graph_path, *out;
+} exec;
+
+/* Weights of the iteration before, and ranks that do different things, are planned only. */
+static gr_status check_runs(const exec *x, gr_diag *d)
+{
+    if (x->g->n_classes > 1)
+        return gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "exec with pools of several kinds of ranks is not built in this version; plan plans "
+            "them");
+    for (size_t i = 0; i < x->g->n_nodes; i++) {
+        const gr_node *n = x->g->nodes[i];
+        if (!strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
+            return gr_diag_error(d, n->at, GR_E_INVALID,
+                                 "'%s': exec with 'lag' is not built in this version; plan plans it",
+                                 n->name);
+    }
+    return GR_OK;
+}
+
+static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
+{
+    gr_status st = check_resume(a, d);
+    if (!st) st = gr_cmd_plan_options(&x->o, a, d);
+    if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
+    if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
+    if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
+    if (!st) st = check_runs(x, d);
+    if (st == GR_E_NOFIT && !a->resume && !gr_comm_rank(c)) gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
+    if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
+    if (!st && !*x->out) {
+        free(x->out);
+        x->out = default_out(x->g);
+    }
+    return st;
+}
+
+static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
+{
+    gr_run_options run = {.out = x->out,
+                          .resume = a->resume != NULL,
+                          .poison = a->check_memory,
+                          .threads = x->o.threads,
+                          .progress = gr_comm_rank(c) ? NULL : stdout,
+                          .comm = c};
+    gr_status st = gr_run(x->g, x->p, gr_kernels_find(x->p->plan->device), &run, d);
+    if (!st && !gr_comm_rank(c)) printf("results are in %s\n", x->out);
+    if (st && c) end_ranks(c, st, d);
+    if (gr_comm_rank(c)) drop(d); /* rank 0 warns of the same */
+    return st;
+}
+
+static int exec_one(exec *x, const gr_args *a, gr_diag *d)
+{
+    gr_status st = prepare(x, a, NULL, d);
+    if (st) return gr_exit_status_input(st);
+    gr_signals_catch();
+    return gr_exit_status(run(x, a, NULL, d));
+}
+
+/* Messages are printed while all ranks are still there: a launcher ends them all when one ends badly. */
+static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
+{
+    char ranks[32];
+    gr_args a = *given;
+    gr_cmd_launched(c->rank);
+    choose_device(c);
+    gr_status st = name_ranks(&a, c, ranks, d);
+    if (!st) st = prepare(x, &a, c, d);
+    st = meet(c, st, d);
+    if (st) return gr_exit_status_input(st);
+    st = meet(c, compare_plans(c, x->p->plan, d), d);
+    if (!st) st = meet(c, share_out(c, &x->out, d), d);
+    if (!st) st = run(x, &a, c, d);
+    return gr_exit_status(st);
+}
+
+int gr_cmd_exec(const gr_args *a, gr_diag *d)
+{
+    bool started;
+    uint32_t ranks = 1;
+    gr_comm *c = NULL;
+    gr_status st = gr_comm_started(&started, d);
+    if (!st && !started) st = ranks_to_start(a, &ranks, d);
+    if (st) return gr_exit_status_input(st);
+    if (ranks > 1) return gr_cmd_launch(ranks, a->resume ? a->resume : a->out, d);
+    exec x = {0};
+    x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
+    if (started) {
+        gr_signals_catch(); /* before a signal meant for the run can come */
+        st = gr_comm_open_mpi(&c, say_lost, d);
+    }
+    int status = st ? gr_exit_status(st) : c ? exec_many(&x, a, c, d) : exec_one(&x, a, d);
+    gr_planned_free(x.p);
+    gr_graph_free(x.g);
+    free(x.graph_path);
+    free(x.out);
+    gr_comm_close(c);
+    return status;
+}
