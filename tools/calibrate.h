@@ -17,6 +17,8 @@ typedef struct gr_bench_sizes {
 } gr_bench_sizes;
 
 /* One layer and its batch, in the device's arena. */
+enum { GR_BENCH_LAYERS = 8 };
+
 typedef struct gr_bench {
     const gr_kernels *k;
     gr_device *dev;
@@ -28,8 +30,10 @@ typedef struct gr_bench {
     uint64_t used; /* of the arena */
     gr_model_shape shape;
     uint32_t tokens, seqs, length;
-    uint32_t *offset; /* host */
-    void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
+    uint32_t *offset;                                 /* host */
+    uint32_t layers, turn;                            /* that are run in turn; the next, counted on */
+    void *w[GR_BENCH_LAYERS], *grad[GR_BENCH_LAYERS]; /* of each */
+    void *x, *dx, *in, *acts, *ws, *kv;
     gr_packed packed;
     gr_extend extend;
     gr_decode decode;
