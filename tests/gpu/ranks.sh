@@ -1,0 +1,62 @@
+#!/bin/sh
+# Two ranks on two CUDA devices, over NCCL: the first iteration's numbers are near those of one rank, sharding changes no
+# bit, runs repeat and resume to the bit, also on another number of ranks. Skips (77) where there are not two devices or
+# no mpirun. usage: ranks.sh GRAPHRUN
+set -eu
+gr=$(realpath "$1")
+command -v mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
+[ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || { echo "skipped: there are not two devices"; exit 77; }
+cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+graphs/quickstart/data.sh "$work"
+"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
+
+train() { # OUT OPTIONS...
+    out=$1
+    shift
+    timeout 120 "$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda \
+        --out "$work/$out" "$@" >"$work/$out.log" 2>&1 || { echo "$out: exit $?"; cat "$work/$out.log"; exit 1; }
+}
+
+same() { # RUN RUN
+    for f in model optimizer; do
+        cmp "$work/$1/checkpoints/step-6/actor/$f.safetensors" "$work/$2/checkpoints/step-6/actor/$f.safetensors" ||
+            { echo "$f of $1 and $2 differ"; exit 1; }
+    done
+    echo "$2: the same bits as $1"
+}
+
+number() { # RUN STEP KEY
+    sed -nE "s/^\{\"step\": $2, (.*, )?\"$3\": ([^,}]*).*/\2/p" "$work/$1/metrics.jsonl"
+}
+
+train one --steps 6
+train two --steps 6 --ranks 2
+for key in loss grad_norm reward_mean entropy tokens; do
+    for step in 1 2 6; do
+        echo "$key of step $step: $(number one $step $key) on one rank, $(number two $step $key) on two"
+    done
+    awk -v a="$(number one 1 $key)" -v b="$(number two 1 $key)" \
+        'BEGIN { d = a > b ? a - b : b - a; s = a < 0 ? -a : a; exit !(d <= 0.05 * s + 0.02) }' || { echo "$key is far off"; exit 1; }
+done
+train again --steps 6 --ranks 2
+same two again
+for gather in direct whole layer; do
+    way="--set models.actor.gather=$gather"
+    [ $gather != direct ] || way=
+    # shellcheck disable=SC2086
+    train shards-$gather --steps 6 --ranks 2 --set models.actor.residency.rollout_weights=keep $way
+    grep -q '"kind": "sync"' "$work/shards-$gather/plan.json" || { echo "nothing is sharded"; exit 1; }
+    same two shards-$gather
+done
+train half --steps 3 --ranks 2
+timeout 120 "$gr" exec --resume "$work/half" --steps 6 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
+same two half
+train moving --steps 2 --ranks 2
+timeout 120 "$gr" exec --resume "$work/moving" --ranks 1 --steps 4 >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
+timeout 120 "$gr" exec --resume "$work/moving" --ranks 2 --steps 6 >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
+echo "2, 1 and 2 ranks: loss $(number moving 6 loss), of one rank $(number one 6 loss)"
+for run in one two; do
+    echo "$run: $(number $run 6 seconds) s, measured $(number $run 6 measured_peak_bytes) of planned $(number $run 6 planned_peak_bytes) bytes"
+done
