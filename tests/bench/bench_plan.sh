@@ -47,7 +47,7 @@ for n in 10 100 400 1000 4000 10000; do
     graph $n >chain.yaml
     timed nodes $n chain.yaml --hardware h200 --ranks 128x8
 done
-for n in 10 100 400 1000; do
+for n in 10 100 400 1000 4000 10000; do
     graph $n rollout >chain.yaml
     timed pools $n chain.yaml --hardware h200 --ranks 128x8
 done
