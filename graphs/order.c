@@ -19,7 +19,7 @@ static void name_edges(gr_loader *l)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; f->owner && j < n; j++) {
-            gr_draft *from = gr_draft_named(l, names[j].name);
+            gr_draft *from = gr_draft_meant(gr_draft_named(l, names[j].name));
             if (from == f->owner && f->role == GR_ROLE_METRIC) continue; /* evaluated after its node */
             if (from) gr_draft_edge(f->owner, from, GR_WHY_READS, names[j].at);
         }
@@ -98,7 +98,7 @@ static void narrow_edges(gr_loader *l, int *mark)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; j < n; j++) {
-            gr_draft *from = gr_draft_named(l, names[j].name), *s = rows_maker(l, first);
+            gr_draft *from = gr_draft_meant(gr_draft_named(l, names[j].name)), *s = rows_maker(l, first);
             for (size_t k = 0; from && s && k < l->n_drafts; k++) {
                 if (from != s && !depends(from, s, ++*mark))
                     gr_draft_edge(s, from, GR_WHY_READS, names[j].at);
@@ -263,7 +263,7 @@ static void keep_what_has_effect(gr_loader *l)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; !f->owner && j < n; j++) {
-            gr_draft *dr = gr_draft_named(l, names[j].name);
+            gr_draft *dr = gr_draft_meant(gr_draft_named(l, names[j].name));
             if (dr) keep(dr);
         }
     }
