@@ -1,8 +1,8 @@
 /* graphs/checkpoint.c: where the checkpoints of a graph's models are, and of what shape.
  *
  * Accepted: a folder in Hugging Face form (it has config.json), a hub cache folder (models--ORG--NAME with
- * refs/main and snapshots/), a run's step directory (its own config.json, or one folder a model), and a bare
- * config.json (random weights).
+ * refs/main and snapshots/), a run's step directory (its own config.json, or one folder a model), the same as
+ * RUN@STEP or RUN@best, and a bare config.json (random weights).
  */
 #include "graphs/load.h"
 
@@ -53,6 +53,17 @@ static const char *model_of_step(gr_pool *pool, const char *dir, const char *mod
     return n == 1 ? found : NULL;
 }
 
+/* The step directory that RUN@STEP or RUN@best means; else the path itself. */
+static const char *step_of_run(gr_pool *pool, const char *path)
+{
+    const char *at = strrchr(path, '@');
+    if (!at || at == path || gr_path_exists(path)) return path;
+    const char *run = gr_pool_strndup(pool, path, (size_t)(at - path)), *step = at + 1;
+    if (!strcmp(step, "best")) return gr_pool_printf(pool, "%s/checkpoints/best", run);
+    bool number = *step && !step[strspn(step, "0123456789")];
+    return number ? gr_pool_printf(pool, "%s/checkpoints/step-%s", run, step) : path;
+}
+
 /* ORG/NAME as the hub has it, and nothing on this machine says otherwise. */
 static bool hub_name(gr_pool *pool, const char *text)
 {
@@ -77,7 +88,7 @@ static const char *find(gr_loader *l, const gr_model *m, gr_str *several)
     const char *path = m->checkpoint, *found;
     if (is_file(path) || has_config(l->pool, path)) return path;
     if ((found = hub_snapshot(l->pool, path))) return found;
-    return model_of_step(l->pool, path, m->name, several);
+    return model_of_step(l->pool, step_of_run(l->pool, path), m->name, several);
 }
 
 /* The folder a file lies in. */

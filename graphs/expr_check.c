@@ -92,7 +92,7 @@ static gr_typed unknown_name(checker *c, const gr_ast *a)
     }
     if (function_find(a->name))
         return fail(c, a->at, "'%s' is a function; write '%s(...)'", a->name, a->name);
-    const char *near = near_value(c, a->name);
+    const char *near = !c->d || c->d->n_errors < GR_NEAR_ERRORS ? near_value(c, a->name) : NULL;
     if (near) return fail(c, a->at, "unknown name '%s'; did you mean '%s'?", a->name, near);
     return fail(c, a->at, "unknown name '%s'", a->name);
 }

@@ -16,6 +16,7 @@
 #include "graphs/loss.h"
 #include "memplan/policy.h"
 #include "ops/model.h"
+#include "runtime/index.h"
 
 typedef struct gr_graph gr_graph;
 typedef struct gr_node gr_node;
@@ -77,6 +78,7 @@ struct gr_column {
     const gr_node
         *rows; /* the node whose rows it has; NULL at scalar level; at group level: prompts-like node */
     gr_expr_dtype dtype;
+    uint32_t id;           /* its place among the graph's columns */
     bool fresh;            /* logprob, entropy, value inside an update */
     const gr_column *from; /* of a select: the column of its parent's rows that this one narrows */
 };
@@ -228,6 +230,7 @@ struct gr_graph {
     size_t n_models;
     gr_node **nodes; /* topological order; dead nodes are left out (and warned about) */
     size_t n_nodes;
+    gr_index by_name; /* of nodes */
     gr_column **columns;
     size_t n_columns;
     uint32_t column_step, column_epoch, column_progress;

@@ -274,6 +274,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
 
 static void loader_release(gr_loader *l)
 {
+    gr_index_release(&l->by_name);
     for (size_t i = 0; i < l->n_drafts; i++) {
         free(l->drafts[i]->edges);
         free(l->drafts[i]->formulas);
@@ -400,6 +401,7 @@ void gr_graph_free(gr_graph *g)
     free(g->source->losses);
     free(g->columns);
     free(g->tokens);
+    gr_index_release(&g->by_name);
     gr_pool_free(g->pool);
 }
 
@@ -417,9 +419,8 @@ const gr_node *gr_groups_maker(const gr_node *groups)
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name)
 {
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (!strcmp(g->nodes[i]->name, name)) return g->nodes[i];
-    return NULL;
+    uint32_t i = gr_index_find(&g->by_name, name, strlen(name));
+    return i == UINT32_MAX ? NULL : g->nodes[i];
 }
 
 const gr_model *gr_graph_model(const gr_graph *g, const char *name)

@@ -17,8 +17,9 @@
 
 #include "graphs/graph.h"
 #include "ops/op.h"
+#include "runtime/index.h"
 
-enum { GR_YAML_DEPTH = 64, GR_YAML_VALUES = 200000, GR_FILE_LIMIT = 4 << 20, GR_NODES_MAX = 1000 };
+enum { GR_YAML_DEPTH = 64, GR_YAML_VALUES = 200000, GR_FILE_LIMIT = 4 << 20, GR_NODES_MAX = 10000 };
 
 /* ---- the file --------------------------------------------------------------------------------------------
  */
@@ -96,6 +97,8 @@ typedef struct gr_draft {
     bool bad;               /* what it reads or computes is not known */
     bool unsure;            /* some value of it or of what it reads is wrong: no bounds to check */
     bool live, placed;
+    size_t place;   /* in the file */
+    size_t waiting; /* edges from drafts that are not placed */
     size_t n_live_columns;
     int mark; /* of walks over the edges */
 } gr_draft;
@@ -105,8 +108,14 @@ typedef struct gr_loader {
     gr_pool *pool;
     gr_diag *d;
     const gr_load_options *o;
-    gr_draft **drafts; /* file order; after gr_order: topological order, live ones first */
+    gr_draft **drafts; /* file order */
     size_t n_drafts;
+    gr_index by_name; /* of drafts */
+    struct gr_names { /* that expressions may mean, in an update and elsewhere; filled where first asked for
+                       */
+        const char **name;
+        size_t n;
+    } names[2];
     gr_draft **order;
     size_t n_order;
 } gr_loader;
@@ -160,6 +169,8 @@ void gr_find_checkpoints(gr_loader *l);
 /* nodes.c */
 void gr_read_nodes(gr_loader *l);
 gr_draft *gr_draft_find(const gr_loader *l, const char *name);
+/* Of a name in an expression, "rollout.length". */
+gr_draft *gr_draft_named(const gr_loader *l, const char *name);
 gr_draft *gr_draft_of(const gr_loader *l, const gr_node *n);
 void gr_draft_edge(gr_draft *to, gr_draft *from, gr_why why, gr_loc at);
 /* The node of a reference, with an edge; NULL: reported (and owner is bad) or itself bad. */

@@ -14,9 +14,14 @@ bool gr_node_has_seqs(const gr_node *n)
 
 gr_draft *gr_draft_find(const gr_loader *l, const char *name)
 {
-    for (size_t i = 0; i < l->n_drafts; i++)
-        if (!strcmp(l->drafts[i]->node->name, name)) return l->drafts[i];
-    return NULL;
+    uint32_t i = gr_index_find(&l->by_name, name, strlen(name));
+    return i == UINT32_MAX ? NULL : l->drafts[i];
+}
+
+gr_draft *gr_draft_named(const gr_loader *l, const char *name)
+{
+    uint32_t i = gr_index_find(&l->by_name, name, strcspn(name, "."));
+    return i == UINT32_MAX ? NULL : l->drafts[i];
 }
 
 gr_draft *gr_draft_of(const gr_loader *l, const gr_node *n)
@@ -42,7 +47,7 @@ gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const cha
     }
     const char **names = gr_calloc(l->n_drafts, sizeof(*names));
     for (size_t i = 0; i < l->n_drafts; i++) names[i] = l->drafts[i]->node->name;
-    const char *near = gr_near(name, names, l->n_drafts);
+    const char *near = l->d->n_errors < GR_NEAR_ERRORS ? gr_near(name, names, l->n_drafts) : NULL;
     gr_diag_error(l->d, at, GR_E_INVALID, "'%s': unknown node '%s'%s%s%s", key, name,
                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     free(names);
@@ -165,6 +170,8 @@ static void add_draft(gr_loader *l, const gr_pair *p)
     gr_node *n = dr->node = gr_pool_alloc(l->pool, sizeof(*n));
     *n = (gr_node){.name = p->key, .at = p->at, .value = &p->value};
     dr->map = &p->value;
+    dr->place = l->n_drafts;
+    gr_index_add(&l->by_name, p->key, (uint32_t)l->n_drafts);
     l->drafts[l->n_drafts++] = dr;
     gr_name_allowed(l, "a node", p->key, p->at);
     for (size_t i = 0; i < l->g->n_state; i++)

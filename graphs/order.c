@@ -12,16 +12,6 @@
 /* ---- edges of names --------------------------------------------------------------------------------------
  */
 
-static gr_draft *draft_of_name(const gr_loader *l, const char *name)
-{
-    size_t n = strcspn(name, ".");
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        const char *node = l->drafts[i]->node->name;
-        if (strlen(node) == n && !strncmp(node, name, n)) return gr_draft_meant(l->drafts[i]);
-    }
-    return NULL;
-}
-
 static void name_edges(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
@@ -29,7 +19,7 @@ static void name_edges(gr_loader *l)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; f->owner && j < n; j++) {
-            gr_draft *from = draft_of_name(l, names[j].name);
+            gr_draft *from = gr_draft_meant(gr_draft_named(l, names[j].name));
             if (from == f->owner && f->role == GR_ROLE_METRIC) continue; /* evaluated after its node */
             if (from) gr_draft_edge(f->owner, from, GR_WHY_READS, names[j].at);
         }
@@ -108,7 +98,7 @@ static void narrow_edges(gr_loader *l, int *mark)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; j < n; j++) {
-            gr_draft *from = draft_of_name(l, names[j].name), *s = rows_maker(l, first);
+            gr_draft *from = gr_draft_meant(gr_draft_named(l, names[j].name)), *s = rows_maker(l, first);
             for (size_t k = 0; from && s && k < l->n_drafts; k++) {
                 if (from != s && !depends(from, s, ++*mark))
                     gr_draft_edge(s, from, GR_WHY_READS, names[j].at);
@@ -169,26 +159,82 @@ static void break_circle(gr_loader *l, int mark)
 /* ---- order -----------------------------------------------------------------------------------------------
  */
 
-static bool ready(const gr_draft *dr)
+/* Of drafts that wait for nothing: a heap with the first of the file on top. */
+typedef struct ready {
+    gr_draft **heap;
+    size_t n;
+} ready;
+
+static void ready_push(ready *r, gr_draft *dr)
 {
-    for (size_t i = 0; i < dr->n_edges; i++)
-        if (!dr->edges[i].from->placed) return false;
-    return true;
+    size_t i = r->n++;
+    for (; i && r->heap[(i - 1) / 2]->place > dr->place; i = (i - 1) / 2) r->heap[i] = r->heap[(i - 1) / 2];
+    r->heap[i] = dr;
+}
+
+static gr_draft *ready_pop(ready *r)
+{
+    gr_draft *top = r->heap[0], *last = r->heap[--r->n];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < r->n; i = child) {
+        child += child + 1 < r->n && r->heap[child + 1]->place < r->heap[child]->place;
+        if (last->place <= r->heap[child]->place) break;
+        r->heap[i] = r->heap[child];
+    }
+    r->heap[i] = last;
+    return top;
+}
+
+/* Drafts by what they wait for: those of drafts[i] are after[begin[i]] to after[begin[i + 1]], as often as
+ * they have edges. */
+typedef struct readers {
+    size_t *begin;
+    gr_draft **after;
+} readers;
+
+static readers readers_of(const gr_loader *l)
+{
+    readers r = {.begin = gr_calloc(l->n_drafts + 2, sizeof(*r.begin))};
+    for (size_t i = 0; i < l->n_drafts; i++)
+        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) r.begin[l->drafts[i]->edges[j].from->place + 2]++;
+    for (size_t i = 2; i < l->n_drafts + 2; i++) r.begin[i] += r.begin[i - 1];
+    r.after = gr_malloc((r.begin[l->n_drafts + 1] + 1) * sizeof(*r.after));
+    for (size_t i = 0; i < l->n_drafts; i++)
+        for (size_t j = 0; j < l->drafts[i]->n_edges; j++)
+            r.after[r.begin[l->drafts[i]->edges[j].from->place + 1]++] = l->drafts[i];
+    return r;
+}
+
+/* Those placed since the last call, up to the end of the order, are waited for no more. */
+static void release_readers(gr_loader *l, const readers *by, size_t from, ready *r)
+{
+    for (; from < l->n_order; from++) {
+        size_t at = l->order[from]->place;
+        for (size_t i = by->begin[at]; i < by->begin[at + 1]; i++)
+            if (!--by->after[i]->waiting && !by->after[i]->placed) ready_push(r, by->after[i]);
+    }
 }
 
 static void sort_drafts(gr_loader *l, int *mark)
 {
+    readers by = readers_of(l);
+    ready r = {.heap = gr_malloc((l->n_drafts + 1) * sizeof(*r.heap))};
     l->order = gr_pool_alloc(l->pool, l->n_drafts * sizeof(gr_draft *));
+    for (size_t i = 0; i < l->n_drafts; i++)
+        if (!(l->drafts[i]->waiting = l->drafts[i]->n_edges)) ready_push(&r, l->drafts[i]);
     while (l->n_order < l->n_drafts) {
-        size_t i = 0;
-        while (i < l->n_drafts && (l->drafts[i]->placed || !ready(l->drafts[i]))) i++;
-        if (i < l->n_drafts) {
-            l->drafts[i]->placed = true;
-            l->order[l->n_order++] = l->drafts[i];
+        size_t begin = l->n_order;
+        if (r.n) {
+            l->order[l->n_order] = ready_pop(&r);
+            l->order[l->n_order++]->placed = true;
         } else {
             break_circle(l, ++*mark);
         }
+        release_readers(l, &by, begin, &r);
     }
+    free(r.heap);
+    free(by.after);
+    free(by.begin);
 }
 
 /* ---- who is read -----------------------------------------------------------------------------------------
@@ -217,7 +263,7 @@ static void keep_what_has_effect(gr_loader *l)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; !f->owner && j < n; j++) {
-            gr_draft *dr = draft_of_name(l, names[j].name);
+            gr_draft *dr = gr_draft_meant(gr_draft_named(l, names[j].name));
             if (dr) keep(dr);
         }
     }
@@ -283,6 +329,7 @@ static void list_nodes(gr_loader *l)
             dr->node->index = (uint32_t)n;
             l->g->nodes[n] = dr->node;
             order[n++] = dr;
+            if (live) gr_index_add(&l->g->by_name, dr->node->name, dr->node->index);
             if (live) l->g->n_nodes = n;
             list_inputs(l, dr);
         }

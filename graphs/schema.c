@@ -240,8 +240,8 @@ void gr_graph_ops(gr_str *out)
     gr_str_puts(
         out,
         "models: NAME\n"
-        "    checkpoint         a folder in Hugging Face form, a run's step, or a config.json: random\n"
-        "                       weights (path; required)\n"
+        "    checkpoint         a folder in Hugging Face form, a run's step (its folder, RUN@STEP or\n"
+        "                       RUN@best), or a config.json: random weights (path; required)\n"
         "    head               value: one number a token in the place of the output matrix; the\n"
         "                       checkpoint's where it has one, else a fresh one; default: the\n"
         "                       checkpoint's own head\n"

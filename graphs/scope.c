@@ -22,6 +22,7 @@ static gr_column *add_column(gr_graph *g, gr_column c)
 {
     gr_column *new = gr_pool_alloc(g->pool, sizeof(*new));
     *new = c;
+    new->id = (uint32_t)g->n_columns;
     GR_PUSH(g->columns, g->n_columns, g->source->cap_columns, new);
     return new;
 }
@@ -132,12 +133,10 @@ static bool in_update(const gr_formula *f)
     return f->owner && f->owner->updates && (f->role == GR_ROLE_LOSS || f->role == GR_ROLE_METRIC);
 }
 
-static bool column_symbol(const gr_graph *g, const gr_column *c, gr_expr_symbol *out)
+static bool column_symbol(const gr_column *c, gr_expr_symbol *out)
 {
-    *out = (gr_expr_symbol){.level = c->level, .kind = c->kind, .fresh = c->fresh};
+    *out = (gr_expr_symbol){.id = (int)c->id, .level = c->level, .kind = c->kind, .fresh = c->fresh};
     out->rows = c->level >= GR_LEVEL_SEQ && c->rows ? (int)c->rows->index : -1;
-    for (size_t i = 0; i < g->n_columns; i++)
-        if (g->columns[i] == c) out->id = (int)i;
     return true;
 }
 
@@ -165,9 +164,7 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
     if (in_update(f) && is_fresh_name(name)) return fresh_column(g, f->owner->node, name);
     if (is_alias(l, f, name)) return fresh_column(g, f->owner->node, "logprob");
     const char *dot = strchr(name, '.');
-    char *node = gr_strndup(name, dot ? (size_t)(dot - name) : strlen(name));
-    gr_draft *named = gr_draft_find(l, node), *dr = gr_draft_meant(named);
-    free(node);
+    gr_draft *named = gr_draft_named(l, name), *dr = gr_draft_meant(named);
     const char *field = dr != named ? "logprob" : dot ? dot + 1 : NULL;
     const gr_column *c = dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, field) : NULL;
     const gr_node *rows = gr_formula_rows(f);
@@ -180,7 +177,7 @@ static bool resolve(void *user, const char *name, gr_expr_symbol *out)
     const gr_scope_user *u = user;
     if (*name == '$') return param_symbol(u->l, name + 1, out);
     const gr_column *c = named_column(u->l, u->formula, name);
-    if (!c || !column_symbol(u->l->g, c, out)) return false;
+    if (!c || !column_symbol(c, out)) return false;
     out->stopped = is_alias(u->l, u->formula, name);
     return true;
 }
@@ -191,11 +188,11 @@ static bool token(void *user, const char *text, gr_expr_symbol *out)
     const gr_scope_user *u = user;
     gr_graph *g = u->l->g;
     for (size_t i = 0; i < g->n_tokens; i++)
-        if (!strcmp(g->tokens[i].text, text)) return column_symbol(g, g->columns[g->tokens[i].column], out);
+        if (!strcmp(g->tokens[i].text, text)) return column_symbol(g->columns[g->tokens[i].column], out);
     gr_token_value t = {gr_pool_strdup(g->pool, text), u->formula->at, (uint32_t)g->n_columns};
     GR_PUSH(g->tokens, g->n_tokens, g->source->cap_tokens, t);
     const char *name = gr_pool_printf(g->pool, "token(\"%s\")", text);
-    return column_symbol(g, add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
+    return column_symbol(add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
 }
 
 static const char *rows_name(void *user, int rows)
@@ -205,16 +202,15 @@ static const char *rows_name(void *user, int rows)
 }
 
 /* What may be meant by an unknown name. */
-static void list_names(gr_scope_user *u, gr_expr_scope *scope)
+static struct gr_names list_names(gr_loader *l, bool update)
 {
-    gr_loader *l = u->l;
     const char **names = NULL;
     size_t n = 0, cap = 0;
     for (size_t i = 0; i < l->g->source->n_params; i++)
         GR_PUSH(names, n, cap, gr_pool_printf(l->pool, "$%s", l->g->source->params[i].name));
     for (size_t i = 0; i < l->g->n_state; i++) GR_PUSH(names, n, cap, l->g->state[i].name);
     GR_PUSH(names, n, cap, "step");
-    if (in_update(u->formula)) {
+    if (update) {
         GR_PUSH(names, n, cap, "logprob");
         GR_PUSH(names, n, cap, "entropy");
         GR_PUSH(names, n, cap, "value");
@@ -228,8 +224,7 @@ static void list_names(gr_scope_user *u, gr_expr_scope *scope)
     const char **copy = gr_pool_alloc(l->pool, n * sizeof(*copy));
     memcpy(copy, names, n * sizeof(*copy));
     free(names);
-    scope->names = copy;
-    scope->n_names = n;
+    return (struct gr_names){copy, n};
 }
 
 gr_expr_scope gr_scope(gr_scope_user *u)
@@ -240,7 +235,10 @@ gr_expr_scope gr_scope(gr_scope_user *u)
     s.functions = source->functions;
     s.n_functions = source->n_functions;
     s.rows = rows && gr_node_has_seqs(rows) ? (int)rows->index : -1;
-    list_names(u, &s);
+    struct gr_names *names = &u->l->names[in_update(u->formula)];
+    if (!names->n) *names = list_names(u->l, in_update(u->formula));
+    s.names = names->name;
+    s.n_names = names->n;
     return s;
 }
 
@@ -290,9 +288,7 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
         return false;
     }
     if (is_fresh_name(s)) return fresh_usable(l, f->owner->node->model, name);
-    char *node = gr_strndup(s, strcspn(s, "."));
-    const gr_draft *dr = gr_draft_find(l, node);
-    free(node);
+    const gr_draft *dr = gr_draft_named(l, s);
     if (!dr || dr->bad || gr_field_find(dr->node, NULL)) return !dr || !dr->bad;
     gr_diag_error(l->d, name->at, GR_E_INVALID, "node '%s' (op %s) has no value to read", dr->node->name,
                   dr->node->op->name);

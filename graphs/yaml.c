@@ -6,7 +6,9 @@
 
 #include <yaml.h>
 
-enum { MAX_KEYS = 20000 }; /* of one map: looking for duplicates is quadratic */
+#include "runtime/index.h"
+
+enum { MAX_KEYS = 20000 }; /* of one map */
 
 typedef struct reader {
     yaml_parser_t parser;
@@ -15,6 +17,8 @@ typedef struct reader {
     const char *file, *text;
     size_t n, n_values;
     unsigned depth;
+    unsigned line; /* the last one asked for, from 1, and where it begins; 0: none yet */
+    const char *line_begin;
     bool failed; /* libyaml cannot go on */
 } reader;
 
@@ -63,15 +67,26 @@ static bool next_event(reader *r, yaml_event_t *e)
 /* ---- scalars ---------------------------------------------------------------------------------------------
  */
 
+/* Where a line begins, or the end of the text. Lines are asked for from the first to the last. */
+static const char *line_at(reader *r, unsigned line)
+{
+    const char *end = r->text + r->n;
+    if (!r->line || line < r->line) {
+        r->line = 1;
+        r->line_begin = r->text;
+    }
+    for (; r->line < line && r->line_begin < end; r->line++) {
+        const char *nl = memchr(r->line_begin, '\n', (size_t)(end - r->line_begin));
+        r->line_begin = nl ? nl + 1 : end;
+    }
+    return r->line_begin;
+}
+
 /* The text of a block scalar starts on the line after its header; its indent is that of its first line that
  * has any text. */
-static void place_block(const reader *r, const yaml_event_t *e, gr_value *v)
+static void place_block(reader *r, const yaml_event_t *e, gr_value *v)
 {
-    const char *end = r->text + r->n, *p = r->text;
-    for (unsigned line = 1; line <= v->at.line && p < end; line++) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p));
-        p = nl ? nl + 1 : end;
-    }
+    const char *end = r->text + r->n, *p = line_at(r, v->at.line + 1);
     for (;;) {
         size_t spaces = 0;
         while (p + spaces < end && p[spaces] == ' ') spaces++;
@@ -154,16 +169,18 @@ static void mend_split_value(reader *r, pairs *list)
 static void refuse_duplicates(reader *r, pairs *list)
 {
     size_t kept = 0;
+    gr_index index = {0};
     for (size_t i = 0; i < list->n; i++) {
-        size_t j = 0;
-        while (j < kept && strcmp(list->p[j].key, list->p[i].key)) j++;
-        if (j == kept) {
+        const char *key = list->p[i].key;
+        if (gr_index_add(&index, key, (uint32_t)kept)) {
             list->p[kept++] = list->p[i];
             continue;
         }
-        gr_diag_error(r->d, list->p[i].at, GR_E_INVALID, "duplicate key '%s'", list->p[i].key);
-        gr_diag_note(r->d, list->p[j].at, "'%s' is first given here", list->p[j].key);
+        gr_diag_error(r->d, list->p[i].at, GR_E_INVALID, "duplicate key '%s'", key);
+        gr_diag_note(r->d, list->p[gr_index_find(&index, key, strlen(key))].at, "'%s' is first given here",
+                     key);
     }
+    gr_index_release(&index);
     list->n = kept;
 }
 

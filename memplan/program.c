@@ -19,7 +19,7 @@ void gr_program_free(gr_program *p)
     gr_pool_free(p->pool);
     free(p->objects);
     free(p->works);
-    free(p->names);
+    gr_index_release(&p->names);
     free(p);
 }
 
@@ -44,28 +44,9 @@ void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optiona
     p->rollout = p->lagged = false;
 }
 
-/* The slot of a name: where it is, or the empty one where it would go. */
-static uint32_t *slot_of(const gr_program *p, const char *name)
-{
-    size_t i = (size_t)gr_stream(name) & (p->cap_names - 1);
-    while (p->names[i] && strcmp(p->objects[p->names[i] - 1].name, name)) i = (i + 1) & (p->cap_names - 1);
-    return &p->names[i];
-}
-
-static void grow_names(gr_program *p)
-{
-    if (2 * (p->n_objects + 1) <= p->cap_names) return;
-    p->cap_names = p->cap_names ? 2 * p->cap_names : 64;
-    free(p->names);
-    p->names = gr_calloc(p->cap_names, sizeof(*p->names));
-    for (size_t i = 0; i < p->n_objects; i++) *slot_of(p, p->objects[i].name) = (uint32_t)i + 1;
-}
-
 uint32_t gr_program_find(const gr_program *p, const char *name)
 {
-    if (!p->cap_names) return GR_NONE;
-    uint32_t at = *slot_of(p, name);
-    return at ? at - 1 : GR_NONE;
+    return gr_index_find(&p->names, name, strlen(name));
 }
 
 uint32_t gr_program_object(gr_program *p, const gr_object *o)
@@ -78,14 +59,12 @@ uint32_t gr_program_object(gr_program *p, const gr_object *o)
         (void)f;
         return found;
     }
-    grow_names(p);
     gr_object copy = *o;
     copy.name = gr_pool_strdup(p->pool, o->name);
     copy.model = o->model ? gr_pool_strdup(p->pool, o->model) : NULL;
     copy.bytes = bytes;
-    uint32_t *slot = slot_of(p, copy.name);
+    gr_index_add(&p->names, copy.name, (uint32_t)p->n_objects);
     GR_PUSH(p->objects, p->n_objects, p->cap_objects, copy);
-    *slot = (uint32_t)p->n_objects;
     return (uint32_t)p->n_objects - 1;
 }
 

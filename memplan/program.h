@@ -8,6 +8,7 @@
 #define GR_MEMPLAN_PROGRAM_H
 
 #include "memplan/plan.h"
+#include "runtime/index.h"
 
 /* How long an object's contents matter. */
 typedef enum gr_span {
@@ -99,8 +100,7 @@ typedef struct gr_program {
     bool lagged;              /* the current node reads the weights of the iteration before */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
-    uint32_t *names; /* hash table of object indices + 1, by name */
-    size_t cap_names;
+    gr_index names;  /* of objects */
 } gr_program;
 
 gr_program *gr_program_new(void);

@@ -25,7 +25,8 @@ typedef struct gr_verifier {
     uint32_t *object;     /* of entries */
     uint32_t *work;       /* of those steps, GR_NONE for transitions */
     uint32_t *parent;     /* of those steps: the loop around */
-    uint32_t **shares, *n_share; /* of entries: others with some of the same bytes */
+    uint32_t **shares,
+        *n_share; /* of entries: others with some of the same bytes, where more than one lane uses the two */
     uint32_t *ends, *ends_begin; /* of those steps: entries whose life ends there */
     bool *boundary;              /* of entries: holds contents between paths */
 } gr_verifier;

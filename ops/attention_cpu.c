@@ -51,10 +51,10 @@ uint32_t gr_batch_length(const gr_batch *b)
     return most;
 }
 
-/* Score panels of a tile; a multiple of GR_MR rows more, as mm_rows may read that far. */
+/* Score panels of a tile. */
 static uint64_t panels_floats(uint32_t length, uint32_t rows)
 {
-    return ((uint64_t)(length + GR_KC - 1) / GR_KC * rows + GR_MR) * GR_LDA;
+    return (uint64_t)(length + GR_KC - 1) / GR_KC * rows * GR_LDA;
 }
 
 /* ---- keys and values to blocks ------------------------------------------------------------------------- */
@@ -215,8 +215,9 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
     (void)size;
     struct attend_job *j = arg;
     const gr_batch *b = j->b;
-    float *ws = j->ws + rank * j->ws_floats;
-    struct tile t = {.q = ws, .o = ws + FWD_ROWS * GR_LDA, .scores = ws + 2 * FWD_ROWS * GR_LDA};
+    float *scores = j->ws + rank * j->ws_floats; /* mm_rows may read GR_MR rows further: of q */
+    float *q = scores + j->ws_floats - 2 * FWD_ROWS * GR_LDA;
+    struct tile t = {.q = q, .o = q + FWD_ROWS * GR_LDA, .scores = scores};
     uint32_t before = 0; /* tiles of the sequences before t.seq */
     for (;;) {
         const uint32_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);

@@ -34,6 +34,7 @@ typedef struct gr_generate_cfg {
     double temperature, top_p;
     gr_texts stop;
     gr_uints stop_ids;
+    bool ignore_eos;
     uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
     uint32_t lag;                   /* iterations by which its weights are older than the iteration's */
 } gr_generate_cfg;

@@ -15,6 +15,10 @@ void gr_linear(gr_queue *q, const float *x, size_t t, size_t in, const float *w,
 void gr_linear_back(gr_queue *q, const float *dy, const float *x, size_t t, size_t in, const float *w,
                     size_t out, float *dx, float *grad, void *ws);
 
+/* Their workspaces, for t tokens or fewer. */
+uint64_t gr_linear_ws_bytes(size_t t, size_t in, size_t out, unsigned threads);
+uint64_t gr_linear_back_ws_bytes(size_t t, size_t in, size_t out, unsigned threads);
+
 /* 1 / sqrt(mean of squares + eps) of a row. */
 float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps);
 /* dx = (base, where not NULL) + what dy, of y = x inv w, gives to x. */
@@ -74,10 +78,11 @@ static inline const float *gr_tensor_at(const gr_model_shape *s, const float *la
 /* ---- entries of gr_kernels ---- */
 
 uint64_t gr_cpu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward);
+uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
 uint64_t gr_cpu_layer_back_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cpu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cpu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
+uint64_t gr_cpu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use,
+                              unsigned threads);
 uint64_t gr_cpu_kv_block_bytes(const gr_model_shape *s);
 void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
                           void *x);

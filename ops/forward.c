@@ -14,7 +14,8 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
 {
     const gr_model *m = n->model;
     gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
-    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(&m->shape, &bounds, false), "ws");
+    uint32_t ws =
+        gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(&m->shape, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < m->shape.layers; l++) {
         gr_spread_gather(p, k, m, "", 2 + l); /* beside this layer */
         gr_layer_cost(gr_program_run(p, GR_FORWARD_LAYER, l,

@@ -4,18 +4,39 @@
 #include <string.h>
 
 enum {
-    MC = 240,  /* rows of A packed at a time: a multiple of GR_MR, at most GR_LDA */
-    NC = 512,  /* columns of B packed at a time */
-    THIN = 64, /* rows of A up to which B^T is read in place */
-    A_FLOATS = GR_LDA * GR_LDA,
-    B_FLOATS = GR_KC * NC,
-    C_FLOATS = MC * 32,
-    WS_FLOATS = A_FLOATS + B_FLOATS + C_FLOATS,
+    MC = 240,              /* rows of A packed at a time: a multiple of GR_MR, at most GR_LDA */
+    NC = 512,              /* columns of B packed at a time */
+    THIN = 64,             /* rows of A up to which B^T is read in place */
+    B_FLOATS = GR_KC * NC, /* of B, or of few rows of A */
 };
 
-uint64_t gr_gemm_ws_bytes(unsigned threads)
+/* Floats of one thread's packed operands: no more than the product has. */
+typedef struct layout {
+    bool thin;
+    size_t a, b, c; /* c: of one panel of 32 columns, where the last is no whole vector */
+} layout;
+
+static layout layout_of(const gr_gemm_job *g)
 {
-    return (uint64_t)threads * WS_FLOATS * sizeof(float);
+    const size_t mc = GR_MIN(g->m, (size_t)MC), kc = GR_MIN(g->k, (size_t)GR_KC);
+    if (g->m <= THIN && !g->a.transposed && g->b.transposed)
+        return (layout){.thin = true, .b = GR_MIN(g->k * gr_align(g->m, 16), (size_t)B_FLOATS)};
+    return (layout){.a = (mc + GR_MR - 1) / GR_MR * GR_MR * GR_LDA,
+                    .b = kc * gr_align(GR_MIN(g->n, (size_t)NC), 32),
+                    .c = g->n % 16 ? mc * 32 : 0};
+}
+
+static uint64_t thread_floats(const gr_gemm_job *g)
+{
+    const layout l = layout_of(g);
+    return gr_align(l.a + l.b + l.c, 64);
+}
+
+uint64_t gr_gemm_ws_bytes(const gr_gemm_job *job, unsigned threads)
+{
+    gr_gemm_job few = *job; /* fewer rows may take the other way */
+    few.m = GR_MIN(job->m, (size_t)THIN);
+    return threads * GR_MAX(thread_floats(job), thread_floats(&few)) * sizeof(float);
 }
 
 static const float *mat_at(const gr_mat *x, size_t i, size_t j)
@@ -101,7 +122,7 @@ static void gemm_part(const gr_gemm_job *g, const struct part *w)
 /* Few rows: A^T is packed, B^T read in place. */
 static void thin_part(const gr_gemm_job *g, const struct part *w)
 {
-    const size_t ld = (g->m + 15) / 16 * 16, kb = B_FLOATS / ld, n = w->n1 - w->n0;
+    const size_t ld = gr_align(g->m, 16), kb = B_FLOATS / ld, n = w->n1 - w->n0;
     for (size_t p = 0; n && p < g->k; p += kb) {
         const size_t kc = GR_MIN(g->k - p, kb);
         g->simd->transpose(g->a.p + p, g->a.ld, g->m, kc, w->b, ld);
@@ -113,8 +134,8 @@ static void thin_part(const gr_gemm_job *g, const struct part *w)
 struct run {
     const gr_gemm_job *g;
     float *ws;
+    layout l;
     unsigned rows; /* the team as a grid: rows x size / rows */
-    bool thin;
 };
 
 static void run_rank(void *arg, unsigned rank, unsigned size)
@@ -125,9 +146,9 @@ static void run_rank(void *arg, unsigned rank, unsigned size)
     uint64_t m0, m1, n0, n1;
     gr_team_range(g->m, GR_MR, rank / cols, r->rows, &m0, &m1);
     gr_team_range(g->n, 32, rank % cols, cols, &n0, &n1);
-    float *ws = r->ws + (size_t)rank * WS_FLOATS;
-    struct part w = {m0, m1, n0, n1, ws, ws + A_FLOATS, ws + A_FLOATS + B_FLOATS};
-    if (r->thin)
+    float *ws = r->ws + rank * thread_floats(g);
+    struct part w = {m0, m1, n0, n1, ws, ws + r->l.a, ws + r->l.a + r->l.b};
+    if (r->l.thin)
         thin_part(g, &w);
     else if (m1 > m0)
         gemm_part(g, &w);
@@ -147,7 +168,7 @@ void gr_gemm(gr_queue *q, const gr_gemm_job *job, void *ws)
 {
     gr_gemm_job g = *job;
     if (!g.simd) g.simd = gr_simd_best();
-    struct run r = {.g = &g, .ws = ws, .thin = g.m <= THIN && !g.a.transposed && g.b.transposed};
-    r.rows = r.thin ? 1 : grid_rows(g.m, g.n, gr_team_size(q->team));
+    struct run r = {.g = &g, .ws = ws, .l = layout_of(&g)};
+    r.rows = r.l.thin ? 1 : grid_rows(g.m, g.n, gr_team_size(q->team));
     gr_team_run(q->team, run_rank, &r);
 }

@@ -30,7 +30,9 @@ typedef struct gr_gemm_job {
     const gr_simd *simd; /* NULL: gr_simd_best() */
 } gr_gemm_job;
 
-uint64_t gr_gemm_ws_bytes(unsigned threads);
+/* What gr_gemm works in: for a job of this m, n, k and these forms, and for any of a smaller m or k (pointers
+ * are not read). */
+uint64_t gr_gemm_ws_bytes(const gr_gemm_job *job, unsigned threads);
 void gr_gemm(gr_queue *q, const gr_gemm_job *job, void *ws);
 
 #endif

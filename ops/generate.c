@@ -17,6 +17,7 @@ static const gr_key keys[] = {
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
     {"stop", GR_KEY_TEXTS, CFG(stop), false, NULL, 0, 0, NULL, "texts that end a response; cut from what rewards see"},
     {"stop_ids", GR_KEY_UINTS, CFG(stop_ids), false, NULL, 0, 0, NULL, "token ids that end a response; default: the checkpoint's EOS ids"},
+    {"ignore_eos", GR_KEY_BOOL, CFG(ignore_eos), false, "false", 0, 0, NULL, "the checkpoint's EOS ids end no response: but for stop_ids and stop, each has max_tokens"},
     {"kv_blocks", GR_KEY_UINT, CFG(kv_blocks), false, "0", 0, 1 << 30, NULL, "blocks of 16 tokens in the KV pool; 0: the planner's choice"},
     {"concurrent", GR_KEY_UINT, CFG(concurrent), false, "0", 0, 1 << 20, NULL, "most sequences decoded at once; 0: the planner's choice"},
     {"lag", GR_KEY_UINT, CFG(lag), false, "0", 0, 1, NULL, "1: sample with the weights of the iteration before, so that the last one's training may run meanwhile"},

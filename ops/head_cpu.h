@@ -14,7 +14,9 @@ typedef struct gr_head_ws {
     void *gemm;
 } gr_head_ws;
 
-void gr_head_ws_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, unsigned threads, gr_head_ws *w);
+/* What head_forward leaves for head_backward lies at the same place for both. */
+void gr_head_ws_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, unsigned threads,
+                      gr_head_ws *w);
 void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm, const float *x,
                     const uint32_t *row, uint32_t n, float inv_temperature, const gr_head_ws *w);
 

@@ -90,6 +90,20 @@ typedef struct gr_extend {
     const gr_decode *decode; /* a step of slots, one token each, some of them empty; NULL: not one */
 } gr_extend;
 
+/* What a workspace is for: one that is for less may be smaller. */
+typedef enum gr_layer_use {
+    GR_LAYER_FORWARD, /* layer_forward without acts */
+    GR_LAYER_KEEP,    /* with them */
+    GR_LAYER_BACKWARD,
+} gr_layer_use;
+
+typedef enum gr_head_use {
+    GR_HEAD_LOGPROB,  /* head_forward */
+    GR_HEAD_GRADIENT, /* head_forward, then head_backward */
+    GR_HEAD_SAMPLE,   /* head_sample from the whole distribution */
+    GR_HEAD_TRUNCATE, /* head_sample with top_k or top_p */
+} gr_head_use;
+
 /* How the next token is drawn. */
 typedef struct gr_sampling {
     float temperature; /* 0: greedy, ties to the lowest id */
@@ -99,6 +113,13 @@ typedef struct gr_sampling {
     const void *device; /* the same in the device's form, read there when the work runs (it may be captured
                            once and run often); NULL: the device gets the values above */
 } gr_sampling;
+
+/* What head_sample needs for it, of so many ids. */
+static inline gr_head_use gr_sampling_use(const gr_sampling *how, uint32_t vocab)
+{
+    const bool truncates = how->top_p < 1 || (how->top_k && how->top_k < vocab);
+    return how->temperature > 0 && truncates ? GR_HEAD_TRUNCATE : GR_HEAD_SAMPLE;
+}
 
 /* AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
  * w -= lr * wd * w, then w -= lr * m_hat / (sqrt(v_hat) + eps). */
@@ -155,10 +176,10 @@ struct gr_kernels {
     /* ---- sizes in bytes ---- */
     uint64_t (*acts_bytes)(const gr_model_shape *s,
                            const gr_pass_bounds *b); /* one layer, kept for backward */
-    uint64_t (*layer_ws_bytes)(const gr_model_shape *s, const gr_pass_bounds *b, bool backward);
+    uint64_t (*layer_ws_bytes)(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
     uint64_t (*extend_ws_bytes)(const gr_model_shape *s,
                                 const gr_pass_bounds *b); /* tokens, seqs: of one call */
-    uint64_t (*head_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows,
+    uint64_t (*head_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use,
                               unsigned threads); /* logits included */
     uint64_t (*value_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
     uint64_t (*kv_block_bytes)(const gr_model_shape *s); /* keys and values of one block in one layer */

@@ -16,10 +16,19 @@ struct back_ws {
     void *gemm;
 };
 
+static uint64_t products_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
+{
+    const size_t t = b->tokens, h = s->hidden, n = s->inter;
+    uint64_t ws = gr_linear_back_ws_bytes(t, n, h, b->threads);
+    ws = GR_MAX(ws, gr_linear_back_ws_bytes(t, h, 2 * n, b->threads));
+    ws = GR_MAX(ws, gr_linear_back_ws_bytes(t, (size_t)s->heads * s->head_dim, h, b->threads));
+    return GR_MAX(ws, gr_linear_back_ws_bytes(t, h, gr_qkv_width(s), b->threads));
+}
+
 static void ws_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, struct back_ws *w)
 {
     const uint64_t t = b->tokens;
-    w->gemm = gr_carve_floats(c, gr_gemm_ws_bytes(b->threads) / sizeof(float));
+    w->gemm = gr_carve_bytes(c, products_ws_bytes(s, b));
     w->attend = gr_carve_floats(c, gr_attend_back_floats(s, b->length, b->threads));
     w->row = gr_carve_floats(c, t * s->hidden);
     w->drow = gr_carve_floats(c, t * s->hidden);

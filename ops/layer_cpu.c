@@ -28,6 +28,19 @@ void gr_linear_back(gr_queue *q, const float *dy, const float *x, size_t t, size
     gr_gemm(q, &to_w, ws);
 }
 
+uint64_t gr_linear_ws_bytes(size_t t, size_t in, size_t out, unsigned threads)
+{
+    const gr_gemm_job g = {.m = t, .n = out, .k = in, .b = {.transposed = true}};
+    return gr_gemm_ws_bytes(&g, threads);
+}
+
+uint64_t gr_linear_back_ws_bytes(size_t t, size_t in, size_t out, unsigned threads)
+{
+    const gr_gemm_job to_x = {.m = t, .n = in, .k = out};
+    const gr_gemm_job to_w = {.m = out, .n = in, .k = t, .a = {.transposed = true}};
+    return GR_MAX(gr_gemm_ws_bytes(&to_x, threads), gr_gemm_ws_bytes(&to_w, threads));
+}
+
 /* ---- RMSNorm (Zhang and Sennrich, arXiv:1910.07467) ---------------------------------------------------- */
 
 float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps)
@@ -63,17 +76,25 @@ struct layer_ws {
     void *gemm;
 };
 
-static void ws_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, struct layer_ws *w)
+static uint64_t products_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 {
-    w->gemm = gr_carve_floats(c, gr_gemm_ws_bytes(b->threads) / sizeof(float));
-    w->attend = gr_carve_floats(c, gr_attend_floats(b->length, b->threads));
-    w->row = gr_carve_floats(c, (uint64_t)b->tokens * s->hidden);
-    w->act = gr_carve_floats(c, (uint64_t)b->tokens * s->inter);
+    const size_t t = b->tokens, h = s->hidden, n = s->inter;
+    uint64_t ws = gr_linear_ws_bytes(t, h, gr_qkv_width(s), b->threads);
+    ws = GR_MAX(ws, gr_linear_ws_bytes(t, (size_t)s->heads * s->head_dim, h, b->threads));
+    ws = GR_MAX(ws, gr_linear_ws_bytes(t, h, 2 * n, b->threads));
+    return GR_MAX(ws, gr_linear_ws_bytes(t, n, h, b->threads));
 }
 
-static float *kv_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, uint32_t seqs)
+/* Without acts and kv where they come from elsewhere; *kv: by gr_batch without a block table. */
+static void ws_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool acts, float **kv,
+                     struct layer_ws *w)
 {
-    return gr_carve_floats(c, ((uint64_t)tokens / GR_KV_BLOCK + seqs) * gr_kv_block_floats(s));
+    w->gemm = gr_carve_bytes(c, products_ws_bytes(s, b));
+    w->attend = gr_carve_floats(c, gr_attend_floats(b->length, b->threads));
+    if (acts) gr_acts_carve(c, s, b->tokens, &w->acts);
+    if (kv) *kv = gr_carve_floats(c, ((uint64_t)b->tokens / GR_KV_BLOCK + b->seqs) * gr_kv_block_floats(s));
+    w->row = gr_carve_floats(c, (uint64_t)b->tokens * s->hidden);
+    w->act = gr_carve_floats(c, (uint64_t)b->tokens * s->inter);
 }
 
 uint64_t gr_cpu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
@@ -88,16 +109,17 @@ uint64_t gr_cpu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b
 {
     gr_carve c = {0};
     struct layer_ws w;
-    ws_carve(&c, s, b, &w);
-    gr_acts_carve(&c, s, b->tokens, &w.acts);
+    ws_carve(&c, s, b, true, NULL, &w);
     return c.used;
 }
 
-uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
 {
-    if (backward) return gr_cpu_layer_back_ws_bytes(s, b);
-    gr_carve c = {.used = gr_cpu_extend_ws_bytes(s, b)};
-    kv_carve(&c, s, b->tokens, b->seqs);
+    gr_carve c = {0};
+    struct layer_ws w;
+    float *kv;
+    if (use == GR_LAYER_BACKWARD) return gr_cpu_layer_back_ws_bytes(s, b);
+    ws_carve(&c, s, b, use == GR_LAYER_FORWARD, &kv, &w);
     return c.used;
 }
 
@@ -233,9 +255,8 @@ void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, c
     struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
     gr_pass_bounds bounds = bounds_of(q, &b);
     gr_carve c = {.base = ws}, kept = {.base = acts};
-    ws_carve(&c, s, &bounds, &l.ws);
-    gr_acts_carve(acts ? &kept : &c, s, p->n_tokens, &l.ws.acts);
-    b.kv = kv_carve(&c, s, p->n_tokens, p->n_seqs);
+    ws_carve(&c, s, &bounds, !acts, &b.kv, &l.ws);
+    if (acts) gr_acts_carve(&kept, s, p->n_tokens, &l.ws.acts);
     run_layer(&l);
 }
 
@@ -247,7 +268,6 @@ void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, co
     struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
     gr_pass_bounds bounds = bounds_of(q, &b);
     gr_carve c = {.base = ws};
-    ws_carve(&c, s, &bounds, &l.ws);
-    gr_acts_carve(&c, s, e->n_tokens, &l.ws.acts);
+    ws_carve(&c, s, &bounds, true, NULL, &l.ws);
     run_layer(&l);
 }

@@ -41,8 +41,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
                             stat_object(n, "sum_p2", p)};
     gr_forward f = gr_forward_declare(n, how, k, p, out, GR_LEN(out));
-    uint32_t head_ws =
-        gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
+    uint32_t head_ws = gr_program_temp(
+        p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, GR_HEAD_LOGPROB, how->threads), "head_ws");
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE)
         scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");

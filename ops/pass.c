@@ -15,7 +15,8 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint3
     m.tokens = (uint32_t)GR_MIN((uint64_t)micro_tokens, total);
     m.seqs =
         GR_MIN(seqs, GR_MAX(m.tokens / 2, 1u)); /* a sequence has a prompt and a response token at least */
-    m.rows = (uint32_t)GR_MIN((uint64_t)m.tokens, (uint64_t)m.seqs * b->response_tokens);
+    m.rows = (uint32_t)GR_MIN((uint64_t)m.tokens * b->response_tokens / (b->response_tokens + 1ull),
+                              (uint64_t)m.seqs * b->response_tokens);
     /* two neighbours together exceed the bound, else they would be one */
     m.trips = (uint32_t)GR_MIN((uint64_t)seqs, 2 * total / m.tokens + 1);
     return m;

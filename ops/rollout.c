@@ -21,9 +21,14 @@ uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b)
 
 uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent)
 {
-    uint64_t groups = (concurrent + samples - 1) / samples + 2; /* one beginning, one ending in between */
-    uint64_t own = gr_blocks_of(b->response_tokens) + 1;
-    return groups * gr_prompt_blocks(b->prompt_tokens + GR_KV_BLOCK) + concurrent * own;
+    uint64_t at_once = (concurrent + samples - 1) / samples + 2; /* one beginning, one ending in between */
+    uint64_t groups = GR_MIN((uint64_t)b->groups, at_once), most = 0;
+    for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
+        uint32_t prompt = b->prompt_tokens - cut;
+        most = GR_MAX(most, groups * gr_prompt_blocks(prompt) +
+                                concurrent * (uint64_t)gr_own_blocks(prompt, b->response_tokens));
+    }
+    return most;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -40,8 +45,11 @@ typedef struct step_arrays {
 
 static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
 {
-    uint32_t slots = GR_MIN(how->concurrent, n->share.seqs);
-    return (gr_step_bounds){.tokens = slots + how->prefill_tokens,
+    const gr_generate_cfg *cfg = n->cfg;
+    const uint32_t slots = GR_MIN(how->concurrent, n->share.seqs);
+    /* while a prompt is read, none of its own samples run */
+    const uint32_t others = n->share.seqs - GR_MIN(n->share.seqs, cfg->samples);
+    return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
                             .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
@@ -85,6 +93,20 @@ uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices 
                    .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_program_object(p, &o);
+}
+
+static gr_sampling sampling_of(const gr_generate_cfg *c)
+{
+    return (gr_sampling){.temperature = (float)c->temperature, .top_p = (float)c->top_p, .top_k = c->top_k};
+}
+
+uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const gr_sampling sampling = sampling_of(n->cfg);
+    return gr_program_temp(
+        p, GR_CAT_WORKSPACE,
+        k->head_ws_bytes(s, how->head_rows, gr_sampling_use(&sampling, s->vocab), how->threads), "head_ws");
 }
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
@@ -152,8 +174,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
     uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
-    uint32_t head_ws =
-        gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
+    uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
     gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
                    "begin");
@@ -389,13 +410,19 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
 /* ---- what was sampled ------------------------------------------------------------------------------------
  */
 
+gr_stop_ids gr_rollout_stop_ids(const gr_node *n)
+{
+    const gr_generate_cfg *c = n->cfg;
+    const gr_model_shape *s = &n->model->shape;
+    if (c->stop_ids.n) return (gr_stop_ids){(const int32_t *)c->stop_ids.value, (uint32_t)c->stop_ids.n};
+    return (gr_stop_ids){s->eos, c->ignore_eos ? 0 : s->n_eos};
+}
+
 static bool is_stop_id(const gr_rollout *r, int32_t id)
 {
-    const gr_model_shape *s = &r->node->model->shape;
-    for (size_t i = 0; i < r->cfg->stop_ids.n; i++)
-        if ((uint32_t)id == r->cfg->stop_ids.value[i]) return true;
-    for (uint32_t i = 0; !r->cfg->stop_ids.n && i < s->n_eos; i++)
-        if (id == s->eos[i]) return true;
+    const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
+    for (uint32_t i = 0; i < stop.n; i++)
+        if (id == stop.id[i]) return true;
     return false;
 }
 
@@ -459,12 +486,10 @@ bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int3
 
 gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r)
 {
-    return (gr_sampling){.temperature = (float)r->cfg->temperature,
-                         .top_p = (float)r->cfg->top_p,
-                         .top_k = r->cfg->top_k,
-                         .seed = c->session->seed,
-                         .stream = gr_stream(c->node->name) + c->session->step +
-                                   ((uint64_t)c->session->round << 32)};
+    gr_sampling how = sampling_of(r->cfg);
+    how.seed = c->session->seed;
+    how.stream = gr_stream(c->node->name) + c->session->step + ((uint64_t)c->session->round << 32);
+    return how;
 }
 
 static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_arrays *a, uint32_t first,

@@ -23,6 +23,13 @@ void gr_rollout_close(void *state);
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d);
 bool gr_rollout_more(const gr_call *c, uint32_t trip);
 
+/* Ids that end a response: the node's own, or the checkpoint's unless it ignores them. */
+typedef struct gr_stop_ids {
+    const int32_t *id;
+    uint32_t n;
+} gr_stop_ids;
+gr_stop_ids gr_rollout_stop_ids(const gr_node *n);
+
 /* The smallest pool that works for these rows, and the largest that can ever be used with so many sequences
  * at once. */
 uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b);

@@ -98,6 +98,7 @@ typedef struct gr_rollout {
  */
 
 uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
+uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p);
 
 /* Take the blocks of its prompt; false: they, and those of one sample, are not free. */

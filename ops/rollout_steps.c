@@ -41,13 +41,12 @@ struct gr_rollout_steps {
 
 static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
 {
-    const gr_generate_cfg *cfg = n->cfg;
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
     return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->share.seqs),
                              .stride = gr_blocks_of(longest),
                              .max_length = longest,
                              .chunk = CHUNK,
-                             .stop_ids = GR_MAX((uint32_t)cfg->stop_ids.n, n->model->shape.n_eos)};
+                             .stop_ids = gr_rollout_stop_ids(n).n};
 }
 
 /* Prompts of one prefill: one goes on from the trip before, others begin only where a slot is free. */
@@ -181,8 +180,7 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
     uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
-    uint32_t head_ws =
-        gr_program_temp(p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, how->threads), "head_ws");
+    uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
     gr_program_run(p, ROLLOUT_BEGIN, 0,
                    (gr_use[]){{prompts, GR_READ},
@@ -267,11 +265,11 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
         s->stale[i] = false;
     }
     for (uint32_t i = 0; i < r->node->bounds.seqs; i++) s->slot_of[i] = GR_NONE;
-    const uint32_t *listed = r->cfg->stop_ids.value;
+    const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
     const gr_steps_rules rules = {.sampling = gr_rollout_sampling(c, r),
                                   .max_tokens = r->cfg->max_tokens,
-                                  .stop = r->cfg->stop_ids.n ? (const int32_t *)listed : shape->eos,
-                                  .n_stop = r->cfg->stop_ids.n ? (uint32_t)r->cfg->stop_ids.n : shape->n_eos};
+                                  .stop = stop.id,
+                                  .n_stop = stop.n};
     return ops->begin(s->steps, c->queue, c->ptr[3], c->ptr[4], &rules, d);
 }
 

@@ -146,7 +146,7 @@ static void sample_row(const struct sample *l, uint32_t i, uint32_t *heap, doubl
     uint32_t id;
     if (!(how->temperature > 0))
         id = draw_greedy(z, n, max);
-    else if (how->top_p < 1 || (how->top_k && how->top_k < n))
+    else if (gr_sampling_use(how, n) == GR_HEAD_TRUNCATE)
         id = draw_truncated(how, z, n, max, sums[0], heap, uniform(l, i));
     else
         id = draw_full(l->v, z, n, max, block, uniform(l, i) * sums[0]);
@@ -171,7 +171,7 @@ void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm, 
     if (!n) return;
     gr_carve c = {.base = ws};
     gr_head_ws w;
-    gr_head_ws_carve(&c, s, n, gr_team_size(q->team), &w);
+    gr_head_ws_carve(&c, s, n, gr_sampling_use(how, s->vocab), gr_team_size(q->team), &w);
     gr_head_logits(q, s, norm, lm, x, row, n, how->temperature > 0 ? 1 / how->temperature : 1, &w);
     struct sample l = {s, gr_simd_best(), &w, how, draw, n, id, logprob};
     gr_team_run(q->team, sample_rank, &l);

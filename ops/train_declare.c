@@ -6,12 +6,14 @@
 
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
-    uint32_t rows, mini, store, loss_ws;
+    uint32_t rows, mini, store;
+    uint32_t loss_ws[GR_LOSS_VALUE + 1];         /* by stage; where losses are evaluated on the device, one */
     uint32_t fresh, entropy, d_fresh, d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
     /* where losses are evaluated on the device, else GR_NONE: what they read; on the host, what is written
      * for them and what they said */
     uint32_t data, data_host, values, back;
-    uint32_t packed, staging, x, dx, acts, ws, head_ws, norm;
+    uint32_t packed, staging, x, dx, norm;
+    uint32_t ws, embed_ws, head_ws;
 } train_objects;
 
 typedef struct declaring {
@@ -47,6 +49,11 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
         t.range.seqs = t.micro.seqs;
     }
     return t;
+}
+
+uint32_t gr_train_rows(const gr_node *n, const gr_choices *how)
+{
+    return gr_train_shape_of(n, how).micro.rows;
 }
 
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
@@ -88,14 +95,6 @@ void gr_train_inputs_release(gr_loss_inputs *in)
     free((void *)in->rows);
 }
 
-static uint64_t loss_ws_bytes(const gr_train_shape *t, const gr_loss *l)
-{
-    uint64_t most = 0;
-    for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++)
-        most = GR_MAX(most, gr_loss_work_bytes(l, stage, t->loss, t->range));
-    return most;
-}
-
 /* Where the host evaluates the loss, with the values of the batch. */
 static void add_host_loss(declaring *w, const gr_loss *l)
 {
@@ -110,7 +109,10 @@ static void add_host_loss(declaring *w, const gr_loss *l)
                        ? gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
     o->store = gr_program_value(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
-    o->loss_ws = gr_program_value(w->p, GR_CAT_WORKSPACE, loss_ws_bytes(t, l), "loss_ws");
+    static const char *const ws[] = {"prepare_ws", "adjoint_ws", "value_ws"};
+    for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++)
+        o->loss_ws[stage] = gr_program_value(
+            w->p, GR_CAT_WORKSPACE, gr_loss_work_bytes(l, stage, t->loss, t->range), "%s", ws[stage]);
     o->data = o->data_host = o->values = o->back = GR_NONE;
 }
 
@@ -127,13 +129,29 @@ static void add_device_loss(declaring *w, const gr_loss *l)
                        ? gr_program_temp(w->p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
     o->store = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, in.bounds), "loss_store");
-    o->loss_ws =
+    const uint32_t ws =
         gr_program_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
+    for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++) o->loss_ws[stage] = ws;
     o->data = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_data_bytes(&in), "loss_columns");
     o->data_host = gr_program_host(w->p, GR_CAT_COLUMNS, gr_loss_host_bytes(&in), "loss_rows");
     o->values = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_results(l) * sizeof(double), "values");
     o->back = gr_program_host(w->p, GR_CAT_COLUMNS, 2 * column, "read_back");
     gr_train_inputs_release(&in);
+}
+
+static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
+{
+    return gr_program_temp(w->p, GR_CAT_WORKSPACE, w->k->layer_ws_bytes(w->s, &w->bounds, use), "%s", what);
+}
+
+static uint32_t head_ws(declaring *w, gr_head_use use, const char *what)
+{
+    const gr_choices *how = w->how;
+    return gr_program_temp(w->p, GR_CAT_WORKSPACE,
+                           gr_train_is_value(w->n)
+                               ? w->k->value_ws_bytes(w->s, how->head_rows, how->threads)
+                               : w->k->head_ws_bytes(w->s, how->head_rows, use, how->threads),
+                           "%s", what);
 }
 
 static void add_objects(declaring *w)
@@ -153,15 +171,13 @@ static void add_objects(declaring *w)
     o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
     o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
     o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "dx");
-    uint64_t ws = w->k->layer_ws_bytes(w->s, &w->bounds, false);
-    ws = GR_MAX(ws, w->k->layer_ws_bytes(w->s, &w->bounds, true));
-    ws = GR_MAX(ws, w->k->embed_ws_bytes(t->micro.tokens));
-    o->ws = gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws");
+    const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
+    o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
+    const uint64_t embed = w->k->embed_ws_bytes(t->micro.tokens);
+    o->embed_ws = embed ? gr_program_temp(p, GR_CAT_WORKSPACE, embed, "embed_ws") : GR_NONE;
     o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
                               gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws_bytes(), "norm");
-    uint64_t head = gr_train_is_value(w->n) ? w->k->value_ws_bytes(w->s, w->how->head_rows, w->how->threads)
-                                            : w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads);
-    o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE, head, "head_ws");
+    o->head_ws = head_ws(w, GR_HEAD_GRADIENT, "head_ws");
 }
 
 static uint32_t params(declaring *w, const char *pass, uint32_t bucket)
@@ -209,6 +225,16 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
                             : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts.%u", l);
 }
 
+/* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a
+ * step.
+ */
+static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
+{
+    const uint64_t bytes = w->k->layer_ws_bytes(w->s, &w->bounds, use);
+    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s.%u", what, l)
+                             : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s", what);
+}
+
 /* A work whose uses are followed by the columns the loss reads. */
 static gr_work *run_with_columns(declaring *w, uint32_t kernel, const gr_use *uses, size_t n,
                                  const char *what)
@@ -225,7 +251,7 @@ static void declare_prepare(declaring *w)
     run_with_columns(w, TRAIN_PREPARE,
                      (gr_use[]){{o->mini, GR_WRITE},
                                 {o->store, GR_WRITE},
-                                {o->loss_ws, GR_WRITE},
+                                {o->loss_ws[GR_LOSS_PREPARE], GR_WRITE},
                                 {o->fresh, GR_WRITE},
                                 {o->entropy, GR_WRITE},
                                 {o->d_fresh, GR_WRITE},
@@ -254,6 +280,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
     const train_objects *o = &w->o;
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
+    const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "fresh_ws");
     gather(w, prefix, 2 + l);
     gr_layer_cost(gr_program_run(w->p, TRAIN_FORWARD, l,
                                  (gr_use[]){{params(w, prefix, 1 + l), GR_READ},
@@ -261,7 +288,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
                                             {o->x, GR_UPDATE},
                                             {in, GR_WRITE},
                                             {acts, GR_WRITE},
-                                            {o->ws, GR_WRITE}},
+                                            {ws, GR_WRITE}},
                                  6, "%sforward.%u", prefix, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
@@ -269,6 +296,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefi
 static void declare_head(declaring *w, bool backward, const char *prefix)
 {
     const train_objects *o = &w->o;
+    const uint32_t ws = backward ? o->head_ws : head_ws(w, GR_HEAD_LOGPROB, "fresh_head_ws");
     uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, prefix, 0) : GR_NONE;
     const gr_use none = {GR_NONE, GR_UPDATE};
     if (backward) gather(w, "back_", w->s->layers);
@@ -276,7 +304,7 @@ static void declare_head(declaring *w, bool backward, const char *prefix)
                      {tied, GR_READ},
                      {o->packed, GR_READ},
                      {o->x, GR_READ},
-                     {o->head_ws, GR_WRITE},
+                     {ws, GR_WRITE},
                      {o->fresh, GR_UPDATE},
                      {o->entropy, GR_UPDATE},
                      {backward ? o->dx : GR_NONE, GR_WRITE},
@@ -286,7 +314,7 @@ static void declare_head(declaring *w, bool backward, const char *prefix)
                      {o->d_entropy, GR_UPDATE},
                      {o->store, GR_READ},
                      {o->mini, GR_UPDATE},
-                     {o->loss_ws, GR_WRITE},
+                     {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
                      {o->data, GR_READ},
                      {o->data_host, GR_READ}};
     char what[32];
@@ -300,6 +328,7 @@ static void declare_backward(declaring *w, uint32_t l)
 {
     const train_objects *o = &w->o;
     uint32_t in = layer_in(w, l), acts = layer_acts(w, l);
+    uint32_t back_ws = turn_ws(w, GR_LAYER_BACKWARD, "backward_ws", l);
     if (l) gather(w, "back_", l); /* of the layer below */
     if (recomputed(w, l))
         gr_layer_cost(gr_program_run(w->p, TRAIN_RECOMPUTE, l,
@@ -308,7 +337,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                                 {o->x, GR_WRITE},
                                                 {in, GR_READ},
                                                 {acts, GR_WRITE},
-                                                {o->ws, GR_WRITE}},
+                                                {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                                      6, "recompute.%u", l),
                       w->k, w->s, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
@@ -318,7 +347,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                             {acts, GR_READ},
                                             {o->dx, GR_UPDATE},
                                             grads(w, 1 + l, true),
-                                            {o->ws, GR_WRITE}},
+                                            {back_ws, GR_WRITE}},
                                  7, "backward.%u", l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 2);
     reduce(w, 1 + l);
@@ -346,7 +375,7 @@ static void declare_forward_pass(declaring *w)
     run_with_columns(w, TRAIN_ADJOINT,
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
-                                {o->loss_ws, GR_WRITE},
+                                {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
                                 {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
                                 {o->d_fresh, GR_UPDATE},
@@ -367,8 +396,8 @@ static void declare_micro_batches(declaring *w)
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
     gr_program_run(
         w->p, TRAIN_EMBED_BACKWARD, 0,
-        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied), {o->ws, GR_WRITE}}, 4,
-        "embed_backward");
+        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied), {o->embed_ws, GR_WRITE}},
+        4, "embed_backward");
     reduce(w, 0);
     gr_program_end(w->p);
     if (w->shape.class != GR_LOSS_BATCH) share_fresh(w);
@@ -415,7 +444,7 @@ static void declare_step(declaring *w)
     run_with_columns(w, TRAIN_FINISH,
                      (gr_use[]){{o->mini, GR_UPDATE},
                                 {o->store, GR_READ},
-                                {o->loss_ws, GR_WRITE},
+                                {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
                                 {o->fresh, GR_READ},
                                 {o->entropy, GR_READ},
                                 {o->d_fresh, GR_READ},

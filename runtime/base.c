@@ -68,7 +68,7 @@ char *gr_printf(const char *fmt, ...)
     return s.text;
 }
 
-#define POOL_CHUNK 16384
+enum { POOL_CHUNK_MIN = 512, POOL_CHUNK_MAX = 16384 }; /* most pools hold little: the first are small */
 
 struct pool_chunk {
     struct pool_chunk *next;
@@ -100,7 +100,8 @@ void *gr_pool_alloc(gr_pool *p, size_t bytes)
     bytes = gr_align(bytes ? bytes : 1, 16);
     struct pool_chunk *c = p->head;
     if (!c || c->size - c->used < bytes) {
-        size_t size = GR_MAX(bytes, (size_t)POOL_CHUNK);
+        size_t size = c ? GR_MIN(2 * c->size, (size_t)POOL_CHUNK_MAX) : (size_t)POOL_CHUNK_MIN;
+        size = GR_MAX(bytes, size);
         c = gr_calloc(1, sizeof(*c) + size);
         c->size = size;
         c->next = p->head;

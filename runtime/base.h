@@ -73,6 +73,9 @@ char *gr_message_format(const struct gr_message *m);
 
 /* The candidate nearest to name by edit distance, or NULL where none is near enough to suggest. */
 const char *gr_near(const char *name, const char *const *candidates, size_t n);
+/* Looking through thousands of names for each of thousands of errors takes minutes and helps nobody: behind
+ * so many, nothing is suggested. */
+enum { GR_NEAR_ERRORS = 100 };
 
 /* ---- host memory for small objects -------------------------------------------------------------------- */
 

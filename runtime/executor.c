@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/poison.h"
-
 /* Every lane walks the whole path and executes the steps that are its own. What it must wait for is always a
  * step with a lower number, so the lowest step that has not run can run: no order of threads can block.
  *
@@ -708,7 +706,7 @@ uint64_t gr_executor_overhead(gr_executor *e)
     return all > arena ? all - arena : 0;
 }
 
-uint64_t gr_executor_touched_peak(const gr_executor *e)
+gr_touched gr_executor_touched(const gr_executor *e)
 {
-    return e->poison ? gr_poison_touched_peak(e->poison) : 0;
+    return e->poison ? gr_poison_touched(e->poison) : (gr_touched){.step = GR_NONE};
 }

@@ -16,6 +16,7 @@
 
 #include "memplan/plan.h"
 #include "runtime/device.h"
+#include "runtime/poison.h"
 
 typedef struct gr_exec_hooks {
     void *user;
@@ -71,8 +72,8 @@ uint64_t gr_executor_overhead(gr_executor *e);
 
 /* With poison: all bytes of arena and pool that no live entry of the step covers are filled with a pattern
  * before it and must hold it after it, and entries that a step only reads must be unchanged: a step that
- * touches what it did not declare fails. Steps on other lanes are then run one at a time. Bytes of written
- * entries that were touched are counted: the largest sum of touched bytes over the steps. */
-uint64_t gr_executor_touched_peak(const gr_executor *e);
+ * touches what it did not declare fails. Steps on other lanes are then run one at a time. What was touched is
+ * measured; all 0 without poison. */
+gr_touched gr_executor_touched(const gr_executor *e);
 
 #endif

@@ -1,6 +1,7 @@
 #include "runtime/outputs.h"
 
 #include "ops/configs.h"
+#include "ops/rollout.h"
 #include "ops/scorer.h"
 #include "ops/summary.h"
 #include "runtime/checkpoint_dir.h"
@@ -110,13 +111,11 @@ static void print_stop_id(FILE *to, const gr_tokenizer *t, int32_t id)
 static void print_stop_ids(const gr_outputs *o, const gr_session *s, const gr_node *n)
 {
     FILE *to = o->options->progress;
-    const gr_model_shape *shape = &n->model->shape;
-    const gr_uints *own = &((const gr_generate_cfg *)n->cfg)->stop_ids;
+    const gr_stop_ids stop = gr_rollout_stop_ids(n);
     const gr_tokenizer *t = gr_session_tokenizer(s, n);
     fprintf(to, "%s: stop ids", n->name);
-    for (size_t i = 0; i < own->n; i++) print_stop_id(to, t, (int32_t)own->value[i]);
-    for (uint32_t i = 0; !own->n && i < shape->n_eos; i++) print_stop_id(to, t, shape->eos[i]);
-    fprintf(to, "%s\n", own->n || shape->n_eos ? "" : " none: every response runs to max_tokens");
+    for (uint32_t i = 0; i < stop.n; i++) print_stop_id(to, t, stop.id[i]);
+    fprintf(to, "%s\n", stop.n ? "" : " none: every response runs to max_tokens");
 }
 
 static void print_notes(FILE *to, const char *notes)
@@ -161,7 +160,7 @@ static void print_peaks(const gr_outputs *o, const gr_executor *e, uint64_t peak
     fprintf(to, "peak: planned %s, measured %s", gr_bytes_format(o->plan->peak_bytes, planned),
             gr_bytes_format(peak, measured));
     if (o->options->poison)
-        fprintf(to, ", touched by steps %s", gr_bytes_format(gr_executor_touched_peak(e), touched));
+        fprintf(to, ", touched by steps %s", gr_bytes_format(gr_executor_touched(e).most, touched));
     fputc('\n', to);
 }
 
@@ -175,6 +174,28 @@ static void print_drops(FILE *to, const gr_session *s)
             fprintf(to, "%.*s: dropped %.0f records that are too long\n", (int)(n - m), name,
                     s->metrics[i].value);
     }
+}
+
+gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor *e, gr_diag *d)
+{
+    const gr_touched t = gr_executor_touched(e);
+    if (t.step == GR_NONE || o->silent) return GR_OK;
+    gr_str s = {0};
+    gr_str_printf(&s, "what,category,planned_bytes,mark_bytes,touched_bytes\n");
+    gr_str_printf(&s, "%s,peak,%llu,%llu,%llu\n", gr_plan_step(o->plan, t.step)->what,
+                  (unsigned long long)t.planned, (unsigned long long)t.marks, (unsigned long long)t.touched);
+    for (uint32_t i = 0; i < o->plan->n_ledger; i++) {
+        const gr_entry *x = &o->plan->ledger[i];
+        if (!t.entry[i].live) continue;
+        gr_str_printf(&s, "%s,%s,%llu,%llu,%llu\n", x->what, gr_category_str(x->category),
+                      (unsigned long long)x->bytes, (unsigned long long)t.entry[i].mark,
+                      (unsigned long long)t.entry[i].touched);
+    }
+    char *path = path_in(o, "touched.csv");
+    gr_status st = gr_file_write(path, s.text, s.len, d);
+    free(path);
+    gr_str_release(&s);
+    return st;
 }
 
 void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, uint64_t measured_peak)

@@ -13,6 +13,11 @@
 
 typedef struct gr_outputs gr_outputs;
 
+/* Of a run whose memory was checked: touched.csv, a line for each piece of device memory that is live at the
+ * plan's peak: bytes planned, bytes up to the last one written, and bytes written, in units of GR_ALIGN. Its
+ * first line is their sum, and names the step. */
+GR_NODISCARD gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor *e, gr_diag *d);
+
 /* Take the directory, one run at a time. One that holds a run already is refused unless o->resume. */
 GR_NODISCARD gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *o, const gr_graph *g,
                                        const gr_plan *p, gr_diag *d);

@@ -22,9 +22,11 @@ struct gr_poison {
     bool *live, *written;       /* [n_ledger] in the step being checked */
     bool *was_live;             /* [n_ledger] in the step before: outside of these, all is pattern */
     bool *same;                 /* [n_ledger] hash and touched are of the contents */
-    uint64_t *hash, *touched;   /* [n_ledger]; touched: bytes that do not hold the pattern */
-    span *spans;                /* [n_ledger] */
-    uint64_t touched_peak;
+    uint64_t *hash;             /* [n_ledger] */
+    struct gr_touched_entry *now, *at_peak; /* [n_ledger] see gr_touched */
+    uint64_t planned_peak;                  /* device bytes live at the step that holds most */
+    gr_touched peak;
+    span *spans; /* [n_ledger] */
     uint64_t block[BLOCK / sizeof(uint64_t) + 1];
 };
 
@@ -73,6 +75,28 @@ static void mark(bool *set, const uint32_t *entries, uint32_t n)
     for (uint32_t i = 0; i < n; i++) set[entries[i]] = true;
 }
 
+static bool live_at(const gr_entry *x, uint32_t step)
+{
+    bool after = step >= x->first, before = step <= x->last;
+    return x->last < x->first ? after || before : after && before;
+}
+
+static uint64_t planned_at(const gr_plan *plan, uint32_t step)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->n_ledger; i++)
+        if (plan->ledger[i].place == GR_DEVICE && live_at(&plan->ledger[i], step))
+            bytes += plan->ledger[i].bytes;
+    return bytes;
+}
+
+static uint64_t planned_peak(const gr_plan *plan)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < gr_plan_steps(plan); i++) most = GR_MAX(most, planned_at(plan, i));
+    return most;
+}
+
 gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool)
 {
     gr_poison *p = gr_calloc(1, sizeof(*p));
@@ -84,7 +108,10 @@ gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_m
     p->was_live = gr_calloc(plan->n_ledger, sizeof(*p->was_live));
     p->same = gr_calloc(plan->n_ledger, sizeof(*p->same));
     p->hash = gr_calloc(plan->n_ledger, sizeof(*p->hash));
-    p->touched = gr_calloc(plan->n_ledger, sizeof(*p->touched));
+    p->now = gr_calloc(plan->n_ledger, sizeof(*p->now));
+    p->at_peak = gr_calloc(plan->n_ledger, sizeof(*p->at_peak));
+    p->planned_peak = planned_peak(plan);
+    p->peak = (gr_touched){.step = GR_NONE, .entry = p->at_peak};
     for (size_t i = 0; i < GR_LEN(p->block); i++) p->block[i] = PATTERN;
     p->spans = gr_calloc(plan->n_ledger, sizeof(*p->spans));
     for (uint32_t i = 0; i < plan->n_ledger; i++) {
@@ -116,15 +143,10 @@ void gr_poison_free(gr_poison *p)
     free(p->was_live);
     free(p->same);
     free(p->hash);
-    free(p->touched);
+    free(p->now);
+    free(p->at_peak);
     free(p->spans);
     free(p);
-}
-
-static bool live_at(const gr_entry *x, uint32_t step)
-{
-    bool after = step >= x->first, before = step <= x->last;
-    return x->last < x->first ? after || before : after && before;
 }
 
 /* The steps of the iteration and of validate are counted on by the ledger; other paths hold what they name.
@@ -178,12 +200,19 @@ static uint64_t hash_of(const gr_poison *p, const gr_entry *x)
     return XXH3_64bits(p->memory[x->place]->base + x->offset, (size_t)x->bytes);
 }
 
-static uint64_t touched_of(const gr_poison *p, const gr_entry *x)
+static void measure(gr_poison *p, uint32_t entry)
 {
-    const uint64_t *w = (const uint64_t *)(const void *)(p->memory[x->place]->base + x->offset);
-    uint64_t n = 0;
-    for (uint64_t k = 0; k < x->bytes / sizeof(*w); k++) n += w[k] != PATTERN;
-    return n * sizeof(*w);
+    const gr_entry *x = &p->plan->ledger[entry];
+    struct gr_touched_entry *e = &p->now[entry];
+    e->mark = e->touched = 0;
+    for (uint64_t at = 0; at < x->bytes; at += GR_ALIGN) {
+        char *is;
+        const char *want;
+        part(p, x->place, x->offset + at, x->offset + at + GR_ALIGN, &is, &want);
+        if (!memcmp(is, want, GR_ALIGN)) continue;
+        e->mark = at + GR_ALIGN;
+        e->touched += GR_ALIGN;
+    }
 }
 
 /* What the step must leave alone has been looked at before, if it is as the last step that wrote it left it.
@@ -191,7 +220,7 @@ static uint64_t touched_of(const gr_poison *p, const gr_entry *x)
 static void look_at(gr_poison *p, uint32_t entry)
 {
     p->hash[entry] = hash_of(p, &p->plan->ledger[entry]);
-    p->touched[entry] = touched_of(p, &p->plan->ledger[entry]);
+    measure(p, entry);
     p->same[entry] = true;
 }
 
@@ -225,14 +254,32 @@ void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
     }
 }
 
-static void count_touched(gr_poison *p)
+static void keep_peak(gr_poison *p, uint32_t step, uint64_t marks)
 {
-    uint64_t sum = 0;
+    p->peak.step = step;
+    p->peak.planned = p->planned_peak;
+    p->peak.marks = marks;
+    p->peak.touched = 0;
     for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
-        const gr_entry *x = &p->plan->ledger[i];
-        if (p->live[i] && x->place == GR_DEVICE) sum += p->same[i] ? p->touched[i] : touched_of(p, x);
+        p->at_peak[i] = p->now[i];
+        if (p->now[i].live) p->peak.touched += p->now[i].touched;
     }
-    p->touched_peak = GR_MAX(p->touched_peak, sum);
+}
+
+static void count_touched(gr_poison *p, gr_path_id path, uint32_t step)
+{
+    uint64_t marks = 0;
+    if (path != GR_PATH_STEADY && path != GR_PATH_VALIDATE) return;
+    step += path == GR_PATH_VALIDATE ? p->plan->paths[GR_PATH_STEADY].n : 0;
+    for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
+        struct gr_touched_entry *e = &p->now[i];
+        e->live = p->live[i] && p->plan->ledger[i].place == GR_DEVICE;
+        if (!e->live) continue;
+        if (!p->same[i]) measure(p, i);
+        marks += e->mark;
+    }
+    p->peak.most = GR_MAX(p->peak.most, marks);
+    if (planned_at(p->plan, step) == p->planned_peak && marks > p->peak.marks) keep_peak(p, step, marks);
 }
 
 gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag *d)
@@ -240,7 +287,7 @@ gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag 
     const gr_plan *plan = p->plan;
     const gr_step *s = &plan->paths[path].steps[step];
     gr_status st = GR_OK;
-    count_touched(p);
+    count_touched(p, path, step);
     span gap = {.place = GR_DEVICE};
     for (uint32_t k = 0; next_gap(p, &k, &gap);) {
         uint64_t at = find_touched(p, gap.place, gap.begin, gap.end);
@@ -266,7 +313,7 @@ gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag 
     return st;
 }
 
-uint64_t gr_poison_touched_peak(const gr_poison *p)
+gr_touched gr_poison_touched(const gr_poison *p)
 {
-    return p->touched_peak;
+    return p->peak;
 }

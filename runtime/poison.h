@@ -24,8 +24,22 @@ void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step);
 /* GR_E_FAILED with the step and the place where something was touched. */
 GR_NODISCARD gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag *d);
 
-/* The largest sum, over the steps so far, of the bytes of live device entries that do not hold the pattern.
- */
-uint64_t gr_poison_touched_peak(const gr_poison *p);
+/* What was touched of the device, so far, on the steps that the ledger counts. Two measures of an entry: its
+ * bytes up to the last one that does not hold the pattern (its watermark: what a smaller entry would not have
+ * held), and those of them that do not (counted in units of GR_ALIGN, as the ledger does). */
+typedef struct gr_touched {
+    uint64_t most; /* the largest sum of watermarks at any step */
+    /* at the plan's peak: of the steps that hold as much as any, the one and the trip with the largest sum */
+    uint32_t step;           /* as the ledger counts; GR_NONE: none of them has run */
+    uint64_t planned;        /* bytes of the entries live there */
+    uint64_t marks, touched; /* sums over the entries live there */
+    const struct gr_touched_entry {
+        bool live; /* there, on the device */
+        uint64_t mark, touched;
+    } * entry; /* [n_ledger] */
+} gr_touched;
+
+/* Valid until the next step. */
+gr_touched gr_poison_touched(const gr_poison *p);
 
 #endif

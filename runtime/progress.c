@@ -20,13 +20,14 @@ char *gr_duration_format(double seconds, char *buf)
 
 void gr_progress_init(gr_progress *p, FILE *to, bool plain)
 {
-    *p = (gr_progress){.to = to, .terminal = !plain && isatty(fileno(to))};
+    *p = (gr_progress){.to = to, .terminal = to && !plain && isatty(fileno(to))};
 }
 
 void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double reward, double loss,
                       double tokens, double seconds)
 {
     char left[32];
+    if (!p->to) return;
     p->mean_seconds = p->mean_seconds > 0 ? 0.8 * p->mean_seconds + 0.2 * seconds : seconds;
     gr_str line = {0};
     gr_str_printf(&line, "step %llu/%llu", (unsigned long long)step, (unsigned long long)steps);
@@ -47,6 +48,7 @@ void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double rewa
 
 void gr_progress_say(gr_progress *p, const char *text)
 {
+    if (!p->to) return;
     fprintf(p->to, "%s%-*s\n", p->terminal && p->width ? "\r" : "", p->terminal ? (int)p->width : 0, text);
     fflush(p->to);
     p->width = 0;
@@ -54,6 +56,7 @@ void gr_progress_say(gr_progress *p, const char *text)
 
 void gr_progress_end(gr_progress *p)
 {
+    if (!p->to) return;
     if (p->terminal && p->width) fputc('\n', p->to);
     fflush(p->to);
     p->width = 0;

@@ -14,7 +14,8 @@ typedef struct gr_progress {
     double mean_seconds; /* of a step, the latest weighing most */
 } gr_progress;
 
-void gr_progress_init(gr_progress *p, FILE *to, bool plain); /* plain: also where to is a terminal */
+/* to NULL: nothing is written. plain: also where it is a terminal. */
+void gr_progress_init(gr_progress *p, FILE *to, bool plain);
 
 /* After an iteration. reward and loss NaN: left out. */
 void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double reward, double loss,

@@ -491,6 +491,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = enter(&r, d);
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
+    if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
     if (r.executor) r.measured_peak = GR_MAX(r.measured_peak, gr_executor_measured_peak(r.executor));
     gr_outputs_close(r.outputs, &r.session, r.executor, r.measured_peak);
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));

@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct access { /* of one entry by one step */
-    uint32_t step, next;
-    bool writes;
+typedef struct access {  /* of one entry by one step */
+    uint32_t step, next; /* next: the one before of this lane and kind */
 } access;
+
+typedef struct heads { /* of an entry: latest accesses by lane, reads and writes */
+    uint32_t at[GR_N_LANES][2];
+} heads;
 
 /* What each lane is known to have passed: its steps before this number are done or skipped. */
 typedef struct clock {
@@ -23,8 +26,9 @@ typedef struct builder {
     uint32_t n;
     access *accesses;
     uint32_t n_accesses, cap_accesses;
-    uint32_t *head;              /* of entries: latest access */
-    uint32_t **shares, *n_share; /* of entries: those whose bytes it shares */
+    heads *head;                 /* of entries */
+    unsigned *lanes;             /* of entries: mask of those that use it */
+    uint32_t **shares, *n_share; /* of entries: those whose bytes it shares, and that other lanes use */
     clock *at;                   /* of steps: known when it begins */
     clock lane[GR_N_LANES];      /* known by the latest sure step of each lane */
     uint32_t loops[16], n_loops;
@@ -93,13 +97,41 @@ static int by_place(const void *a, const void *b, void *ledger)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* For each entry those with some of the same bytes. */
+static void find_lanes(builder *b)
+{
+    b->lanes = gr_calloc(b->p->n_ledger + 1, sizeof(*b->lanes));
+    for (uint32_t s = 0; s < b->n; s++) {
+        const gr_step *t = &b->steps[s];
+        for (uint32_t i = 0; i < t->n_reads; i++) b->lanes[t->reads[i]] |= 1u << t->lane;
+        for (uint32_t i = 0; i < t->n_writes; i++) b->lanes[t->writes[i]] |= 1u << t->lane;
+    }
+}
+
+/* Those that one lane alone uses are kept apart by its order. */
+static bool lanes_meet(const builder *b, uint32_t x, uint32_t y)
+{
+    unsigned both = b->lanes[x] | b->lanes[y];
+    return (both & (both - 1)) != 0;
+}
+
+/* Of entries in an order: the next, from each on, that another lane than `compute` uses. Nearly all are used
+ * by `compute` alone, and of those only such a one can be of interest to them. */
+static uint32_t *next_unusual(const builder *b, const uint32_t *order)
+{
+    uint32_t n = b->p->n_ledger, *next = gr_malloc((n + 1) * sizeof(*next));
+    next[n] = n;
+    for (uint32_t i = n; i-- > 0;) next[i] = b->lanes[order[i]] & ~(1u << GR_LANE_COMPUTE) ? i : next[i + 1];
+    return next;
+}
+
+/* For each entry those with some of the same bytes, and users on more than one lane. */
 static void find_shares(builder *b)
 {
     const gr_plan *p = b->p;
     uint32_t *order = gr_malloc((p->n_ledger + 1) * sizeof(*order));
     for (uint32_t e = 0; e < p->n_ledger; e++) order[e] = e;
     qsort_r(order, p->n_ledger, sizeof(*order), by_place, p->ledger);
+    uint32_t *unusual = next_unusual(b, order);
     b->n_share = gr_calloc(p->n_ledger + 1, sizeof(*b->n_share));
     b->shares = gr_calloc(p->n_ledger + 1, sizeof(*b->shares));
     for (int pass = 0; pass < 2; pass++) {
@@ -109,9 +141,11 @@ static void find_shares(builder *b)
         }
         for (uint32_t i = 0; i < p->n_ledger; i++) {
             const gr_entry *x = &p->ledger[order[i]];
-            for (uint32_t j = i + 1; j < p->n_ledger; j++) {
+            bool all = unusual[i] == i;
+            for (uint32_t j = all ? i + 1 : unusual[i]; j < p->n_ledger; j = all ? j + 1 : unusual[j + 1]) {
                 const gr_entry *y = &p->ledger[order[j]];
                 if (y->place != x->place || y->offset >= x->offset + x->bytes) break;
+                if (!lanes_meet(b, order[i], order[j])) continue;
                 if (pass) {
                     b->shares[order[i]][b->n_share[order[i]]] = order[j];
                     b->shares[order[j]][b->n_share[order[j]]] = order[i];
@@ -121,6 +155,7 @@ static void find_shares(builder *b)
             }
         }
     }
+    free(unusual);
     free(order);
 }
 
@@ -225,15 +260,17 @@ static int descending(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* Note the earlier steps on other lanes whose access to an entry must not meet this one. */
+/* Note the earlier steps on other lanes whose access to an entry must not meet this one: of each lane, back
+ * to the first that is known to be over. */
 static void want(builder *b, uint32_t s, uint32_t entry, bool any)
 {
-    for (uint32_t a = b->head[entry]; a != GR_NONE; a = b->accesses[a].next) {
-        uint32_t d = b->accesses[a].step;
-        if (d == s || b->steps[d].lane == b->steps[s].lane || !(any || b->accesses[a].writes)) continue;
-        if (b->at[s].lane[b->steps[d].lane] > d) continue;
-        GR_PUSH(b->wanted, b->n_wanted, b->cap_wanted, d);
-    }
+    for (int l = 0; l < GR_N_LANES; l++)
+        for (int writes = !any; writes < 2 && l != (int)b->steps[s].lane; writes++)
+            for (uint32_t a = b->head[entry].at[l][writes]; a != GR_NONE; a = b->accesses[a].next) {
+                uint32_t d = b->accesses[a].step;
+                if (b->at[s].lane[l] > d) break;
+                GR_PUSH(b->wanted, b->n_wanted, b->cap_wanted, d);
+            }
 }
 
 /* Turn what is wanted into waits, the latest first: they often imply the others. */
@@ -277,9 +314,10 @@ static void leave_loops(builder *b, uint32_t s)
 
 static void add_access(builder *b, uint32_t entry, uint32_t step, bool writes)
 {
-    access a = {step, b->head[entry], writes};
+    uint32_t *head = &b->head[entry].at[b->steps[step].lane][writes];
+    access a = {step, *head};
     GR_PUSH(b->accesses, b->n_accesses, b->cap_accesses, a);
-    b->head[entry] = b->n_accesses - 1;
+    *head = b->n_accesses - 1;
 }
 
 static void touch(builder *b, uint32_t s, uint32_t entry, bool writes)
@@ -297,7 +335,7 @@ static void begin_path(builder *b, uint32_t s)
 
 static void find_waits(builder *b)
 {
-    for (uint32_t e = 0; e < b->p->n_ledger; e++) b->head[e] = GR_NONE;
+    memset(b->head, 0xff, b->p->n_ledger * sizeof(*b->head)); /* GR_NONE */
     for (uint32_t s = 0; s < b->n; s++) {
         leave_loops(b, s);
         if (s == b->l->validate) begin_path(b, s);
@@ -411,6 +449,7 @@ gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, u
     make_ledger(&b, enough, tries);
     for (uint32_t i = 0; i < b.n; i++) make_step(&b, i);
     fill_resident(&b);
+    find_lanes(&b);
     find_shares(&b);
     b.head = gr_malloc((p->n_ledger + 1) * sizeof(*b.head));
     b.at = gr_calloc(b.n + 1, sizeof(*b.at));
@@ -418,6 +457,7 @@ gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, u
     split_paths(&b);
     make_paths(&b);
     for (uint32_t e = 0; e < p->n_ledger; e++) free(b.shares[e]);
-    free(b.shares), free(b.n_share), free(b.head), free(b.at), free(b.accesses), free(b.wanted);
+    free(b.shares), free(b.n_share), free(b.lanes), free(b.head), free(b.at), free(b.accesses),
+        free(b.wanted);
     return p;
 }

@@ -36,11 +36,13 @@ static void find_scopes(gr_facts *f)
             before[n] = GR_NONE;
         }
     }
+    gr_index nodes = {0};
     for (uint32_t w = 0; w < g->n_works; w++) {
-        uint32_t u = w && f->top[w] == f->top[w - 1] ? w - 1 : 0;
-        while (u < w && strcmp(g->works[f->top[u]].node, g->works[f->top[w]].node)) u++;
-        f->node[w] = u < w ? f->node[u] : f->n_nodes++;
+        const char *node = g->works[f->top[w]].node;
+        f->n_nodes += gr_index_add(&nodes, node, f->n_nodes);
+        f->node[w] = gr_index_find(&nodes, node, strlen(node));
     }
+    gr_index_release(&nodes);
 }
 
 /* The path that a work is on, by the number of the works before its end. */
@@ -86,19 +88,42 @@ static void find_refs(gr_facts *f)
     free(at);
 }
 
+/* Of the uses of an object: the nearest one before each that is on another lane; GR_NONE. */
+static uint32_t *nearest_of_other_lanes(const gr_facts *f)
+{
+    const gr_program *g = f->g;
+    uint32_t *other = gr_malloc((f->begin[g->n_objects] + 1) * sizeof(*other));
+    for (uint32_t o = 0; o < g->n_objects; o++)
+        for (uint32_t i = f->begin[o]; i < f->begin[o + 1]; i++) {
+            bool first = i == f->begin[o];
+            bool same = !first && g->works[f->refs[i].work].lane == g->works[f->refs[i - 1].work].lane;
+            other[i] = first ? GR_NONE : same ? other[i - 1] : i - 1;
+        }
+    return other;
+}
+
+/* The use before i of an object that is not on a lane. */
+static uint32_t before(const gr_facts *f, const uint32_t *other, uint32_t o, uint32_t i, gr_lane lane)
+{
+    if (i == f->begin[o]) return GR_NONE;
+    return f->g->works[f->refs[i - 1].work].lane == lane ? other[i - 1] : i - 1;
+}
+
 /* Works of other lanes that a work waits for because of what they use, nearest first. */
 static void find_cross(gr_facts *f)
 {
     const gr_program *g = f->g;
+    uint32_t *other = nearest_of_other_lanes(f);
     NEW(f, g->n_works + 1, f->cross_begin);
     for (int pass = 0; pass < 2; pass++) {
         uint32_t *at = gr_calloc(g->n_works + 1, sizeof(*at));
         for (uint32_t o = 0; o < g->n_objects; o++)
             for (uint32_t j = f->begin[o]; j < f->begin[o + 1]; j++)
-                for (uint32_t i = j; i-- > f->begin[o];) {
-                    const gr_work *a = &g->works[f->refs[i].work], *b = &g->works[f->refs[j].work];
+                for (uint32_t i = other[j]; i != GR_NONE;
+                     i = before(f, other, o, i, g->works[f->refs[j].work].lane)) {
+                    const gr_work *a = &g->works[f->refs[i].work];
                     if (path_end(g, f->refs[i].work) != path_end(g, f->refs[j].work)) break;
-                    if (a->lane == b->lane || !((f->refs[i].mode | f->refs[j].mode) & GR_WRITE)) continue;
+                    if (!((f->refs[i].mode | f->refs[j].mode) & GR_WRITE)) continue;
                     uint32_t w = f->refs[j].work;
                     if (pass) f->cross[f->cross_begin[w] + at[w]] = f->refs[i].work;
                     at[w]++;
@@ -110,6 +135,7 @@ static void find_cross(gr_facts *f)
         }
         free(at);
     }
+    free(other);
 }
 
 static void find_outside(gr_facts *f)

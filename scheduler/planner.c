@@ -1,9 +1,11 @@
 #include "scheduler/planner.h"
 
 #include "ops/configs.h"
+#include "ops/forward.h"
 #include "ops/rollout.h"
 #include "ops/select.h"
 #include "ops/summary.h"
+#include "ops/train.h"
 #include "scheduler/classes.h"
 #include "scheduler/policy.h"
 
@@ -273,18 +275,20 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->bounds, cfg->samples, c->concurrent);
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
 }
 
-/* Rows that a head is ever asked about at once. */
-static uint32_t most_head_rows(const gr_node *n)
+/* Rows that a head is ever asked about at once, the other choices made. */
+static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
-    if (is_op(n, "generate")) return GR_MAX(n->share.seqs, 1u);
-    uint64_t tokens = is_pass(n) ? (uint64_t)n->rows->share.seqs * longest(n) : UINT32_MAX;
-    return (uint32_t)GR_MIN(GR_MAX(tokens, (uint64_t)1), (uint64_t)UINT32_MAX);
+    uint32_t rows = UINT32_MAX;
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->share.seqs);
+    if (is_op(n, "update")) rows = gr_train_rows(n, c);
+    if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
+    return GR_MAX(rows, 1u);
 }
 
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
@@ -292,9 +296,6 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
     gr_choices c = {.threads = s->o->threads};
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
-    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
-    rows = GR_MIN(rows, most_head_rows(n));
-    c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) {
         c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
@@ -307,6 +308,9 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
+    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
+    rows = GR_MIN(rows, most_head_rows(n, &c));
+    c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     return c;
 }
 

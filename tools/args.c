@@ -78,7 +78,8 @@ static const option options[N_OPTIONS] = {
     [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16", "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
-                      "hold every step to the memory it declared (slow)"},
+                      "hold every step to the memory it declared; touched.csv says how much of the peak was "
+                      "written (slow)"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -95,7 +96,8 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"check", "GRAPH", 1, BIT(SET) | BIT(RANKS) | BIT(EXPLAIN), 0, true, "check a graph file and print all its errors"},
+    {"check", "GRAPH", 1, BIT(SET) | BIT(RANKS) | BIT(EXPLAIN), 0, true,
+     "check a graph file and print all its errors"},
     {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(OUT_FILE), 0, true,
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,

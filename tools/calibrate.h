@@ -19,6 +19,8 @@ typedef struct gr_bench_sizes {
 } gr_bench_sizes;
 
 /* One layer and its batch, in the device's arena. */
+enum { GR_BENCH_LAYERS = 8 };
+
 typedef struct gr_bench {
     const gr_kernels *k;
     gr_device *dev;
@@ -30,11 +32,10 @@ typedef struct gr_bench {
     uint64_t used; /* of the arena */
     gr_model_shape shape;
     uint32_t tokens, seqs, length, shared;
-    uint32_t *offset; /* host */
+    uint32_t *offset;                 /* host */
+    uint32_t layers, turn;            /* that are run in turn, their weights one behind the other; the next */
+    uint64_t layer_bytes, grad_bytes; /* of one */
     void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
-    uint64_t bucket_bytes;    /* of one layer's weights, */
-    uint32_t n_buckets, turn; /* which lie there so many times: steps of a rollout take them in turn, so that
-                                 no cache holds them */
     gr_packed packed;
     gr_extend extend;
     gr_decode decode;

@@ -97,27 +97,27 @@ uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
     return c.used;
 }
 
-static uint64_t layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward,
+static uint64_t layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use,
                                bool deterministic)
 {
     gr_carve c = {0};
     gr_cu_layer_ws forward;
     gr_cu_back_ws back;
-    if (backward)
+    if (use == GR_LAYER_BACKWARD)
         gr_cu_back_carve(&c, s, b, deterministic, &back);
     else
         gr_cu_layer_carve(&c, s, b, false, &forward);
     return c.used;
 }
 
-uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
 {
-    return layer_ws_bytes(s, b, backward, true);
+    return layer_ws_bytes(s, b, use, true);
 }
 
-uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
 {
-    return layer_ws_bytes(s, b, backward, false);
+    return layer_ws_bytes(s, b, use, false);
 }
 
 uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
@@ -128,10 +128,11 @@ uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
     return c.used;
 }
 
-uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads)
+uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads)
 {
     gr_carve c = {0};
     gr_cu_head_ws w;
+    (void)use;
     (void)threads;
     gr_cu_head_carve(&c, s, chunk_rows, &w);
     return c.used;

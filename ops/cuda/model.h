@@ -6,10 +6,10 @@
 
 /* Sizes (ops/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward);
-uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, bool backward);
+uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
+uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
 uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
+uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads);
 uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s);
 

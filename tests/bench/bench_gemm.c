@@ -45,13 +45,14 @@ static float *random_matrix(size_t n)
     return x;
 }
 
-static void bench(const struct shape *s, gr_queue *q, void *ws, int rounds, double *worst)
+static void bench(const struct shape *s, gr_queue *q, int rounds, double *worst)
 {
     const bool at = s->form[0] == 'T', bt = s->form[1] == 'T';
     const size_t lda = at ? s->m : s->k, ldb = bt ? s->k : s->n;
     float *a = random_matrix(s->m * s->k), *b = random_matrix(s->k * s->n);
     float *c = random_matrix(s->m * s->n), *c2 = random_matrix(s->m * s->n);
     gr_gemm_job job = {s->m, s->n, s->k, {a, lda, at}, {b, ldb, bt}, c, s->n, at, NULL};
+    void *ws = gr_malloc(gr_gemm_ws_bytes(&job, gr_team_size(q->team)));
     double *ratio = gr_malloc((size_t)rounds * sizeof(*ratio)), best[2] = {1e30, 1e30};
     const double flop = 2.0 * (double)s->m * (double)s->n * (double)s->k;
     const int reps = (int)GR_MAX(1, 4e8 / flop);
@@ -74,7 +75,7 @@ static void bench(const struct shape *s, gr_queue *q, void *ws, int rounds, doub
     printf("%s %5zu %5zu %5zu   %7.1f %7.1f GFLOP/s   best %5.2f   median %5.2f\n", s->form, s->m, s->n, s->k,
            reps * flop / best[0], reps * flop / best[1], best[1] / best[0], ratio[rounds / 2]);
     if (s->m > 64) *worst = GR_MIN(*worst, ratio[rounds / 2]);
-    free(ratio), free(a), free(b), free(c), free(c2);
+    free(ratio), free(ws), free(a), free(b), free(c), free(c2);
 }
 
 int main(int argc, char **argv)
@@ -86,12 +87,10 @@ int main(int argc, char **argv)
     gr_diag_init(&d);
     if (gr_team_new(&q.team, threads, &d)) return 1;
     openblas_set_num_threads((int)threads);
-    void *ws = gr_malloc(gr_gemm_ws_bytes(threads));
     double worst = 1e30;
     printf("%s, %u threads; ours, OpenBLAS\n", gr_simd_best()->name, threads);
-    for (size_t i = 0; i < GR_LEN(shapes); i++) bench(&shapes[i], &q, ws, rounds, &worst);
+    for (size_t i = 0; i < GR_LEN(shapes); i++) bench(&shapes[i], &q, rounds, &worst);
     printf("lowest median of more than 64 rows: %.2f\n", worst);
-    free(ws);
     gr_team_free(q.team);
     gr_diag_release(&d);
 }

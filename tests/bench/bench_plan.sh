@@ -16,7 +16,7 @@ timed() { # WHAT N ARGUMENTS...
     /usr/bin/time -o time -f "$what $n %U %M" "$gr" plan "$@" >/dev/null 2>err || { cat err >&2; exit 1; }
     cat time
 }
-for ranks in 1x1 1x8 8x8 128x8; do
+for ranks in 1x1 1x2 1x8 8x8 32x8 128x8; do
     for budget in 79GiB 50GiB; do
         timed "ranks,$budget" $ranks "$project/graphs/verl-hybrid-8b.yaml" --set model=8b.json --ranks $ranks \
             --hardware h100-80g $auto --budget $budget
@@ -43,11 +43,11 @@ END
     echo "  update: {op: update, model: actor, of: rollout, loss: token_mean(c$((i - 1)) * logprob)}"
     echo "run: {steps: 2}"
 }
-for n in 10 100 400 1000; do
+for n in 10 100 400 1000 4000 10000; do
     graph $n >chain.yaml
     timed nodes $n chain.yaml --hardware h200 --ranks 128x8
 done
-for n in 10 100 400 1000; do
+for n in 10 100 400 1000 4000 10000; do
     graph $n rollout >chain.yaml
     timed pools $n chain.yaml --hardware h200 --ranks 128x8
 done

@@ -1,14 +1,17 @@
 #!/bin/sh
-# Predicted and measured seconds of an iteration (the fastest and the median) in 12 configurations, after calibration of this machine: a row of
-# Markdown each. Random models; prompts all of one length, responses run to their end but for a rare stop.
-# usage: bench_predict.sh GRAPHRUN [ITERATIONS]   (on a machine that does nothing else)
+# Predicted and measured seconds of an iteration in 12 configurations, a row of Markdown each. A machine is not equally
+# fast at all times, so that what is compared must come from the same time: each round calibrates the machine anew, plans
+# all configurations with it, and runs each for a few iterations (the first is left out). Predicted is the mean over the
+# rounds, measured the median over the iterations of all of them. Random models; prompts all of one length, every response
+# of the longest.
+# usage: bench_predict.sh GRAPHRUN [ROUNDS [ITERATIONS]]   (on a machine that does nothing else)
 set -eu
 gr=$(realpath "$1")
-steps=${2:-9}
+rounds=${2:-3}
+steps=${3:-4}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-"$gr" calibrate -o hardware.json
 
 number() { # KEY: its first value in a plan
     grep -o "\"$1\": *[0-9.e+-]*" | head -1 | sed 's/.*: *//'
@@ -40,15 +43,29 @@ data() { # TOKENS
     }' >p$1.jsonl
 }
 
-row() { # NAME MODEL WHAT [OPTION...]: plan and run graph.yaml
-    title="$1 | $2 | $3"
+row() { # NUMBER WHAT MODEL [OPTION...]: plan and run graph.yaml
+    row=$1
+    echo "$1 | $2 | $3" >title.$1
     shift 3
-    predicted=$("$gr" plan graph.yaml --hardware hardware.json --format json "$@" | number seconds)
+    "$gr" plan graph.yaml --hardware hardware.json --format json "$@" | number seconds >>predicted.$row
     rm -rf run
     "$gr" exec graph.yaml --hardware hardware.json --steps $steps --out run "$@" >run.out
-    measured=$(sed -nE '2,$s/.*"seconds": *([0-9.e+-]+).*/\1/p' run/metrics.jsonl | sort -g | awk '{v[NR] = $1} END {print v[1], v[int((NR + 1) / 2)]}')
-    echo "$predicted $measured" |
-        awk -v title="$title" '{printf "| %s | %.3f | %.3f | %.3f | %+.0f %% |\n", title, $1, $2, $3, 100 * ($1 / $2 - 1)}'
+    sed -nE '2,$s/.*"seconds": *([0-9.e+-]+).*/\1/p' run/metrics.jsonl >>measured.$row
+}
+
+table() { # of all rounds
+    echo "| | work | model, layers x hidden | predicted s | median s | fastest s | predicted against median |"
+    echo "|---|---|---|---|---|---|---|"
+    for row in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        sort -g measured.$row | awk -v title="$(cat title.$row)" '
+            FNR == NR { predicted += $1; n++; next }
+            { v[++m] = $1 }
+            END {
+                p = predicted / n
+                median = (v[int((m + 1) / 2)] + v[int(m / 2) + 1]) / 2
+                printf "| %s | %.3f | %.3f | %.3f | %+.0f %% |\n", title, p, median, v[1], 100 * (p / median - 1)
+            }' predicted.$row -
+    done
 }
 
 grpo() { # HIDDEN LAYERS VOCABULARY PROMPTS SAMPLES PROMPT-TOKENS RESPONSE-TOKENS [REFERENCE]
@@ -71,7 +88,7 @@ models:
 ${8:+  ref: {checkpoint: $name\}}
 nodes:
   prompts: {op: prompts, file: p$6.jsonl, batch: $4, max_tokens: $6, template: "{question}"}
-  rollout: {op: generate, model: actor, prompts: prompts, samples: $5, temperature: 1.0, max_tokens: $7}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: $5, max_tokens: $7, ignore_eos: true}
   reward: {op: reward, of: rollout, answer: prompts.answer, rule: exact}
   old_logprob: {op: logprob, model: actor, of: rollout}$ref
   advantage: {op: compute, expr: reward - group_mean(reward) + 0.1}
@@ -107,17 +124,24 @@ half() { # half of what everything takes
     echo $((peak / 2))
 }
 
-echo "| | work | model, layers x hidden | predicted s | fastest s | median s | predicted against fastest |"
-echo "|---|---|---|---|---|---|---|"
-grpo 128 4 512 64 8 8 4; row 1 "$what" "$shape"
-grpo 128 4 512 16 8 32 32; row 2 "$what" "$shape"
-grpo 256 6 2048 8 8 64 32; row 3 "$what" "$shape"
-grpo 256 6 8192 8 8 32 64; row 4 "$what" "$shape"
-grpo 512 8 4096 4 8 64 32; row 5 "$what" "$shape"
-grpo 512 8 4096 8 4 256 16; row 6 "$what" "$shape"
-grpo 512 4 4096 4 8 32 16 yes; row 7 "$what" "$shape"
-grpo 768 8 8192 2 8 32 32; row 8 "$what" "$shape"
-grpo 1024 6 16384 2 4 32 16; row 9 "$what" "$shape"
-grpo 256 6 2048 8 8 64 32; row 10 "$what, half the memory" "$shape" --budget "$(half)"
-sft 512 8 4096 16 128; row 11 "$what" "$shape"
-sft 256 4 2048 32 256; row 12 "$what" "$shape"
+round() {
+    "$gr" calibrate -o hardware.json
+    grpo 128 4 512 64 8 8 4; row 1 "$what" "$shape"
+    grpo 128 4 512 16 8 32 32; row 2 "$what" "$shape"
+    grpo 256 6 2048 8 8 64 32; row 3 "$what" "$shape"
+    grpo 256 6 8192 8 8 32 64; row 4 "$what" "$shape"
+    grpo 512 8 4096 4 8 64 32; row 5 "$what" "$shape"
+    grpo 512 8 4096 8 4 256 16; row 6 "$what" "$shape"
+    grpo 512 4 4096 4 8 32 16 yes; row 7 "$what" "$shape"
+    grpo 768 8 8192 2 8 32 32; row 8 "$what" "$shape"
+    grpo 1024 6 16384 2 4 32 16; row 9 "$what" "$shape"
+    grpo 256 6 2048 8 8 64 32; row 10 "$what, half the memory" "$shape" --budget "$(half)"
+    sft 512 8 4096 16 128; row 11 "$what" "$shape"
+    sft 256 4 2048 32 256; row 12 "$what" "$shape"
+}
+
+while [ $rounds -gt 0 ]; do
+    rounds=$((rounds - 1))
+    round
+done
+table

@@ -46,8 +46,9 @@ static void model_init(struct model *p, unsigned threads)
 {
     if (gr_team_new(&p->q.team, threads, NULL)) exit(1);
     const gr_pass_bounds b = {T, SEQS, LENGTH, threads};
-    uint64_t ws = GR_MAX(K.layer_ws_bytes(&shape, &b, false), K.layer_ws_bytes(&shape, &b, true));
-    p->ws = buffer(GR_MAX(ws, K.head_ws_bytes(&shape, CHUNK, threads)));
+    uint64_t ws = GR_MAX(K.layer_ws_bytes(&shape, &b, GR_LAYER_FORWARD),
+                         K.layer_ws_bytes(&shape, &b, GR_LAYER_BACKWARD));
+    p->ws = buffer(GR_MAX(ws, K.head_ws_bytes(&shape, CHUNK, GR_HEAD_GRADIENT, threads)));
     p->x = buffer((uint64_t)T * shape.hidden * sizeof(float));
     p->dx = buffer((uint64_t)T * shape.hidden * sizeof(float));
     for (uint32_t i = 0; i < gr_model_buckets(&shape); i++) {

@@ -68,6 +68,9 @@ refused 'exists' "$gr" export run -o last
 status 0 "$gr" exec grpo.yaml --set model=last --out next # what was exported is a checkpoint
 has next/metrics.jsonl '"kl": 0,'
 status 0 "$gr" exec grpo.yaml --set model=run/checkpoints/step-6/actor --out step
+status 0 "$gr" exec grpo.yaml --set model=run@6 --out at # the same by its number
+same_metrics step at
+refused 'no checkpoint at .*run@5' "$gr" exec grpo.yaml --set model=run@5 --out x
 same_weights next step
 status 0 "$gr" exec grpo.yaml --seed 8 --out seeded
 ! cmp -s run/samples.jsonl seeded/samples.jsonl || fail "another seed must draw other samples"

@@ -141,3 +141,43 @@ got=0
 "$gr" ops >/dev/full 2>err || got=$?
 [ $got = 1 ] || fail "exit status $got with a full disk"
 has err 'cannot write to standard output'
+
+# What ends no response: its ids are the checkpoint's, not those that the graph lists, nor texts.
+sed 's/max_tokens: 6}/max_tokens: 6, ignore_eos: true}/' grpo.yaml >full.yaml
+cmp -s full.yaml grpo.yaml && fail "ignore_eos is not in the graph"
+status 0 "$gr" exec grpo.yaml --steps 1 --out short
+[ "$(metric short 1 truncated_fraction)" != 1 ] || fail "every response of the model runs to its end anyway"
+status 0 "$gr" exec full.yaml --steps 1 --out full
+has out 'rollout: stop ids none: every response runs to max_tokens'
+[ "$(metric full 1 truncated_fraction)" = 1 ]
+[ "$(metric full 1 response_tokens_mean)" = 6 ]
+status 0 "$gr" exec full.yaml --steps 1 --set 'nodes.rollout.stop_ids=[3,4,5,6,7,8]' --out listed
+has out 'rollout: stop ids 3 '
+[ "$(metric listed 1 truncated_fraction)" != 1 ] || fail "listed stop ids end nothing"
+
+# As many nodes as a file may have, each the reader of the one below it; and one more.
+chain() { # NODES: six of them are others
+    cat <<'GRAPH'
+graph: chain
+models: {actor: {checkpoint: model, train: {lr: 0.01}}}
+nodes:
+  prompts: {op: prompts, file: train.jsonl, batch: 2, max_tokens: 8, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 4}
+  reward: {op: reward, of: rollout, answer: prompts.answer, rule: exact}
+  old: {op: logprob, model: actor, of: rollout}
+  update: {op: update, model: actor, of: rollout, loss: token_mean(c0 * exp(logprob - old))}
+GRAPH
+    awk -v n=$(($1 - 6)) 'BEGIN {
+        for (i = 0; i < n; i++) printf "  c%d: {op: compute, expr: c%d * 0.5 + reward}\n", i, i + 1
+        printf "  c%d: {op: compute, expr: reward}\nrun: {steps: 1}\n", n
+    }'
+}
+chain 10000 >chain.yaml
+status 0 "$gr" check chain.yaml
+chain 10001 >chain.yaml
+refused 'chain.yaml:4:.*more than 10000 nodes' "$gr" check chain.yaml
+chain 9000 | sed 's/expr: c/expr: d/' >chain.yaml # an error each; the first are told what may be meant
+refused "unknown name 'd2'; did you mean" "$gr" check chain.yaml
+has err "unknown name 'd8994'$"
+chain 400 >chain.yaml
+status 0 "$gr" exec chain.yaml --out chain --check-memory

@@ -24,6 +24,10 @@ bad() { # PLACE SED-SCRIPT
     [ ! -e refused ] || fail "a refused run left files"
 }
 bad '\$: key .step_ns. is missing' '/"step_ns"/d'
+for key in $(tr '{,' '\n\n' <"$hw" | sed -nE 's/^ *"([a-z0-9_]+)":.*/\1/p' | sort -u); do # every key must be there
+    sed "0,/\"$key\":/s//\"no_$key\":/" "$hw" >bad.json
+    refused "bad.json: error: \\$.*: key '$key' is missing" "$gr" plan grpo.yaml --hardware bad.json
+done
 bad '\$: unknown key .speed.' 's/"step_ns"/"speed": 1, &/'
 bad '\$.step_ns: -1 is not in' 's/("step_ns": ).*/\1-1,/'
 bad '\$.bytes_per_second.disk: should be a number' 's/("disk": )[^,]*/\1"fast"/'

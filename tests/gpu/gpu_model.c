@@ -167,10 +167,10 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
     const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1};
-    uint64_t ws_bytes =
-        GR_MAX(k->layer_ws_bytes(shape, &bounds, false), k->layer_ws_bytes(shape, &bounds, true));
+    uint64_t ws_bytes = GR_MAX(k->layer_ws_bytes(shape, &bounds, GR_LAYER_FORWARD),
+                               k->layer_ws_bytes(shape, &bounds, GR_LAYER_BACKWARD));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
-    void *head_ws = take(s, k->head_ws_bytes(shape, CHUNK, 1));
+    void *head_ws = take(s, k->head_ws_bytes(shape, CHUNK, GR_HEAD_GRADIENT, 1));
     int32_t *position = gr_calloc(b->n, sizeof(*position));
     for (uint32_t i = 0; i < b->seqs; i++)
         for (uint32_t t = b->offset[i]; t < b->offset[i + 1]; t++) position[t] = (int32_t)(t - b->offset[i]);
@@ -225,7 +225,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
     const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1};
     const uint32_t stride = BLOCKS / b->seqs;
     void *ws = take(s, k->extend_ws_bytes(shape, &bounds)),
-         *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, 1));
+         *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
     void *x = take(s, (uint64_t)b->n * shape->hidden * value_size(s));
     char *kv = take(s, shape->layers * BLOCKS * k->kv_block_bytes(shape));
     uint32_t *table = gr_calloc(b->seqs * stride, 4), *cached = gr_calloc(b->seqs, 4);

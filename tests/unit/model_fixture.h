@@ -43,10 +43,11 @@ static inline fixture fx_new(const gr_model_shape *s, unsigned threads)
         memset(f.g[b], 0, gr_bucket_elems(s, b) * sizeof(float));
     }
     gr_pass_bounds bounds = fx_bounds(&f);
-    uint64_t ws = K.layer_ws_bytes(s, &bounds, false);
-    ws = GR_MAX(ws, K.layer_ws_bytes(s, &bounds, true));
+    uint64_t ws = K.layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD);
+    ws = GR_MAX(ws, K.layer_ws_bytes(s, &bounds, GR_LAYER_BACKWARD));
     ws = GR_MAX(ws, K.extend_ws_bytes(s, &bounds));
-    ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, bounds.threads));
+    ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_GRADIENT, bounds.threads));
+    ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_TRUNCATE, bounds.threads));
     f.ws = fx_dirty(ws);
     f.x = fx_dirty((uint64_t)FX_TOKENS * s->hidden * sizeof(float));
     f.kv = fx_dirty(s->layers * FX_BLOCKS * K.kv_block_bytes(s));

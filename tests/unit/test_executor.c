@@ -192,7 +192,7 @@ static void test_copies_go_to_the_device_and_back(void **state)
         for (size_t k = 0; k < COPY / sizeof(*host); k++) host[k] = (float)k;
         for (int i = 0; i < 20; i++) assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
         for (size_t k = 0; k < COPY / sizeof(*host); k++) assert_true(host[k] == (float)k + 20);
-        if (poison) assert_int_equal(gr_executor_touched_peak(e), COPY);
+        if (poison) assert_int_equal(gr_executor_touched(e).most, COPY);
         gr_executor_free(e);
         made_free(m);
         free(c);
@@ -231,7 +231,49 @@ static void test_the_measured_peak_is_what_was_touched_on_the_device(void **stat
     gr_executor *e = executor_of(m, c, false);
     assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
     assert_close((double)gr_executor_measured_peak(e), 32 << 20, 3 << 20, 0); /* a huge page, and the heap */
-    assert_int_equal(gr_executor_touched_peak(e), 0);
+    assert_int_equal(gr_executor_touched(e).most, 0);
+    gr_executor_free(e);
+    made_free(m);
+    free(c);
+}
+
+/* Two steps at the plan's peak, the second of which writes less; and one below it that writes all it has. */
+static gr_status touch_some(struct scene *c, uint32_t i)
+{
+    char *a = gr_executor_address(c->e, 0), *b = gr_executor_address(c->e, 1);
+    if (i == 0) a[0] = a[9 * 256 + 255] = 1; /* up to the tenth unit, with holes */
+    if (i == 1) b[0] = 1;
+    if (i == 3) memset(gr_executor_address(c->e, 2), 1, 4096);
+    return GR_OK;
+}
+
+static void test_poison_tells_how_much_of_the_peak_was_touched(void **state)
+{
+    (void)state;
+    struct made *m = made_new();
+    struct scene *c = scene_new();
+    uint32_t a = entry(m, GR_DEVICE, 0, 4096, 0, 2), b = entry(m, GR_DEVICE, 4096, 4096, 0, 2);
+    uint32_t after_them = entry(m, GR_DEVICE, 0, 4096, 3, 3);
+    entry(m, GR_HOST, 0, 4096, 0, 3);
+    for (int i = 0; i < 4; i++) step(m, GR_STEP_RUN, GR_LANE_COMPUTE);
+    gr_step *steps = m->plan.paths[GR_PATH_STEADY].steps;
+    writes(m, &steps[0], a);
+    writes(m, &steps[1], b);
+    writes(m, &steps[3], after_them);
+    c->body = touch_some;
+    gr_executor *e = executor_of(m, c, true);
+    assert_int_equal(gr_executor_touched(e).step, GR_NONE);
+    assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
+    gr_touched t = gr_executor_touched(e);
+    assert_int_equal(t.most, 4096);
+    assert_int_equal(t.step, 1);
+    assert_int_equal(t.planned, 8192);
+    assert_int_equal(t.marks, 11 * 256);
+    assert_int_equal(t.touched, 3 * 256);
+    assert_true(t.entry[a].live && t.entry[b].live && !t.entry[after_them].live && !t.entry[3].live);
+    assert_int_equal(t.entry[a].mark, 10 * 256);
+    assert_int_equal(t.entry[a].touched, 2 * 256);
+    assert_int_equal(t.entry[b].mark, 256);
     gr_executor_free(e);
     made_free(m);
     free(c);
@@ -713,6 +755,7 @@ int main(void)
         cmocka_unit_test(test_a_skipped_node_does_no_work_and_moves_nothing),
         cmocka_unit_test(test_a_failing_step_stops_all_lanes_and_the_next_path_runs),
         cmocka_unit_test(test_plans_that_could_not_run_are_refused),
+        cmocka_unit_test(test_poison_tells_how_much_of_the_peak_was_touched),
         cmocka_unit_test(test_poison_catches_writes_that_were_not_declared),
         cmocka_unit_test(test_poison_empties_what_was_released_or_resumed),
         cmocka_unit_test(test_a_lost_device_is_told_once_by_the_step_that_noticed),

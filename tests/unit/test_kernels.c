@@ -135,7 +135,7 @@ static void sampler_init(struct sampler *p, const float logit[VOCAB])
         p->lm[i * VOCAB] = logit[i] / 4;
     }
     p->x[0] = 1;
-    p->ws = fx_dirty(K.head_ws_bytes(&p->s, AT_ONCE, 1));
+    p->ws = fx_dirty(K.head_ws_bytes(&p->s, AT_ONCE, GR_HEAD_TRUNCATE, 1));
 }
 
 static void sample(struct sampler *p, const gr_sampling *how, uint32_t first, int32_t id[AT_ONCE],

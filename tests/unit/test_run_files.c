@@ -149,6 +149,17 @@ static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void
     assert_string_equal(gr_duration_format(NAN, buf), "?");
 }
 
+static void test_progress_to_nowhere_is_nothing(void **state)
+{
+    (void)state;
+    gr_progress p;
+    gr_progress_init(&p, NULL, false);
+    assert_false(p.terminal);
+    gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
+    gr_progress_say(&p, "kept");
+    gr_progress_end(&p);
+}
+
 static void test_the_first_signal_asks_and_the_second_exits(void **state)
 {
     (void)state;
@@ -264,6 +275,7 @@ int main(void)
         TEST(test_crc32c_has_its_published_check_value),
         TEST(test_tensorboard_records_are_framed_and_hold_the_scalar),
         TEST(test_progress_is_a_line_an_iteration_where_there_is_no_terminal),
+        TEST(test_progress_to_nowhere_is_nothing),
         TEST(test_the_first_signal_asks_and_the_second_exits),
         TEST(test_old_checkpoints_are_pruned),
         TEST(test_the_best_checkpoint_stays),

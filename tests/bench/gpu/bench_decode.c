@@ -151,7 +151,7 @@ static void open_world(world *w, size_t model, float top_p)
     w->n_blocks = block_of(SLOTS - 1, STRIDE - 1) + 1;
     w->layer_bytes = w->n_blocks * K.kv_block_bytes(&w->shape);
     const uint64_t x = (uint64_t)PREFILL * w->shape.hidden * 2, ws = K.extend_ws_bytes(&w->shape, &pass),
-                   head = K.head_ws_bytes(&w->shape, SLOTS, 1),
+                   head = K.head_ws_bytes(&w->shape, SLOTS, GR_HEAD_SAMPLE, 1),
                    slots = STEPS.device_bytes(&w->shape, &w->bounds),
                    orders = STEPS.host_bytes(&w->shape, &w->bounds);
     uint64_t all = w->layer_bytes * w->shape.layers + x + ws + head + slots + GIB / 16;

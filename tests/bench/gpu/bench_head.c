@@ -107,7 +107,8 @@ int main(int argc, char **argv)
               .b = &b};
     const uint64_t vocab = h.shape.vocab, hidden = h.shape.hidden;
     chunks[0] = GR_MIN(GR_MAX(K.sizes.head_elems / h.shape.vocab, 16u), K.sizes.head_rows);
-    const uint64_t ws = GR_MAX(K.head_ws_bytes(&h.shape, chunks[GR_LEN(chunks) - 1], 1), GR_CU_GEMM_WS_BYTES);
+    const uint64_t ws = GR_MAX(K.head_ws_bytes(&h.shape, chunks[GR_LEN(chunks) - 1], GR_HEAD_GRADIENT, 1),
+                               GR_CU_GEMM_WS_BYTES);
     bench_open(&b, 2 * (vocab * hidden + rows * hidden + rows * vocab) + ws + GIB / 4, 0);
     gr_queue q = bench_queue(&b);
     need(&b, K.attach(&q, &b.d));
