@@ -104,6 +104,9 @@ typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
 } gr_residency;
 
+/* Parts of a mini-batch whose gradients are summed apart where `run: {canonical: true}`; ranks divide it. */
+#define GR_LEAVES 8
+
 /* ---- pools -----------------------------------------------------------------------------------------------
  */
 
@@ -216,6 +219,7 @@ typedef struct gr_run_settings {
     bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    bool canonical;   /* the same bits on any number of ranks: of a mini-batch, GR_LEAVES gradients in one tree */
     bool keep_bits;   /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 

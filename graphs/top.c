@@ -28,6 +28,7 @@ typedef struct run_cfg {
     uint32_t steps, epochs, seed, samples;
     const gr_value *checkpoint;
     int bits;
+    bool canonical;
 } run_cfg;
 
 typedef struct checkpoint_cfg {
@@ -77,6 +78,7 @@ const gr_key gr_run_keys[] = {
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
+    {"canonical", GR_KEY_BOOL, RUN(canonical), false, "false", 0, 0, NULL, "the same bits on 1, 2, 4 and 8 ranks of the CPU device: each mini-batch is cut into 8 parts, whose gradients are added in one tree"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
 
@@ -300,6 +302,7 @@ static void read_run(gr_loader *l)
                                   .best_is_least = checkpoint.best_is == 1,
                                   .seed = run.seed,
                                   .samples = run.samples,
+                                  .canonical = run.canonical,
                                   .keep_bits = run.bits == 1};
 }
 

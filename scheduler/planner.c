@@ -94,7 +94,8 @@ static uint32_t halvings(uint32_t from, uint32_t to)
  * head and of the embedding, by turns a pass; and many ranks add theirs a micro-batch at a time. */
 static bool cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
-    return is_pass(n) && (!k->invariant || (is_op(n, "update") && (n->model->shape.tied || g->ranks > 1)));
+    return is_pass(n) && (!k->invariant ||
+                          (is_op(n, "update") && (n->model->shape.tied || g->ranks > 1 || g->run.canonical)));
 }
 
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
@@ -276,7 +277,7 @@ static uint32_t most_head_rows(const gr_node *n)
 
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
 {
-    gr_choices c = {.threads = s->o->threads};
+    gr_choices c = {.threads = s->o->threads, .leaves = s->g->run.canonical ? GR_LEAVES / s->g->ranks : 0};
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
@@ -389,6 +390,7 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     uint32_t every = UINT32_MAX;
     p->values = k->columns;
     p->ranks = g->ranks;
+    p->leaves = g->run.canonical ? GR_LEAVES / g->ranks : 0;
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
     for (size_t i = 0; i < g->n_nodes; i++)
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
@@ -485,7 +487,8 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     s.len = 0;
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
-    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(), g->ranks);
+    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(),
+                  g->run.canonical ? 0 : g->ranks);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;
@@ -513,6 +516,7 @@ static const struct choice_field {
     {"recompute", offsetof(gr_choices, recompute)},
     {"sharded", offsetof(gr_choices, sharded)},
     {"host_step", offsetof(gr_choices, host_step)},
+    {"leaves", offsetof(gr_choices, leaves)},
     {"threads", offsetof(gr_choices, threads)},
 };
 
@@ -731,7 +735,18 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
 static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
-    return ops ? ops : models;
+    gr_status st = ops ? ops : models;
+    if (!g->run.canonical) return st;
+    if (!k->invariant)
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "run: canonical needs kernels whose results do not depend on the batch: those of the CPU "
+            "device do not, those of the %s device do",
+            k->device);
+    if (GR_LEAVES % g->ranks || g->n_classes > 1)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "run: canonical is for 1, 2, 4 or 8 ranks that do the same, not for %u", g->ranks);
+    return st;
 }
 
 /* ---- classes of ranks ------------------------------------------------------------------------------------
