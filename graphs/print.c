@@ -349,6 +349,9 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
             gr_str_printf(
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
                 n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
+        if (n->pool)
+            gr_str_printf(out, "    runs on pool %s%s%s\n", n->pool->name, g->n_classes > 1 ? ", ranks " : "",
+                          g->n_classes > 1 ? g->classes[n->class].text : "");
         if (n->model)
             gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
                           n->model->name, n->new_version ? "after its update" : "as the iteration began");

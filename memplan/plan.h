@@ -174,6 +174,7 @@ typedef struct gr_plan {
     const char *ranks; /* "0", "0-7", "0-3,8" */
     const char *pools; /* of several classes: the names of the pools of these ranks, "train, ref"; else "" */
     uint32_t hosts;    /* that all ranks are on; 0: not said, for it does not matter */
+    uint32_t order;    /* of several classes: in which what crosses between them does (scheduler/classes.h) */
     uint64_t arena_bytes, overhead_bytes,
         host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
     uint64_t peak_bytes;

@@ -169,7 +169,7 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
                   ", \"host_budget_bytes\": %" PRIu64 ", \"fits\": %s, ",
                   gr_plan_peak(p), p->budget_bytes, p->host_budget_bytes, gr_plan_fits(p) ? "true" : "false");
     put_seconds(s, p->ns);
-    if (p->n_more) gr_str_printf(s, ", \"hosts\": %u", p->hosts);
+    if (p->n_more) gr_str_printf(s, ", \"hosts\": %u, \"order\": %u", p->hosts, p->order);
     gr_str_puts(s, ",\n \"ranks\": [\n  ");
     for (uint32_t c = 0; c <= p->n_more; c++) {
         gr_str_puts(s, c ? ",\n  " : "");

@@ -343,16 +343,17 @@ static void read_settings(reader *r, json_t *o)
 
 static void read_plan(reader *r, json_t *o)
 {
-    static const char *const keys[] = {"version",  "graph", "graph_text",        "hardware",     "numerics",
-                                       "settings", "notes", "peak_bytes",        "budget_bytes", "fits",
-                                       "seconds",  "ranks", "host_budget_bytes", "device",       "hosts"};
+    static const char *const keys[] = {"version",           "graph",    "graph_text", "hardware",
+                                       "numerics",          "settings", "notes",      "peak_bytes",
+                                       "budget_bytes",      "fits",     "seconds",    "ranks",
+                                       "host_budget_bytes", "device",   "hosts",      "order"};
     gr_plan *p = r->p;
     json_t *version = json_object_get(o, "version");
     if (json_is_integer(version) && json_integer_value(version) != GR_PLAN_VERSION)
         bad(r, "version", "%lld is not the version that this program reads, %d",
             (long long)json_integer_value(version), GR_PLAN_VERSION);
     bool several = json_array_size(json_object_get(o, "ranks")) > 1;
-    check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 1)); /* hosts: of several classes */
+    check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2)); /* of several classes */
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);
     p->graph = text_of(r, o, "graph", false);
@@ -366,6 +367,7 @@ static void read_plan(reader *r, json_t *o)
     p->host_budget_bytes = number_of(r, o, "host_budget_bytes", INT64_MAX);
     p->ns = ns_of(r, o, "seconds");
     if (several) p->hosts = (uint32_t)number_of(r, o, "hosts", GR_RANKS_MAX);
+    if (several) p->order = (uint32_t)number_of(r, o, "order", UINT32_MAX);
     read_classes(r, o);
     if (!r->failed && number_of(r, o, "peak_bytes", INT64_MAX) != gr_plan_peak(p))
         bad(r, "peak_bytes", "is not the highest of the ranks' peak_bytes");

@@ -25,7 +25,7 @@ struct gr_traffic {
     uint32_t *unit; /* of nodes, the ends included */
     crossing *all;
     size_t n, cap;
-    bool early; /* behind the writer */
+    uint32_t order;
 };
 
 bool gr_node_optional(const gr_graph *g, const gr_node *n)
@@ -43,6 +43,18 @@ static bool lags(const gr_node *n)
     return !strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag;
 }
 
+bool gr_graph_lags(const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (lags(g->nodes[i])) return true;
+    return false;
+}
+
+uint32_t gr_traffic_orders(const gr_graph *g)
+{
+    return g->n_classes < 2 ? 1 : gr_graph_lags(g) ? GR_ORDERS : (uint32_t)GR_ORDER_UPDATE;
+}
+
 uint64_t gr_traffic_remote(const gr_graph *g, uint32_t class)
 {
     uint64_t bits = 0;
@@ -54,17 +66,60 @@ uint64_t gr_traffic_remote(const gr_graph *g, uint32_t class)
 /* ---- units -----------------------------------------------------------------------------------------------
  */
 
+/* Whether node a must stand before node b of another class: b reads it, or trains what it still reads. */
+static bool must_precede(const gr_node *a, const gr_node *b)
+{
+    for (size_t i = 0; i < b->n_inputs; i++)
+        if (b->inputs[i] == a || b->inputs[i]->repeated_by == a) return true;
+    bool updates = b->model && !strcmp(b->op->name, "update");
+    return updates && a->model == b->model && a->index < b->index && !a->every;
+}
+
+/* Of a select also what it repeats. */
+static bool is_ready(const gr_traffic *t, const gr_node *n, const bool *placed)
+{
+    for (size_t i = 0; i < n->index; i++) {
+        const gr_node *a = t->g->nodes[i];
+        if (a->repeated_by || placed[i] || a->every != n->every) continue;
+        if (a->class == n->class || must_precede(a, n)) return false;
+        for (size_t k = 0; n->refills && k < n->index; k++)
+            if (t->g->nodes[k]->repeated_by == n && must_precede(a, t->g->nodes[k])) return false;
+    }
+    return true;
+}
+
+/* The next unit: of the class of the last one, if one of it is ready; else the first that is. */
+static size_t next_unit(const gr_traffic *t, const bool *placed, bool validation, uint32_t class)
+{
+    const gr_graph *g = t->g;
+    size_t first = g->n_nodes;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        if (placed[i] || n->repeated_by || (n->every != 0) != validation) continue;
+        if (!(t->order & GR_ORDER_BY_CLASS)) return i;
+        if (!is_ready(t, n, placed)) continue;
+        if (n->class == class) return i;
+        if (first == g->n_nodes) first = i;
+    }
+    return first;
+}
+
 static void find_units(gr_traffic *t)
 {
     const gr_graph *g = t->g;
-    uint32_t n = 0;
+    bool *placed = gr_calloc(g->n_nodes + 1, sizeof(*placed));
+    uint32_t n = 0, class = GR_NONE;
     for (int validation = 0; validation < 2; validation++) {
-        for (size_t i = 0; i < g->n_nodes; i++)
-            if ((g->nodes[i]->every != 0) == validation && !g->nodes[i]->repeated_by) t->unit[i] = n++;
+        for (size_t i; (i = next_unit(t, placed, validation, class)) < g->n_nodes;) {
+            placed[i] = true;
+            class = g->nodes[i]->class;
+            t->unit[i] = n++;
+        }
         t->unit[g->n_nodes + (size_t)validation] = n++;
     }
     for (size_t i = 0; i < g->n_nodes; i++)
         if (g->nodes[i]->repeated_by) t->unit[i] = t->unit[g->nodes[i]->repeated_by->index];
+    free(placed);
 }
 
 static const gr_node *node_at(const gr_traffic *t, uint32_t i)
@@ -98,16 +153,32 @@ typedef struct whereabouts {
     bool *there;      /* of objects and classes: it is there as it was written last */
 } whereabouts;
 
+/* What only the end of a path reads crosses before the class's last node: else who wrote it would wait for
+ * that. */
+static uint32_t unit_of_reader(const gr_traffic *t, uint32_t reader, uint32_t class)
+{
+    const gr_graph *g = t->g;
+    uint32_t last = 0;
+    if (reader < g->n_nodes) return t->unit[reader];
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->class == class && (g->nodes[i]->every != 0) == (reader > g->n_nodes))
+            last = GR_MAX(last, t->unit[i]);
+    return last;
+}
+
 static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t reader, uint32_t class)
 {
     bool *here = &w->there[object * t->g->n_classes + class];
     if (w->writer[object] == GR_NONE || *here) return;
     const gr_node *from = node_at(t, w->writer[object]);
+    bool early = t->order & GR_ORDER_WRITTEN;
+    uint32_t written = t->unit[w->writer[object]] + 1;
+    uint32_t before = early ? written : GR_MAX(written, unit_of_reader(t, reader, class));
     add(t, (crossing){.node = from,
                       .object = t->whole[0]->objects[object].name,
                       .from = from->class,
                       .to = class,
-                      .before = t->early ? t->unit[w->writer[object]] + 1 : t->unit[reader]});
+                      .before = before});
     *here = true;
 }
 
@@ -181,7 +252,9 @@ static void find_weights(gr_traffic *t)
             if (!strcmp(n->op->name, "update")) {
                 memset(here, 0, g->n_classes * sizeof(*here));
             } else if (lags(n)) {
-                if (is_last_to_lag(g, n)) add_weights(t, n, t->unit[i] + 1, true);
+                bool late = t->order & GR_ORDER_UPDATE && n->class != n->model->update->class;
+                uint32_t before = late ? t->unit[n->model->update->index] : t->unit[i] + 1;
+                if (is_last_to_lag(g, n)) add_weights(t, n, before, true);
             } else if (n->class != n->model->update->class && !here[n->class]) {
                 add_weights(t, n, t->unit[i], false);
                 here[n->class] = !gr_node_optional(g, n);
@@ -199,12 +272,11 @@ static int by_unit(const void *a, const void *b)
 }
 
 gr_traffic *gr_traffic_new(const gr_graph *g, gr_node *const ends[2], const gr_program *const *whole,
-                           const gr_hardware *hw)
+                           const gr_hardware *hw, uint32_t order)
 {
     gr_traffic *t = gr_calloc(1, sizeof(*t));
-    *t = (gr_traffic){.g = g, .whole = whole, .hw = *hw, .ends = ends};
+    *t = (gr_traffic){.g = g, .whole = whole, .hw = *hw, .ends = ends, .order = order};
     t->unit = gr_calloc(g->n_nodes + 2, sizeof(*t->unit));
-    for (size_t i = 0; i < g->n_nodes; i++) t->early = t->early || lags(g->nodes[i]);
     find_units(t);
     find_weights(t);
     if (g->n_classes > 1) find_columns(t);
@@ -272,11 +344,11 @@ static void declare(const gr_traffic *t, const crossing *c, const gr_graph *view
 }
 
 void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_program *p, const gr_kernels *k,
-                        uint32_t unit)
+                        const gr_node *n, size_t *next)
 {
-    for (size_t i = 0; t && i < t->n; i++) {
-        const crossing *c = &t->all[i];
-        if (c->before == unit && (c->from == view->view || c->to == view->view)) declare(t, c, view, p, k);
+    for (; t && *next < t->n && t->all[*next].before <= t->unit[n->index]; ++*next) {
+        const crossing *c = &t->all[*next];
+        if (c->from == view->view || c->to == view->view) declare(t, c, view, p, k);
     }
 }
 

@@ -345,7 +345,7 @@ typedef struct assembly {
     const gr_choices *how;
     const gr_traffic *traffic; /* NULL: of all nodes, and nothing crosses */
     gr_program *p;
-    uint32_t unit;
+    size_t crossed;
 } assembly;
 
 static void declare(assembly *a, const gr_node *n)
@@ -363,8 +363,8 @@ static void begin_rounds(const assembly *a, const gr_node *select)
 
 static void declare_unit(assembly *a, const gr_node *n)
 {
-    gr_traffic_declare(a->traffic, a->g, a->p, a->k, a->unit++);
     if (a->traffic && !runs_here(a->g, n)) return;
+    gr_traffic_declare(a->traffic, a->g, a->p, a->k, n, &a->crossed);
     if (n->refills) begin_rounds(a, n);
     for (size_t i = 0; n->refills && i < n->index; i++)
         if (a->g->nodes[i]->repeated_by == n) declare(a, a->g->nodes[i]);
@@ -380,6 +380,7 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
         if ((n->every != 0) == validation && !n->repeated_by) declare_unit(a, n);
     }
     declare_unit(a, end);
+    gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
@@ -791,16 +792,14 @@ static gr_program *whole_program(const gr_planned *p, const gr_plan_options *o)
     return whole;
 }
 
-static crossings find_crossings(const gr_planned *p, const gr_graph *g, const gr_plan_options *o)
+static crossings find_crossings(const gr_planned *p, const gr_graph *g, const gr_plan_options *o,
+                                uint32_t order)
 {
     crossings c = {.n = g->n_classes, .ends = {p->summary, p->validation}};
-    bool any = g->n_classes > 1;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        any = any || (is_op(g->nodes[i], "generate") && ((const gr_generate_cfg *)g->nodes[i]->cfg)->lag);
-    if (!any) return c;
+    if (g->n_classes < 2 && !gr_graph_lags(g)) return c;
     c.whole = gr_calloc(c.n, sizeof(*c.whole));
     for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_program(planned_class(p, k), o);
-    c.traffic = gr_traffic_new(g, c.ends, (const gr_program *const *)c.whole, &o->hardware);
+    c.traffic = gr_traffic_new(g, c.ends, (const gr_program *const *)c.whole, &o->hardware, order);
     return c;
 }
 
@@ -887,20 +886,37 @@ static void join_plans(gr_planned *p)
     free(programs);
 }
 
-gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
+/* The plans of all classes, not proven yet. GR_OK or GR_E_NOFIT. */
+static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, uint32_t order, gr_status *st,
+                                 gr_diag *d)
 {
-    if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = planned_all(g);
-    crossings across = find_crossings(p, g, o);
+    crossings across = find_crossings(p, g, o, order);
     size_t n_rules;
     gr_rule *rules = gr_rules_of(g, o->policy, p->pool, &n_rules, d);
-    gr_status st = GR_OK;
+    *st = GR_OK;
     for (uint32_t c = 0; c <= p->n_more; c++) {
         gr_status own = plan_class(planned_class(p, c), o, across.traffic, rules, n_rules, d);
-        st = st ? st : own;
+        *st = *st ? *st : own;
     }
     crossings_release(&across);
+    for (uint32_t c = 0; c <= p->n_more; c++) planned_class(p, c)->plan->order = order;
     join_plans(p);
+    return p;
+}
+
+gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
+{
+    gr_status st;
+    if (check_device(g, o->kernels, d)) return GR_E_INVALID;
+    gr_planned *p = plan_in_order(g, o, 0, &st, d);
+    for (uint32_t order = 1; !st && order < gr_traffic_orders(g); order++) {
+        gr_status own;
+        gr_planned *other = plan_in_order(g, o, order, &own, NULL);
+        bool better = !own && other->plan->ns < p->plan->ns;
+        gr_planned_free(better ? p : other);
+        if (better) p = other;
+    }
     name_plan(p, g, o);
     if (!st && prove(p, d))
         st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
@@ -944,7 +960,7 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     for (uint32_t c = 0; c <= p->n_more && !st; c++)
         st = read_settings(planned_class(p, c), plan, view_of(g, c), d);
     if (!st) {
-        crossings across = find_crossings(p, g, o);
+        crossings across = find_crossings(p, g, o, plan->order);
         for (uint32_t c = 0; c <= p->n_more; c++) {
             gr_planned *k = planned_class(p, c);
             k->program = build_program(view_of(g, c), o->kernels, k->choices, k, across.traffic);

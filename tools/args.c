@@ -95,7 +95,7 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"check", "GRAPH", 1, BIT(SET) | BIT(EXPLAIN), 0, true, "check a graph file and print all its errors"},
+    {"check", "GRAPH", 1, BIT(SET) | BIT(RANKS) | BIT(EXPLAIN), 0, true, "check a graph file and print all its errors"},
     {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(OUT_FILE), 0, true,
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,

@@ -12,7 +12,7 @@ _graphrun()
         --dtype) COMPREPLY=($(compgen -W 'float32 bfloat16' -- "$word")); return ;;
         esac
         case ${COMP_WORDS[1]} in
-        check) words='--help --set --explain' ;;
+        check) words='--help --set --ranks --explain' ;;
         plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --out' ;;
         exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory' ;;
         verify) words='--help' ;;

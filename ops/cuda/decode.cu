@@ -1,10 +1,10 @@
 /* ops/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its blocks.
  *
  * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
- * - Keys are cut into pieces of PIECE keys, by position. A piece of a prompt that a group shares is read once
- * for all query rows of the group (16 at a time), a piece of a slot's own keys for the slot's heads /
- * kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy a tenth of the
- * time.
+ * - Keys are cut into pieces of PIECE keys, those that a group shares and a slot's own ones apart. A piece of
+ * shared keys is read once for all query rows of the group (16 at a time), one of a slot's own keys for the
+ * slot's heads / kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy
+ * a tenth of the time.
  * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid
  * of one CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece
  * of the list, and keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces.
@@ -92,9 +92,12 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t first = a.group_first[g], end = a.group_first[g + 1], shared = a.shared[g];
     const uint32_t shared_pieces = (shared + PIECE - 1) / PIECE;
-    uint32_t live = end; /* empty slots' tables are not read */
-    for (uint32_t m = end; m-- > first;)
-        if (a.length[a.member[m]]) live = m;
+    uint32_t live = end; /* the first that is not empty: empty slots' tables are not read */
+    for (uint32_t m = first; m < end && live == end; m += 32) {
+        const bool full = m + lane < end && a.length[a.member[m + lane]];
+        const uint32_t lanes = __ballot_sync(~0u, full);
+        if (lanes) live = m + __ffs(static_cast<int>(lanes)) - 1;
+    }
     if (live < end) {
         const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
         for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
@@ -103,15 +106,14 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
                 min(PIECE, shared - key), i / chunks, chunks == 1);
         }
     }
-    const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS, before = shared / PIECE;
-    for (uint32_t m = first; m < end; m++) {
+    const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS;
+    for (uint32_t m = first + lane / 4; m < end; m += 8) { /* four lanes a slot */
         const uint32_t s = a.member[m], length = a.length[s];
-        const uint32_t own = length > shared ? (length + PIECE - 1) / PIECE - before : 0;
-        if (!count && lane == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
-        for (uint32_t i = lane; i < own * chunks; i += 32) {
-            const uint32_t piece = before + i / chunks, row = i % chunks * ROWS;
-            const uint32_t key = max(shared, piece * PIECE), key_end = min(length, (piece + 1) * PIECE);
-            put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, key_end - key,
+        const uint32_t own = length > shared ? (length - shared + PIECE - 1) / PIECE : 0;
+        if (!count && lane % 4 == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
+        for (uint32_t i = lane % 4; i < own * chunks; i += 4) {
+            const uint32_t key = shared + i / chunks * PIECE, row = i % chunks * ROWS;
+            put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, min(PIECE, length - key),
                 shared_pieces + i / chunks, chunks == 1);
         }
     }

@@ -5,7 +5,7 @@
 
 #include "ops/cuda/launch.h"
 
-#define GR_CU_DECODE_PIECE 128 /* keys of a piece, by position */
+#define GR_CU_DECODE_PIECE 128 /* keys of a piece */
 #define GR_CU_DECODE_ROWS  16  /* query rows that read a piece together */
 #define GR_CU_DECODE_ITEM  16  /* words of an item of the list of pieces */
 
@@ -14,8 +14,8 @@ static inline uint64_t gr_cu_decode_align(uint64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* Pieces of one slot at most: one more than its length says, as the end of the shared keys may cut one in
- * two. */
+/* Pieces of one slot at most: one more than its length says, as the last of the shared keys and the last of
+ * its own need not be full. */
 static inline uint32_t gr_cu_decode_pieces(uint32_t max_length)
 {
     return (max_length + GR_CU_DECODE_PIECE - 1) / GR_CU_DECODE_PIECE + 1;

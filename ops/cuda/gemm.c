@@ -10,6 +10,8 @@
  * tiles of a decode step. */
 #define STRICT_M   256
 #define CANDIDATES 16
+#define FEW_ROWS   256 /* of a decode step, at most */
+#define USUAL      (-1)
 
 /* All that the choice of an algorithm may depend on. Compared as bytes: no padding, see key_of. */
 struct key {
@@ -31,6 +33,7 @@ struct gr_cu_gemm {
     cublasLtHandle_t handle;
     struct entry **slot; /* open addressing, a power of two of them, at most half full */
     size_t n, cap;
+    uint32_t processors; /* of the device */
 };
 
 static const char *const form_name[] = {"NT", "NN", "TN"};
@@ -112,6 +115,10 @@ gr_status gr_cu_gemm_open(gr_cu_gemm **out, gr_diag *d)
         free(g);
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cublasLtCreate: %s", cublasLtGetStatusString(st));
     }
+    int device = 0, processors = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    g->processors = (uint32_t)processors;
     grow(g);
     *out = g;
     return GR_OK;
@@ -215,29 +222,54 @@ static bool is_allowed(const struct key *k, const cublasLtMatmulAlgo_t *algo)
     return !k->strict && c.scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, cublasLtMatmulPreference_t pref,
+/* Of few rows the heuristics split k where their usual tiles are too few, though smaller ones would do: tiles
+ * of 128 x 64, one a multiprocessor, take 48.1 us for 256 x 4096 x 12288 on an H200 against 52.9
+ * (tests/gpu/gpu_gemm --bench ranks). */
+static bool fills(const gr_cu_gemm *g, const struct key *k, const cublasLtMatmulAlgo_t *algo)
+{
+    const struct config c = config_of(algo);
+    const uint32_t tiles = (k->n + 127) / 128 * ((k->m + 63) / 64);
+    return c.tile == CUBLASLT_MATMUL_TILE_128x64 && c.split <= 1 && tiles <= g->processors &&
+           16 * tiles >= 15 * g->processors;
+}
+
+/* found [n], n > 0: those that are allowed, in the order of the heuristics. */
+static int usual_rank(const gr_cu_gemm *g, const struct key *k, const cublasLtMatmulHeuristicResult_t *found,
+                      int n)
+{
+    if (k->form != GR_CU_GEMM_NT || k->m > FEW_ROWS || config_of(&found[0].algo).split <= 1) return 0;
+    for (int i = 1; i < n; i++)
+        if (fills(g, k, &found[i].algo)) return i;
+    return 0;
+}
+
+static cublasStatus_t choose(gr_cu_gemm *g, struct entry *e, int rank, cublasLtMatmulPreference_t pref,
                              const char **what)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int n = 0;
+    int n = 0, allowed = 0;
     TRY(prefer(pref, &e->key, what));
     TRY(cublasLtMatmulAlgoGetHeuristic(g->handle, e->how, e->a, e->b, e->c, e->d, pref, CANDIDATES, found,
                                        &n));
-    for (int i = 0; i < n; i++) {
-        if (found[i].state != CUBLAS_STATUS_SUCCESS || !is_allowed(&e->key, &found[i].algo)) continue;
-        e->algo = found[i].algo;
-        e->ws_bytes = found[i].workspaceSize;
+    for (int i = 0; i < n; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && is_allowed(&e->key, &found[i].algo))
+            found[allowed++] = found[i];
+    if (allowed && rank == USUAL) rank = usual_rank(g, &e->key, found, allowed);
+    if (rank >= 0 && rank < allowed) {
+        e->algo = found[rank].algo;
+        e->ws_bytes = found[rank].workspaceSize;
         return CUBLAS_STATUS_SUCCESS;
     }
     *what = "cublasLtMatmulAlgoGetHeuristic: no deterministic algorithm";
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, const char **what)
+/* rank: of the allowed ones, or USUAL. */
+static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, int rank, const char **what)
 {
     cublasLtMatmulPreference_t pref;
     TRY(cublasLtMatmulPreferenceCreate(&pref));
-    const cublasStatus_t st = choose(g, e, pref, what);
+    const cublasStatus_t st = choose(g, e, rank, pref, what);
     cublasLtMatmulPreferenceDestroy(pref);
     return st;
 }
@@ -250,7 +282,7 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
     fixed->key = e->key;
     fixed->key.align_a = fixed->key.align_b = fixed->key.align_c = fixed->key.align_d = 16;
     cublasStatus_t st = describe(fixed, STRICT_M, what);
-    if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, what);
+    if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, USUAL, what);
     e->algo = fixed->algo;
     entry_free(fixed);
     if (st != CUBLAS_STATUS_SUCCESS) return st;
@@ -262,7 +294,7 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
 static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     TRY(describe(e, e->key.m, what));
-    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, what);
+    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, USUAL, what);
 }
 
 static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry **out, gr_diag *d)
@@ -311,6 +343,14 @@ gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t stream, const gr_cu_gemm_ca
         st = cublasLtMatmul(g->handle, e->how, &one, c->b, e->a, c->a, e->b, &beta, c->c ? c->c : c->d, e->c,
                             c->d, e->d, &e->algo, ws, e->ws_bytes, stream);
     return st == CUBLAS_STATUS_SUCCESS ? GR_OK : failed(c, st, "cublasLtMatmul", d);
+}
+
+bool gr_cu_gemm_take(gr_cu_gemm *g, const gr_cu_gemm_call *call, uint32_t rank, gr_diag *d)
+{
+    struct entry *e;
+    const char *what = "";
+    return entry_for(g, call, &e, d) == GR_OK &&
+           choose_for(g, e, (int)rank, &what) == CUBLAS_STATUS_SUCCESS && e->ws_bytes <= GR_CU_GEMM_WS_BYTES;
 }
 
 gr_status gr_cu_gemm_describe(gr_cu_gemm *g, const gr_cu_gemm_call *call, char *buf, gr_diag *d)

@@ -2,8 +2,9 @@
  *
  * Matrices are row-major with a leading dimension in elements. Inputs are bf16, sums fp32, the result bf16 or
  * fp32. The algorithm of a shape is what cuBLASLt's heuristics rank first among those whose result does not
- * depend on timing: the same shape gets the same algorithm in every process on the same type of GPU and
- * version of the library, and no product is ever measured. It is looked up once a shape, then kept.
+ * depend on timing (of few rows, for one kind of shape, a later one: gemm.c): the same shape gets the same
+ * algorithm in every process on the same type of GPU and version of the library, and no product is ever
+ * measured. It is looked up once a shape, then kept.
  *
  * Threads: a gr_cu_gemm belongs to one thread and one stream order at a time (its workspace is the caller's).
  * Products are safe under stream capture.
@@ -49,6 +50,10 @@ void gr_cu_gemm_close(gr_cu_gemm *g); /* NULL is fine */
  * k, refused. GR_E_FAILED with the shape and cuBLAS's status. */
 GR_NODISCARD gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t st, const gr_cu_gemm_call *call, void *ws,
                                       gr_diag *d);
+
+/* For benchmarks: from now on products of this shape take the algorithm of this rank among those that
+ * cuBLASLt's heuristics give and that may be taken. false: there are not so many. */
+bool gr_cu_gemm_take(gr_cu_gemm *g, const gr_cu_gemm_call *call, uint32_t rank, gr_diag *d);
 
 /* The algorithm of a call, for benchmarks: "id 66 tile 20 stages 36 split 1 scheme 0 swizzle 1, ws 0". buf of
  * 128. */

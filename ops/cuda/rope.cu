@@ -78,7 +78,7 @@ GR_DEVICE const gr_bf16 *norm_of(const gr_cu_heads &h, const gr_bf16 *q_norm, co
 /* ---- forward
  * ----------------------------------------------------------------------------------------------- */
 
-enum { BATCH = 4 }; /* heads whose loads are in flight together */
+enum { BATCH = 4 }; /* heads whose loads are in flight together, where a group walks several */
 
 struct forward {
     gr_cu_heads h;
@@ -140,12 +140,12 @@ GR_DEVICE group group_of(const forward &p, uint32_t N)
     return g;
 }
 
-template <typename V>
-GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uint32_t D, V (&low)[BATCH],
-                          V (&high)[BATCH])
+template <typename V, uint32_t B>
+GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uint32_t D, V (&low)[B],
+                          V (&high)[B])
 {
 #pragma unroll
-    for (uint32_t j = 0; j < BATCH; j++) {
+    for (uint32_t j = 0; j < B; j++) {
         low[j] = high[j] = V{};
         if (!g.live || head + j >= g.end) continue;
         low[j] = *(const V *)(raw + (head + j) * D);
@@ -153,22 +153,24 @@ GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uin
     }
 }
 
-template <int N, bool STORE> GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
+/* B: heads at once; 1 where a group has one. */
+template <int N, bool STORE, uint32_t B>
+GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
 {
     typedef typename gr_raw<N>::type raw;
     const group g = group_of(p, N);
     const uint32_t D = p.h.head_dim, half = D / 2, n_qk = p.h.heads + p.h.kv_heads;
     const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D + g.at; /* of head 0 */
-    raw low[BATCH], high[BATCH];
+    raw low[B], high[B];
     load_heads(p.raw + at, g, g.first, D, low, high);
     const uint32_t slot = STORE && g.live ? p.slot[g.t] : UINT32_MAX;
     float cosine[N], sine[N];
     angles(p.h.frequency + (g.live ? g.at : 0), g.live ? p.position[g.t] : 0, cosine, sine);
-    for (uint32_t from = 0; from < p.each; from += BATCH) { /* as often for all groups: lanes exchange sums */
+    for (uint32_t from = 0; from < p.each; from += B) { /* as often for all groups: lanes exchange sums */
         const uint32_t first = g.first + from;
         if (from) load_heads(p.raw + at, g, first, D, low, high);
 #pragma unroll
-        for (uint32_t j = 0; j < BATCH; j++) {
+        for (uint32_t j = 0; j < B; j++) {
             const uint32_t head = first + j;
             const bool here = g.live && head < g.end;
             pair<N> x;
@@ -202,10 +204,14 @@ template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
     p.each = lanes >= 8 * 132 * 2048 ? 8 : lanes >= 132 * 2048 ? 4 : 1;
     p.per_token = gr_ceil_div(p.n_heads, p.each);
     const uint32_t grid = gr_ceil_div((uint64_t)p.T * p.per_token * p.lanes, BLOCK);
-    if (N == 8)
-        forward_kernel<8, STORE><<<grid, BLOCK, 0, st>>>(p);
+    if (N == 8 && p.each == 1)
+        forward_kernel<8, STORE, 1><<<grid, BLOCK, 0, st>>>(p);
+    else if (N == 8)
+        forward_kernel<8, STORE, BATCH><<<grid, BLOCK, 0, st>>>(p);
+    else if (p.each == 1)
+        forward_kernel<4, STORE, 1><<<grid, BLOCK, 0, st>>>(p);
     else
-        forward_kernel<4, STORE><<<grid, BLOCK, 0, st>>>(p);
+        forward_kernel<4, STORE, BATCH><<<grid, BLOCK, 0, st>>>(p);
 }
 
 extern "C" void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,

@@ -4,7 +4,8 @@
  *
  * Two kernels. The first reads the logits once, a warp for each tile of 1024 of each row, and leaves each
  * tile's maximum and sum: bound by memory. The second is a block a row: it merges the tiles, finds the tile
- * of the draw, and reads that one again. Only truncated rows read the logits a few times more (see below).
+ * of the draw, and reads that one again. Only truncated rows read the logits two or three times more (see
+ * below).
  */
 #include "ops/cuda/softmax.cuh"
 
@@ -182,17 +183,21 @@ GR_DEVICE uint32_t draw_full(const row &r, const gr_row_sums &sums)
 /* ---- a draw from a truncated row
  * ------------------------------------------------------------------------------- Top-k, top-p and the draw
  * itself each ask for one place in the order (logit descending, id ascending): the first at which the count,
- * or the weight, of all up to it reaches a target. Such a place is found digit by digit (12, 10 and 10 bits
- * of a key that orders like the scaled logit) in histograms of counts and weights; the first digit's
- * histogram is the same for all three. Weights e^(z - max) are integers of 2^-44, so that their sums are
- * exact and do not depend on the order of the atomics: V times 2^44 stays below 2^64 for V up to 2^20.
+ * or the weight, of all up to it reaches a target. A histogram of counts and weights over the distance to the
+ * largest logit, in steps of 1/128, says for all three in which step the place is; the step's logits, a few
+ * hundred of them, are then gathered and sorted. Where a step has too many (logits that are nearly all alike)
+ * the place is found digit by digit instead (12, 10 and 10 bits of a key that orders like the scaled logit),
+ * with a histogram for each digit. Weights e^(z - max) are integers of 2^-44, so that their sums are exact
+ * and do not depend on the order of the atomics: V times 2^44 stays below 2^64 for V up to 2^20.
  */
 
 enum { DIGIT_0 = 12, DIGIT = 10, BINS_0 = 1 << DIGIT_0, BINS = 1 << DIGIT };
 
+enum { LIST = 2048 };
+
 struct histograms { /* in shared memory */
-    unsigned long long weight_0[BINS_0], weight[BINS];
-    uint32_t count_0[BINS_0], count[BINS];
+    unsigned long long weight_0[BINS_0], weight[BINS], list[LIST];
+    uint32_t count_0[BINS_0], count[BINS], n_list;
 };
 
 struct place {
@@ -244,6 +249,15 @@ template <typename F> GR_DEVICE void for_each(const row &r, F f)
     }
 }
 
+/* Shared memory adds 32 bits at once, 64 bits only by trying: so a sum goes in halves, with a carry. */
+GR_DEVICE void add_weight(unsigned long long *sum, uint64_t w)
+{
+    uint32_t *half = (uint32_t *)sum;
+    const uint32_t low = (uint32_t)w;
+    const uint32_t high = (uint32_t)(w >> 32) + (low > UINT32_MAX - atomicAdd(half, low));
+    if (high) atomicAdd(half + 1, high);
+}
+
 /* Logits whose key begins with `prefix` (all bits above `shift` + the digit's), by their next digit. */
 template <int WIDTH>
 GR_DEVICE void fill(const row &r, float max, uint32_t prefix, uint32_t shift, uint32_t *count,
@@ -258,7 +272,7 @@ GR_DEVICE void fill(const row &r, float max, uint32_t prefix, uint32_t shift, ui
         const uint32_t bin = key >> shift & ((1u << WIDTH) - 1);
         const uint64_t w = weight_of(z, max);
         atomicAdd(&count[bin], 1u);
-        if (w) atomicAdd(&weight[bin], (unsigned long long)w);
+        if (w) add_weight(&weight[bin], w);
     });
     __syncthreads();
 }
@@ -342,7 +356,8 @@ GR_DEVICE uint64_t steps(uint64_t before, uint64_t target, uint64_t w)
     return (target - before + w - 1) / w;
 }
 
-GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
+/* Digit by digit. */
+GR_DEVICE uint32_t draw_by_digits(const row &r, histograms *h)
 {
     const gr_cu_sampling &how = r.how;
     const float max = __fmul_rn(row_max(r), inverse(how.temperature));
@@ -370,9 +385,132 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
     return locate(r, d.key, steps(d.weight, target, weight_of(logit_of(d.key), max)) - 1);
 }
 
+/* The step of a logit's distance to the largest, counted from the last one: steps order as logits do. */
+GR_DEVICE uint32_t step_of(float z, float max)
+{
+    const float steps = (max - z) * 128;
+    return BINS_0 - 1 - (steps >= BINS_0 - 1 ? BINS_0 - 1 : (uint32_t)steps);
+}
+
+GR_DEVICE void fill_steps(const row &r, float max, histograms *h)
+{
+    for (uint32_t i = threadIdx.x; i < BINS_0; i += BLOCK) h->count_0[i] = 0, h->weight_0[i] = 0;
+    __syncthreads();
+    for_each(r, [&](uint32_t, float z) {
+        const uint32_t step = step_of(z, max);
+        const uint64_t w = weight_of(z, max);
+        atomicAdd(&h->count_0[step], 1u);
+        if (w) add_weight(&h->weight_0[step], w);
+    });
+    __syncthreads();
+}
+
+/* An entry of the list: orders as (key descending, id ascending). */
+GR_DEVICE unsigned long long entry_of(float z, uint32_t id)
+{
+    return (unsigned long long)~key_of(z) << 32 | id;
+}
+
+GR_DEVICE uint64_t entry_weight(unsigned long long entry, float max)
+{
+    return weight_of(logit_of(~(uint32_t)(entry >> 32)), max);
+}
+
+/* The logits of one step into the list, sorted (Batcher's bitonic sort); there are at most LIST. */
+GR_DEVICE void gather(const row &r, float max, uint32_t step, histograms *h)
+{
+    if (!threadIdx.x) h->n_list = 0;
+    __syncthreads();
+    for_each(r, [&](uint32_t id, float z) {
+        if (step_of(z, max) == step) h->list[atomicAdd(&h->n_list, 1u)] = entry_of(z, id);
+    });
+    __syncthreads();
+    uint32_t size = 1;
+    while (size < h->n_list) size *= 2;
+    for (uint32_t i = h->n_list + threadIdx.x; i < size; i += BLOCK) h->list[i] = ~0ull;
+    __syncthreads();
+    for (uint32_t run = 2; run <= size; run *= 2)
+        for (uint32_t apart = run / 2; apart; apart /= 2) {
+            for (uint32_t i = threadIdx.x; i < size / 2; i += BLOCK) {
+                const uint32_t low = i / apart * 2 * apart + i % apart, high = low + apart;
+                const unsigned long long x = h->list[low], y = h->list[high];
+                if ((x > y) != ((low & run) != 0)) h->list[low] = y, h->list[high] = x;
+            }
+            __syncthreads();
+        }
+}
+
+/* Of the list's entries up to and with the first at which `before` and their weights reach target: its place;
+ * *reached: the weight then. */
+GR_DEVICE uint32_t reach(const histograms *h, float max, uint64_t before, uint64_t target, uint64_t *reached)
+{
+    enum { EACH = LIST / BLOCK };
+    __shared__ uint32_t place;
+    __shared__ uint64_t there;
+    const uint32_t first = threadIdx.x * EACH;
+    uint64_t mine = 0, total;
+    for (uint32_t i = first; i < first + EACH && i < h->n_list; i++) mine += entry_weight(h->list[i], max);
+    uint64_t at = before + scan(mine, &total) - mine;
+    if (!threadIdx.x) place = 0, there = before;
+    __syncthreads();
+    for (uint32_t i = first; i < first + EACH && i < h->n_list; i++) {
+        const uint64_t next = at + entry_weight(h->list[i], max);
+        if (at < target && next >= target) place = i, there = next;
+        at = next;
+    }
+    __syncthreads();
+    *reached = there;
+    const uint32_t found = place;
+    __syncthreads();
+    return found;
+}
+
+/* Weight of the list's entries whose key is not below that of entry i. */
+GR_DEVICE uint64_t weight_down_to(const histograms *h, float max, uint32_t i)
+{
+    uint64_t mine = 0, total;
+    for (uint32_t k = threadIdx.x; k < h->n_list; k += BLOCK)
+        if (h->list[k] >> 32 <= h->list[i] >> 32) mine += entry_weight(h->list[k], max);
+    scan(mine, &total);
+    return total;
+}
+
+GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
+{
+    const gr_cu_sampling &how = r.how;
+    const float max = __fmul_rn(row_max(r), inverse(how.temperature));
+    fill_steps(r, max, h);
+    uint64_t kept, mine = 0; /* weight of what is kept */
+    for (uint32_t i = threadIdx.x; i < BINS_0; i += BLOCK) mine += h->weight_0[i];
+    scan(mine, &kept);
+    if (!kept) return draw_greedy(r);   /* infinite logits */
+    if (how.top_k && how.top_k < r.V) { /* and what equals the k-th */
+        place k = {0, 0, 0};
+        k.key = pick<true, DIGIT_0>(h->count_0, h->weight_0, how.top_k, &k);
+        if (h->count_0[k.key] > LIST) return draw_by_digits(r, h);
+        gather(r, max, k.key, h);
+        kept = k.weight + weight_down_to(h, max, (uint32_t)(how.top_k - k.count - 1));
+    }
+    if (how.top_p < 1) { /* until the weight reaches top_p of it; at least one */
+        const uint64_t target = bounded(ceil((double)how.top_p * (double)kept), kept);
+        place p = {0, 0, 0};
+        p.key = pick<false, DIGIT_0>(h->count_0, h->weight_0, target, &p);
+        if (h->count_0[p.key] > LIST) return draw_by_digits(r, h);
+        gather(r, max, p.key, h);
+        reach(h, max, p.weight, target, &kept);
+    }
+    const uint64_t target =
+        bounded(floor(r.uniform * (double)kept) + 1, kept); /* the first beyond uniform * kept */
+    place d = {0, 0, 0};
+    d.key = pick<false, DIGIT_0>(h->count_0, h->weight_0, target, &d);
+    if (h->count_0[d.key] > LIST) return draw_by_digits(r, h);
+    gather(r, max, d.key, h);
+    return (uint32_t)h->list[reach(h, max, d.weight, target, &kept)];
+}
+
 /* ---- */
 
-GR_KERNEL void __launch_bounds__(BLOCK)
+GR_KERNEL void __launch_bounds__(BLOCK, 2)
     draw_kernel(const float *__restrict__ logits, const gr_cu_sampling *__restrict__ how,
                 const uint32_t (*__restrict__ draw)[2], const gr_tile_sums *__restrict__ tiles,
                 uint32_t n_tiles, uint32_t V, int32_t *__restrict__ id, float *__restrict__ logprob)

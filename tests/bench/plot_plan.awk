@@ -10,7 +10,7 @@ BEGIN {
         printf "<line x1=\"60\" x2=\"520\" y1=\"%d\" y2=\"%d\" stroke=\"#ddd\"/>\n", y_of(s), y_of(s)
         printf "<text x=\"52\" y=\"%d\" text-anchor=\"end\">%g s</text>\n", y_of(s) + 4, s
     }
-    colour["ranks,79GiB"] = "#4477aa"; colour["ranks,50GiB"] = "#cc6677"; colour["nodes"] = "#228833"
+    colour["ranks,79GiB"] = "#4477aa"; colour["ranks,50GiB"] = "#cc6677"; colour["nodes"] = "#228833"; colour["pools"] = "#aa7733"
 }
 {
     split($2, part, "x")

@@ -323,7 +323,88 @@ static void bench_one(bench *b, const char *name, struct shape s, gr_cu_dtype ty
     fflush(stdout);
 }
 
-static void bench_all(gr_cu_gemm *g, void *ws, gr_diag *d)
+static void bench_usual(bench *b, const gr_bf16 *a, void *out)
+{
+    const uint32_t few[] = {1, 8, 16, 32, 64, 128, 256, 512};
+    const uint32_t small[][2] = {{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}};
+    const uint32_t large[][2] = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}};
+    const uint32_t T = 16384;
+    printf("peak: %.0f TFLOP/s, %.0f GB/s\n", PEAK_TFLOPS, PEAK_GBPS);
+    bench_one(b, "square", (struct shape){GR_CU_GEMM_NT, 8192, 8192, 8192}, GR_CU_BF16, false, false, a, out);
+    bench_one(b, "head 0.6B", (struct shape){GR_CU_GEMM_NT, 8192, 151936, 1024}, GR_CU_F32, false, false, a,
+              out);
+    bench_one(b, "head 0.6B", (struct shape){GR_CU_GEMM_NT, 512, 151936, 1024}, GR_CU_F32, false, false, a,
+              out);
+    bench_one(b, "head 0.6B", (struct shape){GR_CU_GEMM_NT, 256, 151936, 1024}, GR_CU_F32, false, false, a,
+              out);
+    for (int i = 0; i < 3; i++)
+        bench_one(b, "up 0.6B", (struct shape){GR_CU_GEMM_NT, (uint32_t[]){8192, 512, 64}[i], 3072, 1024},
+                  GR_CU_BF16, false, false, a, out);
+    for (size_t w = 0; w < 8; w++) {
+        const uint32_t *nk = w < 4 ? small[w] : large[w - 4];
+        const char *name = w < 4 ? "train 0.6B" : "train 8B";
+        bench_one(b, name, (struct shape){GR_CU_GEMM_NT, T, nk[0], nk[1]}, GR_CU_BF16, false, false, a, out);
+        bench_one(b, name, (struct shape){GR_CU_GEMM_NT, T, nk[0], nk[1]}, GR_CU_BF16, false, true, a, out);
+        bench_one(b, name, (struct shape){GR_CU_GEMM_NN, T, nk[1], nk[0]}, GR_CU_BF16, false, false, a, out);
+        bench_one(b, name, (struct shape){GR_CU_GEMM_TN, nk[0], nk[1], T}, GR_CU_F32, true, false, a, out);
+        bench_one(b, name, (struct shape){GR_CU_GEMM_TN, nk[0], nk[1], T}, GR_CU_BF16, true, false, a, out);
+        for (size_t m = 0; m < GR_LEN(few); m++)
+            bench_one(b, w < 4 ? "decode 0.6B" : "decode 8B",
+                      (struct shape){GR_CU_GEMM_NT, few[m], nk[0], nk[1]}, GR_CU_BF16, false, false, a, out);
+    }
+}
+
+/* What cuBLASLt's heuristics rank behind their first algorithm: those within 3 % of it or faster. */
+static void bench_ranks(bench *b, struct shape s, gr_cu_dtype type, bool add, const gr_bf16 *a, void *out)
+{
+    b->call = (gr_cu_gemm_call){.form = s.form,
+                                .m = s.m,
+                                .n = s.n,
+                                .k = s.k,
+                                .a = a,
+                                .b = (const gr_bf16 *)b->pool,
+                                .lda = s.k,
+                                .ldb = s.k,
+                                .ldd = s.n,
+                                .d = out,
+                                .type = type,
+                                .c = add ? out : NULL,
+                                .ldc = s.n};
+    b->b_bytes = gr_align((uint64_t)s.n * s.k * 2, 256);
+    b->places = GR_MAX(1, POOL_BYTES / b->b_bytes);
+    double first = 0;
+    for (uint32_t rank = 0; gr_cu_gemm_take(b->g, &b->call, rank, b->d); rank++) {
+        char algo[128] = "";
+        expect_ok(gr_cu_gemm_describe(b->g, &b->call, algo, b->d), b->d, "ranks");
+        const double seconds = time_of(bench_body, b, 20);
+        if (rank == 0) first = seconds;
+        if (seconds > 1.03 * first) continue;
+        printf("%4u x %6u x %5u %s%s rank %2u %8.2f us, %6.2f of the first  %s\n", s.m, s.n, s.k,
+               type == GR_CU_F32 ? "f32" : "bf16", add ? "+" : " ", rank, seconds * 1e6, seconds / first,
+               algo);
+        fflush(stdout);
+    }
+}
+
+static void bench_all_ranks(bench *b, const gr_bf16 *a, void *out)
+{
+    static const struct {
+        uint32_t n, k;
+        bool add;
+    } shapes[] = {{4096, 1024, false}, {1024, 2048, true}, {6144, 1024, false},  {1024, 3072, true},
+                  {4096, 2048, false}, {2048, 2048, true}, {12288, 2048, false}, {2048, 6144, true},
+                  {6144, 4096, false}, {4096, 4096, true}, {24576, 4096, false}, {4096, 12288, true}};
+    static const uint32_t rows[] = {256, 1};
+    for (size_t m = 0; m < GR_LEN(rows); m++) {
+        for (size_t i = 0; i < GR_LEN(shapes); i++)
+            bench_ranks(b, (struct shape){GR_CU_GEMM_NT, rows[m], shapes[i].n, shapes[i].k}, GR_CU_BF16,
+                        shapes[i].add, a, out);
+        for (uint32_t k = 1024; k <= 4096; k *= 2)
+            bench_ranks(b, (struct shape){GR_CU_GEMM_NT, rows[m], 151936, k}, GR_CU_F32, false, a, out);
+    }
+}
+
+static void bench_all(gr_cu_gemm *g, void *ws, bool ranks, gr_diag *d)
 {
     const size_t chunk = (size_t)1 << 25, a_bytes = (size_t)512 << 20, out_bytes = (size_t)6 << 30;
     gr_bf16 *host = random_bf16(chunk, 1, 9), *a;
@@ -338,40 +419,15 @@ static void bench_all(gr_cu_gemm *g, void *ws, gr_diag *d)
     for (size_t at = 0; at < a_bytes; at += chunk * 2)
         CUDA(cudaMemcpy((char *)a + at, host, chunk * 2, cudaMemcpyHostToDevice));
     bench b = {.g = g, .pool = pool, .ws = ws, .d = d};
-    const uint32_t few[] = {1, 8, 16, 32, 64, 128, 256, 512};
-    const uint32_t small[][2] = {{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}};
-    const uint32_t large[][2] = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}};
-    const uint32_t T = 16384;
-    printf("peak: %.0f TFLOP/s, %.0f GB/s\n", PEAK_TFLOPS, PEAK_GBPS);
-    bench_one(&b, "square", (struct shape){GR_CU_GEMM_NT, 8192, 8192, 8192}, GR_CU_BF16, false, false, a,
-              out);
-    bench_one(&b, "head 0.6B", (struct shape){GR_CU_GEMM_NT, 8192, 151936, 1024}, GR_CU_F32, false, false, a,
-              out);
-    bench_one(&b, "head 0.6B", (struct shape){GR_CU_GEMM_NT, 512, 151936, 1024}, GR_CU_F32, false, false, a,
-              out);
-    bench_one(&b, "head 0.6B", (struct shape){GR_CU_GEMM_NT, 256, 151936, 1024}, GR_CU_F32, false, false, a,
-              out);
-    for (int i = 0; i < 3; i++)
-        bench_one(&b, "up 0.6B", (struct shape){GR_CU_GEMM_NT, (uint32_t[]){8192, 512, 64}[i], 3072, 1024},
-                  GR_CU_BF16, false, false, a, out);
-    for (size_t w = 0; w < 8; w++) {
-        const uint32_t *nk = w < 4 ? small[w] : large[w - 4];
-        const char *name = w < 4 ? "train 0.6B" : "train 8B";
-        bench_one(&b, name, (struct shape){GR_CU_GEMM_NT, T, nk[0], nk[1]}, GR_CU_BF16, false, false, a, out);
-        bench_one(&b, name, (struct shape){GR_CU_GEMM_NT, T, nk[0], nk[1]}, GR_CU_BF16, false, true, a, out);
-        bench_one(&b, name, (struct shape){GR_CU_GEMM_NN, T, nk[1], nk[0]}, GR_CU_BF16, false, false, a, out);
-        bench_one(&b, name, (struct shape){GR_CU_GEMM_TN, nk[0], nk[1], T}, GR_CU_F32, true, false, a, out);
-        bench_one(&b, name, (struct shape){GR_CU_GEMM_TN, nk[0], nk[1], T}, GR_CU_BF16, true, false, a, out);
-        for (size_t m = 0; m < GR_LEN(few); m++)
-            bench_one(&b, w < 4 ? "decode 0.6B" : "decode 8B",
-                      (struct shape){GR_CU_GEMM_NT, few[m], nk[0], nk[1]}, GR_CU_BF16, false, false, a, out);
-    }
+    if (ranks)
+        bench_all_ranks(&b, a, out);
+    else
+        bench_usual(&b, a, out);
     free(host);
     CUDA(cudaFree(pool));
     CUDA(cudaFree(a));
     CUDA(cudaFree(out));
 }
-
 int main(int argc, char **argv)
 {
     gr_diag d;
@@ -382,7 +438,7 @@ int main(int argc, char **argv)
     expect_ok(gr_cu_gemm_open(&g, &d), &d, "open");
     if (!g) return 1;
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
-        bench_all(g, ws, &d);
+        bench_all(g, ws, argc > 2 && strcmp(argv[2], "ranks") == 0, &d);
     else
         check_all(g, ws, &d);
     CUDA(cudaDeviceSynchronize());

@@ -292,7 +292,7 @@ static void test_plans_of_classes_run_in_any_interleaving(void **state)
     uint32_t plans = 0;
     for (size_t i = 0; i < GR_LEN(pools); i++)
         for (int lag = 0; lag < 2; lag++)
-            for (int policy = 0; policy < GR_N_POLICIES; policy += 1 + lag) {
+            for (int policy = lag; policy < GR_N_POLICIES; policy += 2) {
                 setup s = {.pools = pools[i],
                            .lag = lag ? ", lag: 1" : NULL,
                            .more = policy ? validation : NULL,
@@ -316,7 +316,7 @@ static void test_plans_of_classes_run_in_any_interleaving(void **state)
                 gr_graph_free(g);
             }
     print_message("%u plans\n", plans);
-    assert_true(plans > 25);
+    assert_true(plans > 12);
 }
 
 /* With `lag` the rollout of the next iteration and the training of this one run at once: two copies of the
@@ -393,7 +393,7 @@ static void test_broken_crossings_are_refused(void **state)
     assert_non_null(p);
     gr_str why = {0};
     uint32_t seed = 1, tried = 0;
-    for (int i = 0; i < 240; i++) {
+    for (int i = 0; i < 160; i++) {
         gr_plan *bad = copy_plan(p->plan);
         uint32_t class;
         int how = i % 8;
@@ -439,7 +439,7 @@ static void test_random_mutants_of_classes(void **state)
     gr_planned *p = plan(&s, g);
     assert_non_null(p);
     uint32_t seed = 7, refused = 0, harmless = 0;
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < 300; i++) {
         gr_plan *bad = copy_plan(p->plan);
         seed = seed * 1664525 + 1013904223;
         uint32_t class = (seed >> 9) % 2;
@@ -464,7 +464,7 @@ static void test_random_mutants_of_classes(void **state)
         gr_plan_free(bad);
     }
     print_message("%u refused, %u harmless\n", refused, harmless);
-    assert_true(refused > 400);
+    assert_true(refused > 200);
     gr_planned_free(p);
     gr_graph_free(g);
 }

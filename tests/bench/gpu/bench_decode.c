@@ -1,0 +1,343 @@
+/* tests/bench/gpu/bench_decode.c: decode steps of Qwen3's shapes with random weights, on the product's own
+ * slots, chunks and graphs: microseconds a step by number of slots, and of the pass over the prompts before
+ * them. Groups of 8 slots share a prompt of 256 tokens; responses stand at their middle, the 256th token.
+ * Lines of JSON.
+ *
+ *     bench_decode [--top-p P] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B, 8B
+ *
+ * A line's share is what must be read at least, weights and keys and values once a step, over the seconds, as
+ * part of a copy on the device. With tests/gpu/kernel_trace.c it says what each kernel takes.
+ */
+#include "tests/bench/gpu/timing.h"
+
+#include "ops/cuda/launch.h"
+#include "ops/kernels.h"
+#include "ops/steps.h"
+
+#define K         gr_kernels_cuda
+#define STEPS     gr_steps_cuda
+#define COPY_GBPS 4260.0 /* device copy, bytes read and written, of the machine this was tuned on */
+
+enum {
+    SLOTS = 256,
+    GROUP = 8,
+    PROMPT = 256,
+    LENGTH = 768,
+    STRIDE = LENGTH / GR_KV_BLOCK,
+    CHUNK = 8,
+    WARM = 2, /* chunks; the first captures */
+    MIDDLE = PROMPT + 256 - (WARM + TIMES / 2) * CHUNK,
+    PREFILL = SLOTS / GROUP * (PROMPT - 1)
+};
+
+static const struct {
+    const char *name;
+    uint32_t hidden, inter, layers, heads;
+    bool tied;
+} models[] = {{"0.6B", 1024, 3072, 28, 16, true},
+              {"1.7B", 2048, 6144, 28, 16, true},
+              {"8B", 4096, 12288, 36, 32, false}};
+
+typedef struct world {
+    gr_model_shape shape;
+    gr_steps_bounds bounds;
+    bench b;
+    gr_queue q;
+    gr_steps *steps;
+    gr_sampling sampling;
+    void **bucket;
+    char *kv, *x, *ws, *head_ws, *slots, *orders;
+    uint64_t layer_bytes;
+    uint32_t n_blocks;
+    struct { /* of the prompts */
+        int32_t *ids, *position;
+        uint32_t *slot, *offset, *cached, *table;
+        uint32_t host_offset[SLOTS / GROUP + 1];
+    } prompts;
+} world;
+
+static gr_model_shape shape_of(size_t model)
+{
+    return (gr_model_shape){.model_type = "qwen3",
+                            .vocab = 151936,
+                            .hidden = models[model].hidden,
+                            .inter = models[model].inter,
+                            .layers = models[model].layers,
+                            .heads = models[model].heads,
+                            .kv_heads = 8,
+                            .head_dim = 128,
+                            .max_positions = 4096,
+                            .norm_eps = 1e-6f,
+                            .rope_theta = 1e6,
+                            .tied = models[model].tied,
+                            .qk_norm = true};
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------
+ */
+
+enum { PATTERN = 1 << 22 };
+
+/* bytes of uniform bf16 in [-1, 1) / 32: a pattern of 4 million values again and again. */
+static char *random_values(world *w, uint64_t bytes, const gr_bf16 *pattern)
+{
+    char *p = bench_take(&w->b, bytes);
+    const uint64_t first = GR_MIN(bytes, (uint64_t)PATTERN * sizeof(*pattern));
+    gr_device_write(&w->q, p, pattern, first);
+    for (uint64_t at = first; at < bytes; at += first)
+        w->b.dev->type->copy(&w->q, p + at, p, GR_MIN(first, bytes - at));
+    return p;
+}
+
+static gr_bf16 *make_pattern(void)
+{
+    gr_bf16 *host = gr_malloc(PATTERN * sizeof(*host));
+    uint64_t state = 1;
+    for (uint32_t i = 0; i < PATTERN; i++) {
+        state = state * UINT64_C(6364136223846793005) + 1;
+        const float x = (float)(int32_t)(state >> 32) * 0x1p-36f;
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        host[i] = (gr_bf16)(bits >> 16);
+    }
+    return host;
+}
+
+static void *device_words(world *w, const uint32_t *from, uint64_t n)
+{
+    void *p = bench_take(&w->b, n * sizeof(*from));
+    gr_device_write(&w->q, p, from, n * sizeof(*from));
+    return p;
+}
+
+/* Block of a slot's table: a group's slots have the prompt's full blocks in common. */
+static uint32_t block_of(uint32_t slot, uint32_t i)
+{
+    const uint32_t common = PROMPT / GR_KV_BLOCK - 1; /* of the last one, 15 places are the prompt's */
+    const uint32_t own = SLOTS / GROUP * common;
+    return i < common ? slot / GROUP * common + i : own + slot * (STRIDE - common) + i - common;
+}
+
+static void write_prompts(world *w)
+{
+    enum { N = SLOTS / GROUP };
+    uint32_t *ids = gr_malloc(5 * (uint64_t)PREFILL * sizeof(*ids)), *position = ids + PREFILL;
+    uint32_t *slot = ids + 2 * PREFILL, *table = ids + 3 * PREFILL, cached[N] = {0};
+    for (uint32_t i = 0; i < PREFILL; i++) {
+        const uint32_t first = i / (PROMPT - 1) * GROUP;
+        ids[i] = i * 2654435761u % w->shape.vocab;
+        position[i] = i % (PROMPT - 1);
+        slot[i] = block_of(first, position[i] / GR_KV_BLOCK) * GR_KV_BLOCK + position[i] % GR_KV_BLOCK;
+    }
+    for (uint32_t g = 0; g <= N; g++) w->prompts.host_offset[g] = g * (PROMPT - 1);
+    for (uint32_t i = 0; i < N * STRIDE; i++) table[i] = block_of(i / STRIDE * GROUP, i % STRIDE);
+    w->prompts.ids = device_words(w, ids, PREFILL);
+    w->prompts.position = device_words(w, position, PREFILL);
+    w->prompts.slot = device_words(w, slot, PREFILL);
+    w->prompts.offset = device_words(w, w->prompts.host_offset, N + 1);
+    w->prompts.cached = device_words(w, cached, N);
+    w->prompts.table = device_words(w, table, N * STRIDE);
+    free(ids);
+}
+
+static void open_world(world *w, size_t model, float top_p)
+{
+    w->shape = shape_of(model);
+    w->sampling = (gr_sampling){.temperature = 1, .top_p = top_p, .seed = 1};
+    w->bounds = (gr_steps_bounds){
+        .slots = SLOTS, .stride = STRIDE, .max_length = LENGTH, .chunk = CHUNK, .stop_ids = 1};
+    const uint32_t buckets = gr_model_buckets(&w->shape);
+    const gr_pass_bounds pass = {.tokens = PREFILL, .seqs = SLOTS, .length = LENGTH, .threads = 1};
+    w->n_blocks = block_of(SLOTS - 1, STRIDE - 1) + 1;
+    w->layer_bytes = w->n_blocks * K.kv_block_bytes(&w->shape);
+    const uint64_t x = (uint64_t)PREFILL * w->shape.hidden * 2, ws = K.extend_ws_bytes(&w->shape, &pass),
+                   head = K.head_ws_bytes(&w->shape, SLOTS, 1),
+                   slots = STEPS.device_bytes(&w->shape, &w->bounds),
+                   orders = STEPS.host_bytes(&w->shape, &w->bounds);
+    uint64_t all = w->layer_bytes * w->shape.layers + x + ws + head + slots + GIB / 16;
+    for (uint32_t i = 0; i < buckets; i++) all += gr_align(gr_bucket_elems(&w->shape, i) * 2, 256);
+    bench_open(&w->b, all, orders + GIB / 16);
+    w->q = bench_queue(&w->b);
+    need(&w->b, K.attach(&w->q, &w->b.d));
+    gr_bf16 *pattern = make_pattern();
+    w->bucket = gr_malloc(buckets * sizeof(*w->bucket));
+    for (uint32_t i = 0; i < buckets; i++)
+        w->bucket[i] = random_values(w, gr_bucket_elems(&w->shape, i) * 2, pattern);
+    w->kv = random_values(w, w->layer_bytes * w->shape.layers, pattern);
+    need(&w->b, gr_queue_finish(&w->q, &w->b.d));
+    free(pattern);
+    w->x = bench_take(&w->b, x);
+    w->ws = bench_take(&w->b, ws);
+    w->head_ws = bench_take(&w->b, head);
+    w->slots = bench_take(&w->b, slots);
+    w->orders = w->b.dev->pool.base;
+    write_prompts(w);
+    need(&w->b, STEPS.open(&w->steps, &w->shape, &w->bounds, &w->b.d));
+}
+
+static void close_world(world *w)
+{
+    need(&w->b, K.check(&w->q, &w->b.d));
+    STEPS.close(w->steps);
+    K.detach(&w->q);
+    w->b.dev->type->queue_close(&w->q);
+    w->b.dev->type->close(w->b.dev);
+    free(w->bucket);
+}
+
+/* ---- the model ------------------------------------------------------------------------------------------
+ */
+
+static void run_layers(const world *w, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
+{
+    const gr_packed b = {.n_tokens = e->n_tokens,
+                         .n_seqs = e->n_seqs,
+                         .ids = e->ids,
+                         .offset = e->offset,
+                         .host_offset = host_offset};
+    K.embed_forward(q, &w->shape, w->bucket[0], &b, w->x);
+    for (uint32_t l = 0; l < w->shape.layers; l++)
+        K.layer_extend(q, &w->shape, w->bucket[1 + l], e, w->x, w->kv + l * w->layer_bytes, w->ws);
+}
+
+static const void *tensor(const world *w, uint32_t bucket, gr_tensor_slot slot)
+{
+    return (const char *)w->bucket[bucket] + 2 * gr_tensor_offset(&w->shape, bucket, slot);
+}
+
+static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d)
+{
+    const world *w = user;
+    const uint32_t last = 1 + w->shape.layers;
+    run_layers(w, q, e, NULL);
+    K.head_sample(q, &w->shape, tensor(w, last, GR_T_NORM),
+                  w->shape.tied ? tensor(w, 0, GR_T_EMBED) : tensor(w, last, GR_T_LM_HEAD), w->x, d->row,
+                  e->n_seqs, d->how, d->draw, d->id, d->logprob, w->head_ws);
+}
+
+/* ---- times ----------------------------------------------------------------------------------------------
+ */
+
+static void fill_slots(world *w, uint32_t n)
+{
+    const gr_steps_input in = STEPS.input(w->steps, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < STRIDE; k++) in.table[i * STRIDE + k] = block_of(i, k);
+        in.change[i] = (gr_slot_change){i, GR_SLOT_SET, (int32_t)i, MIDDLE, i, MIDDLE - PROMPT};
+        in.member[i] = i;
+    }
+    const uint32_t n_groups = (n + GROUP - 1) / GROUP;
+    for (uint32_t g = 0; g <= n_groups; g++) in.group_first[g] = GR_MIN(g * GROUP, n);
+    for (uint32_t g = 0; g < n_groups; g++) in.shared[g] = PROMPT - GR_KV_BLOCK;
+    STEPS.change(w->steps, &w->q, 0, n, n_groups);
+}
+
+/* Seconds of a chunk of n slots, its report's copy included. */
+static double chunk_seconds(world *w, uint32_t n, uint64_t key)
+{
+    const gr_device_type *t = w->b.dev->type;
+    const int32_t stop = -2;
+    const gr_steps_rules rules = {
+        .sampling = w->sampling, .max_tokens = UINT32_MAX, .stop = &stop, .n_stop = 1};
+    const gr_steps_chunk c = {.n = n, .step = model_step, .user = w, .key = key};
+    double x[TIMES];
+    need(&w->b, STEPS.begin(w->steps, &w->q, w->slots, w->orders, &rules, &w->b.d));
+    for (uint32_t trip = 0; trip < WARM + TIMES; trip++) {
+        if (!trip) {
+            fill_slots(w, n);
+        } else { /* the same slots and groups: only the count of steps begins again */
+            const gr_steps_input from = STEPS.input(w->steps, 0), to = STEPS.input(w->steps, trip);
+            const uint32_t n_groups = (n + GROUP - 1) / GROUP;
+            if (trip % 2) {
+                memcpy(to.member, from.member, n * sizeof(*to.member));
+                memcpy(to.group_first, from.group_first, (n_groups + 1) * sizeof(*to.group_first));
+                memcpy(to.shared, from.shared, n_groups * sizeof(*to.shared));
+            }
+            STEPS.change(w->steps, &w->q, trip, 0, n_groups);
+        }
+        t->time_reset(w->b.dev);
+        const uint32_t number = t->time_begin(&w->q);
+        STEPS.run(w->steps, &w->q, trip, &c);
+        t->time_end(&w->q, number);
+        gr_steps_report report;
+        uint64_t begin, end;
+        need(&w->b, STEPS.report(w->steps, trip, &report, &w->b.d));
+        need(&w->b, t->finish(&w->q, &w->b.d));
+        t->time_read(w->b.dev, number, &begin, &end);
+        if (trip >= WARM) x[trip - WARM] = (double)(end - begin) * 1e-9;
+    }
+    return median(x);
+}
+
+/* Bytes that a step reads: all weights but the embedding's other rows; keys and values. */
+static double step_bytes(const world *w, uint32_t n)
+{
+    const gr_model_shape *s = &w->shape;
+    uint64_t elems = gr_bucket_elems(s, 0);
+    for (uint32_t l = 0; l < s->layers; l++) elems += gr_bucket_elems(s, 1 + l);
+    const double shared = PROMPT - GR_KV_BLOCK, own = PROMPT + 256 - shared;
+    const double keys = n * own + (n + GROUP - 1) / GROUP * shared;
+    return 2.0 * (double)elems + keys * s->layers * (double)K.kv_block_bytes(s) / GR_KV_BLOCK;
+}
+
+static void prefill(gr_queue *q, int which, void *arg)
+{
+    const world *w = arg;
+    (void)which;
+    const gr_extend e = {.n_tokens = PREFILL,
+                         .n_seqs = SLOTS / GROUP,
+                         .ids = w->prompts.ids,
+                         .offset = w->prompts.offset,
+                         .cached = w->prompts.cached,
+                         .block_table = w->prompts.table,
+                         .table_stride = STRIDE,
+                         .position = w->prompts.position,
+                         .slot = w->prompts.slot,
+                         .longest = PROMPT - 1};
+    run_layers(w, q, &e, w->prompts.host_offset);
+}
+
+static void print_steps(world *w, const char *model, uint32_t n)
+{
+    char row[96];
+    const double step = chunk_seconds(w, n, n) / CHUNK;
+    snprintf(row, sizeof(row), "decode %s, %u slots", model, n);
+    print_result(row, step * 1e6, "us a step");
+    snprintf(row, sizeof(row), "decode %s, %u slots: share of a copy", model, n);
+    print_result(row, step_bytes(w, n) / step * 1e-9 / COPY_GBPS, "");
+}
+
+int main(int argc, char **argv)
+{
+    static const uint32_t usual[] = {256, 192, 128, 64, 32, 16, 8, 4, 2, 1};
+    float top_p = 1;
+    if (argc > 2 && !strcmp(argv[1], "--top-p")) {
+        top_p = strtof(argv[2], NULL);
+        argc -= 2;
+        argv += 2;
+    }
+    size_t model = 0;
+    while (model < GR_LEN(models) && (argc < 2 || strcmp(argv[1], models[model].name))) model++;
+    if (model == GR_LEN(models)) {
+        fprintf(stderr, "usage: bench_decode [--top-p P] 0.6B|1.7B|8B [SLOTS...]\n");
+        return 2;
+    }
+    world *w = gr_calloc(1, sizeof(*w));
+    open_world(w, model, top_p);
+    const uint32_t n = argc > 2 ? (uint32_t)argc - 2 : (uint32_t)GR_LEN(usual);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t slots = argc > 2 ? (uint32_t)atoi(argv[2 + i]) : usual[i];
+        if (!slots || slots > SLOTS) {
+            fprintf(stderr, "1 to %d slots\n", SLOTS);
+            return 2;
+        }
+        print_steps(w, models[model].name, slots);
+    }
+    if (argc <= 2) {
+        char row[96];
+        snprintf(row, sizeof(row), "prefill %s, %d tokens", models[model].name, PREFILL);
+        print_result(row, seconds_of(&w->b, &w->q, 1, prefill, w) * 1e3, "ms");
+    }
+    close_world(w);
+    free(w);
+}
