@@ -219,8 +219,9 @@ typedef struct gr_run_settings {
     bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
-    bool canonical;   /* the same bits on any number of ranks: of a mini-batch, GR_LEAVES gradients in one tree */
-    bool keep_bits;   /* nothing that changes results may be chosen to fit */
+    bool canonical; /* the same bits on any number of ranks: of a mini-batch, GR_LEAVES gradients in one tree
+                     */
+    bool keep_bits; /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 
 struct gr_graph {
