@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One model's files, while they are open. Sets: weights; first moments; second moments. */
+/* One model's files, while they are open. Sets: weights; first moments; second moments; the weights of the
+ * iteration before, which a rollout with `lag` uses. */
 typedef struct model_files {
-    gr_weights *weights, *m, *v;
-    gr_weights_writer *to_weights, *to_moments;
+    gr_weights *weights, *m, *v, *lagged;
+    gr_weights_writer *to_weights, *to_moments, *to_lagged;
 } model_files;
 
 struct gr_bytes {
@@ -39,7 +40,8 @@ static void close_readers(gr_bytes *b)
         gr_weights_free(b->files[i].weights);
         gr_weights_free(b->files[i].m);
         gr_weights_free(b->files[i].v);
-        b->files[i].weights = b->files[i].m = b->files[i].v = NULL;
+        gr_weights_free(b->files[i].lagged);
+        b->files[i].weights = b->files[i].m = b->files[i].v = b->files[i].lagged = NULL;
     }
 }
 
@@ -48,7 +50,8 @@ static void close_writers(gr_bytes *b)
     for (size_t i = 0; i < b->g->n_models; i++) {
         gr_weights_writer_free(b->files[i].to_weights);
         gr_weights_writer_free(b->files[i].to_moments);
-        b->files[i].to_weights = b->files[i].to_moments = NULL;
+        gr_weights_writer_free(b->files[i].to_lagged);
+        b->files[i].to_weights = b->files[i].to_moments = b->files[i].to_lagged = NULL;
     }
 }
 
@@ -239,6 +242,28 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
     return p;
 }
 
+/* A copy that every rank has whole. */
+static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
+{
+    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->shape, bucket), b->k->dtype, q};
+}
+
+/* Before the first iteration they are the weights. */
+static gr_status read_lagged(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    gr_status st = GR_OK;
+    if (!b->from) return read_weights(b, m, bucket, p, d);
+    if (!f->lagged) {
+        char *path = gr_printf("%s/%s/lagged.safetensors", b->from, m->name);
+        st = gr_weights_open(&f->lagged, &m->shape, path, "", d);
+        free(path);
+    }
+    if (!st) st = gr_weights_read_part(f->lagged, bucket, p->first, p->n, room(b, p), d);
+    if (!st) put(b, p);
+    return st;
+}
+
 gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q, gr_diag *d)
 {
     const gr_model *m;
@@ -246,6 +271,10 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
     if (o->category == GR_CAT_WEIGHTS) {
         piece p = weights_of(b, m, o->bucket, address, q);
         return read_weights(b, m, o->bucket, &p, d);
+    }
+    if (o->category == GR_CAT_ROLLOUT) {
+        piece p = copy_of(b, m, o->bucket, address, q);
+        return read_lagged(b, m, o->bucket, &p, d);
     }
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
@@ -259,6 +288,14 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
 
 static const char *const weights[] = {""}, *const moments[] = {"m.", "v."};
 
+static bool has_lagged(const gr_bytes *b, const gr_model *m)
+{
+    char *name = gr_printf("%s.lagged.0", m->name);
+    bool there = gr_program_find(b->p, name) != GR_NONE;
+    free(name);
+    return there;
+}
+
 static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
@@ -268,6 +305,8 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     if (!st) st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
     if (!st)
         st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, GR_ST_F32, 0, d);
+    if (!st && has_lagged(b, m))
+        st = gr_weights_writer_new(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, GR_ST_F32, 0, d);
     free(dir);
     return st;
 }
@@ -279,6 +318,8 @@ static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
     if (!st) st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, d);
+    if (!st && has_lagged(b, m))
+        st = gr_weights_writer_join(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, d);
     free(dir);
     return st;
 }
@@ -322,6 +363,8 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_q
         if (gr_state_bytes_of(b->k, m, o->bucket, 1).master) return GR_OK; /* saved from it */
         return save_piece(b, f->to_weights, 0, m, o->bucket, weights_of(b, m, o->bucket, address, q), d);
     }
+    if (o->category == GR_CAT_ROLLOUT)
+        return save_piece(b, f->to_lagged, 0, m, o->bucket, copy_of(b, m, o->bucket, address, q), d);
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.has_master ? save_piece(b, f->to_weights, 0, m, o->bucket, s.master, d) : GR_OK;
     if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, d);
@@ -335,6 +378,7 @@ gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)
         if (!b->files[i].to_weights) continue;
         st = gr_weights_writer_finish(b->files[i].to_weights, d);
         if (!st) st = gr_weights_writer_finish(b->files[i].to_moments, d);
+        if (!st && b->files[i].to_lagged) st = gr_weights_writer_finish(b->files[i].to_lagged, d);
     }
     close_writers(b);
     return st || !gr_comm_rank(b->comm) ? st : await_all(b, d);

@@ -120,6 +120,7 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
     case GR_STEP_SAVE:
     case GR_STEP_RESTORE:
     case GR_STEP_RUN:
+    case GR_STEP_SYNC: /* on one rank a copy */
         return GR_OK;
     default:
         return plan->ranks && gr_plan_ranks(plan) > 1 ? GR_OK : bad_step(s, i, "needs several ranks", d);

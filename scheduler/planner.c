@@ -932,8 +932,8 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 static gr_status check_classes(const gr_plan *plan, const gr_graph *g, gr_diag *d)
 {
     if (gr_plan_all_ranks(plan) != g->ranks)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s, not for %u",
-                             plan->ranks, g->ranks);
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s%s, not for %u",
+                             plan->ranks, plan->n_more ? " and other classes" : "", g->ranks);
     for (uint32_t c = 0; c < GR_MAX(plan->n_more + 1, g->n_classes); c++) {
         const char *theirs = c <= plan->n_more ? gr_plan_class(plan, c)->ranks : "none",
                    *ours = c < g->n_classes ? g->classes[c].text : "none";

@@ -9,7 +9,6 @@
 
 #include <xxhash.h>
 
-#include "ops/configs.h"
 #include "runtime/run.h"
 #include "runtime/signals.h"
 
@@ -192,22 +191,13 @@ typedef struct exec {
     char *graph_path, *out;
 } exec;
 
-/* Weights of the iteration before, and ranks that do different things, are planned only. */
+/* Ranks that do different things are planned only. */
 static gr_status check_runs(const exec *x, gr_diag *d)
 {
-    if (x->g->n_classes > 1)
-        return gr_diag_error(
-            d, (gr_loc){0}, GR_E_INVALID,
-            "exec with pools of several kinds of ranks is not built in this version; plan plans "
-            "them");
-    for (size_t i = 0; i < x->g->n_nodes; i++) {
-        const gr_node *n = x->g->nodes[i];
-        if (!strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
-            return gr_diag_error(d, n->at, GR_E_INVALID,
-                                 "'%s': exec with 'lag' is not built in this version; plan plans it",
-                                 n->name);
-    }
-    return GR_OK;
+    if (x->g->n_classes < 2) return GR_OK;
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "exec with pools of several kinds of ranks is not built in this version; plan plans them");
 }
 
 static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)

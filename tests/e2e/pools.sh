@@ -84,7 +84,8 @@ has out '"class:step"|data-class'
 status 0 "$gr" diff colocated.json split.json
 has out '^ranks +0-3 -> 0-1 train; 2-3 rollout, reference$'
 has out 'added +send actor weights: none'
-status 0 "$gr" plan split.yaml --sweep ranks=2..4:2
+status 0 "$gr" plan split.yaml --sweep ranks=2..4:2 --format csv
+[ "$(sed -n '3s/^4,yes,\([0-9]*\),.*/\1/p' out)" = "$(json_number split.json peak_bytes)" ] || fail "the sweep has not the highest peak"
 
 # A trained critic and a judge of their own, the update sometimes left out, validations between iterations.
 ppo_graph ppo.yaml
@@ -107,6 +108,21 @@ for policy in auto keep transition every_node; do
 done
 has four.json '"what": "check.from.3.check.rows"'
 
+# All that crosses, as it did: who, what, bytes. GR_UPDATE_GOLDEN=1 writes it anew.
+golden=$project/tests/golden/pools.csv
+for plan in "split.yaml 4 0" "split.yaml 4 1" "four.yaml 7 0"; do
+    # shellcheck disable=SC2086
+    set -- $plan
+    lag=
+    [ "$1" = four.yaml ] || lag="--set lag=$3"
+    # shellcheck disable=SC2086
+    status 0 "$gr" plan "$1" --ranks "$2" $lag --hardware "$project/tests/golden/hardware.json" --format csv
+    echo "# $plan"
+    grep -E ',(send|recv),' out | cut -d, -f1,3,4,9
+done >crossings.csv
+[ -z "${GR_UPDATE_GOLDEN-}" ] || cp crossings.csv "$golden"
+diff -u "$golden" crossings.csv || fail "other things cross"
+
 # What cannot be, with its place.
 refused 'split.yaml:4:.*of 1 shares|four.yaml:3:.*needs' "$gr" plan four.yaml --ranks 2
 refused 'four.yaml:3:.*pool .critic. needs 2 ranks of one host; no host of 1 devices' "$gr" plan four.yaml --ranks 7x1
@@ -114,5 +130,5 @@ pools wrong.yaml "train: {at: 0-2}, rollout: {at: 2-3}, reference: {with: train}
 refused 'wrong.yaml:4:.*both have rank 2, but are not the same ranks' "$gr" plan wrong.yaml --ranks 4
 status 3 "$gr" plan split.yaml --ranks 4 --budget 4MiB
 has err 'on a rank of pool rollout, reference, ranks 2-3'
-refused "exec with 'lag' is not built" "$gr" exec split.yaml --set lag=1 --out lagged
-[ ! -e lagged ]
+refused 'the plan is for ranks 0-1 and other classes, not for 1' "$gr" exec split.yaml --plan split.json --out two
+[ ! -e two ]

@@ -125,3 +125,19 @@ status 3 "$gr" exec grpo.yaml --ranks 2 --budget 4KiB --out never
 mkdir -p nothing
 PATH=$work/nothing status 1 "$gr" exec grpo.yaml --ranks 2 --out never
 has err 'mpirun, which is not in PATH'
+
+# With lag, each rank has the whole older copy, filled from shards or from whole weights.
+sed 's/^  rollout: {/  rollout: {lag: 1, /' grpo.yaml >lag.yaml
+status 0 "$gr" exec lag.yaml --steps 3 --out lag-one
+for keep in auto keep; do
+    status 0 "$gr" exec lag.yaml --ranks 2 --set models.actor.residency.rollout_weights=$keep --steps 2 --out lag-$keep
+    status 0 "$gr" exec --resume lag-$keep --steps 3
+done
+same_weights lag-auto lag-keep
+close lag-one lag-auto 1
+
+# Ranks that do different things are planned, and refused here.
+sed 's/^models:/pools: {train: {share: 1}, rollout: {share: 1}}\n&/; s/^  rollout: {/  rollout: {pool: rollout, /' grpo.yaml >pools.yaml
+status 0 "$gr" plan pools.yaml --ranks 2
+refused 'exec with pools of several kinds of ranks is not built' "$gr" exec pools.yaml --ranks 2 --out pools
+[ ! -e pools ]
