@@ -104,7 +104,7 @@ typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
 } gr_residency;
 
-/* Parts of a mini-batch whose gradients are summed apart where `run: {canonical: true}`; ranks divide it. */
+/* Parts of a mini-batch whose gradients are summed apart where `canonical: true`; ranks divide it. */
 #define GR_LEAVES 8
 
 /* ---- pools -----------------------------------------------------------------------------------------------
@@ -176,6 +176,7 @@ struct gr_node {
     gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
+    const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
@@ -219,9 +220,7 @@ typedef struct gr_run_settings {
     bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
-    bool canonical; /* the same bits on any number of ranks: of a mini-batch, GR_LEAVES gradients in one tree
-                     */
-    bool keep_bits; /* nothing that changes results may be chosen to fit */
+    bool keep_bits;   /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 
 struct gr_graph {
@@ -242,6 +241,9 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
+    bool canonical; /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
+    bool strict;    /* `strict: true`: rollout, log-prob and update give a token the same bits */
+    bool loose;     /* `deterministic: false`: sums of gradients may be in the order of chance */
     uint32_t ranks; /* that shares are for; where there are views, theirs are */
     uint32_t hosts; /* that all ranks are on */
     gr_ranks_pool *pools;

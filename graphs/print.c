@@ -241,7 +241,6 @@ static void print_run(const gr_graph *g, gr_str *out)
     const gr_run_settings *r = &g->run;
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
     if (r->keep_bits) gr_str_puts(out, ", bits: keep");
-    if (r->canonical) gr_str_puts(out, ", canonical: true");
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
     if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {
@@ -287,6 +286,9 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
     for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], out);
     print_run(g, out);
+    if (g->strict) gr_str_puts(out, "strict: true\n");
+    if (g->canonical) gr_str_puts(out, "canonical: true\n");
+    if (g->loose) gr_str_puts(out, "deterministic: false\n");
 }
 
 /* ---- check --explain -------------------------------------------------------------------------------------
@@ -334,6 +336,12 @@ static void explain_column(const gr_column *c, gr_str *out)
 
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
+    if (g->strict)
+        gr_str_puts(out,
+                    "strict: batch-invariant kernels; rollout, log-prob and update give a token the same "
+                    "bits\n");
+    if (g->loose)
+        gr_str_puts(out, "not deterministic: on CUDA a run's bits differ from those of its repetition\n");
     for (size_t i = 0; i < g->n_models; i++)
         gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
                       g->models[i]->random ? ", random weights" : "",
@@ -358,10 +366,14 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }
-    for (size_t i = 0; i < g->source->n_aliases; i++)
-        gr_str_printf(
-            out, "node %s: left out: its update makes one optimizer step, so it is stop_gradient(logprob)\n",
-            g->source->aliases[i]->name);
+    for (size_t i = 0; i < g->source->n_aliases; i++) {
+        const gr_node *n = g->source->aliases[i];
+        gr_str_printf(out, "node %s: left out: ", n->name);
+        if (n->stands_for)
+            gr_str_printf(out, "strict, so it is %s.logprob\n", n->stands_for->name);
+        else
+            gr_str_puts(out, "its update makes one optimizer step, so it is stop_gradient(logprob)\n");
+    }
     if (g->n_state || g->n_log) gr_str_puts(out, "at the end of the iteration\n");
     explain_formulas(g, NULL, out);
 }

@@ -5,8 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph",  "doc",   "params", "use", "functions", "pools",
-                                   "models", "nodes", "state",  "run", "log",       NULL};
+const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
+                                   "pools", "models", "nodes",         "state",     "run",
+                                   "log",   "strict", "deterministic", "canonical", NULL};
 const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", "pool", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
@@ -28,7 +29,6 @@ typedef struct run_cfg {
     uint32_t steps, epochs, seed, samples;
     const gr_value *checkpoint;
     int bits;
-    bool canonical;
 } run_cfg;
 
 typedef struct checkpoint_cfg {
@@ -78,7 +78,6 @@ const gr_key gr_run_keys[] = {
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
-    {"canonical", GR_KEY_BOOL, RUN(canonical), false, "false", 0, 0, NULL, "the same bits on 1, 2, 4 and 8 ranks of the CPU device: each mini-batch is cut into 8 parts, whose gradients are added in one tree"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {0}};
 
@@ -89,6 +88,13 @@ const gr_key gr_checkpoint_keys[] = {
     {"best_is", GR_KEY_ENUM, offsetof(checkpoint_cfg, best_is), false, "max", 0, 0, best_is, "whether the largest or the smallest is the best"},
     {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "one behind the last iteration too; a run that is stopped before has one in any case"},
     {0}};
+
+static const gr_key canonical_key[] = {
+    {"canonical", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "the same bits on 1, 2, 4 and 8 ranks of the CPU device"}, {0}};
+static const gr_key strict_key[] = {
+    {"strict", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "rollout, log-prob and update give a token the same bits"}, {0}};
+static const gr_key deterministic_key[] = {
+    {"deterministic", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "false: sums of gradients may be in the order of chance"}, {0}};
 /* clang-format on */
 
 /* ---- names -----------------------------------------------------------------------------------------------
@@ -302,8 +308,16 @@ static void read_run(gr_loader *l)
                                   .best_is_least = checkpoint.best_is == 1,
                                   .seed = run.seed,
                                   .samples = run.samples,
-                                  .canonical = run.canonical,
                                   .keep_bits = run.bits == 1};
+}
+
+static void read_numerics(gr_loader *l, const gr_value *root)
+{
+    bool deterministic = true;
+    gr_keys_pick(l, root, strict_key, &l->g->strict, NULL);
+    gr_keys_pick(l, root, canonical_key, &l->g->canonical, NULL);
+    gr_keys_pick(l, root, deterministic_key, &deterministic, NULL);
+    l->g->loose = !deterministic;
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------
@@ -314,7 +328,6 @@ static void check_keys(gr_loader *l, const gr_value *root)
     for (size_t i = 0; i < root->n; i++) {
         const char *const *k = gr_top_keys;
         while (*k && strcmp(*k, root->pairs[i].key)) k++;
-        if (!*k && !strcmp(root->pairs[i].key, "deterministic")) continue; /* the CPU device always is */
         if (!*k) gr_unknown_key(l, &root->pairs[i], "the file", NULL, gr_top_keys);
     }
 }
@@ -335,4 +348,5 @@ void gr_read_top(gr_loader *l)
     read_state(l);
     read_log(l);
     read_run(l);
+    read_numerics(l, root);
 }

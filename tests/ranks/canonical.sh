@@ -1,5 +1,5 @@
 #!/bin/sh
-# `run: {canonical: true}`: the same bits on 1, 2 and 4 ranks, over 50 iterations, however weights are sharded, with
+# `canonical: true`: the same bits on 1, 2 and 4 ranks, over 50 iterations, however weights are sharded, with
 # leaves of several micro-batches, losses of two passes, tied embeddings; and when the number of ranks changes on the way.
 . "$(dirname "$0")/../e2e/lib.sh"
 command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
@@ -10,7 +10,7 @@ equal() { # RUN RUN
     cmp "$1/samples.jsonl" "$2/samples.jsonl"
 }
 
-set -- --set run.canonical=true --set models.actor.train.schedule=constant
+set -- --set canonical=true --set models.actor.train.schedule=constant
 for n in 1 2 4; do status 0 "$gr" exec grpo.yaml "$@" --ranks $n --steps 50 --out long$n; done
 equal long1 long2
 equal long1 long4
