@@ -149,6 +149,16 @@ static void open_pool(gr_bench *b)
     gr_bench_decode(b);
 }
 
+static const int32_t *place_positions(gr_bench *b)
+{
+    int32_t *position = gr_calloc(b->tokens, sizeof(*position));
+    for (uint32_t i = 0; i < b->seqs; i++)
+        for (uint32_t t = b->offset[i]; t < b->offset[i + 1]; t++) position[t] = (int32_t)(t - b->offset[i]);
+    const int32_t *placed = gr_bench_place(b, position, b->tokens * sizeof(*position));
+    free(position);
+    return placed;
+}
+
 void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length, bool paged)
 {
     const gr_model_shape s = b->shape = shape_of(b, width);
@@ -167,8 +177,12 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->x = random_values(b, hidden), b->dx = random_values(b, hidden), b->in = random_values(b, hidden);
     b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
-    b->packed = (gr_packed){tokens, b->seqs, gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
-                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)), b->offset};
+    b->packed = (gr_packed){tokens,
+                            b->seqs,
+                            gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
+                            b->offset,
+                            place_positions(b)};
     if (paged) open_pool(b);
 }
 
