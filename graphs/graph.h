@@ -173,6 +173,7 @@ struct gr_node {
     gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
+    const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
@@ -237,6 +238,8 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
+    bool strict;    /* `strict: true`: rollout, log-prob and update give a token the same bits */
+    bool loose;     /* `deterministic: false`: sums of gradients may be in the order of chance */
     uint32_t ranks; /* that shares are for; where there are views, theirs are */
     uint32_t hosts; /* that all ranks are on */
     gr_ranks_pool *pools;

@@ -3,7 +3,7 @@
  *     yaml.c   text -> gr_value          source.c  use:, params, --set, $name
  *     keys.c   values against key tables top.c     models, state, run, log
  *     nodes.c  nodes, references         order.c   edges, order, liveness
- *     scope.c  names, columns            alias.c   log-probs that an update computes anyway
+ *     scope.c  names, columns            alias.c   log-probs that need no pass of their own
  *     validate.c what runs between iterations
  *     refill.c what a select repeats            functions.c  functions: of the file
  *     pools.c  sets of ranks, and who runs where
@@ -91,7 +91,7 @@ typedef struct gr_draft {
     size_t n_edges, cap_edges;
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
-    struct gr_draft *alias; /* its value is this update's own logprob (alias.c) */
+    struct gr_draft *alias; /* its value is the logprob of this update's pass, or of this rollout (alias.c) */
     bool updates;           /* an op with a loss trains its model */
     bool bad;               /* what it reads or computes is not known */
     bool unsure;            /* some value of it or of what it reads is wrong: no bounds to check */
@@ -176,6 +176,7 @@ bool gr_reads_validation(gr_loader *l, const gr_formula *f, const gr_node *from)
 /* order.c: edges of names and versions; g->nodes in order. Dead ones follow the live in l->order. */
 void gr_order(gr_loader *l);
 void gr_find_aliases(gr_loader *l);
+gr_draft *gr_draft_meant(gr_draft *dr); /* the rollout that a name stands for, else dr; NULL: NULL */
 void gr_order_warn(gr_loader *l); /* of nodes and models that nobody reads; an error where all are dead */
 const gr_field *gr_field_find(const gr_node *n, const char *name);
 

@@ -17,7 +17,7 @@ static gr_draft *draft_of_name(const gr_loader *l, const char *name)
     size_t n = strcspn(name, ".");
     for (size_t i = 0; i < l->n_drafts; i++) {
         const char *node = l->drafts[i]->node->name;
-        if (strlen(node) == n && !strncmp(node, name, n)) return l->drafts[i];
+        if (strlen(node) == n && !strncmp(node, name, n)) return gr_draft_meant(l->drafts[i]);
     }
     return NULL;
 }

@@ -286,6 +286,8 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
     for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], out);
     print_run(g, out);
+    if (g->strict) gr_str_puts(out, "strict: true\n");
+    if (g->loose) gr_str_puts(out, "deterministic: false\n");
 }
 
 /* ---- check --explain -------------------------------------------------------------------------------------
@@ -333,6 +335,12 @@ static void explain_column(const gr_column *c, gr_str *out)
 
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
+    if (g->strict)
+        gr_str_puts(out,
+                    "strict: batch-invariant kernels; rollout, log-prob and update give a token the same "
+                    "bits\n");
+    if (g->loose)
+        gr_str_puts(out, "not deterministic: on CUDA a run's bits differ from those of its repetition\n");
     for (size_t i = 0; i < g->n_models; i++)
         gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
                       g->models[i]->random ? ", random weights" : "",
@@ -357,10 +365,14 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
         for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
         explain_formulas(g, n, out);
     }
-    for (size_t i = 0; i < g->source->n_aliases; i++)
-        gr_str_printf(
-            out, "node %s: left out: its update makes one optimizer step, so it is stop_gradient(logprob)\n",
-            g->source->aliases[i]->name);
+    for (size_t i = 0; i < g->source->n_aliases; i++) {
+        const gr_node *n = g->source->aliases[i];
+        gr_str_printf(out, "node %s: left out: ", n->name);
+        if (n->stands_for)
+            gr_str_printf(out, "strict, so it is %s.logprob\n", n->stands_for->name);
+        else
+            gr_str_puts(out, "its update makes one optimizer step, so it is stop_gradient(logprob)\n");
+    }
     if (g->n_state || g->n_log) gr_str_puts(out, "at the end of the iteration\n");
     explain_formulas(g, NULL, out);
 }

@@ -166,10 +166,10 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
     if (is_alias(l, f, name)) return fresh_column(g, f->owner->node, "logprob");
     const char *dot = strchr(name, '.');
     char *node = gr_strndup(name, dot ? (size_t)(dot - name) : strlen(name));
-    gr_draft *dr = gr_draft_find(l, node);
+    gr_draft *named = gr_draft_find(l, node), *dr = gr_draft_meant(named);
     free(node);
-    const gr_column *c =
-        dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, dot ? dot + 1 : NULL) : NULL;
+    const char *field = dr != named ? "logprob" : dot ? dot + 1 : NULL;
+    const gr_column *c = dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, field) : NULL;
     const gr_node *rows = gr_formula_rows(f);
     bool narrow = c && c->rows && c->kind != GR_KIND_TEXT && rows && rows->op->narrows;
     return narrow ? narrowed(g, rows, c) : c;

@@ -200,6 +200,12 @@ static gr_value *step_down(gr_loader *l, const setting *s, gr_value *map, const 
     return NULL;
 }
 
+/* Switches of the whole file, which a bare name reaches where no parameter has it. */
+static bool is_switch(const char *key)
+{
+    return !strcmp(key, "strict") || !strcmp(key, "deterministic");
+}
+
 static void apply_setting(gr_loader *l, gr_value *root, const setting *s)
 {
     gr_value *map = root;
@@ -207,7 +213,10 @@ static void apply_setting(gr_loader *l, gr_value *root, const setting *s)
     if (!rest) {
         gr_pair *params = find_pair(root, "params");
         map = params && params->value.kind == GR_VALUE_MAP ? &params->value : NULL;
-        if (!map || !find_pair(map, key)) {
+        const bool there = map && find_pair(map, key);
+        if (!there && is_switch(key)) {
+            map = root;
+        } else if (!there) {
             unknown_name(l, s->at, "parameter", key, map);
             return;
         }

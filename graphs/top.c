@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph",  "doc",   "params", "use", "functions", "pools",
-                                   "models", "nodes", "state",  "run", "log",       NULL};
+const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "pools",         "models",
+                                   "nodes", "state", "run",    "log", "strict",    "deterministic", NULL};
 const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", "pool", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
@@ -87,6 +87,11 @@ const gr_key gr_checkpoint_keys[] = {
     {"best_is", GR_KEY_ENUM, offsetof(checkpoint_cfg, best_is), false, "max", 0, 0, best_is, "whether the largest or the smallest is the best"},
     {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "one behind the last iteration too; a run that is stopped before has one in any case"},
     {0}};
+
+static const gr_key strict_key[] = {
+    {"strict", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "rollout, log-prob and update give a token the same bits"}, {0}};
+static const gr_key deterministic_key[] = {
+    {"deterministic", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "false: sums of gradients may be in the order of chance"}, {0}};
 /* clang-format on */
 
 /* ---- names -----------------------------------------------------------------------------------------------
@@ -303,6 +308,14 @@ static void read_run(gr_loader *l)
                                   .keep_bits = run.bits == 1};
 }
 
+static void read_numerics(gr_loader *l, const gr_value *root)
+{
+    bool deterministic = true;
+    gr_keys_pick(l, root, strict_key, &l->g->strict, NULL);
+    gr_keys_pick(l, root, deterministic_key, &deterministic, NULL);
+    l->g->loose = !deterministic;
+}
+
 /* ---- the top ---------------------------------------------------------------------------------------------
  */
 
@@ -311,7 +324,6 @@ static void check_keys(gr_loader *l, const gr_value *root)
     for (size_t i = 0; i < root->n; i++) {
         const char *const *k = gr_top_keys;
         while (*k && strcmp(*k, root->pairs[i].key)) k++;
-        if (!*k && !strcmp(root->pairs[i].key, "deterministic")) continue; /* the CPU device always is */
         if (!*k) gr_unknown_key(l, &root->pairs[i], "the file", NULL, gr_top_keys);
     }
 }
@@ -332,4 +344,5 @@ void gr_read_top(gr_loader *l)
     read_state(l);
     read_log(l);
     read_run(l);
+    read_numerics(l, root);
 }

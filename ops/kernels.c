@@ -40,3 +40,9 @@ const gr_kernels *gr_kernels_find(const char *device)
         if (!strcmp((*k)->device, device)) return *k;
     return NULL;
 }
+
+const gr_kernels *gr_kernels_as(const gr_kernels *k, bool strict, bool deterministic)
+{
+    if (strict && k->strict) k = k->strict;
+    return !deterministic && k->loose ? k->loose : k;
+}

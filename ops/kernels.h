@@ -8,11 +8,11 @@
  * is why they travel as void; logits, statistics and log-probs are fp32 everywhere, gradients and training
  * state as the graph says.
  *
- * Batch invariance (`invariant`; the CPU device, always): the result for a token depends on the token, its
- * prefix and the weights alone: not on other sequences, on the packing, on chunk sizes, on threads, nor on
- * whether its keys came through layer_forward or layer_extend. So rollout, log-prob and training passes agree
- * to the bit. Gradients of weights are sums over tokens in order of their place in the packed batch, also
- * independent of threads.
+ * Batch invariance (`invariant`; the CPU device always, CUDA under `strict: true`): the result for a token
+ * depends on the token, its prefix and the weights alone: not on other sequences, on the packing, on chunk
+ * sizes, on threads, nor on whether its keys came through layer_forward or layer_extend. So rollout, log-prob
+ * and training passes agree to the bit. Gradients of weights (`chained`; the CPU device): sums over tokens in
+ * order of their place in the packed batch, independent of threads and of how a batch is cut into passes.
  */
 #ifndef GR_OPS_KERNELS_H
 #define GR_OPS_KERNELS_H
@@ -31,6 +31,7 @@ typedef struct gr_packed {
     const int32_t *ids;          /* [n_tokens] */
     const uint32_t *offset;      /* [n_seqs + 1] */
     const uint32_t *host_offset; /* the same, on the host */
+    const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -132,13 +133,18 @@ typedef enum gr_kernel_set {
     GR_KERNELS_ROLLOUT = 1 << 4,    /* layers over the paged pool, sampling */
 } gr_kernel_set;
 
-typedef struct gr_kernels {
+typedef struct gr_kernels gr_kernels;
+struct gr_kernels {
     const char *device;
     gr_dtype dtype;   /* of weights and hidden states */
     bool master;      /* trained weights have an fp32 master beside them, else they are their own */
     gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
     bool invariant;   /* batch invariance holds: see above */
+    bool chained;     /* and of the sums of gradients */
+    const gr_kernels *strict; /* the same device with batch invariance; NULL: this is it */
+    const gr_kernels *loose;  /* and with sums in the order of chance; NULL: it has none, or this is it */
     gr_pass_sizes sizes;
+    double attention_cost; /* seconds of attention in a forward pass, over those of the device's fastest */
     /* What the kernels keep with a queue, where they keep something: attach before the first call on a queue,
      * detach after the last; check tells the first failure since it was last asked. */
     gr_status (*attach)(gr_queue *q, gr_diag *d);
@@ -230,7 +236,7 @@ typedef struct gr_kernels {
 
     /* Rollout whose state lives on the device (ops/steps.h); NULL: the host leads it, step by step. */
     const struct gr_steps_ops *steps;
-} gr_kernels;
+};
 
 /* The optimizer step of a range in the host pool, on the queue's team: w of type weights, whatever the
  * device. The arithmetic is the CPU device's: where weights, gradients and moments are fp32, its bits. Others
@@ -245,6 +251,8 @@ extern const gr_kernels gr_kernels_cpu, gr_kernels_cuda;
 extern const gr_kernels *const gr_all_kernels[];
 /* By the device's name, "cpu" or "cuda"; NULL: there is none. */
 const gr_kernels *gr_kernels_find(const char *device);
+/* Those of k's device that keep what a graph asks for: `strict: true`, `deterministic: false`. */
+const gr_kernels *gr_kernels_as(const gr_kernels *k, bool strict, bool deterministic);
 
 /* The sets that a device has; and their names in words, "training, value heads". */
 unsigned gr_kernels_sets(const gr_kernels *k);

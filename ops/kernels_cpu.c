@@ -33,6 +33,8 @@ const gr_kernels gr_kernels_cpu = {
     .dtype = GR_F32,
     .columns = GR_DEVICE,
     .invariant = true,
+    .chained = true,
+    .attention_cost = 1,
     .sizes = {.micro_tokens = 4096,
               .concurrent = 256,
               .prefill_tokens = 512,

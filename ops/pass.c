@@ -33,6 +33,7 @@ static gr_micro carve(gr_carve *c, const gr_micro_bounds *b)
 {
     gr_micro m;
     m.ids = gr_carve_bytes(c, b->tokens * sizeof(*m.ids));
+    m.position = gr_carve_bytes(c, b->tokens * sizeof(*m.position));
     m.offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*m.offset));
     m.row = gr_carve_bytes(c, b->rows * sizeof(*m.row));
     m.target = gr_carve_bytes(c, b->rows * sizeof(*m.target));
@@ -170,6 +171,7 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
         const int32_t *ids = gr_rows_ids(rows, seq);
         k->offset[i] = token;
         memcpy(k->ids + token, ids, n * sizeof(*ids));
+        for (uint32_t j = 0; j < n; j++) k->position[token + j] = (int32_t)j;
         for (uint32_t j = prompt; j < n && !p->last; j++) {
             k->row[row] = token + j - 1;
             k->target[row++] = ids[j];
@@ -205,6 +207,7 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     fill(p, rows, &host);
     memcpy(p->offset, host.offset, (p->n_seqs + 1) * sizeof(*p->offset));
     gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
+    gr_device_write(q, device.position, host.position, p->n_tokens * sizeof(*host.position));
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
@@ -241,7 +244,8 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
                        .n_seqs = p->n_seqs,
                        .ids = k->ids,
                        .offset = k->offset,
-                       .host_offset = p->offset};
+                       .host_offset = p->offset,
+                       .position = k->position};
 }
 
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
@@ -321,7 +325,8 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
     w->flops = times * tokens * projections;
-    w->attention = times * tokens * 2.0 * length * s->heads * s->head_dim;
+    w->attention =
+        times * tokens * 2.0 * length * s->heads * s->head_dim * (times > 1 ? 1 : k->attention_cost);
     w->length = (uint32_t)GR_MAX(lround(length), 1);
     w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->width = s->hidden;

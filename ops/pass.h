@@ -40,10 +40,11 @@ typedef struct gr_pass {
 
 /* The packed arrays of a micro-batch on the device. */
 typedef struct gr_micro {
-    int32_t *ids;     /* [tokens] */
-    uint32_t *offset; /* [seqs + 1] */
-    uint32_t *row;    /* [rows] the token that predicts each response token; or each sequence's last */
-    int32_t *target;  /* [rows] */
+    int32_t *ids;      /* [tokens] */
+    int32_t *position; /* [tokens] in its sequence */
+    uint32_t *offset;  /* [seqs + 1] */
+    uint32_t *row;     /* [rows] the token that predicts each response token; or each sequence's last */
+    int32_t *target;   /* [rows] */
 } gr_micro;
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);

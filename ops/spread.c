@@ -141,7 +141,7 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     named(what, "", "reduce", bucket);
     uint64_t parts = p->ranks * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), p->ranks);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
-    if (k->invariant) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
+    if (k->chained) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
     collective(p, GR_STEP_REDUCE, SPREAD_REDUCE, bucket, moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
                (gr_use[]){{full_grads(p, k, m, bucket), GR_UPDATE},
                           {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE},

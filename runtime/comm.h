@@ -82,9 +82,10 @@ bool gr_comm_has_mpi(void);
 GR_NODISCARD gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d);
 
 /* Join the same ranks by NCCL, for memory of the calling thread's current CUDA device; what is of host
- * memory, and signs of life, stay with `host`, which must outlive it. NCCL is loaded here (libnccl.so.2).
- * GR_E_FAILED where it cannot be. There in builds with CUDA. */
-GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, gr_diag *d);
+ * memory, and signs of life, stay with `host`, which must outlive it. NCCL is loaded here (libnccl.so.2, 2.28
+ * or later). arena: where what is moved lies, as large on every rank; of no bytes, nothing is registered.
+ * GR_E_FAILED where NCCL cannot be loaded or started. There in builds with CUDA. */
+GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_memory *arena, gr_diag *d);
 
 /* NULL is fine: one rank. */
 void gr_comm_close(gr_comm *c);

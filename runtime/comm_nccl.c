@@ -4,6 +4,9 @@
  * other ranks by an id that rank 0 makes and the host's communicator carries. Its library is loaded at run
  * time, so that one rank needs none.
  *
+ * The arena is registered as a window: so the ranks of a host gather by their copy engines, which take no
+ * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy).
+ *
  * Parts that do not fill the buffer evenly are moved rank by rank, as one group: a gather as broadcasts of
  * each rank's part, a reduction as one to each rank.
  */
@@ -15,19 +18,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CALL_MAP(X)   \
-    X(GetUniqueId)    \
-    X(CommInitRank)   \
-    X(CommDestroy)    \
-    X(GetErrorString) \
-    X(AllGather)      \
-    X(ReduceScatter)  \
-    X(AllReduce)      \
-    X(Broadcast)      \
-    X(Reduce)         \
-    X(Send)           \
-    X(Recv)           \
-    X(GroupStart)     \
+#define CALL_MAP(X)         \
+    X(GetUniqueId)          \
+    X(CommInitRankConfig)   \
+    X(CommWindowRegister)   \
+    X(CommWindowDeregister) \
+    X(CommGetAsyncError)    \
+    X(CommDestroy)          \
+    X(GetErrorString)       \
+    X(AllGather)            \
+    X(ReduceScatter)        \
+    X(AllReduce)            \
+    X(Broadcast)            \
+    X(Reduce)               \
+    X(Send)                 \
+    X(Recv)                 \
+    X(GroupStart)           \
     X(GroupEnd)
 
 typedef struct calls {
@@ -41,6 +47,7 @@ typedef struct nccl_comm {
     gr_comm *host;
     calls call;
     ncclComm_t comm;
+    ncclWindow_t window; /* NULL: the arena is not registered */
 } nccl_comm;
 
 static nccl_comm *nccl_of(gr_comm *c)
@@ -52,6 +59,10 @@ static gr_status failed(const nccl_comm *n, ncclResult_t e, const char *what, gr
 {
     uint32_t iteration;
     const char *step;
+    if (e == ncclSuccess && n->comm) { /* of what was enqueued before */
+        ncclResult_t asked = n->call.CommGetAsyncError(n->comm, &e);
+        if (asked) e = asked;
+    }
     if (e == ncclSuccess) return GR_OK;
     gr_comm_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s: %s", iteration, step,
@@ -170,6 +181,7 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
 static void close_comm(gr_comm *c)
 {
     nccl_comm *n = nccl_of(c);
+    if (n->window) n->call.CommWindowDeregister(n->comm, n->window);
     if (n->comm) n->call.CommDestroy(n->comm);
     free(n); /* the library stays */
 }
@@ -210,7 +222,9 @@ static gr_status load(calls *to, gr_diag *d)
                              dlerror());
     for (size_t i = 0; i < GR_LEN(wanted); i++) {
         void *call = dlsym(library, wanted[i].name);
-        if (!call) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "NCCL lacks %s", wanted[i].name);
+        if (!call)
+            return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "this NCCL lacks %s: 2.28 is needed",
+                                 wanted[i].name);
         memcpy((char *)to + wanted[i].at, &call, sizeof(call)); /* a function's address, found as data */
     }
     return GR_OK;
@@ -223,11 +237,27 @@ static gr_status join(nccl_comm *n, gr_diag *d)
     gr_status st = failed(n, e, "ncclGetUniqueId", d);
     gr_status told = n->host->type->broadcast(n->host, &id, sizeof(id), d);
     if (st || told) return st ? st : told;
-    return failed(n, n->call.CommInitRank(&n->comm, (int)n->c.ranks, id, (int)n->c.rank), "ncclCommInitRank",
-                  d);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    e = n->call.CommInitRankConfig(&n->comm, (int)n->c.ranks, id, (int)n->c.rank, &config);
+    return failed(n, e, "ncclCommInitRankConfig", d);
 }
 
-gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, gr_diag *d)
+/* Where memory of one device cannot be mapped for another there are no windows, and NCCL copies through
+ * buffers of its own. All ranks do the same. */
+static gr_status register_arena(nccl_comm *n, const gr_memory *arena, gr_diag *d)
+{
+    uint64_t none =
+        !arena->bytes || n->call.CommWindowRegister(n->comm, arena->base, arena->bytes, &n->window,
+                                                    NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess;
+    gr_status st = gr_comm_agree(n->host, &none, d);
+    if (st || !none || !n->window) return st;
+    n->call.CommWindowDeregister(n->comm, n->window);
+    n->window = NULL;
+    return GR_OK;
+}
+
+gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_memory *arena, gr_diag *d)
 {
     nccl_comm *n = gr_calloc(1, sizeof(*n));
     n->c = *host;
@@ -235,6 +265,7 @@ gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, gr_diag *d)
     n->host = host;
     gr_status st = load(&n->call, d);
     if (!st) st = join(n, d);
+    if (!st) st = register_arena(n, arena, d);
     if (st)
         close_comm(&n->c);
     else

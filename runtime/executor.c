@@ -680,6 +680,11 @@ gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag *d)
     return finish_queues(e, path, d, st);
 }
 
+const gr_memory *gr_executor_arena(const gr_executor *e)
+{
+    return &e->device->arena;
+}
+
 gr_queue *gr_executor_queue(gr_executor *e, gr_lane lane)
 {
     return &e->lanes[lane].queue;

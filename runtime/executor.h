@@ -53,6 +53,9 @@ void gr_executor_free(gr_executor *e); /* NULL is fine */
 /* Run one path to its end. */
 GR_NODISCARD gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag *d);
 
+/* The arena. */
+const gr_memory *gr_executor_arena(const gr_executor *e);
+
 /* The queue of a lane. */
 gr_queue *gr_executor_queue(gr_executor *e, gr_lane lane);
 

@@ -449,7 +449,8 @@ static gr_status open_comm(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->comm = r->o->comm;
 #ifdef GR_CUDA
-    if (r->comm && !strcmp(k->device, "cuda")) return gr_comm_open_nccl(&r->comm, r->o->comm, d);
+    if (r->comm && !strcmp(k->device, "cuda"))
+        return gr_comm_open_nccl(&r->comm, r->o->comm, gr_executor_arena(r->executor), d);
 #endif
     (void)k;
     (void)d;
@@ -477,8 +478,9 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     st = gr_device_find(&e.device, k->device, d);
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
+    if (!st) st = open_comm(r, k, d);
     if (!st) st = check_overhead(r, d);
-    return st ? st : open_comm(r, k, d);
+    return st;
 }
 
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,

@@ -89,12 +89,20 @@ static uint32_t halvings(uint32_t from, uint32_t to)
     return n;
 }
 
-/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits,
- * for every gradient is one chain of additions in the order of tokens; but a tied embedding gets those of the
- * head and of the embedding, by turns a pass; and many ranks add theirs a micro-batch at a time. */
+/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
+ * those of an update where every gradient is one chain of additions in the order of tokens. But a tied
+ * embedding gets those of the head and of the embedding, by turns a pass; and many ranks add theirs a
+ * micro-batch at a time. */
 static bool cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
-    return is_pass(n) && (!k->invariant || (is_op(n, "update") && (n->model->shape.tied || g->ranks > 1)));
+    if (!is_op(n, "update")) return is_forward(n) && !k->invariant;
+    return !k->chained || n->model->shape.tied || g->ranks > 1;
+}
+
+/* The same of the rows that the head takes at a time, whose gradients are one product. */
+static bool head_changes_bits(const gr_node *n, const gr_kernels *k)
+{
+    return is_op(n, "update") ? !k->chained : n->model && !k->invariant;
 }
 
 static void add_knob(source *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
@@ -200,11 +208,12 @@ static void find_knobs(source *s)
     const gr_kernels *k = s->o->kernels;
     s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + 2 * g->n_models) * sizeof(*s->knobs));
     s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + 2 * g->n_models) * sizeof(*s->open));
-    bool head = false;
+    bool head = false, head_bits = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         if (!runs_here(g, n)) continue;
         head = head || n->model;
+        head_bits = head_bits || head_changes_bits(n, k);
         if (is_op(n, "generate") && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
@@ -214,7 +223,7 @@ static void find_knobs(source *s)
     }
     add_shards(s);
     add_host_steps(s);
-    if (head) add_knob(s, KNOB_HEAD, NULL, 4, !k->invariant, "head chunk");
+    if (head) add_knob(s, KNOB_HEAD, NULL, 4, head_bits, "head chunk");
     if (micro_levels(g, k) < 2) return;
     bool bits = false;
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -486,6 +495,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     same.run.best = NULL;
     same.models = without_residency(g, pool);
     same.run.keep_bits = false;
+    same.strict = same.loose = false; /* the kernels' own name says it, where they differ */
     gr_graph_resolved(&same, &s);
     keep_length = keep_length || strstr(s.text, "progress");
     s.len = 0;
@@ -498,7 +508,8 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
         if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
         if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
-            gr_str_printf(&s, " %u %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens, c->head_rows);
+            gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
+        if (head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
         if (c->host_step && host_step_changes_bits(o->kernels)) gr_str_puts(&s, " host step");
     }
     uint64_t hash = XXH3_64bits(s.text, s.len);
@@ -597,9 +608,10 @@ static void place_ends(gr_planned *p, const gr_graph *g)
         if (g->nodes[i]->every) p->validation->class = g->nodes[i]->class;
 }
 
-static gr_planned *planned_new(const gr_graph *g)
+static gr_planned *planned_new(const gr_graph *g, const gr_kernels *k)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
+    p->kernels = k;
     p->pool = gr_pool_new();
     p->graph = g;
     p->summary = gr_summary_node(g, false, p->pool);
@@ -749,13 +761,13 @@ static const gr_graph *view_of(const gr_graph *g, uint32_t class)
     return g->views ? g->views[class] : g;
 }
 
-static gr_planned *planned_all(const gr_graph *g)
+static gr_planned *planned_all(const gr_graph *g, const gr_kernels *k)
 {
-    gr_planned *p = planned_new(view_of(g, 0));
+    gr_planned *p = planned_new(view_of(g, 0), k);
     uint32_t n = (uint32_t)g->n_classes;
     p->more = gr_pool_alloc(p->pool, n * sizeof(*p->more));
     while (p->n_more + 1 < n) {
-        p->more[p->n_more] = planned_new(view_of(g, p->n_more + 1));
+        p->more[p->n_more] = planned_new(view_of(g, p->n_more + 1), k);
         p->n_more++;
     }
     return p;
@@ -880,7 +892,7 @@ static void join_plans(gr_planned *p)
 static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, uint32_t order, gr_status *st,
                                  gr_diag *d)
 {
-    gr_planned *p = planned_all(g);
+    gr_planned *p = planned_all(g, o->kernels);
     crossings across = find_crossings(p, g, o, order);
     size_t n_rules;
     gr_rule *rules = gr_rules_of(g, o->policy, p->pool, &n_rules, d);
@@ -895,9 +907,11 @@ static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, ui
     return p;
 }
 
-gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
+gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *device, gr_diag *d)
 {
+    gr_plan_options asked = *device, *o = &asked;
     gr_status st;
+    asked.kernels = gr_kernels_as(device->kernels, g->strict, !g->loose);
     if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = plan_in_order(g, o, 0, &st, d);
     for (uint32_t order = 1; !st && order < gr_traffic_orders(g); order++) {
@@ -943,9 +957,10 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     if (!own.kernels)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "the plan is for a device '%s', of which nothing is known", plan->device);
+    own.kernels = gr_kernels_as(own.kernels, g->strict, !g->loose);
     o = &own;
     if (check_device(g, o->kernels, d) || check_classes(plan, g, d)) return GR_E_INVALID;
-    gr_planned *p = planned_all(g);
+    gr_planned *p = planned_all(g, o->kernels);
     gr_status st = GR_OK;
     for (uint32_t c = 0; c <= p->n_more && !st; c++)
         st = read_settings(planned_class(p, c), plan, view_of(g, c), d);

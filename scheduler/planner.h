@@ -24,7 +24,8 @@ typedef struct gr_plan_options {
  * plan of the first holds theirs. */
 typedef struct gr_planned {
     gr_pool *pool;
-    const gr_graph *graph; /* as the class sees it: the caller's, or a view of it */
+    const gr_kernels *kernels; /* those of the device that keep what the graph asks for; gr_run takes them */
+    const gr_graph *graph;     /* as the class sees it: the caller's, or a view of it */
     gr_plan *plan;
     gr_program *program;
     gr_choices *choices; /* by node index; the last two are for the summaries */

@@ -172,6 +172,16 @@ static void repeat_weights(gr_bench *b, uint64_t bytes, bool paged)
         b->k->copy(&b->q, gr_bench_place(b, NULL, bytes), b->w, bytes);
 }
 
+static const int32_t *place_positions(gr_bench *b)
+{
+    int32_t *position = gr_calloc(b->tokens, sizeof(*position));
+    for (uint32_t i = 0; i < b->seqs; i++)
+        for (uint32_t t = b->offset[i]; t < b->offset[i + 1]; t++) position[t] = (int32_t)(t - b->offset[i]);
+    const int32_t *placed = gr_bench_place(b, position, b->tokens * sizeof(*position));
+    free(position);
+    return placed;
+}
+
 void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length, bool paged)
 {
     const gr_model_shape s = b->shape = shape_of(b, width);
@@ -192,8 +202,12 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
     b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
-    b->packed = (gr_packed){tokens, b->seqs, gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
-                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)), b->offset};
+    b->packed = (gr_packed){tokens,
+                            b->seqs,
+                            gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
+                            b->offset,
+                            place_positions(b)};
     if (paged) open_pool(b);
 }
 

@@ -225,7 +225,7 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,
                           .comm = c};
-    gr_status st = gr_run(x->g, x->p, gr_kernels_find(x->p->plan->device), &run, d);
+    gr_status st = gr_run(x->g, x->p, x->p->kernels, &run, d);
     if (!st && !gr_comm_rank(c)) printf("results are in %s\n", x->out);
     if (st && c) end_ranks(c, st, d);
     if (gr_comm_rank(c)) drop(d); /* rank 0 warns of the same */

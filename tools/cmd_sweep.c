@@ -129,11 +129,15 @@ static gr_status make_point(gr_point *pt, const gr_args *a, const range *r, gr_p
     pt->text = gr_pool_strdup(pool, text);
     if (p) {
         const gr_plan *plan = p->plan;
-        pt->fits = plan->fits;
-        pt->peak_bytes = plan->peak_bytes;
+        pt->fits = gr_plan_fits(plan);
+        pt->peak_bytes = gr_plan_peak(plan);
         pt->budget_bytes = plan->budget_bytes;
         pt->ns = plan->ns;
-        pt->n_transitions = gr_transitions(&plan->paths[GR_PATH_STEADY], &pt->moved_bytes);
+        for (uint32_t c = 0; c <= plan->n_more; c++) {
+            uint64_t moved;
+            pt->n_transitions += gr_transitions(&gr_plan_class(plan, c)->paths[GR_PATH_STEADY], &moved);
+            pt->moved_bytes += moved;
+        }
         pt->notes = gr_pool_strdup(pool, plan->notes);
         if (!*title) *title = gr_pool_printf(pool, "%s on %s", plan->graph, plan->hardware);
     } else {

@@ -16,6 +16,7 @@ struct entry {
 
 struct gr_cu_attention {
     cudnnHandle_t handle; /* NULL: the simple kernels */
+    bool simple_forward;  /* these for forward all the same */
     struct entry **plans; /* some dozens: the buckets that the data met */
     size_t n, cap;
     char name[32];
@@ -43,13 +44,15 @@ gr_status gr_cu_attention_open(gr_cu_attention **out, gr_cu_attention_kind kind,
     if (e != cudaSuccess) return cuda_failed(e, "cudaDeviceGetAttribute", d);
     gr_cu_attention *a = gr_calloc(1, sizeof(*a));
     snprintf(a->name, sizeof(a->name), "simple");
-    if (kind == GR_CU_ATTENTION_CUDNN || (kind == GR_CU_ATTENTION_AUTO && major >= 9)) {
+    a->simple_forward = kind == GR_CU_ATTENTION_STRICT;
+    if (kind == GR_CU_ATTENTION_CUDNN || (kind != GR_CU_ATTENTION_SIMPLE && major >= 9)) {
         const cudnnStatus_t st = cudnnCreate(&a->handle);
         if (st != CUDNN_STATUS_SUCCESS) {
             free(a);
             return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cudnnCreate: %s", cudnnGetErrorString(st));
         }
-        snprintf(a->name, sizeof(a->name), "cudnn %zu", cudnnGetVersion());
+        snprintf(a->name, sizeof(a->name), "%scudnn %zu", a->simple_forward ? "simple, " : "",
+                 cudnnGetVersion());
     }
     *out = a;
     return GR_OK;
@@ -135,7 +138,7 @@ gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shap
                                   const gr_cu_sequences *b, bool backward, gr_diag *d)
 {
     const gr_cudnn_plan *plan;
-    if (!a->handle || b->offset[b->n_seqs] == 0) return GR_OK;
+    if (!a->handle || (a->simple_forward && !backward) || b->offset[b->n_seqs] == 0) return GR_OK;
     for (uint32_t first = 0; first < b->n_seqs;) {
         const gr_cu_attention_run r = gr_cu_attention_cut(s, b->offset, first, b->n_seqs, backward);
         const gr_status st = plan_for(a, s, &r, backward, &plan, d);
@@ -289,7 +292,7 @@ gr_status gr_cu_attention_forward(gr_cu_attention *a, cudaStream_t st, const gr_
 {
     const gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
-    if (a->handle)
+    if (a->handle && !a->simple_forward)
         return run_cudnn(a, st, s, b, &(struct tensors){.qkv = qkv, .out = o, .stats = stats}, ws, ws_bytes,
                          d);
     const gr_cu_simple p = simple_of(s, b);

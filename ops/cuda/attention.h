@@ -26,6 +26,7 @@ typedef enum gr_cu_attention_kind {
     GR_CU_ATTENTION_AUTO, /* what the device takes */
     GR_CU_ATTENTION_CUDNN,
     GR_CU_ATTENTION_SIMPLE, /* bits of a row that do not depend on the batch, and are those of prefill */
+    GR_CU_ATTENTION_STRICT, /* forward is SIMPLE's, backward AUTO's */
 } gr_cu_attention_kind;
 
 typedef struct gr_cu_sequences {
@@ -38,7 +39,8 @@ typedef struct gr_cu_sequences {
 GR_NODISCARD gr_status gr_cu_attention_open(gr_cu_attention **out, gr_cu_attention_kind kind, gr_diag *d);
 void gr_cu_attention_close(gr_cu_attention *a); /* NULL is fine */
 
-/* Which kernels run, for benchmarks and the numerics hash: "cudnn 91900" or "simple". */
+/* Which kernels run, for benchmarks: "cudnn 91900", "simple", or "simple, cudnn 91900" where forward's are
+ * others than backward's. */
 const char *gr_cu_attention_name(const gr_cu_attention *a);
 
 /* Build the plans that a batch of these sequences needs (about half a second each), and run nothing. */

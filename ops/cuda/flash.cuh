@@ -5,8 +5,11 @@
  * 256 and what is beyond head_dim zero; 16-byte chunks of a row are XORed with the row's low bits, so that ldmatrix
  * meets no bank twice.
  *
- * Key tiles are visited in ascending order from key 0 and have a fixed size, so a row's bits depend on its own keys
- * alone: not on the batch, nor on how a sequence was cut into calls, nor on whether keys lie packed or in blocks.
+ * The order of every sum follows from a row's own keys: tiles of a fixed size, in ascending order from key 0; PIECE
+ * keys at a time with a running maximum of their own; and the pieces merged in order. So a row's bits depend on its own
+ * keys alone: not on the batch, nor on how a sequence was cut into calls, nor on whether keys lie packed or in blocks,
+ * nor on whether one block of threads walked all pieces (forward, below) or each had its own (ops/cuda/strict.cu).
+ * What those two share does arithmetic by functions that round as they say: the compiler fuses nothing.
  *
  * Source: FlashAttention-2 (Dao, arXiv:2307.08691); the fragment layouts are PTX's.
  */
@@ -21,6 +24,8 @@ namespace gr_flash {
 
 constexpr int THREADS = 128, ROWS = 64; /* 4 warps, 16 rows each */
 constexpr int KV_BLOCK = 16;            /* GR_KV_BLOCK */
+constexpr int PIECE = 256;              /* keys whose softmax is summed on its own; GR_CU_STRICT_PIECE */
+constexpr float LEAST = -1e30f;         /* below every score; finite, so that rows that see nothing stay numbers */
 constexpr float LN2 = 0.69314718055994531f, LOG2E = 1.4426950408889634f;
 
 /* One call over packed sequences. */
@@ -49,6 +54,11 @@ struct place {
         n = p.offset[seq + 1] - first;
         before = p.cached ? p.cached[seq] : 0;
         rows = n * p.group();
+    }
+    /* The newest of a slot's tokens, row `slot` of qkv. */
+    __device__ place(const problem &p, uint32_t slot, uint32_t kv_head_, uint32_t length)
+        : seq(slot), kv_head(kv_head_), first(slot), n(1), before(length - 1), rows(p.group())
+    {
     }
     __device__ size_t q_at(const problem &p, uint32_t row) const
     {
@@ -124,14 +134,15 @@ template <int DP> __device__ inline uint32_t chunk_at(uint32_t tile, int row, in
     return tile + row * (DP * 2) + ((chunk ^ (row & 7)) << 4);
 }
 
-/* Fill a tile of N rows; row_of(i): where row i begins, or NULL for zeros. Asynchronous. */
-template <int DP, int N, typename F> __device__ inline void fill(uint32_t tile, const uint16_t *any, uint32_t d, F row_of)
+/* Fill a tile of N rows by T threads; row_of(i): where row i begins, or NULL for zeros. Asynchronous. */
+template <int DP, int N, int T = THREADS, typename F>
+__device__ inline void fill(uint32_t tile, const uint16_t *any, uint32_t d, F row_of)
 {
     constexpr int CHUNKS = DP / 8;
-    static_assert(N * CHUNKS % THREADS == 0, "every thread copies the same number of chunks");
+    static_assert(N * CHUNKS % T == 0, "every thread copies the same number of chunks");
 #pragma unroll
-    for (int i = 0; i < N * CHUNKS / THREADS; i++) {
-        const int at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
+    for (int i = 0; i < N * CHUNKS / T; i++) {
+        const int at = i * T + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
         const uint16_t *from = row_of(row);
         const bool in = from != nullptr && chunk * 8u < d;
         copy16(chunk_at<DP>(tile, row, chunk), in ? from + chunk * 8 : any, in);
@@ -208,16 +219,123 @@ __device__ inline void store_row(uint16_t *to, const float (*c)[4], int half, fl
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const uint32_t col = from + n * 8 + threadIdx.x % 4 * 2;
-        if (col < d) *reinterpret_cast<uint32_t *>(to + col) = pack(c[n][2 * half] * f, c[n][2 * half + 1] * f);
+        if (col < d)
+            *reinterpret_cast<uint32_t *>(to + col) =
+                pack(__fmul_rn(c[n][2 * half], f), __fmul_rn(c[n][2 * half + 1], f));
     }
+}
+
+/* ---- softmax ---------------------------------------------------------------------------------------------- */
+
+/* Of a warp's 16 rows over the keys of one piece: rows lane / 4 (0) and lane / 4 + 8 (1). */
+template <int DP> struct running {
+    float o[DP / 8][4], max[2], sum[2]; /* sum: this thread's columns, until close */
+
+    __device__ void open()
+    {
+        clear<DP / 8>(o);
+        max[0] = max[1] = LEAST;
+        sum[0] = sum[1] = 0;
+    }
+    /* Scores of a tile become weights; minus infinity where a row does not see a key. */
+    template <int KEYS> __device__ void weigh(float (*s)[4], float scale2)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = max[half];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+            most = quad_max(most);
+            const float shrink = exp2_of(__fmul_rn(__fsub_rn(max[half], most), scale2)), minus = __fmul_rn(most, scale2);
+            max[half] = most;
+            sum[half] = __fmul_rn(sum[half], shrink);
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    s[n][i] = exp2_of(__fmaf_rn(s[n][i], scale2, -minus));
+                    sum[half] = __fadd_rn(sum[half], s[n][i]);
+                }
+#pragma unroll
+            for (int n = 0; n < DP / 8; n++) {
+                o[n][2 * half] = __fmul_rn(o[n][2 * half], shrink);
+                o[n][2 * half + 1] = __fmul_rn(o[n][2 * half + 1], shrink);
+            }
+        }
+    }
+    template <int KEYS> __device__ void add_values(const float (*s)[4], uint32_t v_tile)
+    {
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++) {
+            uint32_t a[4];
+            as_a(a, s, k);
+            mma_plain<DP, DP>(o, a, v_tile, k * 16, 0);
+        }
+    }
+    __device__ void close()
+    {
+        sum[0] = quad_sum(sum[0]);
+        sum[1] = quad_sum(sum[1]);
+    }
+};
+
+/* How much of what was merged so far, and of a piece, goes on. */
+struct shares {
+    float old, own;
+};
+
+/* Maximum and sum of a row get those of its next piece. One in which it sees nothing changes nothing. */
+__device__ inline shares merge(float &max, float &sum, float piece_max, float piece_sum, float scale2)
+{
+    if (piece_sum == 0) return {1, 0};
+    const float most = fmaxf(max, piece_max);
+    const shares f = {exp2_of(__fmul_rn(__fsub_rn(max, most), scale2)),
+                      exp2_of(__fmul_rn(__fsub_rn(piece_max, most), scale2))};
+    max = most;
+    sum = __fmaf_rn(sum, f.old, __fmul_rn(piece_sum, f.own));
+    return f;
+}
+__device__ inline float merged(float old, float own, shares f)
+{
+    return f.own == 0 && f.old == 1 ? old : __fmaf_rn(old, f.old, __fmul_rn(own, f.own));
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------- */
 
 template <int DP> struct forward_shape {
     static constexpr int KEYS = DP > 128 ? 32 : 64;
-    static constexpr int SHARED = (ROWS + 2 * KEYS) * DP * 2;
-    static constexpr int BLOCKS = DP > 128 ? 2 : 3; /* on one multiprocessor: what registers allow */
+    static constexpr bool HOLD_Q = DP <= 128; /* in registers: the merged pieces then lie where q was */
+    static constexpr int TOTAL_BYTES = ROWS * DP * 4, Q_BYTES = ROWS * DP * 2;
+    static constexpr int TILES_AT = HOLD_Q ? TOTAL_BYTES : Q_BYTES + TOTAL_BYTES;
+    static constexpr int SHARED = TILES_AT + 2 * KEYS * DP * 2;
+    static constexpr int BLOCKS = DP > 128 ? 1 : 3; /* on one multiprocessor: what registers and shared memory allow */
+};
+
+/* The pieces of a block's rows so far. Each thread keeps its own elements in shared memory, where no other reads. */
+template <int DP> struct merged_pieces {
+    float max[2], sum[2];
+    float *o; /* [DP / 2][THREADS] */
+
+    /* r: a closed piece; afterwards, where last, all pieces. */
+    __device__ void take(running<DP> &r, bool first, bool last, float scale2)
+    {
+        shares f[2] = {{0, 1}, {0, 1}};
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (first) {
+                max[half] = r.max[half];
+                sum[half] = r.sum[half];
+            } else {
+                f[half] = merge(max[half], sum[half], r.max[half], r.sum[half], scale2);
+            }
+        if (first && last) return;
+#pragma unroll
+        for (int i = 0; i < DP / 2; i++) {
+            float *at = o + i * THREADS + threadIdx.x;
+            if (!first) r.o[i / 4][i % 4] = merged(*at, r.o[i / 4][i % 4], f[i / 2 % 2]);
+            if (!last) *at = r.o[i / 4][i % 4];
+        }
+    }
 };
 
 /* A block of threads: 64 rows of one kv head of one sequence. Bound by the tensor cores and, at short lengths, by the
@@ -225,8 +343,9 @@ template <int DP> struct forward_shape {
 template <int DP, bool PAGED>
 __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(problem p, uint16_t *out, float *lse)
 {
-    constexpr int KEYS = forward_shape<DP>::KEYS;
-    constexpr bool HOLD_Q = DP <= 128;
+    using S = forward_shape<DP>;
+    constexpr int KEYS = S::KEYS;
+    constexpr bool HOLD_Q = S::HOLD_Q;
     extern __shared__ __align__(128) unsigned char shared[];
     const place w(p);
     const uint32_t row0 = (gridDim.x - 1 - blockIdx.x) * ROWS; /* the longest rows first */
@@ -234,7 +353,7 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(pr
     const uint32_t group = p.group(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t last = min((row0 + ROWS - 1) / group, w.n - 1), n_keys = w.before + last + 1;
     const uint32_t n_tiles = (n_keys + KEYS - 1) / KEYS;
-    const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + ROWS * DP * 2,
+    const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::TILES_AT,
                    v_tile = k_tile + KEYS * DP * 2;
     if (!PAGED) p.kv = nullptr; /* lets the compiler drop the lookup */
     const auto q_row = [&](int r) {
@@ -260,8 +379,10 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(pr
 #pragma unroll
         for (int k = 0; k < DP / 16; k++) load_a<DP>(q[HOLD_Q ? k : 0], q_tile, warp * 16, k);
 
-    float o[DP / 8][4], max[2] = {-CUDART_INF_F, -CUDART_INF_F}, sum[2] = {0, 0};
-    clear<DP / 8>(o);
+    running<DP> r;
+    merged_pieces<DP> all;
+    all.o = reinterpret_cast<float *>(shared + (HOLD_Q ? 0 : S::Q_BYTES));
+    r.open();
     const float scale2 = p.scale * LOG2E;
     const uint32_t row[2] = {row0 + warp * 16 + lane / 4, row0 + warp * 16 + lane / 4 + 8};
     const uint32_t sees[2] = {w.before + row[0] / group, w.before + row[1] / group}; /* its last key */
@@ -285,43 +406,21 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(pr
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (key0 + n * 8 + lane % 4 * 2 + i % 2 > sees[i / 2]) s[n][i] = -CUDART_INF_F;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float most = max[half];
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-            most = quad_max(most); /* finite: every row sees key 0 */
-            const float shrink = exp2_of((max[half] - most) * scale2), minus = most * scale2;
-            max[half] = most;
-            sum[half] *= shrink;
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    s[n][i] = exp2_of(fmaf(s[n][i], scale2, -minus));
-                    sum[half] += s[n][i];
-                }
-#pragma unroll
-            for (int n = 0; n < DP / 8; n++) {
-                o[n][2 * half] *= shrink;
-                o[n][2 * half + 1] *= shrink;
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; k++) {
-            uint32_t a[4];
-            as_a(a, s, k);
-            mma_plain<DP, DP>(o, a, v_tile, k * 16, 0);
+        r.template weigh<KEYS>(s, scale2);
+        r.template add_values<KEYS>(s, v_tile);
+        if (t + 1 == n_tiles || (key0 + KEYS) % PIECE == 0) {
+            r.close();
+            all.take(r, key0 < PIECE, t + 1 == n_tiles, scale2);
+            if (t + 1 < n_tiles) r.open();
         }
         copies_done(); /* the next keys are here, and everyone is through with these values */
         __syncthreads();
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float all = quad_sum(sum[half]);
         if (row[half] >= w.rows) continue;
-        store_row<DP / 8>(out + w.o_at(p, row[half]), o, half, 1 / all, 0, p.d);
-        if (lse && lane % 4 == 0) lse[w.stat_at(p, row[half])] = max[half] * p.scale + logf(all);
+        store_row<DP / 8>(out + w.o_at(p, row[half]), r.o, half, __frcp_rn(all.sum[half]), 0, p.d);
+        if (lse && lane % 4 == 0) lse[w.stat_at(p, row[half])] = all.max[half] * p.scale + logf(all.sum[half]);
     }
 }
 

@@ -6,8 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The M whose best algorithm serves every M under strict: wide enough for training, and still one or two
- * tiles of a decode step. */
+/* The M whose algorithm says of which kind those of every M are under strict. */
 #define STRICT_M   256
 #define CANDIDATES 16
 #define FEW_ROWS   256 /* of a decode step, at most */
@@ -274,7 +273,18 @@ static cublasStatus_t choose_for(gr_cu_gemm *g, struct entry *e, int rank, const
     return st;
 }
 
-/* strict: the algorithm of STRICT_M, then checked for this m. */
+/* What m takes without strict, where strict may have it. */
+static bool takes_default(gr_cu_gemm *g, struct entry *e, int32_t id)
+{
+    const char *what;
+    e->key.strict = false;
+    const bool found = choose_for(g, e, USUAL, &what) == CUBLAS_STATUS_SUCCESS;
+    e->key.strict = true;
+    return found && is_allowed(&e->key, &e->algo) && config_of(&e->algo).id == id;
+}
+
+/* strict: what m takes without it, where that is of the kind that STRICT_M has and does not split k; else the
+ * very algorithm of STRICT_M. (What is ranked first among those that do not split serves few rows badly.) */
 static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **what)
 {
     struct entry *fixed = gr_calloc(1, sizeof(*fixed));
@@ -283,9 +293,11 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
     fixed->key.align_a = fixed->key.align_b = fixed->key.align_c = fixed->key.align_d = 16;
     cublasStatus_t st = describe(fixed, STRICT_M, what);
     if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, USUAL, what);
-    e->algo = fixed->algo;
+    const cublasLtMatmulAlgo_t algo = fixed->algo;
     entry_free(fixed);
     if (st != CUBLAS_STATUS_SUCCESS) return st;
+    if (takes_default(g, e, config_of(&algo).id)) return CUBLAS_STATUS_SUCCESS;
+    e->algo = algo;
     TRY(cublasLtMatmulAlgoCheck(g->handle, e->how, e->a, e->b, e->c, e->d, &e->algo, &check));
     e->ws_bytes = check.workspaceSize;
     return CUBLAS_STATUS_SUCCESS;
@@ -299,8 +311,9 @@ static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const char **what)
 
 static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry **out, gr_diag *d)
 {
-    if (c->strict && c->form == GR_CU_GEMM_TN)
-        return failed(c, CUBLAS_STATUS_NOT_SUPPORTED, "strict is for products whose m counts rows of a batch",
+    if (c->strict && (c->form == GR_CU_GEMM_TN || c->c))
+        return failed(c, CUBLAS_STATUS_NOT_SUPPORTED,
+                      "strict is for products whose m counts rows of a batch, and that nothing is added to",
                       d);
     const struct key key = key_of(c);
     struct entry **slot = find_slot(g->slot, g->cap, &key);

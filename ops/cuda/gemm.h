@@ -37,10 +37,15 @@ typedef struct gr_cu_gemm_call {
     const void *c;       /* NULL, or [M, N] added to the product; d itself is fine */
     uint64_t ldc;        /* unused where c is NULL */
     const gr_bf16 *bias; /* NULL, or [N] added to every row; only where type is bf16 and c is NULL */
-    bool strict; /* rows of d do not depend on m: one algorithm for each (form, n, k), without split-K. Of NT
-                    and NN, whose m counts rows of a batch; refused with TN, where it is a dimension of the
-                    weights */
+    bool strict; /* rows of d do not depend on m: see below. Of NT and NN, whose m counts rows of a batch, and
+                    without c; refused with TN, where m is a dimension of the weights */
 } gr_cu_gemm_call;
+
+/* strict takes only algorithms of one kind for all m and without split-K: each element is
+ * then one chain of the same instructions over k, and tiles, which may differ with m, only say who computes
+ * it. That this holds of a version of the library is tested, not promised: tests/gpu/gpu_strict.c compares
+ * the bits of rows for many m. It does not hold of results that are added to c: their epilogues differ with
+ * m. */
 
 /* For the current device. */
 GR_NODISCARD gr_status gr_cu_gemm_open(gr_cu_gemm **out, gr_diag *d);

@@ -83,8 +83,6 @@ void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, const gr_bf16
 uint64_t gr_cu_column_sums_ws(uint32_t T, uint32_t cols);
 void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtype grad_type, uint32_t T,
                        uint32_t cols, void *ws);
-/* position[t] = t - the begin of its sequence, for packed sequences: offset [n_seqs + 1]. */
-void gr_cu_positions(cudaStream_t st, const uint32_t *offset, uint32_t n_seqs, int32_t *position, uint32_t T);
 
 /* ---- SwiGLU ---------------------------------------------------------------------------------------------
  */

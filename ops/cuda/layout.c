@@ -13,14 +13,14 @@ static gr_cu_heads heads_of(const gr_model_shape *s)
     return (gr_cu_heads){.heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
 }
 
-gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s)
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s, bool deterministic)
 {
-    return (gr_cu_attention_shape){s->heads, s->kv_heads, s->head_dim, true};
+    return (gr_cu_attention_shape){s->heads, s->kv_heads, s->head_dim, deterministic};
 }
 
 void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a)
 {
-    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, true);
     a->qkv = halves(c, b->tokens, gr_cu_qkv_width(s));
     a->o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
     a->stats = gr_carve_bytes(c, gr_cu_attention_stats_bytes(&attention, b->tokens));
@@ -31,20 +31,20 @@ void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
 void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
                        gr_cu_layer_ws *w)
 {
-    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, true);
     w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
     w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, false);
     w->attend = gr_carve_bytes(c, w->attend_bytes);
-    w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
     w->y = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, gr_cu_qkv_width(s));
     w->h = halves(c, b->tokens, s->inter);
     if (!keep) gr_cu_acts_carve(c, s, b, &w->acts);
 }
 
-void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w)
+void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
+                      gr_cu_back_ws *w)
 {
-    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s);
+    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, deterministic);
     const gr_cu_heads heads = heads_of(s);
     const uint32_t width = gr_cu_qkv_width(s);
     uint64_t sums = gr_cu_rmsnorm_backward_ws(b->tokens, s->hidden);
@@ -54,7 +54,6 @@ void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
     w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, true);
     w->attend = gr_carve_bytes(c, w->attend_bytes);
     w->sums = gr_carve_bytes(c, sums);
-    w->position = gr_carve_bytes(c, b->tokens * sizeof(*w->position));
     w->y = halves(c, b->tokens, s->hidden);
     w->dy = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, width);
@@ -98,16 +97,27 @@ uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
     return c.used;
 }
 
-uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+static uint64_t layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward,
+                               bool deterministic)
 {
     gr_carve c = {0};
     gr_cu_layer_ws forward;
     gr_cu_back_ws back;
     if (backward)
-        gr_cu_back_carve(&c, s, b, &back);
+        gr_cu_back_carve(&c, s, b, deterministic, &back);
     else
         gr_cu_layer_carve(&c, s, b, false, &forward);
     return c.used;
+}
+
+uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+{
+    return layer_ws_bytes(s, b, backward, true);
+}
+
+uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, bool backward)
+{
+    return layer_ws_bytes(s, b, backward, false);
 }
 
 uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)

@@ -23,14 +23,14 @@ typedef struct gr_cu_acts {
     gr_bf16 *mid;     /* [H] after attention's residual */
     gr_bf16 *gate_up; /* [2 I] */
 } gr_cu_acts;
-gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s);
+/* deterministic: of its backward. */
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s, bool deterministic);
 
 void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a);
 
 typedef struct gr_cu_layer_ws {
     void *gemm, *attend;
     uint64_t attend_bytes;
-    int32_t *position;
     gr_bf16 *y;      /* [H] a norm's output */
     gr_bf16 *qkv;    /* [W] rotated, where acts have them raw */
     gr_bf16 *h;      /* [I] */
@@ -42,13 +42,13 @@ void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bound
 typedef struct gr_cu_back_ws {
     void *gemm, *attend, *sums;
     uint64_t attend_bytes;
-    int32_t *position;
     gr_bf16 *y, *dy;       /* [H] a norm's output again; d loss / d it */
     gr_bf16 *qkv, *dqkv;   /* [W] */
     gr_bf16 *h, *dh, *dgu; /* [I], [I], [2 I] */
     gr_bf16 *d_o;          /* [heads D] */
 } gr_cu_back_ws;
-void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_back_ws *w);
+void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
+                      gr_cu_back_ws *w);
 
 typedef struct gr_cu_extend_ws {
     void *gemm;

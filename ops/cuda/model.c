@@ -13,6 +13,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/layout.h"
+#include "ops/cuda/strict.h"
 #include "ops/rope.h"
 
 enum { ROPES_MAX = 16 };
@@ -27,6 +28,7 @@ typedef struct rope {
 typedef struct context {
     gr_cu_gemm *gemm;
     gr_cu_attention *attention;
+    bool strict, loose; /* batch-invariant forward; backward with sums in the order of chance */
     rope ropes[ROPES_MAX];
     uint32_t n_ropes;
     gr_status failed; /* the first failure since check, with its message */
@@ -93,15 +95,38 @@ static gr_status load_products(context *x, gr_queue *q, gr_diag *d)
                          "loading cuBLASLt: %s", cudaGetErrorString(e));
 }
 
-gr_status gr_cuda_attach(gr_queue *q, gr_diag *d)
+static gr_status attach(gr_queue *q, bool strict, bool loose, gr_diag *d)
 {
     context *x = q->context = gr_calloc(1, sizeof(*x));
     gr_diag_init(&x->d);
+    x->strict = strict;
+    x->loose = loose;
     gr_status st = gr_cu_gemm_open(&x->gemm, d);
-    if (!st) st = gr_cu_attention_open(&x->attention, GR_CU_ATTENTION_AUTO, d);
+    if (!st)
+        st = gr_cu_attention_open(&x->attention, strict ? GR_CU_ATTENTION_STRICT : GR_CU_ATTENTION_AUTO, d);
     if (!st) st = load_products(x, q, d);
     if (st) gr_cuda_detach(q);
     return st;
+}
+
+gr_status gr_cuda_attach(gr_queue *q, gr_diag *d)
+{
+    return attach(q, false, false, d);
+}
+
+gr_status gr_cuda_attach_strict(gr_queue *q, gr_diag *d)
+{
+    return attach(q, true, false, d);
+}
+
+gr_status gr_cuda_attach_loose(gr_queue *q, gr_diag *d)
+{
+    return attach(q, false, true, d);
+}
+
+gr_status gr_cuda_attach_strict_loose(gr_queue *q, gr_diag *d)
+{
+    return attach(q, true, true, d);
 }
 
 gr_status gr_cuda_check(gr_queue *q, gr_diag *d)
@@ -166,7 +191,8 @@ static void gemm(gr_queue *q, const gr_cu_gemm_call *call, void *ws)
     note(q, gr_cu_gemm_run(x->gemm, q->stream, call, ws, &x->d));
 }
 
-/* y [t, out] = x [t, in] W^T, and + add where not NULL, + bias where not NULL. */
+/* y [t, out] = x [t, in] W^T, + add where not NULL, + bias where not NULL: of forward passes alone, so that
+ * strict goes with it. */
 static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
                    gr_bf16 *y, const gr_bf16 *add, const gr_bf16 *bias, void *ws)
 {
@@ -184,8 +210,22 @@ static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const
                             .type = GR_CU_BF16,
                             .c = add,
                             .ldc = out,
-                            .bias = bias},
+                            .bias = bias,
+                            .strict = context_of(q)->strict},
          ws);
+}
+
+/* y [t, out] = add + x [t, in] W^T. y == add is fine; then temp [t, out] is written. */
+static void residual(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
+                     gr_bf16 *y, const gr_bf16 *add, gr_bf16 *temp, void *ws)
+{
+    const bool in_place = y == add;
+    if (!context_of(q)->strict) {
+        linear(q, x, t, in, w, out, y, add, NULL, ws);
+        return;
+    }
+    linear(q, x, t, in, w, out, in_place ? temp : y, NULL, NULL, ws);
+    gr_cu_add(q->stream, y, in_place ? temp : add, GR_CU_BF16, (uint64_t)t * out);
 }
 
 /* dx [t, in] = dy [t, out] W. */
@@ -278,10 +318,10 @@ static void norm(const layer *l, const gr_bf16 *x, gr_tensor_slot slot, gr_bf16 
     gr_cu_rmsnorm(l->q->stream, x, NULL, tensor(l->s, l->w, slot), y, l->t, l->s->hidden, l->s->norm_eps);
 }
 
-static void rotate(const layer *l, const gr_bf16 *raw, const int32_t *position, gr_bf16 *out)
+static void rotate(const layer *l, const gr_bf16 *raw, gr_bf16 *out)
 {
     gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM),
-                  tensor(l->s, l->w, GR_T_K_NORM), position, out, l->t);
+                  tensor(l->s, l->w, GR_T_K_NORM), l->b->position, out, l->t);
 }
 
 static gr_cu_sequences sequences_of(const gr_packed *b)
@@ -292,7 +332,7 @@ static gr_cu_sequences sequences_of(const gr_packed *b)
 static void attend(const layer *l, const gr_bf16 *qkv, const gr_cu_layer_ws *at)
 {
     context *x = context_of(l->q);
-    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s, !x->loose);
     const gr_cu_sequences b = sequences_of(l->b);
     note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, &shape, &b, qkv, at->acts.o,
                                        at->acts.stats, at->attend, at->attend_bytes, &x->d));
@@ -312,19 +352,18 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     if (keep_in)
         cudaMemcpyAsync(keep_in, x, (uint64_t)l.t * s->hidden * sizeof(gr_bf16), cudaMemcpyDefault,
                         q->stream);
-    gr_cu_positions(q->stream, b->offset, b->n_seqs, at.position, l.t);
     norm(&l, x, GR_T_IN_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), a->qkv, NULL,
            tensor(s, w, GR_T_QKV_BIAS), at.gemm);
     gr_bf16 *qkv = s->qk_norm ? at.qkv : a->qkv;
-    rotate(&l, a->qkv, at.position, qkv);
+    rotate(&l, a->qkv, qkv);
     attend(&l, qkv, &at);
-    linear(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
+    residual(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
     norm(&l, a->mid, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL,
            at.gemm);
     gr_cu_swiglu(q->stream, a->gate_up, at.h, l.t, s->inter);
-    linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
+    residual(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
 }
 
 static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv,
@@ -338,7 +377,10 @@ static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged 
                                .n = e->n_seqs,
                                .n_groups = d->n_groups,
                                .max_length = d->max_length};
-    gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
+    if (context_of(q)->strict)
+        gr_cu_strict_attention(q->stream, paged, &call, qkv, o, d->ws);
+    else
+        gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
 }
 
 void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
@@ -361,12 +403,12 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
     else
         gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest,
                                at.o);
-    linear(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, NULL, at.gemm);
+    residual(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, at.y, at.gemm);
     norm(&l, x, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL,
            at.gemm);
     gr_cu_swiglu(q->stream, at.gate_up, at.h, l.t, s->inter);
-    linear(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, x, NULL, at.gemm);
+    residual(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, x, at.y, at.gemm);
 }
 
 /* ---- one layer, backward --------------------------------------------------------------------------------
@@ -421,15 +463,15 @@ static void attention_back(const back *k, const gr_bf16 *in)
     linear_back(k, k->dx, k->acts.o, wide, GR_T_O, s->hidden, k->ws.d_o);
     const gr_bf16 *qkv = k->acts.qkv;
     if (s->qk_norm) {
-        rotate(l, k->acts.qkv, k->ws.position, k->ws.qkv);
+        rotate(l, k->acts.qkv, k->ws.qkv);
         qkv = k->ws.qkv;
     }
-    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s, !x->loose);
     const gr_cu_sequences b = sequences_of(l->b);
     note(l->q, gr_cu_attention_backward(x->attention, l->q->stream, &shape, &b, qkv, k->acts.o, k->acts.stats,
                                         k->ws.d_o, k->ws.dqkv, k->ws.attend, k->ws.attend_bytes, &x->d));
     gr_cu_qk_rope_backward(l->q->stream, &l->heads, k->acts.qkv, tensor(s, l->w, GR_T_Q_NORM),
-                           tensor(s, l->w, GR_T_K_NORM), k->ws.position, k->ws.dqkv,
+                           tensor(s, l->w, GR_T_K_NORM), l->b->position, k->ws.dqkv,
                            grad_at(s, k->grad, k->grads, GR_T_Q_NORM),
                            grad_at(s, k->grad, k->grads, GR_T_K_NORM), cu_type(k->grads), l->t, k->ws.sums);
     if (s->qkv_bias)
@@ -446,9 +488,8 @@ void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w,
     if (!b->n_tokens) return;
     back k = {.l = layer_of(q, s, w, b), .dx = dx, .grad = grad, .grads = grads};
     gr_carve c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
-    gr_cu_back_carve(&c, s, &k.l.bounds, &k.ws);
+    gr_cu_back_carve(&c, s, &k.l.bounds, !context_of(q)->loose, &k.ws);
     gr_cu_acts_carve(&kept, s, &k.l.bounds, &k.acts);
-    gr_cu_positions(q->stream, b->offset, b->n_seqs, k.ws.position, k.l.t);
     mlp_back(&k);
     attention_back(&k, in);
 }
@@ -484,7 +525,8 @@ static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w
                             .ldb = s->hidden,
                             .ldd = s->vocab,
                             .d = w->logits,
-                            .type = GR_CU_F32},
+                            .type = GR_CU_F32,
+                            .strict = context_of(q)->strict},
          w->gemm);
 }
 

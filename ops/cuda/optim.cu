@@ -182,11 +182,39 @@ GR_KERNEL void __launch_bounds__(BLOCK) plus_kernel(T *to, const T *__restrict__
     for (uint64_t k = i; k < n && k < i + 4; k++) gr_put(to + k, gr_get(to + k) + gr_get(from + k));
 }
 
+/* Of bf16 in whole vectors of 16 bytes: two a thread, half the array apart, so that both loads are in flight. */
+GR_KERNEL void __launch_bounds__(BLOCK) plus_vectors_kernel(uint4 *to, const uint4 *__restrict__ from, uint64_t n)
+{
+    const uint64_t half = (n + 1) / 2, i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    const uint64_t at[2] = {i, i + half};
+    uint4 a[2], b[2];
+    if (i >= half) return;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        if (at[j] < n) {
+            a[j] = to[at[j]];
+            b[j] = from[at[j]];
+        }
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        if (at[j] < n) {
+            float x[8], y[8];
+            gr_unpack(a[j], x);
+            gr_unpack(b[j], y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] += y[e];
+            to[at[j]] = gr_pack(x);
+        }
+}
+
 extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n)
 {
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
     if (!n) return;
-    if (type == GR_CU_F32)
+    if (type == GR_CU_BF16 && n % 8 == 0)
+        plus_vectors_kernel<<<gr_ceil_div(n / 8, (uint64_t)BLOCK * 2), BLOCK, 0, st>>>((uint4 *)to, (const uint4 *)from,
+                                                                                     n / 8);
+    else if (type == GR_CU_F32)
         plus_kernel<<<grid, BLOCK, 0, st>>>((float *)to, (const float *)from, n);
     else
         plus_kernel<<<grid, BLOCK, 0, st>>>((gr_bf16 *)to, (const gr_bf16 *)from, n);

@@ -374,30 +374,3 @@ extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, co
     if (grad_k_norm)
         gr_cu_parts_add(st, p.parts + (size_t)q * grid.x * D, k * grid.x, D, grad_k_norm, grad_type);
 }
-
-/* ---- positions
- * ---------------------------------------------------------------------------------------------- */
-
-/* The last sequence that begins at or before a token holds it: empty ones begin where the next does. */
-GR_KERNEL void positions_kernel(const uint32_t *__restrict__ offset, uint32_t n_seqs,
-                                int32_t *__restrict__ position, uint32_t T)
-{
-    const uint32_t t = blockIdx.x * BLOCK + threadIdx.x;
-    if (t >= T) return;
-    uint32_t low = 0, high = n_seqs; /* offset[low] <= t, and t < offset[high] */
-    while (high - low > 1) {
-        const uint32_t mid = low + (high - low) / 2;
-        if (offset[mid] <= t)
-            low = mid;
-        else
-            high = mid;
-    }
-    position[t] = (int32_t)(t - offset[low]);
-}
-
-extern "C" void gr_cu_positions(cudaStream_t st, const uint32_t *offset, uint32_t n_seqs, int32_t *position,
-                                uint32_t T)
-{
-    if (!T) return;
-    positions_kernel<<<gr_ceil_div(T, BLOCK), BLOCK, 0, st>>>(offset, n_seqs, position, T);
-}

@@ -1,6 +1,7 @@
 #include "ops/cuda/steps_layout.h"
 
 #include "ops/cuda/decode_sizes.h"
+#include "ops/cuda/strict.h"
 
 gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s)
 {
@@ -45,7 +46,8 @@ void gr_cu_steps_carve_device(gr_carve *c, const gr_cu_heads *h, const gr_steps_
                              .slots = b->slots,
                              .stride = b->stride};
     s->work = gr_carve_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
-    s->ws = gr_carve_bytes(c, gr_cu_decode_attention_ws(h, b->slots, b->max_length));
+    s->ws = gr_carve_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
+                                     gr_cu_strict_ws(h, b->slots, b->max_length)));
 }
 
 void gr_cu_steps_carve_host(gr_carve *c, const gr_steps_bounds *b, gr_cu_steps_host *s)

@@ -89,7 +89,7 @@ static double head(struct model *p)
 
 static double step(struct model *p, uint32_t n)
 {
-    const gr_packed b = {T, SEQS, p->ids, p->offset, p->offset};
+    const gr_packed b = {T, SEQS, p->ids, p->offset, p->offset, NULL};
     K.embed_forward(&p->q, &shape, p->w[0], &b, p->x);
     for (uint32_t l = 0; l < shape.layers; l++)
         K.layer_forward(&p->q, &shape, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);

@@ -29,7 +29,7 @@ static inline int exec_with(const gr_kernels *k, int argc, char **argv)
     if (!st) st = gr_graph_load(&g, argv[1], &load, &d);
     if (!st) st = gr_plan_graph(&p, g, &o, &d);
     const gr_run_options run_options = {.out = argv[2], .poison = on_cpu, .threads = 1, .progress = stdout};
-    if (!st) st = gr_run(g, p, k, &run_options, &d);
+    if (!st) st = gr_run(g, p, p->kernels, &run_options, &d);
     for (size_t i = 0; i < d.n; i++) {
         char *text = gr_message_format(&d.messages[i]);
         fprintf(stderr, "%s\n", text);

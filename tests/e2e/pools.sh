@@ -84,7 +84,8 @@ has out '"class:step"|data-class'
 status 0 "$gr" diff colocated.json split.json
 has out '^ranks +0-3 -> 0-1 train; 2-3 rollout, reference$'
 has out 'added +send actor weights: none'
-status 0 "$gr" plan split.yaml --sweep ranks=2..4:2
+status 0 "$gr" plan split.yaml --sweep ranks=2..4:2 --format csv
+[ "$(sed -n '3s/^4,yes,\([0-9]*\),.*/\1/p' out)" = "$(json_number split.json peak_bytes)" ] || fail "the sweep has not the highest peak"
 
 # A trained critic and a judge of their own, the update sometimes left out, validations between iterations.
 ppo_graph ppo.yaml
@@ -106,6 +107,21 @@ for policy in auto keep transition every_node; do
     has out 'proven: 4 classes of ranks'
 done
 has four.json '"what": "check.from.3.check.rows"'
+
+# All that crosses, as it did: who, what, bytes. GR_UPDATE_GOLDEN=1 writes it anew.
+golden=$project/tests/golden/pools.csv
+for plan in "split.yaml 4 0" "split.yaml 4 1" "four.yaml 7 0"; do
+    # shellcheck disable=SC2086
+    set -- $plan
+    lag=
+    [ "$1" = four.yaml ] || lag="--set lag=$3"
+    # shellcheck disable=SC2086
+    status 0 "$gr" plan "$1" --ranks "$2" $lag --hardware "$project/tests/golden/hardware.json" --format csv
+    echo "# $plan"
+    grep -E ',(send|recv),' out | cut -d, -f1,3,4,9
+done >crossings.csv
+[ -z "${GR_UPDATE_GOLDEN-}" ] || cp crossings.csv "$golden"
+diff -u "$golden" crossings.csv || fail "other things cross"
 
 # What cannot be, with its place.
 refused 'split.yaml:4:.*of 1 shares|four.yaml:3:.*needs' "$gr" plan four.yaml --ranks 2

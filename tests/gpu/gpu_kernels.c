@@ -386,22 +386,6 @@ static void test_rope(void)
     }
 }
 
-static void test_positions(void)
-{
-    static const uint32_t offset[] = {0,   0,   1,   700,
-                                      700, 701, 1500}; /* empty sequences too, and the first of them */
-    const uint32_t n = GR_LEN(offset) - 1, T = offset[n];
-    uint32_t *d = device_copy(offset, sizeof(offset));
-    int32_t *position = device_poisoned(T * sizeof(*position)), want[1500];
-    gr_cu_positions(NULL, d, n, position, T);
-    for (uint32_t s = 0; s < n; s++)
-        for (uint32_t t = offset[s]; t < offset[s + 1]; t++) want[t] = (int32_t)(t - offset[s]);
-    int32_t *got = take("positions", position, sizeof(want));
-    report_equal("positions", "", got, want, sizeof(want));
-    free(got);
-    CUDA(cudaFree(d));
-}
-
 /* ---- column sums, SwiGLU --------------------------------------------------------------------------------
  */
 
@@ -692,6 +676,22 @@ static void check_round(size_t n)
     CUDA(cudaFree(d_x));
 }
 
+static void check_add(size_t n, gr_cu_dtype type)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "add n %zu, %zu bytes each", n, gr_size(type));
+    gradient g = gradient_new(n, type, 23), x = gradient_new(n, type, 24);
+    float *sum = gr_malloc(n * sizeof(*sum));
+    for (size_t i = 0; i < n; i++) sum[i] = (float)gradient_before(&g, i) + (float)gradient_before(&x, i);
+    void *want = as_type(sum, n, type);
+    gr_cu_add(NULL, g.device, x.device, type, n);
+    void *got = gradient_take(name, &g);
+    report_equal(name, "", got, want, g.bytes);
+    free(sum), free(want), free(got);
+    gradient_free(&g);
+    gradient_free(&x);
+}
+
 static void test_flat(void)
 {
     static const size_t sizes[] = {1, 3, 2047, 2049, 300007};
@@ -708,6 +708,8 @@ static void test_flat(void)
     check_round(1);
     check_round(4095);
     check_round(100001);
+    for (int type = 0; type < 2; type++)
+        for (size_t i = 0; i < GR_LEN(sizes); i++) check_add(sizes[i], (gr_cu_dtype)type);
 }
 
 /* ---- captured -------------------------------------------------------------------------------------------
@@ -962,7 +964,6 @@ int main(int argc, char **argv)
     }
     test_norm();
     test_rope();
-    test_positions();
     test_rows();
     test_embed();
     test_flat();

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Two ranks on two CUDA devices, over NCCL: the first iteration's numbers are near those of one rank, sharding changes no
-# bit, runs repeat and resume to the bit, also on another number of ranks. Skips (77) where there are not two devices or
-# no mpirun. usage: ranks.sh GRAPHRUN
+# bit, runs repeat and resume to the bit, also on another number of ranks; nothing is above the plan; a rank that is killed
+# ends the other, and what is left resumes. Skips (77) where there are not two devices or no mpirun.
+# usage: ranks.sh GRAPHRUN
 set -eu
 gr=$(realpath "$1")
 command -v mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
@@ -16,7 +17,7 @@ train() { # OUT OPTIONS...
     out=$1
     shift
     timeout 120 "$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda \
-        --out "$work/$out" "$@" >"$work/$out.log" 2>&1 || { echo "$out: exit $?"; cat "$work/$out.log"; exit 1; }
+        --set "nodes.reward={op: compute, expr: rollout.length}" --out "$work/$out" "$@" >"$work/$out.log" 2>&1 || { echo "$out: exit $?"; cat "$work/$out.log"; exit 1; }
 }
 
 same() { # RUN RUN
@@ -57,6 +58,24 @@ train moving --steps 2 --ranks 2
 timeout 120 "$gr" exec --resume "$work/moving" --ranks 1 --steps 4 >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
 timeout 120 "$gr" exec --resume "$work/moving" --ranks 2 --steps 6 >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
 echo "2, 1 and 2 ranks: loss $(number moving 6 loss), of one rank $(number one 6 loss)"
-for run in one two; do
-    echo "$run: $(number $run 6 seconds) s, measured $(number $run 6 measured_peak_bytes) of planned $(number $run 6 planned_peak_bytes) bytes"
+for run in one two shards-direct; do
+    measured=$(number $run 6 measured_peak_bytes)
+    planned=$(number $run 6 planned_peak_bytes)
+    echo "$run: $(number $run 6 seconds) s, measured $measured of planned $planned bytes"
+    [ "$measured" -le "$planned" ] || { echo "more than planned"; exit 1; }
 done
+
+"$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
+    --set run.checkpoint.every=4 --steps 100000 --out "$work/killed" >"$work/killed.log" 2>&1 &
+launcher=$!
+while [ ! -d "$work/killed/checkpoints/step-8" ] && kill -0 $launcher 2>/dev/null; do sleep 0.1; done
+begin=$(date +%s)
+pkill -9 -n -f "$work/killed" || { echo "there is no rank to kill"; exit 1; }
+! wait $launcher || { echo "a run that lost a rank says that all is well"; exit 1; }
+[ $(($(date +%s) - begin)) -le 60 ] || { echo "a run that lost a rank took more than 60 s to end"; exit 1; }
+tail -n 1 "$work/killed.log"
+sleep 2
+! pgrep -f "exec.*$work/killed" >/dev/null || { echo "a rank is left behind"; exit 1; }
+last=$(find "$work/killed/checkpoints" -maxdepth 1 -name 'step-*' | sed 's/.*step-//' | sort -n | tail -1)
+timeout 120 "$gr" exec --resume "$work/killed" --steps $((last + 2)) >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
+echo "all is well"

@@ -169,7 +169,7 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
 /* New tokens through all layers into f->x. */
 static inline void fx_extend(fixture *f, const gr_extend *e)
 {
-    gr_packed p = {e->n_tokens, e->n_seqs, e->ids, e->offset, e->offset};
+    gr_packed p = {e->n_tokens, e->n_seqs, e->ids, e->offset, e->offset, e->position};
     K.embed_forward(&f->q, &f->s, f->w[0], &p, f->x);
     for (uint32_t l = 0; l < f->s.layers; l++)
         K.layer_extend(&f->q, &f->s, f->w[l + 1], e, f->x, f->kv + l * FX_BLOCKS * K.kv_block_bytes(&f->s),

@@ -73,7 +73,11 @@ static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end,
         assert_in_range(p->n_seqs, 1, b.seqs);
         assert_in_range(p->n_tokens, 1, b.tokens);
         assert_in_range(p->n_rows, 0, b.rows);
-        for (uint32_t i = 0; i < p->n_seqs; i++) w.seqs[w.n_seqs++] = (uint32_t)k.ids[k.offset[i]] / 1000;
+        for (uint32_t i = 0; i < p->n_seqs; i++) {
+            w.seqs[w.n_seqs++] = (uint32_t)k.ids[k.offset[i]] / 1000;
+            for (uint32_t t = k.offset[i]; t < k.offset[i + 1]; t++)
+                assert_int_equal(k.position[t], t - k.offset[i]);
+        }
         check_rows(f, p, &k, 3);
         check_rows(f, p, &k, UINT32_MAX);
         w.most = GR_MAX(w.most, p->n_tokens);

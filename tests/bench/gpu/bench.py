@@ -8,6 +8,8 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
     iteration:MODEL[:fp32][:key=value...]   a whole GRPO iteration, 32 prompts x 8 samples, 256 + 512 tokens: generate,
                                             log-prob pass, update, the whole, memory, what the plan had predicted; of 8B
                                             PyTorch generates 128 tokens and trains 64 sequences, scaled up to all
+    numerics:MODEL[:fp32][:key=value...]    our side of that iteration three times: as it is, with `strict: true`, with
+                                            `deterministic: false`; and what each costs or gains
     single:MODEL                            one sequence, as a share of the copy bandwidth
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
     calibrate                               measures the machine; later rows plan with what it found (else --hardware)
@@ -141,11 +143,13 @@ class Bench:
         options[i] = str(int(json.loads(done.stdout)["peak_bytes"] * float(options[i][:-1]) / 100))
         return options
 
-    def execute(self, row, graph, small=False):
+    def execute(self, row, graph, small=False, **more):
         model, label, s, options = self.settings(row, small)
+        s.update(more)
         graph = os.path.join(HERE, graph)
-        out = os.path.join(self.a.out, row.replace(":", "-").replace("%", ""))
-        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options), self.a.timeout)
+        out = os.path.join(self.a.out, "-".join([row.replace(":", "-").replace("%", ""), *more]))
+        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options),
+                             self.a.timeout)
         return model, label, s, run
 
     def memory(self, label, run):
@@ -181,6 +185,26 @@ class Bench:
         self.theirs("iteration", model, "--state", state, "--prompts", s["prompts"], "--samples", s["samples"],
                     "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"], "--micro",
                     8 if model == "8B" else 16, *(part if model == "8B" else []))
+
+    def numerics(self, row):
+        speeds = {}
+        for name, more in (("", {}), ("strict", dict(strict="true")), ("not deterministic", dict(deterministic="false"))):
+            model, label, s, run = self.execute(row, "grpo.yaml", **more)
+            n, sequences = common.params_of(common.config(model)), s["prompts"] * s["samples"]
+            answers = sequences * s["response_tokens"]
+            tokens = sequences * s["prompt_tokens"] + answers
+            node = {name: run.node_seconds(name) for name in run.nodes()}
+            speed = {"generate": answers / node["rollout"], "log-prob": tokens / node["old_logprob"],
+                     "update": tokens / node["update"], "an iteration": tokens / run.seconds()}
+            gap = max(m["logprob_gap_max"] for m in run.metrics)
+            for what, value in speed.items():
+                self.emit(f"{what}, {label} {name or 'default'}", value, "tok/s", gap_max=gap, nodes=node,
+                          share=value / speeds[what] if name else 1, seconds=run.seconds(),
+                          predicted=run.plan["seconds"])
+                if name:
+                    self.emit(f"{name} over default: {what}, {label}", value / speeds[what], "")
+            self.emit(f"largest gap of log-probs, {label} {name or 'default'}", gap, "")
+            speeds = speeds or speed
 
     def single(self, row):
         model, label, s, options = self.settings(row)
@@ -302,8 +326,8 @@ def main():
         print(table(results) + plans_table(results))
         return 0
     rows = a.row + LISTS.get(a.rows, [])
-    unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "single", "plan", "offload", "calibrate", "head",
-                                                               "copies")]
+    unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "numerics", "single", "plan", "offload",
+                                                               "calibrate", "head", "copies")]
     if not rows or unknown:
         p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
     os.makedirs(a.out, exist_ok=True)

@@ -1,0 +1,252 @@
+/* Communicators over NCCL against sums on the CPU: parts of equal and of unequal size, both types, sums of
+ * counts, columns, and messages between two. Started by mpirun, one process a device; skips (77) where there
+ * is only one.
+ *
+ *     mpirun -n 2 gpu_nccl [--bench]
+ */
+#include "runtime/comm.h"
+
+#include "runtime/device_cuda.h"
+#include "tests/gpu/check.h"
+
+enum { ARENA = 64 << 20 };
+
+static gr_comm *comm;
+static gr_diag diag;
+static gr_queue queue;
+static char *arena;
+
+static _Noreturn void lost(const char *message)
+{
+    fprintf(stderr, "%s\n", message);
+    exit(1);
+}
+
+/* What rank r brings as its element i: any rank can say it. */
+static float element(uint32_t r, uint64_t i)
+{
+    uint64_t state = r * UINT64_C(1000003) + i * 7919;
+    return random_float(&state);
+}
+
+static void store(void *x, uint64_t i, uint32_t bytes, float v)
+{
+    if (bytes == 4)
+        ((float *)x)[i] = v;
+    else
+        ((gr_bf16 *)x)[i] = bf16_of(v);
+}
+
+static float loaded(const void *x, uint64_t i, uint32_t bytes)
+{
+    return bytes == 4 ? ((const float *)x)[i] : of_bf16(((const gr_bf16 *)x)[i]);
+}
+
+/* A value as it is held in so many bytes. */
+static float held(float v, uint32_t bytes)
+{
+    return bytes == 4 ? v : of_bf16(bf16_of(v));
+}
+
+static void upload(void *to, const void *from, uint64_t bytes)
+{
+    CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+}
+
+static void test_gather(uint64_t n, uint64_t part, uint32_t bytes)
+{
+    char *x = gr_malloc(n * bytes), name[64];
+    const gr_comm_parts whole = {arena, n, part, bytes};
+    snprintf(name, sizeof(name), "all-gather of %llu in parts of %llu, %u bytes", (unsigned long long)n,
+             (unsigned long long)part, bytes);
+    memset(x, 0xff, n * bytes); /* not-a-number, where it is another rank's */
+    for (uint64_t i = 0; i < n; i++)
+        if (i / part == comm->rank) store(x, i, bytes, element(comm->rank, i));
+    upload(arena, x, n * bytes);
+    expect_ok(comm->type->all_gather(comm, &queue, &whole, &diag), &diag, name);
+    CUDA(cudaStreamSynchronize(queue.stream));
+    char *got = host_copy(arena, n * bytes);
+    for (uint64_t i = 0; i < n; i++) store(x, i, bytes, element((uint32_t)(i / part), i));
+    report_equal(name, "whole", got, x, n * bytes);
+    free(got);
+    free(x);
+}
+
+static char *reduced(const char *name, const void *x, const gr_comm_parts *whole, uint64_t own)
+{
+    upload(whole->at, x, whole->n * whole->elem_bytes);
+    expect_ok(comm->type->reduce_scatter(comm, &queue, whole, NULL, &diag), &diag, name);
+    CUDA(cudaStreamSynchronize(queue.stream));
+    return host_copy((char *)whole->at + GR_MIN(comm->rank * whole->part, whole->n) * whole->elem_bytes,
+                     own * whole->elem_bytes);
+}
+
+static void test_reduce(uint64_t n, uint64_t part, uint32_t bytes)
+{
+    const uint64_t first = GR_MIN(comm->rank * part, n), own = GR_MIN(part, n - first);
+    const gr_comm_parts whole = {arena, n, part, bytes};
+    char *x = gr_malloc(n * bytes), name[64];
+    errors e = {0};
+    snprintf(name, sizeof(name), "reduce-scatter of %llu in parts of %llu, %u bytes", (unsigned long long)n,
+             (unsigned long long)part, bytes);
+    for (uint64_t i = 0; i < n; i++) store(x, i, bytes, element(comm->rank, i));
+    char *got = reduced(name, x, &whole, own), *again = reduced(name, x, &whole, own);
+    for (uint64_t i = 0; i < own; i++) {
+        double sum = 0;
+        for (uint32_t r = 0; r < comm->ranks; r++) sum += held(element(r, first + i), bytes);
+        errors_add(&e, loaded(got, i, bytes), sum);
+    }
+    report_errors(&e, name, "own", bytes == 4 ? 1e-6 : 1e-2);
+    report_equal(name, "again", got, again, own * bytes);
+    free(got);
+    free(again);
+    free(x);
+}
+
+static void test_totals(void)
+{
+    double sums[3] = {1.5 * comm->rank, -1, 1e-300}, all = 0;
+    uint8_t column[1000] = {0}, whole[1000];
+    for (uint32_t r = 0; r < comm->ranks; r++) all += 1.5 * r;
+    const double want[3] = {all, -(double)comm->ranks, comm->ranks * 1e-300};
+    upload(arena, sums, sizeof(sums));
+    expect_ok(comm->type->all_reduce(comm, &queue, arena, sizeof(sums), GR_COMM_SUM_F64, &diag), &diag,
+              "sums");
+    CUDA(cudaStreamSynchronize(queue.stream));
+    double *got = host_copy(arena, sizeof(sums));
+    report_equal("sums of doubles", "", got, want, sizeof(want));
+    free(got);
+    for (size_t i = 0; i < sizeof(column); i++) {
+        whole[i] = (uint8_t)(i * 37 + 1);
+        if (i % comm->ranks == comm->rank) column[i] = whole[i];
+    }
+    upload(arena, column, sizeof(column));
+    expect_ok(comm->type->all_reduce(comm, &queue, arena, sizeof(column), GR_COMM_MAX_U8, &diag), &diag,
+              "column");
+    CUDA(cudaStreamSynchronize(queue.stream));
+    uint8_t *back = host_copy(arena, sizeof(column));
+    report_equal("a column of which each has a part", "", back, whole, sizeof(whole));
+    free(back);
+}
+
+static void test_message(void)
+{
+    enum { N = 1 << 20 };
+    const uint32_t pair = comm->rank ^ 1;
+    if (pair >= comm->ranks) return;
+    float *x = gr_malloc(N * sizeof(*x));
+    for (uint64_t i = 0; i < N; i++) x[i] = element(0, i);
+    if (comm->rank < pair) {
+        upload(arena, x, N * sizeof(*x));
+        expect_ok(comm->type->send(comm, &queue, arena, N * sizeof(*x), pair, &diag), &diag, "send");
+        CUDA(cudaStreamSynchronize(queue.stream));
+    } else {
+        CUDA(cudaMemset(arena, 0xff, N * sizeof(*x)));
+        expect_ok(comm->type->recv(comm, &queue, arena, N * sizeof(*x), pair, &diag), &diag, "recv");
+        CUDA(cudaStreamSynchronize(queue.stream));
+        float *got = host_copy(arena, N * sizeof(*x));
+        report_equal("a message to a neighbour", "", got, x, N * sizeof(*x));
+        free(got);
+    }
+    free(x);
+}
+
+/* ---- --bench ---------------------------------------------------------------------------------------------
+ */
+
+typedef struct timing {
+    gr_comm *comm;
+    gr_comm_parts whole;
+    bool reduce;
+} timing;
+
+static void one(void *arg, int i)
+{
+    const timing *t = arg;
+    (void)i;
+    gr_status st = t->reduce ? t->comm->type->reduce_scatter(t->comm, &queue, &t->whole, NULL, &diag)
+                             : t->comm->type->all_gather(t->comm, &queue, &t->whole, &diag);
+    expect_ok(st, &diag, "bench");
+}
+
+static void bench(gr_comm *c, const char *how)
+{
+    static const struct {
+        const char *what;
+        uint64_t n;
+        uint32_t bytes;
+        bool reduce;
+    } cases[] = {
+        {"gather of a layer of 0.6B, bf16", 15730944, 2, false},
+        {"gather of a layer of 8B, bf16", 192946432, 2, false},
+        {"gather of the head of 8B, bf16", 622329856, 2, false},
+        {"reduction of a layer of 0.6B, fp32", 15730944, 4, true},
+        {"reduction of a layer of 8B, fp32", 192946432, 4, true},
+        {"reduction of a layer of 8B, bf16", 192946432, 2, true},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        const uint64_t part = (cases[i].n + c->ranks * 64 - 1) / (c->ranks * 64) * 64;
+        timing t = {c, {arena, cases[i].n, part, cases[i].bytes}, cases[i].reduce};
+        const double s = time_of(one, &t, 5);
+        const double bytes = (double)cases[i].n * cases[i].bytes * (c->ranks - 1) / c->ranks;
+        if (!c->rank)
+            printf("%-36s %-10s %8.1f us %7.1f GB/s a rank, parts %s\n", cases[i].what, how, s * 1e6,
+                   bytes / s / 1e9, cases[i].n == part * c->ranks ? "equal" : "unequal");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
+    const gr_device_needs needs = {.arena_bytes = benching ? UINT64_C(4) << 30 : ARENA, .events = 1};
+    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    gr_comm *host = NULL, *plain = NULL;
+    gr_device *device = NULL;
+    int n = 0;
+    gr_diag_init(&diag);
+    if (local) setenv("CUDA_VISIBLE_DEVICES", local, 1);
+    if (!local || cudaGetDeviceCount(&n) != cudaSuccess || n < 1) {
+        printf("not one of several processes that mpirun started, or no CUDA device: skipped\n");
+        return 77;
+    }
+    expect_ok(gr_comm_open_mpi(&host, lost, &diag), &diag, "MPI");
+    if (check_failures) return 1;
+    expect_ok(gr_device_cuda.open(&device, &needs, &diag), &diag, "device");
+    if (check_failures) gr_comm_abort(host, 1);
+    expect_ok(gr_device_cuda.queue_open(device, &queue, false, &diag), &diag, "queue");
+    arena = device->arena.base;
+    uint64_t before = gr_device_cuda.used(device);
+    expect_ok(gr_comm_open_nccl(&comm, host, &device->arena, &diag), &diag, "NCCL");
+    if (check_failures) gr_comm_abort(host, 1);
+    uint64_t opened = gr_device_cuda.used(device);
+    if (benching) {
+        CUDA(cudaMemset(arena, 0, needs.arena_bytes));
+        gr_device_cuda.queue_close(&queue);
+        cudaStream_t stream; /* which waits for the events of time_of, on the null stream, and they for it */
+        CUDA(cudaStreamCreate(&stream));
+        queue = (gr_queue){.device = device, .stream = stream};
+        bench(comm, "registered");
+        expect_ok(gr_comm_open_nccl(&plain, host, &(gr_memory){0}, &diag), &diag, "NCCL, no window");
+        bench(plain, "plain");
+    } else {
+        const uint64_t sizes[][2] = {
+            {64 * comm->ranks, 64}, {1 << 20, (1 << 20) / comm->ranks}, {100003, 64 * 800}, {65, 64}};
+        for (size_t i = 0; i < GR_LEN(sizes); i++)
+            for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
+                test_gather(sizes[i][0], sizes[i][1], bytes);
+                test_reduce(sizes[i][0], sizes[i][1], bytes);
+            }
+        test_totals();
+        test_message();
+    }
+    printf("rank %u of %u: NCCL took %.1f MiB when it was opened, %.1f MiB with use\n", comm->rank,
+           comm->ranks, (double)(opened - before) / (1 << 20),
+           (double)(gr_device_cuda.used(device) - before) / (1 << 20));
+    gr_comm_close(plain);
+    gr_comm_close(comm);
+    gr_comm_close(host);
+    gr_device_cuda.queue_close(&queue);
+    gr_device_cuda.close(device);
+    printf("%s\n", check_failures ? "FAILED" : "0 failures");
+    return check_failures != 0;
+}
