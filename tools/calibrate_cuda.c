@@ -243,7 +243,7 @@ static void place_attention(gr_bench *b, attend *a)
 {
     const uint32_t t = b->tokens;
     const uint64_t width = gr_cu_qkv_width(&b->shape), wide = (uint64_t)b->shape.heads * b->shape.head_dim;
-    a->shape = gr_cu_attention_shape_of(&b->shape);
+    a->shape = gr_cu_attention_shape_of(&b->shape, true);
     a->ws_bytes = gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true);
     a->qkv = gr_bench_random(b, t * width);
     a->dqkv = gr_bench_place(b, NULL, t * width * sizeof(gr_bf16));
