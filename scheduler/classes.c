@@ -368,6 +368,7 @@ typedef struct runner { /* of one class */
     uint64_t *done;      /* [iterations]: when each ended */
 } runner;
 
+#define LATEST (1ULL << 60)         /* ns: files may say any time, sums must not overflow */
 enum { WARM_UP = 4, MEASURED = 4 }; /* iterations: their time settles, or repeats after a few */
 
 static uint64_t latest(const runner *r, bool host)
@@ -401,7 +402,7 @@ static bool run_step(runner *all, runner *r)
     for (uint32_t k = 0; k < s->n_after; k++) t = GR_MAX(t, r->end[s->after[k]]);
     if (meets && !meet(all, r, t)) return false;
     r->begin[r->at] = t = meets ? r->ready[r->at] : t;
-    t += s->ns;
+    t = GR_MIN(t + GR_MIN(s->ns, LATEST), LATEST);
     r->end[r->at] = r->lane[s->lane] = t;
     for (int l = 0; loop && l < GR_N_LANES; l++)
         if (l != GR_LANE_HOST || r->host[r->at]) r->lane[l] = t;

@@ -709,7 +709,10 @@ static void test_flat(void)
     check_round(4095);
     check_round(100001);
     for (int type = 0; type < 2; type++)
-        for (size_t i = 0; i < GR_LEN(sizes); i++) check_add(sizes[i], (gr_cu_dtype)type);
+        for (size_t i = 0; i < GR_LEN(sizes); i++) {
+            check_add(sizes[i], (gr_cu_dtype)type);
+            check_add(8 * sizes[i], (gr_cu_dtype)type); /* whole vectors */
+        }
 }
 
 /* ---- captured -------------------------------------------------------------------------------------------
