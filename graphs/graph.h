@@ -104,6 +104,9 @@ typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
 } gr_residency;
 
+/* Parts of a mini-batch whose gradients are summed apart where `canonical: true`; ranks divide it. */
+#define GR_LEAVES 8
+
 /* ---- pools -----------------------------------------------------------------------------------------------
  */
 
@@ -238,6 +241,7 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
+    bool canonical; /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
     bool strict;    /* `strict: true`: rollout, log-prob and update give a token the same bits */
     bool loose;     /* `deterministic: false`: sums of gradients may be in the order of chance */
     uint32_t ranks; /* that shares are for; where there are views, theirs are */

@@ -9,7 +9,7 @@
 const char *const gr_node_keys[] = {"op", "when", "every", "before", "after", "pool", "metrics", NULL};
 
 /* Keys of the language that this version has not built. */
-static const char *const later_keys[] = {"canonical", "tokens", "resample", NULL};
+static const char *const later_keys[] = {"tokens", "resample", NULL};
 
 static bool listed(const char *const *list, const char *name)
 {

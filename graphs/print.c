@@ -287,6 +287,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
     for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], out);
     print_run(g, out);
     if (g->strict) gr_str_puts(out, "strict: true\n");
+    if (g->canonical) gr_str_puts(out, "canonical: true\n");
     if (g->loose) gr_str_puts(out, "deterministic: false\n");
 }
 

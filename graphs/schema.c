@@ -154,12 +154,13 @@ static json_t *run_schema(void)
 void gr_graph_schema(gr_str *out)
 {
     json_t *top = json_pack(
-        "{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}, s:{s:s}}", "graph",
-        "type", "string", "doc", "type", "string", "params", "type", "object", "use",
+        "{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}, s:{s:s}, s:{s:s}}",
+        "graph", "type", "string", "doc", "type", "string", "params", "type", "object", "use",
         many(json_pack("{s:s}", "type", "string")), "functions", map_of(scalar_schema()), "pools",
         map_of(table_schema(gr_pool_keys, json_object())), "models", map_of(model_schema()), "nodes",
         map_of(node_schema()), "state", map_of(state_schema()), "log", map_of(scalar_schema()), "run",
-        run_schema(), "strict", "type", "boolean", "deterministic", "type", "boolean");
+        run_schema(), "strict", "type", "boolean", "deterministic", "type", "boolean", "canonical", "type",
+        "boolean");
     json_t *schema = closed_map(top, json_pack("[s]", "graph"));
     json_object_set_new(schema, "$schema", json_string("http://json-schema.org/draft-07/schema#"));
     json_object_set_new(schema, "title", json_string("graphrun graph file"));

@@ -203,7 +203,7 @@ static gr_value *step_down(gr_loader *l, const setting *s, gr_value *map, const 
 /* Switches of the whole file, which a bare name reaches where no parameter has it. */
 static bool is_switch(const char *key)
 {
-    return !strcmp(key, "strict") || !strcmp(key, "deterministic");
+    return !strcmp(key, "strict") || !strcmp(key, "deterministic") || !strcmp(key, "canonical");
 }
 
 static void apply_setting(gr_loader *l, gr_value *root, const setting *s)

@@ -5,8 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph", "doc",   "params", "use", "functions", "pools",         "models",
-                                   "nodes", "state", "run",    "log", "strict",    "deterministic", NULL};
+const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
+                                   "pools", "models", "nodes",         "state",     "run",
+                                   "log",   "strict", "deterministic", "canonical", NULL};
 const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", "pool", NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
@@ -88,6 +89,8 @@ const gr_key gr_checkpoint_keys[] = {
     {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "one behind the last iteration too; a run that is stopped before has one in any case"},
     {0}};
 
+static const gr_key canonical_key[] = {
+    {"canonical", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "the same bits on 1, 2, 4 and 8 ranks of the CPU device"}, {0}};
 static const gr_key strict_key[] = {
     {"strict", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "rollout, log-prob and update give a token the same bits"}, {0}};
 static const gr_key deterministic_key[] = {
@@ -312,6 +315,7 @@ static void read_numerics(gr_loader *l, const gr_value *root)
 {
     bool deterministic = true;
     gr_keys_pick(l, root, strict_key, &l->g->strict, NULL);
+    gr_keys_pick(l, root, canonical_key, &l->g->canonical, NULL);
     gr_keys_pick(l, root, deterministic_key, &deterministic, NULL);
     l->g->loose = !deterministic;
 }

@@ -92,7 +92,9 @@ typedef struct gr_program {
     const char *node;
     gr_lane lane;
     bool optional, rollout;
-    uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/spread.h) */
+    uint32_t ranks;  /* 1, or more: sizes are of one of them (ops/spread.h) */
+    uint32_t leaves; /* of a mini-batch, those of one rank, where their sum is a tree (ops/spread.h); 0: it
+                        is not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
     uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */

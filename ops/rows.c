@@ -60,14 +60,19 @@ static uint32_t first_seq(const gr_rows *r, uint32_t group)
     return low;
 }
 
-gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to)
+gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts)
 {
-    uint64_t n = to - from, ranks = s->ranks;
-    gr_rows_part p = {.group = from + (uint32_t)(n * s->rank / ranks),
-                      .group_end = from + (uint32_t)(n * (s->rank + 1) / ranks)};
+    uint64_t n = to - from;
+    gr_rows_part p = {.group = from + (uint32_t)(n * which / parts),
+                      .group_end = from + (uint32_t)(n * (which + 1) / parts)};
     p.seq = first_seq(r, p.group);
     p.seq_end = first_seq(r, p.group_end);
     return p;
+}
+
+gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to)
+{
+    return gr_rows_deal(r, from, to, s->rank, s->ranks);
 }
 
 uint32_t gr_rows_object(gr_program *p, const gr_node *rows)

@@ -130,8 +130,20 @@ static uint32_t full_grads(gr_program *p, const gr_kernels *k, const gr_model *m
 
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
 {
+    if (p->leaves) return (gr_use){full_grads(p, k, m, bucket), GR_UPDATE};
     if (p->ranks < 2) return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
     return (gr_use){full_grads(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
+}
+
+uint32_t gr_spread_leaf(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    return full_grads(p, k, m, bucket);
+}
+
+uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    uint64_t levels = (uint64_t)__builtin_ctz(p->leaves), bytes = gr_part_bytes(k, m, GR_PART_GRADS, bucket);
+    return levels ? gr_program_temp(p, GR_CAT_GRADIENTS, levels * bytes, "fold.%u", bucket) : GR_NONE;
 }
 
 void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)

@@ -18,6 +18,11 @@
  * columns, and what follows from them, expressions over the batch, selections, metrics, is evaluated
  * everywhere, over the whole batch in its order, with the same bits for any number of ranks.
  *
+ * Canonical runs cut a mini-batch into GR_LEAVES parts, whole groups in their order, and each rank has as
+ * many of them one after another. A leaf's gradient is summed in a whole bucket of its own; leaves are then
+ * added in one binary tree, within a rank as they come (as a binary counter carries) and over the ranks in
+ * `reduce`, once a mini-batch. So the sum is the same tree on any number of ranks.
+ *
  * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277.
  */
 #ifndef GR_OPS_SPREAD_H
@@ -45,6 +50,10 @@ void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m);
 /* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket of this micro-batch
  * only, which the first work that uses it writes. */
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
+/* Canonical: the gradients of the leaf that runs; and sums of leaves before it that wait for their other
+ * half, one bucket for each level of the tree within a rank (GR_NONE: there is none). */
+uint32_t gr_spread_leaf(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the reduction of these gradients into the model's own. */
 void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */

@@ -16,11 +16,12 @@ typedef struct train_state {
     /* the current mini-batch */
     uint32_t trip;         /* mini-batches done in this iteration */
     uint32_t seq, seq_end; /* its sequences */
-    gr_rows_part own;      /* this rank's of them */
+    gr_rows_part own;      /* this rank's of them, or its current leaf's */
+    uint32_t leaf;         /* canonical: the next one, of this rank's */
     uint32_t token;        /* its first response token */
     uint32_t tokens;
     gr_pass pass;
-    double *sums; /* [buckets] squares of the gradient */
+    double *sums; /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
     float scale;  /* of gradients: clipping; 0: the step is skipped */
     /* kept for ever */
     uint64_t steps, skipped;
@@ -52,7 +53,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     t->pass.balanced = gr_rows_balanced(s->graph, n->rows);
     t->n_values = 1 + n->n_metrics;
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
-    t->sums = gr_calloc(gr_model_buckets(&n->model->shape), sizeof(*t->sums));
+    t->sums = gr_calloc(GR_LEAVES * (size_t)gr_model_buckets(&n->model->shape), sizeof(*t->sums));
     gr_train_reads(&t->reads, s->graph, n);
     *state = t;
     return GR_OK;
@@ -109,6 +110,15 @@ static gr_rows_part own_part(const gr_call *c, const train_state *t, const gr_ro
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     return gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
+}
+
+static gr_rows_part leaf_part(const gr_call *c, const train_state *t, const gr_rows *rows, uint32_t leaf)
+{
+    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    uint32_t first, end, there = *rows->n_groups;
+    mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
+    return gr_rows_deal(rows, GR_MIN(first, there), GR_MIN(end, there),
+                        t->session->rank * c->how->leaves + leaf, GR_LEAVES);
 }
 
 static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *fresh, float *entropy)
@@ -174,6 +184,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
     t->own = own_part(c, t, block);
+    t->leaf = 0;
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
     /* of many ranks, what is shared is all of it */
@@ -333,7 +344,7 @@ static void forward_all(const head *h)
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
     const gr_model *m = c->node->model;
-    if (c->session->ranks < 2) return;
+    if (c->session->ranks < 2 || c->how->leaves) return;
     c->session->kernels->zero(c->queue, grads,
                               gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
 }
@@ -384,11 +395,40 @@ double gr_learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
     return t->lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
 }
 
+/* Canonical: a leaf's gradients begin at zero. */
+
+static uint64_t bucket_bytes(const gr_call *c)
+{
+    const gr_model *m = c->node->model;
+    return gr_bucket_elems(&m->shape, c->arg) * gr_dtype_size(m->train.grads);
+}
+
+static void run_leaf(const gr_call *c, train_state *t)
+{
+    gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
+    if (c->arg == 0) t->own = leaf_part(c, t, &rows, t->leaf++);
+    c->session->kernels->zero(c->queue, c->ptr[0], bucket_bytes(c));
+}
+
+/* As a binary counter carries: the sum of leaves [i - 2^k + 1, i] meets that of the 2^k before it, while
+ * there is one; what then still lacks its other half waits on its level. The last one is the sum of all. */
+static void run_fold(const gr_call *c, const train_state *t)
+{
+    const gr_kernels *k = c->session->kernels;
+    uint64_t bytes = bucket_bytes(c);
+    char *waiting = c->ptr[1];
+    uint32_t done = t->leaf - 1;
+    for (; done & 1; done >>= 1, waiting += bytes)
+        k->add(c->queue, c->ptr[0], waiting, c->node->model->train.grads,
+               gr_bucket_elems(&c->node->model->shape, c->arg));
+    if (t->leaf < c->how->leaves) k->copy(c->queue, waiting, c->ptr[0], bytes);
+}
+
 /* Clip by the global norm as torch.nn.utils.clip_grad_norm_ does. */
 static void finish_norm(const gr_call *c, train_state *t, const double *sums)
 {
     const gr_train *train = &c->node->model->train;
-    uint32_t n = gr_model_buckets(&c->node->model->shape);
+    uint32_t n = gr_model_buckets(&c->node->model->shape) * (c->how->leaves ? GR_LEAVES : 1);
     gr_device_read(c->queue, t->sums, sums, n * sizeof(*sums));
     double squares = 0;
     for (uint32_t i = 0; i < n; i++) squares += t->sums[i];
@@ -403,13 +443,32 @@ static void finish_norm(const gr_call *c, train_state *t, const double *sums)
     t->grad_norm += norm;
 }
 
+/* Eighth by eighth: those of other ranks are zero, until they are added. */
+static void square_leaves(const gr_call *c, const train_state *t, double *sums, uint32_t n)
+{
+    const gr_model *m = c->node->model;
+    uint64_t elems = gr_bucket_elems(&m->shape, c->arg), part = gr_shard_elems(elems, GR_LEAVES);
+    gr_shard own = gr_shard_of(t->session, m, c->arg);
+    if (c->arg == 0) c->session->kernels->zero(c->queue, sums, n * GR_LEAVES * sizeof(*sums));
+    for (uint32_t i = 0; i < GR_LEAVES; i++) {
+        uint64_t first = GR_MIN(i * part, elems), end = GR_MIN(first + part, elems);
+        if (first < own.first || end > own.first + own.n || first == end) continue;
+        c->session->kernels->sum_squares(c->queue, (const float *)c->ptr[0] + (first - own.first),
+                                         m->train.grads, end - first, sums + c->arg * GR_LEAVES + i,
+                                         sums + n * GR_LEAVES);
+    }
+}
+
 static void run_norm(const gr_call *c, train_state *t)
 {
     uint32_t n = gr_model_buckets(&c->node->model->shape);
     double *sums = c->ptr[1];
-    c->session->kernels->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads,
-                                     gr_shard_of(t->session, c->node->model, c->arg).n, sums + c->arg,
-                                     sums + n);
+    if (c->how->leaves)
+        square_leaves(c, t, sums, n);
+    else
+        c->session->kernels->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads,
+                                         gr_shard_of(t->session, c->node->model, c->arg).n, sums + c->arg,
+                                         sums + n);
     if (c->arg + 1 == n && t->session->ranks < 2) finish_norm(c, t, sums);
 }
 
@@ -620,6 +679,20 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         return run_adjoint(c, t, d);
     case TRAIN_HEAD:
         return run_head(c, t, d);
+    case TRAIN_CLEAR:
+        c->session->kernels->zero(c->queue, c->ptr[0],
+                                  bucket_bytes(c) * (uint64_t)__builtin_ctz(c->how->leaves));
+        break;
+    case TRAIN_LEAF:
+        run_leaf(c, t);
+        break;
+    case TRAIN_FOLD:
+        run_fold(c, t);
+        break;
+    case TRAIN_SUM:
+        c->session->kernels->add(c->queue, c->ptr[1], c->ptr[0], c->node->model->train.grads,
+                                 gr_bucket_elems(&c->node->model->shape, c->arg));
+        break;
     case TRAIN_NORM:
         run_norm(c, t);
         break;
@@ -650,5 +723,10 @@ uint32_t gr_train_trips(const gr_call *c)
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
     gr_rows_part own = own_part(c, t, &rows);
-    return gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end);
+    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end);
+    for (uint32_t i = 0; i < c->how->leaves; i++) { /* all leaves make as many trips as the longest needs */
+        own = leaf_part(c, t, &rows, i);
+        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end));
+    }
+    return most;
 }

@@ -36,8 +36,9 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     t.groups = b->groups / t.mini_batches;
     t.seqs = (uint32_t)((uint64_t)b->seqs * t.groups / b->groups);
     t.loss = (gr_expr_bounds){t.groups, t.seqs, t.seqs * b->response_tokens};
-    uint32_t own = (t.groups + n->ranks - 1) / n->ranks; /* each mini-batch is dealt to the ranks */
-    t.own_seqs = (uint32_t)((uint64_t)t.seqs * own / t.groups);
+    uint32_t parts =
+        how->leaves ? GR_LEAVES : n->ranks; /* each mini-batch is dealt to the ranks, or leaves */
+    t.own_seqs = (uint32_t)((uint64_t)t.seqs * ((t.groups + parts - 1) / parts) / t.groups);
     t.micro = gr_micro_bounds_of(b, t.own_seqs, how->micro_tokens);
     t.class = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
@@ -158,7 +159,9 @@ static void add_objects(declaring *w)
     ws = GR_MAX(ws, w->k->embed_ws_bytes(t->micro.tokens));
     o->ws = gr_program_temp(p, GR_CAT_WORKSPACE, ws, "ws");
     o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
-                              gr_model_buckets(w->s) * sizeof(double) + w->k->sum_squares_ws_bytes(), "norm");
+                              (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
+                                  w->k->sum_squares_ws_bytes(),
+                              "norm");
     uint64_t head = gr_train_is_value(w->n) ? w->k->value_ws_bytes(w->s, w->how->head_rows, w->how->threads)
                                             : w->k->head_ws_bytes(w->s, w->how->head_rows, w->how->threads);
     o->head_ws = gr_program_temp(p, GR_CAT_WORKSPACE, head, "head_ws");
@@ -185,9 +188,10 @@ static gr_use grads(declaring *w, uint32_t bucket, bool first)
     return gr_spread_grads(w->p, w->k, w->n->model, bucket, first);
 }
 
+/* Canonical: behind all leaves. */
 static void reduce(declaring *w, uint32_t bucket)
 {
-    gr_spread_reduce(w->p, w->k, w->n->model, bucket);
+    if (!w->p->leaves) gr_spread_reduce(w->p, w->k, w->n->model, bucket);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
@@ -335,8 +339,10 @@ static void share_fresh(declaring *w)
 static void declare_forward_pass(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, gr_spread_gathers(w->p, w->n->model),
-                   o->rows, "fresh_micro_batches")
+    uint32_t trips =
+        w->shape.micro.trips * GR_MAX(w->p->leaves, 1u); /* leaves one after another need no fewer */
+    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, trips, gr_spread_gathers(w->p, w->n->model), o->rows,
+                   "fresh_micro_batches")
         ->trips_expected = w->cost.trips;
     declare_pack(w, "fresh_");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");
@@ -359,7 +365,8 @@ static void declare_forward_pass(declaring *w)
 static void declare_micro_batches(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, true, o->rows, "micro_batches")
+    bool collectives = !w->p->leaves || gr_spread_gathers(w->p, w->n->model);
+    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, collectives, o->rows, "micro_batches")
         ->trips_expected = w->cost.trips;
     declare_pack(w, "");
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
@@ -371,7 +378,42 @@ static void declare_micro_batches(declaring *w)
         "embed_backward");
     reduce(w, 0);
     gr_program_end(w->p);
-    if (w->shape.class != GR_LOSS_BATCH) share_fresh(w);
+}
+
+/* Leaf after leaf, each with its micro-batches, onto the tree of those before; then the sum of all. */
+static void declare_leaves(declaring *w)
+{
+    const gr_model *m = w->n->model;
+    uint32_t n = gr_model_buckets(w->s);
+    for (uint32_t b = 0; b < n && w->p->leaves > 1; b++)
+        gr_program_run(w->p, TRAIN_CLEAR, b, (gr_use[]){{gr_spread_fold(w->p, w->k, m, b), GR_WRITE}}, 1,
+                       "clear.%u", b);
+    gr_program_loop(w->p, TRAIN_LOOP_MINI, w->p->leaves, false, "leaves");
+    for (uint32_t b = 0; b < n; b++)
+        gr_program_run(w->p, TRAIN_LEAF, b,
+                       (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_WRITE}, {w->o.rows, GR_READ}}, 2,
+                       "leaf.%u", b);
+    declare_micro_batches(w);
+    for (uint32_t b = 0; b < n; b++)
+        gr_program_run(w->p, TRAIN_FOLD, b,
+                       (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_UPDATE},
+                                  {gr_spread_fold(w->p, w->k, m, b), GR_UPDATE}},
+                       2, "fold.%u", b);
+    gr_program_end(w->p);
+    for (uint32_t b = 0; b < n; b++) {
+        gr_spread_reduce(w->p, w->k, m, b);
+        if (w->p->ranks < 2)
+            gr_program_run(
+                w->p, TRAIN_SUM, b,
+                (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_READ}, {grad_sums(w, b), GR_UPDATE}}, 2,
+                "sum.%u", b);
+    }
+}
+
+/* How many sums of squares a bucket has. */
+static uint32_t norm_parts(const declaring *w)
+{
+    return w->p->leaves ? GR_LEAVES : 1;
 }
 
 static double grad_bytes(const declaring *w, uint32_t bucket)
@@ -397,7 +439,7 @@ static void declare_step(declaring *w)
                        (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2,
                        "norm.%u", b)
             ->bytes = grad_bytes(w, b) / w->p->ranks;
-    gr_spread_total(w->p, o->norm, n, "reduce_norm");
+    gr_spread_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
     if (w->p->ranks > 1) gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){{o->norm, GR_UPDATE}}, 1, "clip");
     for (uint32_t b = 0; b < n; b++) {
         uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
@@ -443,7 +485,11 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
             grad_bytes(&w, b) / p->ranks;
     declare_prepare(&w);
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
-    declare_micro_batches(&w);
+    if (p->leaves)
+        declare_leaves(&w);
+    else
+        declare_micro_batches(&w);
+    if (w.shape.class != GR_LOSS_BATCH) share_fresh(&w);
     declare_step(&w);
     gr_program_end(p);
     gr_env_reads_release(&w.reads);

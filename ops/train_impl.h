@@ -22,6 +22,10 @@ enum {
     TRAIN_RECOMPUTE,
     TRAIN_BACKWARD,
     TRAIN_EMBED_BACKWARD,
+    TRAIN_CLEAR, /* this and the next three: canonical */
+    TRAIN_LEAF,
+    TRAIN_FOLD,
+    TRAIN_SUM,
     TRAIN_NORM,
     TRAIN_CLIP, /* of many ranks; one does it with the last bucket's norm */
     TRAIN_STEP,
@@ -31,7 +35,7 @@ enum {
 /* How an update is cut. */
 typedef struct gr_train_shape {
     uint32_t groups, seqs, mini_batches; /* of one mini-batch; how many there are */
-    uint32_t own_seqs;                   /* of a mini-batch, a rank's part */
+    uint32_t own_seqs;                   /* of a mini-batch, a rank's part, or a leaf */
     gr_micro_bounds micro;
     gr_loss_class class;
     gr_expr_bounds loss, range; /* the mini-batch; one adjoint call */

@@ -23,16 +23,16 @@ static bool dominates(const gr_residency *a, const gr_residency *b)
     return a->live <= b->live && a->host <= b->host && a->ns <= b->ns;
 }
 
-static bool same(const explorer *x, const gr_residency *a, const gr_choice *choice, bool prefetch)
+static bool same(const explorer *x, const gr_residency *a, const gr_choice *choice, uint32_t ahead)
 {
-    return a->prefetch == prefetch && !memcmp(a->choice, choice, x->f->n_groups * sizeof(*choice));
+    return a->ahead == ahead && !memcmp(a->choice, choice, x->f->n_groups * sizeof(*choice));
 }
 
 /* Where a residency is, or would be, in the table. */
-static size_t slot_of(const explorer *x, const gr_choice *choice, bool prefetch)
+static size_t slot_of(const explorer *x, const gr_choice *choice, uint32_t ahead)
 {
-    size_t at = XXH3_64bits_withSeed(choice, x->f->n_groups * sizeof(*choice), prefetch) & (x->n_table - 1);
-    while (x->table[at] && !same(x, &x->r->all[x->begin + x->table[at] - 1], choice, prefetch))
+    size_t at = XXH3_64bits_withSeed(choice, x->f->n_groups * sizeof(*choice), ahead) & (x->n_table - 1);
+    while (x->table[at] && !same(x, &x->r->all[x->begin + x->table[at] - 1], choice, ahead))
         at = (at + 1) & (x->n_table - 1);
     return at;
 }
@@ -53,13 +53,13 @@ static void join_front(explorer *x, size_t i)
 }
 
 /* Price a residency, unless it is known already, or there are enough. */
-static void add(explorer *x, const gr_choice *choice, bool prefetch)
+static void add(explorer *x, const gr_choice *choice, uint32_t ahead)
 {
-    size_t at = slot_of(x, choice, prefetch), bytes = x->f->n_groups * sizeof(*choice);
+    size_t at = slot_of(x, choice, ahead), bytes = x->f->n_groups * sizeof(*choice);
     if (x->table[at] || x->r->n - x->begin >= x->most) return;
-    gr_layout_make(x->layout, x->f, choice, prefetch);
+    gr_layout_make(x->layout, x->f, choice, ahead);
     gr_residency res = {.level = x->level,
-                        .prefetch = prefetch,
+                        .ahead = ahead,
                         .choice = gr_pool_alloc(x->pool, bytes + 1),
                         .live = x->layout->live,
                         .host = x->layout->host_live,
@@ -72,15 +72,15 @@ static void add(explorer *x, const gr_choice *choice, bool prefetch)
 }
 
 /* What does not stay of a group is never on the device, and what uses it is done on the host lane. */
-static void add_hosted(explorer *x, gr_choice *c, uint32_t g, uint32_t parts, bool prefetch)
+static void add_hosted(explorer *x, gr_choice *c, uint32_t g, uint32_t parts, uint32_t ahead)
 {
     if (!x->f->groups[g].may_host || parts == GR_PARTS) return;
     c[g] = (gr_choice){.parts = (uint16_t)parts, .host = 1};
-    add(x, c, prefetch);
+    add(x, c, ahead);
 }
 
 /* More or less of a group stays: a quarter, or none at all; with the same nodes streamed, none, or all. */
-static void change_parts(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
+static void change_parts(explorer *x, gr_choice *c, uint32_t g, uint32_t ahead)
 {
     const gr_choice was = c[g];
     for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
@@ -90,26 +90,26 @@ static void change_parts(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
         const uint64_t masks[] = {was.stream, 0, x->f->groups[g].nodes};
         for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
             c[g] = (gr_choice){.stream = parts < GR_PARTS ? masks[k] : 0, .parts = (uint16_t)parts};
-            add(x, c, prefetch);
+            add(x, c, ahead);
         }
-        add_hosted(x, c, g, parts, prefetch);
+        add_hosted(x, c, g, parts, ahead);
     }
     c[g] = was;
 }
 
-static void change_stream(explorer *x, gr_choice *c, uint32_t g, bool prefetch)
+static void change_stream(explorer *x, gr_choice *c, uint32_t g, uint32_t ahead)
 {
     const gr_choice was = c[g];
     uint64_t nodes = x->f->groups[g].nodes;
     if (was.parts == GR_PARTS) return;
     c[g] = (gr_choice){.stream = nodes, .parts = was.parts};
-    add(x, c, prefetch);
-    if (!was.host) add_hosted(x, c, g, was.parts, prefetch);
+    add(x, c, ahead);
+    if (!was.host) add_hosted(x, c, g, was.parts, ahead);
     for (uint32_t node = 0; node < 64 && !was.host; node++) {
         if (!(nodes >> node & 1)) continue;
         c[g] = was;
         c[g].stream = was.stream ^ 1ULL << node;
-        add(x, c, prefetch);
+        add(x, c, ahead);
     }
     c[g] = was;
 }
@@ -123,10 +123,11 @@ static void expand(explorer *x, size_t at)
     memcpy(c, from.choice, x->f->n_groups * sizeof(*c));
     for (uint32_t g = 0; g < x->f->n_groups; g++) {
         if (c[g].policy) continue;
-        change_parts(x, c, g, from.prefetch);
-        change_stream(x, c, g, from.prefetch);
+        change_parts(x, c, g, from.ahead);
+        change_stream(x, c, g, from.ahead);
     }
-    add(x, c, !from.prefetch);
+    if (from.ahead) add(x, c, from.ahead - 1);
+    if (from.ahead + 1 < GR_N_AHEAD) add(x, c, from.ahead + 1);
     free(c);
 }
 
@@ -158,7 +159,7 @@ void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_
         moves |= !policies[g];
         hosts |= !policies[g] && f->groups[g].may_host;
     }
-    add(&x, c, true);
+    add(&x, c, 1);
     /* nothing stays; and everything is streamed; and optimizer steps are done on the host */
     for (int extreme = 0; extreme < (hosts ? 8 : 4) && moves; extreme++) {
         for (uint32_t g = 0; g < f->n_groups; g++) {
@@ -166,7 +167,7 @@ void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_
             if (policies[g]) continue;
             c[g] = (gr_choice){.stream = !host && extreme & 1 ? f->groups[g].nodes : 0, .host = host};
         }
-        add(&x, c, !(extreme & 2));
+        add(&x, c, extreme & 2 ? 0 : 1);
     }
     for (uint32_t turn = 0; moves && r->n - x.begin < most; turn++) {
         size_t at = pick(&x, turn);

@@ -2,10 +2,10 @@
  *
  * A walk from "all stays" and "nothing stays" by single changes (a quarter more or less of a group of objects
  * stays; the rest is streamed in one node more or less, or, of an optimizer's state, stays in the host pool,
- * where its step is done then; loads begin early or not). Those that no other beats
- * in bytes and in time go first, then the others; where the limit is higher than what there is, everything
- * that can be reached is priced. The budget has no say in it, so that every budget chooses among the same
- * residencies.
+ * where its step is done then; loads begin earlier, and offloads end later, or not). Those that no other
+ * beats in bytes and in time go first, then the others; where the limit is higher than what there is,
+ * everything that can be reached is priced. The budget has no say in it, so that every budget chooses among
+ * the same residencies.
  */
 #ifndef GR_SCHEDULER_EXPLORE_H
 #define GR_SCHEDULER_EXPLORE_H
@@ -15,7 +15,8 @@
 typedef struct gr_residency {
     uint32_t level;          /* which program; the caller's number */
     gr_choice *choice;       /* [n_groups], of the pool */
-    bool prefetch, expanded; /* expanded: those one change away are there too */
+    uint32_t ahead;          /* see gr_layout_make */
+    bool expanded;           /* those one change away are there too */
     uint64_t live, host, ns; /* bytes that must lie on the device and in the host pool; predicted time */
     uint32_t n_transitions;
 } gr_residency;

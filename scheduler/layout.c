@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step to be put before or after a unit of work. Steps at one place: those after the innermost unit first,
- * then in the order they were made. */
+/* A step to be put before or after a unit of work. Steps at one place: those after the innermost unit first;
+ * what comes in the order it is used first; then in the order they were made. */
 typedef struct gr_insert {
     uint64_t key;
+    uint32_t use, serial;
     gr_item item;
 } gr_insert;
+
+static const uint32_t ahead_units[GR_N_AHEAD] = {0, 1, 2, 4};
 
 typedef struct segment {
     uint32_t object, scope, first, last; /* units of the scope */
@@ -25,7 +28,7 @@ typedef struct maker {
     const gr_facts *f;
     const gr_program *g;
     const gr_choice *choice;
-    bool prefetch;
+    uint32_t ahead; /* units */
 } maker;
 
 static uint32_t next_unit(const gr_program *g, uint32_t unit)
@@ -45,12 +48,13 @@ static uint32_t add_draft(gr_layout *l, uint32_t object, gr_place place, uint32_
     return l->n_drafts - 1;
 }
 
-static void insert(maker *m, bool after, uint32_t unit, gr_item item)
+/* use: the unit that what comes is for; of others 0. */
+static void insert(maker *m, bool after, uint32_t unit, uint32_t use, gr_item item)
 {
     bool ends = item.kind == GR_STEP_OFFLOAD || item.kind == GR_STEP_RELEASE;
     uint64_t slot = 2 * (uint64_t)(after ? next_unit(m->g, unit) - 1 : unit) + after;
     uint64_t deep = after ? 15 - m->f->depth[unit] : ends ? 14 : 15; /* what goes makes room for what comes */
-    gr_insert in = {slot << 32 | deep << 28 | m->l->n_inserts, item};
+    gr_insert in = {slot << 8 | deep, use, m->l->n_inserts, item};
     GR_PUSH(m->l->inserts, m->l->n_inserts, m->l->caps[2], in);
 }
 
@@ -59,8 +63,37 @@ static uint64_t copy_ns(const gr_facts *f, uint64_t bytes, double rate)
     return (uint64_t)llround(1e9 * (double)bytes / rate) + f->hardware.step_ns;
 }
 
-/* The steps that bring a segment in and end it. busy: works before this one still use the object. */
-static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
+/* Where a load for a unit begins: some units before it, none of them a loop, for lanes meet there, or before
+ * `busy`, up to where the object's last copy is still used. */
+static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
+{
+    for (uint32_t k = 0; k < m->ahead; k++) {
+        uint32_t before = m->f->prev[unit];
+        if (before == GR_NONE || is_loop(m->g, before) || (busy != GR_NONE && before < busy)) break;
+        unit = before;
+    }
+    return unit;
+}
+
+/* The unit behind which an offload after `last` is to have ended: before anything else of the object, and in
+ * the same body and path. until: a work that uses it again, or is on another path. */
+static uint32_t end_behind(const maker *m, const segment *s, uint32_t until)
+{
+    uint32_t unit = s->last, steady = gr_program_steady(m->g);
+    uint32_t end = s->scope != GR_NONE ? m->g->works[s->scope].body_last + 1
+                   : s->last < steady  ? steady
+                                       : (uint32_t)m->g->n_works;
+    for (uint32_t k = 1; k < m->ahead; k++) {
+        uint32_t next = next_unit(m->g, unit);
+        if (next >= GR_MIN(end, until) || is_loop(m->g, next)) break;
+        unit = next;
+    }
+    return unit;
+}
+
+/* The steps that bring a segment in and end it. busy: works before this one still use the object; until: from
+ * this one on it is used again. Returns the unit behind which it is gone. */
+static uint32_t emit(maker *m, const segment *s, uint32_t home, uint32_t busy, uint32_t until)
 {
     const gr_facts *f = m->f;
     uint64_t bytes = m->g->objects[s->object].bytes;
@@ -72,19 +105,18 @@ static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
                   .body_last = GR_NONE,
                   .node = s->node,
                   .optional = s->optional};
-    uint32_t at = s->first, ahead = f->prev[at];
-    bool early = m->prefetch && !s->apart && ahead != GR_NONE && !is_loop(m->g, ahead) &&
-                 (busy == GR_NONE || ahead >= busy);
     it.kind = s->load ? GR_STEP_LOAD : GR_STEP_RESUME;
     it.lane = s->load ? GR_LANE_H2D : GR_LANE_COMPUTE;
     it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
-    insert(m, false, s->load && early ? ahead : at, it);
+    insert(m, false, s->load && !s->apart ? begin_ahead(m, s->first, busy) : s->first, s->first, it);
     bool offload = s->dirty && !s->dead;
+    uint32_t gone = offload && !s->apart ? end_behind(m, s, until) : s->last;
     it.kind = offload ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = offload ? GR_LANE_D2H : GR_LANE_COMPUTE;
     it.ns = offload ? copy_ns(f, bytes, f->hardware.d2h) : 0;
-    insert(m, true, s->last, it);
+    insert(m, true, gone, 0, it);
     m->l->n_transitions += 2;
+    return gone;
 }
 
 /* Whether a work is sure to run whenever steps of that node in that scope do. */
@@ -110,16 +142,17 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
     if (s->stays || (!stream && m->f->node[s->last] == m->f->node[unit])) return true;
     uint32_t next = next_unit(m->g, s->last);
     if (next == unit) return true;
-    return m->prefetch && !is_loop(m->g, next) && next_unit(m->g, next) == unit;
+    return m->ahead && !is_loop(m->g, next) && next_unit(m->g, next) == unit;
 }
 
-static void finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t end)
+/* Returns the work from which on the object may come again. */
+static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t until, uint32_t end)
 {
     /* A scratch object's contents die after its last use, but in a loop the next trip may want them. */
     if (m->g->objects[s->object].span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE &&
         next_unit(m->g, s->last) > end)
         s->dead = true;
-    emit(m, s, home, busy);
+    return next_unit(m->g, emit(m, s, home, busy, until));
 }
 
 static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
@@ -156,7 +189,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         uint32_t work = f->refs[r].work;
         if (m->l->moved[work]) {
-            if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE);
+            if (s.object != GR_NONE) finish(m, &s, home, busy, work, GR_NONE);
             s.object = GR_NONE;
             busy = work + 1;
             continue;
@@ -165,10 +198,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         uint32_t scope = stream ? f->parent[work] : host_scope(m, o, work), unit = unit_in(f, scope, work);
         const gr_work *w = &m->g->works[work];
         if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
-            if (s.object != GR_NONE) {
-                finish(m, &s, home, busy, GR_NONE);
-                busy = next_unit(m->g, s.last);
-            }
+            if (s.object != GR_NONE) busy = finish(m, &s, home, busy, unit, GR_NONE);
             s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart, stays};
             s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
         } else if (s.optional && !w->optional) {
@@ -179,7 +209,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         s.last = unit;
         s.dirty |= (f->refs[r].mode & GR_WRITE) != 0;
     }
-    if (s.object != GR_NONE) finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
+    if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE, f->refs[f->begin[o + 1] - 1].work);
 }
 
 /* A scratch object that is on the device from its first use to its last. */
@@ -201,7 +231,7 @@ static void resume_once(maker *m, uint32_t o)
         if (!w->optional) s.node = w->node;
     }
     if (!s.optional && m->g->works[first].optional) s.node = NULL;
-    emit(m, &s, GR_NONE, GR_NONE);
+    emit(m, &s, GR_NONE, GR_NONE, GR_NONE);
 }
 
 /* ---- at the transition to a rollout -------------------------------------------------------------------- */
@@ -264,13 +294,13 @@ static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_
                   .lane = GR_LANE_H2D,
                   .node = w->optional ? NULL : w->node,
                   .ns = copy_ns(f, bytes, f->hardware.h2d)};
-    insert(m, false, from, it);
+    insert(m, false, from, from, it);
     it.kind = dirty ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = dirty ? GR_LANE_D2H : GR_LANE_COMPUTE;
     it.ns = dirty ? copy_ns(f, bytes, f->hardware.d2h) : 0;
     it.node = until == GR_NONE ? NULL : m->g->works[until].node;
     uint32_t steady = gr_program_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_works) - 1;
-    insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, it);
+    insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, 0, it);
     m->l->n_transitions += 2;
     return it.entry;
 }
@@ -385,8 +415,10 @@ static void place_objects(maker *m, uint32_t *fixed)
 
 static int by_key(const void *a, const void *b)
 {
-    uint64_t x = ((const gr_insert *)a)->key, y = ((const gr_insert *)b)->key;
-    return x < y ? -1 : x > y;
+    const gr_insert *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    if (x->use != y->use) return x->use < y->use ? -1 : 1;
+    return x->serial < y->serial ? -1 : x->serial > y->serial;
 }
 
 static void push_item(gr_layout *l, gr_item it)
@@ -401,10 +433,10 @@ static void merge(maker *m)
     if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
     uint32_t at = 0;
     for (uint32_t w = 0; w <= m->g->n_works; w++) {
-        while (at < l->n_inserts && l->inserts[at].key >> 32 < 2 * (uint64_t)w)
+        while (at < l->n_inserts && l->inserts[at].key >> 8 < 2 * (uint64_t)w)
             push_item(l, l->inserts[at++].item);
         if (w == gr_program_steady(m->g)) l->validate = l->n_items;
-        while (at < l->n_inserts && l->inserts[at].key >> 32 == 2 * (uint64_t)w)
+        while (at < l->n_inserts && l->inserts[at].key >> 8 == 2 * (uint64_t)w)
             push_item(l, l->inserts[at++].item);
         if (w == m->g->n_works) break;
         const gr_work *k = &m->g->works[w];
@@ -488,10 +520,10 @@ static uint64_t most_live(const maker *m, gr_place place)
     return most;
 }
 
-void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, bool prefetch)
+void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
 {
     const gr_program *g = f->g;
-    maker m = {l, f, g, choice, prefetch};
+    maker m = {l, f, g, choice, ahead_units[ahead]};
     if (!l->step_of) {
         l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
         l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
@@ -533,7 +565,7 @@ void gr_layout_release(gr_layout *l)
 typedef struct clocks {
     uint64_t lane[GR_N_LANES];
     uint64_t *ready; /* of entries: when the last copy into them, or write on the host lane, ends */
-    uint64_t *used;  /* of entries: when the last use on the host lane, or load from them, ends */
+    uint64_t *used;  /* of entries: when the last use of them, or load from them, ends */
     uint64_t *done;  /* of works */
 } clocks;
 
@@ -558,7 +590,7 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     case GR_STEP_LOAD:
         return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
     case GR_STEP_OFFLOAD:
-        return GR_MAX(GR_MAX(t[GR_LANE_D2H], t[GR_LANE_COMPUTE]), c->used[it->entry]);
+        return GR_MAX(t[GR_LANE_D2H], c->used[it->entry]); /* behind a loop lanes have met */
     case GR_STEP_RELEASE:
         return GR_MAX(t[it->lane], c->used[it->entry]);
     case GR_STEP_RESUME:
@@ -606,7 +638,6 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
         if (it->kind == GR_STEP_OFFLOAD) c->ready[it->home] = ends;
         if (it->work == GR_NONE) continue;
         c->done[it->work] = ends;
-        if (it->lane != GR_LANE_HOST) continue;
         for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
             uint32_t e = l->use_entry[u];
             if (e == GR_NONE) continue;

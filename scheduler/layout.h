@@ -25,6 +25,11 @@
 
 #define GR_PARTS 4 /* of a group that can stay resident: 0, 1/4, ... all of its objects */
 
+/* How early copies begin, which is one for the whole program: a load 0, 1, 2 or 4 units of work before the
+ * object's first use. From 2 on an offload, too, has until one unit fewer has run behind its last use. The
+ * bytes are in the ledger all that time. */
+#define GR_N_AHEAD 4
+
 /* Objects whose residency is chosen together: one model's weights, moments or gradients; one KV pool. */
 typedef struct gr_group {
     const char *name; /* "actor weights" */
@@ -114,8 +119,8 @@ typedef struct gr_layout {
     uint32_t *step_of; /* [works] */
 } gr_layout;
 
-/* Lay out a choice [n_groups]; l is reused, {0} at first. prefetch: loads begin one unit of work early. */
-void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, bool prefetch);
+/* Lay out a choice [n_groups]; l is reused, {0} at first. ahead: how early, below GR_N_AHEAD. */
+void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead);
 void gr_layout_release(gr_layout *l);
 
 /* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the

@@ -96,7 +96,7 @@ static uint32_t halvings(uint32_t from, uint32_t to)
 static bool cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
     if (!is_op(n, "update")) return is_forward(n) && !k->invariant;
-    return !k->chained || n->model->shape.tied || g->ranks > 1;
+    return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical;
 }
 
 /* The same of the rows that the head takes at a time, whose gradients are one product. */
@@ -289,7 +289,7 @@ static uint32_t most_head_rows(const gr_node *n)
 
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
 {
-    gr_choices c = {.threads = s->o->threads};
+    gr_choices c = {.threads = s->o->threads, .leaves = s->g->canonical ? GR_LEAVES / s->g->ranks : 0};
     uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
@@ -404,6 +404,7 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     uint32_t every = UINT32_MAX;
     p->values = k->columns;
     p->ranks = g->ranks;
+    p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
     for (size_t i = 0; i < g->n_nodes; i++)
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
@@ -501,7 +502,8 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     s.len = 0;
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, &s);
-    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(), g->ranks);
+    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(),
+                  g->canonical ? 0 : g->ranks);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;
@@ -530,6 +532,7 @@ static const struct choice_field {
     {"recompute", offsetof(gr_choices, recompute)},
     {"sharded", offsetof(gr_choices, sharded)},
     {"host_step", offsetof(gr_choices, host_step)},
+    {"leaves", offsetof(gr_choices, leaves)},
     {"threads", offsetof(gr_choices, threads)},
 };
 
@@ -749,7 +752,18 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
 static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
-    return ops ? ops : models;
+    gr_status st = ops ? ops : models;
+    if (!g->canonical) return st;
+    if (!k->chained)
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "canonical needs kernels whose results do not depend on the batch: those of the CPU "
+            "device do not, those of the %s device do",
+            k->device);
+    if (GR_LEAVES % g->ranks || g->n_classes > 1)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "canonical is for 1, 2, 4 or 8 ranks that do the same, not for %u", g->ranks);
+    return st;
 }
 
 /* ---- classes of ranks ------------------------------------------------------------------------------------

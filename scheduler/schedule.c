@@ -7,13 +7,14 @@
 
 #define EFFORT       200000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK   60
-#define LEAST_STATES 400
+#define LEAST_STATES 800
 #define MOST_STATES  4096
 #define MAX_LEVELS   48 /* programs looked at whose bits are the same */
 #define PACK_TRIES   40
 #define CORNERS      16 /* programs looked at before a refusal */
 #define QUICK_LEVELS 3
 #define QUICK_EFFORT 40000 /* works laid out for each of these */
+#define QUICK_STATES 400
 
 typedef struct level_set { /* levels of all knobs, and what follows from them */
     uint32_t *level;
@@ -41,7 +42,7 @@ static void take_layout(search *s, uint32_t level)
 static void lay_out(search *s, const gr_residency *st)
 {
     take_layout(s, st->level);
-    gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->prefetch);
+    gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->ahead);
 }
 
 static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
@@ -468,7 +469,7 @@ static gr_plan *find_quickly(search *s, uint32_t *level)
         size_t states = QUICK_EFFORT / GR_MAX(s->sets[s->n_sets - 1].program->n_works, (size_t)1);
         if (cannot_fit(s, (uint32_t)s->n_sets - 1) && i + 1 < QUICK_LEVELS) continue;
         explore(s, (uint32_t)s->n_sets - 1,
-                (uint32_t)GR_MIN(GR_MAX(states, (size_t)FIRST_LOOK), (size_t)LEAST_STATES));
+                (uint32_t)GR_MIN(GR_MAX(states, (size_t)FIRST_LOOK), (size_t)QUICK_STATES));
         p = choose(s, begin, level);
     }
     free(walk);

@@ -43,7 +43,8 @@ typedef struct gr_schedule_options {
     const gr_rule *rules;
     size_t n_rules;
     bool keep_bits; /* knobs that change bits stay at their first level */
-    bool quick;     /* whether anything fits, and a time, which a full search may change: a few programs, not all */
+    bool quick; /* whether anything fits, and a time, which a full search may change: a few programs, not all
+                 */
 } gr_schedule_options;
 
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics

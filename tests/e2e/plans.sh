@@ -72,3 +72,32 @@ numerics() { # OPTIONS...
 asked="--set models.actor.residency.optimizer=host"
 [ "$(numerics)" = "$(numerics $asked)" ] || fail "the step's place changes the numerics of the CPU device"
 [ "$(numerics --hardware h200)" != "$(numerics --hardware h200 $asked)" ] || fail "the numerics of CUDA hide the step's place"
+
+# A smaller KV pool has its price, steps of fewer rows and more of them; and the planner's own choice under a budget is
+# never slower than a pool set by hand (but for 2 % of what the search may miss).
+timed="$gr plan grpo.yaml --hardware $here/../golden/hardware.json --format json -o timed.json"
+seconds() { sed -nE 's/.*"seconds": *([0-9.e-]+).*/\1/p' timed.json | head -1; }
+before=0
+for n in 32 8 2 1; do
+    status 0 $timed --set nodes.rollout.concurrent=$n
+    now=$(seconds)
+    echo "$before $now" | awk '{ exit !($2 > $1) }' || fail "$n at once take $now s, more at once $before s"
+    before=$now
+done
+status 0 $timed
+peak=$(json_number timed.json peak_bytes)
+status 3 $timed --budget 4KiB
+least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+for part in 1 2; do
+    budget=$((least + (peak - least) * part / 4))
+    status 0 $timed --budget $budget
+    chosen=$(seconds)
+    fits=0
+    for n in 32 8 2; do
+        $timed --budget $budget --set nodes.rollout.concurrent=$n 2>/dev/null || continue
+        fits=$((fits + 1))
+        echo "$chosen $(seconds)" | awk '{ exit !($1 <= 1.02 * $2) }' ||
+            fail "in $budget bytes $chosen s were chosen, $n at once take $(seconds) s"
+    done
+    [ $fits -gt 0 ] || fail "no pool set by hand fits $budget bytes"
+done

@@ -66,11 +66,12 @@ done
 [ "$(steps host_keep.json load actor.params.1)" = 2 ] || fail "weights that stay do so between the steps"
 refused "must be one of auto, keep, transition, every_node" "$gr" plan grpo.yaml --set models.actor.residency.kv=host
 
-# Below what the device can hold of the state, that is what the planner chooses; its budget is the smaller.
-status 3 "$gr" plan grpo.yaml --budget 4KiB
+# Where copies are slow, that is what the planner chooses below what the device can hold of the state.
+sed -E 's/"(h2d|d2h)": [0-9.e+]+/"\1": 1e+07/' "$here/../golden/hardware.json" >slow.json
+status 3 "$gr" plan grpo.yaml --hardware ./slow.json --budget 4KiB
 least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
-run least --budget "$least"
-grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' least.json || fail "the smallest budget has no step on the host"
+run slow_link --hardware ./slow.json --budget $((least + 200000))
+grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' slow_link.json || fail "copies of state are slower than a step on the host"
 
 # One resource that moves at every node makes the other's transition yield.
 status 0 "$gr" plan grpo.yaml --policy transition --set models.actor.residency.params=every_node --format json -o yield.json

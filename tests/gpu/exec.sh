@@ -44,3 +44,15 @@ same whole half
 train moved --steps 12 --policy every_node
 grep -q '"kind": "offload"' "$work/moved/plan.json" || { echo "nothing moves"; exit 1; }
 same whole moved
+
+# AdamW on the host: the same bits twice, by a hash of their own; up to its rounding the device's first iteration.
+host="--set models.actor.residency.optimizer=host"
+train stepped --steps 12 $host
+train stepped-again --steps 12 $host
+same stepped stepped-again
+grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' "$work/stepped/plan.json" || { echo "no step on the host"; exit 1; }
+hash() { sed -nE 's/.*"numerics": *"([0-9a-f]+)".*/\1/p' "$work/$1/plan.json" | head -1; }
+[ "$(hash whole)" != "$(hash stepped)" ] || { echo "the hash hides the step's place"; exit 1; }
+first() { sed -nE '1s/.*"loss": (-?[0-9.e+-]+).*/\1/p' "$work/$1/metrics.jsonl"; }
+echo "$(first whole) $(first stepped)" | awk '{ d = $1 - $2; if (d < 0) d = -d; exit !(d <= 1e-3) }' ||
+    { echo "the first loss is $(first stepped), on the device $(first whole)"; exit 1; }

@@ -54,6 +54,12 @@ status 0 "$gr" exec grpo.yaml --steps 1 --set nodes.update.mini_batch=8 --out on
 close one three 1
 close one-mini five 1
 
+# Nor does an optimizer step on the host, where each rank has the state of its shard.
+status 0 "$gr" exec grpo.yaml --ranks 2 --steps 2 --out stepped-there
+status 0 "$gr" exec grpo.yaml --ranks 2 --steps 2 --set models.actor.residency.optimizer=host --check-memory --out stepped-here
+grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' stepped-here/plan.json || fail "no step on the host"
+same_weights stepped-there stepped-here
+
 # Every kind of node: a selection drawn again, validations, a loss of two passes, a reward command, token scores.
 sed 's/^run:/  vp: {op: prompts, file: $data, batch: 5, max_tokens: 8, template: "{question}", every: 1}\n  vr: {op: generate, model: actor, prompts: vp, samples: 2, temperature: 0, max_tokens: 6, every: 1}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 1}\n&/;
     s/^  rollout: /  raw: /; s/of: rollout/of: kept/; s/op: compute, expr: reward + 0.1 \* rollout/op: compute, of: kept, expr: reward + 0.1 * raw/; s/^  reward:  {op: reward, of: kept/  reward:  {op: reward, of: raw/

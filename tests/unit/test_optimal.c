@@ -1,8 +1,9 @@
 /* The residency search against exhaustive search on random small programs.
  *
  * Exhaustive: every residency that the planner can express (for each group of objects how much of it stays,
- * and in which nodes the rest is streamed, loads early or not), laid out and priced; of those whose bytes fit
- * the least time. Budgets lie between the smallest residency and all resident.
+ * in which nodes the rest is streamed or whether it is used on the host alone, how many units of work loads
+ * are ahead), laid out and priced; of those whose bytes fit the least time. Budgets lie between the smallest
+ * residency and all resident.
  */
 #include "random_program.h"
 #include "scheduler/layout.h"
@@ -12,7 +13,7 @@ enum { MOST_RESIDENCIES = 60000 };
 
 typedef struct priced {
     gr_choice *choice;
-    bool early;
+    uint32_t ahead;
     uint64_t live, ns;
 } priced;
 
@@ -35,7 +36,7 @@ static uint64_t count_of(const gr_group *g)
 
 static uint64_t count_all(const gr_facts *f)
 {
-    uint64_t n = 2;
+    uint64_t n = GR_N_AHEAD;
     for (uint32_t g = 0; g < f->n_groups && n <= MOST_RESIDENCIES; g++) n *= count_of(&f->groups[g]);
     return n;
 }
@@ -48,10 +49,10 @@ static uint64_t next_subset(uint64_t set, uint64_t mask)
 
 static void price(space *s)
 {
-    for (int early = 0; early < 2; early++) {
-        gr_layout_make(&s->layout, s->f, s->choice, early);
+    for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
+        gr_layout_make(&s->layout, s->f, s->choice, ahead);
         size_t bytes = s->f->n_groups * sizeof(*s->choice);
-        priced p = {gr_pool_alloc(s->pool, bytes), early, s->layout.live, s->layout.ns};
+        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns};
         memcpy(p.choice, s->choice, bytes);
         GR_PUSH(s->found, s->n, s->cap, p);
     }
@@ -86,13 +87,23 @@ static int by_time(const void *a, const void *b)
     return x->live < y->live ? -1 : x->live > y->live;
 }
 
-/* The fastest residency that is packed into these bytes of arena. */
+static bool all_stay(const space *s, const priced *p)
+{
+    for (uint32_t g = 0; g < s->f->n_groups; g++)
+        if (p->choice[g].parts < GR_PARTS) return false;
+    return true;
+}
+
+/* The fastest residency that is packed into these bytes of arena; where everything fits, that: no transition,
+ * though work that is done on the host beside the rest might be faster. */
 static uint64_t least_time(space *s, uint64_t arena)
 {
+    for (size_t i = 0; i < s->n; i++)
+        if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) return s->found[i].ns;
     for (size_t i = 0; i < s->n; i++) {
         const priced *p = &s->found[i];
         if (p->live > arena) continue;
-        gr_layout_make(&s->layout, s->f, p->choice, p->early);
+        gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
         gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
         bool packed = plan->arena_bytes <= arena;
         gr_plan_free(plan);

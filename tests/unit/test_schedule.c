@@ -1,5 +1,6 @@
 #include "memplan/verify.h"
 #include "random_program.h"
+#include "scheduler/layout.h"
 #include "simulate.h"
 #include "synthetic.h"
 
@@ -109,6 +110,60 @@ static void test_smaller_budgets_are_met_and_never_faster(void **state)
         }
         assert_true(budget < whole / 3);
     }
+}
+
+/* One long work, three short ones that each change an object of their own, a long one. */
+static gr_program *build_bursts(void *user, const uint32_t *level)
+{
+    (void)user, (void)level;
+    gr_program *p = gr_program_new();
+    gr_program_node(p, "n", GR_LANE_COMPUTE, false);
+    for (uint32_t w = 0; w < 5; w++) {
+        char name[16];
+        snprintf(name, sizeof(name), "o.%u", w);
+        gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", w};
+        gr_use u = {w == 0 || w == 4 ? gr_program_temp(p, GR_CAT_WORKSPACE, GR_ALIGN, "ws.%u", w)
+                                     : gr_program_object(p, &o),
+                    w == 0 || w == 4 ? GR_WRITE : GR_UPDATE};
+        gr_program_run(p, 0, 0, &u, 1, "w.%u", w)->flops = w == 0 || w == 4 ? 1e9 : 1e6;
+    }
+    return p;
+}
+
+/* By hand, steps of 1 us: the long works take 1001 us, the short ones 2 us, a copy of 1 MiB at 20 GB/s
+ * 53.429 us. All three loads fit beside the first work, and all offloads beside the last, if they begin that
+ * early: then nothing waits, and the bytes are those of all three. One unit ahead only the first load is
+ * hidden, and each later one waits for the offload before it. */
+static void test_several_copies_are_in_flight_where_memory_allows(void **state)
+{
+    (void)state;
+    gr_program *g = build_bursts(NULL, NULL);
+    const gr_hardware hw = machine();
+    gr_facts *f = gr_facts_new(g, &hw);
+    gr_choice come_and_go = {.stream = 1};
+    gr_layout l = {0};
+    uint64_t ns[GR_N_AHEAD], live[GR_N_AHEAD];
+    for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
+        gr_layout_make(&l, f, &come_and_go, ahead);
+        ns[ahead] = l.ns;
+        live[ahead] = l.live;
+        gr_plan *p = gr_plan_build(&l, f, 0, 40);
+        char what[128];
+        p->ranks = "0";
+        p->budget_bytes = p->host_budget_bytes = UINT64_MAX;
+        p->fits = true;
+        assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
+        for (uint64_t run = 0; run < 20; run++) assert_null(simulate(p, g, run, NULL, false, what));
+        gr_plan_free(p);
+    }
+    uint64_t work = 2 * 1001000 + 3 * 2000;
+    assert_int_equal(ns[3], work);
+    assert_int_equal(live[3], (3 << 20) + GR_ALIGN);
+    assert_true(ns[0] > ns[1] && ns[1] > ns[2] && ns[2] > ns[3]);
+    assert_true(live[0] == 1 << 20 && live[1] <= live[2] && live[2] <= live[3]);
+    gr_layout_release(&l);
+    gr_facts_free(f);
+    gr_program_free(g);
 }
 
 /* Steps that are done on the host lane instead of their own. */
@@ -523,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_the_peak_of_all_resident_is_the_sum_by_hand),
         cmocka_unit_test(test_keep_never_moves_anything),
         cmocka_unit_test(test_smaller_budgets_are_met_and_never_faster),
+        cmocka_unit_test(test_several_copies_are_in_flight_where_memory_allows),
         cmocka_unit_test(test_the_step_is_done_on_the_host_where_that_is_faster),
         cmocka_unit_test(test_the_step_is_done_on_the_host_where_that_is_asked_for),
         cmocka_unit_test(test_random_programs_run_in_any_interleaving),
