@@ -148,7 +148,8 @@ class Bench:
         s.update(more)
         graph = os.path.join(HERE, graph)
         out = os.path.join(self.a.out, "-".join([row.replace(":", "-").replace("%", ""), *more]))
-        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options), self.a.timeout)
+        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options),
+                             self.a.timeout)
         return model, label, s, run
 
     def memory(self, label, run):
