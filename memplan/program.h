@@ -48,14 +48,16 @@ typedef struct gr_work {
     gr_use *uses;
     uint32_t n_uses;
     /* of one execution, for the cost model */
-    double flops, bytes;  /* arithmetic of matrix products; memory read and written */
-    uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
-    double attention, logits; /* arithmetic of attention; logits whose softmax is taken */
-    bool backward, paged;     /* products for gradients; attention to keys and values in the pool */
-    uint64_t moved;           /* bytes that a rank receives from others; of a sync within the device: 0; of a
-                               * send or recv: what crosses in all */
-    uint32_t peer, channel;   /* of a send or recv: the other class, and which of all that crosses it is */
-    double rate;              /* of these: bytes a second, all ranks together */
+    double flops, bytes;    /* arithmetic of matrix products; memory read and written */
+    uint32_t rows, width;   /* of the products: rows of the batch, about the sides of the weights; 0: large */
+    double attention, kv;   /* arithmetic of attention; bytes of keys and values read from the pool */
+    uint32_t length;        /* of the sequences attended to */
+    double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
+    uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
+                             * send or recv: what crosses in all */
+    uint32_t peer, channel; /* of a send or recv: the other class, and which of all that crosses it is */
+    double rate;            /* of these: bytes a second, all ranks together */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
     /* It may be done on the lane `host` instead where this object of its uses, which lives on across
@@ -95,6 +97,7 @@ typedef struct gr_program {
     uint32_t leaves; /* of a mini-batch, those of one rank, where their sum is a tree (ops/spread.h); 0: it
                         is not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
+    uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
     uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */
     bool lagged;              /* the current node reads the weights of the iteration before */
     uint32_t loops[8], depth;

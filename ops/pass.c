@@ -328,6 +328,7 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
     w->flops = times * tokens * projections;
     w->attention =
         times * tokens * 2.0 * length * s->heads * s->head_dim * (times > 1 ? 1 : k->attention_cost);
+    w->length = (uint32_t)GR_MAX(lround(length), 1);
     w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->width = s->hidden;
     w->backward = times > 1;
@@ -337,13 +338,19 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
 void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
 {
     double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
-    w->flops = times * 2.0 * rows * s->hidden * outputs;
+    w->head = times * 2.0 * rows * s->hidden * outputs;
     w->logits = s->head == GR_HEAD_VALUE ? 0 : (times > 1 ? 2 : 1) * rows * outputs;
     w->rows = (uint32_t)GR_MAX(lround(rows), 1);
     w->width = s->hidden;
     w->backward = times > 1;
     w->bytes =
         times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
+}
+
+void gr_cost_times(gr_work *w, double times)
+{
+    double *const all[] = {&w->flops, &w->bytes, &w->attention, &w->kv, &w->head, &w->logits};
+    for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
 }
 
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)

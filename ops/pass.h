@@ -139,6 +139,8 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
 void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
                    double times);
 void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
+/* The same again, so many times in all. */
+void gr_cost_times(gr_work *w, double times);
 
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how);
 

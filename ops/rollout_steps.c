@@ -90,13 +90,33 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
-static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
+/* How often all slots that there are blocks for are filled. */
+static uint64_t waves_of(const gr_node *n, const gr_choices *how)
 {
     const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
     const uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
-    const uint64_t waves = (n->share.seqs + at_once - 1) / at_once;
-    return (uint32_t)GR_MIN(waves * (chunks_of(n->bounds.response_tokens) + 2ull),
-                            (uint64_t)trips_max(n, how));
+    return (n->share.seqs + at_once - 1) / at_once;
+}
+
+static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t chunks = chunks_of(n->bounds.response_tokens) + 2ull;
+    return (uint32_t)GR_MIN(waves_of(n, how) * chunks, (uint64_t)trips_max(n, how));
+}
+
+/* How many slots take part where the last one in use is n - 1: few sizes, as each is captured once. */
+static uint32_t rounded(uint32_t n, uint32_t slots)
+{
+    uint32_t size = 1;
+    while (size < n) size += size < 8 ? size : size & (size - 1) ? size / 3 : size / 2;
+    return n ? GR_MIN(size, slots) : 0;
+}
+
+static uint32_t count_sizes(uint32_t slots)
+{
+    uint32_t n = 0;
+    for (uint32_t size = 0; size < slots; size = rounded(size + 1, slots)) n++;
+    return n;
 }
 
 /* Every bucket of the model, read, then the other uses. */
@@ -110,23 +130,39 @@ static gr_work *model_work(const gr_node *n, const gr_kernels *k, gr_program *p,
     return gr_program_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
 }
 
-/* Of one trip: all prompts spread over all trips; a chunk of full slots, whose prompts' keys are read once a
- * group. */
-static void set_costs(gr_work *prefill, gr_work *decode, const gr_node *n, const gr_choices *how,
-                      const gr_kernels *k)
+/* Prompts are read in few trips, many tokens at once: the average of a trip. */
+static void set_prefill_cost(gr_work *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const gr_rows_bounds *b = &n->share;
+    const double prompts = (double)b->groups * b->prompt_tokens,
+                 tokens = GR_MIN(how->prefill_tokens, prompts);
+    gr_layer_cost(w, k, s, tokens, b->prompt_tokens, 1);
+    gr_cost_times(w, s->layers * prompts / tokens / trips_expected(n, how));
+}
+
+/* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
+ * prompts' keys are read once a group. */
+static void set_decode_cost(gr_work *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = &n->model->shape;
     const gr_generate_cfg *cfg = n->cfg;
     const gr_rows_bounds *b = &n->share;
-    const double layers = s->layers, slots = GR_MIN(how->concurrent, b->seqs);
-    const double prompts = (double)b->groups * b->prompt_tokens, trips = trips_expected(n, how);
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
-    gr_layer_cost(prefill, k, s, prompts / trips, b->prompt_tokens, layers);
+    const double waves = (double)waves_of(n, how), slots = b->seqs / waves;
+    const double chunks =
+        waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */
+    const double steps = CHUNK * chunks / trips_expected(n, how);
     gr_work head = {0};
-    gr_head_cost(&head, k, s, slots, CHUNK);
-    gr_layer_cost(decode, k, s, slots, b->prompt_tokens + b->response_tokens / 2.0, layers * CHUNK);
-    decode->flops += head.flops;
-    decode->bytes += head.bytes + layers * CHUNK * slots * keys * (double)k->kv_block_bytes(s) / GR_KV_BLOCK;
+    gr_head_cost(&head, k, s, slots, 1);
+    gr_cost_times(&head, steps);
+    gr_layer_cost(w, k, s, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
+    gr_cost_times(w, s->layers * steps);
+    w->head = head.head;
+    w->logits = head.logits;
+    w->bytes += head.bytes;
+    w->kv = s->layers * steps * slots * keys * (double)k->kv_block_bytes(s) / GR_KV_BLOCK;
+    w->paged = true;
 }
 
 void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p)
@@ -176,7 +212,9 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
                                             {slots, GR_UPDATE},
                                             {orders, GR_UPDATE}},
                                  7, "decode");
-    set_costs(&p->works[prefill_index], decode, n, how, k);
+    set_decode_cost(decode, n, how, k);
+    set_prefill_cost(&p->works[prefill_index], n, how, k);
+    p->captured += count_sizes(b.slots) * s->layers;
     gr_program_end(p);
     gr_rollout_declare_finish(n, rows, p);
 }
@@ -346,14 +384,6 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
         }
     }
     return n_changes;
-}
-
-/* How many slots take part where the last one in use is n - 1: few sizes, as each is captured once. */
-static uint32_t rounded(uint32_t n, uint32_t slots)
-{
-    uint32_t size = 1;
-    while (size < n) size += size < 8 ? size : size & (size - 1) ? size / 3 : size / 2;
-    return n ? GR_MIN(size, slots) : 0;
 }
 
 static uint32_t last_slot(const gr_rollout *r)

@@ -11,9 +11,10 @@
 
 /* Row stride in floats of the left operand of mm_rows and mm_cols. A constant, so that one register and an
  * offset address every row; not a power of two, so that rows lie in different cache sets. */
-#define GR_LDA 272
-#define GR_KC  256 /* terms at most in one call; columns of a score panel */
-#define GR_MR  12  /* left operands are readable up to a multiple of this many rows */
+#define GR_LDA     272
+#define GR_KC      256 /* terms at most in one call; columns of a score panel */
+#define GR_NORMALS 256 /* made at once */
+#define GR_MR      12  /* left operands are readable up to a multiple of this many rows */
 
 typedef struct gr_mm { /* c [m, 16 or 32] = (add ? c : 0) + a b, each element one chain of fma over k */
     size_t m, k;
@@ -77,6 +78,8 @@ typedef struct gr_simd {
 
     /* ---- flat arrays ---- */
     double (*sum_squares)(const float *x, size_t n);
+    /* dst = std times standard normals: four of each counter from this one on, of a stream of a seed */
+    void (*normals)(uint64_t seed, uint64_t stream, uint64_t counter, double std, float *dst);
     void (*adamw)(const gr_adamw_consts *k, float *w, const float *g, float *m, float *v, size_t n);
 } gr_simd;
 

@@ -5,6 +5,7 @@
  * MR divides GR_MR.
  */
 #include "ops/vec16.h"
+#include "runtime/philox.h"
 
 /* ---- matrices ------------------------------------------------------------------------------------------ */
 
@@ -394,6 +395,8 @@ static void adamw(const gr_adamw_consts *k, float *w, const float *g, float *m, 
     }
 }
 
+#include "ops/normal_body.h"
+
 const gr_simd SIMD = {
     .name = SIMD_NAME,
     .mm_rows = mm_rows,
@@ -417,5 +420,6 @@ const gr_simd SIMD = {
     .softmax_back = softmax_back,
     .attend_back = attend_back,
     .sum_squares = sum_squares,
+    .normals = normals,
     .adamw = adamw,
 };

@@ -1,5 +1,7 @@
 #include "ops/weights.h"
 
+#include "ops/simd.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -222,21 +224,6 @@ uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket)
 
 /* ---- random ------------------------------------------------------------------------------------------- */
 
-/* Four standard normals by Box and Muller's transform, in double so that every libm rounds to the same
- * floats. */
-static void normals(uint64_t seed, uint64_t stream, uint64_t counter, double z[4])
-{
-    const uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0};
-    uint32_t bits[4];
-    gr_philox(seed, stream, c, bits);
-    for (int i = 0; i < 4; i += 2) {
-        double r = sqrt(-2 * log((double)gr_uniform(bits[i])));
-        double angle = 6.283185307179586 * (double)gr_uniform(bits[i + 1]);
-        z[i] = r * cos(angle);
-        z[i + 1] = r * sin(angle);
-    }
-}
-
 struct fill {
     float *dst;
     uint64_t n;
@@ -249,10 +236,11 @@ static void fill_normal(void *arg, unsigned rank, unsigned size)
     const struct fill *f = arg;
     uint64_t first, last;
     gr_team_range(f->n, 4096, rank, size, &first, &last);
-    for (uint64_t i = first; i < last; i += 4) {
-        double z[4];
-        normals(f->seed, f->stream, i / 4, z);
-        for (uint64_t k = 0; k < 4 && i + k < last; k++) f->dst[i + k] = (float)(f->std * z[k]);
+    const gr_simd *v = gr_simd_best();
+    for (uint64_t i = first; i < last; i += GR_NORMALS) {
+        float z[GR_NORMALS];
+        v->normals(f->seed, f->stream, i / 4, f->std, z);
+        memcpy(f->dst + i, z, GR_MIN(last - i, (uint64_t)GR_NORMALS) * sizeof(*z));
     }
 }
 

@@ -115,18 +115,61 @@ static float *room(gr_bytes *b, const piece *p)
     return b->buffer;
 }
 
+/* A piece's part of one thread of a team: elements from first to last. Floats and halves of a part begin at
+ * the same byte of the buffer, so that each thread can convert its own in place. */
+typedef struct part {
+    float *at; /* the part's first element */
+    uint64_t first, n;
+} part;
+
+static part part_of(const gr_bytes *b, const piece *p, unsigned rank)
+{
+    uint64_t first, last;
+    gr_team_range(p->n, 4096, rank, gr_team_size(p->q->team), &first, &last);
+    return (part){b->buffer + first, first, last - first};
+}
+
+typedef struct conversion {
+    const gr_bytes *b;
+    const piece *p;
+} conversion;
+
+static void narrow(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    for (uint64_t i = 0; i < x.n; i++) { /* halves never overtake what is still to be read */
+        const uint16_t h = gr_f32_to_bf16(x.at[i]);
+        memcpy((char *)x.at + i * sizeof(h), &h, sizeof(h));
+    }
+}
+
+static void widen(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    for (uint64_t i = x.n; i-- > 0;) { /* from the end: floats never overtake */
+        uint16_t h;
+        memcpy(&h, (const char *)x.at + i * sizeof(h), sizeof(h));
+        x.at[i] = gr_bf16_to_f32(h);
+    }
+}
+
 /* Move what room() was filled with. */
 static void put(gr_bytes *b, const piece *p)
 {
     if (reads_straight(p)) return;
-    if (p->type == GR_BF16) { /* in place: halves never overtake what is still to be read */
-        uint16_t *halves = (uint16_t *)(void *)b->buffer;
-        for (uint64_t i = 0; i < p->n; i++) {
-            uint16_t h = gr_f32_to_bf16(b->buffer[i]);
-            memcpy(&halves[i], &h, sizeof(h));
-        }
+    if (p->type != GR_BF16) {
+        gr_device_write(p->q, p->at, b->buffer, p->n * sizeof(float));
+        return;
     }
-    gr_device_write(p->q, p->at, b->buffer, p->n * gr_dtype_size(p->type));
+    gr_team_run(p->q->team, narrow, &(conversion){b, p});
+    for (unsigned rank = 0; rank < gr_team_size(p->q->team); rank++) {
+        const part x = part_of(b, p, rank);
+        gr_device_write(p->q, p->at + x.first * sizeof(uint16_t), x.at, x.n * sizeof(uint16_t));
+    }
 }
 
 /* The floats of a piece: its own, or in the buffer. */
@@ -134,12 +177,15 @@ static const float *get(gr_bytes *b, const piece *p)
 {
     float *f = room(b, p);
     if (reads_straight(p)) return f;
-    gr_device_read(p->q, f, p->at, p->n * gr_dtype_size(p->type));
-    for (uint64_t i = p->n; p->type == GR_BF16 && i-- > 0;) { /* from the end: floats never overtake */
-        uint16_t h;
-        memcpy(&h, (const char *)f + i * sizeof(h), sizeof(h));
-        f[i] = gr_bf16_to_f32(h);
+    if (p->type != GR_BF16) {
+        gr_device_read(p->q, f, p->at, p->n * sizeof(float));
+        return f;
     }
+    for (unsigned rank = 0; rank < gr_team_size(p->q->team); rank++) {
+        const part x = part_of(b, p, rank);
+        gr_device_read(p->q, x.at, p->at + x.first * sizeof(uint16_t), x.n * sizeof(uint16_t));
+    }
+    gr_team_run(p->q->team, widen, &(conversion){b, p});
     return f;
 }
 

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { HALF_BYTES = 8 << 20, TIMES_MAX = 1 << 15 };
 
@@ -30,6 +32,7 @@ typedef struct cuda_device {
     int ordinal;
     CUmemGenericAllocationHandle arena_handle;
     bool have_handle, mapped;
+    bool locked;         /* the host pool */
     cudaEvent_t *events; /* [n_events] of mark and follow */
     uint32_t n_events;
     /* times */
@@ -201,11 +204,25 @@ static void drop_arena(cuda_device *dev)
     *m = (gr_memory){0};
 }
 
+static void drop_pool(cuda_device *dev)
+{
+    if (dev->locked) cudaHostUnregister(dev->base.pool.base);
+    gr_memory_release(&dev->base.pool);
+}
+
 /* ---- open and close -------------------------------------------------------------------------------------
  */
 
+/* Before CUDA's first call: libraries load each kernel when it is first used, whatever the environment says.
+ * All of theirs at once would be gigabytes, and what a process takes beside its arena would depend on it. */
+static void load_lazily(void)
+{
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+}
+
 gr_status gr_cuda_probe(gr_cuda_info *out, gr_diag *d)
 {
+    load_lazily();
     struct cudaDeviceProp p;
     size_t free_bytes, bytes;
     int n = 0;
@@ -235,20 +252,38 @@ static void cuda_close(gr_device *base)
     if (dev->base_event) cudaEventDestroy(dev->base_event);
     if (dev->clock) cudaStreamDestroy(dev->clock);
     drop_arena(dev);
-    if (dev->base.pool.base) cudaFreeHost(dev->base.pool.base);
+    drop_pool(dev);
     pthread_mutex_destroy(&dev->making);
     free(dev->events);
     free(dev->times);
     free(dev);
 }
 
+static void touch_part(void *arg, unsigned rank, unsigned n)
+{
+    const gr_memory *m = arg;
+    uint64_t first, last;
+    gr_team_range(m->bytes, 2 << 20, rank, n, &first, &last);
+    memset(m->base + first, 0, last - first);
+}
+
+/* cudaHostAlloc touches its pages one by one, at 3 GB/s: tens of seconds of a large model's state. So the
+ * pool's are touched by several threads, and page-locked after that. */
 static gr_status take_pool(cuda_device *dev, uint64_t bytes, gr_diag *d)
 {
-    void *base = NULL;
+    gr_memory *m = &dev->base.pool;
+    gr_team *team = NULL;
     if (!bytes) return GR_OK;
-    gr_status st = failed(cudaHostAlloc(&base, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-                          "cudaHostAlloc of the host pool", d);
-    if (!st) dev->base.pool = (gr_memory){base, bytes};
+    gr_status st = gr_memory_take(m, bytes, "the host pool", d);
+    if (st) return st;
+    madvise(m->base, m->bytes, MADV_HUGEPAGE); /* where the system has them */
+    st = gr_team_new(&team, (unsigned)GR_MIN(GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), 16), d);
+    if (!st) gr_team_run(team, touch_part, m);
+    gr_team_free(team);
+    if (!st)
+        st = failed(cudaHostRegister(m->base, m->bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
+                    "cudaHostRegister of the host pool", d);
+    dev->locked = !st;
     return st;
 }
 
@@ -271,6 +306,7 @@ static void set_clock(cuda_device *dev)
 
 static gr_status cuda_open(gr_device **out, const gr_device_needs *needs, gr_diag *d)
 {
+    load_lazily();
     cuda_device *dev = gr_calloc(1, sizeof(*dev));
     dev->base.type = &gr_device_cuda;
     pthread_mutex_init(&dev->making, NULL);
@@ -353,12 +389,33 @@ static char *ring_take(gr_queue *q, size_t bytes)
     return at;
 }
 
+/* Between ordinary memory and a ring: by all threads of the queue's team, for one moves less than a link
+ * does. */
+typedef struct host_copy {
+    char *to;
+    const char *from;
+    size_t bytes;
+} host_copy;
+
+static void copy_part(void *arg, unsigned rank, unsigned n)
+{
+    const host_copy *c = arg;
+    uint64_t first, last;
+    gr_team_range(c->bytes, 64 << 10, rank, n, &first, &last);
+    memcpy(c->to + first, c->from + first, last - first);
+}
+
+static void copy_on_host(const gr_queue *q, void *to, const void *from, size_t bytes)
+{
+    gr_team_run(bytes < 1 << 20 ? NULL : q->team, copy_part, &(host_copy){to, from, bytes});
+}
+
 static void queue_write(gr_queue *q, void *device, const void *host, uint64_t bytes)
 {
     for (uint64_t at = 0, n; at < bytes; at += n) {
         n = GR_MIN(bytes - at, (uint64_t)HALF_BYTES);
         char *room = ring_take(q, n);
-        memcpy(room, (const char *)host + at, n);
+        copy_on_host(q, room, (const char *)host + at, n);
         copy(q, (char *)device + at, room, n);
     }
 }
@@ -370,7 +427,7 @@ static void queue_read(gr_queue *q, void *host, const void *device, uint64_t byt
         char *room = ring_take(q, n);
         copy(q, room, (const char *)device + at, n);
         if (DID(device_of(q), cudaStreamSynchronize, q->stream))
-            memcpy((char *)host + at, room, n);
+            copy_on_host(q, (char *)host + at, room, n);
         else
             memset((char *)host + at, 0,
                    n); /* the step goes on to its end: with numbers that are none of another's */

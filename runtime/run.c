@@ -28,6 +28,7 @@ typedef struct run {
     double best;        /* the best value of checkpoint.best so far */
     uint32_t best_step; /* where it was; 0: nowhere yet */
     uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
+    bool over_plan;     /* that libraries take more than planned has been said */
     uint64_t measured_peak; /* the highest over ranks */
 } run;
 
@@ -342,6 +343,19 @@ static gr_status validate_before(run *r, gr_diag *d)
     return st ? st : gr_outputs_before(r->outputs, &r->session, r->node_ns, d);
 }
 
+/* Kernels and graphs that came with the first iterations count too. */
+static void watch_overhead(run *r, gr_diag *d)
+{
+    const uint64_t taken = gr_executor_overhead(r->executor), planned = r->p->plan->overhead_bytes;
+    char is[32], was[32];
+    if (taken <= planned || r->over_plan) return;
+    r->over_plan = true;
+    gr_diag_warn(d, (gr_loc){0},
+                 "%s of the device are in use beside the arena by now, the plan counts %s; `graphrun "
+                 "calibrate` measures it",
+                 gr_bytes_format(taken, is), gr_bytes_format(planned, was));
+}
+
 /* What ranks have measured each for itself: the longest, and the most. */
 static gr_status gather_measures(run *r, gr_diag *d)
 {
@@ -358,6 +372,7 @@ static gr_status iteration(run *r, uint32_t step, gr_diag *d)
     begin_iteration(r, step);
     gr_status st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
+    if (!st) watch_overhead(r, d);
     if (!st && validates(r, step)) st = validate(r, d);
     if (!st) st = gather_measures(r, d);
     return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->measured_peak, r->node_ns, ns, d);

@@ -12,39 +12,64 @@ static double place_in(const uint32_t *list, uint32_t n, double x, uint32_t *at)
     return fmin(fmax(share, 0), 1);
 }
 
-static double rate_at(const gr_rate *r, bool backward)
+static double rate_at(const gr_rate *r, const gr_work *w)
 {
-    return backward ? r->backward : r->forward;
+    return w->paged ? r->decode : w->backward ? r->backward : r->forward;
 }
 
 /* The rate between those measured, straight in the logarithms; beyond them that of the nearest. */
-static double matrix_rate(const gr_hardware *h, double rows, double width, bool backward)
+static double matrix_rate(const gr_hardware *h, const gr_work *w)
 {
     uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
     while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
     uint32_t n_rows = h->n_rates / n_widths;
     for (uint32_t i = 0; i < n_rows; i++) list[0][i] = h->rates[i * n_widths].rows;
     for (uint32_t i = 0; i < n_widths; i++) list[1][i] = h->rates[i].width;
-    double down = place_in(list[0], n_rows, rows, &row), across = place_in(list[1], n_widths, width, &col),
-           sum = 0;
+    double down = place_in(list[0], n_rows, w->rows, &row),
+           across = place_in(list[1], n_widths, w->width, &col), sum = 0;
     for (uint32_t i = 0; i < 4; i++) {
         double share = (i / 2 ? down : 1 - down) * (i % 2 ? across : 1 - across);
         if (share <= 0) continue;
-        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], backward));
+        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], w));
     }
     return exp(sum);
 }
 
+static double attention_rate(const gr_hardware *h, const gr_work *w)
+{
+    uint32_t length[GR_LENGTHS_MAX], at;
+    double rate[2];
+    for (uint32_t i = 0; i < h->n_attention; i++) length[i] = h->attention[i].length;
+    const double share = place_in(length, h->n_attention, w->length ? w->length : 1, &at);
+    for (uint32_t i = 0; i < 2; i++) {
+        const gr_attention_rate *a = &h->attention[GR_MIN(at + i, h->n_attention - 1)];
+        rate[i] = w->backward ? a->backward : a->forward;
+    }
+    return exp((1 - share) * log(rate[0]) + share * log(rate[1]));
+}
+
+/* What takes its time beside matrix products and plain traffic, in seconds; what has no rate of its own is
+ * added to those. */
+static double special_seconds(const gr_work *w, const gr_hardware *h, double *flops, double *bytes)
+{
+    double seconds = 0;
+    if (w->paged && h->kv_bytes > 0)
+        seconds += w->kv / h->kv_bytes;
+    else if (w->paged && h->decode_attention > 0)
+        seconds += w->attention / h->decode_attention;
+    else if (!w->paged && h->n_attention)
+        seconds += w->attention / attention_rate(h, w);
+    else
+        *flops += w->attention, *bytes += w->kv;
+    if (h->logits > 0) seconds += w->logits / h->logits;
+    return seconds;
+}
+
 uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
 {
-    double flops = w->flops, seconds = 0, attention = w->paged ? h->decode_attention : h->attention;
-    if (attention > 0)
-        seconds += w->attention / attention;
-    else
-        flops += w->attention;
-    if (h->logits > 0) seconds += w->logits / h->logits;
-    double rate = h->n_rates && w->rows ? matrix_rate(h, w->rows, w->width, w->backward) : h->flops;
-    seconds += fmax(flops / rate, w->bytes / h->memory_bytes);
+    double flops = w->flops, bytes = w->bytes, seconds = special_seconds(w, h, &flops, &bytes);
+    const double rate = h->n_rates && w->rows ? matrix_rate(h, w) : h->flops;
+    seconds += fmax(flops / rate + w->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
     uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
     if (w->rate > 0)
         return h->step_ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / w->rate);

@@ -14,15 +14,23 @@
 #define GB   1e9
 #define TERA 1e12
 
-/* Rates: of H200 measured (bf16 matrices at large shapes, device copies, pinned copies over PCIe 5 x16);
- * of the others three quarters of the published bf16 peak, nine tenths of the published memory bandwidth, and
- * what a pinned copy reaches on their PCIe generation. Usable memory: as the driver reports it. Overhead:
- * context, library workspaces and loaded kernels. host_bytes: what a host of such machines has for one
- * device. Link: what a rank of an all-gather within a host receives a second for large messages, and what a
- * collective takes beside that (H200: fitted to 64 MB, 512 MB and 2 GB over four devices; the others: the
- * same part of their links' published rate); network: nine tenths of one adapter for each device. Host
- * memory: six tenths of what the channels of such a host move (H200, H100: 16 of DDR5-4800; A100: 16 of
- * DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices. */
+/* Of an H200, beside its grid below. */
+#define H200_KV           (4145 * GB)
+#define H200_HEAD         (758 * TERA)
+#define H200_LOGITS       0.576e12
+#define LAYER_GRAPH_BYTES 24576
+
+/* Rates: of H200 measured (device copies, pinned copies over PCIe 5 x16; what layers, attention and the rest
+ * reach is below); of the others three quarters of the published bf16 peak, nine tenths of the published
+ * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
+ * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
+ * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8); elsewhere an upper bound.
+ * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
+ * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
+ * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); network: nine
+ * tenths of one adapter for each device. Host memory: six tenths of what the channels of such a host move
+ * (H200, H100: 16 of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices.
+ */
 static const gr_hardware profiles[] = {
     {.name = "h200",
      .device = "cuda",
@@ -34,7 +42,7 @@ static const gr_hardware profiles[] = {
      .disk = 3 * GB,
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
-     .overhead_bytes = 1536 * MIB,
+     .overhead_bytes = 565 * MIB,
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -106,6 +114,66 @@ static const gr_hardware profiles[] = {
      .devices = 8},
 };
 
+static const gr_rate h200_rates[] = {
+    {1, 512, 0.0619 * TERA, 0.0748 * TERA, 0.223 * TERA},
+    {1, 1024, 0.258 * TERA, 0.309 * TERA, 0.692 * TERA},
+    {1, 2048, 1.34 * TERA, 0.784 * TERA, 1.92 * TERA},
+    {1, 4096, 2.67 * TERA, 1.14 * TERA, 3.2 * TERA},
+    {16, 512, 1.4 * TERA, 1.59 * TERA, 3.7 * TERA},
+    {16, 1024, 5.68 * TERA, 5.75 * TERA, 11.9 * TERA},
+    {16, 2048, 20.6 * TERA, 11.4 * TERA, 29.8 * TERA},
+    {16, 4096, 42.5 * TERA, 15.7 * TERA, 50.2 * TERA},
+    {64, 512, 4 * TERA, 5 * TERA, 14 * TERA},
+    {64, 1024, 17 * TERA, 19 * TERA, 46 * TERA},
+    {64, 2048, 70 * TERA, 45 * TERA, 116 * TERA},
+    {64, 4096, 164 * TERA, 63 * TERA, 195 * TERA},
+    {256, 512, 25 * TERA, 26 * TERA, 55 * TERA},
+    {256, 1024, 99 * TERA, 79 * TERA, 162 * TERA},
+    {256, 2048, 273 * TERA, 163 * TERA, 369 * TERA},
+    {256, 4096, 507 * TERA, 233 * TERA, 562 * TERA},
+    {1024, 512, 86 * TERA, 91 * TERA, 160 * TERA},
+    {1024, 1024, 265 * TERA, 234 * TERA, 354 * TERA},
+    {1024, 2048, 531 * TERA, 416 * TERA, 559 * TERA},
+    {1024, 4096, 723 * TERA, 541 * TERA, 697 * TERA},
+    {4096, 512, 236 * TERA, 230 * TERA, 236 * TERA},
+    {4096, 1024, 472 * TERA, 450 * TERA, 472 * TERA},
+    {4096, 2048, 675 * TERA, 634 * TERA, 675 * TERA},
+    {4096, 4096, 752 * TERA, 718 * TERA, 752 * TERA},
+    {16384, 512, 364 * TERA, 371 * TERA, 364 * TERA},
+    {16384, 1024, 558 * TERA, 566 * TERA, 558 * TERA},
+    {16384, 2048, 689 * TERA, 675 * TERA, 689 * TERA},
+    {16384, 4096, 687 * TERA, 690 * TERA, 687 * TERA},
+};
+static const gr_attention_rate h200_attention[] = {
+    {256, 187 * TERA, 89 * TERA},   {512, 290 * TERA, 151 * TERA},  {1024, 395 * TERA, 217 * TERA},
+    {2048, 474 * TERA, 248 * TERA}, {4096, 545 * TERA, 243 * TERA},
+};
+
+/* A profile with what a layer, attention and the rest reach on it: measured on an H200 (docs/PERFORMANCE.md),
+ * the same part of the peaks elsewhere; steps of a rollout, which read weights and keys, by the memory's. */
+static gr_hardware whole_profile(const gr_hardware *p)
+{
+    gr_hardware h = *p;
+    const double faster = p->flops / profiles[0].flops, wider = p->memory_bytes / profiles[0].memory_bytes;
+    h.n_rates = GR_LEN(h200_rates);
+    for (uint32_t i = 0; i < h.n_rates; i++) {
+        const gr_rate *r = &h200_rates[i];
+        h.rates[i] =
+            (gr_rate){r->rows, r->width, r->forward * faster, r->backward * faster, r->decode * wider};
+    }
+    h.n_attention = GR_LEN(h200_attention);
+    for (uint32_t i = 0; i < h.n_attention; i++) {
+        const gr_attention_rate *a = &h200_attention[i];
+        h.attention[i] = (gr_attention_rate){a->length, a->forward * faster, a->backward * faster};
+    }
+    h.kv_bytes = H200_KV * wider;
+    h.head = H200_HEAD * faster;
+    h.logits = H200_LOGITS * wider;
+    h.layer_graph_bytes = LAYER_GRAPH_BYTES;
+    h.pinned = 8.0 / 4096;
+    return h;
+}
+
 /* A limit in a file of one number ("max" and unreadable files are none). */
 static uint64_t limit_in(const char *path)
 {
@@ -157,13 +225,13 @@ static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
     gr_cuda_info info;
     gr_status st = gr_cuda_probe(&info, d);
     if (st) return st;
-    *out = profiles[1];
+    *out = whole_profile(&profiles[1]);
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         char model[32];
         snprintf(model, sizeof(model), "%.31s", profiles[i].name);
         model[strcspn(model, "-")] = '\0';
         if (strcasestr(info.name, model) && profiles[i].device_bytes <= info.bytes + GIB) {
-            *out = profiles[i];
+            *out = whole_profile(&profiles[i]);
             break;
         }
     }
@@ -200,7 +268,7 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     for (size_t i = 0; i < GR_LEN(profiles); i++) {
         names[i + 1] = profiles[i].name;
         if (strcmp(name, profiles[i].name)) continue;
-        *out = profiles[i];
+        *out = whole_profile(&profiles[i]);
         return GR_OK;
     }
     if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
@@ -214,6 +282,13 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
                       name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", known.text);
     gr_str_release(&known);
     return st;
+}
+
+/* Page tables are taken in pieces of 2 MiB. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t captured, uint64_t host_bytes)
+{
+    const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
+    return hw->overhead_bytes + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }
 
 const gr_hardware *gr_hardware_known(size_t i)

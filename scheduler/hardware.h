@@ -8,21 +8,28 @@
 
 #include "memplan/program.h"
 
-#define GR_RATES_MAX 64
+#define GR_RATES_MAX   64
+#define GR_LENGTHS_MAX 8
 
 /* What products of a matrix of `rows` rows with weights of about width x width reach within a layer's pass,
- * in arithmetic operations a second: forward, and backward (gradients of inputs and weights). */
+ * in arithmetic operations a second, all other work of the layer but attention included: forward; backward
+ * (gradients of inputs and weights); and in a step of a rollout, one row a sequence. */
 typedef struct gr_rate {
     uint32_t rows, width;
-    double forward, backward;
+    double forward, backward, decode;
 } gr_rate;
+
+/* Arithmetic of attention over packed sequences of this length. */
+typedef struct gr_attention_rate {
+    uint32_t length;
+    double forward, backward;
+} gr_attention_rate;
 
 #define GR_LIBRARY_MAP(X) \
     X(PROCESS, "process") \
     X(CONTEXT, "context") \
     X(BLAS, "blas")       \
     X(DNN, "dnn")         \
-    X(GRAPHS, "graphs")   \
     X(COMM, "communication")
 typedef enum gr_library {
 #define X(name, text) GR_LIBRARY_##name,
@@ -31,8 +38,8 @@ typedef enum gr_library {
         GR_N_LIBRARIES
 } gr_library;
 
-/* A machine. Those that only calibration knows are 0 elsewhere,
- * and left out of the model: then attention counts as matrix arithmetic, logits as memory. */
+/* A machine. What is 0 or empty is left out of the model: then attention and the head count as matrix
+ * arithmetic, keys and values and logits as memory. */
 typedef struct gr_hardware {
     char name[64];
     const char *device;  /* "cpu" or "cuda", static */
@@ -43,16 +50,21 @@ typedef struct gr_hardware {
     double disk;         /* bytes */
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
-    uint64_t step_ns;                  /* fixed cost of one step */
-    double link;                       /* bytes a rank receives in collectives within a host */
-    uint64_t collective_ns;            /* fixed cost of one */
-    double network;                    /* as link, from other hosts */
-    uint32_t devices;                  /* of one host */
-    gr_rate rates[GR_RATES_MAX];       /* a grid: each of some rows with each of some widths, both rising */
+    uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */
+    double pinned;               /* and for each byte of the host pool: the device's page tables of it */
+    uint64_t step_ns;            /* fixed cost of one step */
+    double link;                 /* bytes a rank receives in collectives within a host */
+    uint64_t collective_ns;      /* fixed cost of one */
+    double network;              /* as link, from other hosts */
+    uint32_t devices;            /* of one host */
+    gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */
     uint32_t n_rates;
-    double attention,
-        decode_attention; /* arithmetic of attention, over packed sequences and from the KV pool */
-    double logits;        /* logits whose softmax is taken */
+    gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
+    uint32_t n_attention;
+    double decode_attention;          /* arithmetic of attention to keys and values in the pool; */
+    double kv_bytes;                  /* or, where it is they that take the time, bytes of them read */
+    double head;                      /* arithmetic of products with an output matrix */
+    double logits;                    /* logits whose softmax is taken */
     uint64_t library[GR_N_LIBRARIES]; /* what overhead_bytes is made of */
 } gr_hardware;
 
@@ -71,6 +83,10 @@ const gr_hardware *gr_hardware_known(size_t i);
 
 /* What a rank of so many receives a second in collectives, on so many hosts. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
+
+/* What a process takes on the device beside its arena: with so many layers in captured graphs, and such a
+ * host pool. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t captured, uint64_t host_bytes);
 
 /* scheduler/hardware_file.c: the JSON form. Every key is required, and every unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);

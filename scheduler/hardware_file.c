@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION    1
+#define VERSION    2
 #define FILE_LIMIT (1 << 20)
 
 typedef struct reader {
@@ -26,13 +26,16 @@ static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
                              {"host_bytes", AT(host_bytes), true, true},
                              {"step_ns", AT(step_ns), true, true},
                              {"collective_ns", AT(collective_ns), true, true},
+                             {"layer_graph_bytes", AT(layer_graph_bytes), true, true},
                              {"flops", AT(flops), false, false},
-                             {"attention", AT(attention), false, false},
-                             {"decode_attention", AT(decode_attention), false, false},
-                             {"logits", AT(logits), false, false}};
+                             {"pinned", AT(pinned), false, true},
+                             {"decode_attention", AT(decode_attention), false, true},
+                             {"head", AT(head), false, true},
+                             {"logits", AT(logits), false, true}};
 static const number rates[] = {{"memory", AT(memory_bytes), false, false},
                                {"h2d", AT(h2d), false, false},
                                {"d2h", AT(d2h), false, false},
+                               {"kv", AT(kv_bytes), false, true},
                                {"host", AT(host_memory), false, false},
                                {"disk", AT(disk), false, false},
                                {"link", AT(link), false, false},
@@ -93,15 +96,16 @@ static uint64_t whole_of(reader *r, const char *at, json_t *o, const char *key, 
     return least;
 }
 
-static double rate_of(reader *r, const char *at, json_t *o, const char *key)
+static double rate_of(reader *r, const char *at, json_t *o, const char *key, bool may_be_zero)
 {
     json_t *v = json_object_get(o, key);
     double x = json_is_number(v) ? json_number_value(v) : 0;
+    const bool ok = (x > 0 || (may_be_zero && x == 0)) && x < 1e30;
     if (v && !json_is_number(v))
         bad(r, at, key, "should be a number");
-    else if (v && !(x > 0 && x < 1e30))
-        bad(r, at, key, "%g is not a rate above 0", x);
-    return x > 0 ? x : 1;
+    else if (v && !ok)
+        bad(r, at, key, "%g is not a rate above 0%s", x, may_be_zero ? ", or 0" : "");
+    return ok ? x : 1;
 }
 
 static void read_numbers(reader *r, const char *at, json_t *o, const number *list, size_t n, gr_hardware *out)
@@ -111,7 +115,7 @@ static void read_numbers(reader *r, const char *at, json_t *o, const number *lis
         if (list[i].whole)
             *(uint64_t *)to = whole_of(r, at, o, list[i].key, !list[i].may_be_zero, INT64_MAX);
         else
-            *(double *)to = rate_of(r, at, o, list[i].key);
+            *(double *)to = rate_of(r, at, o, list[i].key, list[i].may_be_zero);
     }
 }
 
@@ -156,36 +160,73 @@ static void check_grid(reader *r, const gr_hardware *h)
     }
 }
 
+/* Length of the list that is the value of a key; 0: it is none, which is said. */
+static size_t list_of(reader *r, json_t *o, const char *key, size_t most, json_t **list)
+{
+    *list = json_object_get(o, key);
+    const size_t n = json_array_size(*list);
+    if (!*list || (n && n <= most)) return n;
+    bad(r, "$", key, "should be a list of 1 to %zu rates", most);
+    return 0;
+}
+
 static void read_matrix(reader *r, json_t *o, gr_hardware *out)
 {
-    static const char *const keys[] = {"rows", "width", "forward", "backward"};
-    json_t *list = json_object_get(o, "matrix");
-    size_t n = json_array_size(list);
-    if (!list) return;
-    if (!json_is_array(list) || !n || n > GR_RATES_MAX) {
-        bad(r, "$", "matrix", "should be a list of 1 to %d rates", GR_RATES_MAX);
-        return;
-    }
+    static const char *const keys[] = {"rows", "width", "forward", "backward", "decode"};
+    json_t *list;
     gr_status before = r->st;
+    const size_t n = list_of(r, o, "matrix", GR_RATES_MAX, &list);
     for (size_t i = 0; i < n; i++) {
         char at[32];
         snprintf(at, sizeof(at), "$.matrix[%zu]", i);
         json_t *v = json_array_get(list, i);
         if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
-        out->rates[out->n_rates++] = (gr_rate){(uint32_t)whole_of(r, at, v, "rows", 1, 1 << 30),
-                                               (uint32_t)whole_of(r, at, v, "width", 1, 1 << 30),
-                                               rate_of(r, at, v, "forward"), rate_of(r, at, v, "backward")};
+        out->rates[out->n_rates++] =
+            (gr_rate){(uint32_t)whole_of(r, at, v, "rows", 1, 1 << 30),
+                      (uint32_t)whole_of(r, at, v, "width", 1, 1 << 30), rate_of(r, at, v, "forward", false),
+                      rate_of(r, at, v, "backward", false), rate_of(r, at, v, "decode", false)};
     }
-    if (r->st == before) check_grid(r, out);
+    if (n && r->st == before) check_grid(r, out);
+}
+
+static void read_attention(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"length", "forward", "backward"};
+    json_t *list;
+    const size_t n = list_of(r, o, "attention", GR_LENGTHS_MAX, &list);
+    for (size_t i = 0; i < n; i++) {
+        char at[48];
+        snprintf(at, sizeof(at), "$.attention[%zu]", i);
+        json_t *v = json_array_get(list, i);
+        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        gr_attention_rate *x = &out->attention[out->n_attention++];
+        *x = (gr_attention_rate){(uint32_t)whole_of(r, at, v, "length", 1, 1 << 30),
+                                 rate_of(r, at, v, "forward", false), rate_of(r, at, v, "backward", false)};
+        if (out->n_attention > 1 && x->length <= x[-1].length) bad(r, at, "length", "should rise");
+    }
 }
 
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
-    static const char *const keys[] = {
-        "version",  "name",         "device",     "bytes_per_second", "matrix",
-        "overhead", "device_bytes", "host_bytes", "step_ns",          "collective_ns",
-        "devices",  "flops",        "attention",  "decode_attention", "logits"};
-    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "host", "disk", "link", "network"};
+    static const char *const keys[] = {"version",
+                                       "name",
+                                       "device",
+                                       "bytes_per_second",
+                                       "matrix",
+                                       "overhead",
+                                       "device_bytes",
+                                       "host_bytes",
+                                       "step_ns",
+                                       "collective_ns",
+                                       "devices",
+                                       "flops",
+                                       "attention",
+                                       "decode_attention",
+                                       "head",
+                                       "logits",
+                                       "layer_graph_bytes",
+                                       "pinned"};
+    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "kv", "host", "disk", "link", "network"};
     if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
@@ -198,6 +239,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     if (bytes && has_keys(r, "$.bytes_per_second", bytes, bandwidths, GR_LEN(bandwidths)))
         read_numbers(r, "$.bytes_per_second", bytes, rates, GR_LEN(rates), out);
     read_matrix(r, o, out);
+    read_attention(r, o, out);
     read_overhead(r, o, out);
 }
 
@@ -241,9 +283,16 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
     write_numbers(h, "    ", rates, GR_LEN(rates), out);
     gr_str_puts(out, "  },\n  \"matrix\": [\n");
     for (uint32_t i = 0; i < h->n_rates; i++)
-        gr_str_printf(out, "    {\"rows\": %u, \"width\": %u, \"forward\": %.4g, \"backward\": %.4g}%s\n",
-                      h->rates[i].rows, h->rates[i].width, h->rates[i].forward, h->rates[i].backward,
-                      i + 1 < h->n_rates ? "," : "");
+        gr_str_printf(
+            out,
+            "    {\"rows\": %u, \"width\": %u, \"forward\": %.4g, \"backward\": %.4g, \"decode\": %.4g}%s\n",
+            h->rates[i].rows, h->rates[i].width, h->rates[i].forward, h->rates[i].backward,
+            h->rates[i].decode, i + 1 < h->n_rates ? "," : "");
+    gr_str_puts(out, "  ],\n  \"attention\": [\n");
+    for (uint32_t i = 0; i < h->n_attention; i++)
+        gr_str_printf(out, "    {\"length\": %u, \"forward\": %.4g, \"backward\": %.4g}%s\n",
+                      h->attention[i].length, h->attention[i].forward, h->attention[i].backward,
+                      i + 1 < h->n_attention ? "," : "");
     gr_str_puts(out, "  ],\n  \"overhead\": {");
     for (int i = 0; i < GR_N_LIBRARIES; i++)
         gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->library[i]);

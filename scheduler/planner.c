@@ -263,13 +263,17 @@ static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
     return (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
 }
 
-static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, uint32_t level, gr_choices *c)
+/* all: prompts are read many at a time, where the device keeps the state of decode steps; else one by one. */
+static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool all, uint32_t level,
+                           gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
     uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
     c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    c->prefill_tokens = GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompt);
+    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->share.groups, 1u) : prompt;
+    c->prefill_tokens =
+        (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
         cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
@@ -298,7 +302,8 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
         c.host_step = may_step_on_host(s, level, n->model);
     }
     if (is_op(n, "generate"))
-        choose_rollout(n, sizes, level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
+        choose_rollout(n, sizes, s->o->kernels->steps != NULL,
+                       level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
     if (is_pass(n)) {
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));

@@ -53,15 +53,16 @@ static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
     return o->policy;
 }
 
-static uint64_t arena_budget(const gr_schedule_options *o)
+/* Of one program, with so much in the host pool. */
+static uint64_t arena_budget(const search *s, uint32_t level, uint64_t host_bytes)
 {
-    uint64_t over = o->hardware.overhead_bytes;
-    return o->budget_bytes > over ? o->budget_bytes - over : 0;
+    uint64_t over = gr_hardware_overhead(&s->o->hardware, s->sets[level].program->captured, host_bytes);
+    return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
 }
 
 static bool may_fit(const search *s, const gr_residency *st)
 {
-    return st->live <= arena_budget(s->o) && st->host <= s->o->host_budget_bytes;
+    return st->live <= arena_budget(s, st->level, st->host) && st->host <= s->o->host_budget_bytes;
 }
 
 /* What no residency of a program goes below: at each work the temporary objects that are live, and the others
@@ -113,7 +114,7 @@ static uint64_t least_anywhere(const search *s, uint32_t level)
 
 static bool cannot_fit(const search *s, uint32_t level)
 {
-    uint64_t arena = arena_budget(s->o), host = s->o->host_budget_bytes;
+    uint64_t arena = arena_budget(s, level, 0), host = s->o->host_budget_bytes;
     if (host < UINT64_MAX - arena && least_anywhere(s, level) > arena + host) return true;
     return least_live(s, level) > arena;
 }

@@ -10,15 +10,15 @@
 typedef struct gr_bench_sizes {
     uint32_t rows[8], n_rows, widths[8], n_widths; /* the grid of matrix rates */
     uint32_t rounds;
-    uint32_t short_length, long_length; /* of sequences: where attention is to be little, and much */
-    uint32_t attention_width, attention_tokens, slots;
+    uint32_t short_length; /* of sequences of the grid */
+    uint32_t lengths[GR_LENGTHS_MAX], n_lengths, attention_width, attention_tokens;
+    uint32_t pool_length, pool_shared, group,
+        slots; /* of sequences in the pool: what a group of them shares */
     uint32_t head_rows, head_hidden, vocab;
     uint64_t copy_bytes, arena_bytes, pool_bytes;
 } gr_bench_sizes;
 
 /* One layer and its batch, in the device's arena. */
-enum { GR_BENCH_LAYERS = 8 };
-
 typedef struct gr_bench {
     const gr_kernels *k;
     gr_device *dev;
@@ -29,14 +29,16 @@ typedef struct gr_bench {
     gr_diag *d;
     uint64_t used; /* of the arena */
     gr_model_shape shape;
-    uint32_t tokens, seqs, length;
-    uint32_t *offset;                                 /* host */
-    uint32_t layers, turn;                            /* that are run in turn; the next, counted on */
-    void *w[GR_BENCH_LAYERS], *grad[GR_BENCH_LAYERS]; /* of each */
-    void *x, *dx, *in, *acts, *ws, *kv;
+    uint32_t tokens, seqs, length, shared;
+    uint32_t *offset; /* host */
+    void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
+    uint64_t bucket_bytes;    /* of one layer's weights, */
+    uint32_t n_buckets, turn; /* which lie there so many times: steps of a rollout take them in turn, so that
+                                 no cache holds them */
     gr_packed packed;
     gr_extend extend;
     gr_decode decode;
+    void *own; /* of what is being measured */
     struct {
         void *lm, *ws;
         const uint32_t *row;
@@ -47,9 +49,15 @@ typedef struct gr_bench {
 
 /* Bytes of the arena, with what the host has, or zeros. */
 void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes);
+/* n random numbers of the arena, in the type of weights. */
+void *gr_bench_random(gr_bench *b, uint64_t n);
 
-/* Begin with an empty arena. Sequences of `length` tokens; paged: in the pool, `tokens` of them, of each of
- * which the last token is new. */
+/* Seconds of the fastest run; of a device that runs later the mean over bursts of runs, long enough to see
+ * the clocks that it keeps. */
+double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *));
+
+/* Begin with an empty arena. Sequences of `length` tokens (the last of them shorter); paged: in the pool,
+ * `tokens` of them, of each of which the last token is new. */
 void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length, bool paged);
 void gr_bench_close(gr_bench *b);
 void gr_bench_forward(gr_bench *b);
@@ -69,5 +77,10 @@ GR_NODISCARD gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, g
 GR_NODISCARD gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d);
 /* What has been loaded since: kernels of all the shapes measured. */
 void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b);
+/* Rates of attention, forward and backward, of the lengths in b->sizes: measured apart from the layers that
+ * it is a small part of. */
+GR_NODISCARD gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d);
+/* Seconds of a layer in the step of a rollout, captured in a graph as it is there; of a paged bench. */
+double gr_calibrate_cuda_decode(gr_bench *b);
 
 #endif

@@ -7,15 +7,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ops/cuda/attention.h"
 #include "ops/cuda/decode_sizes.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/layout.h"
 #include "ops/cuda/steps_layout.h"
+#include "ops/pass.h"
 #include "runtime/device_cuda.h"
 
 enum {
     PRODUCT = 2048,    /* of the products that load cuBLASLt's kernels */
-    GRAPH_LAYERS = 36, /* of one decode step */
-    GRAPHS = 16,       /* that a rollout keeps, one for each number of slots */
+    GRAPH_LAYERS = 32, /* of one step */
+    GRAPHS = 8,        /* whose memory is measured */
+    MIB = 1 << 20,
+    LAUNCHES = 3,                /* of a measurement, */
+    LEAST_NS = 10 * 1000 * 1000, /* and what they take at least */
     COPIES = 5
 };
 
@@ -25,6 +31,12 @@ static uint64_t used(const gr_bench *b)
     return all > arena ? all - arena : 0;
 }
 
+/* What the device's page tables of the bench's own pool take. */
+static uint64_t pool_tables(const gr_hardware *h, const gr_bench *b)
+{
+    return gr_align((uint64_t)((double)b->dev->pool.bytes * h->pinned), 2 * MIB);
+}
+
 static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
 {
     return e == cudaSuccess
@@ -32,25 +44,27 @@ static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
                : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s: %s", call, cudaGetErrorString(e));
 }
 
-/* One slot a group: nothing is shared. */
+/* Groups of slots that share the begin of their keys; where nothing is shared, one slot a group. */
 void gr_bench_decode(gr_bench *b)
 {
     if (!b->q.device) return;
-    const uint32_t n = b->seqs;
+    const uint32_t n = b->seqs, size = b->shared ? b->sizes->group : 1, groups = n / size;
     const gr_cu_heads heads = gr_cu_steps_heads(&b->shape);
     uint32_t *list = gr_calloc(n + 1, sizeof(*list));
-    b->decode = (gr_decode){.n_groups = n, .max_length = b->length};
+    b->decode = (gr_decode){.n_groups = groups, .max_length = b->length};
     for (uint32_t i = 0; i < n; i++) list[i] = b->length;
     b->decode.length = gr_bench_place(b, list, n * sizeof(*list));
-    for (uint32_t i = 0; i <= n; i++) list[i] = i;
+    for (uint32_t i = 0; i < n; i++) list[i] = i;
     b->decode.member = gr_bench_place(b, list, n * sizeof(*list));
-    b->decode.group_first = gr_bench_place(b, list, (n + 1ull) * sizeof(*list));
-    b->decode.shared = gr_bench_place(b, NULL, n * sizeof(*list));
+    for (uint32_t i = 0; i <= groups; i++) list[i] = i * size;
+    b->decode.group_first = gr_bench_place(b, list, (groups + 1ull) * sizeof(*list));
+    for (uint32_t i = 0; i < groups; i++) list[i] = b->shared;
+    b->decode.shared = gr_bench_place(b, list, groups * sizeof(*list));
     b->decode.work = gr_bench_place(b, NULL, gr_cu_decode_work_bytes(&heads, n, b->length));
     b->decode.ws = gr_bench_place(b, NULL, gr_cu_decode_attention_ws(&heads, n, b->length));
     free(list);
-    const gr_cu_decode call = {
-        b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n, n, b->length};
+    const gr_cu_decode call = {b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n,
+                               groups,           b->length};
     gr_cu_decode_plan(b->q.stream, &heads, &call, b->extend.block_table, b->extend.table_stride,
                       b->decode.work);
     b->extend.decode = &b->decode;
@@ -82,18 +96,14 @@ static gr_status load_blas(gr_bench *b, gr_cu_gemm **g, gr_diag *d)
     return st ? st : gr_queue_finish(&b->q, d);
 }
 
-/* The layers of one decode step as a graph. */
+/* The layers of one step, of a paged bench, as a graph that has run once. */
 static gr_status make_graph(gr_bench *b, cudaGraphExec_t *out, gr_diag *d)
 {
     cudaStream_t stream = b->q.stream;
     cudaGraph_t graph = NULL;
-    gr_bench_open(b, 1024, 32, 256, true);
     gr_bench_extend(b); /* once as plain launches: libraries choose their kernels */
     gr_status st = gr_queue_finish(&b->q, d);
-    if (st) {
-        gr_bench_close(b);
-        return st;
-    }
+    if (st) return st;
     cudaError_t e = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     for (int i = 0; i < GRAPH_LAYERS && e == cudaSuccess; i++) gr_bench_extend(b);
     if (e == cudaSuccess) e = cudaStreamEndCapture(stream, &graph);
@@ -101,21 +111,43 @@ static gr_status make_graph(gr_bench *b, cudaGraphExec_t *out, gr_diag *d)
     if (e == cudaSuccess) e = cudaGraphLaunch(*out, stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize(stream);
     if (graph) cudaGraphDestroy(graph);
-    gr_bench_close(b);
     return cuda_failed(e, "a CUDA graph of a decode step", d);
 }
 
-static gr_status measure_graph(gr_hardware *h, gr_bench *b, gr_diag *d)
+double gr_calibrate_cuda_decode(gr_bench *b)
 {
     cudaGraphExec_t graph = NULL;
-    gr_status st = make_graph(b, &graph, d); /* loads the kernels of a step */
+    if (!b->st) b->st = make_graph(b, &graph, b->d);
+    uint64_t best = UINT64_MAX, all = 0;
+    for (int i = 0; !b->st && (i < LAUNCHES || all < LEAST_NS); i++) {
+        const uint64_t begin = gr_now_ns();
+        cudaError_t e = cudaGraphLaunch(graph, b->q.stream);
+        if (e == cudaSuccess) e = cudaStreamSynchronize(b->q.stream);
+        b->st = cuda_failed(e, "a launch of the graph of a decode step", b->d);
+        best = GR_MIN(best, gr_now_ns() - begin);
+        all += gr_now_ns() - begin;
+    }
     if (graph) cudaGraphExecDestroy(graph);
-    const uint64_t before = used(b);
-    graph = NULL;
-    if (!st) st = make_graph(b, &graph, d);
+    if (!b->st && b->k->check) b->st = b->k->check(&b->q, b->d);
+    return (double)best / GRAPH_LAYERS / 1e9;
+}
+
+/* What a layer takes in a graph, by several of them; the first has loaded the kernels. */
+static gr_status measure_graphs(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    cudaGraphExec_t graph[1 + GRAPHS] = {NULL};
+    uint64_t before = 0;
+    gr_bench_open(b, 1024, 32, 256, true);
+    gr_status st = GR_OK;
+    for (int i = 0; i <= GRAPHS && !st; i++) {
+        st = make_graph(b, &graph[i], d);
+        if (!i) before = used(b);
+    }
     const uint64_t after = used(b);
-    if (graph) cudaGraphExecDestroy(graph);
-    h->library[GR_LIBRARY_GRAPHS] = GRAPHS * GR_MAX(after > before ? after - before : 0, UINT64_C(1) << 20);
+    for (int i = 0; i <= GRAPHS; i++)
+        if (graph[i]) cudaGraphExecDestroy(graph[i]);
+    gr_bench_close(b);
+    h->layer_graph_bytes = after > before ? (after - before) / (GRAPHS * GRAPH_LAYERS) : 0;
     return st;
 }
 
@@ -132,6 +164,21 @@ static gr_status load_layer(gr_bench *b, gr_diag *d)
     return st ? st : b->k->check(&b->q, d);
 }
 
+/* Device memory that page-locked host memory takes: 8 bytes for each of its pages. The driver takes it in
+ * pieces of 2 MiB, so that what two more gigabytes take tells which size of page it is. */
+static gr_status measure_pinned(gr_hardware *h, gr_diag *d)
+{
+    const size_t bytes = 2048ull * MIB, small = 4 << 10, large = 64 << 10;
+    size_t before = 0, after = 0, all;
+    void *p = NULL;
+    cudaError_t e = cudaMemGetInfo(&before, &all);
+    if (e == cudaSuccess) e = cudaHostAlloc(&p, bytes, 0);
+    if (e == cudaSuccess) e = cudaMemGetInfo(&after, &all);
+    if (p) cudaFreeHost(p);
+    h->pinned = 8.0 / (double)(before >= after + bytes / small * 8 / 2 ? small : large);
+    return cuda_failed(e, "page-locked memory", d);
+}
+
 gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
     gr_cuda_info info;
@@ -140,24 +187,94 @@ gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
     if (st) return st;
     snprintf(h->name, sizeof(h->name), "%.*s", (int)sizeof(h->name) - 1, info.name);
     for (int i = 0; i < GR_N_LIBRARIES; i++) h->library[i] = 0;
-    const uint64_t context = used(b);
+    st = measure_pinned(h, d);
+    if (st) return st;
+    const uint64_t context = used(b) - pool_tables(h, b);
     st = load_blas(b, &g, d);
-    const uint64_t blas = used(b);
+    const uint64_t blas = used(b) - pool_tables(h, b);
     gr_cu_gemm_close(g);
     if (!st) st = load_layer(b, d);
-    const uint64_t layer = used(b);
+    const uint64_t layer = used(b) - pool_tables(h, b);
     h->library[GR_LIBRARY_CONTEXT] = context;
     h->library[GR_LIBRARY_BLAS] = blas > context ? blas - context : 0;
     h->library[GR_LIBRARY_DNN] = layer > blas ? layer - blas : 0;
-    return st ? st : measure_graph(h, b, d);
+    return st ? st : measure_graphs(h, b, d);
 }
 
+/* And what the driver rounds the arena up by, which plans do not. */
 void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
 {
     const uint64_t counted =
         h->library[GR_LIBRARY_CONTEXT] + h->library[GR_LIBRARY_BLAS] + h->library[GR_LIBRARY_DNN];
-    const uint64_t now = used(b);
-    h->library[GR_LIBRARY_PROCESS] = now > counted ? now - counted : 0;
+    const uint64_t now = used(b) - pool_tables(h, b);
+    h->library[GR_LIBRARY_PROCESS] = 2 * MIB + (now > counted ? now - counted : 0);
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------
+ */
+
+typedef struct attend {
+    gr_cu_attention *attention;
+    gr_cu_attention_shape shape;
+    gr_cu_sequences seqs;
+    gr_bf16 *qkv, *o, *d_o, *dqkv;
+    float *stats;
+    void *ws;
+    uint64_t ws_bytes;
+} attend;
+
+static void attend_forward(gr_bench *b)
+{
+    const attend *a = b->own;
+    gr_status st = gr_cu_attention_forward(a->attention, b->q.stream, &a->shape, &a->seqs, a->qkv, a->o,
+                                           a->stats, a->ws, a->ws_bytes, b->d);
+    if (!b->st) b->st = st;
+}
+
+static void attend_backward(gr_bench *b)
+{
+    const attend *a = b->own;
+    gr_status st = gr_cu_attention_backward(a->attention, b->q.stream, &a->shape, &a->seqs, a->qkv, a->o,
+                                            a->stats, a->d_o, a->dqkv, a->ws, a->ws_bytes, b->d);
+    if (!b->st) b->st = st;
+}
+
+static void place_attention(gr_bench *b, attend *a)
+{
+    const uint32_t t = b->tokens;
+    const uint64_t width = gr_cu_qkv_width(&b->shape), wide = (uint64_t)b->shape.heads * b->shape.head_dim;
+    a->shape = gr_cu_attention_shape_of(&b->shape, true);
+    a->ws_bytes = gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true);
+    a->qkv = gr_bench_random(b, t * width);
+    a->dqkv = gr_bench_place(b, NULL, t * width * sizeof(gr_bf16));
+    a->o = gr_bench_place(b, NULL, t * wide * sizeof(gr_bf16));
+    a->d_o = gr_bench_random(b, t * wide);
+    a->stats = gr_bench_place(b, NULL, gr_cu_attention_stats_bytes(&a->shape, t));
+    a->ws = gr_bench_place(b, NULL, a->ws_bytes);
+    a->seqs = (gr_cu_sequences){b->seqs, b->offset, b->packed.offset};
+}
+
+gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    const gr_bench_sizes *z = b->sizes;
+    attend a = {0};
+    gr_status st = gr_cu_attention_open(&a.attention, GR_CU_ATTENTION_AUTO, d);
+    for (uint32_t i = 0; i < z->n_lengths && !st; i++) {
+        gr_work w = {0};
+        gr_bench_open(b, z->attention_width, z->attention_tokens, z->lengths[i], false);
+        place_attention(b, &a);
+        b->own = &a;
+        gr_layer_cost(&w, b->k, &b->shape, b->tokens, b->length, 1);
+        const double forward = gr_bench_seconds(b, attend_forward),
+                     backward = gr_bench_seconds(b, attend_backward);
+        h->attention[i] =
+            (gr_attention_rate){z->lengths[i], w.attention / forward, 2 * w.attention / backward};
+        gr_bench_close(b);
+        st = b->st;
+    }
+    h->n_attention = z->n_lengths;
+    gr_cu_attention_close(a.attention);
+    return st;
 }
 
 /* ---- copies ----------------------------------------------------------------------------------------------
@@ -239,9 +356,21 @@ gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d)
     return refused(d);
 }
 
+gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    (void)h, (void)b;
+    return refused(d);
+}
+
 void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
 {
     (void)h, (void)b;
+}
+
+double gr_calibrate_cuda_decode(gr_bench *b)
+{
+    (void)b; /* of a CUDA device alone */
+    return 0;
 }
 
 #endif

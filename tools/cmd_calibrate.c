@@ -1,7 +1,8 @@
 /* graphrun calibrate: measure this machine and write what `--hardware FILE` reads.
  *
- * The device's own kernels are measured, at the shapes that plans ask about; of several runs the fastest
- * counts. Work is given to a CUDA device in bursts, so that it never waits for the host, as in a run.
+ * The device's own kernels are measured, at the shapes that plans ask about. On the CPU the fastest of
+ * several runs counts. Work is given to a CUDA device in bursts, so that it never waits for the host, as in a
+ * run, and the mean counts, once its clocks are what they are in a run.
  */
 #include "tools/calibrate.h"
 
@@ -18,14 +19,18 @@
 #include "tools/cmd.h"
 
 enum {
-    CACHES = 32 << 20,           /* bytes: weights of this many are not held by those nearest to a core */
     LEAST_NS = 20 * 1000 * 1000, /* of one measurement, all its runs */
-    BURST_NS = 2 * 1000 * 1000,
+    BURST_NS = 5 * 1000 * 1000,
+    BURSTS_NS = 30 * 1000 * 1000,
+    SUSTAINED_NS = 100 * 1000 * 1000, /* large products: until the device's clocks have come down */
+    MANY_TOKENS = 4096,
     BURST_MAX = 64,
-    RUNS_MAX = 1000,
     MILLION = 1 << 20,
     DISK_BYTES = 64 << 20,
-    EMPTY_STEPS = 20000
+    EMPTY_STEPS = 20000,
+    STEP_ROWS = 1024,        /* most sequences of a rollout's step that is measured */
+    STEP_LENGTH = 16,        /* their length */
+    STEP_WEIGHTS = 512 << 20 /* bytes that steps take in turn */
 };
 
 static const gr_bench_sizes sizes_cpu = {
@@ -35,9 +40,11 @@ static const gr_bench_sizes sizes_cpu = {
     .n_widths = 5,
     .rounds = 5,
     .short_length = 16,
-    .long_length = 1024,
+    .lengths = {1024},
+    .n_lengths = 1,
     .attention_width = 128,
     .attention_tokens = 1024,
+    .pool_length = 1024,
     .slots = 64,
     .head_rows = 64,
     .head_hidden = 64,
@@ -51,16 +58,20 @@ static const gr_bench_sizes sizes_cuda = {
     .widths = {512, 1024, 2048, 4096},
     .n_widths = 4,
     .rounds = 1,
-    .short_length = 256, /* shorter ones are padded */
-    .long_length = 2048,
+    .short_length = 512,
+    .lengths = {256, 512, 1024, 2048, 4096},
+    .n_lengths = 5,
     .attention_width = 2048,
     .attention_tokens = 16384,
-    .slots = 128,
+    .pool_length = 768,
+    .pool_shared = 256,
+    .group = 8,
+    .slots = 256,
     .head_rows = 1024,
-    .head_hidden = 512,
+    .head_hidden = 1024,
     .vocab = 131072,
     .copy_bytes = 512 << 20,
-    .arena_bytes = UINT64_C(10) << 30,
+    .arena_bytes = UINT64_C(12) << 30,
     .pool_bytes = UINT64_C(1) << 30,
 };
 
@@ -78,8 +89,8 @@ void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes)
     return p;
 }
 
-/* n random numbers in the type of weights: a million, over and over. */
-static void *random_values(gr_bench *b, uint64_t n)
+/* A million, over and over. */
+void *gr_bench_random(gr_bench *b, uint64_t n)
 {
     const uint64_t size = gr_dtype_size(b->k->dtype), block = GR_MIN(n, (uint64_t)MILLION);
     char *host = gr_malloc(block * size), *p = b->dev->arena.base + b->used;
@@ -113,7 +124,7 @@ static gr_model_shape shape_of(const gr_bench *b, uint32_t width)
                             .heads = width / head,
                             .kv_heads = width / head / (cuda ? 2 : 1),
                             .head_dim = head,
-                            .max_positions = 2 * b->sizes->long_length,
+                            .max_positions = 4096,
                             .norm_eps = 1e-6f,
                             .rope_theta = 10000,
                             .init_std = 0.02};
@@ -151,21 +162,14 @@ static void open_pool(gr_bench *b)
     gr_bench_decode(b);
 }
 
-/* A model has one layer after another, whose weights come from memory where all of them do not fit the
- * caches: one layer over and over would be too fast, most of all with few rows. */
-static void place_layers(gr_bench *b, uint64_t bucket)
+/* Where the weights of steps are more than one layer's: they follow the first. */
+static void repeat_weights(gr_bench *b, uint64_t bytes, bool paged)
 {
+    b->bucket_bytes = gr_align(bytes, GR_ALIGN);
+    b->n_buckets = paged && b->q.device ? (uint32_t)(STEP_WEIGHTS / bytes + 1) : 1;
     b->turn = 0;
-    b->layers = (uint32_t)GR_MIN(CACHES / (bucket * sizeof(float)) + 1, (uint64_t)GR_BENCH_LAYERS);
-    for (uint32_t i = 0; i < b->layers; i++) {
-        b->w[i] = random_values(b, bucket);
-        b->grad[i] = gr_bench_place(b, NULL, bucket * sizeof(float));
-    }
-}
-
-static uint32_t next_layer(gr_bench *b)
-{
-    return b->turn++ % b->layers;
+    for (uint32_t i = 1; i < b->n_buckets; i++)
+        b->k->copy(&b->q, gr_bench_place(b, NULL, bytes), b->w, bytes);
 }
 
 static const int32_t *place_positions(gr_bench *b)
@@ -184,15 +188,18 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->used = 0;
     b->tokens = tokens;
     b->length = GR_MIN(length, paged ? length : tokens);
+    b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
     const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
-    const uint64_t ws = GR_MAX(b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_FORWARD),
-                               b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_BACKWARD));
+    const uint64_t ws =
+        GR_MAX(b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_FORWARD), b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
     b->offset = gr_calloc(b->seqs + 1, sizeof(*b->offset));
     for (uint32_t i = 0; i <= b->seqs; i++) b->offset[i] = GR_MIN(i * (paged ? 1 : b->length), tokens);
-    place_layers(b, bucket);
-    b->x = random_values(b, hidden), b->dx = random_values(b, hidden), b->in = random_values(b, hidden);
+    b->w = gr_bench_random(b, bucket);
+    repeat_weights(b, bucket * gr_dtype_size(b->k->dtype), paged);
+    b->grad = gr_bench_place(b, NULL, bucket * sizeof(float));
+    b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
     b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
     b->packed = (gr_packed){tokens,
@@ -212,19 +219,19 @@ void gr_bench_close(gr_bench *b)
 
 void gr_bench_forward(gr_bench *b)
 {
-    b->k->layer_forward(&b->q, &b->shape, b->w[next_layer(b)], &b->packed, b->x, b->in, b->acts, b->ws);
+    b->k->layer_forward(&b->q, &b->shape, b->w, &b->packed, b->x, b->in, b->acts, b->ws);
 }
 
 void gr_bench_backward(gr_bench *b)
 {
-    const uint32_t i = next_layer(b);
-    b->k->layer_backward(&b->q, &b->shape, b->w[i], &b->packed, b->in, b->acts, b->dx, b->grad[i], GR_F32,
-                         b->ws);
+    b->k->layer_backward(&b->q, &b->shape, b->w, &b->packed, b->in, b->acts, b->dx, b->grad, GR_F32, b->ws);
 }
 
 void gr_bench_extend(gr_bench *b)
 {
-    b->k->layer_extend(&b->q, &b->shape, b->w[next_layer(b)], &b->extend, b->x, b->kv, b->ws);
+    const char *w = (const char *)b->w + b->turn * b->bucket_bytes;
+    b->turn = (b->turn + 1) % b->n_buckets;
+    b->k->layer_extend(&b->q, &b->shape, w, &b->extend, b->x, b->kv, b->ws);
 }
 
 /* Wait for the device; the first failure is kept. */
@@ -242,25 +249,27 @@ static uint64_t burst_ns(gr_bench *b, void (*run)(gr_bench *), uint64_t times)
     return GR_MAX(gr_now_ns() - begin, UINT64_C(1));
 }
 
-static int by_ns(const void *a, const void *b)
+static double seconds_of_bursts(gr_bench *b, void (*run)(gr_bench *))
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    const uint64_t times = GR_MAX(1, GR_MIN(BURST_MAX, BURST_NS / burst_ns(b, run, 1)));
+    uint64_t warm = 0, all = 0, n = 0;
+    const uint64_t enough = b->tokens < MANY_TOKENS ? BURSTS_NS : SUSTAINED_NS;
+    for (; warm < enough; warm += burst_ns(b, run, times)) continue;
+    for (; all < enough; n++) all += burst_ns(b, run, times);
+    return (double)all / (double)(n * times) / 1e9;
 }
 
-/* Seconds of the usual run, the one in the middle; on a device that runs later, of a run of the usual burst.
- */
-static double usual(gr_bench *b, void (*run)(gr_bench *))
+double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *))
 {
-    uint64_t ns[RUNS_MAX], all = 0, times = 1, n = 0;
+    uint64_t best = UINT64_MAX, all = 0;
     burst_ns(b, run, 1); /* kernels are loaded, plans built */
-    if (b->q.device) times = GR_MAX(1, GR_MIN(BURST_MAX, BURST_NS / burst_ns(b, run, 1)));
-    while (n < 3 || (all < LEAST_NS && n < RUNS_MAX)) {
-        ns[n] = burst_ns(b, run, times);
-        all += ns[n++];
+    if (b->q.device) return seconds_of_bursts(b, run);
+    for (int i = 0; i < 3 || (all < LEAST_NS && i < 1000); i++) {
+        const uint64_t ns = burst_ns(b, run, 1);
+        best = GR_MIN(best, ns);
+        all += ns;
     }
-    qsort(ns, n, sizeof(*ns), by_ns);
-    return (double)ns[n / 2] / (double)times / 1e9;
+    return (double)best / 1e9;
 }
 
 /* ---- what plans ask about ----------------------------------------------------------------------------- */
@@ -273,6 +282,41 @@ static gr_work layer_work(const gr_bench *b, double length, double times)
     return w;
 }
 
+/* Bytes of keys and values that a layer of a paged bench reads. */
+static double pool_bytes(const gr_bench *b)
+{
+    const double keys = b->length - b->shared + (b->shared ? (double)b->shared / b->sizes->group : 0);
+    return b->seqs * keys * (double)b->k->kv_block_bytes(&b->shape) / GR_KV_BLOCK;
+}
+
+/* Seconds of a layer in the step of a rollout. */
+static double step_seconds(gr_bench *b)
+{
+    return b->q.device ? gr_calibrate_cuda_decode(b) : gr_bench_seconds(b, gr_bench_extend);
+}
+
+/* Of a CUDA device: seconds an operation of a layer's step, but for the keys and values it reads. */
+static double measure_step_layer(const gr_hardware *h, gr_bench *b, const gr_rate *rate)
+{
+    gr_bench_open(b, rate->width, rate->rows, STEP_LENGTH, true);
+    const double all = step_seconds(b), rest = all - pool_bytes(b) / h->kv_bytes;
+    const double flops = layer_work(b, 0, 1).flops;
+    gr_bench_close(b);
+    return fmax(rest, all / 4) / flops;
+}
+
+/* What attention takes of a pass over a layer, where its rates are known before those of the grid. */
+static double attention_seconds(const gr_hardware *h, const gr_bench *b, double times)
+{
+    gr_work w = layer_work(b, b->length, times);
+    gr_hardware known = *h; /* but for the rates that are being measured */
+    if (!h->n_attention) return 0;
+    known.n_rates = 0;
+    known.flops = 1;
+    w.flops = w.bytes = 0;
+    return (double)(gr_work_ns(&w, &known) - h->step_ns) / 1e9;
+}
+
 /* Adds the round's seconds for an operation; see finish_matrix. */
 static void measure_matrix(gr_hardware *h, gr_bench *b)
 {
@@ -283,10 +327,14 @@ static void measure_matrix(gr_hardware *h, gr_bench *b)
         rate->rows = z->rows[i / z->n_widths];
         rate->width = z->widths[i % z->n_widths];
         gr_bench_open(b, rate->width, rate->rows, z->short_length, false);
-        double flops = layer_work(b, 0, 1).flops;
-        rate->forward += usual(b, gr_bench_forward) / flops;
-        rate->backward += usual(b, gr_bench_backward) / (2 * flops);
+        const double flops = layer_work(b, 0, 1).flops;
+        const double forward = gr_bench_seconds(b, gr_bench_forward) - attention_seconds(h, b, 1);
+        const double backward = gr_bench_seconds(b, gr_bench_backward) - attention_seconds(h, b, 2);
+        rate->forward += forward / flops;
+        rate->backward += backward / (2 * flops);
         gr_bench_close(b);
+        const bool apart = b->q.device && rate->rows <= STEP_ROWS;
+        rate->decode += apart ? measure_step_layer(h, b, rate) : forward / flops;
     }
 }
 
@@ -297,32 +345,59 @@ static void finish_matrix(gr_hardware *h, uint32_t rounds)
         gr_rate *rate = &h->rates[i];
         rate->forward = rounds / rate->forward;
         rate->backward = rounds / rate->backward;
+        rate->decode = rounds / rate->decode;
         h->flops = fmax(h->flops, fmax(rate->forward, rate->backward));
     }
 }
 
-/* A layer over sequences that are short and long, read as a batch or from the pool. */
+/* Seconds of a layer over sequences of the short length and of the others. */
 typedef struct attention {
-    bool paged;
-    double flops[2], seconds[2];
+    double forward[1 + GR_LENGTHS_MAX], backward[1 + GR_LENGTHS_MAX], flops[1 + GR_LENGTHS_MAX];
 } attention;
 
 static void measure_attention(attention *a, gr_bench *b)
 {
     const gr_bench_sizes *z = b->sizes;
-    for (int i = 0; i < 2; i++) {
-        uint32_t length = i ? z->long_length : z->short_length;
-        gr_bench_open(b, z->attention_width, a->paged ? z->slots : z->attention_tokens, length, a->paged);
-        a->seconds[i] += usual(b, a->paged ? gr_bench_extend : gr_bench_forward) / z->rounds;
-        a->flops[i] = layer_work(b, (a->paged ? 2.0 : 1.0) * length, 1).attention;
+    for (uint32_t i = 0; i <= z->n_lengths && !b->st; i++) {
+        const uint32_t length = i ? z->lengths[i - 1] : z->short_length;
+        gr_bench_open(b, z->attention_width, z->attention_tokens, length, false);
+        a->forward[i] += gr_bench_seconds(b, gr_bench_forward) / z->rounds;
+        a->backward[i] += gr_bench_seconds(b, gr_bench_backward) / z->rounds;
+        a->flops[i] = layer_work(b, length, 1).attention;
         gr_bench_close(b);
     }
 }
 
-/* By the time that long sequences take more than short ones. */
-static double attention_rate(const attention *a)
+/* Operations a second, by the time that more of them take. */
+static double rate_of_more(const double *operations, const double *seconds, uint32_t i)
 {
-    return (a->flops[1] - a->flops[0]) / fmax(a->seconds[1] - a->seconds[0], a->seconds[1] / 100);
+    return (operations[i] - operations[0]) / fmax(seconds[i] - seconds[0], seconds[i] / 100);
+}
+
+static void finish_attention(gr_hardware *h, const attention *a, const gr_bench_sizes *z)
+{
+    h->n_attention = z->n_lengths;
+    for (uint32_t i = 1; i <= z->n_lengths; i++)
+        h->attention[i - 1] = (gr_attention_rate){z->lengths[i - 1], rate_of_more(a->flops, a->forward, i),
+                                                  2 * rate_of_more(a->flops, a->backward, i)};
+}
+
+/* Sequences in the pool, short and long ones. */
+typedef struct pool {
+    double seconds[2], flops[2], bytes[2];
+} pool;
+
+static void measure_pool(pool *p, gr_bench *b)
+{
+    const gr_bench_sizes *z = b->sizes;
+    for (int i = 0; i < 2 && !b->st; i++) {
+        const uint32_t length = i ? z->pool_length : STEP_LENGTH;
+        gr_bench_open(b, z->attention_width, z->slots, length, true);
+        p->seconds[i] += step_seconds(b) / z->rounds;
+        p->flops[i] = layer_work(b, 2.0 * length, 1).attention;
+        p->bytes[i] = pool_bytes(b);
+        gr_bench_close(b);
+    }
 }
 
 static void run_head(gr_bench *b)
@@ -332,26 +407,41 @@ static void run_head(gr_bench *b)
                        &(gr_head_stats){.logprob = b->head.logprob}, b->head.ws);
 }
 
-/* Logits a second, beside their matrix product at the rate measured. */
-static double logits_rate(const gr_hardware *h, gr_bench *b)
+/* Seconds of the head at a width, and what the cost model counts for it. */
+static double head_seconds(gr_bench *b, uint32_t hidden, gr_work *w)
 {
     const uint32_t n = b->sizes->head_rows;
     uint32_t *row = gr_calloc(n, sizeof(*row));
-    gr_bench_open(b, b->sizes->head_hidden, n, b->sizes->short_length, false);
+    gr_bench_open(b, hidden, n, b->sizes->short_length, false);
     for (uint32_t i = 0; i < n; i++) row[i] = i;
     b->head.row = gr_bench_place(b, row, n * sizeof(*row));
     b->head.target = gr_bench_place(b, row, n * sizeof(*row));
     b->head.logprob = gr_bench_place(b, NULL, n * sizeof(float));
-    b->head.lm = random_values(b, (uint64_t)b->shape.vocab * b->shape.hidden);
+    b->head.lm = gr_bench_random(b, (uint64_t)b->shape.vocab * b->shape.hidden);
     b->head.ws = gr_bench_place(b, NULL, b->k->head_ws_bytes(&b->shape, n, GR_HEAD_LOGPROB, b->threads));
-    gr_work w = {0};
-    gr_head_cost(&w, b->k, &b->shape, n, 1);
-    double logits = w.logits, seconds = usual(b, run_head);
-    w.logits = 0;
-    double rest = seconds - (double)gr_work_ns(&w, h) / 1e9;
+    *w = (gr_work){0};
+    gr_head_cost(w, b->k, &b->shape, n, 1);
+    const double seconds = gr_bench_seconds(b, run_head);
     free(row);
     gr_bench_close(b);
-    return logits / fmax(rest, seconds / 10);
+    return seconds;
+}
+
+/* Logits a second beside their matrix product: at the rate measured for layers, or, on a CUDA device, at one
+ * of its own, by the time that a wide model takes more than a narrow one. */
+static void measure_head(gr_hardware *h, gr_bench *b)
+{
+    const gr_bench_sizes *z = b->sizes;
+    gr_work w[2];
+    double seconds[2] = {head_seconds(b, z->head_hidden, &w[0])};
+    h->head = h->logits = 0;
+    if (b->q.device) {
+        seconds[1] = head_seconds(b, z->widths[z->n_widths - 1], &w[1]);
+        h->head = rate_of_more((double[]){w[0].head, w[1].head}, seconds, 1);
+    }
+    const double logits = w[0].logits;
+    w[0].logits = 0;
+    h->logits = logits / fmax(seconds[0] - (double)gr_work_ns(&w[0], h) / 1e9, seconds[0] / 10);
 }
 
 /* Of the CPU. Adds the round's seconds a byte: read and written as by the optimizer's step, with all threads;
@@ -420,12 +510,12 @@ static gr_status nothing(void *user, gr_path_id path, uint32_t i, gr_queue *q, g
 /* A plan of steps that do nothing shows what a step costs. */
 static gr_status measure_step(gr_hardware *h, const gr_device_type *device, unsigned threads, gr_diag *d)
 {
-    gr_pool *pool = gr_pool_new();
-    gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
+    gr_pool *memory = gr_pool_new();
+    gr_plan *p = gr_pool_alloc(memory, sizeof(*p));
     gr_path *path = &p->paths[GR_PATH_STEADY];
-    p->pool = pool;
+    p->pool = memory;
     path->n = EMPTY_STEPS;
-    path->steps = gr_pool_alloc(pool, EMPTY_STEPS * sizeof(*path->steps));
+    path->steps = gr_pool_alloc(memory, EMPTY_STEPS * sizeof(*path->steps));
     for (uint32_t i = 0; i < path->n; i++)
         path->steps[i] = (gr_step){.kind = GR_STEP_RUN,
                                    .what = "step",
@@ -480,33 +570,43 @@ static void close_device(gr_bench *b)
     if (b->dev) b->dev->type->close(b->dev);
 }
 
+static gr_status measure_on_cuda(gr_hardware *h, gr_bench *b, gr_diag *d)
+{
+    gr_status st = gr_calibrate_cuda_copies(h, b, d);
+    return st ? st : gr_calibrate_cuda_attention(h, b, d);
+}
+
 static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
     const bool cuda = b->sizes == &sizes_cuda;
     gr_status st = cuda ? gr_calibrate_cuda_overhead(h, b, d) : GR_OK;
-    h->flops = h->memory_bytes = h->h2d = h->d2h = 0;
-    attention packed = {.paged = false}, paged = {.paged = true};
+    h->flops = h->memory_bytes = h->h2d = h->d2h = h->kv_bytes = h->decode_attention = 0;
+    h->n_attention = 0;
+    attention packed = {0};
+    pool paged = {0};
+    for (uint32_t i = 0; i < GR_RATES_MAX; i++) h->rates[i] = (gr_rate){0};
     for (uint32_t round = 0; round < b->sizes->rounds && !st;
          round++) { /* a machine may be slower for a while */
         if (cuda)
-            st = gr_calibrate_cuda_copies(h, b, d);
+            st = measure_on_cuda(h, b, d);
         else
             measure_memory(h, b);
+        measure_pool(&paged, b);
+        if (cuda) h->kv_bytes = rate_of_more(paged.bytes, paged.seconds, 1); /* one round: it is all there */
         measure_matrix(h, b);
-        measure_attention(&packed, b);
-        measure_attention(&paged, b);
+        if (!cuda) measure_attention(&packed, b);
         if (!st) st = b->st;
     }
     if (st) return st;
     finish_matrix(h, b->sizes->rounds);
+    if (!cuda) finish_attention(h, &packed, b->sizes);
     if (!cuda) {
         h->memory_bytes = 1 / h->memory_bytes;
         h->h2d = h->d2h = 1 / h->h2d;
+        h->decode_attention = rate_of_more(paged.flops, paged.seconds, 1);
         h->host_memory = h->memory_bytes; /* the host pool is the same memory, and the kernel the same */
     }
-    h->attention = attention_rate(&packed);
-    h->decode_attention = attention_rate(&paged);
-    h->logits = logits_rate(h, b);
+    measure_head(h, b);
     if (cuda) gr_calibrate_cuda_rest(h, b);
     h->overhead_bytes = 0;
     for (int i = 0; i < GR_N_LIBRARIES; i++) h->overhead_bytes += h->library[i];
@@ -544,17 +644,27 @@ static void print_summary(const gr_hardware *h, const char *path)
     printf("%s: %s\n", path, h->name);
     printf("  memory      %.1f GB/s, copies to the device %.1f, from it %.1f, host %.1f, disk %.2f GB/s\n",
            h->memory_bytes / 1e9, h->h2d / 1e9, h->d2h / 1e9, h->host_memory / 1e9, h->disk / 1e9);
-    printf("  matrices    %s of a layer, forward and backward, by rows of the batch and width\n", name);
+    printf("  matrices    %s of a layer: forward, backward and in a rollout's step, by rows and width\n",
+           name);
     printf("    %6s", "");
-    for (uint32_t c = 0; c < widths; c++) printf(" %13u", h->rates[c].width);
+    for (uint32_t c = 0; c < widths; c++) printf(" %20u", h->rates[c].width);
     for (uint32_t i = 0; i < h->n_rates; i++) {
-        if (i % widths == 0) printf("\n    %6u", h->rates[i].rows);
-        printf("  %5.1f %6.1f", h->rates[i].forward / unit, h->rates[i].backward / unit);
+        const gr_rate *r = &h->rates[i];
+        if (i % widths == 0) printf("\n    %6u", r->rows);
+        printf("  %5.1f %6.1f %6.1f", r->forward / unit, r->backward / unit, r->decode / unit);
     }
-    printf("\n  attention   %.1f %s, decoding %.1f; %.0f million logits/s; a step %llu ns\n",
-           h->attention / unit, name, h->decode_attention / unit, h->logits / 1e6,
-           (unsigned long long)h->step_ns);
-    printf("  overhead    %s\n", gr_bytes_format(h->overhead_bytes, text));
+    printf("\n  attention   %s, forward and backward, by length:", name);
+    for (uint32_t i = 0; i < h->n_attention; i++)
+        printf("%s %u: %.1f %.1f", i ? "," : "", h->attention[i].length, h->attention[i].forward / unit,
+               h->attention[i].backward / unit);
+    if (cuda)
+        printf("\n  rollout     keys and values %.1f GB/s; head %.1f %s", h->kv_bytes / 1e9, h->head / unit,
+               name);
+    else
+        printf("\n  rollout     attention %.1f %s", h->decode_attention / unit, name);
+    printf("; %.0f million logits/s; a step %llu ns\n", h->logits / 1e6, (unsigned long long)h->step_ns);
+    printf("  overhead    %s, and %.1f KiB a captured layer\n", gr_bytes_format(h->overhead_bytes, text),
+           (double)h->layer_graph_bytes / 1024);
 }
 
 int gr_cmd_calibrate(const gr_args *a, gr_diag *d)

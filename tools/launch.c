@@ -188,11 +188,14 @@ static void study(heard *h, const char *line)
     snprintf(h->host, sizeof(h->host), "%s", host);
 }
 
-/* Open MPI prints a block, and about others like it, and warnings of its modules, lines of their own. */
+/* Open MPI prints blocks, and lines that begin with "[HOST:PID] ": of what it stumbles over when a rank is
+ * gone, and where a rank has crashed, which is passed on. */
 static bool is_of_mpi(const char *line)
 {
-    return !strncmp(line, "[", 1) && strstr(line, "] ") &&
-           (strstr(line, "more process") || strstr(line, "MCA"));
+    unsigned pid;
+    int end = 0;
+    if (sscanf(line, "[%*[^]:]:%u] %n", &pid, &end) != 1 || !end) return false;
+    return line[end] != '*' && line[end] != '[';
 }
 
 static void listen_to(int fd, heard *h)

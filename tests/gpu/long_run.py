@@ -12,10 +12,14 @@
   last fifth must be within 0.05 of each other, and both above what they began with.
 - arithmetic: the same of graphs/arithmetic.yaml, where --arithmetic DIR has the checkpoint and train.jsonl.
 
+The CPU's side of the last two takes minutes: --cpu arithmetic=0.230 takes its last mean reward as given. The list of calls
+needs libcupti.so.13, which is looked for beside CUDA and in Python's packages where LD_LIBRARY_PATH does not have it.
+
 Prints a line a finding; status 1 where one is not as it should be.
 """
 import argparse
 import collections
+import glob
 import json
 import os
 import shutil
@@ -99,16 +103,20 @@ def steady(a):
     say("steady: every iteration was trained", all(m["skipped_steps"] == 0 for m in run.metrics), f"{len(seconds)} iterations")
 
 
+def library_path():
+    """LD_LIBRARY_PATH with a folder that has CUPTI."""
+    places = ["/usr/local/cuda*/extras/CUPTI/lib64", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib"]
+    places += [os.path.join(p, "nvidia", "*", "lib") for p in sys.path]
+    found = [os.path.dirname(f) for p in places for f in glob.glob(os.path.join(p, "libcupti.so.13"))]
+    return ":".join([os.environ["LD_LIBRARY_PATH"]] * ("LD_LIBRARY_PATH" in os.environ) + found[:1])
+
+
 def calls_of(a, steps):
     """How often each call that takes or gives back memory was made in a run of so many iterations."""
     listed = os.path.join(a.out, f"allocations-{steps}.txt")
-    own = dict(CUDA_INJECTION64_PATH=os.path.abspath(a.trace), GR_ALLOC_TRACE=listed)
-    os.environ.update(own)
-    try:
-        common.execute(a.graphrun, GRPO, os.path.join(a.out, f"allocations-{steps}"), a.device, settings_of(a), ["--steps", str(steps)])
-    finally:
-        for name in own:
-            del os.environ[name]
+    own = dict(CUDA_INJECTION64_PATH=os.path.abspath(a.trace), GR_ALLOC_TRACE=listed, LD_LIBRARY_PATH=library_path())
+    common.execute(a.graphrun, GRPO, os.path.join(a.out, f"allocations-{steps}"), a.device, settings_of(a),
+                   ["--steps", str(steps)], env=dict(os.environ, **own))
     with open(listed) as f:
         calls = [line.split(None, 1)[1] for line in f.read().splitlines()]
     if calls[0] != "trace":
@@ -132,8 +140,10 @@ def rewards_of(path):
 
 def both_devices(a, name, graph, settings):
     """Last rewards on the CPU and on the device."""
-    last = {}
+    last = {"cpu": a.cpu[name]} if name in a.cpu else {}
     for device in ("cpu", a.device):
+        if device in last:
+            continue
         out = os.path.join(a.out, f"{name}-{device}")
         begin = time.time()
         run = common.execute(a.graphrun, os.path.join(ROOT, "graphs", graph), out, device, settings)
@@ -186,7 +196,9 @@ def main():
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--quickstart-steps", type=int, default=500)
     p.add_argument("--arithmetic", metavar="DIR")
+    p.add_argument("--cpu", metavar="PART=REWARD", nargs="*", default=[], help="the CPU's last mean reward, instead of its run")
     a = p.parse_args()
+    a.cpu = {name: float(value) for name, value in (pair.split("=") for pair in a.cpu)}
     a.out = os.path.abspath(a.out)
     a.graphrun = os.path.abspath(a.graphrun)
     a.arithmetic = a.arithmetic and os.path.abspath(a.arithmetic)

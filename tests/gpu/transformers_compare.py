@@ -13,7 +13,13 @@ For each family a small random model is written by `graphrun init`, and everythi
 transformers runs the same weights twice: in fp32, which is the truth (of weights rounded to bf16 where the device's are),
 and as its users run it on that device. What is asked of graphrun is an error against the truth no larger than twice
 transformers' own, or than the floor, whichever is more; and a greedy token equal to the truth's wherever the truth's
-first two logits are further apart than bf16 can blur them. Prints a line a comparison; status 1 where one failed.
+first two logits are further apart than bf16 can blur them.
+
+What greedy generation differs in is told apart: each of graphrun's tokens that is not the truth's has a line with the
+truth's margin, what transformers' own type picks there, and whether graphrun, asked for the log-probs of its own
+responses in one packed pass, finds them where the rollout had put them. A margin below the error of either side is
+rounding; a rollout that the packed pass does not agree with is a rollout that is wrong. Every prompt is generated from
+in a batch of all, and alone: both must be right. Prints a line a comparison; status 1 where one failed.
 """
 import argparse
 import json
@@ -65,11 +71,15 @@ run: {steps: 1, seed: 1}
 GREEDY = """graph: compare-greedy
 models: {actor: {checkpoint: MODEL}}
 nodes:
-  prompts: {op: prompts, file: DATA, batch: RECORDS, shuffle: false, template: "{prompt}", max_tokens: PROMPT}
+  prompts: {op: prompts, file: DATA, batch: BATCH, shuffle: false, template: "{prompt}", max_tokens: PROMPT}
   rollout: {op: generate, model: actor, prompts: prompts, temperature: 0, max_tokens: RESPONSE, stop_ids: 4000000}
   reward: {op: reward, of: rollout, answer: prompts.response, rule: exact}
-log: {length: batch_mean(rollout.length), score: batch_mean(reward)}
-run: {steps: 1, seed: 1, samples: RECORDS, checkpoint: {last: false}}
+  lp: {op: logprob, model: actor, of: rollout}
+log:
+  length: batch_mean(rollout.length)
+  score: batch_mean(reward)
+GAPS
+run: {steps: STEPS, seed: 1, samples: BATCH, checkpoint: {last: false}}
 """
 
 
@@ -119,10 +129,12 @@ class Compare:
         model = AutoModelForCausalLM.from_pretrained(self.model, config=config, dtype=torch.float32, attn_implementation="sdpa")
         return model.to(rounded).to(dtype).to(self.device).eval()
 
-    def execute(self, name, text):
+    def execute(self, name, text, **more):
+        gaps = "".join(f"  gap{i}: token_sum(abs(lp - rollout.logprob), rollout.position == {i})\n" for i in range(RESPONSE))
         log = "".join(f"  {what}{i}: token_sum({field}, rows.position == {i})\n" for i in range(RESPONSE)
                       for what, field in (("p", "lp"), ("e", "lp.entropy")))
-        for key, value in dict(MODEL=self.model, DATA=self.data, RECORDS=RECORDS, PROMPT=PROMPT, RESPONSE=RESPONSE, LOG=log.rstrip("\n")).items():
+        for key, value in dict(MODEL=self.model, DATA=self.data, RECORDS=RECORDS, PROMPT=PROMPT, RESPONSE=RESPONSE,
+                               LOG=log.rstrip("\n"), GAPS=gaps.rstrip("\n"), **more).items():
             text = text.replace(key, str(value))
         path = os.path.join(self.folder, name + ".yaml")
         with open(path, "w") as f:
@@ -178,26 +190,49 @@ class Compare:
                 [found["m." + n] for n in names], [peer[n] for n in names], [truth[n] for n in names])]
             self.errors("gradient of " + kind, *parts)
 
-    def greedy(self):
-        run = self.execute("greedy", GREEDY)
+    def margins(self, rows):
+        """The truth's and transformers' own logits behind each response token, of these prefixes, the error of the second,
+        and what rounding may do to a difference of two: half as much again as the worst error twice, and no less than a
+        step of the type."""
+        with torch.no_grad():  # of graphrun's own prefix: one near tie must not make all that follows another text
+            truth, peer = (m(rows.to(self.device)).logits[:, PROMPT - 1:-1].float().cpu() for m in (self.truth, self.peer))
+        step = 2.0 ** (math.floor(math.log2(truth.abs().max().item())) - 8) if self.a.device == "cuda" else 1e-5
+        return truth, peer, 3 * max((peer - truth).abs().max().item(), step)
+
+    def greedy_of(self, what, batch):
+        """Greedy responses in batches of so many prompts."""
+        run = self.execute("greedy-" + what, GREEDY, BATCH=batch, STEPS=RECORDS // batch)
         with open(os.path.join(run.folder, "samples.jsonl")) as f:
             samples = [json.loads(line) for line in f]
         rows = torch.tensor([ids_of(s["prompt"]) + ids_of(s["response"]) for s in samples])
-        self.say("greedy: responses of full length", tuple(rows.shape) == (RECORDS, PROMPT + RESPONSE), f"{tuple(rows.shape)}")
-        with torch.no_grad():  # of graphrun's own prefix: one near tie must not make all that follows another text
-            logits = self.truth(rows.to(self.device)).logits[:, PROMPT - 1:-1].float().cpu()
-            peer = self.peer(rows.to(self.device)).logits[:, PROMPT - 1:-1].float().cpu()
-        top = logits.topk(2, -1)
-        gap = top.values[..., 0] - top.values[..., 1]
-        # what rounding may do to a difference of two logits: half as much again as the worst of transformers' own
-        # logits twice, and no less than a step of bf16
-        step = 2.0 ** (math.floor(math.log2(logits.abs().max().item())) - 8) if self.a.device == "cuda" else 1e-5
-        blur = 3 * max((peer - logits).abs().max().item(), step)
-        same = rows[:, PROMPT:] == top.indices[..., 0]
-        wrong = (~same & (gap > blur)).sum().item()
-        clear = (gap > blur).sum().item()
-        self.say("greedy: tokens", wrong == 0 and clear > gap.numel() // 4,
-                 f"{same.sum().item()} of {gap.numel()} equal, {clear} clear of rounding ({blur:.3g}), of them wrong: {wrong}")
+        self.say(f"greedy, {what}: responses of full length", tuple(rows.shape) == (RECORDS, PROMPT + RESPONSE), f"{tuple(rows.shape)}")
+        truth, peer, blur = self.margins(rows)
+        top = truth.topk(2, -1)
+        margin, ours = top.values[..., 0] - top.values[..., 1], rows[:, PROMPT:]
+        same, clear = ours == top.indices[..., 0], margin > blur
+        wrong = (~same & clear).sum().item()
+        self.say(f"greedy, {what}: tokens", wrong == 0 and clear.sum().item() > margin.numel() // 4,
+                 f"{same.sum().item()} of {margin.numel()} equal, {clear.sum().item()} clear of rounding ({blur:.3g}), of them "
+                 f"wrong: {wrong}; transformers' own type differs in {(peer.argmax(-1) != top.indices[..., 0]).sum().item()}, "
+                 f"clear ones: {((peer.argmax(-1) != top.indices[..., 0]) & clear).sum().item()}")
+        # of the tokens at one position, mean over a batch: rollout against the packed pass
+        gaps = torch.tensor([[m[f"gap{i}"] / batch for i in range(RESPONSE)] for m in run.metrics])
+        for i, j in (~same).nonzero().tolist():
+            rank = (truth[i, j] > truth[i, j, ours[i, j]]).sum().item()
+            print(f"{self.family:6}   response {i}, token {j}: margin {margin[i, j]:.3f}, ours is number {rank + 1} of the truth, "
+                  f"{(top.values[i, j, 0] - truth[i, j, ours[i, j]]).item():.3f} below it; transformers' own type picks "
+                  f"{'ours' if peer[i, j].argmax() == ours[i, j] else 'the truth' if peer[i, j].argmax() == top.indices[i, j, 0] else 'another'}"
+                  f"; rollout and packed pass differ by {gaps[i // batch, j]:.4f} there", flush=True)
+        logs = torch.log_softmax(truth, -1).gather(-1, ours[..., None])[..., 0]
+        peers = torch.log_softmax(peer, -1).gather(-1, ours[..., None])[..., 0]
+        limit = max(FLOOR[self.a.device], 4 * (peers - logs).abs().max().item())
+        self.say(f"greedy, {what}: log-probs of rollout and packed pass", gaps.max().item() <= limit,  # NaN fails
+                 f"mean {gaps.mean():.2e}, worst {gaps.max():.2e} at token {gaps.max(0).values.argmax().item()} (limit {limit:.2e})")
+        return rows
+
+    def greedy(self):
+        together, alone = self.greedy_of("together", RECORDS), self.greedy_of("alone", 1)
+        print(f"{self.family:6}   {(together != alone).any(-1).sum().item()} of {RECORDS} responses depend on the batch", flush=True)
 
     def all(self):
         for part in (self.logprobs, self.gradients, self.greedy):

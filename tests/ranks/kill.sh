@@ -7,6 +7,7 @@ command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 7
 
 steps=60
 kills=2
+run=hit$$ # found by its name among all processes
 [ "$slow" = 0 ] || { steps=600; kills=20; }
 long="--set run.steps=$steps --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
 # shellcheck disable=SC2086
@@ -20,32 +21,32 @@ ranks_of() { # RUN: the processes that are ranks of it, the first one first
     done | sort -n | sed 's/.* //'
 }
 
-# hit SIGNAL RANK DELAY: start or go on with the run `hit`, and signal one of its ranks after so long; the exit status
+# hit SIGNAL RANK DELAY: start or go on with the run, and signal one of its ranks after so long; the exit status
 # is in got, the seconds until all were gone in took
 hit() {
     "$gr" exec $resume --ranks 3 >out 2>err &
     pid=$!
     i=0
-    while [ "$(ranks_of hit | wc -l)" -lt 3 ] || [ ! -s hit/metrics.jsonl ]; do
+    while [ "$(ranks_of $run | wc -l)" -lt 3 ] || [ ! -s $run/metrics.jsonl ]; do
         i=$((i + 1))
         [ $i -lt 300 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the ranks do not start"; }
         sleep 0.1
     done
     sleep "$3"
-    kill -"$1" "$(ranks_of hit | sed -n "$(($2 + 1))p")" 2>/dev/null || echo "attempt had ended: $(tail -1 out)"
+    kill -"$1" "$(ranks_of $run | sed -n "$(($2 + 1))p")" 2>/dev/null || echo "attempt had ended: $(tail -1 out)"
     began=$(date +%s)
     got=0
     wait $pid || got=$?
     took=$(($(date +%s) - began))
     [ $took -le 60 ] || fail "it took $took s until all were gone"
-    [ -z "$(ranks_of hit)" ] || fail "ranks are left: $(ranks_of hit)"
-    for f in hit/checkpoints/step-*; do # whole or absent
+    [ -z "$(ranks_of $run)" ] || fail "ranks are left: $(ranks_of $run)"
+    for f in $run/checkpoints/step-*; do # whole or absent
         [ ! -d "$f" ] || [ -s "$f/state.json" ] || fail "$f is half a checkpoint"
     done
 }
 
 random=4711
-resume="grpo.yaml $long --out hit"
+resume="grpo.yaml $long --out $run"
 n=0
 hits=0
 while [ $n -lt $kills ]; do
@@ -57,28 +58,28 @@ while [ $n -lt $kills ]; do
         [ "$(grep -c . err)" -le 2 ] || fail "more than one message: $(cat err)" # of a resume, what it warns of
         hits=$((hits + 1))
     fi
-    resume="--resume hit"
+    resume="--resume $run"
     n=$((n + 1))
 done
 [ $hits -gt 0 ] || fail "no rank was hit while it ran"
-status 0 "$gr" exec --resume hit --ranks 3
-same_weights calm hit
-same_metrics calm hit
+status 0 "$gr" exec --resume $run --ranks 3
+same_weights calm $run
+same_metrics calm $run
 
 # Asked to end, it ends its iteration and saves.
-rm -rf hit
-"$gr" exec grpo.yaml --set run.steps=100000 --ranks 2 --out hit >out 2>err &
+rm -rf $run
+"$gr" exec grpo.yaml --set run.steps=100000 --ranks 2 --out $run >out 2>err &
 pid=$!
-while [ ! -s hit/metrics.jsonl ]; do sleep 0.1; kill -0 $pid || fail "$(cat err)"; done
+while [ ! -s $run/metrics.jsonl ]; do sleep 0.1; kill -0 $pid || fail "$(cat err)"; done
 kill -TERM $pid
 got=0
 wait $pid || got=$?
 [ $got = 0 ] || { cat out err >&2; fail "exit status $got of a run that was asked to end"; }
-[ "$(last_step hit)" = "$(grep -c '"step"' hit/metrics.jsonl)" ] || fail "no checkpoint of the last iteration"
+[ "$(last_step $run)" = "$(grep -c '"step"' $run/metrics.jsonl)" ] || fail "no checkpoint of the last iteration"
 
 [ "$slow" = 1 ] || exit 0
-rm -rf hit
-resume="grpo.yaml --set run.steps=100000 --out hit"
+rm -rf $run
+resume="grpo.yaml --set run.steps=100000 --out $run"
 hit STOP 1 0.5
 [ $got = 1 ] || fail "exit status $got"
 has err "error: rank 1 on host .* has not answered for 30 s; it was last heard of in iteration [0-9]+, step '"

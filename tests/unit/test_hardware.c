@@ -75,7 +75,7 @@ static void assert_refused(const char *from, const char *to, const char *message
 static void test_what_is_wrong_is_said_with_its_place(void **state)
 {
     (void)state;
-    assert_refused("\"version\": 1", "\"version\": 2", "$.version: this program reads version 1");
+    assert_refused("\"version\": 2", "\"version\": 1", "$.version: this program reads version 2");
     assert_refused("  \"step_ns\"", "  \"step_n\"", "$: unknown key 'step_n'; did you mean 'step_ns'?");
     assert_refused("  \"step_ns\"", "  \"step_n\"", "$: key 'step_ns' is missing");
     assert_refused("\"step_ns\": ", "\"step_ns\": -", "$.step_ns: -");
@@ -89,6 +89,10 @@ static void test_what_is_wrong_is_said_with_its_place(void **state)
     assert_refused("\"devices\": 8", "\"devices\": 0", "$.devices: 0 is not in 1 .. ");
     assert_refused("\"rows\": 64", "\"rows\": 63.5", "$.matrix[2].rows: should be a whole number");
     assert_refused("\"rows\": 64", "\"rows\": 1", "$.matrix[2]: rows and widths should rise");
+    assert_refused("\"length\": 1024", "\"length\": 0", "$.attention[0].length: 0 is not in 1 .. ");
+    assert_refused("1024, \"forward\": 2.375e+11", "1024", "$.attention[0]: key 'forward' is missing");
+    assert_refused("\"kv\": 0", "\"kv\": -5", "$.bytes_per_second.kv: -5 is not a rate above 0, or 0");
+    assert_refused("\"disk\": 1.725e+09", "\"disk\": 0", "$.bytes_per_second.disk: 0 is not a rate above 0");
     assert_refused("\"width\": 1024", "\"width\": 512", "$.matrix[3]: rows and widths should rise");
     assert_refused("\"forward\"", "\"forwards\"", "$.matrix[0]: unknown key 'forwards'");
     assert_refused("}\n  ],", "},\n  ],", "unexpected token");
@@ -113,10 +117,11 @@ static void test_a_file_cut_short_is_refused_wherever_it_ends(void **state)
 static void test_rates_lie_between_those_measured(void **state)
 {
     (void)state;
-    gr_hardware h = {
-        .flops = 1, .memory_bytes = 1e15, .step_ns = 7, .n_rates = 4, .attention = 1e9, .logits = 1e6};
-    const gr_rate rates[] = {
-        {1, 64, 1e9, 2e9}, {1, 256, 1e9, 2e9}, {100, 64, 1e11, 2e11}, {100, 256, 1e11, 2e11}};
+    gr_hardware h = {.flops = 1, .memory_bytes = 1e15, .step_ns = 7, .n_rates = 4, .logits = 1e6};
+    const gr_rate rates[] = {{1, 64, 1e9, 2e9, 4e9},
+                             {1, 256, 1e9, 2e9, 4e9},
+                             {100, 64, 1e11, 2e11, 4e11},
+                             {100, 256, 1e11, 2e11, 4e11}};
     memcpy(h.rates, rates, sizeof(rates));
     gr_work w = {.flops = 1e10, .rows = 10, .width = 128};
     assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 1000000);
@@ -124,10 +129,55 @@ static void test_rates_lie_between_those_measured(void **state)
     assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 500000);
     w.rows = 100000; /* no further than measured */
     assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 50000);
-    w = (gr_work){.attention = 1e9, .logits = 1e6, .bytes = 1};
-    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 2000000);
+    w = (gr_work){.flops = 1e10, .rows = 10, .width = 128, .paged = true};
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 250000);
+    w = (gr_work){.logits = 1e6, .bytes = 1};
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 1000000);
     w = (gr_work){.bytes = 2e15};
     assert_int_equal(gr_work_ns(&w, &h), 2000000007);
+}
+
+static double seconds(const gr_hardware *h, gr_work w)
+{
+    return (double)gr_work_ns(&w, h) / 1e9;
+}
+
+static void assert_near(double x, double want)
+{
+    if (!(fabs(x - want) <= 1e-6 * want)) fail_msg("%.9g should be %.9g", x, want);
+}
+
+/* Attention by length, forward and backward; in the pool by arithmetic, or by bytes where their rate is
+ * known; and what has no rate of its own is arithmetic and traffic like all other. */
+static void test_attention_and_the_head_have_rates_of_their_own(void **state)
+{
+    (void)state;
+    gr_hardware h = {.flops = 1e9, .memory_bytes = 1e12};
+    assert_near(seconds(&h, (gr_work){.attention = 1e9, .flops = 1e9, .head = 1e9, .length = 64}), 3);
+    assert_near(seconds(&h, (gr_work){.bytes = 1e12, .kv = 2e12, .paged = true}), 3);
+    h.n_attention = 2;
+    h.attention[0] = (gr_attention_rate){100, 1e9, 5e8};
+    h.attention[1] = (gr_attention_rate){10000, 1e11, 5e10};
+    assert_near(seconds(&h, (gr_work){.attention = 1e10, .length = 1000}), 1);
+    assert_near(seconds(&h, (gr_work){.attention = 1e10, .length = 1000, .backward = true}), 2);
+    assert_near(seconds(&h, (gr_work){.attention = 1e10, .length = 1}), 10);
+    assert_near(seconds(&h, (gr_work){.attention = 1e10, .length = 1 << 20}), 0.1);
+    h.decode_attention = 2e9;
+    assert_near(seconds(&h, (gr_work){.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}), 5);
+    h.kv_bytes = 1e12;
+    assert_near(seconds(&h, (gr_work){.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}), 3);
+    h.head = 4e9;
+    assert_near(seconds(&h, (gr_work){.flops = 1e9, .head = 4e9}), 2);
+}
+
+static void test_what_a_process_takes_beside_its_arena(void **state)
+{
+    (void)state;
+    const gr_hardware h = {.overhead_bytes = 500 << 20, .layer_graph_bytes = 1000, .pinned = 8.0 / 4096};
+    assert_int_equal(gr_hardware_overhead(&h, 0, 0), 500 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 28, 0), (500 << 20) + 28000);
+    assert_int_equal(gr_hardware_overhead(&h, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
+    assert_int_equal(gr_hardware_overhead(&h, 0, UINT64_C(4) << 30), 508 << 20);
 }
 
 int main(void)
@@ -137,6 +187,8 @@ int main(void)
         cmocka_unit_test(test_what_is_wrong_is_said_with_its_place),
         cmocka_unit_test(test_a_file_cut_short_is_refused_wherever_it_ends),
         cmocka_unit_test(test_rates_lie_between_those_measured),
+        cmocka_unit_test(test_attention_and_the_head_have_rates_of_their_own),
+        cmocka_unit_test(test_what_a_process_takes_beside_its_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

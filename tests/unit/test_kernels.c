@@ -382,10 +382,36 @@ static void test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_te
     free(x), free(r);
 }
 
+/* Box and Muller's transform by the library's functions, to half a unit in a float's last place at 0.1; and
+ * no set has other bits. */
+static void test_normals_are_those_of_the_formula_in_every_instruction_set(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 50, COUNTERS = GR_NORMALS / 4 };
+    const gr_simd *sets[GR_SIMD_MAX];
+    const size_t n_sets = gr_simd_all(sets);
+    float z[GR_SIMD_MAX][GR_NORMALS];
+    for (uint64_t from = 0; from < BLOCKS * COUNTERS; from += COUNTERS) {
+        for (size_t k = 0; k < n_sets; k++) {
+            sets[k]->normals(7, 3, from, 0.02, z[k]);
+            assert_memory_equal(z[k], z[0], sizeof(z[0]));
+        }
+        for (uint32_t i = 0; i < GR_NORMALS; i += 2) {
+            uint32_t bits[4];
+            gr_philox(7, 3, (uint32_t[]){(uint32_t)from + i / 4, 0, 0, 0}, bits);
+            const double r = sqrt(-2 * log((double)gr_uniform(bits[i % 4])));
+            const double angle = 6.283185307179586 * (double)gr_uniform(bits[i % 4 + 1]);
+            assert_true(fabs((double)z[0][i] - 0.02 * r * cos(angle)) <= 4e-9);
+            assert_true(fabs((double)z[0][i + 1] - 0.02 * r * sin(angle)) <= 4e-9);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_instruction_sets_have_the_same_bits),
+        cmocka_unit_test(test_normals_are_those_of_the_formula_in_every_instruction_set),
         cmocka_unit_test(test_exp_is_within_two_units_in_the_last_place),
         cmocka_unit_test(test_llama3_frequencies_agree_with_the_golden_list),
         cmocka_unit_test(test_draws_follow_the_softmax),

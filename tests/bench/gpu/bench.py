@@ -6,7 +6,8 @@
 A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transformers are the python's that runs this. Rows:
 
     iteration:MODEL[:fp32][:key=value...]   a whole GRPO iteration, 32 prompts x 8 samples, 256 + 512 tokens: generate,
-                                            log-prob pass, update, the whole, memory, what the plan had predicted
+                                            log-prob pass, update, the whole, memory, what the plan had predicted; of 8B
+                                            PyTorch generates 128 tokens and trains 64 sequences, scaled up to all
     numerics:MODEL[:fp32][:key=value...]    our side of that iteration three times: as it is, with `strict: true`, with
                                             `deterministic: false`; and what each costs or gains
     single:MODEL                            one sequence, as a share of the copy bandwidth
@@ -17,8 +18,11 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
 
 MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, and
-keys of the graph. `--rows NAME` stands for a list: table (the published one), memory (twelve configurations). Each row
-writes its lines to DIR/results.jsonl at once; a row that fails is a line too, and the next goes on.
+keys of the graph. `--rows NAME` stands for a list: table (the published one), memory (twelve configurations, about six
+minutes). Each row writes its lines to DIR/results.jsonl at once; a row that fails, or takes longer than --timeout, is a line
+too, and the next goes on. Tables go to DIR/table.md: of all rows; and of memory and predicted seconds, where the arena and
+all beside it are to be within 1 % of the plan and never above, an iteration within 15 % of its prediction, a node that takes
+5 % of it or more within 25 %.
 
 N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
 asked; the head runs on response positions. Iterations but the first count, by their median.
@@ -76,9 +80,9 @@ class Bench:
     def found(self, row, side="ours"):
         return next((r["value"] for r in reversed(self.results) if r["row"] == row and r["side"] == side), None)
 
-    def collect(self, args, timeout=580):
+    def collect(self, args):
         """Run a program that prints lines of JSON; what else it prints goes to this one's stderr."""
-        done = subprocess.run(args, stdout=subprocess.PIPE, text=True, timeout=timeout)
+        done = subprocess.run(args, stdout=subprocess.PIPE, text=True, timeout=self.a.timeout)
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 self.keep(json.loads(line))
@@ -144,7 +148,8 @@ class Bench:
         s.update(more)
         graph = os.path.join(HERE, graph)
         out = os.path.join(self.a.out, "-".join([row.replace(":", "-").replace("%", ""), *more]))
-        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options))
+        run = common.execute(self.a.graphrun, graph, out, self.a.device, s, self.budget_of(graph, s, options),
+                             self.a.timeout)
         return model, label, s, run
 
     def memory(self, label, run):
@@ -173,9 +178,13 @@ class Bench:
                   tokens_per_second=tokens / node["update"])
         self.emit("iteration " + label, run.seconds(), "s", all=[m["seconds"] for m in run.metrics], nodes=node)
         self.memory(label, run)
-        self.theirs("iteration", model, "--state", "fp32" if "fp32 state" in label else "bf16", "--prompts", s["prompts"],
-                    "--samples", s["samples"], "--prompt-tokens", s["prompt_tokens"], "--response-tokens",
-                    s["response_tokens"], "--micro", 8 if model == "8B" else 16)
+        state = "fp32" if "fp32 state" in label else "bf16"
+        if state == "fp32" and model == "8B":
+            return  # weights, gradients and moments alone are 131 GB there
+        part = ["--generate-tokens", min(128, s["response_tokens"]), "--train-sequences", min(64, sequences)]
+        self.theirs("iteration", model, "--state", state, "--prompts", s["prompts"], "--samples", s["samples"],
+                    "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"], "--micro",
+                    8 if model == "8B" else 16, *(part if model == "8B" else []))
 
     def numerics(self, row):
         speeds = {}
@@ -227,7 +236,7 @@ class Bench:
     def calibrate(self, row):
         path = os.path.join(self.a.out, "hardware.json")
         begin = time.time()
-        subprocess.run([self.a.graphrun, "calibrate", "--device", self.a.device, "-o", path], check=True)
+        subprocess.run([self.a.graphrun, "calibrate", "--device", self.a.device, "-o", path], check=True, timeout=self.a.timeout)
         self.a.hardware = path
         self.emit("calibrate", time.time() - begin, "s")
 
@@ -274,6 +283,25 @@ def table(results):
     return "\n".join(lines)
 
 
+def plans_table(results):
+    """Planned against measured memory, predicted against measured seconds: a table in Markdown, or nothing."""
+    memory = {r["row"].split(" peak ", 1)[1]: r for r in results if r["row"].startswith("measured over planned peak ")}
+    times = {r["row"].split(" seconds ", 1)[1]: r for r in results if r["row"].startswith("predicted over measured seconds ")}
+    lines, kept = [], 0
+    for label, m in memory.items():
+        t, share = times[label], m["value"]
+        nodes = {n: v["predicted"] / v["measured"] for n, v in t["nodes"].items() if v["measured"] >= 0.05 * t["seconds"]}
+        ok = 0.99 <= share <= 1 and abs(t["value"] - 1) <= 0.15 and all(abs(v - 1) <= 0.25 for v in nodes.values())
+        kept += ok
+        lines.append(f"| {label} | {m['planned'] / 2**30:.2f} | {m['host'] / 2**30:.2f} | {share:.4f} | {t['predicted']:.3f} | "
+                     f"{t['seconds']:.3f} | {t['value']:.2f} | {', '.join(f'{n} {v:.2f}' for n, v in nodes.items())} | "
+                     f"{'kept' if ok else 'not kept'} |")
+    if not lines:
+        return ""
+    return "\n".join(["", "", "| configuration | planned GiB | host GiB | measured / planned | predicted s | measured s | ratio | nodes | |",
+                      "|---|---|---|---|---|---|---|---|---|", *lines, f"\n{kept} of {len(lines)} kept"])
+
+
 def main():
     p = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
     p.add_argument("row", nargs="*")
@@ -284,6 +312,7 @@ def main():
     p.add_argument("--device", default="cuda")
     p.add_argument("--hardware", help="NAME or FILE that plans are made for; default: what graphrun finds")
     p.add_argument("--steps", type=int, default=3, help="iterations of a run; the first warms up")
+    p.add_argument("--timeout", type=int, default=560, help="seconds that a row may take on either side")
     p.add_argument("--skip-theirs", action="store_true", help="only our side")
     p.add_argument("--prompts", type=int, default=32)
     p.add_argument("--samples", type=int, default=8)
@@ -293,7 +322,8 @@ def main():
     a = p.parse_args()
     if a.table:
         with open(a.table) as f:
-            print(table([json.loads(line) for line in f]))
+            results = [json.loads(line) for line in f]
+        print(table(results) + plans_table(results))
         return 0
     rows = a.row + LISTS.get(a.rows, [])
     unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "numerics", "single", "plan", "offload",
@@ -304,7 +334,7 @@ def main():
     bench = Bench(a)
     for row in rows:
         bench.run(row)
-    text = table(bench.results)
+    text = table(bench.results) + plans_table(bench.results)
     with open(os.path.join(a.out, "table.md"), "w") as f:
         f.write(text + "\n")
     print(text)

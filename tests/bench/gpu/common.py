@@ -84,7 +84,7 @@ class Failed(Exception):
     pass
 
 
-def execute(graphrun, graph, out, device, settings, options=(), timeout=560):
+def execute(graphrun, graph, out, device, settings, options=(), timeout=560, env=None):
     """Run a graph into a fresh folder; what it prints goes to OUT.log. Returns the folder's Run."""
     shutil.rmtree(out, ignore_errors=True)
     args = [graphrun, "exec", graph, "--device", device, "--out", out, *options]
@@ -92,7 +92,7 @@ def execute(graphrun, graph, out, device, settings, options=(), timeout=560):
         args += ["--set", f"{key}={value}"]
     with open(out + ".log", "w") as log:
         try:
-            status = subprocess.run(args, stdout=log, stderr=subprocess.STDOUT, timeout=timeout).returncode
+            status = subprocess.run(args, stdout=log, stderr=subprocess.STDOUT, timeout=timeout, env=env).returncode
         except subprocess.TimeoutExpired:
             raise Failed(f"no end within {timeout} s: " + " ".join(args)) from None
     if status:

@@ -8,6 +8,10 @@
 N is the number of all parameters and tokens are all tokens of a sequence; the head runs on response positions alone. One
 JSON line a result: {"row": ..., "side": "theirs", "value": ..., "unit": ...}. State bf16: weights, gradients and moments
 are bf16; fp32: all three are, and the passes run under bf16 autocast.
+
+Where the whole would take too long, --generate-tokens times the first so many tokens of each response alone (their
+context is shorter than the average, which is to its advantage), and --train-sequences so many of the sequences in the passes;
+then rates are of what ran, a whole iteration is scaled up to all of it, and the lines say so.
 """
 import argparse
 import gc
@@ -82,7 +86,11 @@ class Work:
         self.n = sum(p.numel() for p in self.model.parameters())
         self.prompt = torch.randint(4, self.model.config.vocab_size, (a.prompts, a.prompt_tokens), device=DEVICE)
         self.ids = self.prompt.repeat_interleave(a.samples, 0)
-        self.tokens = self.ids.shape[0] * (a.prompt_tokens + a.response_tokens)
+        self.drawn = a.generate_tokens or a.response_tokens
+        self.trained = a.train_sequences or self.ids.shape[0]
+        self.tokens = self.trained * (a.prompt_tokens + a.response_tokens)
+        whole = self.drawn == a.response_tokens and self.trained == self.ids.shape[0]
+        self.part = {} if whole else dict(generated_tokens=self.drawn, trained_sequences=self.trained)
 
     def label(self, what):
         return f"{what} {self.a.model}" + ("" if self.a.state == "bf16" else " fp32 state")
@@ -94,10 +102,13 @@ class Work:
         self.model.eval()
         with torch.no_grad(), self.cast():
             sample(self.model, self.ids[:8], 4)
-            seconds, self.seq = timed(lambda: sample(self.model, self.ids, self.a.response_tokens))
-        emit(self.label("generate"), self.ids.shape[0] * self.a.response_tokens / seconds, "tok/s", seconds=seconds,
+            seconds, self.seq = timed(lambda: sample(self.model, self.ids, self.drawn))
+        emit(self.label("generate"), self.ids.shape[0] * self.drawn / seconds, "tok/s", seconds=seconds, **self.part,
              **peak(reset=True))
-        return seconds
+        rest = self.a.response_tokens - self.drawn
+        more = torch.randint(4, self.model.config.vocab_size, (self.ids.shape[0], rest), device=DEVICE)
+        self.seq = torch.cat([self.seq, more], 1)[:self.trained]
+        return seconds * self.a.response_tokens / self.drawn
 
     def logprob_of(self, x):
         with self.cast():
@@ -113,8 +124,8 @@ class Work:
             self.logprob_of(self.seq[:self.a.micro])
             seconds, self.old = timed(lambda: torch.cat([self.logprob_of(x) for x in self.micro_batches()]))
         emit(self.label("log-prob"), 2 * self.n * self.tokens / seconds / 1e12, "TFLOP/s", seconds=seconds,
-             tokens_per_second=self.tokens / seconds, **peak(reset=True))
-        return seconds
+             tokens_per_second=self.tokens / seconds, **self.part, **peak(reset=True))
+        return seconds * self.ids.shape[0] / self.trained
 
     def backward(self, x, old, advantage, parts):
         ratio = torch.exp(self.logprob_of(x) - old)
@@ -137,10 +148,10 @@ class Work:
         seconds, _ = timed(lambda: self.step(parts))
         used = peak()
         emit(self.label("update"), 6 * self.n * self.tokens / seconds / 1e12, "TFLOP/s", seconds=seconds,
-             tokens_per_second=self.tokens / seconds, **used)
+             tokens_per_second=self.tokens / seconds, **self.part, **used)
         if used:
             emit(self.label("reserved over allocated"), used["reserved"] / used["allocated"], "", **used)
-        return seconds
+        return seconds * self.ids.shape[0] / self.trained
 
     def offload(self):
         size = sum(p.numel() * p.element_size() for p in self.model.parameters())
@@ -153,7 +164,7 @@ class Work:
 def iteration(a):
     work = Work(a)
     parts = dict(generate=work.generate(), logprob=work.logprob(), update=work.update())
-    emit(work.label("iteration"), sum(parts.values()), "s", **parts)
+    emit(work.label("iteration"), sum(parts.values()), "s", **parts, **work.part)
     if GPU:
         work.offload()
 
@@ -220,6 +231,8 @@ def main():
     p.add_argument("--samples", type=int, default=8)
     p.add_argument("--prompt-tokens", type=int, default=256)
     p.add_argument("--response-tokens", type=int, default=512)
+    p.add_argument("--generate-tokens", type=int, default=0, help="of each response; 0: all")
+    p.add_argument("--train-sequences", type=int, default=0, help="in the passes; 0: all")
     p.add_argument("--micro", type=int, default=16, help="sequences of a micro-batch")
     a = p.parse_args()
     {"iteration": iteration, "single": single, "head": head, "copies": copies}[a.work](a)
