@@ -24,7 +24,8 @@
  * reach is below); of the others three quarters of the published bf16 peak, nine tenths of the published
  * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
  * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
- * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8); elsewhere an upper bound.
+ * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8), and NCCL, as two ranks were
+ * seen to take it (895 to 915 MiB); elsewhere an upper bound of all.
  * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
  * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); network: nine
@@ -43,6 +44,7 @@ static const gr_hardware profiles[] = {
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
      .overhead_bytes = 565 * MIB,
+     .library = {[GR_LIBRARY_COMM] = 928 * MIB},
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -285,10 +287,11 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
 }
 
 /* Page tables are taken in pieces of 2 MiB. */
-uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t captured, uint64_t host_bytes)
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t captured, uint64_t host_bytes)
 {
+    const uint64_t comm = ranks > 1 ? hw->library[GR_LIBRARY_COMM] : 0;
     const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
-    return hw->overhead_bytes + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
+    return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }
 
 const gr_hardware *gr_hardware_known(size_t i)

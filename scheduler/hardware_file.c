@@ -139,7 +139,7 @@ static void read_overhead(reader *r, json_t *o, gr_hardware *out)
     if (!parts || !has_keys(r, "$.overhead", parts, libraries, GR_N_LIBRARIES)) return;
     for (int i = 0; i < GR_N_LIBRARIES; i++) {
         out->library[i] = whole_of(r, "$.overhead", parts, libraries[i], 0, 1ULL << 50);
-        out->overhead_bytes += out->library[i];
+        if (i != GR_LIBRARY_COMM) out->overhead_bytes += out->library[i];
     }
 }
 

@@ -186,7 +186,8 @@ gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
     gr_status st = gr_cuda_probe(&info, d);
     if (st) return st;
     snprintf(h->name, sizeof(h->name), "%.*s", (int)sizeof(h->name) - 1, info.name);
-    for (int i = 0; i < GR_N_LIBRARIES; i++) h->library[i] = 0;
+    for (int i = 0; i < GR_N_LIBRARIES; i++)
+        if (i != GR_LIBRARY_COMM) h->library[i] = 0; /* it takes several devices to measure */
     st = measure_pinned(h, d);
     if (st) return st;
     const uint64_t context = used(b) - pool_tables(h, b);

@@ -632,7 +632,8 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
     measure_head(h, b);
     if (cuda) gr_calibrate_cuda_rest(h, b);
     h->overhead_bytes = 0;
-    for (int i = 0; i < GR_N_LIBRARIES; i++) h->overhead_bytes += h->library[i];
+    for (int i = 0; i < GR_N_LIBRARIES; i++)
+        if (i != GR_LIBRARY_COMM) h->overhead_bytes += h->library[i];
     return b->st;
 }
 
