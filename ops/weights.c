@@ -300,9 +300,10 @@ static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, 
     return specs;
 }
 
-gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
-                                const char *stem, const char *const *prefix, size_t n_sets, gr_st_dtype dtype,
-                                uint64_t shard_bytes, gr_diag *d)
+/* A file that another writer has begun, or a new one. */
+static gr_status open_writer(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
+                             const char *stem, const char *const *prefix, size_t n_sets, bool begun,
+                             gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
 {
     gr_pool *pool = gr_pool_new();
     size_t n;
@@ -310,7 +311,8 @@ gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s
     gr_weights_writer *w = gr_calloc(1, sizeof(*w));
     w->shape = *s;
     w->n_sets = n_sets;
-    gr_status st = gr_st_writer_new(&w->file, dir, stem, dtype, specs, n, shard_bytes, d);
+    gr_status st = begun ? gr_st_writer_join(&w->file, dir, stem, specs, n, d)
+                         : gr_st_writer_new(&w->file, dir, stem, dtype, specs, n, shard_bytes, d);
     if (st)
         gr_weights_writer_free(w);
     else
@@ -318,6 +320,19 @@ gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s
     free(specs);
     gr_pool_free(pool);
     return st;
+}
+
+gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
+                                const char *stem, const char *const *prefix, size_t n_sets, gr_st_dtype dtype,
+                                uint64_t shard_bytes, gr_diag *d)
+{
+    return open_writer(out, s, dir, stem, prefix, n_sets, false, dtype, shard_bytes, d);
+}
+
+gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
+                                 const char *stem, const char *const *prefix, size_t n_sets, gr_diag *d)
+{
+    return open_writer(out, s, dir, stem, prefix, n_sets, true, GR_ST_F32, 0, d);
 }
 
 gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
@@ -328,25 +343,6 @@ gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const flo
     assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
     w->puts++;
     for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
-    return st;
-}
-
-gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
-                                 const char *stem, const char *const *prefix, size_t n_sets, gr_diag *d)
-{
-    gr_pool *pool = gr_pool_new();
-    size_t n;
-    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
-    gr_weights_writer *w = gr_calloc(1, sizeof(*w));
-    w->shape = *s;
-    w->n_sets = n_sets;
-    gr_status st = gr_st_writer_join(&w->file, dir, stem, specs, n, d);
-    if (st)
-        gr_weights_writer_free(w);
-    else
-        *out = w;
-    free(specs);
-    gr_pool_free(pool);
     return st;
 }
 

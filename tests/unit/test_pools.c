@@ -3,7 +3,7 @@
 #include "plan_edit.h"
 #include "scheduler/classes.h"
 #include "scheduler/layout.h"
-#include "scheduler/planner.h"
+#include "planned.h"
 #include "simulate.h"
 
 static const char *const graph_text =
@@ -73,22 +73,7 @@ static gr_graph *load(const setup *s, gr_str *why)
 /* NULL: it does not fit. What comes out was proven. */
 static gr_planned *plan(const setup *s, const gr_graph *g)
 {
-    gr_plan_options o = {.kernels = &gr_kernels_cpu,
-                         .hardware = machine(),
-                         .policy = s->policy,
-                         .budget_bytes = s->budget,
-                         .hosts = s->hosts,
-                         .threads = 1};
-    gr_planned *p = NULL;
-    gr_diag d;
-    gr_diag_init(&d);
-    gr_status st = gr_plan_graph(&p, g, &o, &d);
-    for (size_t i = 0; st && st != GR_E_NOFIT && i < d.n; i++) print_message("%s\n", d.messages[i].text);
-    assert_true(st == GR_OK || st == GR_E_NOFIT);
-    gr_diag_release(&d);
-    if (!st) return p;
-    gr_planned_free(p);
-    return NULL;
+    return plan_or_null(g, s->policy, s->budget, s->hosts);
 }
 
 static const gr_planned *class_of(const gr_planned *p, uint32_t c)

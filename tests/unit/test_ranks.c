@@ -1,9 +1,9 @@
 /* Plans for many ranks: what a rank holds, and that every plan runs in any interleaving of its lanes. */
 #include "ops/spread.h"
 #include "plan_edit.h"
-#include "scheduler/planner.h"
 #include "scheduler/layout.h"
 #include "scheduler/view.h"
+#include "planned.h"
 #include "simulate.h"
 
 static const char *const graph_text =
@@ -46,24 +46,10 @@ static gr_graph *load(const config *c)
     return g;
 }
 
-/* NULL: it does not fit. Every plan that comes out was proven. */
+/* NULL: it does not fit. What comes out was proven. */
 static gr_planned *plan(const config *c, const gr_graph *g)
 {
-    gr_plan_options o = {.kernels = &gr_kernels_cpu,
-                         .hardware = machine(),
-                         .policy = c->policy,
-                         .budget_bytes = c->budget,
-                         .threads = 1};
-    gr_planned *p = NULL;
-    gr_diag d;
-    gr_diag_init(&d);
-    gr_status st = gr_plan_graph(&p, g, &o, &d);
-    for (size_t i = 0; st && st != GR_E_NOFIT && i < d.n; i++) print_message("%s\n", d.messages[i].text);
-    assert_true(st == GR_OK || st == GR_E_NOFIT);
-    gr_diag_release(&d);
-    if (!st) return p;
-    gr_planned_free(p);
-    return NULL;
+    return plan_or_null(g, c->policy, c->budget, 1);
 }
 
 static uint64_t held(const gr_plan *p, const char *prefix, gr_place place)
