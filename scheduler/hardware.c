@@ -44,7 +44,7 @@ static const gr_hardware profiles[] = {
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
      .overhead_bytes = 565 * MIB,
-     .library = {[GR_LIBRARY_COMM] = 928 * MIB},
+     .part = {[GR_LIBRARY_COMM] = 928 * MIB},
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -289,7 +289,7 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
 /* Page tables are taken in pieces of 2 MiB. */
 uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t captured, uint64_t host_bytes)
 {
-    const uint64_t comm = ranks > 1 ? hw->library[GR_LIBRARY_COMM] : 0;
+    const uint64_t comm = ranks > 1 ? hw->part[GR_LIBRARY_COMM] : 0;
     const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
     return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }

@@ -61,11 +61,11 @@ typedef struct gr_hardware {
     uint32_t n_rates;
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
     uint32_t n_attention;
-    double decode_attention;          /* arithmetic of attention to keys and values in the pool; */
-    double kv_bytes;                  /* or, where it is they that take the time, bytes of them read */
-    double head;                      /* arithmetic of products with an output matrix */
-    double logits;                    /* logits whose softmax is taken */
-    uint64_t library[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
+    double decode_attention;       /* arithmetic of attention to keys and values in the pool; */
+    double kv_bytes;               /* or, where it is they that take the time, bytes of them read */
+    double head;                   /* arithmetic of products with an output matrix */
+    double logits;                 /* logits whose softmax is taken */
+    uint64_t part[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
                                          several */
 } gr_hardware;
 

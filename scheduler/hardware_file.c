@@ -138,8 +138,8 @@ static void read_overhead(reader *r, json_t *o, gr_hardware *out)
     json_t *parts = json_object_get(o, "overhead");
     if (!parts || !has_keys(r, "$.overhead", parts, libraries, GR_N_LIBRARIES)) return;
     for (int i = 0; i < GR_N_LIBRARIES; i++) {
-        out->library[i] = whole_of(r, "$.overhead", parts, libraries[i], 0, 1ULL << 50);
-        if (i != GR_LIBRARY_COMM) out->overhead_bytes += out->library[i];
+        out->part[i] = whole_of(r, "$.overhead", parts, libraries[i], 0, 1ULL << 50);
+        if (i != GR_LIBRARY_COMM) out->overhead_bytes += out->part[i];
     }
 }
 
@@ -295,7 +295,7 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
                       i + 1 < h->n_attention ? "," : "");
     gr_str_puts(out, "  ],\n  \"overhead\": {");
     for (int i = 0; i < GR_N_LIBRARIES; i++)
-        gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->library[i]);
+        gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->part[i]);
     gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");

@@ -187,7 +187,7 @@ gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
     if (st) return st;
     snprintf(h->name, sizeof(h->name), "%.*s", (int)sizeof(h->name) - 1, info.name);
     for (int i = 0; i < GR_N_LIBRARIES; i++)
-        if (i != GR_LIBRARY_COMM) h->library[i] = 0; /* it takes several devices to measure */
+        if (i != GR_LIBRARY_COMM) h->part[i] = 0; /* it takes several devices to measure */
     st = measure_pinned(h, d);
     if (st) return st;
     const uint64_t context = used(b) - pool_tables(h, b);
@@ -196,19 +196,18 @@ gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
     gr_cu_gemm_close(g);
     if (!st) st = load_layer(b, d);
     const uint64_t layer = used(b) - pool_tables(h, b);
-    h->library[GR_LIBRARY_CONTEXT] = context;
-    h->library[GR_LIBRARY_BLAS] = blas > context ? blas - context : 0;
-    h->library[GR_LIBRARY_DNN] = layer > blas ? layer - blas : 0;
+    h->part[GR_LIBRARY_CONTEXT] = context;
+    h->part[GR_LIBRARY_BLAS] = blas > context ? blas - context : 0;
+    h->part[GR_LIBRARY_DNN] = layer > blas ? layer - blas : 0;
     return st ? st : measure_graphs(h, b, d);
 }
 
 /* And what the driver rounds the arena up by, which plans do not. */
 void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
 {
-    const uint64_t counted =
-        h->library[GR_LIBRARY_CONTEXT] + h->library[GR_LIBRARY_BLAS] + h->library[GR_LIBRARY_DNN];
+    const uint64_t counted = h->part[GR_LIBRARY_CONTEXT] + h->part[GR_LIBRARY_BLAS] + h->part[GR_LIBRARY_DNN];
     const uint64_t now = used(b) - pool_tables(h, b);
-    h->library[GR_LIBRARY_PROCESS] = 2 * MIB + (now > counted ? now - counted : 0);
+    h->part[GR_LIBRARY_PROCESS] = 2 * MIB + (now > counted ? now - counted : 0);
 }
 
 /* ---- attention -------------------------------------------------------------------------------------------

@@ -570,7 +570,7 @@ static void measure_overhead(gr_hardware *h, gr_bench *b, uint64_t before)
     gr_bench_backward(b);
     gr_bench_close(b);
     uint64_t arena = gr_memory_resident(&b->dev->arena), after = gr_process_resident();
-    h->library[GR_LIBRARY_PROCESS] =
+    h->part[GR_LIBRARY_PROCESS] =
         GR_MAX(h->overhead_bytes, after > before + arena ? after - before - arena : 0);
 }
 
@@ -633,7 +633,7 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
     if (cuda) gr_calibrate_cuda_rest(h, b);
     h->overhead_bytes = 0;
     for (int i = 0; i < GR_N_LIBRARIES; i++)
-        if (i != GR_LIBRARY_COMM) h->overhead_bytes += h->library[i];
+        if (i != GR_LIBRARY_COMM) h->overhead_bytes += h->part[i];
     return b->st;
 }
 

@@ -2,19 +2,7 @@
 # Runs on a CUDA device: the same bits twice, under budgets that make state move, and resumed; what is measured is
 # within what was planned. Skips (77) where there is no device.
 # usage: exec.sh GRAPHRUN
-set -eu
-gr=$(realpath "$1")
-cd "$(dirname "$0")/../.."
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-graphs/quickstart/data.sh "$work"
-"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
-if ! "$gr" plan graphs/quickstart.yaml --set model="$work/model" --device cuda >/dev/null 2>"$work/err"; then
-    cat "$work/err"
-    grep -q 'CUDA device\|has no device' "$work/err" || exit 1
-    echo "skipped"
-    exit 77
-fi
+. "$(dirname "$0")/quickstart.sh"
 
 train() { # OUT OPTIONS...
     out=$1

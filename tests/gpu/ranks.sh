@@ -3,15 +3,9 @@
 # bit, runs repeat and resume to the bit, also on another number of ranks; nothing is above the plan; a rank that is killed
 # ends the other, and what is left resumes. Skips (77) where there are not two devices or no mpirun.
 # usage: ranks.sh GRAPHRUN
-set -eu
-gr=$(realpath "$1")
 command -v mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
 [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || { echo "skipped: there are not two devices"; exit 77; }
-cd "$(dirname "$0")/../.."
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-graphs/quickstart/data.sh "$work"
-"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
+. "$(dirname "$0")/quickstart.sh"
 
 train() { # OUT OPTIONS...
     out=$1

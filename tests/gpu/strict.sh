@@ -4,19 +4,7 @@
 # the sizes of passes change the rollout. Without it there is a gap: the test can see one. Skips (77) where there is no
 # device.
 # usage: strict.sh GRAPHRUN
-set -eu
-gr=$(realpath "$1")
-cd "$(dirname "$0")/../.."
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-graphs/quickstart/data.sh "$work"
-"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
-if ! "$gr" plan graphs/quickstart.yaml --set model="$work/model" --device cuda >/dev/null 2>"$work/err"; then
-    cat "$work/err"
-    grep -q 'CUDA device\|has no device' "$work/err" || exit 1
-    echo "skipped"
-    exit 77
-fi
+. "$(dirname "$0")/quickstart.sh"
 failed=0
 fail() {
     echo "$*: FAIL"

@@ -176,7 +176,7 @@ static void test_what_a_process_takes_beside_its_arena(void **state)
     const gr_hardware h = {.overhead_bytes = 500 << 20,
                            .layer_graph_bytes = 1000,
                            .pinned = 8.0 / 4096,
-                           .library = {[GR_LIBRARY_COMM] = 900 << 20}};
+                           .part = {[GR_LIBRARY_COMM] = 900 << 20}};
     assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0), 500 << 20);
     assert_int_equal(gr_hardware_overhead(&h, 1, 28, 0), (500 << 20) + 28000);
     assert_int_equal(gr_hardware_overhead(&h, 1, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
