@@ -18,9 +18,7 @@ typedef struct gr_bench_sizes {
     uint64_t copy_bytes, arena_bytes, pool_bytes;
 } gr_bench_sizes;
 
-/* One layer and its batch, in the device's arena. */
-enum { GR_BENCH_LAYERS = 8 };
-
+/* One layer, several times over, and its batch, in the device's arena. */
 typedef struct gr_bench {
     const gr_kernels *k;
     gr_device *dev;
@@ -53,8 +51,8 @@ void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes);
 /* n random numbers of the arena, in the type of weights. */
 void *gr_bench_random(gr_bench *b, uint64_t n);
 
-/* Seconds of the fastest run; of a device that runs later the mean over bursts of runs, long enough to see
- * the clocks that it keeps. */
+/* Seconds of the usual run, the one in the middle; of a device that runs later the mean over bursts of runs,
+ * long enough to see the clocks that it keeps. */
 double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *));
 
 /* Begin with an empty arena. Sequences of `length` tokens (the last of them shorter); paged: in the pool,

@@ -26,6 +26,7 @@ enum {
     SUSTAINED_NS = 100 * 1000 * 1000, /* large products: until the device's clocks have come down */
     MANY_TOKENS = 4096,
     BURST_MAX = 64,
+    LAYERS_MAX = 8, /* on the CPU */
     RUNS_MAX = 1000,
     MILLION = 1 << 20,
     DISK_BYTES = 64 << 20,
@@ -172,7 +173,7 @@ static void place_layers(gr_bench *b, uint64_t bucket, bool paged)
     const bool device = b->q.device;
     b->turn = 0;
     b->layers = device ? (paged ? (uint32_t)(STEP_WEIGHTS / bytes + 1) : 1)
-                       : (uint32_t)GR_MIN(CACHES / bytes + 1, UINT64_C(8));
+                       : (uint32_t)GR_MIN(CACHES / bytes + 1, (uint64_t)LAYERS_MAX);
     b->layer_bytes = gr_align(bytes, GR_ALIGN);
     b->grad_bytes = gr_align(bucket * sizeof(float), GR_ALIGN);
     b->w = gr_bench_random(b, bucket);
