@@ -63,13 +63,13 @@ static uint64_t copy_ns(const gr_facts *f, uint64_t bytes, double rate)
     return (uint64_t)llround(1e9 * (double)bytes / rate) + f->hardware.step_ns;
 }
 
-/* Where a load for a unit begins: some units before it, none of them a loop, for lanes meet there, or before
- * `busy`, up to where the object's last copy is still used. */
+/* Where a load for a unit begins: some units before it, none of them before `busy`, up to where the object's
+ * last copy is still used. */
 static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
 {
     for (uint32_t k = 0; k < m->ahead; k++) {
         uint32_t before = m->f->prev[unit];
-        if (before == GR_NONE || is_loop(m->g, before) || (busy != GR_NONE && before < busy)) break;
+        if (before == GR_NONE || (busy != GR_NONE && before < busy)) break;
         unit = before;
     }
     return unit;
@@ -85,7 +85,7 @@ static uint32_t end_behind(const maker *m, const segment *s, uint32_t until)
                                        : (uint32_t)m->g->n_works;
     for (uint32_t k = 1; k < m->ahead; k++) {
         uint32_t next = next_unit(m->g, unit);
-        if (next >= GR_MIN(end, until) || is_loop(m->g, next)) break;
+        if (next >= end || next_unit(m->g, next) > until) break;
         unit = next;
     }
     return unit;
@@ -367,11 +367,6 @@ static void find_moved(maker *m)
             if (k->uses[u].object != GR_NONE && m->g->objects[k->uses[u].object].span != GR_SPAN_TEMP)
                 l->meets[k->uses[u].object] = true;
     }
-    for (uint32_t w = 0; w < m->g->n_works; w++) l->holds_host[w] = false;
-    for (uint32_t w = 0; w < m->g->n_works; w++)
-        for (uint32_t p = f->parent[w]; p != GR_NONE && (l->moved[w] || m->g->works[w].lane == GR_LANE_HOST);
-             p = f->parent[p])
-            l->holds_host[p] = true;
 }
 
 /* An object that works on the host lane use, too. Its own ones are done there all. */
@@ -426,6 +421,18 @@ static void push_item(gr_layout *l, gr_item it)
     GR_PUSH(l->items, l->n_items, l->caps[0], it);
 }
 
+/* The ends of loops' bodies, and the lanes with steps in them. */
+static void close_loops(maker *m)
+{
+    gr_layout *l = m->l;
+    for (uint32_t w = 0; w < m->g->n_works; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s]) {
+            l->items[l->step_of[s]].body_last = i;
+            l->lanes[s] |= 1u << l->items[i].lane;
+        }
+}
+
 /* All steps in order: works with the transitions around them. */
 static void merge(maker *m)
 {
@@ -453,9 +460,7 @@ static void merge(maker *m)
                                .optional = k->optional,
                                .ns = l->moved[w] ? m->f->host_ns[w] : m->f->ns[w]});
     }
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s])
-            l->items[l->step_of[s]].body_last = i;
+    close_loops(m);
 }
 
 /* Whether an object that does not live on is used by the path validate. */
@@ -502,22 +507,114 @@ static void number(maker *m, uint32_t *current)
     }
 }
 
-static uint64_t most_live(const maker *m, gr_place place)
+/* Bytes live at each step; returns the most. live: [n_items + 1] */
+static uint64_t find_live(const maker *m, gr_place place, uint64_t *live)
 {
     const gr_layout *l = m->l;
-    uint64_t *delta = gr_calloc(l->n_items + 1, sizeof(*delta)), live = 0, most = 0;
+    uint64_t most = 0;
+    memset(live, 0, (l->n_items + 1) * sizeof(*live)); /* first changes, then their sums */
     for (uint32_t d = 0; d < l->n_drafts; d++) {
+        uint64_t bytes = m->g->objects[l->drafts[d].object].bytes;
         if (l->drafts[d].place != place) continue;
-        if (l->drafts[d].last < l->drafts[d].first) live += m->g->objects[l->drafts[d].object].bytes;
-        delta[l->drafts[d].first] += m->g->objects[l->drafts[d].object].bytes;
-        delta[l->drafts[d].last + 1] -= m->g->objects[l->drafts[d].object].bytes;
+        if (l->drafts[d].last < l->drafts[d].first) live[0] += bytes;
+        live[l->drafts[d].first] += bytes;
+        live[l->drafts[d].last + 1] -= bytes;
     }
     for (uint32_t i = 0; i < l->n_items; i++) {
-        live += delta[i];
-        most = GR_MAX(most, live);
+        live[i] += i ? live[i - 1] : 0;
+        most = GR_MAX(most, live[i]);
     }
-    free(delta);
     return most;
+}
+
+/* ---- loads as early as there is room ---------------------------------------------------------------------
+ */
+
+typedef struct hoist {
+    const maker *m;
+    uint64_t *live, most; /* [n_items] bytes on the device as loads are placed so far; as much as may be */
+    uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
+    bool moved;
+} hoist;
+
+/* Whether a load may stand before this step: it has room, no load that is needed sooner is behind it, and it
+ * finds its object where it was. first: of the steps that it passes together with this one. */
+static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t first)
+{
+    const gr_layout *l = h->m->l;
+    const gr_item *it = &l->items[i];
+    if (h->live[i] + h->m->g->objects[load->object].bytes > h->most || it->object == load->object)
+        return false;
+    if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
+    if (it->work == GR_NONE || !l->moved[it->work]) return true;
+    const gr_work *w = &h->m->g->works[it->work];
+    for (uint32_t u = 0; u < w->n_uses; u++)
+        if (w->uses[u].object == load->object) return false;
+    return true;
+}
+
+/* A load moves up within its scope, past whole loops, not past `limit`. */
+static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
+{
+    const gr_layout *l = h->m->l;
+    const gr_item *load = &l->items[at];
+    uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
+    while (to > limit && to - 1 != own) {
+        uint32_t first = to - 1, i = to;
+        while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
+        if (first < limit) break;
+        while (i > first && passes(h, load, i - 1, first)) i--;
+        if (i > first) break;
+        to = first;
+    }
+    for (uint32_t i = to; i < at; i++) h->live[i] += h->m->g->objects[load->object].bytes;
+    h->moved |= to < at;
+    h->to[at] = to;
+}
+
+/* Put the steps in their new order. */
+static void reorder(maker *m, const uint32_t *to)
+{
+    gr_layout *l = m->l;
+    uint32_t n = l->n_items, next = 0, at = 0;
+    uint32_t *place = gr_malloc((n + 1) * sizeof(*place));
+    gr_item *was = gr_malloc((n + 1) * sizeof(*was));
+    memcpy(was, l->items, n * sizeof(*was));
+    for (uint32_t i = 0; i < n; i++) { /* those that move keep their order, and never pass each other */
+        for (next = GR_MAX(next, i); next < n && (to[next] == next || to[next] <= i); next++)
+            if (to[next] < next) place[next] = at++;
+        if (to[i] == i) place[i] = at++;
+    }
+    for (uint32_t i = 0; i < n; i++) l->items[place[i]] = was[i];
+    for (uint32_t i = 0; i < n; i++)
+        if (was[i].work != GR_NONE) l->step_of[was[i].work] = place[i];
+    for (uint32_t d = 0; d < l->n_drafts; d++) {
+        l->drafts[d].first = place[l->drafts[d].first];
+        l->drafts[d].last = place[l->drafts[d].last];
+    }
+    free(place);
+    free(was);
+    close_loops(m);
+}
+
+/* Loads whose time is the planner's choice begin as early as they can without taking more bytes than the
+ * layout takes somewhere anyway; in the order in which they are needed, one after another. */
+static void hoist_loads(maker *m, uint64_t *live, uint64_t most)
+{
+    gr_layout *l = m->l;
+    hoist h = {m, live, most, gr_malloc((l->n_items + 1) * sizeof(uint32_t)), false};
+    uint32_t limit = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const gr_item *it = &l->items[i];
+        h.to[i] = i;
+        if (i == 0 || i == l->validate) limit = i + 1; /* lives that are as long as a path begin with it */
+        if (it->kind != GR_STEP_LOAD) continue;
+        if (i >= limit && m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO)
+            hoist_load(&h, i, limit);
+        limit = GR_MAX(limit, h.to[i]);
+    }
+    if (h.moved) reorder(m, h.to);
+    free(h.to);
 }
 
 void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
@@ -530,7 +627,7 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
         l->hosted = gr_malloc((g->n_objects + 1) * sizeof(*l->hosted));
         l->use_entry = gr_malloc((f->use_begin[g->n_works] + 1) * sizeof(*l->use_entry));
         l->moved = gr_malloc(g->n_works + 1);
-        l->holds_host = gr_malloc(g->n_works + 1);
+        l->lanes = gr_malloc((g->n_works + 1) * sizeof(*l->lanes));
         l->meets = gr_malloc(g->n_objects + 1);
     }
     l->n_items = l->n_drafts = l->n_inserts = l->n_transitions = 0;
@@ -540,8 +637,11 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
     merge(&m);
     number(&m, current);
     free(current);
-    l->live = most_live(&m, GR_DEVICE);
-    l->host_live = most_live(&m, GR_HOST);
+    uint64_t *live = gr_malloc((l->n_items + 1) * sizeof(*live));
+    l->host_live = find_live(&m, GR_HOST, live);
+    l->live = find_live(&m, GR_DEVICE, live);
+    if (l->n_transitions) hoist_loads(&m, live, l->live);
+    free(live);
     l->ns = gr_layout_ns(l, f);
 }
 
@@ -555,32 +655,48 @@ void gr_layout_release(gr_layout *l)
     free(l->hosted);
     free(l->moved);
     free(l->meets);
-    free(l->holds_host);
+    free(l->lanes);
     free(l->step_of);
     *l = (gr_layout){0};
 }
 
 /* ---- predicted time ----------------------------------------------------------------------------------- */
 
+#define ALL_LANES ((1u << GR_N_LANES) - 1)
+
 typedef struct clocks {
     uint64_t lane[GR_N_LANES];
-    uint64_t *ready; /* of entries: when the last copy into them, or write on the host lane, ends */
-    uint64_t *used;  /* of entries: when the last use of them, or load from them, ends */
-    uint64_t *done;  /* of works */
+    uint64_t *ready;   /* of entries: when the last copy into them, or write on the host lane, ends */
+    uint64_t *used;    /* of entries: when the last use of them, or load from them, ends */
+    uint32_t *used_by; /* of entries: the step that is */
+    uint64_t *done;    /* of works; loops: of all trips */
 } clocks;
 
-static uint64_t join(const clocks *c, bool host)
+static uint64_t join(const clocks *c, unsigned lanes)
 {
     uint64_t t = 0;
     for (int l = 0; l < GR_N_LANES; l++)
-        if (host || l != GR_LANE_HOST) t = GR_MAX(t, c->lane[l]);
+        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
     return t;
 }
 
-static void meet_at(clocks *c, bool host, uint64_t t)
+static void meet_at(clocks *c, unsigned lanes, uint64_t t)
 {
     for (int l = 0; l < GR_N_LANES; l++)
-        if (host || l != GR_LANE_HOST) c->lane[l] = t;
+        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
+}
+
+/* When the last use of an entry is over for a step: one in loops that the step is not in ends with them. */
+static uint64_t free_at(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
+{
+    uint64_t t = c->used[it->entry];
+    const uint32_t i = (uint32_t)(it - l->items);
+    for (uint32_t w = l->items[c->used_by[it->entry]].scope; w != GR_NONE; w = f->parent[w]) {
+        uint32_t loop = l->step_of[w];
+        if (i > loop && i <= l->items[loop].body_last) break;
+        t = GR_MAX(t, c->done[w]);
+    }
+    return t;
 }
 
 static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
@@ -590,7 +706,7 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     case GR_STEP_LOAD:
         return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
     case GR_STEP_OFFLOAD:
-        return GR_MAX(t[GR_LANE_D2H], c->used[it->entry]); /* behind a loop lanes have met */
+        return GR_MAX(t[GR_LANE_D2H], free_at(l, f, c, it));
     case GR_STEP_RELEASE:
         return GR_MAX(t[it->lane], c->used[it->entry]);
     case GR_STEP_RESUME:
@@ -610,25 +726,36 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     return at;
 }
 
+static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end);
+
+static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
+{
+    gr_item *it = &l->items[i];
+    const unsigned lanes = l->lanes[it->work];
+    uint64_t t = c->lane[GR_LANE_COMPUTE], all = t;
+    uint32_t trips = f->g->works[it->work].trips_expected;
+    bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
+    if (trips) {
+        run_items(l, f, c, i + 1, it->body_last + 1);
+        uint64_t ends = join(c, lanes), trip = ends - t;
+        meet_at(c, lanes, ends);
+        if (trips > 1 && late) {
+            run_items(l, f, c, i + 1, it->body_last + 1);
+            trip = join(c, lanes) - ends;
+        }
+        all = ends + trip * (trips - 1);
+    }
+    meet_at(c, lanes, all);
+    c->done[it->work] = all;
+    it->ns = all - t;
+}
+
 static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++) {
         gr_item *it = &l->items[i];
         if (it->kind == GR_STEP_LOOP) {
-            bool host = l->holds_host[it->work];
-            uint64_t t = join(c, host);
-            meet_at(c, host, t);
-            uint32_t trips = f->g->works[it->work].trips_expected;
-            if (trips) run_items(l, f, c, i + 1, it->body_last + 1);
-            uint64_t ends = join(c, host), trip = ends - t;
-            if (trips > 1 && f->waits_outside[it->work]) { /* only the first trip has to */
-                meet_at(c, host, ends);
-                run_items(l, f, c, i + 1, it->body_last + 1);
-                trip = join(c, host) - ends;
-            }
-            uint64_t all = trips ? ends + trip * (trips - 1) : t;
-            meet_at(c, host, all);
-            it->ns = all - t;
+            run_loop(l, f, c, i);
             i = it->body_last;
             continue;
         }
@@ -642,6 +769,7 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
             uint32_t e = l->use_entry[u];
             if (e == GR_NONE) continue;
             c->used[e] = ends;
+            c->used_by[e] = i;
             if (l->moved[it->work]) c->ready[e] = ends;
         }
     }
@@ -651,14 +779,16 @@ uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
 {
     clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
+                .used_by = gr_calloc(l->n_drafts + 1, sizeof(*c.used_by)),
                 .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
     run_items(l, f, &c, 0, l->validate);
-    uint64_t ns = join(&c, true);
-    meet_at(&c, true, ns);
+    uint64_t ns = join(&c, ALL_LANES);
+    meet_at(&c, ALL_LANES, ns);
     run_items(l, f, &c, l->validate, l->n_items);
-    l->validate_ns = join(&c, true) - ns;
+    l->validate_ns = join(&c, ALL_LANES) - ns;
     free(c.ready);
     free(c.used);
+    free(c.used_by);
     free(c.done);
     return ns;
 }

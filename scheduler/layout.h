@@ -106,7 +106,7 @@ typedef struct gr_layout {
     uint32_t *hosted;    /* [objects] the copy in the host pool, where there is one */
     bool *moved;         /* [works] done on the host lane instead of their own */
     bool *meets;         /* [objects] used by a moved work, and no temporary one */
-    bool *holds_host;    /* [works] loops: whether steps of the host lane are inside */
+    unsigned *lanes;     /* [works] loops: mask of the lanes that meet at its trips' ends */
     uint64_t live;       /* most bytes live on the device: no packing is lower */
     uint64_t host_live;
     uint64_t ns;          /* of the iteration */

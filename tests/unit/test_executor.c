@@ -510,12 +510,13 @@ static void random_steps(struct made *m, uint32_t n, int depth)
     }
 }
 
-/* What must happen, in the order of one thread: executions, and where all lanes meet. */
+/* What must happen, in the order of one thread: executions, and which lanes meet before which of them. */
 struct expected {
-    uint32_t step[4096];
-    bool meet, host_meets;
-    uint32_t n;
-    int meets[4096]; /* before execution k: 0 none, 1 all but host, 2 all */
+    uint32_t step[4096], n, n_meets;
+    struct {
+        uint32_t before;
+        unsigned lanes;
+    } meets[8192];
 };
 
 static void expect(const struct made *m, const struct scene *c, uint32_t first, uint32_t last,
@@ -527,13 +528,15 @@ static void expect(const struct made *m, const struct scene *c, uint32_t first, 
             if (!(s->node && c->skipped)) x->step[x->n++] = i;
             continue;
         }
-        int host = 1;
+        unsigned lanes = 1u << GR_LANE_COMPUTE;
         for (uint32_t k = i + 1; k <= s->body_last; k++)
-            if (m->steps[k].kind == GR_STEP_RUN && m->steps[k].lane == GR_LANE_HOST) host = 2;
+            if (m->steps[k].kind == GR_STEP_RUN) lanes |= 1u << m->steps[k].lane;
         uint32_t trips = s->agreed ? GR_MIN(s->trips_max, c->trips) : s->trips_max;
         for (uint32_t t = 0; t < trips; t++) {
             expect(m, c, i + 1, s->body_last, x);
-            x->meets[x->n] = GR_MAX(x->meets[x->n], host);
+            assert_true(x->n_meets < GR_LEN(x->meets));
+            x->meets[x->n_meets].before = x->n;
+            x->meets[x->n_meets++].lanes = lanes;
         }
         i = s->body_last;
     }
@@ -556,10 +559,10 @@ static bool must_precede(const struct made *m, const struct expected *x, uint32_
 {
     const gr_step *a = &m->steps[x->step[k]], *b = &m->steps[x->step[j]];
     if (a->lane == b->lane) return true;
-    for (uint32_t t = k + 1; t <= j; t++) {
-        if (x->meets[t] == 2) return true;
-        if (x->meets[t] == 1 && a->lane != GR_LANE_HOST && b->lane != GR_LANE_HOST) return true;
-    }
+    const unsigned both = 1u << a->lane | 1u << b->lane;
+    for (uint32_t t = 0; t < x->n_meets; t++)
+        if (x->meets[t].before > k && x->meets[t].before <= j && (x->meets[t].lanes & both) == both)
+            return true;
     for (uint32_t t = 0; t < b->n_after; t++) {
         uint32_t target = seen_from(m, b->after[t], x->step[j]);
         if (within(m, target, x->step[k]) && !within(m, target, x->step[j])) return true;
