@@ -13,8 +13,6 @@ typedef struct gr_insert {
     gr_item item;
 } gr_insert;
 
-static const uint32_t ahead_units[GR_N_AHEAD] = {0, 1, 2, 4};
-
 typedef struct segment {
     uint32_t object, scope, first, last; /* units of the scope */
     const char *node;
@@ -28,7 +26,7 @@ typedef struct maker {
     const gr_facts *f;
     const gr_program *g;
     const gr_choice *choice;
-    uint32_t ahead; /* units */
+    uint32_t ahead; /* units of work, 0 or 1 */
 } maker;
 
 static uint32_t next_unit(const gr_program *g, uint32_t unit)
@@ -63,37 +61,16 @@ static uint64_t copy_ns(const gr_facts *f, uint64_t bytes, double rate)
     return (uint64_t)llround(1e9 * (double)bytes / rate) + f->hardware.step_ns;
 }
 
-/* Where a load for a unit begins: some units before it, none of them before `busy`, up to where the object's
+/* Before which unit a load for one stands: the one before it, if not before `busy`, up to where the object's
  * last copy is still used. */
 static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
 {
-    for (uint32_t k = 0; k < m->ahead; k++) {
-        uint32_t before = m->f->prev[unit];
-        if (before == GR_NONE || (busy != GR_NONE && before < busy)) break;
-        unit = before;
-    }
-    return unit;
+    uint32_t before = m->ahead ? m->f->prev[unit] : GR_NONE;
+    return before == GR_NONE || (busy != GR_NONE && before < busy) ? unit : before;
 }
 
-/* The unit behind which an offload after `last` is to have ended: before anything else of the object, and in
- * the same body and path. until: a work that uses it again, or is on another path. */
-static uint32_t end_behind(const maker *m, const segment *s, uint32_t until)
-{
-    uint32_t unit = s->last, steady = gr_program_steady(m->g);
-    uint32_t end = s->scope != GR_NONE ? m->g->works[s->scope].body_last + 1
-                   : s->last < steady  ? steady
-                                       : (uint32_t)m->g->n_works;
-    for (uint32_t k = 1; k < m->ahead; k++) {
-        uint32_t next = next_unit(m->g, unit);
-        if (next >= end || next_unit(m->g, next) > until) break;
-        unit = next;
-    }
-    return unit;
-}
-
-/* The steps that bring a segment in and end it. busy: works before this one still use the object; until: from
- * this one on it is used again. Returns the unit behind which it is gone. */
-static uint32_t emit(maker *m, const segment *s, uint32_t home, uint32_t busy, uint32_t until)
+/* The steps that bring a segment in and end it. busy: works before this one still use the object. */
+static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
 {
     const gr_facts *f = m->f;
     uint64_t bytes = m->g->objects[s->object].bytes;
@@ -110,13 +87,11 @@ static uint32_t emit(maker *m, const segment *s, uint32_t home, uint32_t busy, u
     it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
     insert(m, false, s->load && !s->apart ? begin_ahead(m, s->first, busy) : s->first, s->first, it);
     bool offload = s->dirty && !s->dead;
-    uint32_t gone = offload && !s->apart ? end_behind(m, s, until) : s->last;
     it.kind = offload ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = offload ? GR_LANE_D2H : GR_LANE_COMPUTE;
     it.ns = offload ? copy_ns(f, bytes, f->hardware.d2h) : 0;
-    insert(m, true, gone, 0, it);
+    insert(m, true, s->last, 0, it);
     m->l->n_transitions += 2;
-    return gone;
 }
 
 /* Whether a work is sure to run whenever steps of that node in that scope do. */
@@ -146,13 +121,14 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
 }
 
 /* Returns the work from which on the object may come again. */
-static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t until, uint32_t end)
+static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t end)
 {
     /* A scratch object's contents die after its last use, but in a loop the next trip may want them. */
     if (m->g->objects[s->object].span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE &&
         next_unit(m->g, s->last) > end)
         s->dead = true;
-    return next_unit(m->g, emit(m, s, home, busy, until));
+    emit(m, s, home, busy);
+    return next_unit(m->g, s->last);
 }
 
 static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
@@ -189,7 +165,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         uint32_t work = f->refs[r].work;
         if (m->l->moved[work]) {
-            if (s.object != GR_NONE) finish(m, &s, home, busy, work, GR_NONE);
+            if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE);
             s.object = GR_NONE;
             busy = work + 1;
             continue;
@@ -198,7 +174,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         uint32_t scope = stream ? f->parent[work] : host_scope(m, o, work), unit = unit_in(f, scope, work);
         const gr_work *w = &m->g->works[work];
         if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
-            if (s.object != GR_NONE) busy = finish(m, &s, home, busy, unit, GR_NONE);
+            if (s.object != GR_NONE) busy = finish(m, &s, home, busy, GR_NONE);
             s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart, stays};
             s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
         } else if (s.optional && !w->optional) {
@@ -209,7 +185,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         s.last = unit;
         s.dirty |= (f->refs[r].mode & GR_WRITE) != 0;
     }
-    if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE, f->refs[f->begin[o + 1] - 1].work);
+    if (s.object != GR_NONE) finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
 }
 
 /* A scratch object that is on the device from its first use to its last. */
@@ -231,7 +207,7 @@ static void resume_once(maker *m, uint32_t o)
         if (!w->optional) s.node = w->node;
     }
     if (!s.optional && m->g->works[first].optional) s.node = NULL;
-    emit(m, &s, GR_NONE, GR_NONE, GR_NONE);
+    emit(m, &s, GR_NONE, GR_NONE);
 }
 
 /* ---- at the transition to a rollout -------------------------------------------------------------------- */
@@ -348,7 +324,7 @@ static bool resident(const maker *m, uint32_t o)
     gr_policy policy = m->choice[f->group[o]].policy;
     if (policy == GR_POLICY_TRANSITION && !scratch) return !idle_rollouts(f, o, NULL);
     if (policy != GR_POLICY_AUTO) return policy == GR_POLICY_KEEP;
-    uint32_t n = f->groups[f->group[o]].n_objects; /* the last ones stay: backward passes begin with them */
+    uint32_t n = f->groups[f->group[o]].n_objects;
     return n - f->rank[o] <= n * m->choice[f->group[o]].parts / GR_PARTS;
 }
 
@@ -507,12 +483,11 @@ static void number(maker *m, uint32_t *current)
     }
 }
 
-/* Bytes live at each step; returns the most. live: [n_items + 1] */
-static uint64_t find_live(const maker *m, gr_place place, uint64_t *live)
+/* Bytes live at each step; the caller frees them. */
+static uint64_t *live_bytes(const maker *m, gr_place place)
 {
     const gr_layout *l = m->l;
-    uint64_t most = 0;
-    memset(live, 0, (l->n_items + 1) * sizeof(*live)); /* first changes, then their sums */
+    uint64_t *live = gr_calloc(l->n_items + 1, sizeof(*live)); /* first changes, then their sums */
     for (uint32_t d = 0; d < l->n_drafts; d++) {
         uint64_t bytes = m->g->objects[l->drafts[d].object].bytes;
         if (l->drafts[d].place != place) continue;
@@ -520,10 +495,15 @@ static uint64_t find_live(const maker *m, gr_place place, uint64_t *live)
         live[l->drafts[d].first] += bytes;
         live[l->drafts[d].last + 1] -= bytes;
     }
-    for (uint32_t i = 0; i < l->n_items; i++) {
-        live[i] += i ? live[i - 1] : 0;
-        most = GR_MAX(most, live[i]);
-    }
+    for (uint32_t i = 1; i < l->n_items; i++) live[i] += live[i - 1];
+    return live;
+}
+
+static uint64_t most_live(const maker *m, gr_place place)
+{
+    uint64_t *live = live_bytes(m, place), most = 0;
+    for (uint32_t i = 0; i < m->l->n_items; i++) most = GR_MAX(most, live[i]);
+    free(live);
     return most;
 }
 
@@ -597,12 +577,14 @@ static void reorder(maker *m, const uint32_t *to)
     close_loops(m);
 }
 
-/* Loads whose time is the planner's choice begin as early as they can without taking more bytes than the
- * layout takes somewhere anyway; in the order in which they are needed, one after another. */
-static void hoist_loads(maker *m, uint64_t *live, uint64_t most)
+/* Loads whose time is the planner's choice move up as far as they can without more than so many bytes live
+ * anywhere; in the order in which they are needed, one after another. Returns whether any moved. */
+static bool hoist_loads(maker *m, uint64_t most)
 {
     gr_layout *l = m->l;
-    hoist h = {m, live, most, gr_malloc((l->n_items + 1) * sizeof(uint32_t)), false};
+    if (!l->n_transitions) return false;
+    hoist h = {.m = m, .most = most, .live = live_bytes(m, GR_DEVICE)};
+    h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
     uint32_t limit = 0;
     for (uint32_t i = 0; i < l->n_items; i++) {
         const gr_item *it = &l->items[i];
@@ -615,12 +597,14 @@ static void hoist_loads(maker *m, uint64_t *live, uint64_t most)
     }
     if (h.moved) reorder(m, h.to);
     free(h.to);
+    free(h.live);
+    return h.moved;
 }
 
 void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
 {
     const gr_program *g = f->g;
-    maker m = {l, f, g, choice, ahead_units[ahead]};
+    maker m = {l, f, g, choice, ahead};
     if (!l->step_of) {
         l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
         l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
@@ -637,12 +621,39 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
     merge(&m);
     number(&m, current);
     free(current);
-    uint64_t *live = gr_malloc((l->n_items + 1) * sizeof(*live));
-    l->host_live = find_live(&m, GR_HOST, live);
-    l->live = find_live(&m, GR_DEVICE, live);
-    if (l->n_transitions) hoist_loads(&m, live, l->live);
-    free(live);
+    l->host_live = most_live(&m, GR_HOST);
+    l->live = most_live(&m, GR_DEVICE);
+    hoist_loads(&m, l->live);
     l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint64_t room)
+{
+    maker m = {.l = l, .f = f, .g = f->g, .choice = choice};
+    if (room <= l->live || !hoist_loads(&m, room)) return;
+    l->live = most_live(&m, GR_DEVICE);
+    l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room)
+{
+    gr_layout_make(l, f, choice, ahead);
+    const uint64_t least = l->live, slow = l->ns;
+    gr_layout_widen(l, f, choice, room);
+    const uint64_t fast = l->ns;
+    uint64_t low = 0, high = 64,
+             wide = GR_MAX(l->live, least) - least; /* of which so many parts are enough */
+    while (low < high && fast < slow) {
+        uint64_t half = (low + high) / 2;
+        gr_layout_make(l, f, choice, ahead);
+        gr_layout_widen(l, f, choice, least + wide / 64 * half);
+        if (l->ns > fast)
+            low = half + 1;
+        else
+            high = half;
+    }
+    gr_layout_make(l, f, choice, ahead);
+    if (fast < slow) gr_layout_widen(l, f, choice, high < 64 ? least + wide / 64 * high : room);
 }
 
 void gr_layout_release(gr_layout *l)
