@@ -26,8 +26,8 @@ typedef struct class_run {
     const gr_program *g;
     const gr_work **work[GR_N_PATHS]; /* of the steps of steady and validate; NULL: transitions */
     gr_meeting *partner[GR_N_PATHS];  /* of sends and receives */
-    bool *done, *skipped; /* of the steps of the path that runs */
-    unsigned *lanes;      /* of those that are loops: mask of the lanes that meet there */
+    bool *done, *skipped;             /* of the steps of the path that runs */
+    unsigned *lanes;                  /* of those that are loops: mask of the lanes that meet there */
     uint32_t lane[GR_N_LANES], run;
 } class_run;
 
@@ -224,8 +224,7 @@ static void go_on(class_run *r, int lane)
     while (r->lane[lane] < path->n) {
         uint32_t i = r->lane[lane];
         const gr_step *s = &path->steps[i];
-        bool loop = s->kind == GR_STEP_LOOP,
-             stays = loop ? r->lanes[i] >> lane & 1 : (int)s->lane == lane;
+        bool loop = s->kind == GR_STEP_LOOP, stays = loop ? r->lanes[i] >> lane & 1 : (int)s->lane == lane;
         if (stays && !r->done[i] && !r->skipped[i]) return;
         r->lane[lane] = loop ? s->body_last + 1 : i + 1;
     }

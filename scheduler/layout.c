@@ -514,8 +514,27 @@ typedef struct hoist {
     const maker *m;
     uint64_t *live, most; /* [n_items] bytes on the device as loads are placed so far; as much as may be */
     uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
+    bool *plain; /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
     bool moved;
 } hoist;
+
+static bool is_moved(const gr_layout *l, const gr_item *it)
+{
+    return it->work != GR_NONE && l->moved[it->work];
+}
+
+static void find_plain_loops(hoist *h)
+{
+    const gr_layout *l = h->m->l;
+    const uint32_t *parent = h->m->f->parent;
+    for (uint32_t i = 0; i < l->n_items; i++) h->plain[i] = l->items[i].kind == GR_STEP_LOOP;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
+            if (l->items[i].work == GR_NONE || is_moved(l, &l->items[i])) h->plain[l->step_of[w]] = false;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
+            if (h->plain[l->step_of[w]]) h->live[l->step_of[w]] = GR_MAX(h->live[l->step_of[w]], h->live[i]);
+}
 
 /* Whether a load may stand before this step: it has room, no load that is needed sooner is behind it, and it
  * finds its object where it was. first: of the steps that it passes together with this one. */
@@ -526,7 +545,7 @@ static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t fir
     if (h->live[i] + h->m->g->objects[load->object].bytes > h->most || it->object == load->object)
         return false;
     if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
-    if (it->work == GR_NONE || !l->moved[it->work]) return true;
+    if (!is_moved(l, it)) return true;
     const gr_work *w = &h->m->g->works[it->work];
     for (uint32_t u = 0; u < w->n_uses; u++)
         if (w->uses[u].object == load->object) return false;
@@ -540,14 +559,14 @@ static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
     const gr_item *load = &l->items[at];
     uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
     while (to > limit && to - 1 != own) {
-        uint32_t first = to - 1, i = to;
+        uint32_t first = to - 1;
         while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
-        if (first < limit) break;
+        uint32_t end = h->plain[first] ? first + 1 : to, i = end;
         while (i > first && passes(h, load, i - 1, first)) i--;
-        if (i > first) break;
+        if (i > first || first < limit) break;
+        for (; i < end; i++) h->live[i] += h->m->g->objects[load->object].bytes;
         to = first;
     }
-    for (uint32_t i = to; i < at; i++) h->live[i] += h->m->g->objects[load->object].bytes;
     h->moved |= to < at;
     h->to[at] = to;
 }
@@ -569,7 +588,9 @@ static void reorder(maker *m, const uint32_t *to)
     for (uint32_t i = 0; i < n; i++)
         if (was[i].work != GR_NONE) l->step_of[was[i].work] = place[i];
     for (uint32_t d = 0; d < l->n_drafts; d++) {
-        l->drafts[d].first = place[l->drafts[d].first];
+        uint32_t first = l->drafts[d].first; /* what a path begins with, it still does */
+        bool begins = (first == 0 || first == l->validate) && was[first].entry != d;
+        l->drafts[d].first = begins ? first : place[first];
         l->drafts[d].last = place[l->drafts[d].last];
     }
     free(place);
@@ -585,19 +606,21 @@ static bool hoist_loads(maker *m, uint64_t most)
     if (!l->n_transitions) return false;
     hoist h = {.m = m, .most = most, .live = live_bytes(m, GR_DEVICE)};
     h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
+    h.plain = gr_malloc(l->n_items + 1);
+    find_plain_loops(&h);
     uint32_t limit = 0;
     for (uint32_t i = 0; i < l->n_items; i++) {
         const gr_item *it = &l->items[i];
         h.to[i] = i;
-        if (i == 0 || i == l->validate) limit = i + 1; /* lives that are as long as a path begin with it */
+        if (i == l->validate) limit = i; /* another path */
         if (it->kind != GR_STEP_LOAD) continue;
-        if (i >= limit && m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO)
-            hoist_load(&h, i, limit);
+        if (m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO) hoist_load(&h, i, limit);
         limit = GR_MAX(limit, h.to[i]);
     }
     if (h.moved) reorder(m, h.to);
     free(h.to);
     free(h.live);
+    free(h.plain);
     return h.moved;
 }
 

@@ -233,8 +233,7 @@ static inline bool sim_advance(sim *s, int l)
             if (!s->lane[l].ended) s->arrived[l][loop]++;
             s->lane[l].ended = true;
             for (int m = 0; m < GR_N_LANES; m++)
-                if (s->lanes_in[loop] >> m & 1 && s->arrived[m][loop] < s->arrived[l][loop])
-                    return false;
+                if (s->lanes_in[loop] >> m & 1 && s->arrived[m][loop] < s->arrived[l][loop]) return false;
             s->lane[l].ended = false;
             if (--s->left[l][loop]) {
                 s->lane[l].at = loop + 1;

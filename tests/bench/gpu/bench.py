@@ -160,6 +160,9 @@ class Bench:
         nodes = {n: dict(predicted=run.predicted(n), measured=run.node_seconds(n)) for n in run.nodes()}
         self.emit("predicted over measured seconds " + label, predicted / seconds, "", predicted=predicted, seconds=seconds,
                   nodes=nodes)
+        c = run.copying()
+        if c:
+            self.emit("copies hidden, both ways, " + label, c["hidden"], "", **c)
 
     def iteration(self, row):
         model, label, s, run = self.execute(row, "grpo.yaml")
@@ -287,19 +290,23 @@ def plans_table(results):
     """Planned against measured memory, predicted against measured seconds: a table in Markdown, or nothing."""
     memory = {r["row"].split(" peak ", 1)[1]: r for r in results if r["row"].startswith("measured over planned peak ")}
     times = {r["row"].split(" seconds ", 1)[1]: r for r in results if r["row"].startswith("predicted over measured seconds ")}
+    copies = {r["row"].split("ways, ", 1)[1]: r for r in results if r["row"].startswith("copies hidden, both ways, ")}
     lines, kept = [], 0
     for label, m in memory.items():
         t, share = times[label], m["value"]
         nodes = {n: v["predicted"] / v["measured"] for n, v in t["nodes"].items() if v["measured"] >= 0.05 * t["seconds"]}
         ok = 0.99 <= share <= 1 and abs(t["value"] - 1) <= 0.15 and all(abs(v - 1) <= 0.25 for v in nodes.values())
         kept += ok
+        c = copies.get(label)
+        moved = f"{c['bytes'] / 2**30:.2f} | {c['value']:.2f} | {c['bare']:.3f}" if c else "0 | | "
         lines.append(f"| {label} | {m['planned'] / 2**30:.2f} | {m['host'] / 2**30:.2f} | {share:.4f} | {t['predicted']:.3f} | "
-                     f"{t['seconds']:.3f} | {t['value']:.2f} | {', '.join(f'{n} {v:.2f}' for n, v in nodes.items())} | "
+                     f"{t['seconds']:.3f} | {t['value']:.2f} | {', '.join(f'{n} {v:.2f}' for n, v in nodes.items())} | {moved} | "
                      f"{'kept' if ok else 'not kept'} |")
     if not lines:
         return ""
-    return "\n".join(["", "", "| configuration | planned GiB | host GiB | measured / planned | predicted s | measured s | ratio | nodes | |",
-                      "|---|---|---|---|---|---|---|---|---|", *lines, f"\n{kept} of {len(lines)} kept"])
+    return "\n".join(["", "", "| configuration | planned GiB | host GiB | measured / planned | predicted s | measured s | ratio | nodes | "
+                      "copied GiB | hidden | copies alone s | |",
+                      "|---|---|---|---|---|---|---|---|---|---|---|---|", *lines, f"\n{kept} of {len(lines)} kept"])
 
 
 def main():
