@@ -6,8 +6,8 @@
  *
  * The arena is registered as a window: so the ranks of a host gather by their copy engines, which take no
  * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy). A group that is split off adds
- * activations, which compute waits for: it has the policy that gives NCCL multiprocessors, shares with the
- * communicator it comes from what can be shared, and is of no window. One rank by itself has nothing to do.
+ * activations, which compute waits for, while the one it comes from gathers: it has the policy that gives
+ * NCCL multiprocessors, buffers of its own, and no window. One rank by itself has nothing to do.
  *
  * Parts that do not fill the buffer evenly are moved rank by rank, as one group: a gather as broadcasts of
  * each rank's part, a reduction as one to each rank.
@@ -233,7 +233,6 @@ static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
     n->host = host;
     n->group = true;
     n->call = of->call;
-    config.splitShare = 1;
     config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT;
     const int by = host->ranks > 1 ? (int)color : NCCL_SPLIT_NOCOLOR;
     if (of->comm)
