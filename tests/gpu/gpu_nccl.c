@@ -218,6 +218,37 @@ static void test_message(void)
     free(x);
 }
 
+/* Rank s has for rank r 100 + 10 s + r elements; what goes to different ranks overlaps. */
+static void test_exchange(void)
+{
+    enum { MOST = 64, STEP = 50 };
+    uint64_t from_at[MOST], from_bytes[MOST], to_at[MOST], to_bytes[MOST], total = 0, n = 0;
+    if (comm->ranks > MOST) return;
+    for (uint32_t r = 0; r < comm->ranks; r++) {
+        from_at[r] = STEP * r * sizeof(float);
+        from_bytes[r] = (100 + 10 * comm->rank + r) * sizeof(float);
+        to_at[r] = total;
+        to_bytes[r] = (100 + 10 * r + comm->rank) * sizeof(float);
+        total += to_bytes[r];
+    }
+    const uint64_t all = STEP * MOST + 100 + 11 * MOST;
+    float *x = gr_malloc(all * sizeof(*x)), *want = gr_malloc(total);
+    char *to = arena + gr_align(all * sizeof(*x), 256);
+    for (uint64_t i = 0; i < all; i++) x[i] = element(comm->rank, i);
+    for (uint32_t r = 0; r < comm->ranks; r++)
+        for (uint64_t i = 0; i < to_bytes[r] / sizeof(*x); i++) want[n++] = element(r, STEP * comm->rank + i);
+    upload(arena, x, all * sizeof(*x));
+    CUDA(cudaMemset(to, 0xff, total));
+    const gr_comm_exchange e = {arena, from_at, from_bytes, to, to_at, to_bytes};
+    expect_ok(comm->type->all_to_all(comm, &queue, &e, &diag), &diag, "exchange");
+    CUDA(cudaStreamSynchronize(queue.stream));
+    float *got = host_copy(to, total);
+    report_equal("an exchange of all with all", "", got, want, total);
+    free(got);
+    free(x);
+    free(want);
+}
+
 static void test_group(uint32_t color)
 {
     gr_comm *all = comm, *group = NULL;
@@ -232,6 +263,7 @@ static void test_group(uint32_t color)
     test_totals();
     test_sums();
     test_captured();
+    test_exchange();
     printf("rank %u of %u in a group of %u: %.1f MiB of its own\n", all->rank, all->ranks, group->ranks,
            (double)(gr_device_cuda.used(queue.device) - before) / (1 << 20));
     comm = all;
@@ -377,6 +409,7 @@ int main(int argc, char **argv)
         test_message();
         test_sums();
         test_captured();
+        test_exchange();
         test_group(0);
         test_group(comm->rank);         /* each alone */
         test_group(comm->rank ? 5 : 9); /* of sizes that differ */
