@@ -634,13 +634,13 @@ static gr_model_shape qwen3(uint32_t hidden, uint32_t inter, uint32_t layers, ui
     return s;
 }
 
-static void bench(gr_peers *group, gr_peers *windowed)
+static void bench(gr_peers *windowed, gr_peers *plain)
 {
     const gr_model_shape small = qwen3(1024, 3072, 28, 16, true), large = qwen3(4096, 12288, 36, 32, false);
-    bench_model("0.6B", &small, group, "no window");
     bench_model("0.6B", &small, windowed, "window");
-    bench_model("8B", &large, group, "no window");
+    bench_model("0.6B", &small, plain, "no window");
     bench_model("8B", &large, windowed, "window");
+    bench_model("8B", &large, plain, "no window");
 }
 
 /* Rows of an odd number of elements out of a matrix, between rows of another that stay as they are. */
@@ -674,7 +674,7 @@ int main(int argc, char **argv)
 {
     const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    gr_comm *host = NULL, *group = NULL;
+    gr_comm *host = NULL, *group = NULL, *plain = NULL;
     gr_device *device = NULL;
     int n = 0;
     gr_diag_init(&diag);
@@ -696,12 +696,17 @@ int main(int argc, char **argv)
     if (check_failures) gr_comm_abort(host, 1);
     expect_ok(gr_comm_split(&group, all, 0, &diag), &diag, "split");
     if (check_failures) gr_comm_abort(host, 1);
-    gr_peers peers = {group, &diag, GR_OK}, windowed = {all, &diag, GR_OK};
-    if (benching)
-        bench(&peers, &windowed);
-    else
+    gr_peers peers = {group, &diag, GR_OK}, without = {NULL, &diag, GR_OK};
+    if (benching) {
+        expect_ok(gr_comm_open_nccl(&plain, host, &(gr_memory){0}, &diag), &diag, "NCCL, no window");
+        if (check_failures) gr_comm_abort(host, 1);
+        without.comm = plain;
+        bench(&peers, &without);
+    } else {
         test(&peers);
+    }
     k->detach(&queue);
+    gr_comm_close(plain);
     gr_comm_close(group);
     gr_comm_close(all);
     gr_comm_close(host);
