@@ -5,13 +5,16 @@
  * time, so that one rank needs none.
  *
  * The arena is registered as a window: so the ranks of a host gather by their copy engines, which take no
- * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy).
+ * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy). A group that is split off adds
+ * activations, which compute waits for: it has the policy that gives NCCL multiprocessors, shares with the
+ * communicator it comes from what can be shared, and is of no window. One rank by itself has nothing to do.
  *
  * Parts that do not fill the buffer evenly are moved rank by rank, as one group: a gather as broadcasts of
  * each rank's part, a reduction as one to each rank.
  */
 #include "runtime/comm.h"
 
+#include <assert.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -25,6 +28,7 @@
     X(CommWindowDeregister) \
     X(CommGetAsyncError)    \
     X(CommDestroy)          \
+    X(CommSplit)            \
     X(GetErrorString)       \
     X(AllGather)            \
     X(ReduceScatter)        \
@@ -46,7 +50,8 @@ typedef struct nccl_comm {
     gr_comm c;
     gr_comm *host;
     calls call;
-    ncclComm_t comm;
+    ncclComm_t comm;     /* NULL: of one rank, split off */
+    bool group;          /* split off: host, too, is its own */
     ncclWindow_t window; /* NULL: the arena is not registered */
 } nccl_comm;
 
@@ -95,6 +100,7 @@ static gr_status all_gather(gr_comm *c, gr_queue *q, const gr_comm_parts *p, gr_
     nccl_comm *n = nccl_of(c);
     uint64_t elems;
     char *own = part_at(p, c->rank, &elems);
+    if (!n->comm) return GR_OK;
     if (is_even(c, p))
         return failed(n, n->call.AllGather(own, p->at, elems, type_of(p), n->comm, q->stream),
                       "ncclAllGather", d);
@@ -113,6 +119,7 @@ static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p,
     uint64_t elems;
     char *own = part_at(p, c->rank, &elems);
     (void)staging;
+    if (!n->comm) return GR_OK;
     if (is_even(c, p))
         return failed(n, n->call.ReduceScatter(p->at, own, elems, type_of(p), ncclSum, n->comm, q->stream),
                       "ncclReduceScatter", d);
@@ -131,15 +138,18 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
     static const struct {
         ncclDataType_t type;
         ncclRedOp_t op;
-        uint64_t bytes;
-    } kinds[] = {[GR_COMM_SUM_F64] = {ncclFloat64, ncclSum, 8},
-                 [GR_COMM_MAX_U8] = {ncclUint8, ncclMax, 1},
-                 [GR_COMM_MAX_U64] = {ncclUint64, ncclMax, 8}};
+    } kinds[] = {[GR_COMM_SUM_F64] = {ncclFloat64, ncclSum},
+                 [GR_COMM_MAX_U8] = {ncclUint8, ncclMax},
+                 [GR_COMM_MAX_U64] = {ncclUint64, ncclMax},
+                 [GR_COMM_SUM_F32] = {ncclFloat32, ncclSum},
+                 [GR_COMM_SUM_BF16] = {ncclBfloat16, ncclSum}};
     nccl_comm *n = nccl_of(c);
-    return failed(
-        n,
-        n->call.AllReduce(x, x, bytes / kinds[how].bytes, kinds[how].type, kinds[how].op, n->comm, q->stream),
-        "ncclAllReduce", d);
+    const uint32_t unit = gr_comm_unit(how);
+    assert(bytes % unit == 0);
+    if (!n->comm) return GR_OK;
+    return failed(n,
+                  n->call.AllReduce(x, x, bytes / unit, kinds[how].type, kinds[how].op, n->comm, q->stream),
+                  "ncclAllReduce", d);
 }
 
 static gr_status send_to(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
@@ -183,6 +193,7 @@ static void close_comm(gr_comm *c)
     nccl_comm *n = nccl_of(c);
     if (n->window) n->call.CommWindowDeregister(n->comm, n->window);
     if (n->comm) n->call.CommDestroy(n->comm);
+    if (n->group) gr_comm_close(n->host);
     free(n); /* the library stays */
 }
 
@@ -192,10 +203,13 @@ static void abort_comm(gr_comm *c, int status)
     host->type->abort(host, status);
 }
 
+static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
+
 static const gr_comm_type nccl_type = {
     .name = "nccl",
     .close = close_comm,
     .abort = abort_comm,
+    .split = split,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,
@@ -205,6 +219,32 @@ static const gr_comm_type nccl_type = {
     .broadcast = broadcast,
     .barrier = barrier,
 };
+
+static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
+{
+    nccl_comm *of = nccl_of(c);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    gr_comm *host = NULL;
+    gr_status st = gr_comm_split(&host, of->host, color, d);
+    if (st) return st;
+    nccl_comm *n = gr_calloc(1, sizeof(*n));
+    n->c = *host;
+    n->c.type = &nccl_type;
+    n->host = host;
+    n->group = true;
+    n->call = of->call;
+    config.splitShare = 1;
+    config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT;
+    const int by = host->ranks > 1 ? (int)color : NCCL_SPLIT_NOCOLOR;
+    if (of->comm)
+        st =
+            failed(of, of->call.CommSplit(of->comm, by, (int)c->rank, &n->comm, &config), "ncclCommSplit", d);
+    if (st)
+        close_comm(&n->c);
+    else
+        *out = &n->c;
+    return st;
+}
 
 static gr_status load(calls *to, gr_diag *d)
 {

@@ -129,6 +129,44 @@ static void test_totals(void)
     free(back);
 }
 
+/* Activations: near the sum, and the same bits on all ranks and again. */
+static void test_sum(uint64_t n, uint32_t bytes)
+{
+    const gr_comm_reduction how = bytes == 4 ? GR_COMM_SUM_F32 : GR_COMM_SUM_BF16;
+    char *x = gr_malloc(n * bytes), *first = NULL, name[64];
+    snprintf(name, sizeof(name), "all-reduce of %llu, %u bytes, %u ranks", (unsigned long long)n, bytes,
+             comm->ranks);
+    for (uint64_t i = 0; i < n; i++) store(x, i, bytes, element(comm->rank, i));
+    for (int turn = 0; turn < 2; turn++) {
+        upload(arena, x, n * bytes);
+        expect_ok(comm->type->all_reduce(comm, &queue, arena, n * bytes, how, &diag), &diag, name);
+        CUDA(cudaStreamSynchronize(queue.stream));
+        char *got = host_copy(arena, n * bytes);
+        if (first) report_equal(name, "again", got, first, n * bytes);
+        free(first);
+        first = got;
+    }
+    errors e = {0};
+    for (uint64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t r = 0; r < comm->ranks; r++) sum += held(element(r, i), bytes);
+        errors_add(&e, loaded(first, i, bytes), sum);
+    }
+    report_errors(&e, name, "sum", bytes == 4 ? 1e-6 : 1e-2);
+    memcpy(x, first, n * bytes);
+    expect_ok(comm->type->broadcast(comm, x, n * bytes, &diag), &diag, name);
+    report_equal(name, "as rank 0", first, x, n * bytes);
+    free(first);
+    free(x);
+}
+
+static void test_sums(void)
+{
+    static const uint64_t sizes[] = {1, 4096, 32 * 1024 + 1, 5 << 20};
+    for (size_t i = 0; i < GR_LEN(sizes); i++)
+        for (uint32_t bytes = 2; bytes <= 4; bytes += 2) test_sum(sizes[i], bytes);
+}
+
 static void test_message(void)
 {
     enum { N = 1 << 20 };
@@ -149,6 +187,26 @@ static void test_message(void)
         free(got);
     }
     free(x);
+}
+
+static void test_group(uint32_t color)
+{
+    gr_comm *all = comm, *group = NULL;
+    const uint64_t before = gr_device_cuda.used(queue.device);
+    expect_ok(gr_comm_split(&group, all, color, &diag), &diag, "split");
+    if (check_failures) gr_comm_abort(all, 1);
+    comm = group;
+    for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
+        test_gather(100003, (100003 + group->ranks - 1) / group->ranks, bytes);
+        test_reduce(64 * group->ranks, 64, bytes);
+    }
+    test_totals();
+    test_sums();
+    printf("rank %u of %u in a group of %u: %.1f MiB of its own\n", all->rank, all->ranks, group->ranks,
+           (double)(gr_device_cuda.used(queue.device) - before) / (1 << 20));
+    comm = all;
+    test_sum(1000, 4); /* the one it comes from goes on */
+    gr_comm_close(group);
 }
 
 /* ---- --bench ---------------------------------------------------------------------------------------------
@@ -238,6 +296,11 @@ int main(int argc, char **argv)
             }
         test_totals();
         test_message();
+        test_sums();
+        test_group(0);
+        test_group(comm->rank);         /* each alone */
+        test_group(comm->rank ? 5 : 9); /* of sizes that differ */
+        test_group(comm->rank / 2);
     }
     printf("rank %u of %u: NCCL took %.1f MiB when it was opened, %.1f MiB with use\n", comm->rank,
            comm->ranks, (double)(opened - before) / (1 << 20),

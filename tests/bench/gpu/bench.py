@@ -6,10 +6,12 @@
 A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transformers are the python's that runs this. Rows:
 
     iteration:MODEL[:fp32][:key=value...]   a whole GRPO iteration, 32 prompts x 8 samples, 256 + 512 tokens: generate,
-                                            log-prob pass, update, the whole, memory, what the plan had predicted; of 8B
-                                            PyTorch generates 128 tokens and trains 64 sequences, scaled up to all
-    numerics:MODEL[:fp32][:key=value...]    our side of that iteration three times: as it is, with `strict: true`, with
-                                            `deterministic: false`; and what each costs or gains
+                                            log-prob pass, update, the whole, memory, what the plan had predicted. PyTorch
+                                            does all of it for 0.6B; else it generates 64 tokens in the middle of each
+                                            response and, of 8B, trains 64 sequences, scaled up to all
+    numerics:MODEL[:fp32][:key=value...]    our side of that iteration with `strict: true`, then with `deterministic: false`,
+                                            and what each costs or gains beside the iteration as it is: of the same
+                                            `iteration` row before it, or run first
     single:MODEL                            one sequence, as a share of the copy bandwidth
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
     calibrate                               measures the machine; later rows plan with what it found (else --hardware)
@@ -17,12 +19,13 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
     offload:MODEL:fp32:budget=50%           the iteration's copies of training state under that part of what it would take
 
 MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
-master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, and
-keys of the graph. `--rows NAME` stands for a list: table (the published one), memory (twelve configurations, about six
-minutes). Each row writes its lines to DIR/results.jsonl at once; a row that fails, or takes longer than --timeout, is a line
-too, and the next goes on. Tables go to DIR/table.md: of all rows; and of memory and predicted seconds, where the arena and
-all beside it are to be within 1 % of the plan and never above, an iteration within 15 % of its prediction, a node that takes
-5 % of it or more within 25 %.
+master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, steps
+(iterations of the run), and keys of the graph. `--rows NAME` stands for a list: table (the published one, about seven minutes),
+numerics (fp32 state, and what strict costs; about four), memory (twelve configurations, about three). Each row writes its
+lines to DIR/results.jsonl as it has them; a row that fails, or takes longer than --timeout, is a line too, and the next goes
+on. After each row DIR/table.md holds the tables of all so far: of what was measured; and of memory and predicted seconds, where
+the arena and all beside it are to be within 1 % of the plan and never above, an iteration within 15 % of its prediction, a
+node that takes 5 % of it or more within 25 %.
 
 N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
 asked; the head runs on response positions. Iterations but the first count, by their median.
@@ -32,15 +35,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import common
 
+# What a time limit would cost least is last.
 LISTS = {
-    "table": ["copies", "head", "iteration:0.6B", "iteration:1.7B", "iteration:8B", "single:8B", "offload:1.7B:fp32:budget=50%"],
-    "fp32": ["iteration:0.6B:fp32", "iteration:1.7B:fp32"],
+    "table": ["iteration:8B:steps=2", "iteration:0.6B", "copies", "head", "iteration:1.7B", "single:8B",
+              "offload:1.7B:fp32:budget=50%", "numerics:8B:steps=2"],
+    "numerics": ["iteration:0.6B:fp32", "iteration:1.7B:fp32", "numerics:0.6B", "numerics:1.7B"],
     "memory": ["calibrate", "plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
                "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
                "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
@@ -61,11 +67,20 @@ LESS_IS_BETTER = ("iteration", "reserved over allocated")
 COPY_GB_PER_SECOND = 4260  # where `copies` did not run before
 
 
+def waiting_peer():
+    """A process of PyTorch's side. It imports what it needs beside our own next row, and holds nothing on the device
+    until it is told what to do."""
+    return subprocess.Popen([sys.executable, os.path.join(HERE, "torch_work.py"), "wait"], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True)
+
+
 class Bench:
     def __init__(self, a):
         self.a = a
         self.results = []
+        self.iterations = {}  # runs of `iteration` rows, by what is behind the first colon
         self.file = open(os.path.join(a.out, "results.jsonl"), "a")
+        self.peer = None if a.skip_theirs else waiting_peer()
 
     def emit(self, row, value, unit, side="ours", **detail):
         self.keep(dict(row=row, side=side, value=value, unit=unit, **detail))
@@ -80,21 +95,35 @@ class Bench:
     def found(self, row, side="ours"):
         return next((r["value"] for r in reversed(self.results) if r["row"] == row and r["side"] == side), None)
 
-    def collect(self, args):
-        """Run a program that prints lines of JSON; what else it prints goes to this one's stderr."""
-        done = subprocess.run(args, stdout=subprocess.PIPE, text=True, timeout=self.a.timeout)
-        for line in done.stdout.splitlines():
+    def collect(self, process):
+        """Keep what a program prints as lines of JSON, as they come; what else it prints goes to this one's stderr."""
+        killer = threading.Timer(self.a.timeout, process.kill)
+        killer.start()
+        for line in process.stdout:
             if line.startswith("{"):
                 self.keep(json.loads(line))
-        if done.returncode:
-            raise common.Failed(f"status {done.returncode}: {' '.join(args)}")
+        status = process.wait()
+        killer.cancel()
+        if status:
+            raise common.Failed(f"status {status}: {' '.join(process.args)}")
 
     def theirs(self, *args):
-        if not self.a.skip_theirs:
-            self.collect([sys.executable, os.path.join(HERE, "torch_work.py"), *map(str, args)])
+        if self.a.skip_theirs:
+            return
+        peer, self.peer = self.peer, None
+        try:
+            peer.stdin.write(json.dumps([str(x) for x in args]) + "\n")
+            peer.stdin.close()
+            self.collect(peer)
+        finally:
+            self.peer = waiting_peer()
 
     def program(self, name):
-        self.collect([os.path.join(self.a.programs, "bench_" + name)])
+        self.collect(subprocess.Popen([os.path.join(self.a.programs, "bench_" + name)], stdout=subprocess.PIPE, text=True))
+
+    def close(self):
+        if self.peer:
+            self.peer.communicate("")
 
     # ---- rows ----
 
@@ -115,15 +144,18 @@ class Bench:
         else:
             s.update(grads="bf16", moments="bf16", master="none") if a.device == "cuda" else None
             state = ""
-        options, extra = ["--steps", str(a.steps)] + self.hardware(), []
+        steps, options, extra = str(a.steps), self.hardware(), []
         for pair in rest:
             key, value = pair.split("=", 1)
+            if key == "steps":
+                steps = value
+                continue
             extra.append(pair)
             if key in ("budget", "policy"):
                 options += ["--" + key, value]
             else:
                 s[key] = value
-        return model, model + state + "".join(" " + e for e in extra), s, options
+        return model, model + state + "".join(" " + e for e in extra), s, ["--steps", steps, *options]
 
     def hardware(self):
         return ["--hardware", self.a.hardware] if self.a.hardware else []
@@ -163,6 +195,7 @@ class Bench:
 
     def iteration(self, row):
         model, label, s, run = self.execute(row, "grpo.yaml")
+        self.iterations[row.split(":", 1)[1]] = run
         n = common.params_of(common.config(model))
         sequences = s["prompts"] * s["samples"]
         tokens = sequences * (s["prompt_tokens"] + s["response_tokens"])
@@ -181,30 +214,35 @@ class Bench:
         state = "fp32" if "fp32 state" in label else "bf16"
         if state == "fp32" and model == "8B":
             return  # weights, gradients and moments alone are 131 GB there
-        part = ["--generate-tokens", min(128, s["response_tokens"]), "--train-sequences", min(64, sequences)]
+        part = [] if label == "0.6B" else ["--generate-tokens", min(64, s["response_tokens"] // 2)]
+        if model == "8B":
+            part += ["--train-sequences", min(64, sequences)]
         self.theirs("iteration", model, "--state", state, "--prompts", s["prompts"], "--samples", s["samples"],
                     "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"], "--micro",
-                    8 if model == "8B" else 16, *(part if model == "8B" else []))
+                    8 if model == "8B" else 16, *part)
+
+    def speeds(self, label, name, s, run):
+        """Tokens a second of each part of an iteration; name is of the numerics it ran with."""
+        answers = s["prompts"] * s["samples"] * s["response_tokens"]
+        tokens = answers + s["prompts"] * s["samples"] * s["prompt_tokens"]
+        node = {name: run.node_seconds(name) for name in run.nodes()}
+        gap = max(m["logprob_gap_max"] for m in run.metrics)
+        speed = {"generate": answers / node["rollout"], "log-prob": tokens / node["old_logprob"],
+                 "update": tokens / node["update"], "an iteration": tokens / run.seconds()}
+        for what, value in speed.items():
+            self.emit(f"{what}, {label} {name}", value, "tok/s", gap_max=gap, nodes=node, seconds=run.seconds(),
+                      predicted=run.plan["seconds"])
+        self.emit(f"largest gap of log-probs, {label} {name}", gap, "")
+        return speed
 
     def numerics(self, row):
-        speeds = {}
-        for name, more in (("", {}), ("strict", dict(strict="true")), ("not deterministic", dict(deterministic="false"))):
-            model, label, s, run = self.execute(row, "grpo.yaml", **more)
-            n, sequences = common.params_of(common.config(model)), s["prompts"] * s["samples"]
-            answers = sequences * s["response_tokens"]
-            tokens = sequences * s["prompt_tokens"] + answers
-            node = {name: run.node_seconds(name) for name in run.nodes()}
-            speed = {"generate": answers / node["rollout"], "log-prob": tokens / node["old_logprob"],
-                     "update": tokens / node["update"], "an iteration": tokens / run.seconds()}
-            gap = max(m["logprob_gap_max"] for m in run.metrics)
+        _, label, s, _ = self.settings(row)
+        run = self.iterations.get(row.split(":", 1)[1]) or self.execute(row, "grpo.yaml")[3]
+        default = self.speeds(label, "default", s, run)
+        for name, more in (("strict", dict(strict="true")), ("not deterministic", dict(deterministic="false"))):
+            speed = self.speeds(label, name, s, self.execute(row, "grpo.yaml", **more)[3])
             for what, value in speed.items():
-                self.emit(f"{what}, {label} {name or 'default'}", value, "tok/s", gap_max=gap, nodes=node,
-                          share=value / speeds[what] if name else 1, seconds=run.seconds(),
-                          predicted=run.plan["seconds"])
-                if name:
-                    self.emit(f"{name} over default: {what}, {label}", value / speeds[what], "")
-            self.emit(f"largest gap of log-probs, {label} {name or 'default'}", gap, "")
-            speeds = speeds or speed
+                self.emit(f"{name} over default: {what}, {label}", value / default[what], "")
 
     def single(self, row):
         model, label, s, options = self.settings(row)
@@ -217,7 +255,8 @@ class Bench:
         copy = self.found("copy on the device") or COPY_GB_PER_SECOND
         self.emit("one sequence " + label, rate, "GB/s", seconds=seconds, tokens_per_second=s["response_tokens"] / seconds)
         self.emit(f"one sequence {label}, share of copy bandwidth", rate / copy, "", copy=copy)
-        self.theirs("single", model, "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"])
+        self.theirs("single", model, "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"],
+                    "--generate-tokens", min(128, s["response_tokens"] // 2))
 
     def plan(self, row):
         _, label, _, run = self.execute(row, "grpo.yaml", small=True)
@@ -254,6 +293,8 @@ class Bench:
             getattr(self, row.split(":")[0])(row)
         except Exception as e:  # whatever it was, the next row is another matter
             self.keep(dict(row=row, side="ours", failed=f"{type(e).__name__}: {e}"[:2000], value=None, unit=""))
+        with open(os.path.join(self.a.out, "table.md"), "w") as f:
+            f.write(table(self.results) + plans_table(self.results) + "\n")
         print(f"# {row}: {time.time() - begin:.0f} s", flush=True)
 
 
@@ -334,10 +375,8 @@ def main():
     bench = Bench(a)
     for row in rows:
         bench.run(row)
-    text = table(bench.results) + plans_table(bench.results)
-    with open(os.path.join(a.out, "table.md"), "w") as f:
-        f.write(text + "\n")
-    print(text)
+    bench.close()
+    print(table(bench.results) + plans_table(bench.results))
     return 1 if any("failed" in r for r in bench.results) else 0
 
 
