@@ -6,8 +6,8 @@
  *
  * The arena is registered as a window: so the ranks of a host gather by their copy engines, which take no
  * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy). A group that is split off adds
- * activations, which compute waits for: it has the policy that gives NCCL multiprocessors, shares with the
- * communicator it comes from what can be shared, and is of no window. One rank by itself has nothing to do.
+ * activations, which compute waits for, while the one it comes from gathers: it has the policy that gives
+ * NCCL multiprocessors, buffers of its own, and no window. One rank by itself has nothing to do.
  *
  * Parts that do not fill the buffer evenly are moved rank by rank, as one group: a gather as broadcasts of
  * each rank's part, a reduction as one to each rank.
@@ -152,6 +152,32 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
                   "ncclAllReduce", d);
 }
 
+/* Its own part is copied where it does not lie already. */
+static ncclResult_t exchange(const nccl_comm *n, gr_queue *q, const gr_comm_exchange *e, uint32_t r)
+{
+    const char *from = (const char *)e->from + e->from_at[r];
+    char *to = (char *)e->to + e->to_at[r];
+    ncclResult_t sent = ncclSuccess, received = ncclSuccess;
+    if (r == n->c.rank) {
+        if (from == to || !e->to_bytes[r]) return ncclSuccess;
+        return cudaMemcpyAsync(to, from, e->to_bytes[r], cudaMemcpyDefault, q->stream) == cudaSuccess
+                   ? ncclSuccess
+                   : ncclUnhandledCudaError;
+    }
+    if (e->from_bytes[r]) sent = n->call.Send(from, e->from_bytes[r], ncclUint8, (int)r, n->comm, q->stream);
+    if (e->to_bytes[r]) received = n->call.Recv(to, e->to_bytes[r], ncclUint8, (int)r, n->comm, q->stream);
+    return sent ? sent : received;
+}
+
+static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    ncclResult_t error = n->call.GroupStart();
+    for (uint32_t r = 0; r < c->ranks && error == ncclSuccess; r++) error = exchange(n, q, e, r);
+    ncclResult_t ended = n->call.GroupEnd();
+    return failed(n, error ? error : ended, "ncclSend, ncclRecv", d);
+}
+
 static gr_status send_to(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
 {
     nccl_comm *n = nccl_of(c);
@@ -213,6 +239,7 @@ static const gr_comm_type nccl_type = {
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,
+    .all_to_all = all_to_all,
     .send = send_to,
     .recv = recv_from,
     .host_reduce = host_reduce,
@@ -233,7 +260,6 @@ static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
     n->host = host;
     n->group = true;
     n->call = of->call;
-    config.splitShare = 1;
     config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT;
     const int by = host->ranks > 1 ? (int)color : NCCL_SPLIT_NOCOLOR;
     if (of->comm)
