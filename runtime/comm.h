@@ -44,6 +44,16 @@ typedef struct gr_comm_parts {
     uint32_t elem_bytes; /* 4, fp32; or 2, bf16 */
 } gr_comm_parts;
 
+/* What goes from each rank to each: in bytes, of every other rank, and of this one to itself, [ranks] each.
+ * What is sent to several of them may be the same bytes. Ranks count alike: what one sends to another is what
+ * that one receives of it. */
+typedef struct gr_comm_exchange {
+    const void *from;
+    const uint64_t *from_at, *from_bytes;
+    void *to;
+    const uint64_t *to_at, *to_bytes;
+} gr_comm_exchange;
+
 typedef struct gr_comm_type {
     const char *name; /* "mpi", "nccl" */
     void (*close)(gr_comm *c);
@@ -61,6 +71,8 @@ typedef struct gr_comm_type {
     /* bytes: whole elements. */
     gr_status (*all_reduce)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how,
                             gr_diag *d);
+    /* The arrays may go when it returns. */
+    gr_status (*all_to_all)(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d);
     gr_status (*send)(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
     gr_status (*recv)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d);
     /* Sends and receives between begin and end go on at once, where they are enqueued. NULL: each is done
@@ -107,6 +119,17 @@ GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_
  * together. What is split off is closed before c. Signs of life stay with all ranks: one that is lost ends
  * them all. c NULL, one rank: *out is NULL. GR_E_INVALID on all of them for a color that is too large. */
 GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
+
+/* Ranks that have slices of one layer each (ops/slices.h), while kernels of a queue work on them. */
+struct gr_peers {
+    gr_comm *comm;
+    gr_diag *d;
+    gr_status failed; /* the first sum that was */
+};
+
+/* x, a partial product on each of the queue's peers, becomes their sum: an all_reduce, in the queue's
+ * order. A failure is kept with the peers: whoever set them looks there. */
+void gr_peers_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
 
 /* NULL is fine: one rank. */
 void gr_comm_close(gr_comm *c);

@@ -139,8 +139,44 @@ static void test_point_to_point(void)
     free(in);
 }
 
+/* What rank a sends b: as many bytes as follow from both, of a few from none. */
+static uint64_t sent(uint32_t a, uint32_t b, uint64_t unit)
+{
+    return (a + 2 * b) % 5 * unit;
+}
+
+/* Parts that begin anywhere, in units that MPI knows and in bytes; all ranks are sent from one place. */
+static void test_exchange(uint64_t unit)
+{
+    const uint32_t n = comm->ranks;
+    uint64_t *from_at = gr_calloc(4 * (size_t)n, sizeof(*from_at)), *from = from_at + n, *to_at = from + n,
+             *to = to_at + n, sum = 0;
+    uint8_t *out = gr_calloc(8, unit), *in;
+    for (uint64_t i = 0; i < 8 * unit; i++) out[i] = (uint8_t)(comm->rank * 31 + i);
+    for (uint32_t r = 0; r < n; r++) {
+        from_at[r] = r % 3 * unit;
+        from[r] = sent(comm->rank, r, unit);
+        to_at[r] = sum;
+        sum += to[r] = sent(r, comm->rank, unit);
+    }
+    in = gr_calloc(sum + 1, 1);
+    const gr_comm_exchange e = {out, from_at, from, in, to_at, to};
+    check(!comm->type->all_to_all(comm, NULL, &e, NULL), "all_to_all");
+    for (uint32_t r = 0; r < n; r++)
+        for (uint64_t i = 0; i < to[r]; i++)
+            check(in[to_at[r] + i] == (uint8_t)(r * 31 + comm->rank % 3 * unit + i),
+                  "all_to_all: a byte is wrong");
+    free(from_at);
+    free(out);
+    free(in);
+}
+
 static void test_all(void)
 {
+    test_exchange(1);
+    test_exchange(6);
+    test_exchange(1024);
+
     test_gather();
     test_reduce();
     test_few_bytes();
