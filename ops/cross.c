@@ -7,9 +7,9 @@
 
 typedef struct crossing {
     const gr_ranks_class *from, *to;
-    bool sends, weights; /* this rank does; else a column */
-    uint32_t own; /* its number within its class */
-    char *at;     /* of the object here */
+    bool sends, weights;          /* this rank does; else a column */
+    uint32_t own;                 /* its number within its class */
+    char *at;                     /* of the object here */
     uint64_t n, part, elem_bytes; /* elements of the bucket, of a part; of a column bytes */
     bool sharded;                 /* weights of which this rank, a sender, has its part alone */
 } crossing;

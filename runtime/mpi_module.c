@@ -175,8 +175,8 @@ static const char *post(gr_mpi_group *g, const void *x, int bytes, int to)
     forget_letters();
     if (!l) return "out of host memory";
     memcpy(l->bytes, x, (size_t)bytes);
-    const char *why = failed(
-        MPI_Isend(l->bytes, bytes, MPI_BYTE, to, LETTER_TAG, g->comm, &l->request), "MPI_Isend");
+    const char *why =
+        failed(MPI_Isend(l->bytes, bytes, MPI_BYTE, to, LETTER_TAG, g->comm, &l->request), "MPI_Isend");
     if (why) {
         free(l);
         return why;

@@ -1,5 +1,5 @@
-/* runtime/record.h: what an iteration was like: metrics, times, samples, and what ops have to keep. It becomes
- * a line of metrics.jsonl, and is what classes of ranks tell each other.
+/* runtime/record.h: what an iteration was like: metrics, times, samples, and what ops have to keep. It
+ * becomes a line of metrics.jsonl, and is what classes of ranks tell each other.
  *
  * A record owns what it points to. Threads: one at a time.
  */
@@ -16,8 +16,8 @@ typedef struct gr_sample {
 } gr_sample;
 
 typedef struct gr_record {
-    uint32_t step;      /* 0: of a validation before the first iteration */
-    bool asked_to_stop; /* a rank was, while it ran or before */
+    uint32_t step;           /* 0: of a validation before the first iteration */
+    bool asked_to_stop;      /* a rank was, while it ran or before */
     uint64_t ns, peak_bytes; /* the highest of the ranks, measured */
     uint64_t *node_ns;       /* [n_nodes] by node index, the summaries last: the longest of the ranks */
     size_t n_nodes;

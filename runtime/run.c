@@ -28,9 +28,9 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    gr_comm *ranks;     /* of the class, for memory of the host; of one class, o->comm itself */
-    gr_comm *comm;      /* the same for memory of the device; it may be the same */
-    gr_comm *across;    /* of all ranks, for memory of the device, where several classes are */
+    gr_comm *ranks;  /* of the class, for memory of the host; of one class, o->comm itself */
+    gr_comm *comm;   /* the same for memory of the device; it may be the same */
+    gr_comm *across; /* of all ranks, for memory of the device, where several classes are */
     gr_news *news;
     gr_record *record; /* of the iteration that runs */
     bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
@@ -281,7 +281,8 @@ static bool names_epoch(const char *text)
     static const char word[] = "epoch";
     for (const char *at = text; (at = strstr(at, word)); at++) {
         char before = at > text ? at[-1] : ' ', after = at[strlen(word)];
-        if (!isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)after) && after != '_')
+        if (!isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)after) &&
+            after != '_')
             return true;
     }
     return false;
@@ -377,7 +378,7 @@ static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
     if (!st) st = gr_executor_path(r->executor, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st && !gr_comm_rank(r->o->comm)) st = save_state(r, aside, d); /* it is the same everywhere */
-    if (!st) st = await_classes(r, d);                                   /* all of it is there */
+    if (!st) st = await_classes(r, d);                                  /* all of it is there */
     if (!st)
         st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
                                           r->best_step, d);
@@ -599,8 +600,7 @@ static gr_status open_device_comms(run *r, const gr_kernels *k, gr_diag *d)
     bool cuda = !strcmp(k->device, "cuda");
     if (cuda && gr_comm_ranks(r->ranks) > 1)
         st = gr_comm_open_nccl(&r->comm, r->ranks, gr_executor_arena(r->executor), d);
-    if (cuda && !one_class(r) && !st)
-        st = gr_comm_open_nccl(&r->across, r->o->comm, &(gr_memory){0}, d);
+    if (cuda && !one_class(r) && !st) st = gr_comm_open_nccl(&r->across, r->o->comm, &(gr_memory){0}, d);
 #endif
     (void)k;
     (void)d;
