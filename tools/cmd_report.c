@@ -222,7 +222,7 @@ static void add_peak(gr_str *out, const report *r, const char *ranks)
     size_t p = planned ? extreme(planned, 1) : 0, m = measured ? extreme(measured, 1) : 0;
     char a[32], b[32];
     if (planned && measured && p < planned->n && m < measured->n)
-        gr_str_printf(out, "%s%-9s planned %s, measured %s\n", *ranks ? "  ranks " : "",
+        gr_str_printf(out, "%s%-8s planned %s, measured %s\n", *ranks ? "  ranks " : "",
                       *ranks ? ranks + 1 : "peak", gr_bytes_format((uint64_t)planned->values[p], a),
                       gr_bytes_format((uint64_t)measured->values[m], b));
     free(keys[0]);
