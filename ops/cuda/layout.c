@@ -85,6 +85,8 @@ void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_cu_he
     w->logits = gr_carve_floats(c, (uint64_t)n * s->vocab);
     w->lse = gr_carve_floats(c, n);
     w->entropy = gr_carve_floats(c, n);
+    w->logit = gr_carve_floats(c, n);
+    w->part = gr_carve_bytes(c, gr_cu_head_part_bytes(n, s->vocab));
 }
 
 /* ---- sizes of the table ---- */

@@ -61,7 +61,8 @@ typedef struct gr_cu_head_ws { /* n rows */
     gr_cu_sampling *how;
     gr_bf16 *hidden, *d_hidden; /* [H] the final norm's output; d loss / d it */
     float *logits;              /* [V] */
-    float *lse, *entropy;       /* one each */
+    float *lse, *entropy, *logit; /* one each; logit: the target's */
+    void *part;                 /* sums of tiles of logits: gr_cu_head_part_bytes */
 } gr_cu_head_ws;
 void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_cu_head_ws *w);
 

@@ -530,6 +530,25 @@ static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w
          w->gemm);
 }
 
+static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm, const void *x,
+                        const gr_head_rows *rows, const gr_head_stats *out, const gr_cu_head_ws *w)
+{
+    const gr_cu_head_rows r = {.x = w->hidden,
+                               .lm = lm,
+                               .target = rows->target,
+                               .inv_temperature = rows->inv_temperature,
+                               .n = rows->n,
+                               .V = s->vocab,
+                               .H = s->hidden,
+                               .part = w->part,
+                               .logit = w->logit,
+                               .logits = rows->keep ? w->logits : NULL};
+    gr_cu_rmsnorm(q->stream, x, rows->row, norm_w, w->hidden, r.n, r.H, s->norm_eps);
+    if (!gr_cu_head_product(q->stream, &r))
+        note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED, "the head's product cannot be launched"));
+    gr_cu_head_merge(q->stream, &r, out->logprob, w->entropy, out->sum_p2, w->lse);
+}
+
 void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
                           const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
 {
@@ -537,9 +556,13 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_carve(&c, s, rows->n, &w);
-    head_logits(q, s, norm_w, lm, x, rows->row, rows->n, &w);
-    gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab,
-                     out->logprob, w.entropy, out->sum_p2, w.lse);
+    if (!context_of(q)->strict && gr_cu_head_fuses(lm, s->hidden)) {
+        fused_stats(q, s, norm_w, lm, x, rows, out, &w);
+    } else {
+        head_logits(q, s, norm_w, lm, x, rows->row, rows->n, &w);
+        gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab,
+                         out->logprob, w.entropy, out->sum_p2, w.lse);
+    }
     if (out->entropy)
         cudaMemcpyAsync(out->entropy, w.entropy, rows->n * sizeof(float), cudaMemcpyDefault, q->stream);
 }
