@@ -143,6 +143,8 @@ typedef struct gr_adamw_range {
 typedef struct gr_pass_sizes {
     uint32_t micro_tokens, concurrent, prefill_tokens;
     uint32_t head_elems, head_rows; /* of one head chunk: logits, rows at most */
+    uint32_t head_step;             /* and a multiple of so many rows, where it has as many */
+    bool head_sums; /* log-probs without gradients keep no logits: rows alone bound their chunks */
 } gr_pass_sizes;
 
 /* What kernels are for. A device has all of a set or none of it, and then not its sizes either: so a plan
