@@ -204,12 +204,13 @@ struct gr_kernels {
                            const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
 
     /* ---- head: final norm and output matrix, a chunk of rows at a time ---- */
-    /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The statistics have the same bits whether logits are kept or not. */
+    /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The statistics have the same bits whether logits are
+     * kept or not. */
     void (*head_forward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
-    /* For the chunk that head_forward just left in ws (rows->keep): d_logprob [n], d_entropy [n] or NULL, are the loss's
-     * derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H] are added
-     * to. */
+    /* For the chunk that head_forward just left in ws (rows->keep): d_logprob [n], d_entropy [n] or NULL, are
+     * the loss's derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H]
+     * are added to. */
     void (*head_backward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,

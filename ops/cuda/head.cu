@@ -17,7 +17,8 @@ struct stats {
     outputs out;
 };
 
-/* z: the target's logit. Entropy = log S - (sum of e (z - max)) / S: two terms of one sign, nothing cancels. */
+/* z: the target's logit. Entropy = log S - (sum of e (z - max)) / S: two terms of one sign, nothing cancels.
+ */
 GR_DEVICE void write_stats(const outputs &to, uint32_t row, const gr_row_sums &r, float z, float c)
 {
     const float log2_sum = log2f(r.sum);
@@ -41,7 +42,7 @@ template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(cons
     __syncthreads();
     if (threadIdx.x >= GR_WARP) return;
     const gr_row_sums r = gr_tiles_merge<true>(tiles, p.tiles, c);
-    if (!threadIdx.x) write_stats(p.out, blockIdx.x, r, row[p.target[blockIdx.x]], c);
+    if (!threadIdx.x) write_stats(p.out, blockIdx.x, r, p.out.logprob ? row[p.target[blockIdx.x]] : 0, c);
 }
 
 extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target,
@@ -49,7 +50,8 @@ extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int
                                  float *entropy, float *sum_p2, float *lse)
 {
     if (!n) return;
-    const stats p = {logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), {logprob, entropy, sum_p2, lse}};
+    const stats p = {
+        logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), {logprob, entropy, sum_p2, lse}};
     const size_t shared = p.tiles * sizeof(gr_tile_sums);
     assert(shared <= 48 * 1024); /* V up to 3 million */
     if (V % 4)
@@ -69,7 +71,8 @@ GR_KERNEL void __launch_bounds__(BLOCK) merge_kernel(const gr_cu_head_rows p, co
     if (threadIdx.x % GR_WARP == 0) write_stats(to, row, r, p.logit[row], c);
 }
 
-extern "C" void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy, float *sum_p2, float *lse)
+extern "C" void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
+                                 float *sum_p2, float *lse)
 {
     if (r->n) merge_kernel<<<gr_ceil_div(r->n, WARPS), BLOCK, 0, st>>>(*r, {logprob, entropy, sum_p2, lse});
 }

@@ -1,12 +1,14 @@
-/* ops/cuda/head_product.cu: the head's product and its softmax in one: logits are summed up where they arise, in the registers of the
- * tensor cores' accumulators, and need not go to memory.
+/* ops/cuda/head_product.cu: the head's product and its softmax in one: logits are summed up where they arise,
+ * in the registers of the tensor cores' accumulators, and need not go to memory.
  *
- * One CTA a multiprocessor, two to a cluster. A cluster computes tiles of 256 rows by 256 ids, a CTA 128 of the rows; the ids' half of the
- * operands comes once for both. A producer warp keeps STAGES steps of 64 columns in shared memory, ahead over the ends of tiles; two
- * warpgroups of 64 rows each multiply them, and then sum up their part of a tile while the producer fills the stages for the next one.
+ * One CTA a multiprocessor, two to a cluster. A cluster computes tiles of 256 rows by 256 ids, a CTA 128 of
+ * the rows; the ids' half of the operands comes once for both. A producer warp keeps STAGES steps of 64
+ * columns in shared memory, ahead over the ends of tiles; two warpgroups of 64 rows each multiply them, and
+ * then sum up their part of a tile while the producer fills the stages for the next one.
  *
- * Every element is one chain of products over the columns in their order, and the sums of a row's tile are made in one order: the bits of a
- * row follow from that row alone, whatever else is in the batch and whether logits are written too.
+ * Every element is one chain of products over the columns in their order, and the sums of a row's tile are
+ * made in one order: the bits of a row follow from that row alone, whatever else is in the batch and whether
+ * logits are written too.
  *
  * Source of the fused softmax over tiles of a vocabulary: Wijmans et al., arXiv:2411.09009.
  */
@@ -17,19 +19,20 @@ namespace
 {
 
 enum {
-    ROWS = 128,                /* of a CTA's tile */
-    IDS = GR_CU_HEAD_IDS,      /* of a tile */
+    ROWS = 128,           /* of a CTA's tile */
+    IDS = GR_CU_HEAD_IDS, /* of a tile */
     DEPTH = GR_TILE_DEPTH,
     STAGES = 4,
     CLUSTER = 2,
-    CONSUMERS = 2,             /* warpgroups */
+    CONSUMERS = 2, /* warpgroups */
     THREADS = (CONSUMERS + 1) * GR_WARPGROUP,
     ROW_BYTES = DEPTH * 2,
     X_BYTES = ROWS * ROW_BYTES,
     LM_BYTES = IDS * ROW_BYTES,
     STAGE_BYTES = X_BYTES + LM_BYTES,
     SHARED_BYTES = STAGES * STAGE_BYTES + 1024, /* what alignment may take */
-    BAND = 8 /* pairs of CTAs' rows whose tiles follow each other: 16 MB of x for 4,096 columns, which stay in the L2 cache */
+    BAND = 8 /* pairs of CTAs' rows whose tiles follow each other: 16 MB of x for 4,096 columns, which stay in
+                the L2 cache */
 };
 
 static_assert(IDS == 256, "gr_product_256");
@@ -52,7 +55,8 @@ struct place {
 
 __device__ __forceinline__ place place_of(const args &a, uint32_t pairs, uint32_t t)
 {
-    const uint32_t band = t / (BAND * a.tiles), rest = t % (BAND * a.tiles), high = min((uint32_t)BAND, pairs - band * BAND);
+    const uint32_t band = t / (BAND * a.tiles), rest = t % (BAND * a.tiles),
+                   high = min((uint32_t)BAND, pairs - band * BAND);
     return {(band * BAND + rest % high) * CLUSTER * ROWS, rest / high};
 }
 
@@ -68,8 +72,10 @@ struct turn { /* the stage that is next, and the parity of its phase */
     }
 };
 
-/* One thread. The empty barrier of a stage is arrived at by all consumers of the cluster, for its lm part is in both CTAs. */
-__device__ void produce(const args &a, const shared &s, const CUtensorMap *x, const CUtensorMap *lm, uint32_t pairs)
+/* One thread. The empty barrier of a stage is arrived at by all consumers of the cluster, for its lm part is
+ * in both CTAs. */
+__device__ void produce(const args &a, const shared &s, const CUtensorMap *x, const CUtensorMap *lm,
+                        uint32_t pairs)
 {
     const uint32_t rank = gr_cluster_rank(), clusters = gridDim.x / CLUSTER;
     turn to = {0, 1};
@@ -92,14 +98,17 @@ __device__ __forceinline__ void leave_stage(const shared &s, uint32_t stage)
     if (lane < CLUSTER) gr_barrier_arrive_at(s.empty + 8 * stage, lane);
 }
 
-/* z: the warpgroup's logits of a tile. A stage is left when the products that read it are through, one step later. */
-__device__ __forceinline__ void multiply(const args &a, const shared &s, uint32_t group, turn &from, float (&z)[128])
+/* z: the warpgroup's logits of a tile. A stage is left when the products that read it are through, one step
+ * later. */
+__device__ __forceinline__ void multiply(const args &a, const shared &s, uint32_t group, turn &from,
+                                         float (&z)[128])
 {
     uint32_t before = 0;
     for (uint32_t k = 0; k < a.steps; k++, from.next()) {
         const uint32_t at = s.stage + from.stage * STAGE_BYTES;
         gr_barrier_wait(s.full + 8 * from.stage, from.parity);
-        const uint64_t x = gr_tile_operand(at + group * (X_BYTES / CONSUMERS)), lm = gr_tile_operand(at + X_BYTES);
+        const uint64_t x = gr_tile_operand(at + group * (X_BYTES / CONSUMERS)),
+                       lm = gr_tile_operand(at + X_BYTES);
         gr_products_begin();
 #pragma unroll
         for (int i = 0; i < DEPTH / 16; i++) gr_product_256(z, x + 2 * i, lm + 2 * i, k || i);
@@ -152,9 +161,10 @@ __device__ __forceinline__ void cut(float (&z)[128], uint32_t column, uint32_t i
         if (8 * (i / 4) + column + i % 2 >= ids) z[i] = -INFINITY;
 }
 
-/* The logit of each row's target, by the lane that holds it. at: of the target in the tile, beyond it where it is not there. */
-__device__ __forceinline__ void write_logit(float (&z)[128], uint32_t column, const uint32_t (&at)[2], const uint32_t (&row)[2],
-                                            float *logit)
+/* The logit of each row's target, by the lane that holds it. at: of the target in the tile, beyond it where
+ * it is not there. */
+__device__ __forceinline__ void write_logit(float (&z)[128], uint32_t column, const uint32_t (&at)[2],
+                                            const uint32_t (&row)[2], float *logit)
 {
     if (!__any_sync(GR_ALL, at[0] < IDS || at[1] < IDS)) return;
 #pragma unroll
@@ -162,7 +172,8 @@ __device__ __forceinline__ void write_logit(float (&z)[128], uint32_t column, co
         if (8 * (i / 4) + column + i % 2 == at[i / 2 % 2]) logit[row[i / 2 % 2]] = z[i];
 }
 
-__device__ __forceinline__ void write_logits(const args &a, const float (&z)[128], const uint32_t (&row)[2], uint32_t id)
+__device__ __forceinline__ void write_logits(const args &a, const float (&z)[128], const uint32_t (&row)[2],
+                                             uint32_t id)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -184,7 +195,8 @@ __device__ __forceinline__ void write_logits(const args &a, const float (&z)[128
 
 template <bool LOGITS> __device__ void consume(const args &a, const shared &s, uint32_t pairs)
 {
-    const uint32_t group = threadIdx.x / GR_WARPGROUP - 1, warp = threadIdx.x % GR_WARPGROUP / GR_WARP, lane = threadIdx.x % GR_WARP;
+    const uint32_t group = threadIdx.x / GR_WARPGROUP - 1, warp = threadIdx.x % GR_WARPGROUP / GR_WARP,
+                   lane = threadIdx.x % GR_WARP;
     const uint32_t column = 2 * (lane % 4), clusters = gridDim.x / CLUSTER;
     const uint32_t mine = gr_cluster_rank() * ROWS + group * (ROWS / CONSUMERS) + 16 * warp + lane / 4;
     const float c = __fmul_rn(a.inv_temperature, GR_LOG2_E);
@@ -204,7 +216,8 @@ template <bool LOGITS> __device__ void consume(const args &a, const shared &s, u
         for (int h = 0; h < 2; h++) {
             const gr_tile_sums sums = sum_up(z, h, c);
             if (lane % 4 == 0 && row[h] < a.n)
-                a.part[(size_t)row[h] * a.tiles + p.tile] = make_float4(sums.max, sums.sum, sums.first, sums.second);
+                a.part[(size_t)row[h] * a.tiles + p.tile] =
+                    make_float4(sums.max, sums.sum, sums.first, sums.second);
         }
     }
 }
@@ -213,12 +226,14 @@ template <bool LOGITS> __device__ void consume(const args &a, const shared &s, u
 
 template <bool LOGITS>
 __global__ void __launch_bounds__(THREADS, 1)
-    product_kernel(const args a, const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap lm)
+    product_kernel(const args a, const __grid_constant__ CUtensorMap x,
+                   const __grid_constant__ CUtensorMap lm)
 {
 #if GR_HOPPER
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(8) uint64_t barrier[2 * STAGES];
-    const shared s = {(gr_shared(memory) + 1023) / 1024 * 1024, gr_shared(barrier), gr_shared(barrier + STAGES)};
+    const shared s = {(gr_shared(memory) + 1023) / 1024 * 1024, gr_shared(barrier),
+                      gr_shared(barrier + STAGES)};
     const uint32_t pairs = (a.n + CLUSTER * ROWS - 1) / (CLUSTER * ROWS);
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < STAGES; i++) {
@@ -242,15 +257,17 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
-                                    const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                    const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 encode_function find_encode()
 {
     void *f = NULL;
     cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess ||
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
         found != cudaDriverEntryPointSuccess)
         return NULL;
     return (encode_function)f;
@@ -261,8 +278,9 @@ bool encode(encode_function f, CUtensorMap *map, const gr_bf16 *p, uint64_t rows
 {
     const cuuint64_t size[] = {columns, rows}, stride[] = {columns * sizeof(*p)};
     const cuuint32_t box[] = {DEPTH, 128}, step[] = {1, 1};
-    return f(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return f(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, stride, box, step,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 int attribute(cudaDeviceAttr what)
@@ -285,8 +303,9 @@ extern "C" bool gr_cu_head_fuses(const gr_bf16 *lm, uint32_t H)
 extern "C" bool gr_cu_head_product(cudaStream_t st, const gr_cu_head_rows *r)
 {
     if (!r->n) return true;
-    const args a = {r->target, (float4 *)r->part, r->logit, r->logits, r->inv_temperature, r->n, r->V, gr_ceil_div(r->H, DEPTH),
-                    gr_ceil_div(r->V, IDS)};
+    const args a = {r->target, (float4 *)r->part,        r->logit,
+                    r->logits, r->inv_temperature,       r->n,
+                    r->V,      gr_ceil_div(r->H, DEPTH), gr_ceil_div(r->V, IDS)};
     const encode_function f = find_encode();
     CUtensorMap x, lm;
     if (!f || !encode(f, &x, r->x, r->n, r->H) || !encode(f, &lm, r->lm, r->V, r->H)) return false;
@@ -304,6 +323,7 @@ extern "C" bool gr_cu_head_product(cudaStream_t st, const gr_cu_head_rows *r)
     how.attrs = &cluster;
     how.numAttrs = 1;
     const auto kernel = r->logits ? product_kernel<true> : product_kernel<false>;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES) == cudaSuccess &&
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES) ==
+               cudaSuccess &&
            cudaLaunchKernelEx(&how, kernel, a, x, lm) == cudaSuccess;
 }

@@ -84,7 +84,8 @@ void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_
     w->how = gr_carve_bytes(c, samples ? sizeof(*w->how) : 0);
     w->hidden = halves(c, n, s->hidden);
     w->d_hidden = halves(c, back, s->hidden);
-    w->logits = gr_carve_floats(c, (uint64_t)(use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n) * s->vocab);
+    w->logits =
+        gr_carve_floats(c, (uint64_t)(use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n) * s->vocab);
     w->lse = gr_carve_floats(c, stats);
     w->entropy = gr_carve_floats(c, stats);
     w->logit = gr_carve_floats(c, stats);

@@ -511,8 +511,8 @@ void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packe
 }
 
 /* Of rows of w->hidden. */
-static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, uint32_t first, uint32_t n, const gr_cu_head_ws *w,
-                        float *logits)
+static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, uint32_t first, uint32_t n,
+                        const gr_cu_head_ws *w, float *logits)
 {
     gemm(q,
          &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
@@ -536,21 +536,21 @@ static float *later(float *x, uint64_t n)
 }
 
 /* A product, then its statistics. */
-static void split_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows, const gr_head_stats *out,
-                        const gr_cu_head_ws *w)
+static void split_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows,
+                        const gr_head_stats *out, const gr_cu_head_ws *w)
 {
     for (uint32_t at = 0; at < rows->n; at += GR_CU_HEAD_ROWS) {
         const uint32_t n = GR_MIN(rows->n - at, GR_CU_HEAD_ROWS);
         float *logits = w->logits + (rows->keep ? (uint64_t)at * s->vocab : 0);
         head_logits(q, s, lm, at, n, w, logits);
-        gr_cu_head_stats(q->stream, logits, rows->target + at, rows->inv_temperature, n, s->vocab, later(out->logprob, at),
-                         w->entropy + at, later(out->sum_p2, at), w->lse + at);
+        gr_cu_head_stats(q->stream, logits, rows->target + at, rows->inv_temperature, n, s->vocab,
+                         later(out->logprob, at), w->entropy + at, later(out->sum_p2, at), w->lse + at);
     }
 }
 
 /* Both at once. */
-static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows, const gr_head_stats *out,
-                        const gr_cu_head_ws *w)
+static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows,
+                        const gr_head_stats *out, const gr_cu_head_ws *w)
 {
     const gr_cu_head_rows r = {.x = w->hidden,
                                .lm = lm,
@@ -563,7 +563,8 @@ static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *lm, co
                                .logit = w->logit,
                                .logits = rows->keep ? w->logits : NULL};
     if (!gr_cu_head_product(q->stream, &r))
-        note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED, "the head's product cannot be launched"));
+        note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
+                              "the head's product cannot be launched"));
     gr_cu_head_merge(q->stream, &r, out->logprob, w->entropy, out->sum_p2, w->lse);
 }
 

@@ -165,8 +165,10 @@ typedef struct fused {
 
 enum { FUSED_STATS = 4 };
 
-/* Rows [first, first + n) through product and merge: statistics into out, [n] each, and the logits where asked. */
-static void run_fused(const fused *f, const char *name, uint32_t first, uint32_t n, float *out[FUSED_STATS], float **logits)
+/* Rows [first, first + n) through product and merge: statistics into out, [n] each, and the logits where
+ * asked. */
+static void run_fused(const fused *f, const char *name, uint32_t first, uint32_t n, float *out[FUSED_STATS],
+                      float **logits)
 {
     float *d[FUSED_STATS];
     for (int i = 0; i < FUSED_STATS; i++) d[i] = device_poisoned(n * 4);
@@ -188,8 +190,10 @@ static void run_fused(const fused *f, const char *name, uint32_t first, uint32_t
     if (logits) *logits = take(name, r.logits, (size_t)n * f->V * 4);
 }
 
-/* Some logits against sums in double of the same bf16 values; all of them are looked at for poison by the statistics. */
-static void check_fused_logits(const char *name, const fused *f, const gr_bf16 *x, const gr_bf16 *lm, const float *z)
+/* Some logits against sums in double of the same bf16 values; all of them are looked at for poison by the
+ * statistics. */
+static void check_fused_logits(const char *name, const fused *f, const gr_bf16 *x, const gr_bf16 *lm,
+                               const float *z)
 {
     errors e = {0};
     uint64_t at = 12345;
@@ -212,7 +216,13 @@ static void check_fused(uint32_t n, uint32_t V, uint32_t H, float inv_t)
     snprintf(name, sizeof(name), "fused n %u V %u H %u 1/T %g", n, V, H, (double)inv_t);
     gr_bf16 *x = random_bf16((size_t)n * H, 1, 1), *lm = random_bf16((size_t)V * H, 3 / sqrtf((float)H), 2);
     int32_t *target = targets_of(n, V);
-    const fused f = {n, V, H, inv_t, device_copy(x, (size_t)n * H * 2), device_copy(lm, (size_t)V * H * 2), device_copy(target, n * 4)};
+    const fused f = {n,
+                     V,
+                     H,
+                     inv_t,
+                     device_copy(x, (size_t)n * H * 2),
+                     device_copy(lm, (size_t)V * H * 2),
+                     device_copy(target, n * 4)};
     float *out[FUSED_STATS], *bare[FUSED_STATS], *some[FUSED_STATS], *z;
     const uint32_t from = n / 3, count = GR_MIN(n - from, 70u);
     run_fused(&f, name, 0, n, out, &z);
@@ -222,13 +232,15 @@ static void check_fused(uint32_t n, uint32_t V, uint32_t H, float inv_t)
     errors e[FUSED_STATS] = {{0}};
     for (uint32_t i = 0; i < n; i++) {
         const row_stats s = stats_of(z + (size_t)i * V, V, inv_t);
-        const double want[] = {(double)z[(size_t)i * V + (uint32_t)target[i]] * inv_t - s.lse, s.entropy, s.sum_p2, s.lse};
+        const double want[] = {(double)z[(size_t)i * V + (uint32_t)target[i]] * inv_t - s.lse, s.entropy,
+                               s.sum_p2, s.lse};
         for (int m = 0; m < FUSED_STATS; m++) errors_add(&e[m], out[m][i], want[m]);
     }
     for (int m = 0; m < FUSED_STATS; m++) {
         report_errors(&e[m], name, what[m], 1e-5);
         if (memcmp(out[m], bare[m], n * 4)) report_equal(name, "bare", out[m], bare[m], n * 4);
-        if (memcmp(out[m] + from, some[m], count * 4)) report_equal(name, "batch", out[m] + from, some[m], count * 4);
+        if (memcmp(out[m] + from, some[m], count * 4))
+            report_equal(name, "batch", out[m] + from, some[m], count * 4);
         free(out[m]), free(bare[m]), free(some[m]);
     }
     free(z), free(x), free(lm), free(target);
@@ -252,8 +264,8 @@ static void test_fused(void)
     check_fused(129, 256, 64, 1);
     check_fused(257, 511, 136, 1.4f);
     check_fused(300, 5001, 1000, 1);
-    check_fused(2100, 1030, 192, 1);  /* more than one band of rows */
-    check_fused(4400, 3000, 320, 1);  /* and more tiles than clusters, in several rounds */
+    check_fused(2100, 1030, 192, 1); /* more than one band of rows */
+    check_fused(4400, 3000, 320, 1); /* and more tiles than clusters, in several rounds */
     check_fused(7, 151936, 1024, 1);
     check_fused(70, 151936, 4096, 0.5f);
 }

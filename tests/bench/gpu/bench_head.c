@@ -110,8 +110,8 @@ static double once(bench *b, gr_queue *q, void (*body)(gr_queue *, int, void *),
     return (double)(end - begin) * 1e-9;
 }
 
-/* The head between two products each time, TIMES times: a device that is hot, or short of power, is so for both. The share is the median of
- * the neighbours' ratios. */
+/* The head between two products each time, TIMES times: a device that is hot, or short of power, is so for
+ * both. The share is the median of the neighbours' ratios. */
 static void measure(bench *b, gr_queue *q, head *h, bool planned)
 {
     const double flops = 2.0 * h->rows * (double)h->shape.vocab * (double)h->shape.hidden * 1e-12;
@@ -149,8 +149,10 @@ int main(int argc, char **argv)
                         .norm_eps = 1e-6f},
               .b = &b};
     const uint64_t vocab = h.shape.vocab, hidden = h.shape.hidden;
-    const uint32_t kept = GR_MAX(K.sizes.head_elems / h.shape.vocab / K.sizes.head_step * K.sizes.head_step, 1u);
-    const uint64_t ws = GR_MAX(K.head_ws_bytes(&h.shape, 8192, GR_HEAD_LOGPROB, 1), K.head_ws_bytes(&h.shape, kept, GR_HEAD_GRADIENT, 1));
+    const uint32_t kept =
+        GR_MAX(K.sizes.head_elems / h.shape.vocab / K.sizes.head_step * K.sizes.head_step, 1u);
+    const uint64_t ws = GR_MAX(K.head_ws_bytes(&h.shape, 8192, GR_HEAD_LOGPROB, 1),
+                               K.head_ws_bytes(&h.shape, kept, GR_HEAD_GRADIENT, 1));
     bench_open(&b, 2 * (vocab * hidden + rows * hidden + rows * vocab) + ws + GIB / 4, 0);
     gr_queue q = bench_queue(&b);
     need(&b, K.attach(&q, &b.d));
