@@ -19,7 +19,13 @@
 #include "ops/op.h"
 #include "runtime/index.h"
 
-enum { GR_YAML_DEPTH = 64, GR_YAML_VALUES = 200000, GR_FILE_LIMIT = 4 << 20, GR_NODES_MAX = 10000 };
+enum {
+    GR_YAML_DEPTH = 64,
+    GR_YAML_VALUES = 200000,
+    GR_FILE_LIMIT = 4 << 20,
+    GR_NODES_MAX = 10000,
+    GR_MODELS_MAX = 64 /* sets of models are bits of 64 */
+};
 
 /* ---- the file --------------------------------------------------------------------------------------------
  */

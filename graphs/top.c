@@ -233,6 +233,10 @@ static void read_model(gr_loader *l, const gr_pair *p)
 void gr_read_models(gr_loader *l)
 {
     const gr_value *v = map_at(l, "models");
+    if (v && v->n > GR_MODELS_MAX) {
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d models", GR_MODELS_MAX);
+        return;
+    }
     l->g->models = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_model *));
     for (size_t i = 0; v && i < v->n; i++) read_model(l, &v->pairs[i]);
 }

@@ -4,9 +4,16 @@
 
 #include <stdlib.h>
 
+static gr_deal_bounds deal_bounds(const gr_node *n)
+{
+    const gr_rows_bounds *b = &n->rows->bounds;
+    return gr_deal_bounds_of(n->rows->share.seqs, b->seqs, b->prompt_tokens + b->response_tokens, n->ranks);
+}
+
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
-    return gr_micro_bounds_of(&n->rows->bounds, n->rows->share.seqs, how->micro_tokens);
+    gr_deal_bounds most = deal_bounds(n);
+    return gr_micro_bounds_of(&n->rows->bounds, &most, how->micro_tokens);
 }
 
 static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
@@ -71,12 +78,22 @@ void gr_forward_close(void *state)
     free(pass);
 }
 
+static gr_seqs own_seqs(const gr_call *c, const gr_pass *pass, const gr_rows *rows)
+{
+    gr_seqs own = {0};
+    gr_deal_bounds most = deal_bounds(c->node);
+    gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
+    gr_deal_own(&own, c->session, rows, 0, *rows->n_groups, &most, &cost);
+    return own;
+}
+
 static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
     const gr_rows_bounds *b = &c->node->rows->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
-    gr_rows_part own = gr_rows_own(c->session, rows, 0, *rows->n_groups);
-    gr_pass_begin(pass, own.seq, own.seq_end);
+    gr_seqs own = own_seqs(c, pass, rows);
+    gr_pass_begin(pass, &own);
+    free(own.seq);
     for (uint32_t i = 1; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
 }
@@ -131,9 +148,11 @@ void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out)
 uint32_t gr_forward_trips(const gr_call *c)
 {
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
-    gr_rows_part own = gr_rows_own(c->session, &rows, 0, *rows.n_groups);
+    gr_seqs own = own_seqs(c, c->state, &rows);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    return gr_pass_count(c->state, &rows, &b, own.seq, own.seq_end);
+    uint32_t trips = gr_pass_count(c->state, &rows, &b, &own);
+    free(own.seq);
+    return trips;
 }
 
 bool gr_forward_more(const gr_call *c, uint32_t trip)

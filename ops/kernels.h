@@ -13,6 +13,10 @@
  * sizes, on threads, nor on whether its keys came through layer_forward or layer_extend. So rollout, log-prob
  * and training passes agree to the bit. Gradients of weights (`chained`; the CPU device): sums over tokens in
  * order of their place in the packed batch, independent of threads and of how a batch is cut into passes.
+ *
+ * Slices: layer_forward without acts, and layer_extend, take a shape with `parts` and the layer's slice
+ * (ops/slices.h). All of the queue's peers then make the same calls, and each of these has two sums over
+ * them (gr_peers_sum), of what o and down gave for [T, H]; x is whole on each rank, with the same bits.
  */
 #ifndef GR_OPS_KERNELS_H
 #define GR_OPS_KERNELS_H
@@ -245,6 +249,9 @@ struct gr_kernels {
     /* ---- flat arrays ---- */
     void (*zero)(gr_queue *q, void *p, uint64_t bytes);
     void (*copy)(gr_queue *q, void *to, const void *from, uint64_t bytes);
+    /* n rows of so many bytes, at multiples of to_stride and of from_stride bytes. */
+    void (*copy_rows)(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
+                      uint64_t row_bytes, uint64_t n);
     /* to [n] += from [n], both of one type. */
     void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */

@@ -44,6 +44,13 @@ gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, u
 /* The same for part `which` of `parts`. */
 gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts);
 
+/* A list of sequences, in rising order. {0} is an empty one; release with free(seq). */
+typedef struct gr_seqs {
+    uint32_t *seq, n, cap;
+} gr_seqs;
+/* Make it [first, end). */
+void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end);
+
 /* Fill a column (host-visible memory) with a field that follows from the rows: token, logprob, length,
  * truncated, position. */
 void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);

@@ -13,10 +13,11 @@
  * Gradients of a bucket are computed whole, reduced over the ranks in each micro-batch and added to the
  * rank's shard: the sums have one order, whether weights are sharded or not.
  *
- * The batch is dealt to the ranks by whole groups (gr_rows_own): each generates, passes and scores its own,
- * in columns that are zero elsewhere, and `share` makes them whole on every rank. So each rank has all
- * columns, and what follows from them, expressions over the batch, selections, metrics, is evaluated
- * everywhere, over the whole batch in its order, with the same bits for any number of ranks.
+ * The batch is dealt to the ranks by whole groups to be generated and scored (gr_rows_own), and by length to
+ * be passed over (ops/deal.h): each rank fills in its own, in columns that are zero elsewhere, and `share`
+ * makes them whole on every rank. So each rank has all columns, and what follows from them, expressions over
+ * the batch, selections, metrics, is evaluated everywhere, over the whole batch in its order, with the same
+ * bits for any number of ranks.
  *
  * Canonical runs cut a mini-batch into GR_LEAVES parts, whole groups in their order, and each rank has as
  * many of them one after another. A leaf's gradient is summed in a whole bucket of its own; leaves are then

@@ -16,7 +16,7 @@ typedef struct train_state {
     /* the current mini-batch */
     uint32_t trip;         /* mini-batches done in this iteration */
     uint32_t seq, seq_end; /* its sequences */
-    gr_rows_part own;      /* this rank's of them, or its current leaf's */
+    gr_seqs own;           /* this rank's of them, or its current leaf's */
     uint32_t leaf;         /* canonical: the next one, of this rank's */
     uint32_t token;        /* its first response token */
     uint32_t tokens;
@@ -30,6 +30,7 @@ typedef struct train_state {
     double *values;  /* loss, then metrics; behind them those of one mini-batch */
     size_t n_values;
     double grad_norm, entropy, gap;
+    double work, most, most_in_order; /* of its mini-batches, see gr_dealt */
     uint64_t entropy_tokens;
 } train_state;
 
@@ -67,6 +68,7 @@ void gr_train_close(void *state)
     gr_train_inputs_release(&t->inputs);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
+    free(t->own.seq);
     free(t->sums);
     free(t->values);
     free(t);
@@ -103,22 +105,39 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
     *end = *first + groups;
 }
 
-/* What of the current mini-batch is this rank's. A select may have left fewer groups than planned. */
-static gr_rows_part own_part(const gr_call *c, const train_state *t, const gr_rows *rows)
+/* What of the current mini-batch is this rank's: canonical, its leaves', one after another. A select may have
+ * left fewer groups than planned. */
+static gr_dealt find_own(const gr_call *c, const train_state *t, const gr_rows *rows, gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
-    return gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
+    if (!c->how->leaves) {
+        gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
+        return gr_deal_own(own, t->session, rows, GR_MIN(first, there), GR_MIN(end, there), &shape.most,
+                           &cost);
+    }
+    gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
+    gr_seqs_range(own, part.seq, part.seq_end);
+    return (gr_dealt){0};
 }
 
-static gr_rows_part leaf_part(const gr_call *c, const train_state *t, const gr_rows *rows, uint32_t leaf)
+static void find_leaf(const gr_call *c, const train_state *t, const gr_rows *rows, uint32_t leaf,
+                      gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
-    return gr_rows_deal(rows, GR_MIN(first, there), GR_MIN(end, there),
-                        t->session->rank * c->how->leaves + leaf, GR_LEAVES);
+    gr_rows_part part = gr_rows_deal(rows, GR_MIN(first, there), GR_MIN(end, there),
+                                     t->session->rank * c->how->leaves + leaf, GR_LEAVES);
+    gr_seqs_range(own, part.seq, part.seq_end);
+}
+
+static void count_dealt(train_state *t, gr_dealt dealt)
+{
+    t->work += (double)dealt.all / t->session->ranks;
+    t->most += (double)dealt.most;
+    t->most_in_order += (double)dealt.most_before;
 }
 
 static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *fresh, float *entropy)
@@ -183,7 +202,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e.blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    t->own = own_part(c, t, block);
+    count_dealt(t, find_own(c, t, block, &t->own));
     t->leaf = 0;
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
@@ -407,7 +426,7 @@ static uint64_t bucket_bytes(const gr_call *c)
 static void run_leaf(const gr_call *c, train_state *t)
 {
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
-    if (c->arg == 0) t->own = leaf_part(c, t, &rows, t->leaf++);
+    if (c->arg == 0) find_leaf(c, t, &rows, t->leaf++, &t->own);
     c->session->kernels->zero(c->queue, c->ptr[0], bucket_bytes(c));
 }
 
@@ -577,7 +596,12 @@ static void report(train_state *t, uint32_t trips)
     for (size_t i = 0; i < n->n_metrics; i++)
         gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
     if (has_gap(n)) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
+    if (t->work > 0) {
+        gr_session_metric(s, t->most / t->work - 1, "%s.rank_imbalance", name);
+        gr_session_metric(s, t->most_in_order / t->work - 1, "%s.rank_imbalance_in_order", name);
+    }
     t->trip = t->filled = 0;
+    t->work = t->most = t->most_in_order = 0;
     t->grad_norm = t->entropy = t->gap = 0;
     t->entropy_tokens = 0;
     memset(t->values, 0, t->n_values * sizeof(*t->values));
@@ -714,7 +738,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
 bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
-    if (trip == 0) gr_pass_begin(&t->pass, t->own.seq, t->own.seq_end);
+    if (trip == 0) gr_pass_begin(&t->pass, &t->own);
     return gr_pass_more(&t->pass);
 }
 
@@ -723,11 +747,13 @@ uint32_t gr_train_trips(const gr_call *c)
     const train_state *t = c->state;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
-    gr_rows_part own = own_part(c, t, &rows);
-    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end);
+    gr_seqs own = {0};
+    find_own(c, t, &rows, &own);
+    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &own);
     for (uint32_t i = 0; i < c->how->leaves; i++) { /* all leaves make as many trips as the longest needs */
-        own = leaf_part(c, t, &rows, i);
-        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end));
+        find_leaf(c, t, &rows, i, &own);
+        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &own));
     }
+    free(own.seq);
     return most;
 }

@@ -66,7 +66,7 @@ typedef struct gr_hardware {
     double head;                   /* arithmetic of products with an output matrix */
     double logits;                 /* logits whose softmax is taken */
     uint64_t part[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
-                                         several */
+                                         several, for all of them and for each group */
 } gr_hardware;
 
 /* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
@@ -85,9 +85,10 @@ const gr_hardware *gr_hardware_known(size_t i);
 /* What a rank of so many receives a second in collectives, on so many hosts. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 
-/* What a process takes on the device beside its arena: as one of so many ranks, with so many layers in
- * captured graphs, and such a host pool. */
-uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t captured, uint64_t host_bytes);
+/* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
+ * them, with so many layers in captured graphs, and such a host pool. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
+                              uint64_t host_bytes);
 
 /* scheduler/hardware_file.c: the JSON form. Every key is required, and every unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);

@@ -514,6 +514,7 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     gr_graph_resolved(&same, &s);
     gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(),
                   g->canonical ? 0 : g->ranks);
+    if (g->ranks > 1 && !g->canonical) gr_str_puts(&s, " dealt by length");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;

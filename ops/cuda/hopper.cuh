@@ -25,8 +25,8 @@ GR_DEVICE uint32_t gr_shared(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- barriers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- barriers ------------------------------------------------------------------------------------------
+ */
 
 GR_DEVICE void gr_barrier_init(uint32_t barrier, uint32_t arrivals)
 {
@@ -89,8 +89,8 @@ GR_DEVICE void gr_barrier_wait(uint32_t barrier, uint32_t parity)
     } while (!over);
 }
 
-/* ---- copies of tiles
- * ---------------------------------------------------------------------------------------- */
+/* ---- copies of tiles -----------------------------------------------------------------------------------
+ */
 
 /* A box of the matrix whose first element is (column, row); what lies outside the matrix becomes zeros. */
 GR_DEVICE void gr_tile_copy(uint32_t to, const CUtensorMap *from, uint32_t barrier, uint32_t column,
@@ -113,8 +113,8 @@ GR_DEVICE void gr_tile_copy_to(uint16_t mask, uint32_t to, const CUtensorMap *fr
                  : "memory");
 }
 
-/* ---- products
- * ------------------------------------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------------------------------------
+ */
 
 /* Of a tile in shared memory: the next 16 of its 64 columns are 2 further. */
 GR_DEVICE uint64_t gr_tile_operand(uint32_t address)

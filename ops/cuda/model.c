@@ -1,8 +1,10 @@
 /* ops/cuda/model.c: the passes of a model on CUDA: cuBLASLt's products, cuDNN's attention and the kernels of
  * ops/cuda/launch.h, in the order of ops/layer_cpu.c and ops/layer_back_cpu.c.
  *
- * Residuals are added by the products (D = A B^T + C). Norm outputs, the rotated q and k of models with q and
- * k norm, and the activation of the MLP are computed again in the backward pass; products are not.
+ * Residuals are added by the products (D = A B^T + C). Of slices (ops/slices.h) the peers' sums come behind
+ * o and down, in bf16, in place, on the queue's own stream: they are captured with the rest of a step. Norm
+ * outputs, the rotated q and k of models with q and k norm, and the activation of the MLP are computed again
+ * in the backward pass; products are not.
  */
 #include "ops/cuda/model.h"
 
@@ -15,6 +17,7 @@
 #include "ops/cuda/layout.h"
 #include "ops/cuda/strict.h"
 #include "ops/rope.h"
+#include "runtime/comm.h"
 
 enum { ROPES_MAX = 16 };
 
@@ -318,6 +321,21 @@ static void norm(const layer *l, const gr_bf16 *x, gr_tensor_slot slot, gr_bf16 
     gr_cu_rmsnorm(l->q->stream, x, NULL, tensor(l->s, l->w, slot), y, l->t, l->s->hidden, l->s->norm_eps);
 }
 
+/* y [t, H] = add + x [t, in] W^T. Of a slice: the sum of what all peers' slices give, to which the first of
+ * them alone brings what is added; one rounding more than the product's own. y == add: residual's temp. */
+static void close_block(const layer *l, const gr_bf16 *x, uint32_t in, gr_tensor_slot slot, gr_bf16 *y,
+                        const gr_bf16 *add, gr_bf16 *temp, void *ws)
+{
+    const gr_model_shape *s = l->s;
+    const gr_bf16 *w = tensor(s, l->w, slot);
+    const bool sliced = s->parts > 1;
+    if (sliced && l->q->peers->comm->rank)
+        linear(l->q, x, l->t, in, w, s->hidden, y, NULL, NULL, ws);
+    else
+        residual(l->q, x, l->t, in, w, s->hidden, y, add, temp, ws);
+    if (sliced) gr_peers_sum(l->q, y, (uint64_t)l->t * s->hidden * sizeof(*y), GR_COMM_SUM_BF16);
+}
+
 static void rotate(const layer *l, const gr_bf16 *raw, gr_bf16 *out)
 {
     gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM),
@@ -358,12 +376,12 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     gr_bf16 *qkv = s->qk_norm ? at.qkv : a->qkv;
     rotate(&l, a->qkv, qkv);
     attend(&l, qkv, &at);
-    residual(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
+    close_block(&l, a->o, wide, GR_T_O, a->mid, x, NULL, at.gemm);
     norm(&l, a->mid, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL,
            at.gemm);
     gr_cu_swiglu(q->stream, a->gate_up, at.h, l.t, s->inter);
-    residual(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
+    close_block(&l, at.h, s->inter, GR_T_DOWN, x, a->mid, NULL, at.gemm);
 }
 
 static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv,
@@ -403,12 +421,12 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
     else
         gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest,
                                at.o);
-    residual(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, at.y, at.gemm);
+    close_block(&l, at.o, s->heads * s->head_dim, GR_T_O, x, x, at.y, at.gemm);
     norm(&l, x, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL,
            at.gemm);
     gr_cu_swiglu(q->stream, at.gate_up, at.h, l.t, s->inter);
-    residual(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, x, at.y, at.gemm);
+    close_block(&l, at.h, s->inter, GR_T_DOWN, x, x, at.y, at.gemm);
 }
 
 /* ---- one layer, backward --------------------------------------------------------------------------------
@@ -661,6 +679,12 @@ void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes)
 void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 {
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
+}
+
+void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
+                       uint64_t row_bytes, uint64_t n)
+{
+    if (n) cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, n, cudaMemcpyDefault, q->stream);
 }
 
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)

@@ -177,11 +177,12 @@ static void test_what_a_process_takes_beside_its_arena(void **state)
                            .layer_graph_bytes = 1000,
                            .pinned = 8.0 / 4096,
                            .part = {[GR_LIBRARY_COMM] = 900 << 20}};
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0), 500 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 28, 0), (500 << 20) + 28000);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, UINT64_C(4) << 30), 508 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 2, 0, 0), 1400 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 0), 500 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 28, 0), (500 << 20) + 28000);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, UINT64_C(4) << 30), 508 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 2, 0, 0, 0), 1400 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 4, 1, 0, 0), UINT64_C(2300) << 20);
 }
 
 int main(void)
