@@ -77,7 +77,7 @@ static bool is_pass(const gr_node *n)
 /* Whether the ranks that a plan is for run it. */
 static bool runs_here(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view || n->class == GR_NONE;
+    return gr_node_runs(g, n);
 }
 
 /* Halvings until at most `to` is left. */
