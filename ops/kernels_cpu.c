@@ -23,6 +23,14 @@ static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
     memcpy(to, from, bytes);
 }
 
+static void copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
+                      uint64_t row_bytes, uint64_t n)
+{
+    (void)q;
+    for (uint64_t i = 0; i < n; i++)
+        memcpy((char *)to + i * to_stride, (const char *)from + i * from_stride, row_bytes);
+}
+
 static const char *numerics(void)
 {
     return "cpu-fma";
@@ -39,7 +47,8 @@ const gr_kernels gr_kernels_cpu = {
               .concurrent = 256,
               .prefill_tokens = 512,
               .head_elems = 8 << 20,
-              .head_rows = 512},
+              .head_rows = 512,
+              .head_step = 1},
     .numerics = numerics,
     .acts_bytes = gr_cpu_acts_bytes,
     .layer_ws_bytes = gr_cpu_layer_ws_bytes,
@@ -61,6 +70,7 @@ const gr_kernels gr_kernels_cpu = {
     .head_sample = gr_cpu_head_sample,
     .zero = gr_cpu_zero,
     .copy = copy,
+    .copy_rows = copy_rows,
     .add = gr_cpu_add,
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,
     .sum_squares = gr_cpu_sum_squares,

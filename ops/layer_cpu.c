@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ops/cpu.h"
+#include "runtime/comm.h"
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
@@ -221,6 +222,14 @@ static void project(const struct layer *l, const float *x, size_t in, gr_tensor_
     gr_linear(l->q, x, l->b->n_tokens, in, gr_tensor_at(l->s, l->w, slot), out, y, l->ws.gemm);
 }
 
+/* Of a slice, what was projected is a part of the sum over the ranks that have the others. */
+static void add_parts(const struct layer *l)
+{
+    if (l->s->parts > 1)
+        gr_peers_sum(l->q, l->ws.row, (uint64_t)l->b->n_tokens * l->s->hidden * sizeof(float),
+                     GR_COMM_SUM_F32);
+}
+
 static void run_layer(struct layer *l)
 {
     const gr_model_shape *s = l->s;
@@ -233,11 +242,13 @@ static void run_layer(struct layer *l)
     gr_kv_write(l->q, s, l->b, a->qkv);
     gr_attend(l->q, s, l->b, a->qkv, a->att, a->lse, l->ws.attend);
     project(l, a->att, wide, GR_T_O, h, l->ws.row);
+    add_parts(l);
     gr_team_run(l->q->team, mid_rank, l);
     norm(l, l->x, GR_T_POST_NORM);
     project(l, l->ws.row, h, GR_T_GATE_UP, 2 * (size_t)s->inter, a->gate_up);
     gr_team_run(l->q->team, silu_rank, l);
     project(l, l->ws.act, s->inter, GR_T_DOWN, h, l->ws.row);
+    add_parts(l);
     gr_team_run(l->q->team, residual_rank, l);
 }
 

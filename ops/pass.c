@@ -8,17 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens)
+gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_deal_bounds *most, uint32_t micro_tokens)
 {
-    uint64_t length = (uint64_t)b->prompt_tokens + b->response_tokens, total = seqs * length;
     gr_micro_bounds m;
-    m.tokens = (uint32_t)GR_MIN((uint64_t)micro_tokens, total);
-    m.seqs =
-        GR_MIN(seqs, GR_MAX(m.tokens / 2, 1u)); /* a sequence has a prompt and a response token at least */
+    m.tokens = (uint32_t)GR_MIN((uint64_t)micro_tokens, most->tokens);
+    m.seqs = GR_MIN(most->seqs,
+                    GR_MAX(m.tokens / 2, 1u)); /* a sequence has a prompt and a response token at least */
     m.rows = (uint32_t)GR_MIN((uint64_t)m.tokens * b->response_tokens / (b->response_tokens + 1ull),
                               (uint64_t)m.seqs * b->response_tokens);
     /* two neighbours together exceed the bound, else they would be one */
-    m.trips = (uint32_t)GR_MIN((uint64_t)seqs, 2 * total / m.tokens + 1);
+    m.trips = (uint32_t)GR_MIN((uint64_t)most->seqs, 2 * most->tokens / m.tokens + 1);
     return m;
 }
 
@@ -54,23 +53,23 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
     return carve(&c, b);
 }
 
-void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end)
+void gr_pass_begin(gr_pass *p, const gr_seqs *seqs)
 {
-    p->first = p->next = first;
-    p->end = end;
-    p->n_seqs = p->n_tokens = p->n_rows = p->limit = 0;
+    p->next = p->n_seqs = p->n_tokens = p->n_rows = p->limit = 0;
+    p->seqs.n = 0;
+    for (uint32_t i = 0; i < seqs->n; i++) GR_PUSH(p->seqs.seq, p->seqs.n, p->seqs.cap, seqs->seq[i]);
 }
 
 void gr_pass_release(gr_pass *p)
 {
     free(p->offset);
     free(p->part);
-    free(p->order);
+    free(p->seqs.seq);
 }
 
 bool gr_pass_more(const gr_pass *p)
 {
-    return p->next < p->end;
+    return p->next < p->seqs.n;
 }
 
 static uint32_t seq_tokens(const gr_rows *r, uint32_t seq)
@@ -100,8 +99,8 @@ static int longest_first(const void *a, const void *b, void *rows)
 static uint32_t count_cuts(const gr_pass *p, const gr_rows *rows, uint32_t most_seqs, uint32_t tokens)
 {
     uint32_t cuts = 0, n_seqs = 0, n_tokens = 0;
-    for (uint32_t i = 0; i < p->end - p->first; i++) {
-        uint32_t n = seq_tokens(rows, p->order[i]);
+    for (uint32_t i = 0; i < p->seqs.n; i++) {
+        uint32_t n = seq_tokens(rows, p->seqs.seq[i]);
         if (!cuts || n_seqs == most_seqs || n_tokens + n > tokens) {
             cuts++;
             n_seqs = n_tokens = 0;
@@ -116,11 +115,8 @@ static uint32_t count_cuts(const gr_pass *p, const gr_rows *rows, uint32_t most_
  */
 static void balance(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    uint32_t n = p->end - p->first;
-    if (p->cap_order < n) p->order = gr_realloc(p->order, (p->cap_order = n) * sizeof(*p->order));
-    for (uint32_t i = 0; i < n; i++) p->order[i] = p->first + i;
-    qsort_r(p->order, n, sizeof(*p->order), longest_first, (void *)(uintptr_t)rows);
-    uint32_t low = seq_tokens(rows, p->order[0]), high = b->tokens;
+    qsort_r(p->seqs.seq, p->seqs.n, sizeof(*p->seqs.seq), longest_first, (void *)(uintptr_t)rows);
+    uint32_t low = seq_tokens(rows, p->seqs.seq[0]), high = b->tokens;
     uint32_t cuts = count_cuts(p, rows, b->seqs, high);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -135,11 +131,6 @@ static void balance(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 /* ---- one micro-batch ------------------------------------------------------------------------------------
  */
 
-static uint32_t seq_at(const gr_pass *p, uint32_t place)
-{
-    return p->balanced ? p->order[place - p->first] : place;
-}
-
 static void reserve(gr_pass *p, const gr_micro_bounds *b)
 {
     if (p->cap > b->seqs) return;
@@ -152,8 +143,8 @@ static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     uint32_t most = p->balanced ? p->limit : b->tokens;
     p->n_seqs = p->n_tokens = p->n_rows = 0;
-    for (; p->next < p->end && p->n_seqs < b->seqs; p->next++) {
-        uint32_t seq = seq_at(p, p->next), n = seq_tokens(rows, seq);
+    for (; p->next < p->seqs.n && p->n_seqs < b->seqs; p->next++) {
+        uint32_t seq = p->seqs.seq[p->next], n = seq_tokens(rows, seq);
         if (p->n_tokens + n > most) break;
         p->part[p->n_seqs++] = (struct gr_pass_part){seq, p->n_rows, p->last ? seq : rows->token_offset[seq]};
         p->n_tokens += n;
@@ -185,17 +176,16 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    if (p->balanced && !p->limit && p->first < p->end) balance(p, rows, b);
+    if (p->balanced && !p->limit && p->seqs.n) balance(p, rows, b);
     reserve(p, b);
     take(p, rows, b);
 }
 
-uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, uint32_t first,
-                       uint32_t end)
+uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs)
 {
     gr_pass own = {.last = p->last, .balanced = p->balanced};
     uint32_t n = 0;
-    for (gr_pass_begin(&own, first, end); gr_pass_more(&own); n++) cut(&own, rows, b);
+    for (gr_pass_begin(&own, seqs); gr_pass_more(&own); n++) cut(&own, rows, b);
     gr_pass_release(&own);
     return n;
 }
@@ -249,9 +239,9 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
                        .position = k->position};
 }
 
-gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep)
 {
-    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
+    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature, keep};
 }
 
 gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)
@@ -270,8 +260,8 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
 {
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
-    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
-        return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_ROLLOUT) return gr_bucket_elems(&m->slice, bucket) * gr_dtype_size(k->dtype);
+    if (part == GR_PART_PARAMS || part == GR_PART_LAGGED) return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
     return state.master + 2 * state.moment;
 }
@@ -311,6 +301,11 @@ uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, 
     return gr_program_object(p, &o);
 }
 
+const gr_model_shape *gr_node_shape(const gr_node *n)
+{
+    return n->parts > 1 ? &n->model->slice : &n->model->shape;
+}
+
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
 {
     double tokens = (double)seqs * (b->prompt_tokens + b->response_tokens);
@@ -333,6 +328,10 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
     w->width = s->hidden;
     w->backward = times > 1;
     w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
+    if (s->parts < 2) return;
+    w->peers = s->parts;
+    w->sums = 2;
+    w->summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
 
 void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
@@ -349,7 +348,8 @@ void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, doub
 
 void gr_cost_times(gr_work *w, double times)
 {
-    double *const all[] = {&w->flops, &w->bytes, &w->attention, &w->kv, &w->head, &w->logits};
+    double *const all[] = {&w->flops, &w->bytes,  &w->attention, &w->kv,
+                           &w->head,  &w->logits, &w->sums,      &w->summed};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
 }
 

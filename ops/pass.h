@@ -1,7 +1,8 @@
 /* ops/pass.h: packed passes of a model over the rows of a batch, a micro-batch at a time.
  *
- * What `logprob` and `update` share: how sequences are cut into micro-batches (as many as fit the bound of
- * tokens; a sequence is never split), the packed arrays on the device, and the works of a forward pass.
+ * What `logprob` and `update` share: how a rank's sequences (ops/deal.h) are cut into micro-batches (as many
+ * as fit the bound of tokens; a sequence is never split), the packed arrays on the device, and the works of a
+ * forward pass.
  *
  * Sequences are taken in their order or, balanced, from the longest to the shortest, where those of one
  * length keep theirs; they are then cut so that, of as many micro-batches as are needed, the fullest has as
@@ -11,7 +12,7 @@
 #ifndef GR_OPS_PASS_H
 #define GR_OPS_PASS_H
 
-#include "ops/rows.h"
+#include "ops/deal.h"
 #include "runtime/session.h"
 
 /* Bounds of one micro-batch, and how many there can be. */
@@ -19,23 +20,24 @@ typedef struct gr_micro_bounds {
     uint32_t tokens, seqs, rows; /* rows: response tokens */
     uint32_t trips;
 } gr_micro_bounds;
-gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, uint32_t seqs, uint32_t micro_tokens);
+/* most: that a rank has of the pass. */
+gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_deal_bounds *most,
+                                   uint32_t micro_tokens);
 
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
 typedef struct gr_pass {
     bool last;                 /* the head is asked at each sequence's last token: one row a sequence */
     bool balanced;             /* see above */
-    uint32_t first, end;       /* sequences of this pass */
-    uint32_t next;             /* place of the next micro-batch's first sequence, from first to end */
+    gr_seqs seqs;              /* of this pass, as they are taken */
+    uint32_t next;             /* place among them of the next micro-batch's first */
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
     uint32_t n_rows;           /* its rows of the head */
     uint32_t *offset;          /* [n_seqs + 1] of its packed tokens */
     struct gr_pass_part {
-        uint32_t seq, row, at;  /* a sequence; its first row of the head; which of the batch's this is */
-    } * part;                   /* [n_seqs + 1] behind the last one: rows */
-    uint32_t cap;               /* of offset and part */
-    uint32_t *order, cap_order; /* balanced: [end - first], the sequences as they are taken */
-    uint32_t limit;             /* balanced: most tokens of a micro-batch; 0: not known yet */
+        uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
+    } * part;                  /* [n_seqs + 1] behind the last one: rows */
+    uint32_t cap;              /* of offset and part */
+    uint32_t limit;            /* balanced: most tokens of a micro-batch; 0: not known yet */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
@@ -49,8 +51,8 @@ typedef struct gr_micro {
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
-/* p->last and p->balanced are kept. */
-void gr_pass_begin(gr_pass *p, uint32_t first, uint32_t end);
+/* Over these sequences; the list is copied. p->last and p->balanced are kept. */
+void gr_pass_begin(gr_pass *p, const gr_seqs *seqs);
 void gr_pass_release(gr_pass *p);
 bool gr_pass_more(const gr_pass *p);
 /* Take the next micro-batch of at most b->tokens and write its arrays; an empty one where there are no more
@@ -59,9 +61,8 @@ bool gr_pass_more(const gr_pass *p);
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
 
-/* How many micro-batches sequences [first, end) take, cut as p cuts. */
-uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, uint32_t first,
-                       uint32_t end);
+/* How many micro-batches these sequences take, cut as p cuts. */
+uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs);
 
 /* Whether passes over these rows are balanced: an update of them asks for it. */
 bool gr_rows_balanced(const gr_graph *g, const gr_node *rows);
@@ -75,8 +76,8 @@ typedef struct gr_chunk {
 bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c);
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
-/* Head rows [first, first + n) of the micro-batch. */
-gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature);
+/* Head rows [first, first + n) of the micro-batch; keep: see gr_head_rows. */
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep);
 
 /* The parts of a value head, in the last bucket, or in the gradients of one. */
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket);
@@ -106,12 +107,15 @@ typedef enum gr_model_part {
     GR_PART_LAGGED,
 } gr_model_part;
 
-/* Bytes of a whole bucket. */
+/* Bytes of a whole bucket; of the rollout's copy, of a slice of it where it is cut (ops/slices.h). */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
 /* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
  * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
+
+/* The shape that a node's kernels work with: its model's, or a slice's. */
+const gr_model_shape *gr_node_shape(const gr_node *n);
 
 /* The object of one bucket of a model, or of this rank's shard of it (ops/spread.h). */
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,

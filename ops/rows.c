@@ -75,6 +75,17 @@ gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, u
     return gr_rows_deal(r, from, to, s->rank, s->ranks);
 }
 
+gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from, uint32_t to)
+{
+    return gr_rows_deal(r, from, to, s->rank / n->parts, s->ranks / n->parts);
+}
+
+void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end)
+{
+    s->n = 0;
+    for (uint32_t seq = first; seq < end; seq++) GR_PUSH(s->seq, s->n, s->cap, seq);
+}
+
 uint32_t gr_rows_object(gr_program *p, const gr_node *rows)
 {
     char name[128];

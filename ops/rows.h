@@ -41,8 +41,19 @@ typedef struct gr_rows_part {
     uint32_t group, group_end, seq, seq_end;
 } gr_rows_part;
 gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to);
+/* The same for a node that several ranks work on together (gr_node.parts): theirs, whichever of them it is.
+ */
+gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from,
+                          uint32_t to);
 /* The same for part `which` of `parts`. */
 gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts);
+
+/* A list of sequences, in rising order. {0} is an empty one; release with free(seq). */
+typedef struct gr_seqs {
+    uint32_t *seq, n, cap;
+} gr_seqs;
+/* Make it [first, end). */
+void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end);
 
 /* Fill a column (host-visible memory) with a field that follows from the rows: token, logprob, length,
  * truncated, position. */

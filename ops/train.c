@@ -16,7 +16,7 @@ typedef struct train_state {
     /* the current mini-batch */
     uint32_t trip;         /* mini-batches done in this iteration */
     uint32_t seq, seq_end; /* its sequences */
-    gr_rows_part own;      /* this rank's of them, or its current leaf's */
+    gr_seqs own;           /* this rank's of them, or its current leaf's */
     uint32_t leaf;         /* canonical: the next one, of this rank's */
     uint32_t token;        /* its first response token */
     uint32_t tokens;
@@ -30,6 +30,7 @@ typedef struct train_state {
     double *values;  /* loss, then metrics; behind them those of one mini-batch */
     size_t n_values;
     double grad_norm, entropy, gap;
+    double work, most, most_in_order; /* of its mini-batches, see gr_dealt */
     uint64_t entropy_tokens;
 } train_state;
 
@@ -67,6 +68,7 @@ void gr_train_close(void *state)
     gr_train_inputs_release(&t->inputs);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
+    free(t->own.seq);
     free(t->sums);
     free(t->values);
     free(t);
@@ -103,22 +105,39 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
     *end = *first + groups;
 }
 
-/* What of the current mini-batch is this rank's. A select may have left fewer groups than planned. */
-static gr_rows_part own_part(const gr_call *c, const train_state *t, const gr_rows *rows)
+/* What of the current mini-batch is this rank's: canonical, its leaves', one after another. A select may have
+ * left fewer groups than planned. */
+static gr_dealt find_own(const gr_call *c, const train_state *t, const gr_rows *rows, gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
-    return gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
+    if (!c->how->leaves) {
+        gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
+        return gr_deal_own(own, t->session->rank, t->session->ranks, rows, GR_MIN(first, there),
+                           GR_MIN(end, there), &shape.most, &cost);
+    }
+    gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
+    gr_seqs_range(own, part.seq, part.seq_end);
+    return (gr_dealt){0};
 }
 
-static gr_rows_part leaf_part(const gr_call *c, const train_state *t, const gr_rows *rows, uint32_t leaf)
+static void find_leaf(const gr_call *c, const train_state *t, const gr_rows *rows, uint32_t leaf,
+                      gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
-    return gr_rows_deal(rows, GR_MIN(first, there), GR_MIN(end, there),
-                        t->session->rank * c->how->leaves + leaf, GR_LEAVES);
+    gr_rows_part part = gr_rows_deal(rows, GR_MIN(first, there), GR_MIN(end, there),
+                                     t->session->rank * c->how->leaves + leaf, GR_LEAVES);
+    gr_seqs_range(own, part.seq, part.seq_end);
+}
+
+static void count_dealt(train_state *t, gr_dealt dealt)
+{
+    t->work += (double)dealt.all / t->session->ranks;
+    t->most += (double)dealt.most;
+    t->most_in_order += (double)dealt.most_before;
 }
 
 static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *fresh, float *entropy)
@@ -183,7 +202,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e.blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    t->own = own_part(c, t, block);
+    count_dealt(t, find_own(c, t, block, &t->own));
     t->leaf = 0;
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
@@ -285,9 +304,9 @@ static head head_of(const gr_call *c, train_state *t)
     return h;
 }
 
-static gr_head_rows chunk_rows(const head *h, const gr_chunk *at)
+static gr_head_rows chunk_rows(const head *h, const gr_chunk *at, bool keep)
 {
-    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->c->node->rows));
+    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->c->node->rows), keep);
 }
 
 /* The chunk's first row in the mini-batch's columns. */
@@ -296,13 +315,14 @@ static uint32_t place_of(const head *h, const gr_chunk *at)
     return at->at - h->t->token;
 }
 
-static void chunk_forward(const head *h, const gr_chunk *chunk)
+/* keep: chunk_backward follows. */
+static void chunk_forward(const head *h, const gr_chunk *chunk, bool keep)
 {
     uint32_t at = place_of(h, chunk);
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, chunk);
+    gr_head_rows rows = chunk_rows(h, chunk, keep);
     gr_head_stats out = {.logprob = h->fresh + at, .entropy = h->entropy ? h->entropy + at : NULL};
     if (gr_train_is_value(c->node))
         k->value_forward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->fresh + at, c->ptr[4]);
@@ -324,7 +344,7 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, chunk);
+    gr_head_rows rows = chunk_rows(h, chunk, true);
     const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
     if (gr_train_is_value(c->node))
         k->value_backward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->d_fresh + at, c->ptr[7],
@@ -334,9 +354,9 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
                          h->grad_norm, h->grad_lm, c->node->model->train.grads, c->ptr[4]);
 }
 
-static void forward_all(const head *h)
+static void forward_all(const head *h, bool keep)
 {
-    for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c);
+    for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c, keep);
 }
 
 /* Of many ranks, gradients are those of this micro-batch alone: the first work that adds to them begins at
@@ -361,12 +381,12 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     gr_loss_class class = gr_loss_class_of(t->loss);
     c->session->kernels->zero(c->queue, c->ptr[7], gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
-        forward_all(&h);
+        forward_all(&h, true);
         for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
             st = chunk_adjoint(&h, &whole, d);
     }
     for (gr_chunk chunk = {0}; !st && gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
-        if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk);
+        if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk, true);
         if (class == GR_LOSS_TOKEN) st = chunk_adjoint(&h, &chunk, d);
         if (!st) chunk_backward(&h, &chunk);
     }
@@ -378,7 +398,7 @@ static void run_head_forward(const gr_call *c, train_state *t)
 {
     if (!t->pass.n_tokens) return;
     head h = head_of(c, t);
-    forward_all(&h);
+    forward_all(&h, false);
     gr_env_release(&h.env);
 }
 
@@ -406,7 +426,7 @@ static uint64_t bucket_bytes(const gr_call *c)
 static void run_leaf(const gr_call *c, train_state *t)
 {
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
-    if (c->arg == 0) t->own = leaf_part(c, t, &rows, t->leaf++);
+    if (c->arg == 0) find_leaf(c, t, &rows, t->leaf++, &t->own);
     c->session->kernels->zero(c->queue, c->ptr[0], bucket_bytes(c));
 }
 
@@ -576,7 +596,12 @@ static void report(train_state *t, uint32_t trips)
     for (size_t i = 0; i < n->n_metrics; i++)
         gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
     if (has_gap(n)) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
+    if (t->work > 0) {
+        gr_session_metric(s, t->most / t->work - 1, "%s.rank_imbalance", name);
+        gr_session_metric(s, t->most_in_order / t->work - 1, "%s.rank_imbalance_in_order", name);
+    }
     t->trip = t->filled = 0;
+    t->work = t->most = t->most_in_order = 0;
     t->grad_norm = t->entropy = t->gap = 0;
     t->entropy_tokens = 0;
     memset(t->values, 0, t->n_values * sizeof(*t->values));
@@ -713,7 +738,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
 bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
-    if (trip == 0) gr_pass_begin(&t->pass, t->own.seq, t->own.seq_end);
+    if (trip == 0) gr_pass_begin(&t->pass, &t->own);
     return gr_pass_more(&t->pass);
 }
 
@@ -722,11 +747,13 @@ uint32_t gr_train_trips(const gr_call *c)
     const train_state *t = c->state;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
-    gr_rows_part own = own_part(c, t, &rows);
-    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end);
+    gr_seqs own = {0};
+    find_own(c, t, &rows, &own);
+    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &own);
     for (uint32_t i = 0; i < c->how->leaves; i++) { /* all leaves make as many trips as the longest needs */
-        own = leaf_part(c, t, &rows, i);
-        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, own.seq, own.seq_end));
+        find_leaf(c, t, &rows, i, &own);
+        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &own));
     }
+    free(own.seq);
     return most;
 }

@@ -41,7 +41,9 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     uint32_t parts =
         how->leaves ? GR_LEAVES : n->ranks; /* each mini-batch is dealt to the ranks, or leaves */
     t.own_seqs = (uint32_t)((uint64_t)t.seqs * ((t.groups + parts - 1) / parts) / t.groups);
-    t.micro = gr_micro_bounds_of(b, t.own_seqs, how->micro_tokens);
+    t.most = gr_deal_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
+                               how->leaves ? 1 : n->ranks);
+    t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens);
     t.class = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
     if (t.class == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;

@@ -36,6 +36,7 @@ enum {
 typedef struct gr_train_shape {
     uint32_t groups, seqs, mini_batches; /* of one mini-batch; how many there are */
     uint32_t own_seqs;                   /* of a mini-batch, a rank's part, or a leaf */
+    gr_deal_bounds most;                 /* of a mini-batch, that a rank has, or a leaf */
     gr_micro_bounds micro;
     gr_loss_class class;
     gr_expr_bounds loss, range; /* the mini-batch; one adjoint call */

@@ -57,9 +57,27 @@ gr_status gr_comm_started(bool *started, gr_diag *d)
                          (unsigned long long)tasks);
 }
 
+gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
+{
+    uint64_t largest = color;
+    gr_status st = gr_comm_agree(c, &largest, d);
+    *out = NULL;
+    if (st || !c) return st;
+    if (largest > INT32_MAX)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "color %llu of a communicator is above %d",
+                             (unsigned long long)largest, INT32_MAX);
+    return c->type->split(out, c, color, d);
+}
+
 void gr_comm_close(gr_comm *c)
 {
     if (c) c->type->close(c);
+}
+
+void gr_peers_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
+{
+    gr_peers *p = q->peers;
+    if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
 }
 
 void gr_comm_abort(gr_comm *c, int status)

@@ -10,7 +10,9 @@
  * lives, by its neighbour, and one that does not answer for GR_COMM_SILENCE seconds ends all of them, with
  * one message that names it, its host, and the step that it told of last.
  *
- * Threads: one thread at a time calls a communicator; gr_comm_at may be called by any.
+ * Threads: one thread at a time calls a communicator; gr_comm_at may be called by any. Of those that were
+ * split from one another several threads may call each its own, if all ranks do so in the same order or the
+ * calls are of `mpi`.
  */
 #ifndef GR_RUNTIME_COMM_H
 #define GR_RUNTIME_COMM_H
@@ -27,6 +29,11 @@ typedef enum gr_comm_reduction {
     GR_COMM_SUM_F64,
     GR_COMM_MAX_U8,
     GR_COMM_MAX_U64,
+    /* Activations: with the same bits on all ranks of the communicator. `mpi` adds in one binary tree over
+     * the ranks in their order, in fp32, and rounds bf16 once; `nccl` in an order that the library fixes, and
+     * bf16 may be rounded after each addition. */
+    GR_COMM_SUM_F32,
+    GR_COMM_SUM_BF16,
 } gr_comm_reduction;
 
 /* A buffer of n elements of a type, cut into parts of `part` elements: rank r's begins at r * part, and the
@@ -37,10 +44,23 @@ typedef struct gr_comm_parts {
     uint32_t elem_bytes; /* 4, fp32; or 2, bf16 */
 } gr_comm_parts;
 
+/* What goes from each rank to each: in bytes, of every other rank, and of this one to itself, [ranks] each.
+ * What is sent to several of them may be the same bytes. Ranks count alike: what one sends to another is what
+ * that one receives of it. The two memories are apart, and begin at different addresses (Open MPI takes one
+ * address for MPI_IN_PLACE). */
+typedef struct gr_comm_exchange {
+    const void *from;
+    const uint64_t *from_at, *from_bytes;
+    void *to;
+    const uint64_t *to_at, *to_bytes;
+    uint32_t unit; /* 1, 2, 4 or 8: all of these, on all ranks, are multiples of it */
+} gr_comm_exchange;
+
 typedef struct gr_comm_type {
     const char *name; /* "mpi", "nccl" */
     void (*close)(gr_comm *c);
     void (*abort)(gr_comm *c, int status);
+    gr_status (*split)(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
 
     /* ---- of device memory ---- */
     /* Each rank's own part is there; all parts come. */
@@ -50,15 +70,25 @@ typedef struct gr_comm_type {
      * fp32; else in an order that the library fixes. */
     gr_status (*reduce_scatter)(gr_comm *c, gr_queue *q, const gr_comm_parts *whole, void *staging,
                                 gr_diag *d);
+    /* bytes: whole elements. */
     gr_status (*all_reduce)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how,
                             gr_diag *d);
+    /* The arrays may go when it returns. */
+    gr_status (*all_to_all)(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d);
     gr_status (*send)(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
     gr_status (*recv)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d);
+    /* Sends and receives between begin and end go on at once, where they are enqueued. NULL: each is done
+     * when it returns. */
+    gr_status (*group)(gr_comm *c, bool begins, gr_diag *d);
 
     /* ---- of host memory ---- */
     gr_status (*host_reduce)(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d);
     gr_status (*broadcast)(gr_comm *c, void *x, uint64_t bytes, gr_diag *d); /* from rank 0 */
     gr_status (*barrier)(gr_comm *c, gr_diag *d);
+    /* Letters: post leaves a copy of x for another rank and goes on; collect waits for the next one that a
+     * rank has left for this one. *x: caller frees. */
+    gr_status (*post)(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
+    gr_status (*collect)(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d);
 } gr_comm_type;
 
 struct gr_comm {
@@ -87,6 +117,22 @@ GR_NODISCARD gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *
  * GR_E_FAILED where NCCL cannot be loaded or started. There in builds with CUDA. */
 GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_memory *arena, gr_diag *d);
 
+/* Those of c's ranks that give the same color (at most INT32_MAX), ranked in c's order; all of c call it
+ * together. What is split off is closed before c. Signs of life stay with all ranks: one that is lost ends
+ * them all. c NULL, one rank: *out is NULL. GR_E_INVALID on all of them for a color that is too large. */
+GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
+
+/* Ranks that have slices of one layer each (ops/slices.h), while kernels of a queue work on them. */
+struct gr_peers {
+    gr_comm *comm;
+    gr_diag *d;
+    gr_status failed; /* the first sum that was */
+};
+
+/* x, a partial product on each of the queue's peers, becomes their sum: an all_reduce, in the queue's
+ * order. A failure is kept with the peers: whoever set them looks there. */
+void gr_peers_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
+
 /* NULL is fine: one rank. */
 void gr_comm_close(gr_comm *c);
 /* End all ranks, at once; this one too. c NULL: just this one. */
@@ -106,6 +152,12 @@ typedef struct gr_comm_sign {
 void gr_comm_at(uint32_t iteration, const char *step);
 void gr_comm_tell(gr_comm_sign *board);
 void gr_comm_where(uint32_t *iteration, const char **step);
+
+/* Bytes of an element. */
+static inline uint32_t gr_comm_unit(gr_comm_reduction how)
+{
+    return how == GR_COMM_MAX_U8 ? 1 : how == GR_COMM_SUM_BF16 ? 2 : how == GR_COMM_SUM_F32 ? 4 : 8;
+}
 
 static inline uint32_t gr_comm_rank(const gr_comm *c)
 {

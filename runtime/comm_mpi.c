@@ -6,8 +6,10 @@
  */
 #include "runtime/comm.h"
 
+#include "runtime/half.h"
 #include "runtime/mpi_api.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -21,9 +23,10 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define SPIN_NS   UINT64_C(200000)    /* a wait that is longer lets the core go */
 #define MOST      (UINT64_C(1) << 30) /* elements of one call of MPI, which counts in int */
+#define TREE      (UINT64_C(1) << 20) /* bytes that are added at a time where the order is ours */
 
-typedef struct mpi_comm {
-    gr_comm c;
+/* What the communicators of a process have together. */
+typedef struct world {
     void *module;
     const gr_mpi_api *api;
     pthread_mutex_t lock; /* of the api */
@@ -31,8 +34,19 @@ typedef struct mpi_comm {
     bool started;
     atomic_bool quit;
     void (*lost)(const char *message);
+    uint32_t rank, ranks;
     char (*hosts)[sizeof(((gr_comm *)0)->host)]; /* [ranks] */
-    int *count, *place, *own_count, *own_place;  /* [ranks] of the operation that runs */
+} world;
+
+typedef struct mpi_comm {
+    gr_comm c;
+    world *w;
+    const gr_mpi_api *api;
+    gr_mpi_group *group;
+    bool whole;                                 /* of all ranks: it is what takes w apart */
+    int *count, *place, *own_count, *own_place; /* [ranks] of the operation that runs */
+    float *tree;                                /* TREE bytes: all ranks' elements of a sum */
+    uint16_t *halves;                           /* as many of bf16 */
 } mpi_comm;
 
 static mpi_comm *mpi_of(gr_comm *c)
@@ -65,14 +79,14 @@ static gr_status finish(mpi_comm *m, const char *why, gr_diag *d)
     uint64_t begin = gr_now_ns();
     bool done = false;
     while (!why) {
-        why = m->api->test(&done);
+        why = m->api->test(m->group, &done);
         if (done || why) break;
-        pthread_mutex_unlock(&m->lock);
+        pthread_mutex_unlock(&m->w->lock);
         relax(begin);
-        pthread_mutex_lock(&m->lock);
+        pthread_mutex_lock(&m->w->lock);
     }
     gr_status st = why ? failed(why, d) : GR_OK;
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&m->w->lock);
     return st;
 }
 
@@ -98,8 +112,8 @@ static gr_status all_gather(gr_comm *c, gr_queue *q, const gr_comm_parts *p, gr_
         m->count[r] = (int)part_of(p, r);
         m->place[r] = (int)GR_MIN(r * p->part, p->n);
     }
-    pthread_mutex_lock(&m->lock);
-    return finish(m, m->api->all_gather(p->at, m->count, m->place, (int)p->elem_bytes), d);
+    pthread_mutex_lock(&m->w->lock);
+    return finish(m, m->api->all_gather(m->group, p->at, m->count, m->place, (int)p->elem_bytes), d);
 }
 
 /* Neighbours first, then neighbouring sums. */
@@ -126,14 +140,46 @@ static gr_status reduce_scatter(gr_comm *c, gr_queue *q, const gr_comm_parts *p,
         m->own_count[r] = (int)n;
         m->own_place[r] = (int)(r * n);
     }
-    pthread_mutex_lock(&m->lock);
+    pthread_mutex_lock(&m->w->lock);
     gr_status st = finish(m,
-                          m->api->all_to_all(p->at, m->count, m->place, staging, m->own_count, m->own_place,
-                                             (int)p->elem_bytes),
+                          m->api->all_to_all(m->group, p->at, m->count, m->place, staging, m->own_count,
+                                             m->own_place, (int)p->elem_bytes),
                           d);
     if (st) return st;
     add_tree(staging, n, c->ranks);
     if (n) memcpy((float *)p->at + c->rank * p->part, staging, n * sizeof(float));
+    return GR_OK;
+}
+
+static void widen(float *to, const uint16_t *from, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) to[i] = gr_bf16_to_f32(from[i]);
+}
+
+static void narrow(uint16_t *to, const float *from, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) to[i] = gr_f32_to_bf16(from[i]);
+}
+
+/* Everyone gets everyone's elements, so many at a time, and adds them alike. unit: 4, or 2 for bf16. */
+static gr_status sum_up(gr_comm *c, void *x, uint64_t bytes, uint32_t unit, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    const uint64_t most = TREE / sizeof(float) / c->ranks * unit;
+    char *parts = unit == 2 ? (char *)m->halves : (char *)m->tree;
+    for (uint64_t at = 0; at < bytes; at += most) {
+        const uint64_t part = GR_MIN(bytes - at, most), n = part / unit;
+        char *own = (char *)x + at;
+        memcpy(parts + c->rank * part, own, part);
+        gr_status st = all_gather(c, NULL, &(gr_comm_parts){parts, c->ranks * n, n, unit}, d);
+        if (st) return st;
+        if (unit == 2) widen(m->tree, m->halves, c->ranks * n);
+        add_tree(m->tree, n, c->ranks);
+        if (unit == 2)
+            narrow((uint16_t *)(void *)own, m->tree, n);
+        else
+            memcpy(own, m->tree, part);
+    }
     return GR_OK;
 }
 
@@ -143,12 +189,14 @@ static gr_status host_reduce(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduct
                                              [GR_COMM_MAX_U8] = GR_MPI_MAX_U8,
                                              [GR_COMM_MAX_U64] = GR_MPI_MAX_U64};
     mpi_comm *m = mpi_of(c);
-    uint64_t unit = how == GR_COMM_MAX_U8 ? 1 : 8;
+    const uint32_t unit = gr_comm_unit(how);
     gr_status st = GR_OK;
+    assert(bytes % unit == 0);
+    if (how == GR_COMM_SUM_F32 || how == GR_COMM_SUM_BF16) return sum_up(c, x, bytes, unit, d);
     for (uint64_t at = 0; at < bytes && !st; at += MOST * unit) {
         uint64_t n = GR_MIN(bytes - at, MOST * unit) / unit;
-        pthread_mutex_lock(&m->lock);
-        st = finish(m, m->api->all_reduce((char *)x + at, (int)n, names[how]), d);
+        pthread_mutex_lock(&m->w->lock);
+        st = finish(m, m->api->all_reduce(m->group, (char *)x + at, (int)n, names[how]), d);
     }
     return st;
 }
@@ -160,14 +208,41 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
     return host_reduce(c, x, bytes, how, d);
 }
 
+/* false: it is more than MPI counts. */
+static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, uint32_t n, int *place,
+                     int *count)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (at[i] / unit > INT32_MAX || bytes[i] / unit > INT32_MAX) return false;
+        place[i] = (int)(at[i] / unit);
+        count[i] = (int)(bytes[i] / unit);
+    }
+    return true;
+}
+
+static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    (void)q;
+    if (!count_in(e->unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
+        !count_in(e->unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
+        return too_large((uint64_t)INT32_MAX + 1, d);
+    pthread_mutex_lock(&m->w->lock);
+    return finish(m,
+                  m->api->all_to_all(m->group, e->from, m->count, m->place, e->to, m->own_count, m->own_place,
+                                     (int)e->unit),
+                  d);
+}
+
 static gr_status send_to(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
 {
     mpi_comm *m = mpi_of(c);
     gr_status st = GR_OK;
     (void)q;
     for (uint64_t at = 0; at < bytes && !st; at += MOST) {
-        pthread_mutex_lock(&m->lock);
-        st = finish(m, m->api->send((const char *)x + at, (int)GR_MIN(bytes - at, MOST), (int)to), d);
+        pthread_mutex_lock(&m->w->lock);
+        st = finish(m, m->api->send(m->group, (const char *)x + at, (int)GR_MIN(bytes - at, MOST), (int)to),
+                    d);
     }
     return st;
 }
@@ -178,8 +253,8 @@ static gr_status recv_from(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uin
     gr_status st = GR_OK;
     (void)q;
     for (uint64_t at = 0; at < bytes && !st; at += MOST) {
-        pthread_mutex_lock(&m->lock);
-        st = finish(m, m->api->recv((char *)x + at, (int)GR_MIN(bytes - at, MOST), (int)from), d);
+        pthread_mutex_lock(&m->w->lock);
+        st = finish(m, m->api->recv(m->group, (char *)x + at, (int)GR_MIN(bytes - at, MOST), (int)from), d);
     }
     return st;
 }
@@ -189,8 +264,8 @@ static gr_status broadcast(gr_comm *c, void *x, uint64_t bytes, gr_diag *d)
     mpi_comm *m = mpi_of(c);
     gr_status st = GR_OK;
     for (uint64_t at = 0; at < bytes && !st; at += MOST) {
-        pthread_mutex_lock(&m->lock);
-        st = finish(m, m->api->broadcast((char *)x + at, (int)GR_MIN(bytes - at, MOST)), d);
+        pthread_mutex_lock(&m->w->lock);
+        st = finish(m, m->api->broadcast(m->group, (char *)x + at, (int)GR_MIN(bytes - at, MOST)), d);
     }
     return st;
 }
@@ -198,39 +273,80 @@ static gr_status broadcast(gr_comm *c, void *x, uint64_t bytes, gr_diag *d)
 static gr_status barrier(gr_comm *c, gr_diag *d)
 {
     mpi_comm *m = mpi_of(c);
-    pthread_mutex_lock(&m->lock);
-    return finish(m, m->api->barrier(), d);
+    pthread_mutex_lock(&m->w->lock);
+    return finish(m, m->api->barrier(m->group), d);
+}
+
+static gr_status post(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    if (bytes > INT32_MAX) return too_large(bytes, d);
+    pthread_mutex_lock(&m->w->lock);
+    const char *why = m->api->post(m->group, x, (int)bytes, (int)to);
+    gr_status st = why ? failed(why, d) : GR_OK;
+    pthread_mutex_unlock(&m->w->lock);
+    return st;
+}
+
+static gr_status await_letter(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    bool came = false;
+    gr_status st = GR_OK;
+    while (!came && !st) {
+        pthread_mutex_lock(&m->w->lock);
+        const char *why = m->api->letter(m->group, (int)from, bytes, &came);
+        if (why) st = failed(why, d);
+        pthread_mutex_unlock(&m->w->lock);
+        if (!came && !st) relax(begin);
+    }
+    return st;
+}
+
+static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    int n = 0;
+    gr_status st = await_letter(m, from, &n, d);
+    if (st) return st;
+    *bytes = (uint64_t)n;
+    *x = gr_malloc(GR_MAX(*bytes, (uint64_t)1));
+    pthread_mutex_lock(&m->w->lock);
+    st = finish(m, m->api->take(m->group, *x, n, (int)from), d);
+    if (!st) return GR_OK;
+    free(*x);
+    return st;
 }
 
 /* ---- signs of life ---------------------------------------------------------------------------------------
  */
 
-static void tell_lost(mpi_comm *m, uint32_t rank, const gr_comm_sign *last)
+static void tell_lost(world *w, uint32_t rank, const gr_comm_sign *last)
 {
     char *message =
         gr_printf("rank %u on host %s has not answered for %d s; it was last heard of in iteration "
                   "%u, step '%s': all ranks are ended",
-                  rank, m->hosts[rank], GR_COMM_SILENCE, last->iteration, last->step);
-    m->lost(message);
-    m->api->abort(1);
+                  rank, w->hosts[rank], GR_COMM_SILENCE, last->iteration, last->step);
+    w->lost(message);
+    w->api->abort(1);
     _exit(1);
 }
 
 /* Give one sign, and take what came. */
-static bool beat(mpi_comm *m, uint32_t to, uint32_t from, gr_comm_sign *last)
+static bool beat(world *w, uint32_t to, uint32_t from, gr_comm_sign *last)
 {
     gr_comm_sign own = {0};
     const char *step;
     bool came = true, heard = false;
     gr_comm_where(&own.iteration, &step);
     snprintf(own.step, sizeof(own.step), "%s", step);
-    pthread_mutex_lock(&m->lock);
-    const char *why = m->api->beat(&own, sizeof(own), (int)to);
+    pthread_mutex_lock(&w->lock);
+    const char *why = w->api->beat(&own, sizeof(own), (int)to);
     while (!why && came) {
-        why = m->api->heard(last, sizeof(*last), (int)from, &came);
+        why = w->api->heard(last, sizeof(*last), (int)from, &came);
         heard = heard || (came && !why);
     }
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&w->lock);
     return heard;
 }
 
@@ -238,15 +354,15 @@ static bool beat(mpi_comm *m, uint32_t to, uint32_t from, gr_comm_sign *last)
  * complain. */
 static void *watch(void *arg)
 {
-    mpi_comm *m = arg;
-    uint32_t next = (m->c.rank + 1) % m->c.ranks, before = (m->c.rank + m->c.ranks - 1) % m->c.ranks;
+    world *w = arg;
+    uint32_t next = (w->rank + 1) % w->ranks, before = (w->rank + w->ranks - 1) % w->ranks;
     uint64_t heard = gr_now_ns(), awake = heard;
     gr_comm_sign last = {.step = "start"};
-    while (!atomic_load(&m->quit)) {
+    while (!atomic_load(&w->quit)) {
         uint64_t now = gr_now_ns();
-        if (beat(m, next, before, &last) || now - awake > 5 * SECOND_NS) heard = now;
+        if (beat(w, next, before, &last) || now - awake > 5 * SECOND_NS) heard = now;
         awake = now;
-        if (now - heard > GR_COMM_SILENCE * SECOND_NS) tell_lost(m, before, &last);
+        if (now - heard > GR_COMM_SILENCE * SECOND_NS) tell_lost(w, before, &last);
         nanosleep(&(struct timespec){.tv_nsec = (long)BEAT_NS}, NULL);
     }
     return NULL;
@@ -281,20 +397,40 @@ bool gr_comm_has_mpi(void)
     return path;
 }
 
+static void free_comm(mpi_comm *m)
+{
+    free(m->count);
+    free(m->tree);
+    free(m->halves);
+    free(m);
+}
+
+static void close_world(mpi_comm *m)
+{
+    world *w = m->w;
+    if (w->started) {
+        gr_status st = barrier(&m->c, NULL); /* all are heard until all have come here */
+        (void)st;                            /* a rank that failed is ended by abort */
+        atomic_store(&w->quit, true);
+        pthread_join(w->thread, NULL);
+    }
+    if (m->group) w->api->stop();
+    pthread_mutex_destroy(&w->lock);
+    free(w->hosts);
+    free(w); /* the module stays: what it was linked with does not like to be unloaded */
+}
+
 static void close_comm(gr_comm *c)
 {
     mpi_comm *m = mpi_of(c);
-    if (m->started) {
-        gr_status st = barrier(c, NULL); /* all are heard until all have come here */
-        (void)st;                        /* a rank that failed is ended by abort */
-        atomic_store(&m->quit, true);
-        pthread_join(m->thread, NULL);
+    if (m->whole) {
+        close_world(m);
+    } else {
+        pthread_mutex_lock(&m->w->lock);
+        m->api->leave(m->group);
+        pthread_mutex_unlock(&m->w->lock);
     }
-    if (c->ranks) m->api->stop();
-    pthread_mutex_destroy(&m->lock);
-    free(m->hosts);
-    free(m->count);
-    free(m); /* the module stays: what it was linked with does not like to be unloaded */
+    free_comm(m);
 }
 
 static void abort_comm(gr_comm *c, int status)
@@ -302,67 +438,111 @@ static void abort_comm(gr_comm *c, int status)
     mpi_of(c)->api->abort(status);
 }
 
+static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
+
 static const gr_comm_type mpi_type = {
     .name = "mpi",
     .close = close_comm,
     .abort = abort_comm,
+    .split = split,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,
+    .all_to_all = all_to_all,
     .send = send_to,
     .recv = recv_from,
     .host_reduce = host_reduce,
     .broadcast = broadcast,
     .barrier = barrier,
+    .post = post,
+    .collect = collect,
 };
 
-static gr_status load(mpi_comm *m, gr_diag *d)
+static mpi_comm *comm_of(world *w, bool whole)
+{
+    mpi_comm *m = gr_calloc(1, sizeof(*m));
+    m->c.type = &mpi_type;
+    m->w = w;
+    m->api = w->api;
+    m->whole = whole;
+    return m;
+}
+
+static void take_place(mpi_comm *m, const gr_mpi_place *p)
+{
+    const size_t n = (size_t)p->ranks;
+    m->group = p->group;
+    m->c.rank = (uint32_t)p->rank;
+    m->c.ranks = (uint32_t)p->ranks;
+    m->c.local = (uint32_t)p->local;
+    m->c.locals = (uint32_t)p->locals;
+    snprintf(m->c.host, sizeof(m->c.host), "%s", p->host);
+    m->count = gr_calloc(4 * n, sizeof(*m->count));
+    m->place = m->count + n;
+    m->own_count = m->place + n;
+    m->own_place = m->own_count + n;
+    m->tree = gr_malloc(TREE);
+    m->halves = gr_malloc(TREE / 2);
+}
+
+/* MPI waits for all of them by itself, and nobody gives signs of life meanwhile: gr_comm_split has seen that
+ * they are there. */
+static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
+{
+    const mpi_comm *of = mpi_of(c);
+    gr_mpi_place place = {0};
+    pthread_mutex_lock(&of->w->lock);
+    const char *why = of->api->split(of->group, (int)color, &place);
+    gr_status st = why ? failed(why, d) : GR_OK;
+    pthread_mutex_unlock(&of->w->lock);
+    if (st) return st;
+    mpi_comm *m = comm_of(of->w, false);
+    take_place(m, &place);
+    *out = &m->c;
+    return GR_OK;
+}
+
+static gr_status load(world *w, gr_diag *d)
 {
     char *path = module_path();
     if (!path)
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
                              "several ranks need MPI, which this build has not (meson setup -Dmpi=enabled)");
-    m->module = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own modules look for its symbols */
-    m->api = m->module ? dlsym(m->module, GR_MPI_API_SYMBOL) : NULL;
-    gr_status st = m->api && m->api->version == GR_MPI_API_VERSION
+    w->module = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own modules look for its symbols */
+    w->api = w->module ? dlsym(w->module, GR_MPI_API_SYMBOL) : NULL;
+    gr_status st = w->api && w->api->version == GR_MPI_API_VERSION
                        ? GR_OK
                        : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot load '%s': %s", path,
-                                       m->api ? "it belongs to another version" : dlerror());
+                                       w->api ? "it belongs to another version" : dlerror());
     free(path);
     return st;
 }
 
 static gr_status join(mpi_comm *m, gr_diag *d)
 {
-    gr_mpi_world w = {0};
-    const char *why = m->api->start(&w);
+    world *w = m->w;
+    gr_mpi_place p = {0};
+    const char *why = w->api->start(&p);
     if (why) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "MPI does not start: %s", why);
-    m->c.rank = (uint32_t)w.rank;
-    m->c.ranks = (uint32_t)w.ranks;
-    m->c.local = (uint32_t)w.local;
-    m->c.locals = (uint32_t)w.locals;
-    snprintf(m->c.host, sizeof(m->c.host), "%s", w.host);
-    m->count = gr_calloc(4 * (size_t)w.ranks, sizeof(*m->count));
-    m->place = m->count + w.ranks;
-    m->own_count = m->place + w.ranks;
-    m->own_place = m->own_count + w.ranks;
-    m->hosts = gr_calloc((size_t)w.ranks, sizeof(*m->hosts));
-    memcpy(m->hosts[w.rank], w.host, sizeof(*m->hosts));
+    take_place(m, &p);
+    w->rank = m->c.rank;
+    w->ranks = m->c.ranks;
+    w->hosts = gr_calloc(w->ranks, sizeof(*w->hosts));
+    memcpy(w->hosts[w->rank], p.host, sizeof(*w->hosts));
     return all_gather(&m->c, NULL,
-                      &(gr_comm_parts){m->hosts, (uint64_t)w.ranks * sizeof(*m->hosts), sizeof(*m->hosts), 1},
-                      d);
+                      &(gr_comm_parts){w->hosts, w->ranks * sizeof(*w->hosts), sizeof(*w->hosts), 1}, d);
 }
 
 gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d)
 {
-    mpi_comm *m = gr_calloc(1, sizeof(*m));
-    m->c.type = &mpi_type;
-    m->lost = lost;
-    pthread_mutex_init(&m->lock, NULL);
-    gr_status st = load(m, d);
+    world *w = gr_calloc(1, sizeof(*w));
+    w->lost = lost;
+    pthread_mutex_init(&w->lock, NULL);
+    gr_status st = load(w, d);
+    mpi_comm *m = comm_of(w, true);
     if (!st) st = join(m, d);
-    int error = st || m->c.ranks < 2 ? 0 : pthread_create(&m->thread, NULL, watch, m);
-    m->started = !st && m->c.ranks > 1 && !error;
+    int error = st || w->ranks < 2 ? 0 : pthread_create(&w->thread, NULL, watch, w);
+    w->started = !st && w->ranks > 1 && !error;
     if (error)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM,
                            "cannot start the thread that listens for other ranks: %s", strerror(error));

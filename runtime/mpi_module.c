@@ -3,12 +3,26 @@
 
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { DATA_TAG = 1, BEAT_TAG = 2 };
+enum { DATA_TAG = 1, BEAT_TAG = 2, LETTER_TAG = 3 };
 
-static MPI_Comm world, life; /* life: for signs of life */
-static MPI_Request current = MPI_REQUEST_NULL, beating = MPI_REQUEST_NULL, hearing = MPI_REQUEST_NULL;
+struct letter { /* on its way */
+    struct letter *next;
+    MPI_Request request;
+    char bytes[];
+};
+
+struct gr_mpi_group {
+    MPI_Comm comm;
+    MPI_Request current;
+};
+
+static gr_mpi_group world = {.current = MPI_REQUEST_NULL};
+static MPI_Comm life; /* for signs of life */
+static struct letter *letters;
+static MPI_Request beating = MPI_REQUEST_NULL, hearing = MPI_REQUEST_NULL;
 static char beat_out[256], beat_in[256], text[MPI_MAX_ERROR_STRING + 64];
 
 static const char *failed(int code, const char *what)
@@ -21,11 +35,14 @@ static const char *failed(int code, const char *what)
     return text;
 }
 
-static const char *find_place(gr_mpi_world *w)
+static const char *find_place(gr_mpi_group *g, gr_mpi_place *w)
 {
     MPI_Comm here;
     char name[MPI_MAX_PROCESSOR_NAME] = "";
-    int n = 0, code = MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, w->rank, MPI_INFO_NULL, &here);
+    w->group = g;
+    MPI_Comm_rank(g->comm, &w->rank);
+    MPI_Comm_size(g->comm, &w->ranks);
+    int n = 0, code = MPI_Comm_split_type(g->comm, MPI_COMM_TYPE_SHARED, w->rank, MPI_INFO_NULL, &here);
     if (code) return failed(code, "MPI_Comm_split_type");
     MPI_Comm_rank(here, &w->local);
     MPI_Comm_size(here, &w->locals);
@@ -35,19 +52,32 @@ static const char *find_place(gr_mpi_world *w)
     return NULL;
 }
 
-static const char *start(gr_mpi_world *w)
+static const char *start(gr_mpi_place *w)
 {
     int given, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
     if (code) return failed(code, "MPI_Init_thread");
     if (given < MPI_THREAD_SERIALIZED) return "this MPI lets no thread but the first call it";
-    code = MPI_Comm_dup(MPI_COMM_WORLD, &world);
+    code = MPI_Comm_dup(MPI_COMM_WORLD, &world.comm);
     if (!code) code = MPI_Comm_dup(MPI_COMM_WORLD, &life);
     if (code) return failed(code, "MPI_Comm_dup");
-    MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(life, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(world, &w->rank);
-    MPI_Comm_size(world, &w->ranks);
-    return find_place(w);
+    return find_place(&world, w);
+}
+
+/* Let go of letters that have left. */
+static void forget_letters(void)
+{
+    for (struct letter **at = &letters, *l; (l = *at);) {
+        int left = 0;
+        MPI_Test(&l->request, &left, MPI_STATUS_IGNORE);
+        if (!left) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        free(l);
+    }
 }
 
 static void stop(void)
@@ -57,8 +87,9 @@ static void stop(void)
         MPI_Wait(&hearing, MPI_STATUS_IGNORE);
     }
     if (beating != MPI_REQUEST_NULL) MPI_Request_free(&beating);
+    forget_letters(); /* all have been taken, unless the run has failed */
     MPI_Comm_free(&life);
-    MPI_Comm_free(&world);
+    MPI_Comm_free(&world.comm);
     MPI_Finalize();
 }
 
@@ -67,60 +98,113 @@ static void end_all(int status)
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
+static void leave(gr_mpi_group *g)
+{
+    MPI_Comm_free(&g->comm);
+    free(g);
+}
+
+static const char *split(gr_mpi_group *of, int color, gr_mpi_place *place)
+{
+    gr_mpi_group *g = malloc(sizeof(*g));
+    if (!g) return "out of host memory";
+    g->current = MPI_REQUEST_NULL;
+    int code = MPI_Comm_split(of->comm, color, 0, &g->comm); /* equal keys: ranked as they were */
+    if (code) {
+        free(g);
+        return failed(code, "MPI_Comm_split");
+    }
+    const char *why = find_place(g, place);
+    if (why) leave(g);
+    return why;
+}
+
 static MPI_Datatype type_of(int unit)
 {
     return unit == 8 ? MPI_UINT64_T : unit == 4 ? MPI_UINT32_T : unit == 2 ? MPI_UINT16_T : MPI_UINT8_T;
 }
 
-static const char *all_gather(void *whole, const int *count, const int *place, int unit)
+static const char *all_gather(gr_mpi_group *g, void *whole, const int *count, const int *place, int unit)
 {
     return failed(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole, count, place, type_of(unit),
-                                  world, &current),
+                                  g->comm, &g->current),
                   "MPI_Iallgatherv");
 }
 
-static const char *all_to_all(const void *from, const int *from_count, const int *from_place, void *to,
-                              const int *to_count, const int *to_place, int unit)
+static const char *all_to_all(gr_mpi_group *g, const void *from, const int *from_count, const int *from_place,
+                              void *to, const int *to_count, const int *to_place, int unit)
 {
     return failed(MPI_Ialltoallv(from, from_count, from_place, type_of(unit), to, to_count, to_place,
-                                 type_of(unit), world, &current),
+                                 type_of(unit), g->comm, &g->current),
                   "MPI_Ialltoallv");
 }
 
-static const char *all_reduce(void *x, int n, gr_mpi_reduction how)
+static const char *all_reduce(gr_mpi_group *g, void *x, int n, gr_mpi_reduction how)
 {
     MPI_Datatype type = how == GR_MPI_SUM_F64  ? MPI_DOUBLE
                         : how == GR_MPI_MAX_U8 ? MPI_UINT8_T
                                                : MPI_UINT64_T;
-    return failed(
-        MPI_Iallreduce(MPI_IN_PLACE, x, n, type, how == GR_MPI_SUM_F64 ? MPI_SUM : MPI_MAX, world, &current),
-        "MPI_Iallreduce");
+    return failed(MPI_Iallreduce(MPI_IN_PLACE, x, n, type, how == GR_MPI_SUM_F64 ? MPI_SUM : MPI_MAX, g->comm,
+                                 &g->current),
+                  "MPI_Iallreduce");
 }
 
-static const char *broadcast(void *x, int bytes)
+static const char *broadcast(gr_mpi_group *g, void *x, int bytes)
 {
-    return failed(MPI_Ibcast(x, bytes, MPI_BYTE, 0, world, &current), "MPI_Ibcast");
+    return failed(MPI_Ibcast(x, bytes, MPI_BYTE, 0, g->comm, &g->current), "MPI_Ibcast");
 }
 
-static const char *barrier(void)
+static const char *barrier(gr_mpi_group *g)
 {
-    return failed(MPI_Ibarrier(world, &current), "MPI_Ibarrier");
+    return failed(MPI_Ibarrier(g->comm, &g->current), "MPI_Ibarrier");
 }
 
-static const char *send_to(const void *x, int bytes, int to)
+static const char *send_to(gr_mpi_group *g, const void *x, int bytes, int to)
 {
-    return failed(MPI_Isend(x, bytes, MPI_BYTE, to, DATA_TAG, world, &current), "MPI_Isend");
+    return failed(MPI_Isend(x, bytes, MPI_BYTE, to, DATA_TAG, g->comm, &g->current), "MPI_Isend");
 }
 
-static const char *recv_from(void *x, int bytes, int from)
+static const char *recv_from(gr_mpi_group *g, void *x, int bytes, int from)
 {
-    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, DATA_TAG, world, &current), "MPI_Irecv");
+    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, DATA_TAG, g->comm, &g->current), "MPI_Irecv");
 }
 
-static const char *test(bool *done)
+static const char *post(gr_mpi_group *g, const void *x, int bytes, int to)
+{
+    struct letter *l = malloc(sizeof(*l) + (size_t)bytes);
+    forget_letters();
+    if (!l) return "out of host memory";
+    memcpy(l->bytes, x, (size_t)bytes);
+    const char *why =
+        failed(MPI_Isend(l->bytes, bytes, MPI_BYTE, to, LETTER_TAG, g->comm, &l->request), "MPI_Isend");
+    if (why) {
+        free(l);
+        return why;
+    }
+    l->next = letters;
+    letters = l;
+    return NULL;
+}
+
+static const char *letter(gr_mpi_group *g, int from, int *bytes, bool *came)
+{
+    MPI_Status status;
+    int flag = 0;
+    const char *why = failed(MPI_Iprobe(from, LETTER_TAG, g->comm, &flag, &status), "MPI_Iprobe");
+    *came = !why && flag;
+    if (*came) MPI_Get_count(&status, MPI_BYTE, bytes);
+    return why;
+}
+
+static const char *take(gr_mpi_group *g, void *x, int bytes, int from)
+{
+    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, LETTER_TAG, g->comm, &g->current), "MPI_Irecv");
+}
+
+static const char *test(gr_mpi_group *g, bool *done)
 {
     int flag = 0;
-    const char *why = failed(MPI_Test(&current, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+    const char *why = failed(MPI_Test(&g->current, &flag, MPI_STATUS_IGNORE), "MPI_Test");
     *done = flag;
     return why;
 }
@@ -155,6 +239,8 @@ __attribute__((visibility("default"))) const gr_mpi_api gr_mpi_api_table = {
     .start = start,
     .stop = stop,
     .abort = end_all,
+    .split = split,
+    .leave = leave,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
     .all_reduce = all_reduce,
@@ -162,6 +248,9 @@ __attribute__((visibility("default"))) const gr_mpi_api gr_mpi_api_table = {
     .barrier = barrier,
     .send = send_to,
     .recv = recv_from,
+    .post = post,
+    .letter = letter,
+    .take = take,
     .test = test,
     .beat = beat,
     .heard = heard,

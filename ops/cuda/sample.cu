@@ -405,6 +405,14 @@ GR_DEVICE void fill_steps(const row &r, float max, histograms *h)
     __syncthreads();
 }
 
+/* Whether a step has more logits than the list takes. All have read it before any goes on, and clears it. */
+GR_DEVICE bool too_many(const histograms *h, uint32_t step)
+{
+    const bool many = h->count_0[step] > LIST;
+    __syncthreads();
+    return many;
+}
+
 /* An entry of the list: orders as (key descending, id ascending). */
 GR_DEVICE unsigned long long entry_of(float z, uint32_t id)
 {
@@ -487,7 +495,7 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
     if (how.top_k && how.top_k < r.V) { /* and what equals the k-th */
         place k = {0, 0, 0};
         k.key = pick<true, DIGIT_0>(h->count_0, h->weight_0, how.top_k, &k);
-        if (h->count_0[k.key] > LIST) return draw_by_digits(r, h);
+        if (too_many(h, k.key)) return draw_by_digits(r, h);
         gather(r, max, k.key, h);
         kept = k.weight + weight_down_to(h, max, (uint32_t)(how.top_k - k.count - 1));
     }
@@ -495,7 +503,7 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
         const uint64_t target = bounded(ceil((double)how.top_p * (double)kept), kept);
         place p = {0, 0, 0};
         p.key = pick<false, DIGIT_0>(h->count_0, h->weight_0, target, &p);
-        if (h->count_0[p.key] > LIST) return draw_by_digits(r, h);
+        if (too_many(h, p.key)) return draw_by_digits(r, h);
         gather(r, max, p.key, h);
         reach(h, max, p.weight, target, &kept);
     }
@@ -503,7 +511,7 @@ GR_DEVICE uint32_t draw_truncated(const row &r, histograms *h)
         bounded(floor(r.uniform * (double)kept) + 1, kept); /* the first beyond uniform * kept */
     place d = {0, 0, 0};
     d.key = pick<false, DIGIT_0>(h->count_0, h->weight_0, target, &d);
-    if (h->count_0[d.key] > LIST) return draw_by_digits(r, h);
+    if (too_many(h, d.key)) return draw_by_digits(r, h);
     gather(r, max, d.key, h);
     return (uint32_t)h->list[reach(h, max, d.weight, target, &kept)];
 }

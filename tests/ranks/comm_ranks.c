@@ -1,13 +1,16 @@
-/* Every call of a communicator, by ranks that mpirun has started; with `hang`, what happens to those who wait
- * for one that has stopped. comm.sh runs it. */
+/* Every call of a communicator, by ranks that mpirun has started: of all of them, and of groups; with `hang`,
+ * what happens to those who wait for one that has stopped, with `hang group` where only its group does.
+ * comm.sh runs it. */
 #include "runtime/comm.h"
+
+#include "runtime/half.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-static gr_comm *comm;
+static gr_comm *comm; /* under test */
 
 static void check(bool ok, const char *what)
 {
@@ -67,6 +70,37 @@ static void test_reduce(void)
     }
 }
 
+/* Above what is added at once, and with a last part that is short. */
+static const uint64_t sum_sizes[] = {1, 7, 300007};
+
+static void test_sum_f32(uint64_t n)
+{
+    float *x = gr_calloc(n, sizeof(*x));
+    for (uint64_t i = 0; i < n; i++) x[i] = value(comm->rank, i);
+    check(!comm->type->all_reduce(comm, NULL, x, n * sizeof(*x), GR_COMM_SUM_F32, NULL), "all_reduce");
+    for (uint64_t i = 0; i < n; i++) check(x[i] == tree(0, comm->ranks, i), "a sum of fp32 is wrong");
+    free(x);
+}
+
+static float rounded(float x)
+{
+    return gr_bf16_to_f32(gr_f32_to_bf16(x));
+}
+
+/* Sums of so few values of 8 bits are exact in fp32: what is rounded once is known. */
+static void test_sum_bf16(uint64_t n)
+{
+    uint16_t *x = gr_calloc(n, sizeof(*x));
+    for (uint64_t i = 0; i < n; i++) x[i] = gr_f32_to_bf16(value(comm->rank, i));
+    check(!comm->type->all_reduce(comm, NULL, x, n * sizeof(*x), GR_COMM_SUM_BF16, NULL), "all_reduce");
+    for (uint64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t r = 0; r < comm->ranks; r++) sum += rounded(value(r, i));
+        check(x[i] == gr_f32_to_bf16((float)sum), "a sum of bf16 is not rounded once");
+    }
+    free(x);
+}
+
 static void test_few_bytes(void)
 {
     uint8_t bytes[7] = {0};
@@ -105,6 +139,153 @@ static void test_point_to_point(void)
     free(in);
 }
 
+/* What rank a sends b: as many bytes as follow from both, of a few from none. */
+static uint64_t sent(uint32_t a, uint32_t b, uint64_t unit)
+{
+    return (a + 2 * b) % 5 * unit;
+}
+
+/* Parts that begin anywhere, in units that MPI knows and in bytes; all ranks are sent from one place. */
+static void test_exchange(uint64_t unit)
+{
+    const uint32_t n = comm->ranks;
+    uint64_t *from_at = gr_calloc(4 * (size_t)n, sizeof(*from_at)), *from = from_at + n, *to_at = from + n,
+             *to = to_at + n, sum = 0;
+    uint8_t *out = gr_calloc(8, unit), *in;
+    for (uint64_t i = 0; i < 8 * unit; i++) out[i] = (uint8_t)(comm->rank * 31 + i);
+    for (uint32_t r = 0; r < n; r++) {
+        from_at[r] = r % 3 * unit;
+        from[r] = sent(comm->rank, r, unit);
+        to_at[r] = sum;
+        sum += to[r] = sent(r, comm->rank, unit);
+    }
+    in = gr_calloc(sum + 1, 1);
+    const gr_comm_exchange e = {out, from_at, from, in, to_at, to, unit % 8 ? (unit % 2 ? 1 : 2) : 8};
+    check(!comm->type->all_to_all(comm, NULL, &e, NULL), "all_to_all");
+    for (uint32_t r = 0; r < n; r++)
+        for (uint64_t i = 0; i < to[r]; i++)
+            check(in[to_at[r] + i] == (uint8_t)(r * 31 + comm->rank % 3 * unit + i),
+                  "all_to_all: a byte is wrong");
+    free(from_at);
+    free(out);
+    free(in);
+}
+
+static void test_all(void)
+{
+    test_exchange(1);
+    test_exchange(6);
+    test_exchange(1024);
+
+    test_gather();
+    test_reduce();
+    test_few_bytes();
+    for (size_t s = 0; s < GR_LEN(sum_sizes); s++) {
+        test_sum_f32(sum_sizes[s]);
+        test_sum_bf16(sum_sizes[s]);
+    }
+    if (comm->ranks % 2 == 0) test_point_to_point();
+}
+
+/* By color of each rank: how many have it, and how many of those come before this one. */
+static void test_group(const uint32_t *colors)
+{
+    gr_comm *all = comm, *group = NULL;
+    uint32_t ranks = 0, rank = 0, own = colors[all->rank];
+    for (uint32_t r = 0; r < all->ranks; r++) {
+        ranks += colors[r] == own;
+        rank += colors[r] == own && r < all->rank;
+    }
+    check(!gr_comm_split(&group, all, own, NULL), "split");
+    check(group->ranks == ranks && group->rank == rank, "a group is not of those who asked for it");
+    check(group->local == rank && group->locals == ranks, "a group's ranks are not all on this host");
+    comm = group;
+    test_all();
+    comm = all;
+    test_few_bytes(); /* beside it, the one that it comes from */
+    gr_comm_close(group);
+}
+
+/* Of sizes that differ; of neighbours; in turn; each alone; all. */
+static void test_groups(void)
+{
+    uint32_t *colors = gr_calloc(comm->ranks, sizeof(*colors));
+    for (uint32_t r = 0; r < comm->ranks; r++) colors[r] = r ? 7 : INT32_MAX;
+    test_group(colors);
+    for (uint32_t r = 0; r < comm->ranks; r++) colors[r] = r / 2;
+    test_group(colors);
+    for (uint32_t r = 0; r < comm->ranks; r++) colors[r] = r % 2;
+    test_group(colors);
+    for (uint32_t r = 0; r < comm->ranks; r++) colors[r] = r;
+    test_group(colors);
+    for (uint32_t r = 0; r < comm->ranks; r++) colors[r] = 3;
+    test_group(colors);
+    free(colors);
+}
+
+/* A group of a group; it may be used after the group beside it is closed. */
+static void test_nested(void)
+{
+    gr_comm *all = comm, *group = NULL, *inner = NULL;
+    uint64_t most;
+    check(!gr_comm_split(&group, all, 1, NULL), "split");
+    check(!gr_comm_split(&inner, group, group->rank / 2, NULL), "split of what was split");
+    most = all->rank;
+    check(!gr_comm_agree(inner, &most, NULL) && most == GR_MIN(all->rank | 1u, all->ranks - 1),
+          "a group of a group is not of neighbours");
+    gr_comm_close(inner);
+    gr_comm_close(group);
+}
+
+/* Left before anybody asks for them, and larger than what goes without being asked for; taken in order. */
+static void test_letters(void)
+{
+    static const uint64_t lengths[] = {1, 1000003, 17};
+    uint32_t next = (comm->rank + 1) % comm->ranks, before = (comm->rank + comm->ranks - 1) % comm->ranks;
+    char *x = gr_malloc(lengths[1]);
+    for (size_t i = 0; i < GR_LEN(lengths); i++) {
+        memset(x, (int)(comm->rank + 10 * i), lengths[i]);
+        check(!comm->type->post(comm, x, lengths[i], next, NULL), "post");
+    }
+    free(x);
+    check(!comm->type->barrier(comm, NULL), "barrier");
+    for (size_t i = 0; i < GR_LEN(lengths); i++) {
+        void *got;
+        uint64_t bytes;
+        check(!comm->type->collect(comm, &got, &bytes, before, NULL), "collect");
+        check(bytes == lengths[i], "a letter has another length");
+        for (uint64_t k = 0; k < bytes; k++)
+            check(((char *)got)[k] == (char)(before + 10 * i), "a letter has other bytes");
+        free(got);
+    }
+}
+
+static void test_refused(void)
+{
+    gr_comm *none = comm;
+    gr_diag d;
+    gr_diag_init(&d);
+    check(!gr_comm_split(&none, NULL, 0, &d) && !none, "one rank is split");
+    none = comm;
+    check(gr_comm_split(&none, comm, comm->rank + 1 < comm->ranks ? 0 : UINT32_C(1) << 31, &d) ==
+                  GR_E_INVALID &&
+              !none,
+          "a color that MPI has not is taken");
+    check(d.n == 1 && strstr(d.messages[0].text, "color 2147483648"), "it is not said which color");
+    gr_diag_release(&d);
+}
+
+/* Ranks 0 and 1 are a group; the others come to a barrier of all. */
+static void hang(bool in_group)
+{
+    gr_comm *group = NULL;
+    check(!in_group || !gr_comm_split(&group, comm, comm->rank / 2, NULL), "split");
+    sleep(2);
+    if (comm->rank == 1) raise(SIGSTOP);
+    if (in_group && !comm->rank) check(!group->type->barrier(group, NULL), "barrier");
+    check(!comm->type->barrier(comm, NULL), "barrier");
+}
+
 int main(int argc, char **argv)
 {
     gr_diag d;
@@ -114,16 +295,12 @@ int main(int argc, char **argv)
         return 1;
     }
     gr_comm_at(3, "update.step.1");
-    if (argc > 1 && !strcmp(argv[1], "hang")) {
-        sleep(2);
-        if (comm->rank == 1) raise(SIGSTOP);
-    }
-    for (int round = 0; round < 20; round++) {
-        test_gather();
-        test_reduce();
-        test_few_bytes();
-        if (comm->ranks % 2 == 0) test_point_to_point();
-    }
+    if (argc > 1 && !strcmp(argv[1], "hang")) hang(argc > 2);
+    for (int round = 0; round < 10; round++) test_all();
+    test_groups();
+    test_nested();
+    test_letters();
+    test_refused();
     if (!comm->rank) printf("%u ranks agree\n", comm->ranks);
     gr_comm_close(comm);
     gr_diag_release(&d);

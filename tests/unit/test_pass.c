@@ -62,13 +62,16 @@ static void check_rows(const fixture *f, const gr_pass *p, const gr_micro *k, ui
 
 static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end, uint32_t micro_tokens)
 {
-    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, end - first, micro_tokens);
+    gr_deal_bounds most = {end - first, (uint64_t)(end - first) * f->rows.stride};
+    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, micro_tokens);
     uint64_t bytes = gr_micro_bytes(&b);
     void *packed = gr_calloc(1, bytes), *staging = gr_calloc(1, bytes);
     gr_micro k = gr_micro_at(packed, &b);
     gr_queue q = {0};
     walk w = {.seqs = gr_calloc(end - first, sizeof(uint32_t))};
-    for (gr_pass_begin(p, first, end); gr_pass_more(p); w.n_cuts++) {
+    gr_seqs seqs = {0};
+    gr_seqs_range(&seqs, first, end);
+    for (gr_pass_begin(p, &seqs); gr_pass_more(p); w.n_cuts++) {
         gr_pass_next(p, &f->rows, &b, &q, packed, staging);
         assert_in_range(p->n_seqs, 1, b.seqs);
         assert_in_range(p->n_tokens, 1, b.tokens);
@@ -84,6 +87,8 @@ static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end,
     }
     assert_int_equal(w.n_seqs, end - first);
     assert_in_range(w.n_cuts, 1, b.trips);
+    assert_int_equal(gr_pass_count(p, &f->rows, &b, &seqs), w.n_cuts);
+    free(seqs.seq);
     free(packed);
     free(staging);
     return w;

@@ -4,14 +4,16 @@
     torch_work.py single MODEL        one sequence
     torch_work.py head                log-probs of 8192 rows of a head of 151,936 x 4,096, and its product alone
     torch_work.py copies              device, host to device and back, pinned
+    torch_work.py wait                imports, then takes one of these from standard input, as a JSON list of arguments
 
 N is the number of all parameters and tokens are all tokens of a sequence; the head runs on response positions alone. One
 JSON line a result: {"row": ..., "side": "theirs", "value": ..., "unit": ...}. State bf16: weights, gradients and moments
 are bf16; fp32: all three are, and the passes run under bf16 autocast.
 
-Where the whole would take too long, --generate-tokens times the first so many tokens of each response alone (their
-context is shorter than the average, which is to its advantage), and --train-sequences so many of the sequences in the passes;
-then rates are of what ran, a whole iteration is scaled up to all of it, and the lines say so.
+Where the whole would take too long, --generate-tokens times so many tokens in the middle of the responses, whose context is as
+long as that of all on average: a response then takes what reading its prompt and drawing its first token took, and as much for each
+other token as these took. --train-sequences takes so many of the sequences in the passes. Rates are of what ran, a whole
+iteration is scaled up to all of it, and the lines say so.
 """
 import argparse
 import gc
@@ -28,8 +30,14 @@ from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
 import common
 
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
+GPU, DEVICE = False, "cpu"
+
+
+def find_device():
+    """Not while it is imported: a process that waits must hold nothing on the device."""
+    global GPU, DEVICE
+    GPU = torch.cuda.is_available()
+    DEVICE = "cuda" if GPU else "cpu"
 
 
 def now():
@@ -74,9 +82,24 @@ def make_model(name, state):
     return model
 
 
+def random_ids(model, *shape):
+    return torch.randint(4, model.config.vocab_size, shape, device=DEVICE)
+
+
 def sample(model, ids, tokens):
     return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens,
                           do_sample=True, temperature=1.0, top_k=0, top_p=1.0, pad_token_id=0)
+
+
+def response_seconds(model, ids, tokens, drawn):
+    """Seconds of a response of so many tokens, from `drawn` in its middle, and what ran of it."""
+    first, _ = timed(lambda: sample(model, ids, 1))
+    middle = torch.cat([ids, random_ids(model, ids.shape[0], (tokens - drawn) // 2)], 1)
+    before, _ = timed(lambda: sample(model, middle, 1))
+    after, _ = timed(lambda: sample(model, middle, 1 + drawn))
+    token = (after - before) / drawn
+    part = dict(first_token=first, next_token=token, generated_tokens=drawn, context=middle.shape[1])
+    return first + token * (tokens - 1), part
 
 
 class Work:
@@ -84,13 +107,11 @@ class Work:
         self.a = a
         self.model = make_model(a.model, a.state)
         self.n = sum(p.numel() for p in self.model.parameters())
-        self.prompt = torch.randint(4, self.model.config.vocab_size, (a.prompts, a.prompt_tokens), device=DEVICE)
+        self.prompt = random_ids(self.model, a.prompts, a.prompt_tokens)
         self.ids = self.prompt.repeat_interleave(a.samples, 0)
-        self.drawn = a.generate_tokens or a.response_tokens
         self.trained = a.train_sequences or self.ids.shape[0]
         self.tokens = self.trained * (a.prompt_tokens + a.response_tokens)
-        whole = self.drawn == a.response_tokens and self.trained == self.ids.shape[0]
-        self.part = {} if whole else dict(generated_tokens=self.drawn, trained_sequences=self.trained)
+        self.part = {} if self.trained == self.ids.shape[0] else dict(trained_sequences=self.trained)
 
     def label(self, what):
         return f"{what} {self.a.model}" + ("" if self.a.state == "bf16" else " fp32 state")
@@ -99,16 +120,21 @@ class Work:
         return torch.autocast(DEVICE, torch.bfloat16, enabled=self.a.state == "fp32")
 
     def generate(self):
+        a, part = self.a, {}
         self.model.eval()
         with torch.no_grad(), self.cast():
             sample(self.model, self.ids[:8], 4)
-            seconds, self.seq = timed(lambda: sample(self.model, self.ids, self.drawn))
-        emit(self.label("generate"), self.ids.shape[0] * self.drawn / seconds, "tok/s", seconds=seconds, **self.part,
+            if a.generate_tokens:
+                seconds, part = response_seconds(self.model, self.ids, a.response_tokens, a.generate_tokens)
+                answer = random_ids(self.model, self.trained, a.response_tokens)
+                self.seq = torch.cat([self.ids[:self.trained], answer], 1)
+            else:
+                seconds, seq = timed(lambda: sample(self.model, self.ids, a.response_tokens))
+                self.seq = seq[:self.trained]
+        emit(self.label("generate"), self.ids.shape[0] * a.response_tokens / seconds, "tok/s", seconds=seconds, **part,
              **peak(reset=True))
-        rest = self.a.response_tokens - self.drawn
-        more = torch.randint(4, self.model.config.vocab_size, (self.ids.shape[0], rest), device=DEVICE)
-        self.seq = torch.cat([self.seq, more], 1)[:self.trained]
-        return seconds * self.a.response_tokens / self.drawn
+        self.part.update({k: part[k] for k in part if k == "generated_tokens"})
+        return seconds
 
     def logprob_of(self, x):
         with self.cast():
@@ -171,13 +197,17 @@ def iteration(a):
 
 def single(a):
     model = make_model(a.model, "bf16").eval()
-    ids = torch.randint(4, model.config.vocab_size, (1, a.prompt_tokens), device=DEVICE)
+    ids = random_ids(model, 1, a.prompt_tokens)
+    part = {}
     with torch.no_grad():
         sample(model, ids, 4)
-        seconds, _ = timed(lambda: sample(model, ids, a.response_tokens))
+        if a.generate_tokens:
+            seconds, part = response_seconds(model, ids, a.response_tokens, a.generate_tokens)
+        else:
+            seconds, _ = timed(lambda: sample(model, ids, a.response_tokens))
     read = common.decode_bytes(common.config(a.model), a.prompt_tokens + a.response_tokens // 2)
     emit(f"one sequence {a.model}", read * a.response_tokens / seconds / 1e9, "GB/s", seconds=seconds,
-         tokens_per_second=a.response_tokens / seconds)
+         tokens_per_second=a.response_tokens / seconds, **part)
 
 
 def median_ms(work, n=9):
@@ -224,17 +254,23 @@ def copies(a):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("work", choices=["iteration", "single", "head", "copies"])
+    p.add_argument("work", choices=["iteration", "single", "head", "copies", "wait"])
     p.add_argument("model", nargs="?", default="0.6B")
     p.add_argument("--state", choices=["bf16", "fp32"], default="bf16")
     p.add_argument("--prompts", type=int, default=32)
     p.add_argument("--samples", type=int, default=8)
     p.add_argument("--prompt-tokens", type=int, default=256)
     p.add_argument("--response-tokens", type=int, default=512)
-    p.add_argument("--generate-tokens", type=int, default=0, help="of each response; 0: all")
+    p.add_argument("--generate-tokens", type=int, default=0, help="of each response, in its middle; 0: all")
     p.add_argument("--train-sequences", type=int, default=0, help="in the passes; 0: all")
     p.add_argument("--micro", type=int, default=16, help="sequences of a micro-batch")
     a = p.parse_args()
+    if a.work == "wait":
+        line = sys.stdin.readline()
+        if not line:
+            return
+        a = p.parse_args(json.loads(line))
+    find_device()
     {"iteration": iteration, "single": single, "head": head, "copies": copies}[a.work](a)
 
 
