@@ -704,6 +704,8 @@ typedef struct clocks {
     uint64_t *used;    /* of entries: when the last use of them, or load from them, ends */
     uint32_t *used_by; /* of entries: the step that is */
     uint64_t *done;    /* of works; loops: of all trips */
+    uint64_t outside;  /* in a loop: when all ends that was begun before the outermost one */
+    uint64_t stalled;  /* how long the compute lane waited for that, in loops */
 } clocks;
 
 static uint64_t join(const clocks *c, unsigned lanes)
@@ -766,7 +768,9 @@ static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
 {
     gr_item *it = &l->items[i];
     const unsigned lanes = l->lanes[it->work];
-    uint64_t t = c->lane[GR_LANE_COMPUTE], all = t;
+    uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
+    const bool outermost = !c->outside;
+    if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
     uint32_t trips = f->g->works[it->work].trips_expected;
     bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
     if (trips) {
@@ -781,7 +785,8 @@ static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
     }
     meet_at(c, lanes, all);
     c->done[it->work] = all;
-    it->ns = all - t;
+    if (outermost) c->outside = 0;
+    it->ns = all - t - (c->stalled - stalled); /* its own time: what it waits for has its own step */
 }
 
 static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
@@ -793,7 +798,9 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
             i = it->body_last;
             continue;
         }
-        uint64_t ends = start_of(l, f, c, it) + it->ns;
+        uint64_t begins = start_of(l, f, c, it), ends = begins + it->ns;
+        if (it->lane == GR_LANE_COMPUTE && begins <= c->outside)
+            c->stalled += begins - c->lane[GR_LANE_COMPUTE];
         c->lane[it->lane] = ends;
         if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = c->used[it->home] = ends;
         if (it->kind == GR_STEP_OFFLOAD) c->ready[it->home] = ends;
