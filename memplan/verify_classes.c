@@ -235,8 +235,8 @@ static bool is_crossing(const gr_step *s)
     return s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
 }
 
-/* Whether step i of a class can begin: its lane is there (for a loop, all of it), and what it waits for is
- * done. */
+/* Whether step i of a class can begin: its lane is there, and what it waits for is done; of a loop, which is
+ * one step here, all its lanes, and what any step in it waits for from outside. */
 static bool ready(const class_run *r, uint32_t i)
 {
     const gr_step *s = &path_of(r)->steps[i];
@@ -244,8 +244,11 @@ static bool ready(const class_run *r, uint32_t i)
         bool needed = s->kind == GR_STEP_LOOP ? r->lanes[i] >> l & 1 : (int)s->lane == l;
         if (needed && r->lane[l] != i) return false;
     }
-    for (uint32_t k = 0; k < s->n_after; k++)
-        if (!r->done[s->after[k]] && !r->skipped[s->after[k]]) return false;
+    for (uint32_t k = i; k <= (s->kind == GR_STEP_LOOP ? s->body_last : i); k++) {
+        const gr_step *in = &path_of(r)->steps[k];
+        for (uint32_t a = 0; a < in->n_after; a++)
+            if (in->after[a] < i && !r->done[in->after[a]] && !r->skipped[in->after[a]]) return false;
+    }
     return true;
 }
 

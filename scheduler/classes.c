@@ -399,7 +399,9 @@ static bool run_step(runner *all, runner *r)
     const gr_step *s = &r->path->steps[r->at];
     bool loop = s->kind == GR_STEP_LOOP, meets = s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
     uint64_t t = loop ? latest(r, r->lanes[r->at]) : r->lane[s->lane];
-    for (uint32_t k = 0; k < s->n_after; k++) t = GR_MAX(t, r->end[s->after[k]]);
+    for (uint32_t i = r->at; i <= (loop ? s->body_last : r->at); i++) /* and steps in it from outside */
+        for (uint32_t k = 0; k < r->path->steps[i].n_after; k++)
+            if (r->path->steps[i].after[k] < r->at) t = GR_MAX(t, r->end[r->path->steps[i].after[k]]);
     if (meets && !meet(all, r, t)) return false;
     r->begin[r->at] = t = meets ? r->ready[r->at] : t;
     t = GR_MIN(t + GR_MIN(s->ns, LATEST), LATEST);
