@@ -79,6 +79,11 @@ GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, g
  * '/' or a '.' in it is a file. GR_E_INVALID with the known names, or with the place in the file. */
 GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
 
+/* So many ranks of one host each have their part of its memory, and of the CPU device's, which is the same. A
+ * profile that has a name, "cpu" apart, is left as it is: it says what there is for one device. name: as for
+ * gr_hardware_find, NULL for this machine. */
+void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
+
 /* Profiles that have names, but for "cpu": NULL behind the last. */
 const gr_hardware *gr_hardware_known(size_t i);
 

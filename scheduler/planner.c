@@ -291,10 +291,17 @@ static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
     return GR_MAX(rows, 1u);
 }
 
+static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)
+{
+    const uint32_t vocab = n->model ? n->model->shape.vocab : 1;
+    uint32_t rows = sizes->head_rows;
+    if (!sizes->head_sums || !is_forward(n)) rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, 16u));
+    return rows > sizes->head_step ? rows - rows % sizes->head_step : rows;
+}
+
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
 {
     gr_choices c = {.threads = s->o->threads, .leaves = s->g->canonical ? GR_LEAVES / s->g->ranks : 0};
-    uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) {
@@ -308,8 +315,7 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
-    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
-    rows = GR_MIN(rows, most_head_rows(n, &c));
+    const uint32_t rows = GR_MIN(usual_head_rows(n, sizes), most_head_rows(n, &c));
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     return c;
 }

@@ -40,8 +40,8 @@ import rows
 
 LISTS = {
     # What a time limit would cost least is last.
-    "table": ["update:8B", "fsdp:8B", "update:8B:budget=peer", "scaling:1.7B:steps=2", "offload:1.7B:steps=2",
-              "tensor:1.7B:steps=2", "split:1.7B:steps=2", "iteration:8B:steps=2", "nccl"],
+    "table": ["update:8B", "fsdp:8B", "scaling:1.7B:steps=2", "offload:1.7B:steps=2", "tensor:1.7B:steps=2",
+              "split:1.7B:steps=2", "update:8B:budget=peer", "iteration:8B:steps=2", "nccl"],
 }
 OF_PEER = 44 / 44.8  # budget=peer: four GPUs were to do with 44 GB what PyTorch allocated 44.8 GB for
 
@@ -96,6 +96,7 @@ class Bench:
                 s[key] = value
                 said.append(pair)
         options += ["--hardware", a.hardware] if a.hardware else []
+        options += ["--host-budget", a.host_budget] if a.host_budget else []
         label = f"{name}{state} on {gpus}" + "".join(", " + x for x in said)
         return name, label, s, options, ["--steps", str(steps)]
 
@@ -265,6 +266,7 @@ def main():
     p.add_argument("--out", default="bench-ranks")
     p.add_argument("--device", default="cuda")
     p.add_argument("--hardware", help="NAME or FILE that plans are made for; default: what graphrun finds")
+    p.add_argument("--host-budget", help="bytes of host memory for each rank; default: its part of what the host has")
     p.add_argument("--predict", action="store_true", help="run nothing: what plans predict")
     p.add_argument("--steps", type=int, default=3, help="iterations of a run; the first warms up")
     p.add_argument("--timeout", type=int, default=300, help="seconds that a row may take on either side")
