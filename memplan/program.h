@@ -53,6 +53,8 @@ typedef struct gr_work {
     double attention, kv;   /* arithmetic of attention; bytes of keys and values read from the pool */
     uint32_t length;        /* of the sequences attended to */
     double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    uint32_t peers;         /* ranks side by side that do it together, a slice each; 0: it is done alone */
+    double sums, summed;    /* theirs within it, of partial products: how many; bytes that a rank receives */
     bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
     uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
                              * send or recv: what crosses in all */

@@ -217,7 +217,7 @@ static void find_knobs(source *s)
         head = head || n->model;
         head_bits = head_bits || head_changes_bits(n, k);
         if (is_op(n, "generate") && sets_pace(g, n))
-            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
+            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
@@ -268,14 +268,14 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
                            gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
+    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent * n->parts;
+    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->share.groups, 1u) : prompt;
+    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
@@ -285,7 +285,7 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
     uint32_t rows = UINT32_MAX;
-    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->share.seqs);
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->task.seqs);
     if (is_op(n, "update")) rows = gr_train_rows(n, c);
     if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
     return GR_MAX(rows, 1u);
@@ -406,6 +406,18 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
+/* One for each number of slices that models are cut into. */
+static uint32_t count_groups(const gr_graph *g)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->n_models; i++) {
+        bool known = g->models[i]->parts < 2;
+        for (size_t j = 0; j < i; j++) known = known || g->models[j]->parts == g->models[i]->parts;
+        n += !known;
+    }
+    return n;
+}
+
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
                                  const gr_planned *of, const gr_traffic *traffic)
 {
@@ -415,6 +427,7 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     p->values = k->columns;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
+    p->groups = count_groups(g);
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
     if (g->n_classes > 1) p->groups = 1; /* what crosses does by a communicator of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -487,6 +500,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].gather = GR_GATHER_DIRECT;
+        if (g->ranks < 2) models[i].tensor = 1; /* it has no effect */
         models[i].pool = NULL;
         out[i] = &models[i];
     }
@@ -848,6 +862,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
                              .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                              .host_budget_bytes =
                                  o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    s.hardware.near = o->hardware.link;
     s.hardware.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
     return s;
 }
