@@ -148,6 +148,10 @@ struct gr_model {
     gr_residency residency;
     gr_loc residency_at;
     gr_gather gather;
+    uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
+    gr_loc tensor_at;
+    uint32_t parts;            /* the same of the ranks that the graph is for: one alone has it whole */
+    gr_model_shape slice;      /* the shape of one of these parts (ops/slices.h) */
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
     const gr_node *update; /* the node that trains it; NULL */
@@ -167,15 +171,19 @@ struct gr_node {
     gr_loc at;
     uint32_t index; /* place in gr_graph.nodes, which is a topological order: file order among ready ones */
     const struct gr_op *op;
-    void *cfg;              /* the op's config struct, filled by its key table */
-    const gr_value *value;  /* as written */
-    gr_model *model;        /* `model:`; NULL */
-    const gr_node *of;      /* `of:` or `prompts:`: what this node's rows come from; NULL */
-    const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
-    const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
-    gr_rows_bounds bounds;  /* of `rows` */
-    uint32_t ranks;         /* that work on it together */
-    gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
+    void *cfg;             /* the op's config struct, filled by its key table */
+    const gr_value *value; /* as written */
+    gr_model *model;       /* `model:`; NULL */
+    const gr_node *of;     /* `of:` or `prompts:`: what this node's rows come from; NULL */
+    const gr_node *rows;   /* the node whose rows its values have: itself for row makers, else of->rows */
+    const gr_node *groups; /* the node whose rows are the groups: prompts or sequences; NULL */
+    gr_rows_bounds bounds; /* of `rows` */
+    uint32_t ranks;        /* that work on it together */
+    gr_rows_bounds share;  /* of bounds, what one of them generates, passes and scores, at most */
+    uint32_t parts; /* ranks side by side that have slices of its model and work on rows together; 1: each
+                       works alone */
+    gr_rows_bounds
+        task; /* of its rows' bounds, what these have together, at most; share, where each is alone */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
@@ -298,6 +306,11 @@ const gr_node *gr_groups_maker(const gr_node *groups);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
+/* Whether the ranks that see the graph so run the node. */
+static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
+{
+    return g->n_classes < 2 || n->class == g->view || n->class == UINT32_MAX;
+}
 /* The column of a field of a node, NULL where nobody reads it. field NULL: the main one. */
 const gr_column *gr_node_column(const gr_node *n, const char *field);
 

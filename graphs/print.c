@@ -282,6 +282,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->gather)
             gr_str_printf(out, "    gather: %s\n",
                           g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
+        if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);

@@ -46,12 +46,14 @@ typedef struct gr_comm_parts {
 
 /* What goes from each rank to each: in bytes, of every other rank, and of this one to itself, [ranks] each.
  * What is sent to several of them may be the same bytes. Ranks count alike: what one sends to another is what
- * that one receives of it. */
+ * that one receives of it. The two memories are apart, and begin at different addresses (Open MPI takes one
+ * address for MPI_IN_PLACE). */
 typedef struct gr_comm_exchange {
     const void *from;
     const uint64_t *from_at, *from_bytes;
     void *to;
     const uint64_t *to_at, *to_bytes;
+    uint32_t unit; /* 1, 2, 4 or 8: all of these, on all ranks, are multiples of it */
 } gr_comm_exchange;
 
 typedef struct gr_comm_type {
@@ -75,11 +77,18 @@ typedef struct gr_comm_type {
     gr_status (*all_to_all)(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d);
     gr_status (*send)(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
     gr_status (*recv)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d);
+    /* Sends and receives between begin and end go on at once, where they are enqueued. NULL: each is done
+     * when it returns. */
+    gr_status (*group)(gr_comm *c, bool begins, gr_diag *d);
 
     /* ---- of host memory ---- */
     gr_status (*host_reduce)(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d);
     gr_status (*broadcast)(gr_comm *c, void *x, uint64_t bytes, gr_diag *d); /* from rank 0 */
     gr_status (*barrier)(gr_comm *c, gr_diag *d);
+    /* Letters: post leaves a copy of x for another rank and goes on; collect waits for the next one that a
+     * rank has left for this one. *x: caller frees. */
+    gr_status (*post)(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
+    gr_status (*collect)(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d);
 } gr_comm_type;
 
 struct gr_comm {

@@ -213,14 +213,6 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
     return host_reduce(c, x, bytes, how, d);
 }
 
-/* The largest unit that all of these are multiples of, or `unit` itself. */
-static uint32_t common_unit(const uint64_t *x, uint32_t n, uint32_t unit)
-{
-    for (uint32_t i = 0; i < n; i++)
-        while (x[i] % unit) unit /= 2;
-    return unit;
-}
-
 /* false: it is more than MPI counts. */
 static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, uint32_t n, int *place,
                      int *count)
@@ -236,17 +228,14 @@ static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, u
 static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
 {
     mpi_comm *m = mpi_of(c);
-    const uint64_t *const all[] = {e->from_at, e->from_bytes, e->to_at, e->to_bytes};
-    uint32_t unit = 8;
     (void)q;
-    for (size_t i = 0; i < GR_LEN(all); i++) unit = common_unit(all[i], c->ranks, unit);
-    if (!count_in(unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
-        !count_in(unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
+    if (!count_in(e->unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
+        !count_in(e->unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
         return too_large((uint64_t)INT32_MAX + 1, d);
     pthread_mutex_lock(&m->w->lock);
     return finish(m,
                   m->api->all_to_all(m->group, e->from, m->count, m->place, e->to, m->own_count, m->own_place,
-                                     (int)unit),
+                                     (int)e->unit),
                   d);
 }
 
@@ -291,6 +280,49 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
     mpi_comm *m = mpi_of(c);
     pthread_mutex_lock(&m->w->lock);
     return finish(m, m->api->barrier(m->group), d);
+}
+
+static gr_status post(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    if (bytes > INT32_MAX) return too_large(bytes, d);
+    pthread_mutex_lock(&m->w->lock);
+    const char *why = m->api->post(m->group, x, (int)bytes, (int)to);
+    gr_status st = why ? failed(why, d) : GR_OK;
+    pthread_mutex_unlock(&m->w->lock);
+    return st;
+}
+
+static gr_status await_letter(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    bool came = false;
+    gr_status st = GR_OK;
+    gr_watch_wait(true);
+    while (!came && !st) {
+        pthread_mutex_lock(&m->w->lock);
+        const char *why = m->api->letter(m->group, (int)from, bytes, &came);
+        if (why) st = failed(why, d);
+        pthread_mutex_unlock(&m->w->lock);
+        if (!came && !st) relax(begin);
+    }
+    gr_watch_wait(false);
+    return st;
+}
+
+static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    int n = 0;
+    gr_status st = await_letter(m, from, &n, d);
+    if (st) return st;
+    *bytes = (uint64_t)n;
+    *x = gr_malloc(GR_MAX(*bytes, (uint64_t)1));
+    pthread_mutex_lock(&m->w->lock);
+    st = finish(m, m->api->take(m->group, *x, n, (int)from), d);
+    if (!st) return GR_OK;
+    free(*x);
+    return st;
 }
 
 /* ---- signs of life ---------------------------------------------------------------------------------------
@@ -456,6 +488,8 @@ static const gr_comm_type mpi_type = {
     .host_reduce = host_reduce,
     .broadcast = broadcast,
     .barrier = barrier,
+    .post = post,
+    .collect = collect,
 };
 
 static mpi_comm *comm_of(world *w, bool whole)

@@ -191,6 +191,13 @@ static gr_status recv_from(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uin
     return failed(n, n->call.Recv(x, bytes, ncclUint8, (int)from, n->comm, q->stream), "ncclRecv", d);
 }
 
+static gr_status group(gr_comm *c, bool begins, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    return begins ? failed(n, n->call.GroupStart(), "ncclGroupStart", d)
+                  : failed(n, n->call.GroupEnd(), "ncclGroupEnd", d);
+}
+
 /* ---- host memory -----------------------------------------------------------------------------------------
  */
 
@@ -210,6 +217,18 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
 {
     gr_comm *host = nccl_of(c)->host;
     return host->type->barrier(host, d);
+}
+
+static gr_status post(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->post(host, x, bytes, to, d);
+}
+
+static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->collect(host, x, bytes, from, d);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------
@@ -243,9 +262,12 @@ static const gr_comm_type nccl_type = {
     .all_to_all = all_to_all,
     .send = send_to,
     .recv = recv_from,
+    .group = group,
     .host_reduce = host_reduce,
     .broadcast = broadcast,
     .barrier = barrier,
+    .post = post,
+    .collect = collect,
 };
 
 static gr_status load(calls *to, gr_diag *d)

@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DATA_TAG = 1, BEAT_TAG = 2 };
+enum { DATA_TAG = 1, BEAT_TAG = 2, LETTER_TAG = 3 };
+
+struct letter { /* on its way */
+    struct letter *next;
+    MPI_Request request;
+    char bytes[];
+};
 
 struct gr_mpi_group {
     MPI_Comm comm;
@@ -22,6 +28,7 @@ static struct beat {
 static int n_beats;
 static MPI_Request hearing = MPI_REQUEST_NULL;
 static char beat_in[sizeof(((struct beat *)0)->x)], text[MPI_MAX_ERROR_STRING + 64];
+static struct letter *letters;
 
 static const char *failed(int code, const char *what)
 {
@@ -67,6 +74,21 @@ static const char *start(gr_mpi_place *w)
     return find_place(&world, w);
 }
 
+/* Let go of letters that have left. */
+static void forget_letters(void)
+{
+    for (struct letter **at = &letters, *l; (l = *at);) {
+        int left = 0;
+        MPI_Test(&l->request, &left, MPI_STATUS_IGNORE);
+        if (!left) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        free(l);
+    }
+}
+
 static void stop(void)
 {
     if (hearing != MPI_REQUEST_NULL) {
@@ -75,6 +97,7 @@ static void stop(void)
     }
     for (int r = 0; r < n_beats; r++)
         if (beats[r].leaving != MPI_REQUEST_NULL) MPI_Request_free(&beats[r].leaving);
+    forget_letters(); /* all have been taken, unless the run has failed */
     MPI_Comm_free(&life);
     MPI_Comm_free(&world.comm);
     MPI_Finalize(); /* by then every sign has left */
@@ -157,6 +180,38 @@ static const char *recv_from(gr_mpi_group *g, void *x, int bytes, int from)
     return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, DATA_TAG, g->comm, &g->current), "MPI_Irecv");
 }
 
+static const char *post(gr_mpi_group *g, const void *x, int bytes, int to)
+{
+    struct letter *l = malloc(sizeof(*l) + (size_t)bytes);
+    forget_letters();
+    if (!l) return "out of host memory";
+    memcpy(l->bytes, x, (size_t)bytes);
+    const char *why =
+        failed(MPI_Isend(l->bytes, bytes, MPI_BYTE, to, LETTER_TAG, g->comm, &l->request), "MPI_Isend");
+    if (why) {
+        free(l);
+        return why;
+    }
+    l->next = letters;
+    letters = l;
+    return NULL;
+}
+
+static const char *letter(gr_mpi_group *g, int from, int *bytes, bool *came)
+{
+    MPI_Status status;
+    int flag = 0;
+    const char *why = failed(MPI_Iprobe(from, LETTER_TAG, g->comm, &flag, &status), "MPI_Iprobe");
+    *came = !why && flag;
+    if (*came) MPI_Get_count(&status, MPI_BYTE, bytes);
+    return why;
+}
+
+static const char *take(gr_mpi_group *g, void *x, int bytes, int from)
+{
+    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, LETTER_TAG, g->comm, &g->current), "MPI_Irecv");
+}
+
 static const char *test(gr_mpi_group *g, bool *done)
 {
     int flag = 0;
@@ -208,6 +263,9 @@ __attribute__((visibility("default"))) const gr_mpi_api gr_mpi_api_table = {
     .barrier = barrier,
     .send = send_to,
     .recv = recv_from,
+    .post = post,
+    .letter = letter,
+    .take = take,
     .test = test,
     .beat = beat,
     .heard = heard,

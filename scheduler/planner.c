@@ -77,7 +77,7 @@ static bool is_pass(const gr_node *n)
 /* Whether the ranks that a plan is for run it. */
 static bool runs_here(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view || n->class == GR_NONE;
+    return gr_node_runs(g, n);
 }
 
 /* Halvings until at most `to` is left. */
@@ -217,7 +217,7 @@ static void find_knobs(source *s)
         head = head || n->model;
         head_bits = head_bits || head_changes_bits(n, k);
         if (is_op(n, "generate") && sets_pace(g, n))
-            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
+            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
@@ -268,14 +268,14 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
                            gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
+    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent * n->parts;
+    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->share.groups, 1u) : prompt;
+    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
@@ -285,16 +285,23 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
     uint32_t rows = UINT32_MAX;
-    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->share.seqs);
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->task.seqs);
     if (is_op(n, "update")) rows = gr_train_rows(n, c);
     if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
     return GR_MAX(rows, 1u);
 }
 
+static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)
+{
+    const uint32_t vocab = n->model ? n->model->shape.vocab : 1;
+    uint32_t rows = sizes->head_rows;
+    if (!sizes->head_sums || !is_forward(n)) rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, 16u));
+    return rows > sizes->head_step ? rows - rows % sizes->head_step : rows;
+}
+
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
 {
     gr_choices c = {.threads = s->o->threads, .leaves = s->g->canonical ? GR_LEAVES / s->g->ranks : 0};
-    uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     if (n->model) c.sharded = is_sharded(s, level, n->model);
     if (is_op(n, "update")) {
@@ -308,8 +315,7 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
-    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
-    rows = GR_MIN(rows, most_head_rows(n, &c));
+    const uint32_t rows = GR_MIN(usual_head_rows(n, sizes), most_head_rows(n, &c));
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     return c;
 }
@@ -400,6 +406,18 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
+/* One for each number of slices that models are cut into. */
+static uint32_t count_groups(const gr_graph *g)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->n_models; i++) {
+        bool known = g->models[i]->parts < 2;
+        for (size_t j = 0; j < i; j++) known = known || g->models[j]->parts == g->models[i]->parts;
+        n += !known;
+    }
+    return n;
+}
+
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
                                  const gr_planned *of, const gr_traffic *traffic)
 {
@@ -409,7 +427,9 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     p->values = k->columns;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
+    p->groups = count_groups(g);
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
+    if (g->n_classes > 1) p->groups = 1; /* what crosses does by a communicator of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++)
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
     declare_nodes(&a, false, of->summary);
@@ -480,6 +500,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].gather = GR_GATHER_DIRECT;
+        if (g->ranks < 2) models[i].tensor = 1; /* it has no effect */
         models[i].pool = NULL;
         out[i] = &models[i];
     }
@@ -841,6 +862,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
                              .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                              .host_budget_bytes =
                                  o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    s.hardware.near = o->hardware.link;
     s.hardware.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
     return s;
 }

@@ -31,7 +31,16 @@ static char *own_plan(const gr_args *a)
     return NULL;
 }
 
-/* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks. */
+/* Whether the plan is for the classes of ranks that the graph has now. */
+static bool is_placed_alike(const gr_plan *plan, const gr_graph *g)
+{
+    bool alike = plan->n_more + 1 == g->n_classes && gr_plan_all_ranks(plan) == g->ranks;
+    for (uint32_t c = 0; alike && c < g->n_classes; c++)
+        alike = !strcmp(gr_plan_class(plan, c)->ranks, g->classes[c].text);
+    return alike;
+}
+
+/* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks, or pools. */
 static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
                            gr_diag *d)
 {
@@ -39,7 +48,7 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     const char *path = a->plan ? a->plan : own;
     gr_plan *plan = NULL;
     gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
-    if (!st && own && gr_plan_ranks(plan) != g->ranks) {
+    if (!st && own && !is_placed_alike(plan, g)) {
         gr_plan_free(plan);
         plan = NULL;
     }
@@ -76,7 +85,7 @@ static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
             "starts them",
             a->ranks);
     if (!st && own) st = gr_plan_read_json(&plan, own, d);
-    if (plan) *ranks = GR_MAX(gr_plan_ranks(plan), 1u);
+    if (plan) *ranks = GR_MAX(gr_plan_all_ranks(plan), 1u);
     gr_plan_free(plan);
     free(own);
     return st;
@@ -191,15 +200,6 @@ typedef struct exec {
     char *graph_path, *out;
 } exec;
 
-/* Ranks that do different things are planned only. */
-static gr_status check_runs(const exec *x, gr_diag *d)
-{
-    if (x->g->n_classes < 2) return GR_OK;
-    return gr_diag_error(
-        d, (gr_loc){0}, GR_E_INVALID,
-        "exec with pools of several kinds of ranks is not built in this version; plan plans them");
-}
-
 static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
 {
     gr_status st = check_resume(a, d);
@@ -207,7 +207,6 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
-    if (!st) st = check_runs(x, d);
     if (st == GR_E_NOFIT && !a->resume && !gr_comm_rank(c)) gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
     if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
     if (!st && !*x->out) {

@@ -528,24 +528,62 @@ void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packe
         gr_cu_embed_backward(q->stream, b->ids, dx, grad_embed, cu_type(grads), b->n_tokens, s->hidden, ws);
 }
 
-static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
-                        const void *x, const uint32_t *row, uint32_t n, const gr_cu_head_ws *w)
+/* Of rows of w->hidden. */
+static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, uint32_t first, uint32_t n,
+                        const gr_cu_head_ws *w, float *logits)
 {
-    gr_cu_rmsnorm(q->stream, x, row, norm_w, w->hidden, n, s->hidden, s->norm_eps);
     gemm(q,
          &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
                             .m = n,
                             .n = s->vocab,
                             .k = s->hidden,
-                            .a = w->hidden,
+                            .a = w->hidden + (uint64_t)first * s->hidden,
                             .b = lm,
                             .lda = s->hidden,
                             .ldb = s->hidden,
                             .ldd = s->vocab,
-                            .d = w->logits,
+                            .d = logits,
                             .type = GR_CU_F32,
                             .strict = context_of(q)->strict},
          w->gemm);
+}
+
+static float *later(float *x, uint64_t n)
+{
+    return x ? x + n : NULL;
+}
+
+/* A product, then its statistics. */
+static void split_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows,
+                        const gr_head_stats *out, const gr_cu_head_ws *w)
+{
+    for (uint32_t at = 0; at < rows->n; at += GR_CU_HEAD_ROWS) {
+        const uint32_t n = GR_MIN(rows->n - at, GR_CU_HEAD_ROWS);
+        float *logits = w->logits + (rows->keep ? (uint64_t)at * s->vocab : 0);
+        head_logits(q, s, lm, at, n, w, logits);
+        gr_cu_head_stats(q->stream, logits, rows->target + at, rows->inv_temperature, n, s->vocab,
+                         later(out->logprob, at), w->entropy + at, later(out->sum_p2, at), w->lse + at);
+    }
+}
+
+/* Both at once. */
+static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows,
+                        const gr_head_stats *out, const gr_cu_head_ws *w)
+{
+    const gr_cu_head_rows r = {.x = w->hidden,
+                               .lm = lm,
+                               .target = rows->target,
+                               .inv_temperature = rows->inv_temperature,
+                               .n = rows->n,
+                               .V = s->vocab,
+                               .H = s->hidden,
+                               .part = w->part,
+                               .logit = w->logit,
+                               .logits = rows->keep ? w->logits : NULL};
+    if (!gr_cu_head_product(q->stream, &r))
+        note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
+                              "the head's product cannot be launched"));
+    gr_cu_head_merge(q->stream, &r, out->logprob, w->entropy, out->sum_p2, w->lse);
 }
 
 void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
@@ -554,10 +592,12 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
     if (!rows->n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, rows->n, &w);
-    head_logits(q, s, norm_w, lm, x, rows->row, rows->n, &w);
-    gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab,
-                     out->logprob, w.entropy, out->sum_p2, w.lse);
+    gr_cu_head_carve(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
+    gr_cu_rmsnorm(q->stream, x, rows->row, norm_w, w.hidden, rows->n, s->hidden, s->norm_eps);
+    if (!context_of(q)->strict && gr_cu_head_fuses(lm, s->hidden))
+        fused_stats(q, s, lm, rows, out, &w);
+    else
+        split_stats(q, s, lm, rows, out, &w);
     if (out->entropy)
         cudaMemcpyAsync(out->entropy, w.entropy, rows->n * sizeof(float), cudaMemcpyDefault, q->stream);
 }
@@ -570,7 +610,7 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     if (!rows->n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, rows->n, &w);
+    gr_cu_head_carve(&c, s, rows->n, GR_HEAD_GRADIENT, &w);
     gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
                        rows->inv_temperature, rows->n, s->vocab);
     const gr_bf16 *d_logits =
@@ -610,10 +650,11 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     if (!n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, n, &w);
+    gr_cu_head_carve(&c, s, n, GR_HEAD_SAMPLE, &w);
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
-    head_logits(q, s, norm_w, lm, x, row, n, &w);
+    gr_cu_rmsnorm(q->stream, x, row, norm_w, w.hidden, n, s->hidden, s->norm_eps);
+    head_logits(q, s, lm, 0, n, &w, w.logits);
     gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
                  w.sample);
 }

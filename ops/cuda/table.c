@@ -6,22 +6,22 @@
 /* Versions and the type of GPU are part of a run's own record: a plan is made where neither is known. */
 static const char *numerics(void)
 {
-    return "cuda-2";
+    return "cuda-3";
 }
 
 static const char *numerics_strict(void)
 {
-    return "cuda-2 strict";
+    return "cuda-3 strict";
 }
 
 static const char *numerics_loose(void)
 {
-    return "cuda-2 loose";
+    return "cuda-3 loose";
 }
 
 static const char *numerics_strict_loose(void)
 {
-    return "cuda-2 strict loose";
+    return "cuda-3 strict loose";
 }
 
 #ifdef GR_CUDA
@@ -39,7 +39,9 @@ static const char *numerics_strict_loose(void)
               .concurrent = 256,                                                                           \
               .prefill_tokens = 4096,                                                                      \
               .head_elems = 128 << 20,                                                                     \
-              .head_rows = 4096},                                                                          \
+              .head_rows = 4096,                                                                           \
+              .head_step = 256,                                                                            \
+              .head_sums = true},                                                                          \
     .acts_bytes = gr_cu_acts_bytes, .extend_ws_bytes = gr_cu_extend_ws_bytes,                              \
     .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
     .kv_block_bytes = gr_cu_kv_block_bytes, .embed_ws_bytes = gr_cu_embed_backward_ws,                     \

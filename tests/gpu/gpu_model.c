@@ -183,7 +183,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     uint32_t lm_bucket = gr_model_head_bucket(shape, &lm_at), last = shape->layers + 1;
     k->zero(q, dx, hidden * value_size(s));
     for (uint32_t at = 0; at < b->n; at += CHUNK) {
-        const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f};
+        const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f, true};
         const gr_head_stats out = {logprob + at, entropy + at, sum_p2 + at};
         k->head_forward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, &out, head_ws);
         k->head_backward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, dl + at, de + at,

@@ -177,7 +177,7 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     const gr_packed b = packed_of(p, &longest);
     const gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, longest, 1};
     void *ws = take_poisoned(k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD)),
-         *head_ws = take_poisoned(k->head_ws_bytes(s, ROWS, GR_HEAD_LOGPROB, 1)),
+         *head_ws = take_poisoned(k->head_ws_bytes(s, ROWS, GR_HEAD_GRADIENT, 1)),
          *x = take_poisoned((uint64_t)b.n_tokens * s->hidden * sizeof(gr_bf16));
     uint32_t *row = gr_malloc(b.n_tokens * sizeof(*row));
     float *logits = gr_malloc((uint64_t)b.n_tokens * s->vocab * sizeof(*logits));
@@ -189,12 +189,12 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     for (uint32_t l = 1; l <= s->layers; l++) k->layer_forward(&queue, s, m->w[l], &b, x, NULL, NULL, ws);
     queue.peers = NULL;
     for (uint32_t at = 0; at < b.n_tokens; at += ROWS) {
-        const gr_head_rows rows = {GR_MIN((uint32_t)ROWS, b.n_tokens - at), row_at + at, b.ids + at, 1};
+        const gr_head_rows rows = {GR_MIN((uint32_t)ROWS, b.n_tokens - at), row_at + at, b.ids + at, 1, true};
         gr_carve c = {.base = head_ws};
         gr_cu_head_ws w;
         k->head_forward(&queue, s, norm_weight(m), head_matrix(m), x, &rows,
                         &(gr_head_stats){.logprob = logprob}, head_ws);
-        gr_cu_head_carve(&c, s, rows.n, &w);
+        gr_cu_head_carve(&c, s, rows.n, GR_HEAD_GRADIENT, &w);
         gr_device_read(&queue, logits + (uint64_t)at * s->vocab, w.logits,
                        (uint64_t)rows.n * s->vocab * sizeof(*logits));
     }

@@ -124,9 +124,3 @@ for keep in auto keep; do
 done
 same_weights lag-auto lag-keep
 close lag-one lag-auto 1
-
-# Ranks that do different things are planned, and refused here.
-sed 's/^models:/pools: {train: {share: 1}, rollout: {share: 1}}\n&/; s/^  rollout: {/  rollout: {pool: rollout, /' grpo.yaml >pools.yaml
-status 0 "$gr" plan pools.yaml --ranks 2
-refused 'exec with pools of several kinds of ranks is not built' "$gr" exec pools.yaml --ranks 2 --out pools
-[ ! -e pools ]

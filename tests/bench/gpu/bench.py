@@ -9,9 +9,9 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
                                             log-prob pass, update, the whole, memory, what the plan had predicted. PyTorch
                                             does all of it for 0.6B; else it generates 64 tokens in the middle of each
                                             response and, of 8B, trains 64 sequences, scaled up to all
-    numerics:MODEL[:fp32][:key=value...]    our side of that iteration with `strict: true`, then with `deterministic: false`,
-                                            and what each costs or gains beside the iteration as it is: of the same
-                                            `iteration` row before it, or run first
+    strict:MODEL[:fp32][:key=value...]      our side of that iteration with `strict: true`, and what that costs beside the
+                                            iteration as it is: of the same `iteration` row before it, or run first
+    numerics:MODEL[:fp32][:key=value...]    the same, and then with `deterministic: false`
     single:MODEL                            one sequence, as a share of the copy bandwidth
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
     calibrate                               measures the machine; later rows plan with what it found (else --hardware)
@@ -20,12 +20,11 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
 
 MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, steps
-(iterations of the run), and keys of the graph. `--rows NAME` stands for a list: table (the published one, about seven minutes),
-numerics (fp32 state, and what strict costs; about four), memory (twelve configurations, about three). Each row writes its
-lines to DIR/results.jsonl as it has them; a row that fails, or takes longer than --timeout, is a line too, and the next goes
-on. After each row DIR/table.md holds the tables of all so far: of what was measured; and of memory and predicted seconds, where
-the arena and all beside it are to be within 1 % of the plan and never above, an iteration within 15 % of its prediction, a
-node that takes 5 % of it or more within 25 %.
+(iterations of the run), and keys of the graph. `--rows NAME` stands for a list: table (the published one, about nine minutes),
+memory (twelve configurations, about three). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
+or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
+far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
+plan and never above, an iteration within 15 % of its prediction, a node that takes 5 % of it or more within 25 %.
 
 N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
 asked; the head runs on response positions. Iterations but the first count, by their median.
@@ -45,8 +44,8 @@ import rows
 # What a time limit would cost least is last.
 LISTS = {
     "table": ["iteration:8B:steps=2", "iteration:0.6B", "copies", "head", "iteration:1.7B", "single:8B",
-              "offload:1.7B:fp32:budget=50%", "numerics:8B:steps=2"],
-    "numerics": ["iteration:0.6B:fp32", "iteration:1.7B:fp32", "numerics:0.6B", "numerics:1.7B"],
+              "iteration:0.6B:fp32", "iteration:1.7B:fp32", "strict:8B:steps=2", "offload:1.7B:fp32:budget=50%",
+              "numerics:0.6B", "strict:1.7B"],
     "memory": ["calibrate", "plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
                "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
                "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
@@ -79,8 +78,7 @@ class Bench:
             self.peer.work(*args)
 
     def program(self, name):
-        path = os.path.join(self.a.programs, "bench_" + name)
-        self.results.collect(subprocess.Popen([path], stdout=subprocess.PIPE, text=True))
+        self.results.program(os.path.join(self.a.programs, "bench_" + name))
 
     # ---- rows ----
 
@@ -187,11 +185,15 @@ class Bench:
         self.emit(f"largest gap of log-probs, {label} {name}", gap, "")
         return speed
 
-    def numerics(self, row):
+    def strict(self, row):
+        self.numerics(row, dict(strict=dict(strict="true")))
+
+    def numerics(self, row, others=None):
+        others = others or {"strict": dict(strict="true"), "not deterministic": dict(deterministic="false")}
         _, label, s, _ = self.settings(row)
         run = self.iterations.get(row.split(":", 1)[1]) or self.execute(row, "grpo.yaml")[3]
         default = self.speeds(label, "default", s, run)
-        for name, more in (("strict", dict(strict="true")), ("not deterministic", dict(deterministic="false"))):
+        for name, more in others.items():
             speed = self.speeds(label, name, s, self.execute(row, "grpo.yaml", **more)[3])
             for what, value in speed.items():
                 self.emit(f"{name} over default: {what}, {label}", value / default[what], "")
@@ -264,8 +266,8 @@ def main():
         print(rows.table(lines, BARS) + rows.plans_table(lines))
         return 0
     names = a.row + LISTS.get(a.rows, [])
-    unknown = [r for r in names if r.split(":")[0] not in ("iteration", "numerics", "single", "plan", "offload", "calibrate",
-                                                           "head", "copies")]
+    unknown = [r for r in names if r.split(":")[0] not in ("iteration", "strict", "numerics", "single", "plan", "offload",
+                                                           "calibrate", "head", "copies")]
     if not names or unknown:
         p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
     bench = Bench(a)

@@ -40,8 +40,8 @@ import rows
 
 LISTS = {
     # What a time limit would cost least is last.
-    "table": ["update:8B", "fsdp:8B", "update:8B:budget=peer", "scaling:1.7B:steps=2", "offload:1.7B:steps=2",
-              "tensor:1.7B:steps=2", "split:1.7B:steps=2", "iteration:8B:steps=2", "nccl"],
+    "table": ["update:8B", "fsdp:8B", "scaling:1.7B:steps=2", "offload:1.7B:steps=2", "tensor:1.7B:steps=2",
+              "split:1.7B:steps=2", "update:8B:budget=peer", "iteration:8B:steps=2", "nccl"],
 }
 OF_PEER = 44 / 44.8  # budget=peer: four GPUs were to do with 44 GB what PyTorch allocated 44.8 GB for
 
@@ -61,6 +61,7 @@ class Bench:
         self.a = a
         self.results = rows.Results(a.out, bars(a.gpus), a.timeout)
         self.emit = self.results.emit
+        self.gather_rate = None  # bytes a second that the last row received its weights with
         self.peer = rows.Peer(self.results, "torch_fsdp.py", "--gpus", a.gpus) if self.wants_peer() else None
 
     def wants_peer(self):
@@ -96,6 +97,7 @@ class Bench:
                 s[key] = value
                 said.append(pair)
         options += ["--hardware", a.hardware] if a.hardware else []
+        options += ["--host-budget", a.host_budget] if a.host_budget else []
         label = f"{name}{state} on {gpus}" + "".join(", " + x for x in said)
         return name, label, s, options, ["--steps", str(steps)]
 
@@ -145,6 +147,7 @@ class Bench:
         """All weights in bf16, gathered from their shards: once after the optimizer's steps, or in each pass."""
         size, seconds = run.transfers("gather", "update.gather.")
         if size:
+            self.gather_rate = size / seconds
             self.emit(f"gather of all weights {label}, bf16", seconds * 1e3, "ms", received=size,
                       gb_per_second=size / seconds / 1e9)
 
@@ -243,7 +246,8 @@ class Bench:
             self.generated(label, s, run, self.a.gpus)
             size, seconds = run.transfers("sync")
             if size:
-                self.emit(f"resharding {label}", size / seconds / 1e9, "GB/s", bytes=size, seconds=seconds)
+                self.emit(f"resharding {label}", seconds, "s", bytes=size, predicted=common.Plan.transfers(run, "sync")[1],
+                          at_the_rate_of_gathers=self.gather_rate and size / self.gather_rate)
             ways *= 2
 
     def split(self, row):
@@ -265,6 +269,7 @@ def main():
     p.add_argument("--out", default="bench-ranks")
     p.add_argument("--device", default="cuda")
     p.add_argument("--hardware", help="NAME or FILE that plans are made for; default: what graphrun finds")
+    p.add_argument("--host-budget", help="bytes of host memory for each rank; default: its part of what the host has")
     p.add_argument("--predict", action="store_true", help="run nothing: what plans predict")
     p.add_argument("--steps", type=int, default=3, help="iterations of a run; the first warms up")
     p.add_argument("--timeout", type=int, default=300, help="seconds that a row may take on either side")
