@@ -204,7 +204,7 @@ static void test_sums_take_time(void **state)
         found++;
         assert_int_equal(w.peers, 4);
         const uint64_t with = gr_work_ns(&w, &hw),
-                       least = 2 * hw.collective_ns + (uint64_t)(1e9 * w.summed / hw.link);
+                       least = 2 * hw.sum_ns + (uint64_t)(1e9 * w.summed / hw.link);
         const double tokens =
             w.flops / (2 * 24 * 6 * (2 * 2 + 2 * 1) + 6 * 24 * 10); /* of products with the slice */
         assert_close(w.summed, 2 * tokens * 24 * 4 * 2 * 3 / 4, 0, 1e-9);
