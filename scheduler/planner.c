@@ -429,6 +429,7 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
     p->groups = count_groups(g);
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
+    if (g->n_classes > 1) p->groups = 1; /* what crosses does by a communicator of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++)
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
     declare_nodes(&a, false, of->summary);
