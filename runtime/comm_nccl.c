@@ -305,10 +305,16 @@ static nccl_comm *comm_of(gr_comm *host, const calls *call, gr_memory arena)
     return n;
 }
 
+/* Sums over a window begin with as few multiprocessors as NCCL thinks enough, 8 on an H200: they add at 200
+ * GB/s of what its links carry, with 16 at 308, and sums of a decode step take 15 us in place of 20; more
+ * bring little (docs/PERFORMANCE.md, "Two GPUs"). Gathers are copies all the same. */
+enum { SUM_CTAS = 16 };
+
 static ncclConfig_t config_of(void)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    config.minCTAs = SUM_CTAS;
     return config;
 }
 

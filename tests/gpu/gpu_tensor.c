@@ -599,7 +599,7 @@ static double pass_ms(const model *m)
     return ms / 2;
 }
 
-static void bench_model(const char *name, const gr_model_shape *shape, gr_peers *peers, const char *how)
+static void bench_model(const char *name, const gr_model_shape *shape, gr_peers *peers)
 {
     static const uint32_t slots[] = {1, 64, 256};
     const gr_model_shape cut = gr_slice_shape(shape, all->ranks);
@@ -608,16 +608,15 @@ static void bench_model(const char *name, const gr_model_shape *shape, gr_peers 
     for (size_t i = 0; i < GR_LEN(slots); i++) {
         const double one = decode_ms(&whole, slots[i], 640), parts = decode_ms(&slice, slots[i], 640);
         if (!all->rank)
-            printf("decode step of %s, %3u slots of 640 keys: whole %7.3f ms, in %u slices (%s) %7.3f ms, "
+            printf("decode step of %s, %3u slots of 640 keys: whole %7.3f ms, in %u slices %7.3f ms, "
                    "%.2f times "
                    "as fast\n",
-                   name, slots[i], one, all->ranks, how, parts, one / parts);
+                   name, slots[i], one, all->ranks, parts, one / parts);
     }
     const double one = pass_ms(&whole), parts = pass_ms(&slice);
     if (!all->rank)
-        printf(
-            "layers of %s, 16 x 1024 tokens: whole %.1f ms, in %u slices (%s) %.1f ms, %.2f times as fast\n",
-            name, one, all->ranks, how, parts, one / parts);
+        printf("layers of %s, 16 x 1024 tokens: whole %.1f ms, in %u slices %.1f ms, %.2f times as fast\n",
+               name, one, all->ranks, parts, one / parts);
     unload(&whole);
     unload(&slice);
     fflush(stdout);
@@ -634,13 +633,11 @@ static gr_model_shape qwen3(uint32_t hidden, uint32_t inter, uint32_t layers, ui
     return s;
 }
 
-static void bench(gr_peers *windowed, gr_peers *plain)
+static void bench(gr_peers *peers)
 {
     const gr_model_shape small = qwen3(1024, 3072, 28, 16, true), large = qwen3(4096, 12288, 36, 32, false);
-    bench_model("0.6B", &small, windowed, "window");
-    bench_model("0.6B", &small, plain, "no window");
-    bench_model("8B", &large, windowed, "window");
-    bench_model("8B", &large, plain, "no window");
+    bench_model("0.6B", &small, peers);
+    bench_model("8B", &large, peers);
 }
 
 /* Rows of an odd number of elements out of a matrix, between rows of another that stay as they are. */
@@ -670,11 +667,33 @@ static void test(gr_peers *peers)
     one_model("qwen3", &qwen3, peers);
 }
 
+static double mib_used(gr_device *device)
+{
+    return (double)gr_device_cuda.used(device) / (1 << 20);
+}
+
+/* And what it takes, of sums alone. */
+static gr_comm *open_group(gr_device *device)
+{
+    const double before = mib_used(device);
+    gr_comm *group = NULL;
+    expect_ok(gr_comm_split(&group, all, 0, &diag), &diag, "split");
+    if (check_failures) gr_comm_abort(all, 1);
+    const double opened = mib_used(device);
+    for (uint64_t bytes = 64; bytes <= 64 << 20; bytes *= 1024)
+        expect_ok(group->type->all_reduce(group, &queue, arena, bytes, GR_COMM_SUM_BF16, &diag), &diag,
+                  "sum");
+    work_is_done("group");
+    printf("rank %u: a group of %u takes %.1f MiB, with sums %.1f\n", all->rank, group->ranks,
+           opened - before, mib_used(device) - before);
+    return group;
+}
+
 int main(int argc, char **argv)
 {
     const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    gr_comm *host = NULL, *group = NULL, *plain = NULL;
+    gr_comm *host = NULL;
     gr_device *device = NULL;
     int n = 0;
     gr_diag_init(&diag);
@@ -694,20 +713,13 @@ int main(int argc, char **argv)
     expect_ok(k->attach(&queue, &diag), &diag, "attach");
     expect_ok(gr_comm_open_nccl(&all, host, &device->arena, &diag), &diag, "NCCL");
     if (check_failures) gr_comm_abort(host, 1);
-    expect_ok(gr_comm_split(&group, all, 0, &diag), &diag, "split");
-    if (check_failures) gr_comm_abort(host, 1);
-    gr_peers peers = {group, &diag, GR_OK}, without = {NULL, &diag, GR_OK};
-    if (benching) {
-        expect_ok(gr_comm_open_nccl(&plain, host, &(gr_memory){0}, &diag), &diag, "NCCL, no window");
-        if (check_failures) gr_comm_abort(host, 1);
-        without.comm = plain;
-        bench(&peers, &without);
-    } else {
+    gr_peers peers = {open_group(device), &diag, GR_OK};
+    if (benching)
+        bench(&peers);
+    else
         test(&peers);
-    }
     k->detach(&queue);
-    gr_comm_close(plain);
-    gr_comm_close(group);
+    gr_comm_close(peers.comm);
     gr_comm_close(all);
     gr_comm_close(host);
     gr_device_cuda.queue_close(&queue);
