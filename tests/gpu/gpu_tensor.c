@@ -651,6 +651,10 @@ static void test_copy_rows(void)
     gr_bf16 *to = take_poisoned(ROWS_N * TO * sizeof(*to));
     k->copy_rows(&queue, to, TO * sizeof(*to), from + 5, FROM * sizeof(*x), N * sizeof(*x), ROWS_N);
     k->copy_rows(&queue, to, 0, from, 0, 0, 0);
+    k->copy_rows(&queue, to + N, 0, from, 0, sizeof(*to), 1);
+    k->copy_rows(&queue, to + N + 1, sizeof(*to), from + 7, sizeof(*to), sizeof(*to), 3);
+    want[N] = x[0];
+    memcpy(want + N + 1, x + 7, 3 * sizeof(*x));
     gr_bf16 *got = download(to, ROWS_N * TO * sizeof(*to));
     work_is_done("rows");
     report_equal("rows copied", "", got, want, ROWS_N * TO * sizeof(*want));
