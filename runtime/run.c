@@ -24,11 +24,13 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    gr_comm *comm;      /* for memory of the device; o->comm is for that of the host, and may be the same */
-    double best;        /* the best value of checkpoint.best so far */
-    uint32_t best_step; /* where it was; 0: nowhere yet */
-    uint64_t *node_ns;  /* by node index, the summaries last: this iteration */
-    bool over_plan;     /* that libraries take more than planned has been said */
+    gr_comm *node,
+        *across;   /* of the ranks of a node, and of those of one place in all; NULL: nothing is among them */
+    gr_comm *comm; /* for memory of the device; o->comm is for that of the host, and may be the same */
+    double best;   /* the best value of checkpoint.best so far */
+    uint32_t best_step;     /* where it was; 0: nowhere yet */
+    uint64_t *node_ns;      /* by node index, the summaries last: this iteration */
+    bool over_plan;         /* that libraries take more than planned has been said */
     uint64_t measured_peak; /* the highest over ranks */
 } run;
 
@@ -61,6 +63,11 @@ static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_qu
                      .queue = q};
 }
 
+static gr_comm *comm_of(const run *r, const gr_work *w)
+{
+    return w->reach == GR_REACH_NODE ? r->node : w->reach == GR_REACH_ACROSS ? r->across : r->comm;
+}
+
 static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
 {
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
@@ -69,7 +76,7 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
     gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
-                                          : gr_spread_run(&c, r->p->program, w, r->comm, r->o->comm, d);
+                                          : gr_spread_run(&c, r->p->program, w, comm_of(r, w), r->o->comm, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -457,6 +464,15 @@ static gr_status open_comm(run *r, const gr_kernels *k, gr_diag *d)
     return GR_OK;
 }
 
+/* Where models are whole in each node, ranks are counted through the nodes. */
+static gr_status open_nodes(run *r, gr_diag *d)
+{
+    uint32_t each = r->p->program->node_ranks, rank = r->session.rank;
+    if (!each) return GR_OK;
+    gr_status st = gr_comm_split(&r->node, r->comm, rank / each, d);
+    return st ? st : gr_comm_split(&r->across, r->comm, rank % each, d);
+}
+
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
@@ -479,6 +495,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
     if (!st) st = open_comm(r, k, d);
+    if (!st) st = open_nodes(r, d);
     if (!st) st = check_overhead(r, d);
     return st;
 }
@@ -495,6 +512,8 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (r.executor) r.measured_peak = GR_MAX(r.measured_peak, gr_executor_measured_peak(r.executor));
     gr_outputs_close(r.outputs, &r.session, r.executor, r.measured_peak);
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
+    gr_comm_close(r.across);
+    gr_comm_close(r.node);
     if (r.comm != o->comm) gr_comm_close(r.comm);
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
