@@ -99,6 +99,7 @@ typedef struct gr_program {
     gr_lane lane;
     bool optional, rollout;
     uint32_t ranks;  /* 1, or more: sizes are of one of them (ops/spread.h) */
+    uint32_t groups; /* communicators of some of them, this rank among others, beside that of all */
     uint32_t leaves; /* of a mini-batch, those of one rank, where their sum is a tree (ops/spread.h); 0: it
                         is not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */

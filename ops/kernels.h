@@ -51,6 +51,7 @@ typedef struct gr_head_rows {
     const uint32_t *row;   /* [n] token index whose hidden state predicts; strictly increasing */
     const int32_t *target; /* [n] id whose log-prob is asked */
     float inv_temperature; /* logits are multiplied by it; 1 where the rollout was greedy */
+    bool keep; /* head_backward follows: logits stay in the workspace, which is one of GR_HEAD_GRADIENT */
 } gr_head_rows;
 
 /* Outputs of one chunk of head rows; any may be NULL except logprob. [n] each. */
@@ -146,6 +147,8 @@ typedef struct gr_adamw_range {
 typedef struct gr_pass_sizes {
     uint32_t micro_tokens, concurrent, prefill_tokens;
     uint32_t head_elems, head_rows; /* of one head chunk: logits, rows at most */
+    uint32_t head_step;             /* and a multiple of so many rows, where it has as many */
+    bool head_sums; /* log-probs without gradients keep no logits: rows alone bound their chunks */
 } gr_pass_sizes;
 
 /* What kernels are for. A device has all of a set or none of it, and then not its sizes either: so a plan
@@ -205,12 +208,13 @@ struct gr_kernels {
                            const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
 
     /* ---- head: final norm and output matrix, a chunk of rows at a time ---- */
-    /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The logits stay in ws for head_backward. */
+    /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The statistics have the same bits whether logits are
+     * kept or not. */
     void (*head_forward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
-    /* For the chunk that head_forward just left in ws: d_logprob [n], d_entropy [n] or NULL, are the loss's
-     * derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H] are added
-     * to. */
+    /* For the chunk that head_forward just left in ws (rows->keep): d_logprob [n], d_entropy [n] or NULL, are
+     * the loss's derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H]
+     * are added to. */
     void (*head_backward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,

@@ -77,7 +77,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
     const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
     float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
     for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);) {
-        gr_head_rows rows = gr_pass_rows(pack, h.row, h.n, gr_rows_inv_temperature(c->node->rows));
+        gr_head_rows rows = gr_pass_rows(pack, h.row, h.n, gr_rows_inv_temperature(c->node->rows), false);
         gr_head_stats out = {.logprob = columns[0] ? columns[0] + h.at : c->ptr[8],
                              .entropy = columns[1] ? columns[1] + h.at : NULL,
                              .sum_p2 = columns[2] ? columns[2] + h.at : NULL};

@@ -239,9 +239,9 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
                        .position = k->position};
 }
 
-gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature)
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep)
 {
-    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature};
+    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature, keep};
 }
 
 gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)

@@ -76,8 +76,8 @@ typedef struct gr_chunk {
 bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c);
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
-/* Head rows [first, first + n) of the micro-batch. */
-gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature);
+/* Head rows [first, first + n) of the micro-batch; keep: see gr_head_rows. */
+gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep);
 
 /* The parts of a value head, in the last bucket, or in the gradients of one. */
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket);

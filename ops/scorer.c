@@ -346,7 +346,7 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
     gr_scorer *s = gr_calloc(1, sizeof(*s));
     *s = (gr_scorer){.session = session, .node = n, .cfg = n->cfg};
     gr_status st = rules_of(s, d);
-    if (!st && s->cfg->command) {
+    if (!st && s->cfg->command && gr_node_runs(session->graph, n)) {
         gr_workers_config w = {.command = s->cfg->command,
                                .at = n->at,
                                .n = s->cfg->workers,
@@ -357,7 +357,7 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
         st = gr_workers_new(&s->workers, &w, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
-        gr_session_listen(session, n->rows, n, response_finished, s);
+        if (n->rows->class == n->class) gr_session_listen(session, n->rows, n, response_finished, s);
     }
     if (st)
         gr_scorer_free(s);

@@ -304,9 +304,9 @@ static head head_of(const gr_call *c, train_state *t)
     return h;
 }
 
-static gr_head_rows chunk_rows(const head *h, const gr_chunk *at)
+static gr_head_rows chunk_rows(const head *h, const gr_chunk *at, bool keep)
 {
-    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->c->node->rows));
+    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->c->node->rows), keep);
 }
 
 /* The chunk's first row in the mini-batch's columns. */
@@ -315,13 +315,14 @@ static uint32_t place_of(const head *h, const gr_chunk *at)
     return at->at - h->t->token;
 }
 
-static void chunk_forward(const head *h, const gr_chunk *chunk)
+/* keep: chunk_backward follows. */
+static void chunk_forward(const head *h, const gr_chunk *chunk, bool keep)
 {
     uint32_t at = place_of(h, chunk);
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, chunk);
+    gr_head_rows rows = chunk_rows(h, chunk, keep);
     gr_head_stats out = {.logprob = h->fresh + at, .entropy = h->entropy ? h->entropy + at : NULL};
     if (gr_train_is_value(c->node))
         k->value_forward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->fresh + at, c->ptr[4]);
@@ -343,7 +344,7 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, chunk);
+    gr_head_rows rows = chunk_rows(h, chunk, true);
     const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
     if (gr_train_is_value(c->node))
         k->value_backward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->d_fresh + at, c->ptr[7],
@@ -353,9 +354,9 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
                          h->grad_norm, h->grad_lm, c->node->model->train.grads, c->ptr[4]);
 }
 
-static void forward_all(const head *h)
+static void forward_all(const head *h, bool keep)
 {
-    for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c);
+    for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c, keep);
 }
 
 /* Of many shards, gradients are those of this micro-batch alone: the first work that adds to them begins at
@@ -380,12 +381,12 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     gr_loss_class class = gr_loss_class_of(t->loss);
     c->session->kernels->zero(c->queue, c->ptr[7], gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
-        forward_all(&h);
+        forward_all(&h, true);
         for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
             st = chunk_adjoint(&h, &whole, d);
     }
     for (gr_chunk chunk = {0}; !st && gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
-        if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk);
+        if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk, true);
         if (class == GR_LOSS_TOKEN) st = chunk_adjoint(&h, &chunk, d);
         if (!st) chunk_backward(&h, &chunk);
     }
@@ -397,7 +398,7 @@ static void run_head_forward(const gr_call *c, train_state *t)
 {
     if (!t->pass.n_tokens) return;
     head h = head_of(c, t);
-    forward_all(&h);
+    forward_all(&h, false);
     gr_env_release(&h.env);
 }
 

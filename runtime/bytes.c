@@ -25,12 +25,19 @@ struct gr_bytes {
     float *whole; /* [cap_whole] a bucket that this rank has a shard of */
     uint64_t cap_whole;
     gr_comm *comm; /* NULL: one rank */
+    gr_bytes_saved saved;
 };
 
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm)
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm,
+                       gr_bytes_saved saved)
 {
     gr_bytes *b = gr_calloc(1, sizeof(*b));
-    *b = (gr_bytes){.g = g, .p = p, .k = k, .comm = comm, .files = gr_calloc(g->n_models, sizeof(*b->files))};
+    *b = (gr_bytes){.g = g,
+                    .p = p,
+                    .k = k,
+                    .comm = comm,
+                    .saved = saved,
+                    .files = gr_calloc(g->n_models, sizeof(*b->files))};
     return b;
 }
 
@@ -340,12 +347,14 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
 
 static const char *const weights[] = {""}, *const moments[] = {"m.", "v."};
 
-static bool has_lagged(const gr_bytes *b, const gr_model *m)
+static bool saves_state(const gr_bytes *b, const gr_model *m)
 {
-    char *name = gr_printf("%s.lagged.0", m->name);
-    bool there = gr_program_find(b->p, name) != GR_NONE;
-    free(name);
-    return there;
+    return b->saved.state >> m->index & 1;
+}
+
+static bool saves_lagged(const gr_bytes *b, const gr_model *m)
+{
+    return b->saved.lagged >> m->index & 1;
 }
 
 static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
@@ -353,11 +362,13 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     model_files *f = &b->files[m->index];
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = gr_dir_make(dir, d);
-    if (!st) st = gr_checkpoint_write_config(dir, &m->shape, m->checkpoint, m->folder, GR_ST_F32, d);
-    if (!st) st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
-    if (!st)
+    if (!st && saves_state(b, m))
+        st = gr_checkpoint_write_config(dir, &m->shape, m->checkpoint, m->folder, GR_ST_F32, d);
+    if (!st && saves_state(b, m))
+        st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
+    if (!st && saves_state(b, m))
         st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, GR_ST_F32, 0, d);
-    if (!st && has_lagged(b, m))
+    if (!st && saves_lagged(b, m))
         st = gr_weights_writer_new(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, GR_ST_F32, 0, d);
     free(dir);
     return st;
@@ -368,9 +379,12 @@ static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
     char *dir = gr_printf("%s/%s", b->to, m->name);
-    gr_status st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
-    if (!st) st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, d);
-    if (!st && has_lagged(b, m))
+    gr_status st = GR_OK;
+    if (saves_state(b, m))
+        st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
+    if (!st && saves_state(b, m))
+        st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, d);
+    if (!st && saves_lagged(b, m))
         st = gr_weights_writer_join(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, d);
     free(dir);
     return st;
@@ -388,9 +402,9 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
     b->to = gr_strdup(step_dir);
     gr_status st = gr_comm_rank(b->comm) ? await_all(b, d) : GR_OK;
     for (size_t i = 0; i < b->g->n_models && !st; i++) {
-        if (!b->g->models[i]->trained) continue;
-        st =
-            gr_comm_rank(b->comm) ? join_writers(b, b->g->models[i], d) : open_writers(b, b->g->models[i], d);
+        const gr_model *m = b->g->models[i];
+        if (!saves_state(b, m) && !saves_lagged(b, m)) continue;
+        st = gr_comm_rank(b->comm) ? join_writers(b, m, d) : open_writers(b, m, d);
     }
     return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
 }
@@ -400,7 +414,8 @@ static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, cons
                             uint32_t bucket, piece p, gr_diag *d)
 {
     piece own = own_piece(b, m, bucket);
-    if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK;
+    if (!to) return GR_OK;                                      /* ranks of another class save it */
+    if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK; /* as the first replica does */
     p.at += (own.first - p.first) * gr_dtype_size(p.type);
     p.first = own.first;
     p.n = own.n;
@@ -428,9 +443,8 @@ gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)
 {
     gr_status st = gr_comm_rank(b->comm) ? GR_OK : await_all(b, d);
     for (size_t i = 0; i < b->g->n_models && !st; i++) {
-        if (!b->files[i].to_weights) continue;
-        st = gr_weights_writer_finish(b->files[i].to_weights, d);
-        if (!st) st = gr_weights_writer_finish(b->files[i].to_moments, d);
+        if (b->files[i].to_weights) st = gr_weights_writer_finish(b->files[i].to_weights, d);
+        if (!st && b->files[i].to_moments) st = gr_weights_writer_finish(b->files[i].to_moments, d);
         if (!st && b->files[i].to_lagged) st = gr_weights_writer_finish(b->files[i].to_lagged, d);
     }
     close_writers(b);

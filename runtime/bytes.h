@@ -8,8 +8,8 @@
  * are saved from it.
  *
  * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes;
- * and each saves its shard into files that they write together. Of replicas all read, and the first one
- * saves.
+ * and each saves its shard into files that they write together. Of several classes the ranks of one do; of
+ * replicas all read, and the first one saves.
  */
 #ifndef GR_RUNTIME_BYTES_H
 #define GR_RUNTIME_BYTES_H
@@ -21,8 +21,15 @@
 
 typedef struct gr_bytes gr_bytes;
 
-/* Types are those of the device's kernels. comm: of the ranks, NULL: there is one. */
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm);
+/* What of trained models is saved here, by their bits: of several classes of ranks each holds some. */
+typedef struct gr_bytes_saved {
+    uint64_t state;  /* weights and moments */
+    uint64_t lagged; /* the weights of the iteration before */
+} gr_bytes_saved;
+
+/* Types are those of the device's kernels. comm: of the ranks of the class, NULL: there is one. */
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm,
+                       gr_bytes_saved saved);
 void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed */
 
 /* Restore from here on: the models' own checkpoints, moments zero (step NULL), or a step directory of a run.

@@ -75,11 +75,18 @@ typedef struct gr_comm_type {
     gr_status (*all_to_all)(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d);
     gr_status (*send)(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
     gr_status (*recv)(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uint32_t from, gr_diag *d);
+    /* Sends and receives between begin and end go on at once, where they are enqueued. NULL: each is done
+     * when it returns. */
+    gr_status (*group)(gr_comm *c, bool begins, gr_diag *d);
 
     /* ---- of host memory ---- */
     gr_status (*host_reduce)(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d);
     gr_status (*broadcast)(gr_comm *c, void *x, uint64_t bytes, gr_diag *d); /* from rank 0 */
     gr_status (*barrier)(gr_comm *c, gr_diag *d);
+    /* Letters: post leaves a copy of x for another rank and goes on; collect waits for the next one that a
+     * rank has left for this one. *x: caller frees. */
+    gr_status (*post)(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
+    gr_status (*collect)(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d);
 } gr_comm_type;
 
 struct gr_comm {

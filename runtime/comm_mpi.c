@@ -288,6 +288,47 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
     return finish(m, m->api->barrier(m->group), d);
 }
 
+static gr_status post(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    if (bytes > INT32_MAX) return too_large(bytes, d);
+    pthread_mutex_lock(&m->w->lock);
+    const char *why = m->api->post(m->group, x, (int)bytes, (int)to);
+    gr_status st = why ? failed(why, d) : GR_OK;
+    pthread_mutex_unlock(&m->w->lock);
+    return st;
+}
+
+static gr_status await_letter(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    bool came = false;
+    gr_status st = GR_OK;
+    while (!came && !st) {
+        pthread_mutex_lock(&m->w->lock);
+        const char *why = m->api->letter(m->group, (int)from, bytes, &came);
+        if (why) st = failed(why, d);
+        pthread_mutex_unlock(&m->w->lock);
+        if (!came && !st) relax(begin);
+    }
+    return st;
+}
+
+static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d)
+{
+    mpi_comm *m = mpi_of(c);
+    int n = 0;
+    gr_status st = await_letter(m, from, &n, d);
+    if (st) return st;
+    *bytes = (uint64_t)n;
+    *x = gr_malloc(GR_MAX(*bytes, (uint64_t)1));
+    pthread_mutex_lock(&m->w->lock);
+    st = finish(m, m->api->take(m->group, *x, n, (int)from), d);
+    if (!st) return GR_OK;
+    free(*x);
+    return st;
+}
+
 /* ---- signs of life ---------------------------------------------------------------------------------------
  */
 
@@ -424,6 +465,8 @@ static const gr_comm_type mpi_type = {
     .host_reduce = host_reduce,
     .broadcast = broadcast,
     .barrier = barrier,
+    .post = post,
+    .collect = collect,
 };
 
 static mpi_comm *comm_of(world *w, bool whole)

@@ -5,9 +5,9 @@
  * time, so that one rank needs none.
  *
  * The arena is registered as a window: so the ranks of a host gather by their copy engines, which take no
- * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy). A group that is split off adds
- * activations, which compute waits for: it has the policy that gives NCCL multiprocessors, shares with the
- * communicator it comes from what can be shared, and is of no window. One rank by itself has nothing to do.
+ * multiprocessor from the kernels beside them (NCCL 2.28, zero-CTA policy), and add straight from each
+ * other's memory. A group that is split off has buffers and a window of its own, so that what it does may run
+ * beside what the others do. One rank by itself has nothing to do.
  *
  * Parts that do not fill the buffer evenly are moved rank by rank, as one group: a gather as broadcasts of
  * each rank's part, a reduction as one to each rank.
@@ -52,6 +52,7 @@ typedef struct nccl_comm {
     calls call;
     ncclComm_t comm;     /* NULL: of one rank, split off */
     bool group;          /* split off: host, too, is its own */
+    gr_memory arena;     /* of no bytes: nothing is to be registered */
     ncclWindow_t window; /* NULL: the arena is not registered */
 } nccl_comm;
 
@@ -152,6 +153,32 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
                   "ncclAllReduce", d);
 }
 
+/* Its own part is copied where it does not lie already. */
+static ncclResult_t exchange(const nccl_comm *n, gr_queue *q, const gr_comm_exchange *e, uint32_t r)
+{
+    const char *from = (const char *)e->from + e->from_at[r];
+    char *to = (char *)e->to + e->to_at[r];
+    ncclResult_t sent = ncclSuccess, received = ncclSuccess;
+    if (r == n->c.rank) {
+        if (from == to || !e->to_bytes[r]) return ncclSuccess;
+        return cudaMemcpyAsync(to, from, e->to_bytes[r], cudaMemcpyDefault, q->stream) == cudaSuccess
+                   ? ncclSuccess
+                   : ncclUnhandledCudaError;
+    }
+    if (e->from_bytes[r]) sent = n->call.Send(from, e->from_bytes[r], ncclUint8, (int)r, n->comm, q->stream);
+    if (e->to_bytes[r]) received = n->call.Recv(to, e->to_bytes[r], ncclUint8, (int)r, n->comm, q->stream);
+    return sent ? sent : received;
+}
+
+static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    ncclResult_t error = n->call.GroupStart();
+    for (uint32_t r = 0; r < c->ranks && error == ncclSuccess; r++) error = exchange(n, q, e, r);
+    ncclResult_t ended = n->call.GroupEnd();
+    return failed(n, error ? error : ended, "ncclSend, ncclRecv", d);
+}
+
 static gr_status send_to(gr_comm *c, gr_queue *q, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
 {
     nccl_comm *n = nccl_of(c);
@@ -162,6 +189,13 @@ static gr_status recv_from(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, uin
 {
     nccl_comm *n = nccl_of(c);
     return failed(n, n->call.Recv(x, bytes, ncclUint8, (int)from, n->comm, q->stream), "ncclRecv", d);
+}
+
+static gr_status group(gr_comm *c, bool begins, gr_diag *d)
+{
+    nccl_comm *n = nccl_of(c);
+    return begins ? failed(n, n->call.GroupStart(), "ncclGroupStart", d)
+                  : failed(n, n->call.GroupEnd(), "ncclGroupEnd", d);
 }
 
 /* ---- host memory -----------------------------------------------------------------------------------------
@@ -183,6 +217,18 @@ static gr_status barrier(gr_comm *c, gr_diag *d)
 {
     gr_comm *host = nccl_of(c)->host;
     return host->type->barrier(host, d);
+}
+
+static gr_status post(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->post(host, x, bytes, to, d);
+}
+
+static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d)
+{
+    gr_comm *host = nccl_of(c)->host;
+    return host->type->collect(host, x, bytes, from, d);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------
@@ -213,38 +259,16 @@ static const gr_comm_type nccl_type = {
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,
+    .all_to_all = all_to_all,
     .send = send_to,
     .recv = recv_from,
+    .group = group,
     .host_reduce = host_reduce,
     .broadcast = broadcast,
     .barrier = barrier,
+    .post = post,
+    .collect = collect,
 };
-
-static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
-{
-    nccl_comm *of = nccl_of(c);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    gr_comm *host = NULL;
-    gr_status st = gr_comm_split(&host, of->host, color, d);
-    if (st) return st;
-    nccl_comm *n = gr_calloc(1, sizeof(*n));
-    n->c = *host;
-    n->c.type = &nccl_type;
-    n->host = host;
-    n->group = true;
-    n->call = of->call;
-    config.splitShare = 1;
-    config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT;
-    const int by = host->ranks > 1 ? (int)color : NCCL_SPLIT_NOCOLOR;
-    if (of->comm)
-        st =
-            failed(of, of->call.CommSplit(of->comm, by, (int)c->rank, &n->comm, &config), "ncclCommSplit", d);
-    if (st)
-        close_comm(&n->c);
-    else
-        *out = &n->c;
-    return st;
-}
 
 static gr_status load(calls *to, gr_diag *d)
 {
@@ -270,6 +294,24 @@ static gr_status load(calls *to, gr_diag *d)
     return GR_OK;
 }
 
+static nccl_comm *comm_of(gr_comm *host, const calls *call, gr_memory arena)
+{
+    nccl_comm *n = gr_calloc(1, sizeof(*n));
+    n->c = *host;
+    n->c.type = &nccl_type;
+    n->host = host;
+    n->call = *call;
+    n->arena = arena;
+    return n;
+}
+
+static ncclConfig_t config_of(void)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    return config;
+}
+
 static gr_status join(nccl_comm *n, gr_diag *d)
 {
     ncclUniqueId id = {{0}};
@@ -277,19 +319,18 @@ static gr_status join(nccl_comm *n, gr_diag *d)
     gr_status st = failed(n, e, "ncclGetUniqueId", d);
     gr_status told = n->host->type->broadcast(n->host, &id, sizeof(id), d);
     if (st || told) return st ? st : told;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    ncclConfig_t config = config_of();
     e = n->call.CommInitRankConfig(&n->comm, (int)n->c.ranks, id, (int)n->c.rank, &config);
     return failed(n, e, "ncclCommInitRankConfig", d);
 }
 
 /* Where memory of one device cannot be mapped for another there are no windows, and NCCL copies through
  * buffers of its own. All ranks do the same. */
-static gr_status register_arena(nccl_comm *n, const gr_memory *arena, gr_diag *d)
+static gr_status register_arena(nccl_comm *n, gr_diag *d)
 {
     uint64_t none =
-        !arena->bytes || n->call.CommWindowRegister(n->comm, arena->base, arena->bytes, &n->window,
-                                                    NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess;
+        !n->arena.bytes || n->call.CommWindowRegister(n->comm, n->arena.base, n->arena.bytes, &n->window,
+                                                      NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess;
     gr_status st = gr_comm_agree(n->host, &none, d);
     if (st || !none || !n->window) return st;
     n->call.CommWindowDeregister(n->comm, n->window);
@@ -297,15 +338,35 @@ static gr_status register_arena(nccl_comm *n, const gr_memory *arena, gr_diag *d
     return GR_OK;
 }
 
+static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
+{
+    nccl_comm *of = nccl_of(c);
+    gr_comm *host = NULL;
+    gr_status st = gr_comm_split(&host, of->host, color, d);
+    if (st) return st;
+    nccl_comm *n = comm_of(host, &of->call, of->arena);
+    ncclConfig_t config = config_of();
+    n->group = true;
+    const int by = host->ranks > 1 ? (int)color : NCCL_SPLIT_NOCOLOR;
+    if (of->comm)
+        st =
+            failed(of, of->call.CommSplit(of->comm, by, (int)c->rank, &n->comm, &config), "ncclCommSplit", d);
+    if (!st && n->comm) st = register_arena(n, d);
+    if (st)
+        close_comm(&n->c);
+    else
+        *out = &n->c;
+    return st;
+}
+
 gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_memory *arena, gr_diag *d)
 {
-    nccl_comm *n = gr_calloc(1, sizeof(*n));
-    n->c = *host;
-    n->c.type = &nccl_type;
-    n->host = host;
-    gr_status st = load(&n->call, d);
-    if (!st) st = join(n, d);
-    if (!st) st = register_arena(n, arena, d);
+    calls call;
+    gr_status st = load(&call, d);
+    if (st) return st;
+    nccl_comm *n = comm_of(host, &call, *arena);
+    st = join(n, d);
+    if (!st) st = register_arena(n, d);
     if (st)
         close_comm(&n->c);
     else

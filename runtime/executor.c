@@ -120,6 +120,9 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
     case GR_STEP_RUN:
     case GR_STEP_SYNC: /* on one rank a copy */
         return GR_OK;
+    case GR_STEP_SEND:
+    case GR_STEP_RECV:
+        return plan->pools && *plan->pools ? GR_OK : bad_step(s, i, "needs ranks of another class", d);
     default:
         return plan->ranks && gr_plan_ranks(plan) > 1 ? GR_OK : bad_step(s, i, "needs several ranks", d);
     }

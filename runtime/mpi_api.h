@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_MPI_API_VERSION 2
+#define GR_MPI_API_VERSION 3
 #define GR_MPI_API_SYMBOL  "gr_mpi_api_table"
 
 typedef struct gr_mpi_group gr_mpi_group; /* ranks that speak to each other */
@@ -46,6 +46,11 @@ typedef struct gr_mpi_api {
     const char *(*barrier)(gr_mpi_group *g);
     const char *(*send)(gr_mpi_group *g, const void *x, int bytes, int to);
     const char *(*recv)(gr_mpi_group *g, void *x, int bytes, int from);
+    /* Letters: post copies x and sends it whenever the other takes it; letter looks whether one has come, and
+     * of how many bytes; take begins to receive it. */
+    const char *(*post)(gr_mpi_group *g, const void *x, int bytes, int to);
+    const char *(*letter)(gr_mpi_group *g, int from, int *bytes, bool *came);
+    const char *(*take)(gr_mpi_group *g, void *x, int bytes, int from);
     /* The operation that the group began: *done when it is. */
     const char *(*test)(gr_mpi_group *g, bool *done);
     /* Signs of life, beside everything else: to another rank of all, unless the last one has not left yet;

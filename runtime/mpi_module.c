@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DATA_TAG = 1, BEAT_TAG = 2 };
+enum { DATA_TAG = 1, BEAT_TAG = 2, LETTER_TAG = 3 };
+
+struct letter { /* on its way */
+    struct letter *next;
+    MPI_Request request;
+    char bytes[];
+};
 
 struct gr_mpi_group {
     MPI_Comm comm;
@@ -15,6 +21,7 @@ struct gr_mpi_group {
 
 static gr_mpi_group world = {.current = MPI_REQUEST_NULL};
 static MPI_Comm life; /* for signs of life */
+static struct letter *letters;
 static MPI_Request beating = MPI_REQUEST_NULL, hearing = MPI_REQUEST_NULL;
 static char beat_out[256], beat_in[256], text[MPI_MAX_ERROR_STRING + 64];
 
@@ -58,6 +65,21 @@ static const char *start(gr_mpi_place *w)
     return find_place(&world, w);
 }
 
+/* Let go of letters that have left. */
+static void forget_letters(void)
+{
+    for (struct letter **at = &letters, *l; (l = *at);) {
+        int left = 0;
+        MPI_Test(&l->request, &left, MPI_STATUS_IGNORE);
+        if (!left) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        free(l);
+    }
+}
+
 static void stop(void)
 {
     if (hearing != MPI_REQUEST_NULL) {
@@ -65,6 +87,7 @@ static void stop(void)
         MPI_Wait(&hearing, MPI_STATUS_IGNORE);
     }
     if (beating != MPI_REQUEST_NULL) MPI_Request_free(&beating);
+    forget_letters(); /* all have been taken, unless the run has failed */
     MPI_Comm_free(&life);
     MPI_Comm_free(&world.comm);
     MPI_Finalize();
@@ -146,6 +169,38 @@ static const char *recv_from(gr_mpi_group *g, void *x, int bytes, int from)
     return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, DATA_TAG, g->comm, &g->current), "MPI_Irecv");
 }
 
+static const char *post(gr_mpi_group *g, const void *x, int bytes, int to)
+{
+    struct letter *l = malloc(sizeof(*l) + (size_t)bytes);
+    forget_letters();
+    if (!l) return "out of host memory";
+    memcpy(l->bytes, x, (size_t)bytes);
+    const char *why =
+        failed(MPI_Isend(l->bytes, bytes, MPI_BYTE, to, LETTER_TAG, g->comm, &l->request), "MPI_Isend");
+    if (why) {
+        free(l);
+        return why;
+    }
+    l->next = letters;
+    letters = l;
+    return NULL;
+}
+
+static const char *letter(gr_mpi_group *g, int from, int *bytes, bool *came)
+{
+    MPI_Status status;
+    int flag = 0;
+    const char *why = failed(MPI_Iprobe(from, LETTER_TAG, g->comm, &flag, &status), "MPI_Iprobe");
+    *came = !why && flag;
+    if (*came) MPI_Get_count(&status, MPI_BYTE, bytes);
+    return why;
+}
+
+static const char *take(gr_mpi_group *g, void *x, int bytes, int from)
+{
+    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, LETTER_TAG, g->comm, &g->current), "MPI_Irecv");
+}
+
 static const char *test(gr_mpi_group *g, bool *done)
 {
     int flag = 0;
@@ -193,6 +248,9 @@ __attribute__((visibility("default"))) const gr_mpi_api gr_mpi_api_table = {
     .barrier = barrier,
     .send = send_to,
     .recv = recv_from,
+    .post = post,
+    .letter = letter,
+    .take = take,
     .test = test,
     .beat = beat,
     .heard = heard,

@@ -2,7 +2,6 @@
 
 #include "ops/configs.h"
 #include "ops/rollout.h"
-#include "ops/scorer.h"
 #include "ops/summary.h"
 #include "runtime/checkpoint_dir.h"
 #include "runtime/metrics.h"
@@ -26,6 +25,8 @@ struct gr_outputs {
     gr_tensorboard *board;
     gr_progress progress;
     char *first_sample, *last_sample;
+    gr_str drops;    /* what data nodes left out, for people */
+    uint64_t *peaks; /* [classes] measured so far */
 };
 
 static char *path_in(const gr_outputs *o, const char *name)
@@ -66,6 +67,7 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
 {
     gr_outputs *o = gr_calloc(1, sizeof(*o));
     *o = (gr_outputs){.g = g, .plan = p, .options = options, .silent = gr_comm_rank(options->comm) > 0};
+    o->peaks = gr_calloc(p->n_more + 1, sizeof(*o->peaks));
     *out = o; /* gr_outputs_close takes half-opened ones */
     if (o->silent) return GR_OK;
     gr_progress_init(&o->progress, options->progress, options->comm); /* mpirun's terminals are none */
@@ -139,7 +141,7 @@ static void announce(const gr_outputs *o, const gr_session *s)
         return;
     }
     fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
-            s->step + 1, s->steps, gr_bytes_format(o->plan->peak_bytes, peak),
+            s->step + 1, s->steps, gr_bytes_format(gr_plan_peak(o->plan), peak),
             gr_bytes_format(o->plan->host_bytes, host), (unsigned long long)s->seed, o->plan->numerics);
     print_notes(to, o->plan->notes);
     if (!o->g->run.steps && !o->g->run.epochs) fprintf(to, "neither steps nor epochs are given: one epoch\n");
@@ -153,26 +155,33 @@ gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
     return o->options->resume && !o->silent ? write_files(o, d) : GR_OK;
 }
 
-static void print_peaks(const gr_outputs *o, const gr_executor *e, uint64_t peak)
+/* Of several classes a line each; what steps have touched is known of rank 0's. */
+static void print_peaks(const gr_outputs *o, const gr_executor *e)
 {
     char planned[32], measured[32], touched[32];
     FILE *to = o->options->progress;
-    fprintf(to, "peak: planned %s, measured %s", gr_bytes_format(o->plan->peak_bytes, planned),
-            gr_bytes_format(peak, measured));
-    if (o->options->poison)
-        fprintf(to, ", touched by steps %s", gr_bytes_format(gr_executor_touched(e).most, touched));
-    fputc('\n', to);
+    for (uint32_t c = 0; c <= o->plan->n_more; c++) {
+        const gr_plan *p = gr_plan_class(o->plan, c);
+        fputs("peak", to);
+        if (o->plan->n_more) fprintf(to, " of ranks %s (%s)", p->ranks, p->pools);
+        fprintf(to, ": planned %s, measured %s", gr_bytes_format(p->peak_bytes, planned),
+                gr_bytes_format(o->peaks[c], measured));
+        if (o->options->poison && !c)
+            fprintf(to, ", touched by steps %s", gr_bytes_format(gr_executor_touched(e).most, touched));
+        fputc('\n', to);
+    }
 }
 
-static void print_drops(FILE *to, const gr_session *s)
+static void note_drops(gr_outputs *o, const gr_record *r)
 {
     static const char what[] = ".dropped";
-    for (size_t i = 0; i < s->n_metrics; i++) {
-        const char *name = s->metrics[i].name;
+    o->drops.len = 0;
+    for (size_t i = 0; i < r->n_metrics; i++) {
+        const char *name = r->metrics[i].name;
         size_t n = strlen(name), m = strlen(what);
         if (n > m && !strcmp(name + n - m, what))
-            fprintf(to, "%.*s: dropped %.0f records that are too long\n", (int)(n - m), name,
-                    s->metrics[i].value);
+            gr_str_printf(&o->drops, "%.*s: dropped %.0f records that are too long\n", (int)(n - m), name,
+                          r->metrics[i].value);
     }
 }
 
@@ -198,13 +207,14 @@ gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor *e, gr_diag 
     return st;
 }
 
-void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, uint64_t measured_peak)
+void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_peak)
 {
     if (!o) return;
     FILE *to = o->options->progress;
     if (to) gr_progress_end(&o->progress);
-    if (to) print_drops(to, s);
-    if (to && e && o->metrics) print_peaks(o, e, measured_peak);
+    o->peaks[0] = GR_MAX(o->peaks[0], measured_peak);
+    if (to && o->drops.len) fputs(o->drops.text, to);
+    if (to && e && o->metrics) print_peaks(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
                 o->last_sample);
@@ -216,6 +226,8 @@ void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, 
     if (o->locked) gr_run_unlock(o->lock);
     free(o->first_sample);
     free(o->last_sample);
+    gr_str_release(&o->drops);
+    free(o->peaks);
     free(o);
 }
 
@@ -235,12 +247,12 @@ static const char *bare_name(const gr_outputs *o, const char *name)
     return NULL;
 }
 
-double gr_outputs_metric(const gr_outputs *o, const gr_session *s, const char *bare)
+double gr_outputs_metric(const gr_outputs *o, const gr_record *r, const char *bare)
 {
     const gr_node *update = gr_graph_subject(o->g).update;
     char *full = gr_printf("%s.%s", update ? update->name : "", bare);
-    const struct gr_metric *m = gr_session_find(s, bare);
-    if (!m) m = gr_session_find(s, full);
+    const struct gr_metric *m = gr_record_find(r, bare);
+    if (!m) m = gr_record_find(r, full);
     free(full);
     return m ? m->value : NAN;
 }
@@ -265,33 +277,33 @@ static bool of_validation(const char *name)
     return !strncmp(name, GR_VALIDATION, strlen(GR_VALIDATION));
 }
 
-static void add_seconds(gr_outputs *o, const gr_session *s, size_t node, const uint64_t *node_ns)
+static void add_seconds(gr_outputs *o, const gr_record *r, size_t node)
 {
     const gr_node *n = o->g->nodes[node];
     char *name = gr_printf("%sseconds.%s", n->every ? GR_VALIDATION : "", n->name);
-    add(o, s->step, name, (double)node_ns[node] * 1e-9);
+    add(o, r->step, name, (double)r->node_ns[node] * 1e-9);
     free(name);
 }
 
-static void add_validation(gr_outputs *o, const gr_session *s, const uint64_t *node_ns)
+static void add_validation(gr_outputs *o, const gr_record *r)
 {
-    for (size_t i = 0; i < s->n_metrics; i++)
-        if (of_validation(s->metrics[i].name)) add(o, s->step, s->metrics[i].name, s->metrics[i].value);
+    for (size_t i = 0; i < r->n_metrics; i++)
+        if (of_validation(r->metrics[i].name)) add(o, r->step, r->metrics[i].name, r->metrics[i].value);
     for (size_t i = 0; i < o->g->n_nodes; i++)
-        if (o->g->nodes[i]->every && !s->skipped[i]) add_seconds(o, s, i, node_ns);
+        if (gr_node_is_due(o->g->nodes[i], r->step)) add_seconds(o, r, i);
 }
 
 /* "validation at step 10: check 0.412, check.pass@4 0.6 (12.3 s)" */
-static void say_validation(gr_outputs *o, const gr_session *s)
+static void say_validation(gr_outputs *o, const gr_record *r)
 {
-    const struct gr_metric *seconds = gr_session_find(s, GR_VALIDATION "seconds");
+    const struct gr_metric *seconds = gr_record_find(r, GR_VALIDATION "seconds");
     gr_str line = {0};
     if (!seconds) return;
-    gr_str_printf(&line, "validation at step %u:", s->step);
-    for (size_t i = 0, n = 0; i < s->n_metrics; i++)
-        if (gr_is_validation_score(s->metrics[i].name))
-            gr_str_printf(&line, "%s %s %.4g", n++ ? "," : "", s->metrics[i].name + strlen(GR_VALIDATION),
-                          s->metrics[i].value);
+    gr_str_printf(&line, "validation at step %u:", r->step);
+    for (size_t i = 0, n = 0; i < r->n_metrics; i++)
+        if (gr_is_validation_score(r->metrics[i].name))
+            gr_str_printf(&line, "%s %s %.4g", n++ ? "," : "", r->metrics[i].name + strlen(GR_VALIDATION),
+                          r->metrics[i].value);
     gr_str_printf(&line, " (%.1f s)", seconds->value);
     gr_progress_say(&o->progress, line.text);
     gr_str_release(&line);
@@ -304,80 +316,95 @@ static gr_status end_line(gr_outputs *o, gr_diag *d)
     return st ? st : gr_trace_flush(o->trace, d);
 }
 
-gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, uint64_t measured_peak,
-                               const uint64_t *node_ns, uint64_t ns, gr_diag *d)
+/* One line of text: what a terminal can show. */
+static char *shown(const gr_sample *x)
+{
+    gr_str s = {0};
+    gr_json_add_text(&s, x->prompt.text ? x->prompt.text : "", x->prompt.len);
+    gr_str_puts(&s, " -> ");
+    gr_json_add_text(&s, x->response.text ? x->response.text : "", x->response.len);
+    if (!isnan(x->score)) gr_str_printf(&s, " (reward %g)", x->score);
+    return s.text;
+}
+
+static gr_status write_sample(gr_outputs *o, uint32_t step, const gr_sample *x, gr_diag *d)
+{
+    gr_lines_begin(o->samples, step);
+    gr_lines_integer(o->samples, "sequence", x->seq);
+    gr_lines_text(o->samples, "prompt", x->prompt.text ? x->prompt.text : "", x->prompt.len);
+    gr_lines_text(o->samples, "response", x->response.text ? x->response.text : "", x->response.len);
+    gr_lines_number(o->samples, "reward", x->score);
+    char **keep = o->first_sample ? &o->last_sample : &o->first_sample;
+    free(*keep);
+    *keep = shown(x);
+    return gr_lines_end(o->samples, d);
+}
+
+/* The most of the ranks; of several classes that, and each one's. */
+static void add_peaks(gr_outputs *o, const gr_heard *h)
+{
+    const uint32_t n = o->plan->n_more + 1;
+    uint64_t most = 0;
+    for (uint32_t c = 0; c < n; c++) {
+        o->peaks[c] = GR_MAX(o->peaks[c], h->own[c]->peak_bytes);
+        most = GR_MAX(most, o->peaks[c]);
+    }
+    gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)gr_plan_peak(o->plan));
+    gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)most);
+    for (uint32_t c = 0; c < n && n > 1; c++) {
+        const gr_plan *p = gr_plan_class(o->plan, c);
+        char *planned = gr_printf("planned_peak_bytes.%s", p->ranks),
+             *measured = gr_printf("measured_peak_bytes.%s", p->ranks);
+        gr_lines_integer(o->metrics, planned, (int64_t)p->peak_bytes);
+        gr_lines_integer(o->metrics, measured, (int64_t)o->peaks[c]);
+        free(planned);
+        free(measured);
+    }
+}
+
+gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d)
 {
     if (o->silent) return GR_OK;
     static const char *const always[] = {
         "reward_mean",        "loss",  "kl", "entropy", "grad_norm", "response_tokens_mean",
         "truncated_fraction", "tokens"};
-    double seconds = (double)ns * 1e-9, tokens = gr_outputs_metric(o, s, "tokens");
-    gr_lines_begin(o->metrics, s->step);
+    const gr_record *r = h->all;
+    double seconds = (double)r->ns * 1e-9, tokens = gr_outputs_metric(o, r, "tokens");
+    gr_lines_begin(o->metrics, r->step);
     for (size_t i = 0; i < GR_LEN(always); i++)
-        add(o, s->step, always[i], gr_outputs_metric(o, s, always[i]));
-    add(o, s->step, "seconds", seconds);
-    add(o, s->step, "tokens_per_second", tokens / seconds);
-    gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)o->plan->peak_bytes);
-    gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)measured_peak);
-    for (size_t i = 0; i < s->n_metrics; i++) {
-        const char *name = bare_name(o, s->metrics[i].name);
-        if (of_validation(s->metrics[i].name)) continue;
+        add(o, r->step, always[i], gr_outputs_metric(o, r, always[i]));
+    add(o, r->step, "seconds", seconds);
+    add(o, r->step, "tokens_per_second", tokens / seconds);
+    add_peaks(o, h);
+    for (size_t i = 0; i < r->n_metrics; i++) {
+        const char *name = bare_name(o, r->metrics[i].name);
+        if (of_validation(r->metrics[i].name)) continue;
         bool done = false;
         for (size_t k = 0; k < GR_LEN(always); k++)
-            done = done || !strcmp(name ? name : s->metrics[i].name, always[k]);
-        if (!done) add(o, s->step, name ? name : s->metrics[i].name, s->metrics[i].value);
+            done = done || !strcmp(name ? name : r->metrics[i].name, always[k]);
+        if (!done) add(o, r->step, name ? name : r->metrics[i].name, r->metrics[i].value);
     }
     for (size_t i = 0; i < o->g->n_nodes; i++)
-        if (!o->g->nodes[i]->every) add_seconds(o, s, i, node_ns);
-    add_validation(o, s, node_ns);
-    gr_status st = end_line(o, d);
+        if (!o->g->nodes[i]->every) add_seconds(o, r, i);
+    add_validation(o, r);
+    note_drops(o, r);
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < r->n_samples && !st; i++) st = write_sample(o, r->step, &r->samples[i], d);
+    if (!st) st = end_line(o, d);
     if (o->options->progress)
-        gr_progress_step(&o->progress, s->step, s->steps, gr_outputs_metric(o, s, "reward_mean"),
-                         gr_outputs_metric(o, s, "loss"), tokens, seconds);
-    if (o->options->progress) say_validation(o, s);
+        gr_progress_step(&o->progress, r->step, steps, gr_outputs_metric(o, r, "reward_mean"),
+                         gr_outputs_metric(o, r, "loss"), tokens, seconds);
+    if (o->options->progress) say_validation(o, r);
     return st;
 }
 
-gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns, gr_diag *d)
+gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_diag *d)
 {
     if (o->silent) return GR_OK;
-    gr_lines_begin(o->metrics, s->step);
-    add_validation(o, s, node_ns);
-    if (o->options->progress) say_validation(o, s);
+    gr_lines_begin(o->metrics, r->step);
+    add_validation(o, r);
+    if (o->options->progress) say_validation(o, r);
     return end_line(o, d);
-}
-
-/* One line of text: what a terminal can show. */
-static char *shown(const gr_str *prompt, const gr_str *response, double score)
-{
-    gr_str s = {0};
-    gr_json_add_text(&s, prompt->text ? prompt->text : "", prompt->len);
-    gr_str_puts(&s, " -> ");
-    gr_json_add_text(&s, response->text ? response->text : "", response->len);
-    if (!isnan(score)) gr_str_printf(&s, " (reward %g)", score);
-    return s.text;
-}
-
-void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score)
-{
-    gr_outputs *o = s->user;
-    if (o->silent) return;
-    gr_str prompt = {0}, response = {0};
-    gr_tokenizer_decode(gr_session_tokenizer(s, node), gr_rows_ids(rows, seq), rows->prompt_len[seq], false,
-                        &prompt);
-    gr_response_text(s, node, rows, seq, &response, NULL);
-    gr_lines_begin(o->samples, s->step);
-    gr_lines_integer(o->samples, "sequence", seq);
-    gr_lines_text(o->samples, "prompt", prompt.text ? prompt.text : "", prompt.len);
-    gr_lines_text(o->samples, "response", response.text ? response.text : "", response.len);
-    gr_lines_number(o->samples, "reward", score);
-    gr_status st = gr_lines_end(o->samples, NULL);
-    (void)st; /* the metrics' own line reports a full disk */
-    char **keep = o->first_sample ? &o->last_sample : &o->first_sample;
-    free(*keep);
-    *keep = shown(&prompt, &response, score);
-    gr_str_release(&prompt);
-    gr_str_release(&response);
 }
 
 void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,

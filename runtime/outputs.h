@@ -8,6 +8,7 @@
 
 #include "ops/rows.h"
 #include "runtime/executor.h"
+#include "runtime/news.h"
 #include "runtime/run.h"
 #include "runtime/session.h"
 
@@ -26,23 +27,21 @@ GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *
 /* Say what is about to run; of a resumed run, that took its checkpoint, the graph and the plan are now these.
  */
 GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d);
-/* NULL is fine. Peaks, planned and measured, are printed side by side. */
-void gr_outputs_close(gr_outputs *o, const gr_session *s, const gr_executor *e, uint64_t measured_peak);
+/* NULL is fine. Peaks, planned and measured, are printed side by side, those of other classes as they were
+ * heard of last. */
+void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_peak);
 
 /* The line of a validation before the first iteration. */
-GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_session *s, const uint64_t *node_ns,
-                                         gr_diag *d);
-/* The lines of an iteration, and of the validation behind it. node_ns: by node index. */
-GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_session *s, uint64_t measured_peak,
-                                            const uint64_t *node_ns, uint64_t ns, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_diag *d);
+/* The lines of an iteration of so many, and of the validation behind it. */
+GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d);
 
-/* gr_session.sample and gr_exec_options.trace; user: the gr_outputs. */
-void gr_outputs_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score);
+/* gr_exec_options.trace; user: the gr_outputs. */
 void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
                       uint64_t end_ns);
 
 /* A metric of this iteration by its name in metrics.jsonl; NaN: it has none. */
-double gr_outputs_metric(const gr_outputs *o, const gr_session *s, const char *name);
+double gr_outputs_metric(const gr_outputs *o, const gr_record *r, const char *name);
 /* Say that none was better so far. */
 void gr_outputs_best(gr_outputs *o, const char *metric, double value, uint32_t step);
 

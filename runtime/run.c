@@ -1,37 +1,46 @@
 #include "runtime/run.h"
 
+#include "ops/cross.h"
 #include "ops/data.h"
 #include "ops/spread.h"
 #include "ops/summary.h"
 #include "runtime/bytes.h"
 #include "runtime/executor.h"
+#include "runtime/news.h"
 #include "runtime/outputs.h"
 #include "runtime/session.h"
 #include "runtime/signals.h"
 #include "runtime/state.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct run {
-    const gr_graph *g;
-    const gr_planned *p;
-    const gr_run_options *o;
+    const gr_graph *g;   /* as this rank's class sees it */
+    const gr_planned *p; /* of the class */
+    const gr_planned *all;
+    const gr_run_options *o; /* its communicator is of all ranks, for memory of the host */
     gr_exec_hooks hooks;
     gr_session session;
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    gr_comm *node,
-        *across;   /* of the ranks of a node, and of those of one place in all; NULL: nothing is among them */
-    gr_comm *comm; /* for memory of the device; o->comm is for that of the host, and may be the same */
-    double best;   /* the best value of checkpoint.best so far */
-    uint32_t best_step;     /* where it was; 0: nowhere yet */
-    uint64_t *node_ns;      /* by node index, the summaries last: this iteration */
-    bool over_plan;         /* that libraries take more than planned has been said */
-    uint64_t measured_peak; /* the highest over ranks */
+    gr_comm *ranks;           /* of the class, for memory of the host; of one class, o->comm itself */
+    gr_comm *comm;            /* the same for memory of the device; it may be the same */
+    gr_comm *node, *replicas; /* of the class's ranks, those of a node, and those of one place in all nodes */
+    gr_comm *across;          /* of all ranks, for memory of the device, where several classes are */
+    gr_news *news;
+    gr_record *record; /* of the iteration that runs */
+    bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
+    bool reads_epoch;  /* expressions may */
+    double candidate;  /* for the best checkpoint, the value of the latest iteration that all have heard of */
+    uint32_t candidate_step;
+    double best;        /* the best value of checkpoint.best so far */
+    uint32_t best_step; /* where it was; 0: nowhere yet */
+    bool over_plan;     /* that libraries take more than planned has been said */
 } run;
 
 /* ---- hooks of the executor
@@ -65,7 +74,7 @@ static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_qu
 
 static gr_comm *comm_of(const run *r, const gr_work *w)
 {
-    return w->reach == GR_REACH_NODE ? r->node : w->reach == GR_REACH_ACROSS ? r->across : r->comm;
+    return w->reach == GR_REACH_NODE ? r->node : w->reach == GR_REACH_ACROSS ? r->replicas : r->comm;
 }
 
 static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
@@ -75,8 +84,10 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     const gr_kernels *k = r->session.kernels;
     const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
+    bool crosses = w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV;
     gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
-                                          : gr_spread_run(&c, r->p->program, w, comm_of(r, w), r->o->comm, d);
+                   : crosses              ? gr_cross_run(&c, r->p->program, w, r->across, r->o->comm, d)
+                                          : gr_spread_run(&c, r->p->program, w, comm_of(r, w), r->ranks, d);
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -90,7 +101,7 @@ static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, u
     bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
     if (works && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
         const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node);
-        __atomic_add_fetch(&r->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&r->record->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
     }
     gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
 }
@@ -163,12 +174,6 @@ static bool sleeps(const run *r, const gr_node *n)
     return skip;
 }
 
-/* Whether a validation's node runs behind this iteration; step 0: before the first. */
-static bool is_due(const gr_node *n, uint32_t step)
-{
-    return n->every && (step ? step % n->every == 0 : n->before);
-}
-
 /* step 0: a validation before the first iteration. */
 static void begin_iteration(run *r, uint32_t step)
 {
@@ -176,33 +181,127 @@ static void begin_iteration(run *r, uint32_t step)
     const void *data = data_of(r);
     s->step = step;
     s->n_metrics = 0;
+    gr_record_free(r->record);
+    r->record = gr_record_new(r->g->n_nodes + 2);
+    s->user = r->record;
     s->scalars[r->g->column_step] = step;
     s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
     s->scalars[r->g->column_progress] = (GR_MAX(step, 1u) - 1.0) / s->steps;
     for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
     for (size_t i = 0; i < r->g->n_nodes; i++) {
         const gr_node *n = r->g->nodes[i];
-        s->skipped[i] = n->every ? !is_due(n, step) : sleeps(r, n);
+        s->skipped[i] = n->every ? !gr_node_is_due(n, step) : sleeps(r, n);
     }
-    memset(r->node_ns, 0, (r->g->n_nodes + 2) * sizeof(*r->node_ns));
 }
 
 static bool validates(const run *r, uint32_t step)
 {
     bool any = false;
-    for (size_t i = 0; i < r->g->n_nodes; i++) any = any || is_due(r->g->nodes[i], step);
+    for (size_t i = 0; i < r->g->n_nodes; i++) any = any || gr_node_is_due(r->g->nodes[i], step);
     return any;
 }
 
-/* Its metrics join those of the iteration that it stands behind. */
+/* Its metrics join those of the iteration that it stands behind. Classes may have no part in it. */
 static gr_status validate(run *r, gr_diag *d)
 {
+    if (!r->p->plan->paths[GR_PATH_VALIDATE].n) return GR_OK;
     uint64_t begin = gr_now_ns();
     r->session.validating = true;
     gr_status st = gr_executor_path(r->executor, GR_PATH_VALIDATE, d);
     gr_session_metric(&r->session, (double)(gr_now_ns() - begin) * 1e-9, "seconds");
     r->session.validating = false;
     return st;
+}
+
+/* ---- what the classes tell each other
+ * --------------------------------------------------------------------- */
+
+static bool one_class(const run *r)
+{
+    return r->g->n_classes < 2;
+}
+
+/* State that ops keep, of the nodes that this class runs. */
+static void save_ops(const run *r, bool all, gr_state_file *f)
+{
+    for (size_t i = 0; i < r->g->n_nodes; i++) {
+        const gr_node *n = r->g->nodes[i];
+        if (n->op->save && (all || n->class == r->g->view)) n->op->save(r->session.state[i], n->name, f);
+    }
+}
+
+/* What the other classes' ops keep, which a checkpoint has from rank 0, and epochs are counted by. */
+static gr_status load_ops(run *r, uint32_t class, const gr_str *text, gr_diag *d)
+{
+    gr_state_file *f = NULL;
+    gr_status st = gr_state_parse(&f, text->text, text->len, "state of other ranks", d);
+    for (size_t i = 0; i < r->g->n_nodes && !st; i++) {
+        const gr_node *n = r->g->nodes[i];
+        if (n->op->load && n->class == class) st = n->op->load(r->session.state[i], n->name, f, d);
+    }
+    gr_state_free(f);
+    return st;
+}
+
+static gr_status take_news(run *r, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    gr_heard h;
+    while (!st && gr_news_next(r->news, &h)) {
+        for (uint32_t c = 0; c < r->g->n_classes && !st; c++)
+            if (c != r->g->view && h.own[c]->state.len) st = load_ops(r, c, &h.own[c]->state, d);
+        r->stop = r->stop || h.all->asked_to_stop;
+        r->candidate_step = h.all->step;
+        if (r->g->run.best) r->candidate = gr_outputs_metric(r->outputs, h.all, r->g->run.best);
+        if (!st)
+            st = h.all->step ? gr_outputs_iteration(r->outputs, &h, r->session.steps, d)
+                             : gr_outputs_before(r->outputs, h.all, d);
+    }
+    return st;
+}
+
+/* last: wait until the others have told of this iteration, too. */
+static gr_status exchange_news(run *r, uint64_t ns, bool last, gr_diag *d)
+{
+    gr_record *own = r->record;
+    r->record = NULL;
+    own->step = r->session.step;
+    own->ns = ns;
+    own->peak_bytes = gr_executor_measured_peak(r->executor);
+    own->asked_to_stop = gr_signals_stop();
+    gr_record_take_metrics(own, &r->session);
+    if (!one_class(r)) {
+        gr_state_file *f = gr_state_new();
+        save_ops(r, false, f);
+        gr_state_text(f, &own->state);
+        gr_state_free(f);
+    }
+    gr_status st = gr_news_tell(r->news, own, d);
+    if (!st) st = gr_news_hear(r->news, last, d);
+    return st ? st : take_news(r, d);
+}
+
+/* Whether the resolved graph has the word anywhere. */
+static bool names_epoch(const char *text)
+{
+    static const char word[] = "epoch";
+    for (const char *at = text; (at = strstr(at, word)); at++) {
+        char before = at > text ? at[-1] : ' ', after = at[strlen(word)];
+        if (!isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)after) &&
+            after != '_')
+            return true;
+    }
+    return false;
+}
+
+/* Whether what follows this iteration needs its record from all classes: a checkpoint that is due or may be
+ * the best, or an epoch that another class counts. */
+static bool is_awaited(const run *r, uint32_t step)
+{
+    const gr_run_settings *s = &r->g->run;
+    bool of_validation = s->best && !strncmp(s->best, GR_VALIDATION, strlen(GR_VALIDATION));
+    return (s->checkpoint_every && step % s->checkpoint_every == 0) || step >= r->session.steps ||
+           (s->best && (!of_validation || validates(r, step))) || r->reads_epoch;
 }
 
 /* ---- checkpoints
@@ -239,7 +338,7 @@ static void load_best(run *r, const gr_state_file *f)
 static bool is_best(run *r)
 {
     const gr_run_settings *s = &r->g->run;
-    double now = s->best ? gr_outputs_metric(r->outputs, &r->session, s->best) : NAN;
+    double now = s->best && r->candidate_step == r->session.step ? r->candidate : NAN;
     if (isnan(now) || (r->best_step && !(s->best_is_least ? now < r->best : now > r->best))) return false;
     r->best = now;
     r->best_step = r->session.step;
@@ -256,8 +355,7 @@ static gr_state_file *state_of(run *r)
     save_best(r, f);
     for (size_t i = 0; i < r->g->n_state; i++)
         gr_state_set_number(f, "state", r->g->state[i].name, r->session.next_state[i]);
-    for (size_t i = 0; i < r->g->n_nodes; i++)
-        if (r->g->nodes[i]->op->save) r->g->nodes[i]->op->save(r->session.state[i], r->g->nodes[i]->name, f);
+    save_ops(r, true, f);
     return f;
 }
 
@@ -271,14 +369,22 @@ static gr_status save_state(run *r, const char *dir, gr_diag *d)
     return st;
 }
 
+/* Of several classes none is before or behind this point alone. */
+static gr_status await_classes(const run *r, gr_diag *d)
+{
+    return one_class(r) ? GR_OK : r->o->comm->type->barrier(r->o->comm, d);
+}
+
 static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
 {
     char *aside = NULL;
     gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
+    if (!st) st = await_classes(r, d); /* the folder is there */
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
     if (!st) st = gr_executor_path(r->executor, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st && !gr_comm_rank(r->o->comm)) st = save_state(r, aside, d); /* it is the same everywhere */
+    if (!st) st = await_classes(r, d);                                  /* all of it is there */
     if (!st)
         st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
                                           r->best_step, d);
@@ -347,7 +453,7 @@ static gr_status validate_before(run *r, gr_diag *d)
     if (r->session.step || !validates(r, 0)) return GR_OK;
     begin_iteration(r, 0);
     gr_status st = validate(r, d);
-    return st ? st : gr_outputs_before(r->outputs, &r->session, r->node_ns, d);
+    return st ? st : exchange_news(r, 0, true, d);
 }
 
 /* Kernels and graphs that came with the first iterations count too. */
@@ -363,16 +469,6 @@ static void watch_overhead(run *r, gr_diag *d)
                  gr_bytes_format(taken, is), gr_bytes_format(planned, was));
 }
 
-/* What ranks have measured each for itself: the longest, and the most. */
-static gr_status gather_measures(run *r, gr_diag *d)
-{
-    gr_comm *c = r->o->comm;
-    r->measured_peak = gr_executor_measured_peak(r->executor);
-    gr_status st = gr_comm_agree(c, &r->measured_peak, d);
-    if (st || !c) return st;
-    return c->type->host_reduce(c, r->node_ns, (r->g->n_nodes + 2) * sizeof(*r->node_ns), GR_COMM_MAX_U64, d);
-}
-
 static gr_status iteration(run *r, uint32_t step, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
@@ -381,8 +477,7 @@ static gr_status iteration(run *r, uint32_t step, gr_diag *d)
     uint64_t ns = gr_now_ns() - begin;
     if (!st) watch_overhead(r, d);
     if (!st && validates(r, step)) st = validate(r, d);
-    if (!st) st = gather_measures(r, d);
-    return st ? st : gr_outputs_iteration(r->outputs, &r->session, r->measured_peak, r->node_ns, ns, d);
+    return st ? st : exchange_news(r, ns, is_awaited(r, step), d);
 }
 
 /* Whether any rank was asked to stop. */
@@ -408,8 +503,11 @@ static gr_status iterate(run *r, gr_diag *d)
             st = checkpoint(r, GR_PATH_CHECKPOINT, d);
             saved = step;
         }
-        if (!st) st = should_stop(r, &stop, d);
+        if (!st && one_class(r)) st = should_stop(r, &stop, d);
+        stop = stop || (!one_class(r) && r->stop); /* alike everywhere, and nobody waits */
     }
+    if (!st) st = gr_news_hear(r->news, true, d);
+    if (!st) st = take_news(r, d);
     bool wanted = settings->checkpoint_last || r->session.step < r->session.steps;
     if (!st && wanted && saved != r->session.step) st = checkpoint(r, GR_PATH_FINAL, d);
     return st;
@@ -451,17 +549,77 @@ static gr_status check_overhead(const run *r, gr_diag *d)
         gr_bytes_format(taken, is), gr_bytes_format(p->overhead_bytes, planned));
 }
 
-/* The CPU device's memory is the host's. */
-static gr_status open_comm(run *r, const gr_kernels *k, gr_diag *d)
+/* ---- communicators and classes --------------------------------------------------------------------------
+ */
+
+/* The class of this rank. */
+static uint32_t find_class(const gr_graph *g, uint32_t rank)
 {
-    r->comm = r->o->comm;
+    for (uint32_t c = 0; c < g->n_classes && g->n_classes > 1; c++)
+        for (uint32_t i = 0; i < g->classes[c].n; i++)
+            if (g->classes[c].ranks[i] == rank) return c;
+    return 0;
+}
+
+static const gr_planned *planned_of(const gr_planned *p, uint32_t class)
+{
+    return class ? p->more[class - 1] : p;
+}
+
+/* The first class whose program has bucket 0 of a part of a model: GR_NONE, none has. */
+static uint32_t class_with(const gr_planned *all, const gr_model *m, const char *part)
+{
+    char *name = gr_printf("%s.%s.0", m->name, part);
+    uint32_t found = GR_NONE;
+    for (uint32_t c = all->n_more + 1; c-- > 0;)
+        if (gr_program_find(planned_of(all, c)->program, name) != GR_NONE) found = c;
+    free(name);
+    return found;
+}
+
+static gr_bytes_saved saved_here(const run *r)
+{
+    gr_bytes_saved s = {0};
+    for (size_t i = 0; i < r->g->n_models; i++) {
+        const gr_model *m = r->g->models[i];
+        if (!m->trained) continue;
+        if (class_with(r->all, m, "params") == r->g->view) s.state |= 1ULL << i;
+        if (class_with(r->all, m, "lagged") == r->g->view) s.lagged |= 1ULL << i;
+    }
+    return s;
+}
+
+/* Samples are of the class that ends iterations; where all do, of the first. */
+static bool keeps_samples(const run *r)
+{
+    uint32_t class = r->p->summary->class;
+    return !gr_comm_rank(r->ranks) && (one_class(r) || r->g->view == (class == GR_NONE ? 0 : class));
+}
+
+/* The CPU device's memory is the host's. */
+static gr_status open_device_comms(run *r, const gr_kernels *k, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    r->comm = r->ranks;
+    r->across = r->o->comm;
 #ifdef GR_CUDA
-    if (r->comm && !strcmp(k->device, "cuda"))
-        return gr_comm_open_nccl(&r->comm, r->o->comm, gr_executor_arena(r->executor), d);
+    bool cuda = !strcmp(k->device, "cuda");
+    if (cuda && gr_comm_ranks(r->ranks) > 1)
+        st = gr_comm_open_nccl(&r->comm, r->ranks, gr_executor_arena(r->executor), d);
+    if (cuda && !one_class(r) && !st) st = gr_comm_open_nccl(&r->across, r->o->comm, &(gr_memory){0}, d);
 #endif
     (void)k;
     (void)d;
-    return GR_OK;
+    return st;
+}
+
+static void close_comms(run *r)
+{
+    if (r->across != r->o->comm) gr_comm_close(r->across);
+    gr_comm_close(r->replicas);
+    gr_comm_close(r->node);
+    if (r->comm != r->ranks) gr_comm_close(r->comm);
+    if (r->ranks != r->o->comm) gr_comm_close(r->ranks);
 }
 
 /* Where models are whole in each node, ranks are counted through the nodes. */
@@ -470,22 +628,24 @@ static gr_status open_nodes(run *r, gr_diag *d)
     uint32_t each = r->p->program->node_ranks, rank = r->session.rank;
     if (!each) return GR_OK;
     gr_status st = gr_comm_split(&r->node, r->comm, rank / each, d);
-    return st ? st : gr_comm_split(&r->across, r->comm, rank % each, d);
+    return st ? st : gr_comm_split(&r->replicas, r->comm, rank % each, d);
 }
 
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 {
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
-    gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->p->plan, d);
+    gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->all->plan, d);
+    r->ranks = r->o->comm;
+    if (!st && !one_class(r)) st = gr_comm_split(&r->ranks, r->o->comm, r->g->view, d);
     if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
     if (st) return st;
-    r->session.rank = gr_comm_rank(r->o->comm);
-    r->session.ranks = gr_comm_ranks(r->o->comm);
+    r->session.rank = gr_comm_rank(r->ranks);
+    r->session.ranks = gr_comm_ranks(r->ranks);
     r->session.steps = total_steps(r);
-    r->session.sample = gr_outputs_sample;
-    r->session.user = r->outputs;
-    r->node_ns = gr_calloc(r->g->n_nodes + 2, sizeof(*r->node_ns));
-    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->o->comm);
+    r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
+    r->reads_epoch = !one_class(r) && names_epoch(r->p->plan->graph_text);
+    r->news = gr_news_new(r->g, r->o->comm, r->ranks);
+    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->ranks, saved_here(r));
     gr_exec_options e = {.threads = threads_of(r),
                          .host_threads = host_threads_of(r),
                          .poison = r->o->poison,
@@ -494,7 +654,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     st = gr_device_find(&e.device, k->device, d);
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
-    if (!st) st = open_comm(r, k, d);
+    if (!st) st = open_device_comms(r, k, d);
     if (!st) st = open_nodes(r, d);
     if (!st) st = check_overhead(r, d);
     return st;
@@ -503,21 +663,20 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
                  gr_diag *d)
 {
-    run r = {.g = g, .p = p, .o = o};
+    const gr_planned *own = planned_of(p, find_class(g, gr_comm_rank(o->comm)));
+    run r = {.g = own->graph, .p = own, .all = p, .o = o};
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
-    if (r.executor) r.measured_peak = GR_MAX(r.measured_peak, gr_executor_measured_peak(r.executor));
-    gr_outputs_close(r.outputs, &r.session, r.executor, r.measured_peak);
+    gr_outputs_close(r.outputs, r.executor, r.executor ? gr_executor_measured_peak(r.executor) : 0);
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
-    gr_comm_close(r.across);
-    gr_comm_close(r.node);
-    if (r.comm != o->comm) gr_comm_close(r.comm);
+    if (!st) close_comms(&r); /* else the caller ends all ranks, and who waits here would wait for them */
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
     if (r.session.graph) gr_session_close(&r.session);
-    free(r.node_ns);
+    gr_news_free(r.news);
+    gr_record_free(r.record);
     return st;
 }

@@ -29,11 +29,9 @@ void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
     pthread_mutex_unlock(&metrics_lock);
 }
 
-const struct gr_metric *gr_session_find(const gr_session *s, const char *name)
+bool gr_node_is_due(const gr_node *n, uint32_t step)
 {
-    for (size_t i = 0; i < s->n_metrics; i++)
-        if (!strcmp(s->metrics[i].name, name)) return &s->metrics[i];
-    return NULL;
+    return n->every && (step ? step % n->every == 0 : n->before);
 }
 
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,

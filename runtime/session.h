@@ -34,7 +34,7 @@ struct gr_session {
     /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
     void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
                    double score);
-    void *user; /* of sample */
+    void *user; /* of sample: the gr_record of this iteration */
 };
 
 /* Who wants to know of finished sequences, see gr_session_listen. */
@@ -53,8 +53,8 @@ struct gr_metric {
 GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d);
 void gr_session_close(gr_session *s);
 
-/* A metric of this iteration by name, NULL where there is none. */
-const struct gr_metric *gr_session_find(const gr_session *s, const char *name);
+/* Whether a validation's node runs behind this iteration; step 0: before the first. False for others. */
+bool gr_node_is_due(const gr_node *n, uint32_t step);
 
 /* Have finished called, on the compute lane, as soon as a sequence of rows has its last token: before the
  * other rows are final, and before the plan's own step that reads them. Not while node, who listens, is

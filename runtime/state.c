@@ -9,7 +9,7 @@
 
 struct gr_state_file {
     json_t *root; /* groups of strings */
-    char *path;   /* it was read from, or NULL */
+    char *path;   /* it was read from, or a name for it; or NULL */
 };
 
 gr_state_file *gr_state_new(void)
@@ -60,23 +60,36 @@ gr_status gr_state_write(const gr_state_file *f, const char *path, gr_diag *d)
     return st;
 }
 
+void gr_state_text(const gr_state_file *f, gr_str *out)
+{
+    char *text = json_dumps(f->root, JSON_COMPACT | JSON_SORT_KEYS);
+    gr_str_puts(out, text ? text : "{}");
+    free(text);
+}
+
+gr_status gr_state_parse(gr_state_file **out, const char *text, size_t n, const char *name, gr_diag *d)
+{
+    json_error_t e;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    if (!json_is_object(root)) {
+        gr_loc at = root ? (gr_loc){name, 1, 1} : (gr_loc){name, (unsigned)e.line, (unsigned)e.column};
+        json_decref(root);
+        return gr_diag_error(d, at, GR_E_INVALID, "%s", root ? "not a JSON object" : e.text);
+    }
+    *out = gr_calloc(1, sizeof(**out));
+    **out = (gr_state_file){root, gr_strdup(name)};
+    return GR_OK;
+}
+
 gr_status gr_state_read(gr_state_file **out, const char *path, gr_diag *d)
 {
     char *text = NULL;
     size_t n = 0;
     gr_status st = gr_file_read(path, 64u << 20, &text, &n, d);
     if (st) return st;
-    json_error_t e;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    st = gr_state_parse(out, text, n, path, d);
     free(text);
-    if (!json_is_object(root)) {
-        gr_loc at = root ? (gr_loc){path, 1, 1} : (gr_loc){path, (unsigned)e.line, (unsigned)e.column};
-        json_decref(root);
-        return gr_diag_error(d, at, GR_E_INVALID, "%s", root ? "not a JSON object" : e.text);
-    }
-    *out = gr_calloc(1, sizeof(**out));
-    **out = (gr_state_file){root, gr_strdup(path)};
-    return GR_OK;
+    return st;
 }
 
 static gr_status wrong(const gr_state_file *f, const char *group, const char *key, const char *what,

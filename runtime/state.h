@@ -22,6 +22,11 @@ void gr_state_set_text(gr_state_file *f, const char *group, const char *key, con
 GR_NODISCARD gr_status gr_state_write(const gr_state_file *f, const char *path, gr_diag *d);
 GR_NODISCARD gr_status gr_state_read(gr_state_file **out, const char *path, gr_diag *d);
 
+/* The same as text: appended to out; and read back. */
+void gr_state_text(const gr_state_file *f, gr_str *out);
+GR_NODISCARD gr_status gr_state_parse(gr_state_file **out, const char *text, size_t n, const char *name,
+                                      gr_diag *d);
+
 /* GR_E_INVALID with file, group and key where the value is missing or of another type. Text: caller frees. */
 GR_NODISCARD gr_status gr_state_get_u64(const gr_state_file *f, const char *group, const char *key,
                                         uint64_t *value, gr_diag *d);

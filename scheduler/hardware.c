@@ -286,10 +286,19 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     return st;
 }
 
-/* Page tables are taken in pieces of 2 MiB. */
-uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t captured, uint64_t host_bytes)
+void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks)
 {
-    const uint64_t comm = ranks > 1 ? hw->part[GR_LIBRARY_COMM] : 0;
+    for (size_t i = 0; name && i < GR_LEN(profiles); i++)
+        if (!strcmp(name, profiles[i].name)) return;
+    hw->host_bytes /= ranks;
+    if (!strcmp(hw->device, "cpu")) hw->device_bytes /= ranks;
+}
+
+/* Page tables are taken in pieces of 2 MiB. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
+                              uint64_t host_bytes)
+{
+    const uint64_t comm = ranks > 1 ? (1 + groups) * hw->part[GR_LIBRARY_COMM] : 0;
     const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
     return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }

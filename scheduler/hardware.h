@@ -67,7 +67,7 @@ typedef struct gr_hardware {
     double head;                   /* arithmetic of products with an output matrix */
     double logits;                 /* logits whose softmax is taken */
     uint64_t part[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
-                                         several */
+                                         several, for all of them and for each group */
 } gr_hardware;
 
 /* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
@@ -80,15 +80,21 @@ GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, g
  * '/' or a '.' in it is a file. GR_E_INVALID with the known names, or with the place in the file. */
 GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
 
+/* So many ranks of one host each have their part of its memory, and of the CPU device's, which is the same. A
+ * profile that has a name, "cpu" apart, is left as it is: it says what there is for one device. name: as for
+ * gr_hardware_find, NULL for this machine. */
+void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
+
 /* Profiles that have names, but for "cpu": NULL behind the last. */
 const gr_hardware *gr_hardware_known(size_t i);
 
 /* What a rank of so many receives a second in collectives, on so many hosts. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 
-/* What a process takes on the device beside its arena: as one of so many ranks, with so many layers in
- * captured graphs, and such a host pool. */
-uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t captured, uint64_t host_bytes);
+/* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
+ * them, with so many layers in captured graphs, and such a host pool. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
+                              uint64_t host_bytes);
 
 /* scheduler/hardware_file.c: the JSON form. Every key is required, and every unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);

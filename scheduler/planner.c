@@ -79,7 +79,7 @@ static bool is_pass(const gr_node *n)
 /* Whether the ranks that a plan is for run it. */
 static bool runs_here(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view || n->class == GR_NONE;
+    return gr_node_runs(g, n);
 }
 
 /* Halvings until at most `to` is left. */
@@ -140,6 +140,14 @@ static gr_policy policy_of_optimizer(const source *s, const gr_model *m)
 {
     int own = m->residency.policy[GR_RESOURCE_OPTIMIZER];
     return own < 0 ? s->o->policy : (gr_policy)own;
+}
+
+/* Its weights are sent to other ranks: from shards over all that train it, or whole. */
+static bool is_sent(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes && m->update; i++)
+        if (g->nodes[i]->model == m && g->nodes[i]->class != m->update->class) return true;
+    return false;
 }
 
 static bool is_used(const gr_graph *g, const gr_model *m)
@@ -285,7 +293,7 @@ static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m
 static uint32_t shards_of(const source *s, const uint32_t *level, const gr_model *m)
 {
     uint32_t node = node_ranks(s->g);
-    if (!node || m->shard == GR_SHARD_ALL || is_remote(s->g, m)) return 0;
+    if (!node || m->shard == GR_SHARD_ALL || is_sent(s->g, m)) return 0;
     if (m->shard == GR_SHARD_NODE) return node;
     if (is_trained(s->g, m))
         return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_NODE, m) ? node : 0;
@@ -333,10 +341,17 @@ static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
     return GR_MAX(rows, 1u);
 }
 
+static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)
+{
+    const uint32_t vocab = n->model ? n->model->shape.vocab : 1;
+    uint32_t rows = sizes->head_rows;
+    if (!sizes->head_sums || !is_forward(n)) rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, 16u));
+    return rows > sizes->head_step ? rows - rows % sizes->head_step : rows;
+}
+
 static gr_choices choose(const source *s, const uint32_t *level, const gr_node *n)
 {
     gr_choices c = {.threads = s->o->threads, .leaves = s->g->canonical ? GR_LEAVES / s->g->ranks : 0};
-    uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     if (n->model) {
         c.sharded = is_sharded(s, level, n->model);
@@ -353,8 +368,7 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
         uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
         c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, longest(n));
     }
-    uint32_t rows = GR_MIN(GR_MAX(sizes->head_elems / vocab, 16u), sizes->head_rows);
-    rows = GR_MIN(rows, most_head_rows(n, &c));
+    const uint32_t rows = GR_MIN(usual_head_rows(n, sizes), most_head_rows(n, &c));
     c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
     return c;
 }
@@ -560,7 +574,7 @@ static void prefer_nodes(source *s)
     for (size_t i = 0; i < g->n_models && node && kept <= hw.device_bytes / 2; i++) {
         double seconds[2];
         const gr_model *m = g->models[i];
-        if (!is_used(g, m) || !is_trained(g, m) || is_remote(g, m) || m->shard != GR_SHARD_AUTO) continue;
+        if (!is_used(g, m) || !is_trained(g, m) || is_sent(g, m) || m->shard != GR_SHARD_AUTO) continue;
         for (int over_node = 0; over_node < 2; over_node++) {
             s->grouped = over_node ? 1ULL << m->index : 0;
             gr_program *p = build(s, level);
@@ -889,10 +903,21 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
     return st;
 }
 
+static gr_status check_shards(const gr_graph *g, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->shard == GR_SHARD_NODE && is_sent(g, g->models[i]))
+            st = gr_diag_error(d, g->models[i]->at, GR_E_INVALID,
+                               "model '%s': 'shard: node' is not for a model whose weights other pools read",
+                               g->models[i]->name);
+    return st;
+}
+
 static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
-    gr_status st = ops ? ops : models;
+    gr_status shards = check_shards(g, d), st = ops ? ops : models ? models : shards;
     if (!g->canonical) return st;
     if (!k->chained)
         st = gr_diag_error(

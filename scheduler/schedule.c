@@ -56,8 +56,8 @@ static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
 /* Of one program, with so much in the host pool. */
 static uint64_t arena_budget(const search *s, uint32_t level, uint64_t host_bytes)
 {
-    uint64_t over = gr_hardware_overhead(&s->o->hardware, s->sets[level].program->ranks,
-                                         s->sets[level].program->captured, host_bytes);
+    const gr_program *p = s->sets[level].program;
+    uint64_t over = gr_hardware_overhead(&s->o->hardware, p->ranks, p->groups, p->captured, host_bytes);
     return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
 }
 

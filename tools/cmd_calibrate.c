@@ -426,7 +426,7 @@ static void measure_pool(pool *p, gr_bench *b)
 
 static void run_head(gr_bench *b)
 {
-    const gr_head_rows rows = {b->sizes->head_rows, b->head.row, b->head.target, 1};
+    const gr_head_rows rows = {b->sizes->head_rows, b->head.row, b->head.target, 1, false};
     b->k->head_forward(&b->q, &b->shape, b->in, b->head.lm, b->x, &rows,
                        &(gr_head_stats){.logprob = b->head.logprob}, b->head.ws);
 }

@@ -42,7 +42,16 @@ static bool has_its_nodes(const gr_plan *p, const gr_graph *g)
     return true;
 }
 
-/* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks. */
+/* Whether the plan is for the classes of ranks that the graph has now. */
+static bool is_placed_alike(const gr_plan *plan, const gr_graph *g)
+{
+    bool alike = plan->n_more + 1 == g->n_classes && gr_plan_all_ranks(plan) == g->ranks;
+    for (uint32_t c = 0; alike && c < g->n_classes; c++)
+        alike = !strcmp(gr_plan_class(plan, c)->ranks, g->classes[c].text);
+    return alike;
+}
+
+/* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks, or pools. */
 static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
                            gr_diag *d)
 {
@@ -50,7 +59,7 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     const char *path = a->plan ? a->plan : own;
     gr_plan *plan = NULL;
     gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
-    if (!st && own && (gr_plan_ranks(plan) != g->ranks || !has_its_nodes(plan, g))) {
+    if (!st && own && (!is_placed_alike(plan, g) || !has_its_nodes(plan, g))) {
         gr_plan_free(plan);
         plan = NULL;
     }
@@ -87,7 +96,7 @@ static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
             "starts them",
             a->ranks);
     if (!st && own) st = gr_plan_read_json(&plan, own, d);
-    if (plan) *ranks = GR_MAX(gr_plan_ranks(plan), 1u);
+    if (plan) *ranks = GR_MAX(gr_plan_all_ranks(plan), 1u);
     gr_plan_free(plan);
     free(own);
     return st;
@@ -98,8 +107,8 @@ static void say_lost(const char *message)
     fprintf(stderr, "graphrun: error: %s\n", message);
 }
 
-/* What was asked for is what was started; as hosts by devices where each host has as many. Hosts by devices that
- * are asked for are taken as nodes: a node is a host, or an equal part of one. */
+/* What was asked for is what was started; as hosts by devices where each host has as many. Hosts by devices
+ * that are asked for are taken as nodes: a node is a host, or an equal part of one. */
 static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
 {
     uint32_t hosts, asked;
@@ -208,15 +217,6 @@ typedef struct exec {
     char *graph_path, *out;
 } exec;
 
-/* Ranks that do different things are planned only. */
-static gr_status check_runs(const exec *x, gr_diag *d)
-{
-    if (x->g->n_classes < 2) return GR_OK;
-    return gr_diag_error(
-        d, (gr_loc){0}, GR_E_INVALID,
-        "exec with pools of several kinds of ranks is not built in this version; plan plans them");
-}
-
 static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
 {
     gr_status st = check_resume(a, d);
@@ -224,7 +224,6 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
-    if (!st) st = check_runs(x, d);
     if (st == GR_E_NOFIT && !a->resume && !gr_comm_rank(c)) gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
     if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
     if (!st && !*x->out) {

@@ -53,6 +53,7 @@ static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "--ranks %u: hosts of '%s' have %u devices; say hosts by devices, such as %ux%u",
                              ranks, o->hardware.name, o->hardware.devices, o->hosts, o->hardware.devices);
+    gr_hardware_share(&o->hardware, a->hardware, ranks / o->hosts);
     return GR_OK;
 }
 
@@ -99,8 +100,8 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",
                              a->device, o->hardware.name);
     o->kernels = gr_kernels_find(o->hardware.device);
-    st = check_budget(o, d);
-    return st ? st : count_hosts(o, a, d);
+    st = count_hosts(o, a, d);
+    return st ? st : check_budget(o, d);
 }
 
 /* ---- check

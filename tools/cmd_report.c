@@ -215,15 +215,26 @@ static void add_nodes(gr_str *out, const report *r)
     add_node_line(out, "whole", median(find(r, "seconds")), whole, whole);
 }
 
+static void add_peak(gr_str *out, const report *r, const char *ranks)
+{
+    char *keys[] = {gr_printf("planned_peak_bytes%s", ranks), gr_printf("measured_peak_bytes%s", ranks)};
+    const series *planned = find(r, keys[0]), *measured = find(r, keys[1]);
+    size_t p = planned ? extreme(planned, 1) : 0, m = measured ? extreme(measured, 1) : 0;
+    char a[32], b[32];
+    if (planned && measured && p < planned->n && m < measured->n)
+        gr_str_printf(out, "%s%-8s planned %s, measured %s\n", *ranks ? "  ranks " : "",
+                      *ranks ? ranks + 1 : "peak", gr_bytes_format((uint64_t)planned->values[p], a),
+                      gr_bytes_format((uint64_t)measured->values[m], b));
+    free(keys[0]);
+    free(keys[1]);
+}
+
+/* Of several classes of ranks the highest, and each one's. */
 static void add_peaks(gr_str *out, const report *r)
 {
-    const series *planned = find(r, "planned_peak_bytes"), *measured = find(r, "measured_peak_bytes");
-    if (!planned || !measured) return;
-    size_t p = extreme(planned, 1), m = extreme(measured, 1);
-    char a[32], b[32];
-    if (p == planned->n || m == measured->n) return;
-    gr_str_printf(out, "peak     planned %s, measured %s\n", gr_bytes_format((uint64_t)planned->values[p], a),
-                  gr_bytes_format((uint64_t)measured->values[m], b));
+    static const char prefix[] = "planned_peak_bytes";
+    for (size_t i = 0; i < r->n_series; i++)
+        if (!strncmp(r->s[i].key, prefix, strlen(prefix))) add_peak(out, r, r->s[i].key + strlen(prefix));
 }
 
 static gr_status add_checkpoints(gr_str *out, const gr_args *a, gr_diag *d)

@@ -5,26 +5,27 @@
 
 enum { BLOCK = 256, WARPS = BLOCK / GR_WARP };
 
+struct outputs {
+    float *logprob, *entropy, *sum_p2, *lse;
+};
+
 struct stats {
     const float *logits;
     const int32_t *target;
     float inv_temperature;
     uint32_t V, tiles;
-    float *logprob, *entropy, *sum_p2, *lse;
+    outputs out;
 };
 
-/* Entropy = log S - (sum of e (z - max)) / S: two terms of one sign, nothing cancels. */
-GR_DEVICE void write_stats(const stats &p, const gr_row_sums &r, float c)
+/* z: the target's logit. Entropy = log S - (sum of e (z - max)) / S: two terms of one sign, nothing cancels.
+ */
+GR_DEVICE void write_stats(const outputs &to, uint32_t row, const gr_row_sums &r, float z, float c)
 {
-    const uint32_t row = blockIdx.x;
     const float log2_sum = log2f(r.sum);
-    p.lse[row] = GR_LN_2 * (r.y_max + log2_sum);
-    if (p.logprob) {
-        const float z = p.logits[(size_t)row * p.V + p.target[row]];
-        p.logprob[row] = gr_row_logprob(r, z, c);
-    }
-    if (p.entropy) p.entropy[row] = GR_LN_2 * (log2_sum - r.first / r.sum);
-    if (p.sum_p2) p.sum_p2[row] = r.second / (r.sum * r.sum);
+    to.lse[row] = GR_LN_2 * (r.y_max + log2_sum);
+    if (to.logprob) to.logprob[row] = gr_row_logprob(r, z, c);
+    if (to.entropy) to.entropy[row] = GR_LN_2 * (log2_sum - r.first / r.sum);
+    if (to.sum_p2) to.sum_p2[row] = r.second / (r.sum * r.sum);
 }
 
 template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(const stats p)
@@ -41,7 +42,7 @@ template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(cons
     __syncthreads();
     if (threadIdx.x >= GR_WARP) return;
     const gr_row_sums r = gr_tiles_merge<true>(tiles, p.tiles, c);
-    if (!threadIdx.x) write_stats(p, r, c);
+    if (!threadIdx.x) write_stats(p.out, blockIdx.x, r, p.out.logprob ? row[p.target[blockIdx.x]] : 0, c);
 }
 
 extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target,
@@ -49,14 +50,31 @@ extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int
                                  float *entropy, float *sum_p2, float *lse)
 {
     if (!n) return;
-    const stats p = {logits,  target,  inv_temperature, V,  gr_ceil_div(V, GR_TILE),
-                     logprob, entropy, sum_p2,          lse};
+    const stats p = {
+        logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), {logprob, entropy, sum_p2, lse}};
     const size_t shared = p.tiles * sizeof(gr_tile_sums);
     assert(shared <= 48 * 1024); /* V up to 3 million */
     if (V % 4)
         stats_kernel<false><<<n, BLOCK, shared, st>>>(p);
     else
         stats_kernel<true><<<n, BLOCK, shared, st>>>(p);
+}
+
+/* The sums that gr_cu_head_product leaves: one warp a row. */
+GR_KERNEL void __launch_bounds__(BLOCK) merge_kernel(const gr_cu_head_rows p, const outputs to)
+{
+    const uint32_t row = blockIdx.x * WARPS + threadIdx.x / GR_WARP;
+    const uint32_t tiles = (p.V + GR_CU_HEAD_IDS - 1) / GR_CU_HEAD_IDS;
+    if (row >= p.n) return;
+    const float c = __fmul_rn(p.inv_temperature, GR_LOG2_E);
+    const gr_row_sums r = gr_tiles_merge<true>((const gr_tile_sums *)p.part + (size_t)row * tiles, tiles, c);
+    if (threadIdx.x % GR_WARP == 0) write_stats(to, row, r, p.logit[row], c);
+}
+
+extern "C" void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
+                                 float *sum_p2, float *lse)
+{
+    if (r->n) merge_kernel<<<gr_ceil_div(r->n, WARPS), BLOCK, 0, st>>>(*r, {logprob, entropy, sum_p2, lse});
 }
 
 /* ---- gradient

@@ -102,6 +102,30 @@ void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf1
  */
 void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target, float inv_temperature,
                       uint32_t n, uint32_t V, float *logprob, float *entropy, float *sum_p2, float *lse);
+/* The head's product with those statistics, for a device whose tensor cores can be asked for both (Hopper):
+ * logits are summed up in registers, GR_CU_HEAD_IDS of a row at a time, and go to memory only where `logits`
+ * is not NULL. The bits of a row follow from that row alone, and are the same with and without logits. */
+#define GR_CU_HEAD_IDS 256
+typedef struct gr_cu_head_rows {
+    const gr_bf16 *x, *lm; /* [n, H], [V, H] */
+    const int32_t *target; /* [n] */
+    float inv_temperature;
+    uint32_t n, V, H;
+    void *part;    /* gr_cu_head_part_bytes: sums of each tile of a row */
+    float *logit;  /* [n] of the target */
+    float *logits; /* [n, V] or NULL */
+} gr_cu_head_rows;
+/* Whether this device can, for these weights. */
+bool gr_cu_head_fuses(const gr_bf16 *lm, uint32_t H);
+static inline uint64_t gr_cu_head_part_bytes(uint32_t n, uint32_t V)
+{
+    return UINT64_C(16) * n * ((V + UINT64_C(255)) / GR_CU_HEAD_IDS);
+}
+/* false: not launched, CUDA's last error says why where it knows. */
+bool gr_cu_head_product(cudaStream_t st, const gr_cu_head_rows *r);
+/* Then: the rest of gr_cu_head_stats. */
+void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
+                      float *sum_p2, float *lse);
 /* In place: each row of logits becomes, in bf16, d loss / d logits (unscaled logits: inv_temperature is
  * applied), row i at byte i * 4 V, so that its leading dimension is 2 V. d_logprob, d_entropy [n]; d_entropy
  * (and entropy) may be NULL. */

@@ -74,17 +74,22 @@ void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, g
     w->h = halves(c, tokens, s->inter);
 }
 
-void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_cu_head_ws *w)
+void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, gr_cu_head_ws *w)
 {
+    const bool samples = use == GR_HEAD_SAMPLE || use == GR_HEAD_TRUNCATE;
+    const uint32_t back = use == GR_HEAD_GRADIENT ? n : 0, stats = samples ? 0 : n;
     w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->sums = gr_carve_bytes(c, gr_cu_rmsnorm_backward_ws(n, s->hidden));
-    w->sample = gr_carve_bytes(c, gr_cu_sample_ws(n, s->vocab));
-    w->how = gr_carve_bytes(c, sizeof(*w->how));
+    w->sums = gr_carve_bytes(c, back ? gr_cu_rmsnorm_backward_ws(back, s->hidden) : 0);
+    w->sample = gr_carve_bytes(c, samples ? gr_cu_sample_ws(n, s->vocab) : 0);
+    w->how = gr_carve_bytes(c, samples ? sizeof(*w->how) : 0);
     w->hidden = halves(c, n, s->hidden);
-    w->d_hidden = halves(c, n, s->hidden);
-    w->logits = gr_carve_floats(c, (uint64_t)n * s->vocab);
-    w->lse = gr_carve_floats(c, n);
-    w->entropy = gr_carve_floats(c, n);
+    w->d_hidden = halves(c, back, s->hidden);
+    w->logits =
+        gr_carve_floats(c, (uint64_t)(use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n) * s->vocab);
+    w->lse = gr_carve_floats(c, stats);
+    w->entropy = gr_carve_floats(c, stats);
+    w->logit = gr_carve_floats(c, stats);
+    w->part = gr_carve_bytes(c, gr_cu_head_part_bytes(stats, s->vocab));
 }
 
 /* ---- sizes of the table ---- */
@@ -132,9 +137,8 @@ uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_he
 {
     gr_carve c = {0};
     gr_cu_head_ws w;
-    (void)use;
     (void)threads;
-    gr_cu_head_carve(&c, s, chunk_rows, &w);
+    gr_cu_head_carve(&c, s, chunk_rows, use, &w);
     return c.used;
 }
 

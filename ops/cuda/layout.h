@@ -56,13 +56,18 @@ typedef struct gr_cu_extend_ws {
 } gr_cu_extend_ws;
 void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w);
 
-typedef struct gr_cu_head_ws { /* n rows */
+/* Where statistics alone are asked for, at most so many rows of logits are there at a time (on devices that
+ * need them at all). Products of logits for statistics always take so many rows: the bits are the same
+ * whether logits are kept or not. */
+#define GR_CU_HEAD_ROWS 256
+typedef struct gr_cu_head_ws { /* n rows; what the use does not need is empty */
     void *gemm, *sums, *sample;
     gr_cu_sampling *how;
-    gr_bf16 *hidden, *d_hidden; /* [H] the final norm's output; d loss / d it */
-    float *logits;              /* [V] */
-    float *lse, *entropy;       /* one each */
+    gr_bf16 *hidden, *d_hidden;   /* [H] the final norm's output; d loss / d it */
+    float *logits;                /* [V]; of GR_HEAD_LOGPROB GR_CU_HEAD_ROWS rows at most */
+    float *lse, *entropy, *logit; /* one each; logit: the target's */
+    void *part;                   /* sums of tiles of logits: gr_cu_head_part_bytes */
 } gr_cu_head_ws;
-void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_cu_head_ws *w);
+void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, gr_cu_head_ws *w);
 
 #endif

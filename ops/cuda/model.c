@@ -1,8 +1,10 @@
 /* ops/cuda/model.c: the passes of a model on CUDA: cuBLASLt's products, cuDNN's attention and the kernels of
  * ops/cuda/launch.h, in the order of ops/layer_cpu.c and ops/layer_back_cpu.c.
  *
- * Residuals are added by the products (D = A B^T + C). Norm outputs, the rotated q and k of models with q and
- * k norm, and the activation of the MLP are computed again in the backward pass; products are not.
+ * Residuals are added by the products (D = A B^T + C). Of slices (ops/slices.h) the peers' sums come behind
+ * o and down, in bf16, in place, on the queue's own stream: they are captured with the rest of a step. Norm
+ * outputs, the rotated q and k of models with q and k norm, and the activation of the MLP are computed again
+ * in the backward pass; products are not.
  */
 #include "ops/cuda/model.h"
 
@@ -15,6 +17,7 @@
 #include "ops/cuda/layout.h"
 #include "ops/cuda/strict.h"
 #include "ops/rope.h"
+#include "runtime/comm.h"
 
 enum { ROPES_MAX = 16 };
 
@@ -318,6 +321,21 @@ static void norm(const layer *l, const gr_bf16 *x, gr_tensor_slot slot, gr_bf16 
     gr_cu_rmsnorm(l->q->stream, x, NULL, tensor(l->s, l->w, slot), y, l->t, l->s->hidden, l->s->norm_eps);
 }
 
+/* y [t, H] = add + x [t, in] W^T. Of a slice: the sum of what all peers' slices give, to which the first of
+ * them alone brings what is added; one rounding more than the product's own. y == add: residual's temp. */
+static void close_block(const layer *l, const gr_bf16 *x, uint32_t in, gr_tensor_slot slot, gr_bf16 *y,
+                        const gr_bf16 *add, gr_bf16 *temp, void *ws)
+{
+    const gr_model_shape *s = l->s;
+    const gr_bf16 *w = tensor(s, l->w, slot);
+    const bool sliced = s->parts > 1;
+    if (sliced && l->q->peers->comm->rank)
+        linear(l->q, x, l->t, in, w, s->hidden, y, NULL, NULL, ws);
+    else
+        residual(l->q, x, l->t, in, w, s->hidden, y, add, temp, ws);
+    if (sliced) gr_peers_sum(l->q, y, (uint64_t)l->t * s->hidden * sizeof(*y), GR_COMM_SUM_BF16);
+}
+
 static void rotate(const layer *l, const gr_bf16 *raw, gr_bf16 *out)
 {
     gr_cu_qk_rope(l->q->stream, &l->heads, raw, tensor(l->s, l->w, GR_T_Q_NORM),
@@ -358,12 +376,12 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     gr_bf16 *qkv = s->qk_norm ? at.qkv : a->qkv;
     rotate(&l, a->qkv, qkv);
     attend(&l, qkv, &at);
-    residual(q, a->o, l.t, wide, tensor(s, w, GR_T_O), s->hidden, a->mid, x, NULL, at.gemm);
+    close_block(&l, a->o, wide, GR_T_O, a->mid, x, NULL, at.gemm);
     norm(&l, a->mid, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, a->gate_up, NULL, NULL,
            at.gemm);
     gr_cu_swiglu(q->stream, a->gate_up, at.h, l.t, s->inter);
-    residual(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, a->mid, NULL, at.gemm);
+    close_block(&l, at.h, s->inter, GR_T_DOWN, x, a->mid, NULL, at.gemm);
 }
 
 static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged *paged, const gr_bf16 *qkv,
@@ -403,12 +421,12 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
     else
         gr_cu_extend_attention(q->stream, &paged, at.qkv, e->offset, e->cached, e->n_seqs, l.t, e->longest,
                                at.o);
-    residual(q, at.o, l.t, s->heads * s->head_dim, tensor(s, w, GR_T_O), s->hidden, x, x, at.y, at.gemm);
+    close_block(&l, at.o, s->heads * s->head_dim, GR_T_O, x, x, at.y, at.gemm);
     norm(&l, x, GR_T_POST_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL,
            at.gemm);
     gr_cu_swiglu(q->stream, at.gate_up, at.h, l.t, s->inter);
-    residual(q, at.h, l.t, s->inter, tensor(s, w, GR_T_DOWN), s->hidden, x, x, at.y, at.gemm);
+    close_block(&l, at.h, s->inter, GR_T_DOWN, x, x, at.y, at.gemm);
 }
 
 /* ---- one layer, backward --------------------------------------------------------------------------------
@@ -510,24 +528,62 @@ void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packe
         gr_cu_embed_backward(q->stream, b->ids, dx, grad_embed, cu_type(grads), b->n_tokens, s->hidden, ws);
 }
 
-static void head_logits(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
-                        const void *x, const uint32_t *row, uint32_t n, const gr_cu_head_ws *w)
+/* Of rows of w->hidden. */
+static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, uint32_t first, uint32_t n,
+                        const gr_cu_head_ws *w, float *logits)
 {
-    gr_cu_rmsnorm(q->stream, x, row, norm_w, w->hidden, n, s->hidden, s->norm_eps);
     gemm(q,
          &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
                             .m = n,
                             .n = s->vocab,
                             .k = s->hidden,
-                            .a = w->hidden,
+                            .a = w->hidden + (uint64_t)first * s->hidden,
                             .b = lm,
                             .lda = s->hidden,
                             .ldb = s->hidden,
                             .ldd = s->vocab,
-                            .d = w->logits,
+                            .d = logits,
                             .type = GR_CU_F32,
                             .strict = context_of(q)->strict},
          w->gemm);
+}
+
+static float *later(float *x, uint64_t n)
+{
+    return x ? x + n : NULL;
+}
+
+/* A product, then its statistics. */
+static void split_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows,
+                        const gr_head_stats *out, const gr_cu_head_ws *w)
+{
+    for (uint32_t at = 0; at < rows->n; at += GR_CU_HEAD_ROWS) {
+        const uint32_t n = GR_MIN(rows->n - at, GR_CU_HEAD_ROWS);
+        float *logits = w->logits + (rows->keep ? (uint64_t)at * s->vocab : 0);
+        head_logits(q, s, lm, at, n, w, logits);
+        gr_cu_head_stats(q->stream, logits, rows->target + at, rows->inv_temperature, n, s->vocab,
+                         later(out->logprob, at), w->entropy + at, later(out->sum_p2, at), w->lse + at);
+    }
+}
+
+/* Both at once. */
+static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_head_rows *rows,
+                        const gr_head_stats *out, const gr_cu_head_ws *w)
+{
+    const gr_cu_head_rows r = {.x = w->hidden,
+                               .lm = lm,
+                               .target = rows->target,
+                               .inv_temperature = rows->inv_temperature,
+                               .n = rows->n,
+                               .V = s->vocab,
+                               .H = s->hidden,
+                               .part = w->part,
+                               .logit = w->logit,
+                               .logits = rows->keep ? w->logits : NULL};
+    if (!gr_cu_head_product(q->stream, &r))
+        note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
+                              "the head's product cannot be launched"));
+    gr_cu_head_merge(q->stream, &r, out->logprob, w->entropy, out->sum_p2, w->lse);
 }
 
 void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
@@ -536,10 +592,12 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
     if (!rows->n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, rows->n, &w);
-    head_logits(q, s, norm_w, lm, x, rows->row, rows->n, &w);
-    gr_cu_head_stats(q->stream, w.logits, rows->target, rows->inv_temperature, rows->n, s->vocab,
-                     out->logprob, w.entropy, out->sum_p2, w.lse);
+    gr_cu_head_carve(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
+    gr_cu_rmsnorm(q->stream, x, rows->row, norm_w, w.hidden, rows->n, s->hidden, s->norm_eps);
+    if (!context_of(q)->strict && gr_cu_head_fuses(lm, s->hidden))
+        fused_stats(q, s, lm, rows, out, &w);
+    else
+        split_stats(q, s, lm, rows, out, &w);
     if (out->entropy)
         cudaMemcpyAsync(out->entropy, w.entropy, rows->n * sizeof(float), cudaMemcpyDefault, q->stream);
 }
@@ -552,7 +610,7 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     if (!rows->n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, rows->n, &w);
+    gr_cu_head_carve(&c, s, rows->n, GR_HEAD_GRADIENT, &w);
     gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
                        rows->inv_temperature, rows->n, s->vocab);
     const gr_bf16 *d_logits =
@@ -592,10 +650,11 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     if (!n) return;
     gr_carve c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, n, &w);
+    gr_cu_head_carve(&c, s, n, GR_HEAD_SAMPLE, &w);
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
-    head_logits(q, s, norm_w, lm, x, row, n, &w);
+    gr_cu_rmsnorm(q->stream, x, row, norm_w, w.hidden, n, s->hidden, s->norm_eps);
+    head_logits(q, s, lm, 0, n, &w, w.logits);
     gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
                  w.sample);
 }
@@ -620,6 +679,12 @@ void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes)
 void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 {
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
+}
+
+void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
+                       uint64_t row_bytes, uint64_t n)
+{
+    if (n) cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, n, cudaMemcpyDefault, q->stream);
 }
 
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)

@@ -78,7 +78,7 @@ static double head(struct model *p)
             target[i] = p->ids[(at + i + 1) % T];
             d_logprob[i] = -1.0f / T;
         }
-        const gr_head_rows rows = {CHUNK, row, target, 1};
+        const gr_head_rows rows = {CHUNK, row, target, 1, true};
         K.head_forward(&p->q, &shape, p->w[last], p->w[0], p->x, &rows, &(gr_head_stats){.logprob = logprob},
                        p->ws);
         K.head_backward(&p->q, &shape, p->w[last], p->w[0], p->x, &rows, d_logprob, NULL, p->dx, p->g[last],

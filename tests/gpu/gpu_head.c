@@ -153,6 +153,123 @@ static void test_head(void)
     check_only_lse();
 }
 
+/* ---- the product with its statistics ----------------------------------------------------------------------
+ */
+
+typedef struct fused {
+    uint32_t n, V, H;
+    float inv_t;
+    gr_bf16 *x, *lm;
+    int32_t *target;
+} fused;
+
+enum { FUSED_STATS = 4 };
+
+/* Rows [first, first + n) through product and merge: statistics into out, [n] each, and the logits where
+ * asked. */
+static void run_fused(const fused *f, const char *name, uint32_t first, uint32_t n, float *out[FUSED_STATS],
+                      float **logits)
+{
+    float *d[FUSED_STATS];
+    for (int i = 0; i < FUSED_STATS; i++) d[i] = device_poisoned(n * 4);
+    const gr_cu_head_rows r = {.x = f->x + (size_t)first * f->H,
+                               .lm = f->lm,
+                               .target = f->target + first,
+                               .inv_temperature = f->inv_t,
+                               .n = n,
+                               .V = f->V,
+                               .H = f->H,
+                               .part = device_poisoned(gr_cu_head_part_bytes(n, f->V)),
+                               .logit = device_poisoned(n * 4),
+                               .logits = logits ? device_poisoned((size_t)n * f->V * 4) : NULL};
+    if (!gr_cu_head_product(NULL, &r)) report(false, name, "launch", 0, 0);
+    gr_cu_head_merge(NULL, &r, d[0], d[1], d[2], d[3]);
+    for (int i = 0; i < FUSED_STATS; i++) out[i] = take(name, d[i], n * 4);
+    free(take(name, r.logit, n * 4));
+    free(take(name, r.part, gr_cu_head_part_bytes(n, f->V)));
+    if (logits) *logits = take(name, r.logits, (size_t)n * f->V * 4);
+}
+
+/* Some logits against sums in double of the same bf16 values; all of them are looked at for poison by the
+ * statistics. */
+static void check_fused_logits(const char *name, const fused *f, const gr_bf16 *x, const gr_bf16 *lm,
+                               const float *z)
+{
+    errors e = {0};
+    uint64_t at = 12345;
+    for (int i = 0; i < 4096; i++) {
+        at = at * UINT64_C(6364136223846793005) + 1;
+        uint32_t row = (uint32_t)(at >> 33) % f->n, id = (uint32_t)(at >> 13) % f->V;
+        if (i < 256) row = i % 2 ? f->n - 1 : 0, id = f->V - 1 - GR_MIN(f->V - 1, (uint32_t)i / 2);
+        double want = 0;
+        for (uint32_t k = 0; k < f->H; k++)
+            want += (double)of_bf16(x[(size_t)row * f->H + k]) * of_bf16(lm[(size_t)id * f->H + k]);
+        errors_add(&e, z[(size_t)row * f->V + id], want);
+    }
+    report_errors(&e, name, "logits", 1e-5);
+}
+
+static void check_fused(uint32_t n, uint32_t V, uint32_t H, float inv_t)
+{
+    static const char *const what[] = {"logp", "entr", "p2", "lse"};
+    char name[96];
+    snprintf(name, sizeof(name), "fused n %u V %u H %u 1/T %g", n, V, H, (double)inv_t);
+    gr_bf16 *x = random_bf16((size_t)n * H, 1, 1), *lm = random_bf16((size_t)V * H, 3 / sqrtf((float)H), 2);
+    int32_t *target = targets_of(n, V);
+    const fused f = {n,
+                     V,
+                     H,
+                     inv_t,
+                     device_copy(x, (size_t)n * H * 2),
+                     device_copy(lm, (size_t)V * H * 2),
+                     device_copy(target, n * 4)};
+    float *out[FUSED_STATS], *bare[FUSED_STATS], *some[FUSED_STATS], *z;
+    const uint32_t from = n / 3, count = GR_MIN(n - from, 70u);
+    run_fused(&f, name, 0, n, out, &z);
+    run_fused(&f, name, 0, n, bare, NULL);
+    run_fused(&f, name, from, count, some, NULL);
+    check_fused_logits(name, &f, x, lm, z);
+    errors e[FUSED_STATS] = {{0}};
+    for (uint32_t i = 0; i < n; i++) {
+        const row_stats s = stats_of(z + (size_t)i * V, V, inv_t);
+        const double want[] = {(double)z[(size_t)i * V + (uint32_t)target[i]] * inv_t - s.lse, s.entropy,
+                               s.sum_p2, s.lse};
+        for (int m = 0; m < FUSED_STATS; m++) errors_add(&e[m], out[m][i], want[m]);
+    }
+    for (int m = 0; m < FUSED_STATS; m++) {
+        report_errors(&e[m], name, what[m], 1e-5);
+        if (memcmp(out[m], bare[m], n * 4)) report_equal(name, "bare", out[m], bare[m], n * 4);
+        if (memcmp(out[m] + from, some[m], count * 4))
+            report_equal(name, "batch", out[m] + from, some[m], count * 4);
+        free(out[m]), free(bare[m]), free(some[m]);
+    }
+    free(z), free(x), free(lm), free(target);
+    CUDA(cudaFree((void *)f.x));
+    CUDA(cudaFree((void *)f.lm));
+    CUDA(cudaFree((void *)f.target));
+}
+
+static void test_fused(void)
+{
+    gr_bf16 *probe = device_poisoned(256);
+    const bool fuses = gr_cu_head_fuses(probe, 64);
+    CUDA(cudaFree(probe));
+    if (!fuses) {
+        printf("the head's product with its statistics: not on this device\n");
+        return;
+    }
+    check_fused(1, 1, 8, 1);
+    check_fused(3, 17, 8, 0.7f);
+    check_fused(5, 255, 72, 1);
+    check_fused(129, 256, 64, 1);
+    check_fused(257, 511, 136, 1.4f);
+    check_fused(300, 5001, 1000, 1);
+    check_fused(2100, 1030, 192, 1); /* more than one band of rows */
+    check_fused(4400, 3000, 320, 1); /* and more tiles than clusters, in several rounds */
+    check_fused(7, 151936, 1024, 1);
+    check_fused(70, 151936, 4096, 0.5f);
+}
+
 /* ---- sampling: the definition in double ------------------------------------------------------------------
  */
 
@@ -513,6 +630,7 @@ int main(int argc, char **argv)
         return 0;
     }
     test_head();
+    test_fused();
     test_sample();
     test_frequencies(1);
     test_frequencies(0.8f);

@@ -5,10 +5,9 @@
  * sampling; and value heads over hidden states of their own.
  */
 #include "ops/kernels.h"
-#include "ops/weights.h"
 #include "runtime/device_cuda.h"
 #include "runtime/half.h"
-#include "tests/gpu/check.h"
+#include "tests/gpu/models.h"
 
 enum { CHUNK = 64, BLOCKS = 256, ARENA = 1 << 30 };
 
@@ -87,20 +86,6 @@ static float *download(side *s, const void *p, uint64_t n)
     float *x = gr_malloc(n * sizeof(*x) + 4);
     gr_device_read(&s->q, x, p, n * sizeof(*x));
     return x;
-}
-
-/* Weights that both sides hold exactly: norms around 1, biases around 0. */
-static float *random_bucket(const gr_model_shape *s, uint32_t b, uint64_t seed)
-{
-    gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    uint64_t n = gr_bucket_elems(s, b), state = seed + b;
-    float *w = gr_malloc(n * sizeof(*w));
-    gr_weights_random_bucket(NULL, s, seed, b, w);
-    for (size_t i = gr_bucket_tensors(s, b, t); i--;)
-        for (uint32_t e = 0; !t[i].decay && e < t[i].rows; e++)
-            w[t[i].offset + e] += 0.2f * random_float(&state);
-    for (uint64_t i = 0; i < n; i++) w[i] = gr_bf16_to_f32(gr_f32_to_bf16(w[i]));
-    return w;
 }
 
 static void load(side *s, const gr_model_shape *shape)
@@ -198,7 +183,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     uint32_t lm_bucket = gr_model_head_bucket(shape, &lm_at), last = shape->layers + 1;
     k->zero(q, dx, hidden * value_size(s));
     for (uint32_t at = 0; at < b->n; at += CHUNK) {
-        const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f};
+        const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f, true};
         const gr_head_stats out = {logprob + at, entropy + at, sum_p2 + at};
         k->head_forward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, &out, head_ws);
         k->head_backward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, dl + at, de + at,
@@ -490,29 +475,6 @@ static void value_heads(gr_device *dev, gr_queue *q)
                                 {1000, 1000, 1024, true, GR_F32},  {1500, 1031, 4096, true, GR_F32},
                                 {1500, 1500, 5120, false, GR_BF16}};
     for (size_t i = 0; i < GR_LEN(cases); i++) check_value(&cases[i], dev, q);
-}
-
-static gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_t heads, uint32_t kv,
-                               uint32_t head_dim)
-{
-    gr_model_shape s = {.vocab = 1000,
-                        .hidden = hidden,
-                        .inter = 3 * hidden / 8 * 8,
-                        .layers = 3,
-                        .heads = heads,
-                        .kv_heads = kv,
-                        .head_dim = head_dim,
-                        .max_positions = 1024,
-                        .norm_eps = 1e-6f,
-                        .rope_theta = 1e4,
-                        .init_std = 0.05,
-                        .bos = -1,
-                        .pad = -1};
-    snprintf(s.model_type, sizeof(s.model_type), "%s", type);
-    s.qkv_bias = !strcmp(type, "qwen2");
-    s.qk_norm = !strcmp(type, "qwen3");
-    s.tied = strcmp(type, "llama") != 0;
-    return s;
 }
 
 int main(int argc, char **argv)

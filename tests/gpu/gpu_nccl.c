@@ -167,6 +167,35 @@ static void test_sums(void)
         for (uint32_t bytes = 2; bytes <= 4; bytes += 2) test_sum(sizes[i], bytes);
 }
 
+/* Sums inside a captured graph, as decode steps have them: x becomes ranks^turns times what rank 0 has. */
+static void test_captured(void)
+{
+    enum { N = 4096, TURNS = 3 };
+    float *x = gr_malloc(N * sizeof(*x));
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeThreadLocal));
+    for (int turn = 0; turn < TURNS; turn++)
+        expect_ok(comm->type->all_reduce(comm, &queue, arena, N * sizeof(*x), GR_COMM_SUM_F32, &diag), &diag,
+                  "captured sum");
+    CUDA(cudaStreamEndCapture(queue.stream, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int launch = 0; launch < 2; launch++) {
+        for (uint64_t i = 0; i < N; i++) x[i] = (float)(i + launch);
+        upload(arena, x, N * sizeof(*x));
+        CUDA(cudaGraphLaunch(exec, queue.stream));
+        CUDA(cudaStreamSynchronize(queue.stream));
+        for (uint64_t i = 0; i < N; i++)
+            for (int turn = 0; turn < TURNS; turn++) x[i] *= (float)comm->ranks;
+        float *got = host_copy(arena, N * sizeof(*x));
+        report_equal("sums in a captured graph", "", got, x, N * sizeof(*x));
+        free(got);
+    }
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    free(x);
+}
+
 static void test_message(void)
 {
     enum { N = 1 << 20 };
@@ -189,6 +218,37 @@ static void test_message(void)
     free(x);
 }
 
+/* Rank s has for rank r 100 + 10 s + r elements; what goes to different ranks overlaps. */
+static void test_exchange(void)
+{
+    enum { MOST = 64, STEP = 50 };
+    uint64_t from_at[MOST], from_bytes[MOST], to_at[MOST], to_bytes[MOST], total = 0, n = 0;
+    if (comm->ranks > MOST) return;
+    for (uint32_t r = 0; r < comm->ranks; r++) {
+        from_at[r] = STEP * r * sizeof(float);
+        from_bytes[r] = (100 + 10 * comm->rank + r) * sizeof(float);
+        to_at[r] = total;
+        to_bytes[r] = (100 + 10 * r + comm->rank) * sizeof(float);
+        total += to_bytes[r];
+    }
+    const uint64_t all = STEP * MOST + 100 + 11 * MOST;
+    float *x = gr_malloc(all * sizeof(*x)), *want = gr_malloc(total);
+    char *to = arena + gr_align(all * sizeof(*x), 256);
+    for (uint64_t i = 0; i < all; i++) x[i] = element(comm->rank, i);
+    for (uint32_t r = 0; r < comm->ranks; r++)
+        for (uint64_t i = 0; i < to_bytes[r] / sizeof(*x); i++) want[n++] = element(r, STEP * comm->rank + i);
+    upload(arena, x, all * sizeof(*x));
+    CUDA(cudaMemset(to, 0xff, total));
+    const gr_comm_exchange e = {arena, from_at, from_bytes, to, to_at, to_bytes};
+    expect_ok(comm->type->all_to_all(comm, &queue, &e, &diag), &diag, "exchange");
+    CUDA(cudaStreamSynchronize(queue.stream));
+    float *got = host_copy(to, total);
+    report_equal("an exchange of all with all", "", got, want, total);
+    free(got);
+    free(x);
+    free(want);
+}
+
 static void test_group(uint32_t color)
 {
     gr_comm *all = comm, *group = NULL;
@@ -202,6 +262,8 @@ static void test_group(uint32_t color)
     }
     test_totals();
     test_sums();
+    test_captured();
+    test_exchange();
     printf("rank %u of %u in a group of %u: %.1f MiB of its own\n", all->rank, all->ranks, group->ranks,
            (double)(gr_device_cuda.used(queue.device) - before) / (1 << 20));
     comm = all;
@@ -212,19 +274,64 @@ static void test_group(uint32_t color)
 /* ---- --bench ---------------------------------------------------------------------------------------------
  */
 
+typedef enum collective { GATHER, REDUCE, SUM } collective;
+
 typedef struct timing {
     gr_comm *comm;
     gr_comm_parts whole;
-    bool reduce;
+    collective what;
+    cudaGraphExec_t graph;
 } timing;
 
 static void one(void *arg, int i)
 {
     const timing *t = arg;
+    const gr_comm_parts *w = &t->whole;
+    const gr_comm_type *type = t->comm->type;
     (void)i;
-    gr_status st = t->reduce ? t->comm->type->reduce_scatter(t->comm, &queue, &t->whole, NULL, &diag)
-                             : t->comm->type->all_gather(t->comm, &queue, &t->whole, &diag);
+    gr_status st = t->what == GATHER ? type->all_gather(t->comm, &queue, w, &diag)
+                   : t->what == REDUCE
+                       ? type->reduce_scatter(t->comm, &queue, w, NULL, &diag)
+                       : type->all_reduce(t->comm, &queue, w->at, w->n * w->elem_bytes,
+                                          w->elem_bytes == 2 ? GR_COMM_SUM_BF16 : GR_COMM_SUM_F32, &diag);
     expect_ok(st, &diag, "bench");
+}
+
+static void launched(void *arg, int i)
+{
+    const timing *t = arg;
+    (void)i;
+    CUDA(cudaGraphLaunch(t->graph, queue.stream));
+}
+
+/* Of one of the sums of a decode step, which are in a captured graph: two a layer. */
+static double captured_time(timing *t)
+{
+    enum { SUMS = 72 };
+    cudaGraph_t graph;
+    CUDA(cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < SUMS; i++) one(t, i);
+    CUDA(cudaStreamEndCapture(queue.stream, &graph));
+    CUDA(cudaGraphInstantiate(&t->graph, graph, 0));
+    const double s = time_of(launched, t, 1) / SUMS;
+    CUDA(cudaGraphExecDestroy(t->graph));
+    CUDA(cudaGraphDestroy(graph));
+    return s;
+}
+
+static void bench_sums(gr_comm *c, const char *how)
+{
+    static const uint64_t rows[] = {1, 16, 64, 256, 1024};
+    static const uint32_t hidden[] = {1024, 4096};
+    for (size_t h = 0; h < GR_LEN(hidden); h++)
+        for (size_t i = 0; i < GR_LEN(rows); i++)
+            for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
+                timing t = {c, {arena, rows[i] * hidden[h], 0, bytes}, SUM, NULL};
+                const double s = captured_time(&t);
+                if (!c->rank)
+                    printf("captured sum of [%4llu, %u], %s %-10s %8.1f us\n", (unsigned long long)rows[i],
+                           hidden[h], bytes == 2 ? "bf16" : "fp32", how, s * 1e6);
+            }
 }
 
 static void bench(gr_comm *c, const char *how)
@@ -233,24 +340,28 @@ static void bench(gr_comm *c, const char *how)
         const char *what;
         uint64_t n;
         uint32_t bytes;
-        bool reduce;
+        collective op;
     } cases[] = {
-        {"gather of a layer of 0.6B, bf16", 15730944, 2, false},
-        {"gather of a layer of 8B, bf16", 192946432, 2, false},
-        {"gather of the head of 8B, bf16", 622329856, 2, false},
-        {"reduction of a layer of 0.6B, fp32", 15730944, 4, true},
-        {"reduction of a layer of 8B, fp32", 192946432, 4, true},
-        {"reduction of a layer of 8B, bf16", 192946432, 2, true},
+        {"gather of a layer of 0.6B, bf16", 15730944, 2, GATHER},
+        {"gather of a layer of 8B, bf16", 192946432, 2, GATHER},
+        {"gather of the head of 8B, bf16", 622329856, 2, GATHER},
+        {"reduction of a layer of 0.6B, fp32", 15730944, 4, REDUCE},
+        {"reduction of a layer of 8B, fp32", 192946432, 4, REDUCE},
+        {"reduction of a layer of 8B, bf16", 192946432, 2, REDUCE},
+        {"sum of [16384, 4096], bf16", 67108864, 2, SUM},
+        {"sum of [16384, 4096], fp32", 67108864, 4, SUM},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         const uint64_t part = (cases[i].n + c->ranks * 64 - 1) / (c->ranks * 64) * 64;
-        timing t = {c, {arena, cases[i].n, part, cases[i].bytes}, cases[i].reduce};
+        timing t = {c, {arena, cases[i].n, part, cases[i].bytes}, cases[i].op, NULL};
         const double s = time_of(one, &t, 5);
-        const double bytes = (double)cases[i].n * cases[i].bytes * (c->ranks - 1) / c->ranks;
+        double bytes = (double)cases[i].n * cases[i].bytes * (c->ranks - 1) / c->ranks;
+        if (cases[i].op == SUM) bytes *= 2; /* each part to its rank, and back */
         if (!c->rank)
             printf("%-36s %-10s %8.1f us %7.1f GB/s a rank, parts %s\n", cases[i].what, how, s * 1e6,
                    bytes / s / 1e9, cases[i].n == part * c->ranks ? "equal" : "unequal");
     }
+    bench_sums(c, how);
 }
 
 int main(int argc, char **argv)
@@ -297,6 +408,8 @@ int main(int argc, char **argv)
         test_totals();
         test_message();
         test_sums();
+        test_captured();
+        test_exchange();
         test_group(0);
         test_group(comm->rank);         /* each alone */
         test_group(comm->rank ? 5 : 9); /* of sizes that differ */

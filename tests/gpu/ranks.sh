@@ -3,28 +3,7 @@
 # bit, runs repeat and resume to the bit, also on another number of ranks; nothing is above the plan; a rank that is killed
 # ends the other, and what is left resumes. Skips (77) where there are not two devices or no mpirun.
 # usage: ranks.sh GRAPHRUN
-command -v mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
-[ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || { echo "skipped: there are not two devices"; exit 77; }
-. "$(dirname "$0")/quickstart.sh"
-
-train() { # OUT OPTIONS...
-    out=$1
-    shift
-    timeout 120 "$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda \
-        --set "nodes.reward={op: compute, expr: rollout.length}" --out "$work/$out" "$@" >"$work/$out.log" 2>&1 || { echo "$out: exit $?"; cat "$work/$out.log"; exit 1; }
-}
-
-same() { # RUN RUN
-    for f in model optimizer; do
-        cmp "$work/$1/checkpoints/step-6/actor/$f.safetensors" "$work/$2/checkpoints/step-6/actor/$f.safetensors" ||
-            { echo "$f of $1 and $2 differ"; exit 1; }
-    done
-    echo "$2: the same bits as $1"
-}
-
-number() { # RUN STEP KEY
-    sed -nE "s/^\{\"step\": $2, (.*, )?\"$3\": ([^,}]*).*/\2/p" "$work/$1/metrics.jsonl"
-}
+. "$(dirname "$0")/two.sh"
 
 train one --steps 6
 train two --steps 6 --ranks 2
@@ -32,8 +11,7 @@ for key in loss grad_norm reward_mean entropy tokens; do
     for step in 1 2 6; do
         echo "$key of step $step: $(number one $step $key) on one rank, $(number two $step $key) on two"
     done
-    awk -v a="$(number one 1 $key)" -v b="$(number two 1 $key)" \
-        'BEGIN { d = a > b ? a - b : b - a; s = a < 0 ? -a : a; exit !(d <= 0.05 * s + 0.02) }' || { echo "$key is far off"; exit 1; }
+    near $key one two
 done
 train again --steps 6 --ranks 2
 same two again
@@ -52,12 +30,7 @@ train moving --steps 2 --ranks 2
 timeout 120 "$gr" exec --resume "$work/moving" --ranks 1 --steps 4 >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
 timeout 120 "$gr" exec --resume "$work/moving" --ranks 2 --steps 6 >"$work/m.log" 2>&1 || { cat "$work/m.log"; exit 1; }
 echo "2, 1 and 2 ranks: loss $(number moving 6 loss), of one rank $(number one 6 loss)"
-for run in one two shards-direct; do
-    measured=$(number $run 6 measured_peak_bytes)
-    planned=$(number $run 6 planned_peak_bytes)
-    echo "$run: $(number $run 6 seconds) s, measured $measured of planned $planned bytes"
-    [ "$measured" -le "$planned" ] || { echo "more than planned"; exit 1; }
-done
+within_plan one two shards-direct
 
 "$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
     --set run.checkpoint.every=4 --steps 100000 --out "$work/killed" >"$work/killed.log" 2>&1 &

@@ -237,6 +237,29 @@ static void test_nested(void)
     gr_comm_close(group);
 }
 
+/* Left before anybody asks for them, and larger than what goes without being asked for; taken in order. */
+static void test_letters(void)
+{
+    static const uint64_t lengths[] = {1, 1000003, 17};
+    uint32_t next = (comm->rank + 1) % comm->ranks, before = (comm->rank + comm->ranks - 1) % comm->ranks;
+    char *x = gr_malloc(lengths[1]);
+    for (size_t i = 0; i < GR_LEN(lengths); i++) {
+        memset(x, (int)(comm->rank + 10 * i), lengths[i]);
+        check(!comm->type->post(comm, x, lengths[i], next, NULL), "post");
+    }
+    free(x);
+    check(!comm->type->barrier(comm, NULL), "barrier");
+    for (size_t i = 0; i < GR_LEN(lengths); i++) {
+        void *got;
+        uint64_t bytes;
+        check(!comm->type->collect(comm, &got, &bytes, before, NULL), "collect");
+        check(bytes == lengths[i], "a letter has another length");
+        for (uint64_t k = 0; k < bytes; k++)
+            check(((char *)got)[k] == (char)(before + 10 * i), "a letter has other bytes");
+        free(got);
+    }
+}
+
 static void test_refused(void)
 {
     gr_comm *none = comm;
@@ -276,6 +299,7 @@ int main(int argc, char **argv)
     for (int round = 0; round < 10; round++) test_all();
     test_groups();
     test_nested();
+    test_letters();
     test_refused();
     if (!comm->rank) printf("%u ranks agree\n", comm->ranks);
     gr_comm_close(comm);

@@ -1,10 +1,7 @@
 #!/bin/sh
 # Graphs on several ranks of this machine: the numbers of one rank up to rounding, whatever is sharded; checkpoints that
 # any number of ranks goes on from; one voice. With GR_SLOW=1, 50 points instead of 4.
-. "$(dirname "$0")/../e2e/lib.sh"
-command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
-
-. "$here/close.sh"
+. "$(dirname "$0")/lib.sh"
 
 # From equal state, one step on 2 and 4 ranks: at 4 points of a run on one, or at 50.
 points=4
@@ -14,9 +11,7 @@ status 0 "$gr" exec grpo.yaml "$@" --out one --steps $points
 k=1
 while [ $k -lt $points ]; do
     for n in 2 4; do
-        mkdir -p at/checkpoints
-        cp one/graph.yaml one/plan.json one/metrics.jsonl one/samples.jsonl at
-        cp -r one/checkpoints/step-$k at/checkpoints
+        point one $k at
         status 0 "$gr" exec --resume at --ranks $n --steps $((k + 1))
         close one at $((k + 1))
         rm -r at
@@ -129,9 +124,3 @@ for keep in auto keep; do
 done
 same_weights lag-auto lag-keep
 close lag-one lag-auto 1
-
-# Ranks that do different things are planned, and refused here.
-sed 's/^models:/pools: {train: {share: 1}, rollout: {share: 1}}\n&/; s/^  rollout: {/  rollout: {pool: rollout, /' grpo.yaml >pools.yaml
-status 0 "$gr" plan pools.yaml --ranks 2
-refused 'exec with pools of several kinds of ranks is not built' "$gr" exec pools.yaml --ranks 2 --out pools
-[ ! -e pools ]

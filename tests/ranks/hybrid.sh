@@ -130,3 +130,16 @@ nodes 1x8 2 grpo.yaml --out never --set batch=x
 has err 'batch'
 status 2 mpirun --oversubscribe --bind-to none -n 4 "$gr" exec grpo.yaml --ranks 8 --out never
 has err -- '--ranks 8, but 4 were started'
+
+# A pool of several hosts has nodes of its own; what it sends to other pools is in shards over all of its ranks.
+sed 's/^models:/pools: {train: {ranks: 2x2}, judge: {share: 1}}\n&/; s/^  ref:   {/  ref:   {pool: judge, /; s/^  actor: {/  actor: {pool: train, /' grpo.yaml >pools.yaml
+sed 's/^  rollout: {/  rollout: {pool: judge, /; s/^  old_logprob: {/  old_logprob: {pool: train, /' pools.yaml >sent.yaml
+status 0 "$gr" plan pools.yaml --ranks 2x3 --set models.actor.shard=node --format json -o pools.json
+has pools.json '"update.across.0"'
+status 0 "$gr" verify pools.json
+status 0 "$gr" plan sent.yaml --ranks 2x3 --format json -o sent.json
+lacks sent.json 'across'
+refused "model 'actor': 'shard: node' is not for a model whose weights other pools read" \
+    "$gr" plan sent.yaml --ranks 2x3 --set models.actor.shard=node
+nodes 2x3 0 pools.yaml --set models.actor.shard=node --set run.samples=0 --steps 2 --out pools
+close one pools 1

@@ -2,8 +2,7 @@
 # A rank that dies ends all, with one message that names it, its host and where it was; the run goes on to the bits of an
 # undisturbed one. SIGTERM to the launcher ends the iteration and leaves a checkpoint. With GR_SLOW=1: killed 20 times,
 # and a rank that stops.
-. "$(dirname "$0")/../e2e/lib.sh"
-command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
+. "$(dirname "$0")/lib.sh"
 
 steps=60
 kills=2
@@ -12,14 +11,6 @@ run=hit$$ # found by its name among all processes
 long="--set run.steps=$steps --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
 # shellcheck disable=SC2086
 status 0 "$gr" exec grpo.yaml $long --ranks 3 --out calm
-
-ranks_of() { # RUN: the processes that are ranks of it, the first one first
-    for p in /proc/[0-9]*; do
-        tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -q '^OMPI_COMM_WORLD_RANK=' || continue
-        tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q -- "$1 " || continue
-        echo "$(tr "\\0" "\\n" 2>/dev/null <"$p/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p') ${p#/proc/}"
-    done | sort -n | sed 's/.* //'
-}
 
 # hit SIGNAL RANK DELAY: start or go on with the run, and signal one of its ranks after so long; the exit status
 # is in got, the seconds until all were gone in took

@@ -177,11 +177,35 @@ static void test_what_a_process_takes_beside_its_arena(void **state)
                            .layer_graph_bytes = 1000,
                            .pinned = 8.0 / 4096,
                            .part = {[GR_LIBRARY_COMM] = 900 << 20}};
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0), 500 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 28, 0), (500 << 20) + 28000);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, UINT64_C(4) << 30), 508 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 2, 0, 0), 1400 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 0), 500 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 28, 0), (500 << 20) + 28000);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
+    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, UINT64_C(4) << 30), 508 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 2, 0, 0, 0), 1400 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 4, 1, 0, 0), UINT64_C(2300) << 20);
+}
+
+static void test_ranks_share_a_host(void **state)
+{
+    (void)state;
+    gr_diag d;
+    gr_hardware whole, h;
+    gr_diag_init(&d);
+    assert_int_equal(gr_hardware_find(&whole, "h200", &d), GR_OK);
+    h = whole;
+    gr_hardware_share(&h, "h200", 4); /* says what there is for one device */
+    assert_memory_equal(&h, &whole, sizeof(h));
+    gr_hardware_share(&h, "measured.json", 4);
+    assert_int_equal(h.host_bytes, whole.host_bytes / 4);
+    assert_int_equal(h.device_bytes, whole.device_bytes);
+    assert_int_equal(gr_hardware_find(&whole, "cpu", &d), GR_OK);
+    for (int i = 0; i < 2; i++) {
+        h = whole;
+        gr_hardware_share(&h, i ? "cpu" : NULL, 3);
+        assert_int_equal(h.host_bytes, whole.host_bytes / 3);
+        assert_int_equal(h.device_bytes, whole.device_bytes / 3);
+    }
+    gr_diag_release(&d);
 }
 
 int main(void)
@@ -193,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_rates_lie_between_those_measured),
         cmocka_unit_test(test_attention_and_the_head_have_rates_of_their_own),
         cmocka_unit_test(test_what_a_process_takes_beside_its_arena),
+        cmocka_unit_test(test_ranks_share_a_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -264,7 +264,7 @@ static void test_statistics_of_a_row_are_those_of_its_softmax(void **state)
     struct sampler p;
     sampler_init(&p, halves);
     float logprob, entropy, sum_p2;
-    const gr_head_rows rows = {1, (const uint32_t[]){0}, (const int32_t[]){7}, 1};
+    const gr_head_rows rows = {1, (const uint32_t[]){0}, (const int32_t[]){7}, 1, false};
     K.head_forward(&(gr_queue){.team = NULL}, &p.s, p.norm, p.lm, p.x, &rows,
                    &(gr_head_stats){&logprob, &entropy, &sum_p2}, p.ws);
     assert_close(logprob, log(0.125), 1e-6, 0);

@@ -261,6 +261,7 @@ static void test_nodes_are_chosen_by_topology_and_given_up_for_a_budget(void **s
         gr_plan_options o = {.kernels = &gr_kernels_cpu,
                              .hardware = slow,
                              .budget_bytes = budget,
+                             .quick = true,
                              .host_budget_bytes = node->plan->host_bytes,
                              .hosts = 2,
                              .threads = 1};
@@ -318,7 +319,7 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
         ", residency: {rollout_weights: transition}, shard: node"};
     uint32_t plans = 0;
     for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < (i == 1 ? 4 : 3); k++)
             for (int policy = (i + k) % 2; policy < GR_N_POLICIES; policy += 2) {
                 config c = {.model = models[i],
                             .keys = keys[k],

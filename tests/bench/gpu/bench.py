@@ -9,9 +9,9 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
                                             log-prob pass, update, the whole, memory, what the plan had predicted. PyTorch
                                             does all of it for 0.6B; else it generates 64 tokens in the middle of each
                                             response and, of 8B, trains 64 sequences, scaled up to all
-    numerics:MODEL[:fp32][:key=value...]    our side of that iteration with `strict: true`, then with `deterministic: false`,
-                                            and what each costs or gains beside the iteration as it is: of the same
-                                            `iteration` row before it, or run first
+    strict:MODEL[:fp32][:key=value...]      our side of that iteration with `strict: true`, and what that costs beside the
+                                            iteration as it is: of the same `iteration` row before it, or run first
+    numerics:MODEL[:fp32][:key=value...]    the same, and then with `deterministic: false`
     single:MODEL                            one sequence, as a share of the copy bandwidth
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
     calibrate                               measures the machine; later rows plan with what it found (else --hardware)
@@ -20,12 +20,11 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
 
 MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, steps
-(iterations of the run), and keys of the graph. `--rows NAME` stands for a list: table (the published one, about seven minutes),
-numerics (fp32 state, and what strict costs; about four), memory (twelve configurations, about three). Each row writes its
-lines to DIR/results.jsonl as it has them; a row that fails, or takes longer than --timeout, is a line too, and the next goes
-on. After each row DIR/table.md holds the tables of all so far: of what was measured; and of memory and predicted seconds, where
-the arena and all beside it are to be within 1 % of the plan and never above, an iteration within 15 % of its prediction, a
-node that takes 5 % of it or more within 25 %.
+(iterations of the run), and keys of the graph. `--rows NAME` stands for a list: table (the published one, about nine minutes),
+memory (twelve configurations, about three). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
+or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
+far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
+plan and never above, an iteration within 15 % of its prediction, a node that takes 5 % of it or more within 25 %.
 
 N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
 asked; the head runs on response positions. Iterations but the first count, by their median.
@@ -35,18 +34,18 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import common
+import rows
 
 # What a time limit would cost least is last.
 LISTS = {
     "table": ["iteration:8B:steps=2", "iteration:0.6B", "copies", "head", "iteration:1.7B", "single:8B",
-              "offload:1.7B:fp32:budget=50%", "numerics:8B:steps=2"],
-    "numerics": ["iteration:0.6B:fp32", "iteration:1.7B:fp32", "numerics:0.6B", "numerics:1.7B"],
+              "iteration:0.6B:fp32", "iteration:1.7B:fp32", "strict:8B:steps=2", "offload:1.7B:fp32:budget=50%",
+              "numerics:0.6B", "strict:1.7B"],
     "memory": ["calibrate", "plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
                "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
                "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
@@ -63,67 +62,23 @@ BARS = {
     "copies hidden": (None, 0.80),
     "iteration 0.6B": (6.6, 4.5),
 }
-LESS_IS_BETTER = ("iteration", "reserved over allocated")
 COPY_GB_PER_SECOND = 4260  # where `copies` did not run before
-
-
-def waiting_peer():
-    """A process of PyTorch's side. It imports what it needs beside our own next row, and holds nothing on the device
-    until it is told what to do."""
-    return subprocess.Popen([sys.executable, os.path.join(HERE, "torch_work.py"), "wait"], stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, text=True)
 
 
 class Bench:
     def __init__(self, a):
         self.a = a
-        self.results = []
+        self.results = rows.Results(a.out, BARS, a.timeout)
+        self.emit = self.results.emit
         self.iterations = {}  # runs of `iteration` rows, by what is behind the first colon
-        self.file = open(os.path.join(a.out, "results.jsonl"), "a")
-        self.peer = None if a.skip_theirs else waiting_peer()
-
-    def emit(self, row, value, unit, side="ours", **detail):
-        self.keep(dict(row=row, side=side, value=value, unit=unit, **detail))
-
-    def keep(self, line):
-        line["at"] = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-        self.results.append(line)
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
-        print(json.dumps(line), flush=True)
-
-    def found(self, row, side="ours"):
-        return next((r["value"] for r in reversed(self.results) if r["row"] == row and r["side"] == side), None)
-
-    def collect(self, process):
-        """Keep what a program prints as lines of JSON, as they come; what else it prints goes to this one's stderr."""
-        killer = threading.Timer(self.a.timeout, process.kill)
-        killer.start()
-        for line in process.stdout:
-            if line.startswith("{"):
-                self.keep(json.loads(line))
-        status = process.wait()
-        killer.cancel()
-        if status:
-            raise common.Failed(f"status {status}: {' '.join(process.args)}")
+        self.peer = None if a.skip_theirs else rows.Peer(self.results, "torch_work.py")
 
     def theirs(self, *args):
-        if self.a.skip_theirs:
-            return
-        peer, self.peer = self.peer, None
-        try:
-            peer.stdin.write(json.dumps([str(x) for x in args]) + "\n")
-            peer.stdin.close()
-            self.collect(peer)
-        finally:
-            self.peer = waiting_peer()
+        if self.peer:
+            self.peer.work(*args)
 
     def program(self, name):
-        self.collect(subprocess.Popen([os.path.join(self.a.programs, "bench_" + name)], stdout=subprocess.PIPE, text=True))
-
-    def close(self):
-        if self.peer:
-            self.peer.communicate("")
+        self.results.program(os.path.join(self.a.programs, "bench_" + name))
 
     # ---- rows ----
 
@@ -166,13 +121,8 @@ class Bench:
         i = options.index("--budget") + 1 if "--budget" in options else 0
         if not i or not options[i].endswith("%"):
             return options
-        args = [self.a.graphrun, "plan", graph, "--device", self.a.device, "--format", "json", *self.hardware()]
-        for key, value in s.items():
-            args += ["--set", f"{key}={value}"]
-        done = subprocess.run(args, capture_output=True, text=True)
-        if done.returncode:
-            raise common.Failed(done.stderr.strip())
-        options[i] = str(int(json.loads(done.stdout)["peak_bytes"] * float(options[i][:-1]) / 100))
+        plan = common.plan(self.a.graphrun, graph, s, ["--device", self.a.device, *self.hardware()])
+        options[i] = str(int(plan.plan["peak_bytes"] * float(options[i][:-1]) / 100))
         return options
 
     def execute(self, row, graph, small=False, **more):
@@ -235,11 +185,15 @@ class Bench:
         self.emit(f"largest gap of log-probs, {label} {name}", gap, "")
         return speed
 
-    def numerics(self, row):
+    def strict(self, row):
+        self.numerics(row, dict(strict=dict(strict="true")))
+
+    def numerics(self, row, others=None):
+        others = others or {"strict": dict(strict="true"), "not deterministic": dict(deterministic="false")}
         _, label, s, _ = self.settings(row)
         run = self.iterations.get(row.split(":", 1)[1]) or self.execute(row, "grpo.yaml")[3]
         default = self.speeds(label, "default", s, run)
-        for name, more in (("strict", dict(strict="true")), ("not deterministic", dict(deterministic="false"))):
+        for name, more in others.items():
             speed = self.speeds(label, name, s, self.execute(row, "grpo.yaml", **more)[3])
             for what, value in speed.items():
                 self.emit(f"{name} over default: {what}, {label}", value / default[what], "")
@@ -252,7 +206,7 @@ class Bench:
         seconds = run.node_seconds("rollout")
         read = common.decode_bytes(common.config(model), s["prompt_tokens"] + s["response_tokens"] // 2)
         rate = read * s["response_tokens"] / seconds / 1e9
-        copy = self.found("copy on the device") or COPY_GB_PER_SECOND
+        copy = self.results.found("copy on the device") or COPY_GB_PER_SECOND
         self.emit("one sequence " + label, rate, "GB/s", seconds=seconds, tokens_per_second=s["response_tokens"] / seconds)
         self.emit(f"one sequence {label}, share of copy bandwidth", rate / copy, "", copy=copy)
         self.theirs("single", model, "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"],
@@ -287,61 +241,6 @@ class Bench:
         self.program("copies")
         self.theirs("copies")
 
-    def run(self, row):
-        begin = time.time()
-        try:
-            getattr(self, row.split(":")[0])(row)
-        except Exception as e:  # whatever it was, the next row is another matter
-            self.keep(dict(row=row, side="ours", failed=f"{type(e).__name__}: {e}"[:2000], value=None, unit=""))
-        with open(os.path.join(self.a.out, "table.md"), "w") as f:
-            f.write(table(self.results) + plans_table(self.results) + "\n")
-        print(f"# {row}: {time.time() - begin:.0f} s", flush=True)
-
-
-def number(x):
-    return "" if x is None else f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.1f}" if abs(x) >= 100 else f"{x:.3g}"
-
-
-def table(results):
-    """The last value of each row and side, as a table in Markdown."""
-    last = {}
-    for r in results:
-        last.setdefault(r["row"], {})[r["side"]] = r
-    lines = ["| row | unit | ours | PyTorch | ratio | at least | aim | |", "|---|---|---|---|---|---|---|---|"]
-    for row, sides in last.items():
-        ours, theirs = sides.get("ours", {}), sides.get("theirs", {})
-        if "failed" in ours:
-            lines.append(f"| {row} | | failed: {ours['failed'][:160].replace('|', '/')} | | | | | |")
-            continue
-        least, aim = BARS.get(row, BARS.get(row.split(":")[0], (None, None)))
-        value, other = ours.get("value"), theirs.get("value")
-        less = row.startswith(LESS_IS_BETTER)
-        ratio = None if not value or not other else other / value if less else value / other
-        bar = least if least is not None else aim
-        ok = "" if bar is None or value is None else "reached" if (value <= bar if less else value >= bar) else "missed"
-        lines.append(f"| {row} | {(ours or theirs)['unit']} | {number(value)} | {number(other)} | {number(ratio)} | "
-                     f"{number(least)} | {number(aim)} | {ok} |")
-    return "\n".join(lines)
-
-
-def plans_table(results):
-    """Planned against measured memory, predicted against measured seconds: a table in Markdown, or nothing."""
-    memory = {r["row"].split(" peak ", 1)[1]: r for r in results if r["row"].startswith("measured over planned peak ")}
-    times = {r["row"].split(" seconds ", 1)[1]: r for r in results if r["row"].startswith("predicted over measured seconds ")}
-    lines, kept = [], 0
-    for label, m in memory.items():
-        t, share = times[label], m["value"]
-        nodes = {n: v["predicted"] / v["measured"] for n, v in t["nodes"].items() if v["measured"] >= 0.05 * t["seconds"]}
-        ok = 0.99 <= share <= 1 and abs(t["value"] - 1) <= 0.15 and all(abs(v - 1) <= 0.25 for v in nodes.values())
-        kept += ok
-        lines.append(f"| {label} | {m['planned'] / 2**30:.2f} | {m['host'] / 2**30:.2f} | {share:.4f} | {t['predicted']:.3f} | "
-                     f"{t['seconds']:.3f} | {t['value']:.2f} | {', '.join(f'{n} {v:.2f}' for n, v in nodes.items())} | "
-                     f"{'kept' if ok else 'not kept'} |")
-    if not lines:
-        return ""
-    return "\n".join(["", "", "| configuration | planned GiB | host GiB | measured / planned | predicted s | measured s | ratio | nodes | |",
-                      "|---|---|---|---|---|---|---|---|---|", *lines, f"\n{kept} of {len(lines)} kept"])
-
 
 def main():
     p = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
@@ -363,21 +262,21 @@ def main():
     a = p.parse_args()
     if a.table:
         with open(a.table) as f:
-            results = [json.loads(line) for line in f]
-        print(table(results) + plans_table(results))
+            lines = [json.loads(line) for line in f]
+        print(rows.table(lines, BARS) + rows.plans_table(lines))
         return 0
-    rows = a.row + LISTS.get(a.rows, [])
-    unknown = [r for r in rows if r.split(":")[0] not in ("iteration", "numerics", "single", "plan", "offload",
-                                                               "calibrate", "head", "copies")]
-    if not rows or unknown:
+    names = a.row + LISTS.get(a.rows, [])
+    unknown = [r for r in names if r.split(":")[0] not in ("iteration", "strict", "numerics", "single", "plan", "offload",
+                                                           "calibrate", "head", "copies")]
+    if not names or unknown:
         p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
-    os.makedirs(a.out, exist_ok=True)
     bench = Bench(a)
-    for row in rows:
-        bench.run(row)
-    bench.close()
-    print(table(bench.results) + plans_table(bench.results))
-    return 1 if any("failed" in r for r in bench.results) else 0
+    for name in names:
+        bench.results.row(name, getattr(bench, name.split(":")[0]))
+    if bench.peer:
+        bench.peer.close()
+    print(bench.results.tables())
+    return 1 if bench.results.failed() else 0
 
 
 if __name__ == "__main__":

@@ -80,25 +80,55 @@ def write_prompts(path, records, tokens):
     return path
 
 
+def write_rows(path, records, prompt_tokens, response_tokens):
+    """Prompts with their responses."""
+    rng = random.Random(2)
+    with open(path, "w") as f:
+        for _ in range(records):
+            f.write(json.dumps(dict(text=random_text(rng, prompt_tokens), answer=random_text(rng, response_tokens))) + "\n")
+    return path
+
+
 class Failed(Exception):
     pass
 
 
-def execute(graphrun, graph, out, device, settings, options=(), timeout=560, env=None):
-    """Run a graph into a fresh folder; what it prints goes to OUT.log. Returns the folder's Run."""
-    shutil.rmtree(out, ignore_errors=True)
-    args = [graphrun, "exec", graph, "--device", device, "--out", out, *options]
+def arguments(graph, settings, options=()):
+    args = [graph, *options]
     for key, value in settings.items():
         args += ["--set", f"{key}={value}"]
+    return args
+
+
+def execute(graphrun, graph, out, device, settings, options=(), timeout=560, env=None):
+    """Run a graph into a fresh folder; what it prints goes to OUT.log. Returns the folder's Run. A run that is out of time
+    is asked to end with its iteration, and its ranks with it, before it is killed."""
+    shutil.rmtree(out, ignore_errors=True)
+    args = [graphrun, "exec", *arguments(graph, settings, ["--device", device, "--out", out, *options])]
     with open(out + ".log", "w") as log:
+        process = subprocess.Popen(args, stdout=log, stderr=subprocess.STDOUT, env=env)
         try:
-            status = subprocess.run(args, stdout=log, stderr=subprocess.STDOUT, timeout=timeout, env=env).returncode
+            status = process.wait(timeout)
         except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
             raise Failed(f"no end within {timeout} s: " + " ".join(args)) from None
     if status:
         with open(out + ".log") as log:
             raise Failed(f"status {status}: " + " | ".join(log.read().strip().splitlines()[-6:]))
     return Run(out)
+
+
+def plan(graphrun, graph, settings, options=()):
+    """The Plan of a graph: nothing runs."""
+    args = [graphrun, "plan", *arguments(graph, settings, [*options, "--format", "json"])]
+    done = subprocess.run(args, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(done.stderr.strip() or f"status {done.returncode}: " + " ".join(args))
+    return Plan(json.loads(done.stdout))
 
 
 def union(spans):
@@ -117,28 +147,65 @@ def covered(begin, end, merged):
     return sum(max(0.0, min(end, b) - max(begin, a)) for a, b in merged)
 
 
-class Run:
-    """A run directory: metrics, plan, and its trace cut into iterations."""
+class Plan:
+    """What a plan of one class of ranks says; `Run` measures the same."""
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    @property
+    def rank(self):
+        return self.plan["ranks"][0]
+
+    def nodes(self):
+        return list(dict.fromkeys(s["node"] for s in self.rank["steps"]))
+
+    def predicted(self, node):
+        """The plan's seconds of a node: its steps outside of loops, and its outermost loops whole."""
+        total, last = 0.0, -1
+        for s in self.rank["steps"]:
+            if s["i"] <= last:
+                continue
+            total += s["seconds"] if s["node"] == node else 0
+            last = s.get("body_last", -1) if s["kind"] == "loop" else last
+        return total
+
+    def node_seconds(self, node):
+        return self.predicted(node)
+
+    def seconds(self):
+        return self.plan["seconds"]
+
+    def of_kind(self, kind, what=""):
+        """Steps of a kind whose name has that in it, by name, as (bytes, predicted seconds)."""
+        return {s["what"]: (s["bytes"], s["seconds"]) for s in self.rank["steps"]
+                if s["kind"] == kind and what in s["what"] and s["bytes"]}
+
+    def transfers(self, kind, what=""):
+        """Bytes and seconds of the steps of a kind, each of them once."""
+        steps = self.of_kind(kind, what).values()
+        return sum(b for b, _ in steps), sum(s for _, s in steps)
+
+
+class Run(Plan):
+    """A run directory: metrics, plan, and its trace (rank 0's) cut into iterations."""
 
     def __init__(self, folder):
         self.folder = folder
         with open(os.path.join(folder, "metrics.jsonl")) as f:
             self.metrics = [json.loads(line) for line in f]
         with open(os.path.join(folder, "plan.json")) as f:
-            self.plan = json.load(f)
+            super().__init__(json.load(f))
         with open(os.path.join(folder, "trace.json")) as f:
             events = json.load(f)
         self.lanes = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
         self.paths = set(self.rank["paths"])
-        done = sorted((e for e in events if e["ph"] == "X"), key=lambda e: e["ts"])
+        self.events = sorted((e for e in events if e["ph"] == "X" and e["cat"] not in ("init", "checkpoint", "final")),
+                             key=lambda e: e["ts"])
         first = self.rank["steps"][0]["what"]  # of the steady iteration: it draws the records
-        begins = [e["ts"] for e in done if e["name"] == first]
-        self.iterations = [[e for e in done if begin <= e["ts"] < end and e["cat"] not in ("init", "checkpoint", "final")]
+        begins = [e["ts"] for e in self.events if e["name"] == first]
+        self.iterations = [[e for e in self.events if begin <= e["ts"] < end]
                            for begin, end in zip(begins, begins[1:] + [float("inf")])]
-
-    @property
-    def rank(self):
-        return self.plan["ranks"][0]
 
     def nodes(self):
         return [key[len("seconds."):] for key in self.metrics[-1] if key.startswith("seconds.")]
@@ -158,15 +225,14 @@ class Run:
     def seconds(self):
         return statistics.median(self.metrics[i]["seconds"] for i in self.measured())
 
-    def predicted(self, node):
-        """The plan's seconds of a node: its steps outside of loops, and its outermost loops whole."""
-        total, last = 0.0, -1
-        for s in self.rank["steps"]:
-            if s["i"] <= last:
-                continue
-            total += s["seconds"] if s["node"] == node else 0
-            last = s.get("body_last", -1) if s["kind"] == "loop" else last
-        return total
+    def transfers(self, kind, what=""):
+        """As measured: seconds of all executions of these steps in an iteration (the median) over how often each was
+        executed."""
+        steps = self.of_kind(kind, what)
+        events = [[e["dur"] for e in self.iterations[i] if e["name"] in steps] for i in self.measured()]
+        times = statistics.median(sum(e) for e in events) * 1e-6 if steps else 0.0
+        often = max(len(e) for e in events) / len(steps) if steps else 1
+        return sum(b for b, _ in steps.values()), times / max(often, 1)
 
     def memory(self):
         """Planned and measured peak; arena against the most bytes of it that any step of the iteration has in use."""
@@ -176,17 +242,15 @@ class Run:
                     host=self.rank["host_peak_bytes"])
 
     def copies(self, kind):
-        """Loads or offloads of the measured iterations: bytes, seconds of copying, and of those the seconds during which
-        the compute lane worked too. None where nothing moved."""
-        sizes = {s["what"]: s["bytes"] for s in self.rank["steps"] if s["kind"] == kind and s["bytes"]}
+        """Loads or offloads of the whole run (a copy may begin before the iteration that it is of): bytes, seconds of
+        copying, and of those the seconds during which the compute lane worked too. None where nothing moved."""
+        sizes = {name: size for name, (size, _) in self.of_kind(kind).items()}
         lane = {"load": "h2d", "offload": "d2h"}[kind]
         total = dict(bytes=0, seconds=0.0, hidden=0.0)
-        for i in self.measured():
-            events = self.iterations[i]
-            busy = union((e["ts"], e["ts"] + e["dur"]) for e in events if self.lanes[e["tid"]] == "compute")
-            for e in events:
-                if self.lanes[e["tid"]] == lane and e["name"] in sizes:
-                    total["bytes"] += sizes[e["name"]]
-                    total["seconds"] += e["dur"] * 1e-6
-                    total["hidden"] += covered(e["ts"], e["ts"] + e["dur"], busy) * 1e-6
+        busy = union((e["ts"], e["ts"] + e["dur"]) for e in self.events if self.lanes[e["tid"]] == "compute")
+        for e in self.events:
+            if self.lanes[e["tid"]] == lane and e["name"] in sizes:
+                total["bytes"] += sizes[e["name"]]
+                total["seconds"] += e["dur"] * 1e-6
+                total["hidden"] += covered(e["ts"], e["ts"] + e["dur"], busy) * 1e-6
         return total if total["bytes"] else None

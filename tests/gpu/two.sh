@@ -1,0 +1,40 @@
+# Sourced by tests of two CUDA devices: runs of the quickstart over NCCL, and what they are compared by. Skips (77) where
+# there are not two devices or no mpirun.
+# usage of a test: NAME.sh GRAPHRUN
+command -v mpirun >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
+[ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || { echo "skipped: there are not two devices"; exit 77; }
+. "$(dirname "$0")/quickstart.sh"
+
+train() { # OUT OPTIONS...
+    out=$1
+    shift
+    timeout 120 "$gr" exec graphs/quickstart.yaml --set model="$work/model" --set data="$work/train.jsonl" --device cuda \
+        --set "nodes.reward={op: compute, expr: rollout.length}" --out "$work/$out" "$@" >"$work/$out.log" 2>&1 || { echo "$out: exit $?"; cat "$work/$out.log"; exit 1; }
+}
+
+same() { # RUN RUN
+    for f in model optimizer; do
+        cmp "$work/$1/checkpoints/step-6/actor/$f.safetensors" "$work/$2/checkpoints/step-6/actor/$f.safetensors" ||
+            { echo "$f of $1 and $2 differ"; exit 1; }
+    done
+    echo "$2: the same bits as $1"
+}
+
+number() { # RUN STEP KEY
+    sed -nE "s/^\{\"step\": $2, (.*, )?\"$3\": ([^,}]*).*/\2/p" "$work/$1/metrics.jsonl"
+}
+
+# Of the first iteration; what ranks add up in another order is rounded otherwise.
+near() { # KEY RUN RUN
+    awk -v a="$(number "$2" 1 "$1")" -v b="$(number "$3" 1 "$1")" \
+        'BEGIN { d = a > b ? a - b : b - a; s = a < 0 ? -a : a; exit !(d <= 0.05 * s + 0.02) }' || { echo "$1 of $3 is far off"; exit 1; }
+}
+
+within_plan() { # RUN...
+    for run; do
+        measured=$(number "$run" 6 measured_peak_bytes)
+        planned=$(number "$run" 6 planned_peak_bytes)
+        echo "$run: $(number "$run" 6 seconds) s, measured $measured of planned $planned bytes"
+        [ "$measured" -le "$planned" ] || { echo "more than planned"; exit 1; }
+    done
+}

@@ -1,0 +1,20 @@
+# Sourced by tests of runs of several ranks: tests/e2e/lib.sh, and what they ask of the runs. Skips (77) without mpirun.
+. "$(dirname "$0")/../e2e/lib.sh"
+command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
+
+. "$here/close.sh"
+
+# point RUN STEP TO: a run that ended at this iteration of another one, to go on with
+point() {
+    mkdir -p "$3/checkpoints"
+    cp "$1/graph.yaml" "$1/plan.json" "$1/metrics.jsonl" "$1/samples.jsonl" "$3"
+    cp -r "$1/checkpoints/step-$2" "$3/checkpoints"
+}
+
+ranks_of() { # RUN: the processes that are ranks of it, the first one first
+    for p in /proc/[0-9]*; do
+        tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -q '^OMPI_COMM_WORLD_RANK=' || continue
+        tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q -- "$1 " || continue
+        echo "$(tr "\\0" "\\n" 2>/dev/null <"$p/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p') ${p#/proc/}"
+    done | sort -n | sed 's/.* //'
+}
