@@ -283,6 +283,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
                           g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
         if (g->models[i]->shard)
             gr_str_printf(out, "    shard: %s\n", g->models[i]->shard == GR_SHARD_ALL ? "all" : "node");
+        if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);

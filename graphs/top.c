@@ -1,6 +1,8 @@
 /* graphs/top.c: what stands beside the nodes: models, state, run, log. */
 #include "graphs/load.h"
 
+#include "ops/slices.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -8,8 +10,8 @@
 const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
                                    "pools", "models", "nodes",         "state",     "run",
                                    "log",   "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head",  "train", "residency",
-                                     "gather",     "shard", "pool",  NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train", "residency", "gather",
+                                     "shard",      "tensor", "pool",  NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -210,10 +212,22 @@ static void read_shard(gr_loader *l, const gr_value *v, gr_model *m)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'shard' must be auto, all or node");
 }
 
+static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    double n = 0;
+    if (v->broken) return;
+    m->tensor_at = v->at;
+    if (gr_value_number(v, &n) && n >= 1 && n <= GR_SLICES_MAX && n == (uint32_t)n)
+        m->tensor = (uint32_t)n;
+    else
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'tensor' must be a whole number from 1 to %d: ranks that share a copy", GR_SLICES_MAX);
+}
+
 static void read_model(gr_loader *l, const gr_pair *p)
 {
     gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
-    *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models};
+    *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models, .tensor = 1, .parts = 1};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);
@@ -223,11 +237,11 @@ static void read_model(gr_loader *l, const gr_pair *p)
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
                    *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
-                   *pool = gr_value_get(&p->value, "pool");
+                   *tensor = gr_value_get(&p->value, "tensor"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
         if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
-            v != pool)
+            v != tensor && v != pool)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -241,6 +255,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
+    if (tensor) read_tensor(l, tensor, m);
     if (pool) m->pool = gr_pool_named(l, pool);
     if (pool) m->pool_at = pool->at;
 }

@@ -57,6 +57,8 @@ typedef struct gr_work {
     double attention, kv;   /* arithmetic of attention; bytes of keys and values read from the pool */
     uint32_t length;        /* of the sequences attended to */
     double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    uint32_t peers;         /* ranks side by side that do it together, a slice each; 0: it is done alone */
+    double sums, summed;    /* theirs within it, of partial products: how many; bytes that a rank receives */
     bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
     uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
                              * send or recv: what crosses in all */
@@ -99,7 +101,7 @@ typedef struct gr_program {
     gr_lane lane;
     bool optional, rollout;
     uint32_t ranks;  /* 1, or more: sizes are of one of them (ops/spread.h) */
-    uint32_t groups; /* communicators of some of them, this rank among others, beside that of all */
+    uint32_t groups; /* further communicators: of some of these ranks; of the ranks of all classes */
     uint32_t leaves; /* of a mini-batch, those of one rank, where their sum is a tree (ops/spread.h); 0: it
                         is not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */

@@ -1,5 +1,7 @@
 #include "ops/spread.h"
 
+#include "ops/reshard.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +32,9 @@ enum {
     SPREAD_STEPPED,
     SPREAD_REDUCE,
     SPREAD_ACROSS,
-    SPREAD_COPY, /* of a bucket that is whole already */
+    SPREAD_COPY,    /* of a bucket that is whole already */
+    SPREAD_SLICE,   /* of one, what a slice has of it */
+    SPREAD_RESHARD, /* shards into slices */
     SPREAD_TOTAL,
     SPREAD_SHARE,
 };
@@ -90,9 +94,15 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
               2, what);
 }
 
+/* Whether a bucket of the rollout's copy is a slice: a layer's. */
+static bool sliced(const gr_model *m, uint32_t bucket)
+{
+    return m->parts > 1 && bucket > 0 && bucket <= m->shape.layers;
+}
+
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    bool copy = sharded(p, m) || remote(p, m);
+    bool copy = sharded(p, m) || remote(p, m) || sliced(m, bucket);
     return gr_model_object(p, k, m,
                            p->lagged ? GR_PART_LAGGED
                            : copy    ? GR_PART_ROLLOUT
@@ -100,25 +110,49 @@ uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m
                            bucket);
 }
 
+/* What fills one bucket of the copy: from shards, its own slice or all; from a whole one, within the device.
+ */
+static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t b)
+{
+    const bool through = sharded(p, m) && m->gather != GR_GATHER_DIRECT, whole = through || !sharded(p, m),
+               slice = sliced(m, b);
+    const uint64_t bytes = gr_part_bytes(k, m, GR_PART_ROLLOUT, b);
+    uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
+    uint32_t exchange = GR_NONE;
+    char what[64];
+    if (slice && !whole)
+        exchange = gr_program_temp(p, GR_CAT_COMM,
+                                   gr_reshard_room(&m->shape, m->parts, b, gr_spread_shards(p, m)) *
+                                       gr_dtype_size(k->dtype),
+                                   "exchange.%u", b);
+    named(what, "", "sync", b);
+    of_shards(p, m, GR_STEP_SYNC,
+              slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
+              : whole ? SPREAD_COPY
+                      : SPREAD_GATHER,
+              b, whole ? 0 : bytes,
+              (gr_use[]){{from, GR_READ},
+                         {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE},
+                         {exchange, GR_WRITE}},
+              exchange == GR_NONE ? 2 : 3, what);
+    if (whole || slice) p->works[p->n_works - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
+}
+
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
- * buckets before the first is synced, or of one at a time. */
+ * buckets before the first is synced, or of one at a time. A node that may be left out, or is in a loop that
+ * may run no trip, fills it for itself alone. */
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
 {
-    char what[64];
     uint32_t n = gr_model_buckets(&m->shape);
-    if (!sharded(p, m) || p->lagged || (p->synced >> m->index & 1)) return;
-    p->synced |= 1ULL << m->index;
-    for (uint32_t b = 0; b < n && m->gather == GR_GATHER_WHOLE; b++) gr_spread_gather(p, k, m, "sync_", b);
+    const bool shards = sharded(p, m);
+    if ((!shards && m->parts < 2) || p->lagged || (p->synced >> m->index & 1)) return;
+    if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
+    for (uint32_t b = 0; b < n && shards && m->gather == GR_GATHER_WHOLE; b++)
+        gr_spread_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
-        bool through = m->gather != GR_GATHER_DIRECT;
-        if (m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
-        uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
-        named(what, "", "sync", b);
-        of_shards(p, m, GR_STEP_SYNC, through ? SPREAD_COPY : SPREAD_GATHER, b,
-                  through ? 0 : gr_part_bytes(k, m, GR_PART_PARAMS, b),
-                  (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2,
-                  what);
-        if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
+        if (!shards && !sliced(m, b)) continue; /* the same bytes */
+        if (shards && m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
+        sync_bucket(p, k, m, b);
     }
 }
 
@@ -195,6 +229,7 @@ void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uin
 void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
+    p->synced &= ~(1ULL << m->index); /* what generates from here on has the new weights */
     if (gr_spread_shards(p, m) < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
     of_shards(p, m, GR_STEP_GATHER, SPREAD_STEPPED, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
@@ -314,6 +349,10 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
                         gr_comm *host, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
+    const gr_model *m = c->node->model; /* NULL: what moves is no model's */
+    const gr_shard_place place = gr_shard_place_of(c);
+    const gr_reshard slices = {
+        m ? &m->shape : NULL, m ? m->parts : 1, c->arg, place.rank, place.shards, k, c->queue};
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
     case SPREAD_GATHER:
@@ -332,6 +371,11 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
         copy(c->queue, c->ptr[1], c->ptr[0],
              gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
         return GR_OK;
+    case SPREAD_SLICE:
+        gr_reshard_local(&slices, c->ptr[0], c->ptr[1]);
+        return GR_OK;
+    case SPREAD_RESHARD:
+        return gr_reshard_run(&slices, device, c->ptr[0], c->ptr[1], c->ptr[2], d);
     case SPREAD_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[0], c->arg * sizeof(double), GR_COMM_SUM_F64,
                                         d);

@@ -6,6 +6,9 @@
  * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
+ * The copy that generates may be in slices, over neighbouring ranks (ops/slices.h): `sync` then fills a
+ * rank's own, from the shards (ops/reshard.h) or from the whole layers that are there.
+ *
  * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
  * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
  * before.
@@ -47,7 +50,8 @@ uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m,
 void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
                       uint32_t bucket);
 
-/* The weights that a rollout reads, and what fills them, declared before its first work. */
+/* The weights that a rollout reads, and what fills them, declared before its first work; a log-prob node that
+ * asks the rollout's has the same. */
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
 

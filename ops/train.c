@@ -114,8 +114,8 @@ static gr_dealt find_own(const gr_call *c, const train_state *t, const gr_rows *
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        return gr_deal_own(own, t->session, rows, GR_MIN(first, there), GR_MIN(end, there), &shape.most,
-                           &cost);
+        return gr_deal_own(own, t->session->rank, t->session->ranks, rows, GR_MIN(first, there),
+                           GR_MIN(end, there), &shape.most, &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
     gr_seqs_range(own, part.seq, part.seq_end);

@@ -46,12 +46,14 @@ typedef struct gr_comm_parts {
 
 /* What goes from each rank to each: in bytes, of every other rank, and of this one to itself, [ranks] each.
  * What is sent to several of them may be the same bytes. Ranks count alike: what one sends to another is what
- * that one receives of it. */
+ * that one receives of it. The two memories are apart, and begin at different addresses (Open MPI takes one
+ * address for MPI_IN_PLACE). */
 typedef struct gr_comm_exchange {
     const void *from;
     const uint64_t *from_at, *from_bytes;
     void *to;
     const uint64_t *to_at, *to_bytes;
+    uint32_t unit; /* 1, 2, 4 or 8: all of these, on all ranks, are multiples of it */
 } gr_comm_exchange;
 
 typedef struct gr_comm_type {

@@ -208,14 +208,6 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
     return host_reduce(c, x, bytes, how, d);
 }
 
-/* The largest unit that all of these are multiples of, or `unit` itself. */
-static uint32_t common_unit(const uint64_t *x, uint32_t n, uint32_t unit)
-{
-    for (uint32_t i = 0; i < n; i++)
-        while (x[i] % unit) unit /= 2;
-    return unit;
-}
-
 /* false: it is more than MPI counts. */
 static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, uint32_t n, int *place,
                      int *count)
@@ -231,17 +223,14 @@ static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, u
 static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
 {
     mpi_comm *m = mpi_of(c);
-    const uint64_t *const all[] = {e->from_at, e->from_bytes, e->to_at, e->to_bytes};
-    uint32_t unit = 8;
     (void)q;
-    for (size_t i = 0; i < GR_LEN(all); i++) unit = common_unit(all[i], c->ranks, unit);
-    if (!count_in(unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
-        !count_in(unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
+    if (!count_in(e->unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
+        !count_in(e->unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
         return too_large((uint64_t)INT32_MAX + 1, d);
     pthread_mutex_lock(&m->w->lock);
     return finish(m,
                   m->api->all_to_all(m->group, e->from, m->count, m->place, e->to, m->own_count, m->own_place,
-                                     (int)unit),
+                                     (int)e->unit),
                   d);
 }
 

@@ -32,6 +32,8 @@ typedef struct run {
     gr_comm *comm;            /* the same for memory of the device; it may be the same */
     gr_comm *node, *replicas; /* of the class's ranks, those of a node, and those of one place in all nodes */
     gr_comm *across;          /* of all ranks, for memory of the device, where several classes are */
+    gr_peers *peers; /* [n_peers] of this rank, where models are in slices; one for each number of them */
+    size_t n_peers;
     gr_news *news;
     gr_record *record; /* of the iteration that runs */
     bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
@@ -77,6 +79,14 @@ static gr_comm *comm_of(const run *r, const gr_work *w)
     return w->reach == GR_REACH_NODE ? r->node : w->reach == GR_REACH_ACROSS ? r->replicas : r->comm;
 }
 
+/* NULL: a node of so many parts is one rank's. */
+static gr_peers *peers_of(const run *r, uint32_t parts)
+{
+    for (size_t i = 0; i < r->n_peers; i++)
+        if (r->peers[i].comm->ranks == parts) return &r->peers[i];
+    return NULL;
+}
+
 static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
 {
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
@@ -85,9 +95,13 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
     bool crosses = w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV;
+    q->peers = w->kind == GR_STEP_RUN ? peers_of(r, c.node->parts) : NULL;
+    if (q->peers) q->peers->d = d;
     gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
                    : crosses              ? gr_cross_run(&c, r->p->program, w, r->across, r->o->comm, d)
                                           : gr_spread_run(&c, r->p->program, w, comm_of(r, w), r->ranks, d);
+    if (!st && q->peers) st = q->peers->failed;
+    q->peers = NULL;
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -615,6 +629,7 @@ static gr_status open_device_comms(run *r, const gr_kernels *k, gr_diag *d)
 
 static void close_comms(run *r)
 {
+    for (size_t i = 0; i < r->n_peers; i++) gr_comm_close(r->peers[i].comm);
     if (r->across != r->o->comm) gr_comm_close(r->across);
     gr_comm_close(r->replicas);
     gr_comm_close(r->node);
@@ -629,6 +644,20 @@ static gr_status open_nodes(run *r, gr_diag *d)
     if (!each) return GR_OK;
     gr_status st = gr_comm_split(&r->node, r->comm, rank / each, d);
     return st ? st : gr_comm_split(&r->replicas, r->comm, rank % each, d);
+}
+
+/* Neighbours have the slices of a layer. */
+static gr_status open_peers(run *r, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    r->peers = gr_calloc(r->g->n_models + 1, sizeof(*r->peers));
+    for (size_t i = 0; i < r->g->n_models && !st; i++) {
+        const uint32_t parts = r->g->models[i]->parts;
+        if (parts < 2 || peers_of(r, parts)) continue;
+        st = gr_comm_split(&r->peers[r->n_peers].comm, r->comm, r->session.rank / parts, d);
+        if (!st) r->n_peers++;
+    }
+    return st;
 }
 
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
@@ -656,6 +685,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
     if (!st) st = open_device_comms(r, k, d);
     if (!st) st = open_nodes(r, d);
+    if (!st) st = open_peers(r, d);
     if (!st) st = check_overhead(r, d);
     return st;
 }
@@ -671,12 +701,13 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = iterate(&r, d);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
     gr_outputs_close(r.outputs, r.executor, r.executor ? gr_executor_measured_peak(r.executor) : 0);
+    if (r.session.graph) gr_session_close(&r.session); /* and what was captured with calls of the peers */
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
     if (!st) close_comms(&r); /* else the caller ends all ranks, and who waits here would wait for them */
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
-    if (r.session.graph) gr_session_close(&r.session);
     gr_news_free(r.news);
     gr_record_free(r.record);
+    free(r.peers);
     return st;
 }

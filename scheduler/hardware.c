@@ -298,7 +298,7 @@ void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks)
 uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
                               uint64_t host_bytes)
 {
-    const uint64_t comm = ranks > 1 ? (1 + groups) * hw->part[GR_LIBRARY_COMM] : 0;
+    const uint64_t comm = ((ranks > 1) + (uint64_t)groups) * hw->part[GR_LIBRARY_COMM];
     const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
     return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }

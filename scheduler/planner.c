@@ -250,7 +250,7 @@ static void find_knobs(source *s)
         head = head || n->model;
         head_bits = head_bits || head_changes_bits(n, k);
         if (is_op(n, "generate") && sets_pace(g, n))
-            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
+            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
@@ -318,14 +318,14 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
                            gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
+    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent * n->parts;
+    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->share.groups, 1u) : prompt;
+    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
@@ -335,7 +335,7 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
     uint32_t rows = UINT32_MAX;
-    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->share.seqs);
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->task.seqs);
     if (is_op(n, "update")) rows = gr_train_rows(n, c);
     if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
     return GR_MAX(rows, 1u);
@@ -464,6 +464,18 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
+/* One for each number of slices that models are cut into. */
+static uint32_t count_groups(const gr_graph *g)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->n_models; i++) {
+        bool known = g->models[i]->parts < 2;
+        for (size_t j = 0; j < i; j++) known = known || g->models[j]->parts == g->models[i]->parts;
+        n += !known;
+    }
+    return n;
+}
+
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
                                  const gr_planned *of, const gr_traffic *traffic)
 {
@@ -473,13 +485,16 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     p->values = k->columns;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
+    p->groups = count_groups(g);
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
+    if (g->n_classes > 1) p->groups = 1; /* what crosses does by a communicator of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
         if (!how[i].shards) continue;
         p->grouped |= 1ULL << g->nodes[i]->model->index;
         p->node_ranks = how[i].shards;
     }
+    if (p->node_ranks) p->groups += 1 + (p->node_ranks > 1); /* across nodes, and of a node */
     declare_nodes(&a, false, of->summary);
     if (!of->validation) return p;
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -622,6 +637,7 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].gather = GR_GATHER_DIRECT;
         models[i].shard = GR_SHARD_AUTO;
+        if (g->ranks < 2) models[i].tensor = 1; /* it has no effect */
         models[i].pool = NULL;
         out[i] = &models[i];
     }

@@ -239,7 +239,12 @@ static void test_exchange(void)
         for (uint64_t i = 0; i < to_bytes[r] / sizeof(*x); i++) want[n++] = element(r, STEP * comm->rank + i);
     upload(arena, x, all * sizeof(*x));
     CUDA(cudaMemset(to, 0xff, total));
-    const gr_comm_exchange e = {arena, from_at, from_bytes, to, to_at, to_bytes};
+    const gr_comm_exchange e = {.from = arena,
+                                .from_at = from_at,
+                                .from_bytes = from_bytes,
+                                .to = to,
+                                .to_at = to_at,
+                                .to_bytes = to_bytes};
     expect_ok(comm->type->all_to_all(comm, &queue, &e, &diag), &diag, "exchange");
     CUDA(cudaStreamSynchronize(queue.stream));
     float *got = host_copy(to, total);

@@ -160,7 +160,7 @@ static void test_exchange(uint64_t unit)
         sum += to[r] = sent(r, comm->rank, unit);
     }
     in = gr_calloc(sum + 1, 1);
-    const gr_comm_exchange e = {out, from_at, from, in, to_at, to};
+    const gr_comm_exchange e = {out, from_at, from, in, to_at, to, unit % 8 ? (unit % 2 ? 1 : 2) : 8};
     check(!comm->type->all_to_all(comm, NULL, &e, NULL), "all_to_all");
     for (uint32_t r = 0; r < n; r++)
         for (uint64_t i = 0; i < to[r]; i++)

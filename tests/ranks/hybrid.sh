@@ -94,6 +94,17 @@ nodes 2x2 0 lag.yaml "$@" $node --set models.actor.residency.rollout_weights=kee
 nodes 2x2 0 --resume lag-22 --steps 3
 same_weights lag-4 lag-22
 
+# A rollout in slices: from the shards of the node, whole or not.
+for keep in auto keep; do
+    status 0 "$gr" exec grpo.yaml "$@" --ranks 4 --set models.actor.tensor=2 --set models.actor.residency.rollout_weights=$keep \
+        --steps 3 --out slices-4
+    # shellcheck disable=SC2086
+    nodes 2x2 0 grpo.yaml "$@" $node --set models.actor.tensor=2 --set models.actor.residency.rollout_weights=$keep --steps 3 \
+        --out slices-22 --check-memory
+    same_weights slices-4 slices-22
+    rm -r slices-4 slices-22
+done
+
 # From 2x2 on as 1x4, as 2 and as 2x2 again: one file each, whoever wrote it.
 # shellcheck disable=SC2086
 nodes 2x2 0 grpo.yaml "$@" $node --set run.checkpoint.every=1 --steps 2 --out moving

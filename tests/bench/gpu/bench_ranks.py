@@ -61,6 +61,7 @@ class Bench:
         self.a = a
         self.results = rows.Results(a.out, bars(a.gpus), a.timeout)
         self.emit = self.results.emit
+        self.gather_rate = None  # bytes a second that the last row received its weights with
         self.peer = rows.Peer(self.results, "torch_fsdp.py", "--gpus", a.gpus) if self.wants_peer() else None
 
     def wants_peer(self):
@@ -146,6 +147,7 @@ class Bench:
         """All weights in bf16, gathered from their shards: once after the optimizer's steps, or in each pass."""
         size, seconds = run.transfers("gather", "update.gather.")
         if size:
+            self.gather_rate = size / seconds
             self.emit(f"gather of all weights {label}, bf16", seconds * 1e3, "ms", received=size,
                       gb_per_second=size / seconds / 1e9)
 
@@ -244,7 +246,8 @@ class Bench:
             self.generated(label, s, run, self.a.gpus)
             size, seconds = run.transfers("sync")
             if size:
-                self.emit(f"resharding {label}", size / seconds / 1e9, "GB/s", bytes=size, seconds=seconds)
+                self.emit(f"resharding {label}", seconds, "s", bytes=size, predicted=common.Plan.transfers(run, "sync")[1],
+                          at_the_rate_of_gathers=self.gather_rate and size / self.gather_rate)
             ways *= 2
 
     def split(self, row):
