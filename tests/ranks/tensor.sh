@@ -80,6 +80,22 @@ for how in "" "$shards"; do
     rm -r refill-4
 done
 
+# A response that several ranks have generated together is scored by one of them.
+cat >answer.sh <<'END'
+while read -r line; do
+    id=$(echo "$line" | sed -nE 's/.*"id": *([0-9]+).*/\1/p')
+    echo "$id" >>asked
+    echo "{\"id\": $id, \"score\": $((id % 3))}"
+done
+END
+sed 's/rule: {extract[^}]*}/command: "sh answer.sh", workers: 1/' grpo.yaml >command.yaml
+status 0 "$gr" exec command.yaml --set model=llama --steps 2 --out command-1
+sort <asked >asked-1
+rm asked
+status 0 "$gr" exec command.yaml --set model=llama --ranks 4 --set models.actor.tensor=2 --steps 2 --out command-2
+close command-1 command-2 1
+[ "$(wc -l <asked)" = "$(wc -l <asked-1)" ] || fail "asked $(wc -l <asked) times, not $(wc -l <asked-1)"
+
 # What an update has trained is what generates after it, in slices as in whole copies.
 sed 's/^run:/  again: {op: generate, model: actor, prompts: prompts, samples: 1, temperature: 0, max_tokens: 6, after: update, metrics: {length: batch_mean(again.length), logprob: token_mean(again.logprob)}}\n&/' grpo.yaml >again.yaml
 status 0 "$gr" exec again.yaml --set model=llama --steps 2 --out again-one
