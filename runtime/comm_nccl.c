@@ -14,6 +14,8 @@
  */
 #include "runtime/comm.h"
 
+#include "runtime/watch.h"
+
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -70,7 +72,7 @@ static gr_status failed(const nccl_comm *n, ncclResult_t e, const char *what, gr
         if (asked) e = asked;
     }
     if (e == ncclSuccess) return GR_OK;
-    gr_comm_where(&iteration, &step);
+    gr_watch_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s: %s", iteration, step,
                          what, n->call.GetErrorString(e));
 }
