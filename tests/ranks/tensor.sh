@@ -123,6 +123,18 @@ done
 refused "pools.yaml:[0-9]+:[0-9]+: error: 'old_logprob' asks model 'actor', which another pool trains" \
     "$gr" plan pools.yaml --set model=qwen3 --ranks 4 --set models.actor.tensor=2 --set nodes.old_logprob.weights=params
 
+# Shards over the ranks of a node, slices over these, too: nothing of it leaves the node.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+for n in 1 2; do
+    # shellcheck disable=SC2086
+    status 0 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 4 "$gr" exec grpo.yaml --ranks 2x2 \
+        --set model=qwen2 --steps 2 $shards --set models.actor.shard=node --set models.actor.tensor=$n --out nodes-$n
+done
+has nodes-2/plan.json '"what": "rollout.exchange'
+has nodes-2/plan.json '"what": "update.across'
+close nodes-1 nodes-2 1
+cmp nodes-1/samples.jsonl nodes-2/samples.jsonl || fail "other samples in slices of nodes"
+
 # From one degree to another.
 set -- --set model=llama --set models.actor.train.schedule=constant
 # shellcheck disable=SC2086
