@@ -230,6 +230,7 @@ typedef struct gr_run_settings {
     bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
     bool keep_bits;   /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 

@@ -241,6 +241,7 @@ static void print_run(const gr_graph *g, gr_str *out)
     const gr_run_settings *r = &g->run;
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
     if (r->keep_bits) gr_str_puts(out, ", bits: keep");
+    if (r->timeout != 600) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
     if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {

@@ -63,18 +63,29 @@ static void check_ranks(gr_loader *l, const gr_node *n)
 
 static void check_node(gr_loader *l, const gr_node *n)
 {
-    const gr_model *m = n->model;
     const gr_value *lag = gr_value_get(n->value, "lag");
-    const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1;
     if (!strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
         gr_diag_error(l->d, lag ? lag->at : n->at, GR_E_INVALID,
                       "'lag' of '%s' is not built for a model with 'tensor': the older copy is whole",
                       n->name);
-    if (ranks > 1 && m->update && m->update->class != n->class)
-        gr_diag_error(l->d, n->at, GR_E_INVALID,
-                      "'%s' is not built for slices of a model that another pool trains ('tensor: %u')",
-                      n->name, m->tensor);
     check_ranks(l, n);
+}
+
+/* Ranks that are sent a model which they have in slices have no whole one. */
+static void check_whole(gr_loader *l, const gr_node *n)
+{
+    const gr_graph *g = l->g;
+    bool slices = false;
+    if (!n->model->update || n->model->update->class == n->class || gr_reads_rollout(n)) return;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        slices = slices || (g->nodes[i]->model == n->model && g->nodes[i]->class == n->class &&
+                            gr_reads_rollout(g->nodes[i]));
+    if (slices)
+        gr_diag_error(
+            l->d, n->at, GR_E_INVALID,
+            "'%s' asks model '%s', which another pool trains and which its ranks have in slices: a log-prob "
+            "of it needs 'weights: rollout'",
+            n->name, n->model->name);
 }
 
 void gr_check_tensor(gr_loader *l)
@@ -87,6 +98,7 @@ void gr_check_tensor(gr_loader *l)
         check_model(l, m);
         for (size_t k = 0; k < g->n_nodes; k++) {
             const gr_node *n = g->nodes[k];
+            if (n->model == m) check_whole(l, n);
             if (n->model != m || !gr_reads_rollout(n)) continue;
             if (l->d->n_errors == before) check_node(l, n);
             used++;

@@ -95,14 +95,13 @@ uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m
                            bucket);
 }
 
-/* What fills one bucket of the copy: from shards, its own slice or all; from a whole one, within the device.
- */
-static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t b)
+/* What fills one bucket of the copy from one that is whole here, or from shards; those of a slice are moved
+ * through a buffer. */
+static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t b, uint32_t from,
+                        bool whole)
 {
-    const bool through = sharded(p, m) && m->gather != GR_GATHER_DIRECT, whole = through || !sharded(p, m),
-               slice = sliced(m, b);
+    const bool slice = sliced(m, b);
     const uint64_t bytes = gr_part_bytes(k, m, GR_PART_ROLLOUT, b);
-    uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
     uint32_t exchange = GR_NONE;
     char what[64];
     if (slice && !whole)
@@ -122,21 +121,41 @@ static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, u
     if (whole || slice) p->works[p->n_works - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
 }
 
+uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    if (!sliced(m, bucket)) return gr_model_object(p, k, m, GR_PART_ROLLOUT, bucket);
+    gr_object o = {.name = gr_pool_printf(p->pool, "%s.received.%u", p->node, bucket),
+                   .category = GR_CAT_ROLLOUT,
+                   .span = GR_SPAN_TEMP,
+                   .place = GR_DEVICE,
+                   .bytes = gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
+                   .model = m->name,
+                   .bucket = bucket};
+    return gr_program_object(p, &o);
+}
+
+void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    if (sliced(m, bucket)) sync_bucket(p, k, m, bucket, gr_spread_received(p, k, m, bucket), true);
+}
+
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
  * buckets before the first is synced, or of one at a time. A node that may be left out, or is in a loop that
  * may run no trip, fills it for itself alone. */
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
-    const bool shards = sharded(p, m);
-    if ((!shards && m->parts < 2) || p->lagged || (p->synced >> m->index & 1)) return;
+    const bool shards = sharded(p, m), through = shards && m->gather != GR_GATHER_DIRECT;
+    if (remote(p, m) || (!shards && m->parts < 2) || p->lagged || (p->synced >> m->index & 1)) return;
     if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && shards && m->gather == GR_GATHER_WHOLE; b++)
         gr_spread_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
         if (!shards && !sliced(m, b)) continue; /* the same bytes */
         if (shards && m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
-        sync_bucket(p, k, m, b);
+        sync_bucket(p, k, m, b,
+                    through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
+                    through || !shards);
     }
 }
 

@@ -6,8 +6,8 @@
  * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
- * The copy that generates may be in slices, over neighbouring ranks (ops/slices.h): `sync` then fills a rank's
- * own, from the shards (ops/reshard.h) or from the whole layers that are there.
+ * The copy that generates may be in slices, over neighbouring ranks (ops/slices.h): `sync` then fills a
+ * rank's own, from the shards (ops/reshard.h) or from the whole layers that are there.
  *
  * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
  * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
@@ -47,6 +47,11 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
  * asks the rollout's has the same. */
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
+
+/* Where a class receives a bucket that others train: the rollout's copy; or, where that is a slice, the whole
+ * bucket, which `cut` then declares the sync of. */
+uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
 /* Declare the sync that makes the copy of lagging rollouts the weights as this iteration began: after the
  * last of these, before the update. */

@@ -14,6 +14,8 @@
  */
 #include "runtime/comm.h"
 
+#include "runtime/watch.h"
+
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -70,7 +72,7 @@ static gr_status failed(const nccl_comm *n, ncclResult_t e, const char *what, gr
         if (asked) e = asked;
     }
     if (e == ncclSuccess) return GR_OK;
-    gr_comm_where(&iteration, &step);
+    gr_watch_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s: %s", iteration, step,
                          what, n->call.GetErrorString(e));
 }
@@ -305,10 +307,16 @@ static nccl_comm *comm_of(gr_comm *host, const calls *call, gr_memory arena)
     return n;
 }
 
+/* Sums over a window begin with as few multiprocessors as NCCL thinks enough, 8 on an H200: they add at 200
+ * GB/s of what its links carry, with 16 at 308, and sums of a decode step take 15 us in place of 20; more
+ * bring little (docs/PERFORMANCE.md, "Two GPUs"). Gathers are copies all the same. */
+enum { SUM_CTAS = 16 };
+
 static ncclConfig_t config_of(void)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    config.minCTAs = SUM_CTAS;
     return config;
 }
 

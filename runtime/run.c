@@ -11,6 +11,7 @@
 #include "runtime/session.h"
 #include "runtime/signals.h"
 #include "runtime/state.h"
+#include "runtime/watch.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -42,6 +43,7 @@ typedef struct run {
     double best;        /* the best value of checkpoint.best so far */
     uint32_t best_step; /* where it was; 0: nowhere yet */
     bool over_plan;     /* that libraries take more than planned has been said */
+    uint32_t entered;   /* the iteration that the run had behind it when it began here */
 } run;
 
 /* ---- hooks of the executor
@@ -114,16 +116,66 @@ static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, u
     gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
 }
 
+/* ---- how long ranks wait for each other
+ * ----------------------------------------------------------------- */
+
+enum {
+    SLACK = 50, /* times the predicted time: the machine may be shared, or not calibrated */
+    SOON = 45   /* seconds: the least that a step may take; with what it takes to see it, within a minute */
+};
+
+static uint32_t seconds_of(uint64_t ns)
+{
+    return (uint32_t)GR_MIN(ns / 1000000000 + 1, UINT32_MAX);
+}
+
+/* Files, commands, data, and whatever else nothing predicts. */
+static bool is_predicted(const run *r, gr_path_id path, uint32_t i)
+{
+    const gr_step *s = &r->p->plan->paths[path].steps[i];
+    if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) return false;
+    return s->kind != GR_STEP_RUN ||
+           gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node)->op->kernels;
+}
+
+/* Of a step, for runtime/watch.h. In the first iteration libraries are loaded and things come to be. A device
+ * that runs steps later may make any of them wait for what it was given before. */
+static uint32_t limit_of(const run *r, gr_path_id path, uint32_t i, const gr_queue *q)
+{
+    const gr_plan *p = r->p->plan;
+    const uint32_t timeout = r->g->run.timeout;
+    bool settled = r->session.step > r->entered + 1;
+    uint64_t predicted = SLACK * p->paths[path].steps[i].ns + (q->device ? 3 * p->ns : 0);
+    if (!timeout) return 0;
+    return GR_MAX(settled && is_predicted(r, path, i) ? GR_MIN(timeout, SOON) : timeout,
+                  seconds_of(predicted));
+}
+
+/* A path of the plan, from its first step to its last. */
+static gr_status follow(run *r, gr_path_id path, gr_diag *d)
+{
+    const uint32_t timeout = r->g->run.timeout;
+    bool later = gr_executor_queue(r->executor, GR_LANE_COMPUTE)->device;
+    gr_watch_path(true, later, timeout ? GR_MAX(timeout, seconds_of(3 * r->p->plan->ns)) : 0);
+    gr_status st = gr_executor_path(r->executor, path, d);
+    gr_watch_path(false, false, 0);
+    return st;
+}
+
 static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
 {
     run *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
-    if (r->o->comm) gr_comm_at(r->session.step, s->what);
+    gr_watch_step(s->lane, r->session.step, s->what, limit_of(r, path, i, q));
+    gr_status st = GR_OK;
     if (s->kind == GR_STEP_RESTORE)
-        return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
-    if (s->kind == GR_STEP_SAVE)
-        return gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
-    return run_work(r, path, i, q, d);
+        st = gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
+    else if (s->kind == GR_STEP_SAVE)
+        st = gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
+    else
+        st = run_work(r, path, i, q, d);
+    gr_watch_done(s->lane);
+    return st;
 }
 
 static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
@@ -215,7 +267,7 @@ static gr_status validate(run *r, gr_diag *d)
     if (!r->p->plan->paths[GR_PATH_VALIDATE].n) return GR_OK;
     uint64_t begin = gr_now_ns();
     r->session.validating = true;
-    gr_status st = gr_executor_path(r->executor, GR_PATH_VALIDATE, d);
+    gr_status st = follow(r, GR_PATH_VALIDATE, d);
     gr_session_metric(&r->session, (double)(gr_now_ns() - begin) * 1e-9, "seconds");
     r->session.validating = false;
     return st;
@@ -389,7 +441,7 @@ static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
     gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
     if (!st) st = await_classes(r, d); /* the folder is there */
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
-    if (!st) st = gr_executor_path(r->executor, path, d);
+    if (!st) st = follow(r, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st && !gr_comm_rank(r->o->comm)) st = save_state(r, aside, d); /* it is the same everywhere */
     if (!st) st = await_classes(r, d);                                  /* all of it is there */
@@ -451,7 +503,7 @@ static gr_status enter(run *r, gr_diag *d)
     if (!st && r->best_step)
         st = gr_outputs_mark_best(r->outputs, r->best_step, d); /* perhaps killed before */
     gr_bytes_from(r->bytes, from);
-    if (!st) st = as_input(gr_executor_path(r->executor, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
+    if (!st) st = as_input(follow(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     free(from);
     return st;
 }
@@ -481,7 +533,7 @@ static gr_status iteration(run *r, uint32_t step, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
     begin_iteration(r, step);
-    gr_status st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
+    gr_status st = follow(r, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
     if (!st) watch_overhead(r, d);
     if (!st && validates(r, step)) st = validate(r, d);
@@ -677,8 +729,10 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
 {
     const gr_planned *own = planned_of(p, find_class(g, gr_comm_rank(o->comm)));
     run r = {.g = own->graph, .p = own, .all = p, .o = o};
+    gr_watch_between(g->run.timeout);
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
+    r.entered = r.session.step;
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);

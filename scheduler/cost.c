@@ -71,7 +71,7 @@ uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
     const double rate = h->n_rates && w->rows ? matrix_rate(h, w) : h->flops;
     seconds += fmax(flops / rate + w->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
     if (w->sums > 0)
-        seconds += w->summed / (h->near > 0 ? h->near : h->link) + w->sums * (double)h->collective_ns * 1e-9;
+        seconds += w->summed / (h->near > 0 ? h->near : h->link) + w->sums * (double)h->sum_ns * 1e-9;
     uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
     if (w->rate > 0)
         return h->step_ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / w->rate);

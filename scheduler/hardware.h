@@ -56,6 +56,7 @@ typedef struct gr_hardware {
     double link;      /* bytes a rank receives in collectives within a host */
     double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
     uint64_t collective_ns;      /* fixed cost of one */
+    uint64_t sum_ns;             /* of a sum over neighbours within a work (gr_work.sums) */
     double network;              /* as link, from other hosts */
     uint32_t devices;            /* of one host */
     gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */

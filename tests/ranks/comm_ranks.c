@@ -2,6 +2,7 @@
  * what happens to those who wait for one that has stopped, with `hang group` where only its group does.
  * comm.sh runs it. */
 #include "runtime/comm.h"
+#include "runtime/watch.h"
 
 #include "runtime/half.h"
 
@@ -294,7 +295,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", d.messages[0].text);
         return 1;
     }
-    gr_comm_at(3, "update.step.1");
+    gr_watch_step(0, 3, "update.step.1", GR_WATCH_TIMEOUT);
     if (argc > 1 && !strcmp(argv[1], "hang")) hang(argc > 2);
     for (int round = 0; round < 10; round++) test_all();
     test_groups();

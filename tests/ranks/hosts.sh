@@ -11,7 +11,7 @@ if [ -z "${GR_HOSTS_INSIDE:-}" ]; then
     [ "$(id -u)" = 0 ] && user='' || user='--user --map-root-user'
     inside="unshare $user --net --mount --uts --pid --fork --kill-child --mount-proc" # with it, all in it is gone
     $inside ip link add eth-a type veth peer name eth-b 2>/dev/null || { echo "skipped: no namespaces here" >&2; exit 77; }
-    GR_HOSTS_INSIDE=1 exec $inside "$0" "$@"
+    GR_HOSTS_INSIDE=1 exec $inside sh "$(realpath "$0")" "$@"
 fi
 . "$(dirname "$0")/lib.sh"
 

@@ -91,6 +91,22 @@ for n in 1 2; do
     close again-whole again-$n 1
 done
 
+# On ranks of their own: whole layers come from those that train, in whatever way these have them, and are cut here.
+sed 's/^models:/pools: {train: {share: 1}, rollout: {share: 1}}\n&/; s/^  rollout: {/  rollout: {pool: rollout, /; s/^  old_logprob: {/&weights: rollout, pool: rollout, /' \
+    grpo.yaml >pools.yaml
+status 0 "$gr" exec pools.yaml --set model=qwen3 --ranks 4 --steps 2 --out pools-1
+for how in "" "$shards"; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec pools.yaml --set model=qwen3 --ranks 4 --steps 2 $how --set models.actor.tensor=2 --check-memory --out pools-2
+    has pools-2/plan.json '"what": "rollout.received'
+    for run in pools-1 pools-2; do sed -i -E 's/"(planned|measured)_peak_bytes[^,]*, //g' $run/metrics.jsonl; done
+    close pools-1 pools-2 1
+    cmp pools-1/samples.jsonl pools-2/samples.jsonl || fail "other samples in slices of a pool"
+    rm -r pools-2
+done
+refused "pools.yaml:[0-9]+:[0-9]+: error: 'old_logprob' asks model 'actor', which another pool trains" \
+    "$gr" plan pools.yaml --set model=qwen3 --ranks 4 --set models.actor.tensor=2 --set nodes.old_logprob.weights=params
+
 # From one degree to another.
 set -- --set model=llama --set models.actor.train.schedule=constant
 # shellcheck disable=SC2086

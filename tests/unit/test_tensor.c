@@ -204,7 +204,7 @@ static void test_sums_take_time(void **state)
         found++;
         assert_int_equal(w.peers, 4);
         const uint64_t with = gr_work_ns(&w, &hw),
-                       least = 2 * hw.collective_ns + (uint64_t)(1e9 * w.summed / hw.link);
+                       least = 2 * hw.sum_ns + (uint64_t)(1e9 * w.summed / hw.link);
         const double tokens =
             w.flops / (2 * 24 * 6 * (2 * 2 + 2 * 1) + 6 * 24 * 10); /* of products with the slice */
         assert_close(w.summed, 2 * tokens * 24 * 4 * 2 * 3 / 4, 0, 1e-9);
@@ -364,9 +364,16 @@ static void test_what_is_refused(void **state)
         {{.model = ", tensor: 2, pool: a",
           .ranks = 4,
           .rollout = ", pool: b",
+          .old = ", pool: b",
           .more = "pools: {a: {share: 1}, b: {share: 1}}\n"},
-         7,
-         "'rollout' is not built for slices of a model that another pool trains"},
+         9,
+         "'old' asks model 'actor', which another pool trains and which its ranks have in slices"},
+        {{.model = ", tensor: 2, pool: a",
+          .ranks = 6,
+          .rollout = ", pool: b",
+          .more = "pools: {a: {ranks: 3}, b: {share: 1}}\n"},
+         3,
+         "cannot group ranks 3-5, which run 'rollout'"},
         {{.model = ", tensor: 2, pool: a",
           .old = ", pool: b",
           .ranks = 4,
@@ -390,6 +397,52 @@ static void test_what_is_refused(void **state)
     }
 }
 
+/* Ranks that others train for get whole layers, a buffer's worth at a time, and keep their slices; what is
+ * not cut comes straight into the copy. Both classes are proven together. */
+static void test_slices_of_what_another_pool_trains(void **state)
+{
+    (void)state;
+    config c = {.model = ", tensor: 2, pool: a",
+                .rollout = ", pool: b",
+                .old = ", pool: b, weights: rollout",
+                .more = "pools: {a: {share: 1}, b: {share: 2}}\n",
+                .ranks = 6};
+    gr_graph *g = load(&c);
+    gr_planned *p = plan(&c, g);
+    assert_non_null(p);
+    assert_int_equal(p->plan->n_more, 1);
+    const gr_plan *rollout = p->plan->more[0];
+    assert_string_equal(rollout->ranks, "2-5");
+    assert_int_equal(held(rollout, "actor.rollout."),
+                     bytes_of(64 * 24) + bytes_of(64) + 3 * bytes_of(layer_elems(2)));
+    assert_int_equal(held(rollout, "rollout.received.2"), bytes_of(layer_elems(1)));
+    assert_int_equal(held(rollout, "rollout.received.0"), 0);
+    assert_int_equal(held(p->plan, "actor.rollout."), 0);
+    const gr_step *sync = step_named(rollout, "rollout.sync.2"),
+                  *recv = step_named(rollout, "rollout.from.0.rollout.received.2");
+    assert_non_null(sync);
+    assert_non_null(recv);
+    assert_int_equal(sync->bytes, 0);
+    assert_int_equal(recv->bytes, 4 * layer_elems(1) * sizeof(float)); /* of four receivers */
+    const gr_program *programs[] = {p->program, p->more[0]->program};
+    for (int how = 0; how < 2; how++) {
+        gr_plan *bad = copy_plan(p->plan);
+        gr_path *path = &bad->more[0]->paths[GR_PATH_STEADY];
+        for (uint32_t i = 0; i < path->n; i++) {
+            if (strcmp(path->steps[i].what, how ? recv->what : sync->what)) continue;
+            delete_step(bad->more[0], GR_PATH_STEADY, i);
+            break;
+        }
+        gr_diag d;
+        gr_diag_init(&d);
+        assert_int_equal(gr_plan_verify_all(bad, programs, &d), GR_E_INVALID);
+        gr_diag_release(&d);
+        gr_plan_free(bad);
+    }
+    gr_planned_free(p);
+    gr_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_plans_of_slices_run_in_any_interleaving),
         cmocka_unit_test(test_a_slice_that_is_not_filled_is_refused),
         cmocka_unit_test(test_peers_come_to_their_sums),
+        cmocka_unit_test(test_slices_of_what_another_pool_trains),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -240,14 +240,17 @@ class Bench:
     def tensor(self, row):
         ways = 1
         while ways <= self.a.gpus:
-            key = {} if ways == 1 else {"models.actor.tensor": ways}
-            _, label, s, run = self.execute(row, "grpo.yaml", **key)
+            more = {"models.actor.residency.rollout_weights": "keep"}  # so that weights are sharded, and the rollout's apart
+            if ways > 1:
+                more["models.actor.tensor"] = ways
+            _, label, s, run = self.execute(row, "grpo.yaml", **more)
             label += f", tensor {ways}"
             self.generated(label, s, run, self.a.gpus)
             size, seconds = run.transfers("sync")
-            if size:
-                self.emit(f"resharding {label}", seconds, "s", bytes=size, predicted=common.Plan.transfers(run, "sync")[1],
-                          at_the_rate_of_gathers=self.gather_rate and size / self.gather_rate)
+            self.emit(f"iteration: {label}", run.seconds(), "s", predicted=run.plan["seconds"])
+            self.emit(f"resharding {label}", seconds * 1e3, "ms", received=size,
+                      predicted=common.Plan.transfers(run, "sync")[1] * 1e3,
+                      at_the_rate_of_gathers=self.gather_rate and size / self.gather_rate * 1e3)
             ways *= 2
 
     def split(self, row):
