@@ -101,6 +101,10 @@ typedef struct gr_train {                                  /* models: NAME: trai
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
 
+/* models: NAME: shard:, the ranks that a model's shards are spread over: the planner's choice; all; those of
+ * each host, where the hosts are replicas of each other. */
+typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
+
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
 typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
@@ -130,6 +134,7 @@ typedef struct gr_ranks_class {
     const char *text; /* "0-3,8" */
     uint32_t *ranks;  /* rising */
     uint32_t n, hosts, first_host;
+    uint32_t node; /* of several hosts that have as many each: those of one, side by side; else 0 */
 } gr_ranks_class;
 
 struct gr_model {
@@ -148,6 +153,7 @@ struct gr_model {
     gr_residency residency;
     gr_loc residency_at;
     gr_gather gather;
+    gr_shard_over shard;
     uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
     gr_loc tensor_at;
     uint32_t parts;            /* the same of the ranks that the graph is for: one alone has it whole */

@@ -282,6 +282,8 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->gather)
             gr_str_printf(out, "    gather: %s\n",
                           g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
+        if (g->models[i]->shard)
+            gr_str_printf(out, "    shard: %s\n", g->models[i]->shard == GR_SHARD_ALL ? "all" : "node");
         if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");

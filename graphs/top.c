@@ -10,8 +10,8 @@
 const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
                                    "pools", "models", "nodes",         "state",     "run",
                                    "log",   "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head",   "train", "residency",
-                                     "gather",     "tensor", "pool",  NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train", "residency", "gather",
+                                     "shard",      "tensor", "pool",  NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -202,6 +202,17 @@ static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be direct, whole or layer");
 }
 
+static void read_shard(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    const char *text = v->kind == GR_VALUE_SCALAR ? v->text : NULL;
+    if (text && !strcmp(text, "all"))
+        m->shard = GR_SHARD_ALL;
+    else if (text && !strcmp(text, "node"))
+        m->shard = GR_SHARD_NODE;
+    else if (!v->broken && !(text && !strcmp(text, "auto")))
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'shard' must be auto, all or node");
+}
+
 static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
 {
     double n = 0;
@@ -226,12 +237,12 @@ static void read_model(gr_loader *l, const gr_pair *p)
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
-                   *gather = gr_value_get(&p->value, "gather"), *tensor = gr_value_get(&p->value, "tensor"),
-                   *pool = gr_value_get(&p->value, "pool");
+                   *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
+                   *tensor = gr_value_get(&p->value, "tensor"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != tensor &&
-            v != pool)
+        if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
+            v != tensor && v != pool)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -244,6 +255,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
+    if (shard) read_shard(l, shard, m);
     if (tensor) read_tensor(l, tensor, m);
     if (pool) m->pool = gr_pool_named(l, pool);
     if (pool) m->pool_at = pool->at;

@@ -279,7 +279,8 @@ static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_mod
     bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
     bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
     uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
-    return whole || p->ranks < 2 ? bytes : gr_shard_elems(elems, p->ranks) * (bytes / elems);
+    uint32_t shards = gr_program_shards(p, m->index);
+    return whole || shards < 2 ? bytes : gr_shard_elems(elems, shards) * (bytes / elems);
 }
 
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,

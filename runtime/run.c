@@ -29,9 +29,10 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    gr_comm *ranks;  /* of the class, for memory of the host; of one class, o->comm itself */
-    gr_comm *comm;   /* the same for memory of the device; it may be the same */
-    gr_comm *across; /* of all ranks, for memory of the device, where several classes are */
+    gr_comm *ranks;           /* of the class, for memory of the host; of one class, o->comm itself */
+    gr_comm *comm;            /* the same for memory of the device; it may be the same */
+    gr_comm *node, *replicas; /* of the class's ranks, those of a node, and those of one place in all nodes */
+    gr_comm *across;          /* of all ranks, for memory of the device, where several classes are */
     gr_peers *peers; /* [n_peers] of this rank, where models are in slices; one for each number of them */
     size_t n_peers;
     gr_news *news;
@@ -75,6 +76,11 @@ static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_qu
                      .queue = q};
 }
 
+static gr_comm *comm_of(const run *r, const gr_work *w)
+{
+    return w->reach == GR_REACH_NODE ? r->node : w->reach == GR_REACH_ACROSS ? r->replicas : r->comm;
+}
+
 /* NULL: a node of so many parts is one rank's. */
 static gr_peers *peers_of(const run *r, uint32_t parts)
 {
@@ -95,7 +101,7 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     if (q->peers) q->peers->d = d;
     gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
                    : crosses              ? gr_cross_run(&c, r->p->program, w, r->across, r->o->comm, d)
-                                          : gr_spread_run(&c, r->p->program, w, r->comm, r->ranks, d);
+                                          : gr_spread_run(&c, r->p->program, w, comm_of(r, w), r->ranks, d);
     if (!st && q->peers) st = q->peers->failed;
     q->peers = NULL;
     if (!st && k->check) st = k->check(q, d);
@@ -677,8 +683,19 @@ static void close_comms(run *r)
 {
     for (size_t i = 0; i < r->n_peers; i++) gr_comm_close(r->peers[i].comm);
     if (r->across != r->o->comm) gr_comm_close(r->across);
+    gr_comm_close(r->replicas);
+    gr_comm_close(r->node);
     if (r->comm != r->ranks) gr_comm_close(r->comm);
     if (r->ranks != r->o->comm) gr_comm_close(r->ranks);
+}
+
+/* Where models are whole in each node, ranks are counted through the nodes. */
+static gr_status open_nodes(run *r, gr_diag *d)
+{
+    uint32_t each = r->p->program->node_ranks, rank = r->session.rank;
+    if (!each) return GR_OK;
+    gr_status st = gr_comm_split(&r->node, r->comm, rank / each, d);
+    return st ? st : gr_comm_split(&r->replicas, r->comm, rank % each, d);
 }
 
 /* Neighbours have the slices of a layer. */
@@ -719,6 +736,7 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
     if (!st) st = open_device_comms(r, k, d);
+    if (!st) st = open_nodes(r, d);
     if (!st) st = open_peers(r, d);
     if (!st) st = check_overhead(r, d);
     return st;

@@ -6,6 +6,7 @@
 
 #include "runtime/half.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -261,6 +262,41 @@ static void test_letters(void)
     }
 }
 
+enum { AT_ONCE = 100 };
+
+static void *sum_often(void *arg)
+{
+    gr_comm *group = arg;
+    for (uint32_t i = 0; i < AT_ONCE; i++) {
+        float x[3] = {(float)group->rank, (float)i, 1};
+        check(!group->type->all_reduce(group, NULL, x, sizeof(x), GR_COMM_SUM_F32, NULL), "all_reduce");
+        check(x[0] == (float)(group->ranks * (group->ranks - 1) / 2) && x[1] == (float)(i * group->ranks) &&
+                  x[2] == (float)group->ranks,
+              "a sum is wrong beside another thread's calls");
+    }
+    return NULL;
+}
+
+/* Lanes have threads: sums of a group on one, gathers of all ranks on another. */
+static void test_threads(void)
+{
+    pthread_t thread;
+    gr_comm *group = NULL;
+    uint64_t *x = gr_calloc(comm->ranks, sizeof(*x));
+    check(!gr_comm_split(&group, comm, comm->rank / 2, NULL), "split");
+    check(!pthread_create(&thread, NULL, sum_often, group), "thread");
+    for (uint64_t i = 0; i < AT_ONCE; i++) {
+        x[comm->rank] = i * (comm->rank + 1);
+        check(!comm->type->all_gather(comm, NULL, &(gr_comm_parts){x, comm->ranks * 2, 2, 4}, NULL),
+              "all_gather");
+        for (uint32_t r = 0; r < comm->ranks; r++)
+            check(x[r] == i * (r + 1), "an element is wrong beside another thread's calls");
+    }
+    pthread_join(thread, NULL);
+    gr_comm_close(group);
+    free(x);
+}
+
 static void test_refused(void)
 {
     gr_comm *none = comm;
@@ -301,6 +337,7 @@ int main(int argc, char **argv)
     test_groups();
     test_nested();
     test_letters();
+    test_threads();
     test_refused();
     if (!comm->rank) printf("%u ranks agree\n", comm->ranks);
     gr_comm_close(comm);
