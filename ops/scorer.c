@@ -281,11 +281,14 @@ static gr_status collect(gr_scorer *s, int timeout_ms, bool *any, gr_diag *d)
     return st;
 }
 
-/* Send a response on as soon as it is finished, and take what came back meanwhile. */
+/* Send a response on as soon as it is finished, and take what came back meanwhile. Ranks that generate
+ * together all finish it: it is sent by the one that scores it. */
 static void response_finished(void *user, const gr_rows *rows, uint32_t seq)
 {
     gr_scorer *s = user;
     bool any = true;
+    const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
+    if (seq < own.seq || seq >= own.seq_end) return;
     if (!s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
     while (!s->failed && any) s->failed = collect(s, 0, &any, &s->messages);
 }

@@ -157,7 +157,8 @@ static void try_types(advice *v, const gr_graph *g)
     }
 }
 
-/* A rollout over more ranks of a host, of those there are: twice as many, and so on. */
+/* A rollout in twice as many slices, and so on: each is one change, for the more there are, the more of a KV
+ * pool has room. */
 static void try_slices(advice *v, const gr_graph *g)
 {
     for (size_t i = 0; i < g->n_models && g->ranks > 1; i++) {
@@ -172,7 +173,6 @@ static void try_slices(advice *v, const gr_graph *g)
             if (ns) add_change(v, gr_printf("--set %s", set), before, n, ns);
             free(before);
             free(set);
-            if (ns) break;
         }
     }
 }

@@ -80,6 +80,22 @@ for how in "" "$shards"; do
     rm -r refill-4
 done
 
+# A response that several ranks have generated together is scored by one of them.
+cat >answer.sh <<'END'
+while read -r line; do
+    id=$(echo "$line" | sed -nE 's/.*"id": *([0-9]+).*/\1/p')
+    echo "$id" >>asked
+    echo "{\"id\": $id, \"score\": $((id % 3))}"
+done
+END
+sed 's/rule: {extract[^}]*}/command: "sh answer.sh", workers: 1/' grpo.yaml >command.yaml
+status 0 "$gr" exec command.yaml --set model=llama --steps 2 --out command-1
+sort <asked >asked-1
+rm asked
+status 0 "$gr" exec command.yaml --set model=llama --ranks 4 --set models.actor.tensor=2 --steps 2 --out command-2
+close command-1 command-2 1
+[ "$(wc -l <asked)" = "$(wc -l <asked-1)" ] || fail "asked $(wc -l <asked) times, not $(wc -l <asked-1)"
+
 # What an update has trained is what generates after it, in slices as in whole copies.
 sed 's/^run:/  again: {op: generate, model: actor, prompts: prompts, samples: 1, temperature: 0, max_tokens: 6, after: update, metrics: {length: batch_mean(again.length), logprob: token_mean(again.logprob)}}\n&/' grpo.yaml >again.yaml
 status 0 "$gr" exec again.yaml --set model=llama --steps 2 --out again-one
@@ -106,6 +122,18 @@ for how in "" "$shards"; do
 done
 refused "pools.yaml:[0-9]+:[0-9]+: error: 'old_logprob' asks model 'actor', which another pool trains" \
     "$gr" plan pools.yaml --set model=qwen3 --ranks 4 --set models.actor.tensor=2 --set nodes.old_logprob.weights=params
+
+# Shards over the ranks of a node, slices over these, too: nothing of it leaves the node.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+for n in 1 2; do
+    # shellcheck disable=SC2086
+    status 0 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 4 "$gr" exec grpo.yaml --ranks 2x2 \
+        --set model=qwen2 --steps 2 $shards --set models.actor.shard=node --set models.actor.tensor=$n --out nodes-$n
+done
+has nodes-2/plan.json '"what": "rollout.exchange'
+has nodes-2/plan.json '"what": "update.across'
+close nodes-1 nodes-2 1
+cmp nodes-1/samples.jsonl nodes-2/samples.jsonl || fail "other samples in slices of nodes"
 
 # From one degree to another.
 set -- --set model=llama --set models.actor.train.schedule=constant

@@ -238,7 +238,7 @@ static void run_all_ways(const config *c, uint32_t *plans)
 }
 
 static const char *const keys[] = {
-    ", tensor: 2", ", tensor: 4, residency: {rollout_weights: keep}",
+    ", tensor: 2", ", tensor: 4, residency: {rollout_weights: keep}, shard: node",
     ", tensor: 2, residency: {rollout_weights: every_node, params: transition}, gather: layer",
     ", tensor: 4, residency: {rollout_weights: keep}, gather: whole"};
 
@@ -251,6 +251,7 @@ static void test_plans_of_slices_run_in_any_interleaving(void **state)
             config c = {.model = keys[k],
                         .old = k % 2 ? ", weights: rollout" : NULL,
                         .untied = k > 1,
+                        .hosts = k == 1 ? 2 : 0,
                         .ranks = 4u << k,
                         .policy = (gr_policy)policy};
             run_all_ways(&c, &plans);
