@@ -3,12 +3,13 @@
 # reference while the other trains, with and without lag; the files differ in their pools alone. A row of Markdown each with
 # predicted and measured seconds of an iteration (the median, the first two left out), and what the plans say is fastest
 # beside what was. In each round one core is calibrated anew, then all are planned and run. Random model; every response is
-# of the longest.
+# of the longest. HARDWARE=FILE: what one core was calibrated to be, instead of anew.
 # usage: bench_pools.sh GRAPHRUN [ROUNDS [ITERATIONS]]   (GRAPHRUN_MPI=... where it was built; a machine that does nothing else)
 set -eu
 gr=$(realpath "$1")
 rounds=${2:-2}
 steps=${3:-6}
+HARDWARE=${HARDWARE:+$(realpath "$HARDWARE")}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -76,7 +77,11 @@ median() { # FILE
 
 while [ $rounds -gt 0 ]; do
     rounds=$((rounds - 1))
-    taskset -c "$core" "$gr" calibrate -o hardware.json >/dev/null
+    if [ -n "${HARDWARE-}" ]; then
+        cp "$HARDWARE" hardware.json
+    else
+        taskset -c "$core" "$gr" calibrate -o hardware.json >/dev/null
+    fi
     for tokens in 32 128; do
         for lag in 0 1; do
             for placement in colocated split; do one $placement $lag $tokens; done

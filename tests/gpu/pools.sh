@@ -4,13 +4,27 @@
 # Skips (77) where there are not two devices or no mpirun. usage: pools.sh GRAPHRUN
 . "$(dirname "$0")/two.sh"
 
-apart() { # OUT OPTIONS...: the rollout on a pool of its own
-    train "$@" --set "pools={train: {share: 1}, rollout: {share: 1}}" --set models.actor.pool=train --set nodes.rollout.pool=rollout
+cat >"$work/pools.yaml" <<END
+graph: quickstart
+use: $PWD/graphs/quickstart.yaml
+params: {lag: 0}
+pools: {train: {share: 1}, rollout: {share: 1}}
+models: {actor: {pool: train}}
+nodes: {rollout: {pool: rollout, lag: \$lag}}
+END
+
+# run OUT RANKS OPTIONS...: on one rank pools are that rank
+run() {
+    out=$1 ranks=$2
+    shift 2
+    timeout 120 "$gr" exec "$work/pools.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks "$ranks" \
+        --set "nodes.reward={op: compute, expr: rollout.length}" --out "$work/$out" "$@" >"$work/$out.log" 2>&1 ||
+        { echo "$out: exit $?"; cat "$work/$out.log"; exit 1; }
 }
 
 for lag in 0 1; do
-    train one-$lag --steps 6 --set nodes.rollout.lag=$lag
-    apart split-$lag --steps 6 --set nodes.rollout.lag=$lag --ranks 2
+    run one-$lag 1 --steps 6 --set lag=$lag
+    run split-$lag 2 --steps 6 --set lag=$lag
     grep -q '"kind": "recv"' "$work/split-$lag/plan.json" || { echo "nothing crosses"; exit 1; }
     same one-$lag split-$lag
     grep '^peak' "$work/split-$lag.log"
@@ -20,9 +34,9 @@ for lag in 0 1; do
 done
 cmp "$work/one-1/checkpoints/step-6/actor/lagged.safetensors" "$work/split-1/checkpoints/step-6/actor/lagged.safetensors" ||
     { echo "the older weights differ"; exit 1; }
-apart again --steps 6 --set nodes.rollout.lag=1 --ranks 2
+run again 2 --steps 6 --set lag=1
 same split-1 again
-apart half --steps 3 --set nodes.rollout.lag=1 --ranks 2
+run half 2 --steps 3 --set lag=1
 timeout 120 "$gr" exec --resume "$work/half" --steps 6 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
 same split-1 half
 within_plan split-0 split-1

@@ -92,6 +92,17 @@ same_weights still moving
 same_metrics still moving
 cmp still/samples.jsonl moving/samples.jsonl || fail "samples of two hosts differ"
 
+# Each host a replica of the other, in shards over its ranks, which are found without being told: the bits of four ranks
+# that share one state, for gradients are summed in one tree.
+node="--set models.actor.train.schedule=constant --set models.actor.shard=node"
+# shellcheck disable=SC2086
+status 0 across $four "$gr" exec grpo.yaml $node --out replicas --steps 2
+has replicas/plan.json '"node": "update", "name": "shards", "value": 2'
+# shellcheck disable=SC2086
+status 0 across --host a:4 -n 4 "$gr" exec grpo.yaml $node --out shared --steps 2
+lacks shared/plan.json '"name": "shards"'
+same_weights shared replicas
+
 # What one host would do differently is seen before anything runs.
 # shellcheck disable=SC2086
 status 2 across --host a:2 -n 2 "$gr" exec grpo.yaml --out never : --host b:2 -n 2 "$gr" exec grpo.yaml --set lr=0.5 --out never
