@@ -293,10 +293,10 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
         st = gr_comm_open_mpi(&c, say_lost, d);
     }
     int status = st ? gr_exit_status(st) : c ? exec_many(&x, a, c, d) : exec_one(&x, a, d);
+    gr_comm_close(c); /* whose signs of life name steps of the plan */
     gr_planned_free(x.p);
     gr_graph_free(x.g);
     free(x.graph_path);
     free(x.out);
-    gr_comm_close(c);
     return status;
 }

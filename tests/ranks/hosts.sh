@@ -92,6 +92,20 @@ same_weights still moving
 same_metrics still moving
 cmp still/samples.jsonl moving/samples.jsonl || fail "samples of two hosts differ"
 
+# Pools: one host generates while the other trains, with lag: the bits of one rank.
+cat >apart.yaml <<'END'
+graph: apart
+use: grpo.yaml
+pools: {train: {share: 1, same_node: true}, rollout: {share: 1, same_node: true}}
+models: {actor: {pool: train}}
+nodes: {rollout: {pool: rollout, lag: 1}}
+END
+status 0 "$gr" exec apart.yaml --out alone --steps 3
+status 0 across --host a:1,b:1 -n 2 "$gr" exec apart.yaml --out apart --steps 3
+has apart/plan.json '"ranks": "1", "pools": "rollout"'
+same_weights alone apart
+cmp alone/samples.jsonl apart/samples.jsonl || fail "samples of a rollout on another host differ"
+
 # Each host a replica of the other, in shards over its ranks, which are found without being told: the bits of four ranks
 # that share one state, for gradients are summed in one tree.
 node="--set models.actor.train.schedule=constant --set models.actor.shard=node"
