@@ -233,9 +233,8 @@ static void test_a_copy_in_flight_during_a_loop_keeps_its_bytes_to_itself(void *
     gr_program *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 90), *m;
     const gr_path *path = &p->paths[GR_PATH_STEADY];
-    uint32_t load, loop, inside = GR_NONE;
-    assert_true(accepted(p, g, NULL));
-    assert_true(find_passing(p, &load, &loop));
+    uint32_t load = 0, loop = 0, inside = GR_NONE;
+    assert_true(accepted(p, g, NULL) && find_passing(p, &load, &loop));
     uint32_t copy = path->steps[load].writes[0];
     for (uint32_t i = loop + 1; i <= path->steps[loop].body_last; i++) /* an entry of the loop's own */
         for (uint32_t k = 0; k < path->steps[i].n_writes; k++)
