@@ -101,6 +101,10 @@ typedef struct gr_train {                                  /* models: NAME: trai
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
 
+/* models: NAME: shard:, the ranks that a model's shards are spread over: the planner's choice; all; those of
+ * each host, where the hosts are replicas of each other. */
+typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
+
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
 typedef struct gr_residency {
     int policy[GR_N_RESOURCES];
@@ -130,6 +134,7 @@ typedef struct gr_ranks_class {
     const char *text; /* "0-3,8" */
     uint32_t *ranks;  /* rising */
     uint32_t n, hosts, first_host;
+    uint32_t node; /* of several hosts that have as many each: those of one, side by side; else 0 */
 } gr_ranks_class;
 
 struct gr_model {
@@ -148,6 +153,11 @@ struct gr_model {
     gr_residency residency;
     gr_loc residency_at;
     gr_gather gather;
+    gr_shard_over shard;
+    uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
+    gr_loc tensor_at;
+    uint32_t parts;            /* the same of the ranks that the graph is for: one alone has it whole */
+    gr_model_shape slice;      /* the shape of one of these parts (ops/slices.h) */
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
     const gr_node *update; /* the node that trains it; NULL */
@@ -167,15 +177,19 @@ struct gr_node {
     gr_loc at;
     uint32_t index; /* place in gr_graph.nodes, which is a topological order: file order among ready ones */
     const struct gr_op *op;
-    void *cfg;              /* the op's config struct, filled by its key table */
-    const gr_value *value;  /* as written */
-    gr_model *model;        /* `model:`; NULL */
-    const gr_node *of;      /* `of:` or `prompts:`: what this node's rows come from; NULL */
-    const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
-    const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
-    gr_rows_bounds bounds;  /* of `rows` */
-    uint32_t ranks;         /* that work on it together */
-    gr_rows_bounds share;   /* of bounds, what one of them generates, passes and scores, at most */
+    void *cfg;             /* the op's config struct, filled by its key table */
+    const gr_value *value; /* as written */
+    gr_model *model;       /* `model:`; NULL */
+    const gr_node *of;     /* `of:` or `prompts:`: what this node's rows come from; NULL */
+    const gr_node *rows;   /* the node whose rows its values have: itself for row makers, else of->rows */
+    const gr_node *groups; /* the node whose rows are the groups: prompts or sequences; NULL */
+    gr_rows_bounds bounds; /* of `rows` */
+    uint32_t ranks;        /* that work on it together */
+    gr_rows_bounds share;  /* of bounds, what one of them generates, passes and scores, at most */
+    uint32_t parts; /* ranks side by side that have slices of its model and work on rows together; 1: each
+                       works alone */
+    gr_rows_bounds
+        task; /* of its rows' bounds, what these have together, at most; share, where each is alone */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
@@ -222,6 +236,7 @@ typedef struct gr_run_settings {
     bool best_is_least;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
     bool keep_bits;   /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 

@@ -268,6 +268,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
     if (!l->d->n_errors) gr_find_repeated(l);
     if (!l->d->n_errors) gr_map_pools(l);
+    if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) warn(l);
 }
@@ -320,16 +321,6 @@ static uint32_t count_ranks(const gr_load_options *o)
     return o && o->ranks ? o->ranks : 1;
 }
 
-/* Prompts are dealt to ranks with their groups whole: to some of them one more than to others. */
-static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
-{
-    gr_rows_bounds share = *b;
-    if (!b->groups) return share;
-    share.groups = (b->groups + ranks - 1) / ranks;
-    share.seqs = (uint32_t)((uint64_t)b->seqs * share.groups / b->groups);
-    return share;
-}
-
 /* view GR_NONE: the graph itself; else as a class of its ranks sees it. */
 static gr_status parse(gr_graph **out, const char *text, size_t n, const char *path, const gr_load_options *o,
                        uint32_t view, gr_diag *d)
@@ -354,10 +345,7 @@ static gr_status parse(gr_graph **out, const char *text, size_t n, const char *p
     bool whole = view == GR_NONE && g->n_classes > 1;
     g->ranks = view == GR_NONE ? count_ranks(o) : g->classes[view].n;
     g->view = view == GR_NONE ? 0 : view;
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        g->nodes[i]->ranks = whole ? 1 : g->ranks;
-        g->nodes[i]->share = share_of(&g->nodes[i]->bounds, g->nodes[i]->ranks);
-    }
+    gr_set_shares(g, whole);
     *out = g;
     return GR_OK;
 }

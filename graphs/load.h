@@ -166,6 +166,12 @@ const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
 /* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
 void gr_map_pools(gr_loader *l);
 
+/* tensor.c: refuses models cut for ranks that do not come out even; after gr_map_pools. Then, when g->ranks
+ * and g->view are set, what each node's ranks have together: parts, share and task; whole: a graph of several
+ * classes, which nobody runs but by their views. */
+void gr_check_tensor(gr_loader *l);
+void gr_set_shares(gr_graph *g, bool whole);
+
 /* functions.c: `functions:` into g->source. */
 void gr_read_functions(gr_loader *l);
 

@@ -286,6 +286,16 @@ static const char *list_text(gr_pool *pool, const uint32_t *ranks, uint32_t n)
     return text;
 }
 
+/* Ranks of one host, where there are several that have as many each. */
+static uint32_t node_of(const gr_ranks_class *c, uint32_t devices)
+{
+    uint32_t each = c->hosts ? c->n / c->hosts : 0;
+    if (c->hosts < 2 || c->n % c->hosts) return 0;
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->ranks[i] / devices != c->ranks[i / each * each] / devices) return 0;
+    return each;
+}
+
 /* The ranks of one pool; of all where none is given. */
 static void add_class(dealer *d, gr_ranks_pool *p)
 {
@@ -300,6 +310,7 @@ static void add_class(dealer *d, gr_ranks_pool *p)
         c->ranks[c->n++] = r;
     }
     c->first_host = c->n ? c->ranks[0] / d->devices : 0;
+    c->node = node_of(c, d->devices);
     c->text = list_text(g->pool, c->ranks, c->n);
     if (p) p->class = (uint32_t)g->n_classes;
     g->n_classes++;

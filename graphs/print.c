@@ -241,6 +241,7 @@ static void print_run(const gr_graph *g, gr_str *out)
     const gr_run_settings *r = &g->run;
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
     if (r->keep_bits) gr_str_puts(out, ", bits: keep");
+    if (r->timeout != 600) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
     if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {
@@ -281,6 +282,9 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->gather)
             gr_str_printf(out, "    gather: %s\n",
                           g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
+        if (g->models[i]->shard)
+            gr_str_printf(out, "    shard: %s\n", g->models[i]->shard == GR_SHARD_ALL ? "all" : "node");
+        if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);

@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+#include "ops/slices.h"
+
 /* ---- JSON Schema -----------------------------------------------------------------------------------------
  */
 
@@ -129,9 +131,13 @@ static json_t *model_schema(void)
     json_t *train = table_schema(gr_train_keys, json_object());
     json_t *residency = table_schema(gr_residency_keys, json_object());
     json_t *head = any_of(json_pack("{s:s}", "const", "value"), pattern(PARAM));
-    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s,s]}, s:{s:s}}", "checkpoint", "type",
-                                   "string", "head", head, "train", train, "residency", residency, "gather",
-                                   "enum", "direct", "whole", "layer", "pool", "type", "string");
+    json_t *tensor =
+        any_of(json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_SLICES_MAX),
+               pattern(PARAM));
+    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s,s]}, s:{s:[s,s,s]}, s:o, s:{s:s}}",
+                                   "checkpoint", "type", "string", "head", head, "train", train, "residency",
+                                   residency, "gather", "enum", "direct", "whole", "layer", "shard", "enum",
+                                   "auto", "all", "node", "tensor", tensor, "pool", "type", "string");
     return closed_map(properties, json_pack("[s]", "checkpoint"));
 }
 
@@ -251,6 +257,11 @@ void gr_graph_ops(gr_str *out)
         "    gather             how a rollout's own weights are filled where training's are sharded over\n"
         "                       ranks: whole, through a gathered copy of all; layer, of one bucket after\n"
         "                       another; default: straight into them\n"
+        "    shard              the ranks that its shards are spread over: all; node, those of each host,\n"
+        "                       and the hosts are replicas; auto, the planner's choice (default)\n"
+        "    tensor             tensor parallel rollout: so many ranks of one host, side by side, have a\n"
+        "                       slice of its layers each, and generate together; must divide heads, KV\n"
+        "                       heads and the width of the feed-forward network; default: 1, whole\n"
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "
         "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);

@@ -1,6 +1,8 @@
 /* graphs/top.c: what stands beside the nodes: models, state, run, log. */
 #include "graphs/load.h"
 
+#include "ops/slices.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -8,7 +10,8 @@
 const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
                                    "pools", "models", "nodes",         "state",     "run",
                                    "log",   "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head", "train", "residency", "gather", "pool", NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train", "residency", "gather",
+                                     "shard",      "tensor", "pool",  NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -26,7 +29,7 @@ typedef struct train_cfg {
 } train_cfg;
 
 typedef struct run_cfg {
-    uint32_t steps, epochs, seed, samples;
+    uint32_t steps, epochs, seed, samples, timeout;
     const gr_value *checkpoint;
     int bits;
 } run_cfg;
@@ -79,6 +82,7 @@ const gr_key gr_run_keys[] = {
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
+    {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds that ranks wait for one that stays in a step: then it hangs, and the run ends; 0: for ever"},
     {0}};
 
 const gr_key gr_checkpoint_keys[] = {
@@ -198,10 +202,33 @@ static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be direct, whole or layer");
 }
 
+static void read_shard(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    const char *text = v->kind == GR_VALUE_SCALAR ? v->text : NULL;
+    if (text && !strcmp(text, "all"))
+        m->shard = GR_SHARD_ALL;
+    else if (text && !strcmp(text, "node"))
+        m->shard = GR_SHARD_NODE;
+    else if (!v->broken && !(text && !strcmp(text, "auto")))
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'shard' must be auto, all or node");
+}
+
+static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    double n = 0;
+    if (v->broken) return;
+    m->tensor_at = v->at;
+    if (gr_value_number(v, &n) && n >= 1 && n <= GR_SLICES_MAX && n == (uint32_t)n)
+        m->tensor = (uint32_t)n;
+    else
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'tensor' must be a whole number from 1 to %d: ranks that share a copy", GR_SLICES_MAX);
+}
+
 static void read_model(gr_loader *l, const gr_pair *p)
 {
     gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
-    *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models};
+    *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models, .tensor = 1, .parts = 1};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);
@@ -210,10 +237,12 @@ static void read_model(gr_loader *l, const gr_pair *p)
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
-                   *gather = gr_value_get(&p->value, "gather"), *pool = gr_value_get(&p->value, "pool");
+                   *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
+                   *tensor = gr_value_get(&p->value, "tensor"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
-        if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != pool)
+        if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
+            v != tensor && v != pool)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -226,6 +255,8 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
+    if (shard) read_shard(l, shard, m);
+    if (tensor) read_tensor(l, tensor, m);
     if (pool) m->pool = gr_pool_named(l, pool);
     if (pool) m->pool_at = pool->at;
 }
@@ -312,6 +343,7 @@ static void read_run(gr_loader *l)
                                   .best_is_least = checkpoint.best_is == 1,
                                   .seed = run.seed,
                                   .samples = run.samples,
+                                  .timeout = run.timeout,
                                   .keep_bits = run.bits == 1};
 }
 

@@ -38,6 +38,10 @@ typedef struct gr_use {
     gr_use_mode mode;
 } gr_use;
 
+/* Which ranks a collective is of: all; those of a node (a host), side by side; or those that have the same
+ * place in each node. */
+typedef enum gr_reach { GR_REACH_ALL, GR_REACH_NODE, GR_REACH_ACROSS } gr_reach;
+
 /* One piece of work, or the begin of a loop (body_last set), as in gr_step. */
 typedef struct gr_work {
     const char *what; /* unique within the program: "update.forward.3" */
@@ -53,9 +57,12 @@ typedef struct gr_work {
     double attention, kv;   /* arithmetic of attention; bytes of keys and values read from the pool */
     uint32_t length;        /* of the sequences attended to */
     double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    uint32_t peers;         /* ranks side by side that do it together, a slice each; 0: it is done alone */
+    double sums, summed;    /* theirs within it, of partial products: how many; bytes that a rank receives */
     bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
     uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
                              * send or recv: what crosses in all */
+    gr_reach reach;         /* of a collective */
     uint32_t peer, channel; /* of a send or recv: the other class, and which of all that crosses it is */
     double rate;            /* of these: bytes a second, all ranks together */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
@@ -94,10 +101,12 @@ typedef struct gr_program {
     gr_lane lane;
     bool optional, rollout;
     uint32_t ranks;  /* 1, or more: sizes are of one of them (ops/spread.h) */
-    uint32_t groups; /* communicators of some of them, this rank among others, beside that of all */
+    uint32_t groups; /* further communicators: of some of these ranks; of the ranks of all classes */
     uint32_t leaves; /* of a mini-batch, those of one rank, where their sum is a tree (ops/spread.h); 0: it
                         is not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
+    uint64_t grouped;         /* bits by model: its shards are over the ranks of a node */
+    uint32_t node_ranks;      /* ranks of a node, where there are such models */
     uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
     uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */
     bool lagged;              /* the current node reads the weights of the iteration before */
@@ -105,6 +114,12 @@ typedef struct gr_program {
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
     gr_index names;  /* of objects */
 } gr_program;
+
+/* How many ranks a model's shards are spread over. */
+static inline uint32_t gr_program_shards(const gr_program *p, uint32_t model)
+{
+    return p->grouped >> model & 1 ? p->node_ranks : p->ranks;
+}
 
 gr_program *gr_program_new(void);
 void gr_program_free(gr_program *p); /* NULL is fine */

@@ -155,6 +155,19 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
     return true;
 }
 
+/* Whether no rank counts a loop's trips alone: they are fixed, or all have agreed on them before. */
+static bool trips_are_common(const gr_verifier *v, uint32_t loop)
+{
+    const gr_step *l = &v->steps[loop];
+    bool common = !l->agreed;
+    for (uint32_t k = loop; k-- > 0 && !common;) {
+        const gr_step *a = &v->steps[k];
+        common =
+            a->kind == GR_STEP_AGREE && l->n_reads == 1 && a->n_writes == 1 && a->writes[0] == l->reads[0];
+    }
+    return common;
+}
+
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
  * steps, so that it takes one lane for all collectives, the bytes the program moves, and around them no loop
  * whose trips a rank could count alone. */
@@ -167,19 +180,32 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_work *w)
     if (w->lane != GR_LANE_COMM)
         return gr_verify_wrong(v, "collectives", "step %u '%s' is on lane %s", i, s->what,
                                gr_lane_str(s->lane));
-    for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l]) {
-        const gr_step *loop = &v->steps[l];
-        bool agreed = !loop->agreed;
-        for (uint32_t k = l; k-- > 0 && !agreed;) {
-            const gr_step *a = &v->steps[k];
-            agreed = a->kind == GR_STEP_AGREE && loop->n_reads == 1 && a->n_writes == 1 &&
-                     a->writes[0] == loop->reads[0];
-        }
-        if (!agreed)
+    for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l])
+        if (!trips_are_common(v, l))
             return gr_verify_wrong(v, "collectives",
                                    "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
                                    i, s->what, l);
-    }
+    return true;
+}
+
+/* Peers meet in the sums within a work, which are no collectives of all ranks: in the order of one lane, the
+ * one that computes. They have the same rows, so that they count the trips of the node's own loops alike;
+ * those of others only where all ranks do. */
+static bool sums_ok(gr_verifier *v, uint32_t i, const gr_work *w)
+{
+    const gr_step *s = &v->steps[i];
+    if (s->lane != GR_LANE_COMPUTE)
+        return gr_verify_wrong(v, "collectives", "step %u '%s', which has sums over peers, is on lane %s", i,
+                               s->what, gr_lane_str(s->lane));
+    if (v->g->ranks % w->peers)
+        return gr_verify_wrong(v, "collectives",
+                               "step %u '%s' is of %u ranks together, which %u ranks are not", i, s->what,
+                               w->peers, v->g->ranks);
+    for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l])
+        if (strcmp(v->steps[l].node, w->node) && !trips_are_common(v, l))
+            return gr_verify_wrong(v, "collectives",
+                                   "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
+                                   i, s->what, l);
     return true;
 }
 
@@ -208,6 +234,7 @@ static bool works_ok(gr_verifier *v)
                                    s->what);
         if (!uses_ok(v, i, w)) return false;
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP && !collective_ok(v, i, w)) return false;
+        if (w->peers > 1 && !sums_ok(v, i, w)) return false;
         step_of[next] = i;
         v->work[i] = next++;
     }

@@ -54,7 +54,13 @@ typedef struct gr_logprob_cfg {
     gr_model *model;
     const gr_node *of;
     uint32_t micro_tokens;
+    int weights; /* logprob: GR_WEIGHTS_PARAMS or GR_WEIGHTS_ROLLOUT */
 } gr_logprob_cfg;
+
+enum { GR_WEIGHTS_PARAMS, GR_WEIGHTS_ROLLOUT };
+
+/* Whether a node reads the weights that generate. */
+bool gr_reads_rollout(const gr_node *n);
 
 typedef struct gr_compute_cfg {
     const gr_node *of;

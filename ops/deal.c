@@ -293,18 +293,18 @@ gr_dealt gr_deal(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, u
     return done;
 }
 
-gr_dealt gr_deal_own(gr_seqs *own, const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to,
-                     const gr_deal_bounds *b, const gr_seq_cost *cost)
+gr_dealt gr_deal_own(gr_seqs *own, uint32_t rank, uint32_t ranks, const gr_rows *r, uint32_t from,
+                     uint32_t to, const gr_deal_bounds *b, const gr_seq_cost *cost)
 {
     gr_rows_part all = gr_rows_deal(r, from, to, 0, 1);
     gr_dealt done = {0};
     gr_seqs_range(own, all.seq, all.seq_end);
-    if (s->ranks < 2) return done;
-    uint32_t *rank = gr_calloc(own->n + 1ull, sizeof(*rank)), n = 0;
-    done = gr_deal(rank, r, from, to, s->ranks, b, cost);
+    if (ranks < 2) return done;
+    uint32_t *of = gr_calloc(own->n + 1ull, sizeof(*of)), n = 0;
+    done = gr_deal(of, r, from, to, ranks, b, cost);
     for (uint32_t i = 0; i < own->n; i++)
-        if (rank[i] == s->rank) own->seq[n++] = all.seq + i;
+        if (of[i] == rank) own->seq[n++] = all.seq + i;
     own->n = n;
-    free(rank);
+    free(of);
     return done;
 }

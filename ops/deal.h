@@ -47,8 +47,8 @@ typedef struct gr_dealt {
 /* Deal the sequences of groups [from, to) to ranks: rank [their number], of the first sequence on. */
 gr_dealt gr_deal(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, uint32_t ranks,
                  const gr_deal_bounds *b, const gr_seq_cost *cost);
-/* The same: those of this rank. */
-gr_dealt gr_deal_own(gr_seqs *own, const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to,
-                     const gr_deal_bounds *b, const gr_seq_cost *cost);
+/* The same: those of one rank. */
+gr_dealt gr_deal_own(gr_seqs *own, uint32_t rank, uint32_t ranks, const gr_rows *r, uint32_t from,
+                     uint32_t to, const gr_deal_bounds *b, const gr_seq_cost *cost);
 
 #endif

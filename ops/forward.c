@@ -7,31 +7,43 @@
 static gr_deal_bounds deal_bounds(const gr_node *n)
 {
     const gr_rows_bounds *b = &n->rows->bounds;
-    return gr_deal_bounds_of(n->rows->share.seqs, b->seqs, b->prompt_tokens + b->response_tokens, n->ranks);
+    return gr_deal_bounds_of(n->task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
+                             n->ranks / n->parts);
 }
 
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
     gr_deal_bounds most = deal_bounds(n);
-    return gr_micro_bounds_of(&n->rows->bounds, &most, how->micro_tokens);
+    return gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens);
+}
+
+uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t bucket)
+{
+    return gr_reads_rollout(n) ? gr_spread_rollout(p, k, n->model, bucket)
+                               : gr_spread_params(p, k, n->model, "", bucket);
+}
+
+/* What generates is there already. */
+static void gather(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t bucket)
+{
+    if (!gr_reads_rollout(n)) gr_spread_gather(p, k, n->model, "", bucket);
 }
 
 static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
                            const gr_micro_bounds *b, const gr_forward *f)
 {
-    const gr_model *m = n->model;
+    const gr_model_shape *s = gr_node_shape(n);
     gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
-    uint32_t ws =
-        gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(&m->shape, &bounds, GR_LAYER_FORWARD), "ws");
-    for (uint32_t l = 0; l < m->shape.layers; l++) {
-        gr_spread_gather(p, k, m, "", 2 + l); /* beside this layer */
+    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD), "ws");
+    for (uint32_t l = 0; l < s->layers; l++) {
+        gather(n, k, p, 2 + l); /* beside this layer */
         gr_layer_cost(gr_program_run(p, GR_FORWARD_LAYER, l,
-                                     (gr_use[]){{gr_spread_params(p, k, m, "", 1 + l), GR_READ},
+                                     (gr_use[]){{gr_forward_weights(n, k, p, 1 + l), GR_READ},
                                                 {f->packed, GR_READ},
                                                 {f->x, GR_UPDATE},
                                                 {ws, GR_WRITE}},
                                      4, "layer.%u", l),
-                      k, &m->shape, f->cost.tokens, bounds.length, 1);
+                      k, s, f->cost.tokens, bounds.length, 1);
     }
 }
 
@@ -40,7 +52,9 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
     uint32_t block = gr_rows_object(p, n->rows);
-    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->rows->bounds, n->rows->share.seqs)};
+    if (gr_reads_rollout(n)) gr_spread_sync(p, k, n->model);
+    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->task.seqs)};
+    const bool collectives = !gr_reads_rollout(n) && gr_spread_gathers(p, n->model);
     f.packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
@@ -49,16 +63,16 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     begin[0] = (gr_use){block, GR_READ};
     for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE};
     gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, 1 + n_out, "begin");
-    gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, gr_spread_gathers(p, n->model), block, "micro_batches")
-        ->trips_expected = f.cost.trips;
+    gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->trips_expected =
+        f.cost.trips;
     gr_program_run(p, GR_FORWARD_PACK, 0,
                    (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack");
-    gr_spread_gather(p, k, n->model, "", 0);
-    gr_spread_gather(p, k, n->model, "", 1);
+    gather(n, k, p, 0);
+    gather(n, k, p, 1);
     gr_program_run(
         p, GR_FORWARD_EMBED, 0,
-        (gr_use[]){{gr_spread_params(p, k, n->model, "", 0), GR_READ}, {f.packed, GR_READ}, {f.x, GR_WRITE}},
-        3, "embed");
+        (gr_use[]){{gr_forward_weights(n, k, p, 0), GR_READ}, {f.packed, GR_READ}, {f.x, GR_WRITE}}, 3,
+        "embed");
     declare_layers(n, how, k, p, &b, &f);
     return f;
 }
@@ -83,7 +97,9 @@ static gr_seqs own_seqs(const gr_call *c, const gr_pass *pass, const gr_rows *ro
     gr_seqs own = {0};
     gr_deal_bounds most = deal_bounds(c->node);
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
-    gr_deal_own(&own, c->session, rows, 0, *rows->n_groups, &most, &cost);
+    const uint32_t parts = c->node->parts;
+    gr_deal_own(&own, c->session->rank / parts, c->session->ranks / parts, rows, 0, *rows->n_groups, &most,
+                &cost);
     return own;
 }
 
@@ -122,7 +138,7 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
 {
     gr_pass *pass = c->state;
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     if (c->kernel == GR_FORWARD_BEGIN || c->kernel == GR_FORWARD_PACK) {
         gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
         if (c->kernel == GR_FORWARD_PACK) return run_pack(c, pass, &rows, d);

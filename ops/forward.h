@@ -32,6 +32,9 @@ typedef struct gr_forward {
 gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
                               const uint32_t *out, size_t n_out);
 
+/* The weights that a work of it reads: those gathered for it, or the rollout's. */
+uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t bucket);
+
 /* End the loop; the columns become whole on every rank. */
 void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out);
 

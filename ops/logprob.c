@@ -4,11 +4,14 @@
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
+static const char *const weights[] = {"params", "rollout", NULL};
+
 /* clang-format off */
 static const gr_key keys[] = {
     {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model asked"},
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows; their temperature applies"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
+    {"weights", GR_KEY_ENUM, CFG(weights), false, NULL, 0, 0, weights, "which copy is asked: params, as training has them; or that of rollouts, which may be in slices (tensor); default: params"},
     {0}};
 
 static const gr_field fields[] = {
@@ -36,8 +39,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                     gr_program *p)
 {
     (void)g;
-    const gr_model *m = n->model;
-    const gr_model_shape *s = &m->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
                             stat_object(n, "sum_p2", p)};
     gr_forward f = gr_forward_declare(n, how, k, p, out, GR_LEN(out));
@@ -46,8 +48,8 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE)
         scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    uint32_t norm = gr_spread_params(p, k, m, "", 1 + s->layers);
-    uint32_t lm = s->tied ? gr_spread_params(p, k, m, "", 0) : GR_NONE;
+    uint32_t norm = gr_forward_weights(n, k, p, 1 + s->layers);
+    uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
                                 (gr_use[]){{norm, GR_READ},
                                            {lm, GR_READ},
@@ -59,7 +61,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                                            {out[2], GR_UPDATE},
                                            {scratch, GR_WRITE}},
                                 9, "head"),
-                 k, s, f.cost.rows, 1);
+                 k, s, f.cost.rows / n->parts, 1);
     gr_forward_end(p, out, GR_LEN(out));
 }
 
@@ -70,14 +72,19 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     return GR_OK;
 }
 
+/* Of ranks that have the same hidden states, each asks the head about its part of the rows. */
 static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack)
 {
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    const uint64_t parts = c->node->parts, place = c->session->rank % parts, n = pass->n_rows;
     const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
     float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
-    for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);) {
-        gr_head_rows rows = gr_pass_rows(pack, h.row, h.n, gr_rows_inv_temperature(c->node->rows), false);
+    const uint32_t end = (uint32_t)(n * (place + 1) / parts);
+    for (gr_chunk h = {.row = (uint32_t)(n * place / parts)};
+         gr_pass_chunk(pass, c->how->head_rows, &h) && h.row < end;) {
+        gr_head_rows rows = gr_pass_rows(pack, h.row, GR_MIN(h.n, end - h.row),
+                                         gr_rows_inv_temperature(c->node->rows), false);
         gr_head_stats out = {.logprob = columns[0] ? columns[0] + h.at : c->ptr[8],
                              .entropy = columns[1] ? columns[1] + h.at : NULL,
                              .sum_p2 = columns[2] ? columns[2] + h.at : NULL};

@@ -90,6 +90,7 @@ typedef struct gr_choices {
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
     uint32_t sharded;        /* many ranks: 1 where the model's weights are sharded (ops/spread.h) */
+    uint32_t shards;         /* of many: ranks that its shards are spread over; 0: all */
     uint32_t leaves;         /* canonical: those of a rank, see ops/spread.h; else 0 */
     uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
     uint32_t host_step; /* of an update: 1 where the optimizer step of a bucket may be done on the host */

@@ -260,8 +260,8 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
 {
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
-    if (part == GR_PART_PARAMS || part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
-        return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_ROLLOUT) return gr_bucket_elems(&m->slice, bucket) * gr_dtype_size(k->dtype);
+    if (part == GR_PART_PARAMS || part == GR_PART_LAGGED) return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
     return state.master + 2 * state.moment;
 }
@@ -279,7 +279,8 @@ static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_mod
     bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
     bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
     uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
-    return whole || p->ranks < 2 ? bytes : gr_shard_elems(elems, p->ranks) * (bytes / elems);
+    uint32_t shards = gr_program_shards(p, m->index);
+    return whole || shards < 2 ? bytes : gr_shard_elems(elems, shards) * (bytes / elems);
 }
 
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
@@ -299,6 +300,11 @@ uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, 
                    .model = m->name,
                    .bucket = bucket};
     return gr_program_object(p, &o);
+}
+
+const gr_model_shape *gr_node_shape(const gr_node *n)
+{
+    return n->parts > 1 ? &n->model->slice : &n->model->shape;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
@@ -323,6 +329,10 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
     w->width = s->hidden;
     w->backward = times > 1;
     w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
+    if (s->parts < 2) return;
+    w->peers = s->parts;
+    w->sums = 2;
+    w->summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
 
 void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
@@ -339,7 +349,8 @@ void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, doub
 
 void gr_cost_times(gr_work *w, double times)
 {
-    double *const all[] = {&w->flops, &w->bytes, &w->attention, &w->kv, &w->head, &w->logits};
+    double *const all[] = {&w->flops, &w->bytes,  &w->attention, &w->kv,
+                           &w->head,  &w->logits, &w->sums,      &w->summed};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
 }
 

@@ -107,12 +107,15 @@ typedef enum gr_model_part {
     GR_PART_LAGGED,
 } gr_model_part;
 
-/* Bytes of a whole bucket. */
+/* Bytes of a whole bucket; of the rollout's copy, of a slice of it where it is cut (ops/slices.h). */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
 /* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
  * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
+
+/* The shape that a node's kernels work with: its model's, or a slice's. */
+const gr_model_shape *gr_node_shape(const gr_node *n);
 
 /* The object of one bucket of a model, or of this rank's shard of it (ops/spread.h). */
 uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,

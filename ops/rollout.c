@@ -46,9 +46,9 @@ typedef struct step_arrays {
 static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint32_t slots = GR_MIN(how->concurrent, n->share.seqs);
+    const uint32_t slots = GR_MIN(how->concurrent, n->task.seqs);
     /* while a prompt is read, none of its own samples run */
-    const uint32_t others = n->share.seqs - GR_MIN(n->share.seqs, cfg->samples);
+    const uint32_t others = n->task.seqs - GR_MIN(n->task.seqs, cfg->samples);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
@@ -84,7 +84,7 @@ static step_arrays arrays_at(void *block, const gr_step_bounds *b)
 
 uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    const gr_model_shape *s = &n->model->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     gr_object o = {.name = gr_pool_printf(p->pool, "%s.kv", n->name),
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
@@ -102,7 +102,7 @@ static gr_sampling sampling_of(const gr_generate_cfg *c)
 
 uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    const gr_model_shape *s = &n->model->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     const gr_sampling sampling = sampling_of(n->cfg);
     return gr_program_temp(
         p, GR_CAT_WORKSPACE,
@@ -111,8 +111,8 @@ uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *h
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    uint64_t prefill = n->share.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    uint64_t trips = (uint64_t)n->share.seqs * n->bounds.response_tokens + prefill;
+    uint64_t prefill = n->task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    uint64_t trips = (uint64_t)n->task.seqs * n->bounds.response_tokens + prefill;
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -125,7 +125,7 @@ typedef struct rollout_cost {
 
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->share;
+    const gr_rows_bounds *b = &n->task;
     uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
@@ -162,7 +162,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
         return;
     }
     const gr_model *m = n->model;
-    const gr_model_shape *s = &m->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     gr_step_bounds b = bounds_of(n, how);
     gr_pass_bounds pass = {.tokens = b.tokens,
                            .seqs = b.seqs,
@@ -261,7 +261,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
 {
     take_arrays(r, how);
     uint32_t n_groups = *prompts->n_groups, samples = r->cfg->samples;
-    gr_rows_part own = gr_rows_own(r->session, prompts, 0, n_groups);
+    gr_rows_part own = gr_rows_task(r->session, r->node, prompts, 0, n_groups);
     r->current = own.group;
     r->n_groups = own.group_end;
     r->n_seqs = (own.group_end - own.group) * samples;
@@ -385,7 +385,7 @@ static void write_arrays(const gr_rollout *r, gr_queue *q, const step_arrays *to
 static void run_plan(const gr_call *c, gr_rollout *r)
 {
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     gr_rows rows = gr_rows_at(c->ptr[0], &c->node->bounds);
     step_arrays device = arrays_at(c->ptr[1], &r->bounds), host = arrays_at(c->ptr[2], &r->bounds);
     admit(r, &rows);
@@ -413,7 +413,7 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
 gr_stop_ids gr_rollout_stop_ids(const gr_node *n)
 {
     const gr_generate_cfg *c = n->cfg;
-    const gr_model_shape *s = &n->model->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     if (c->stop_ids.n) return (gr_stop_ids){(const int32_t *)c->stop_ids.value, (uint32_t)c->stop_ids.n};
     return (gr_stop_ids){s->eos, c->ignore_eos ? 0 : s->n_eos};
 }
@@ -495,7 +495,7 @@ gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r)
 static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_arrays *a, uint32_t first,
                          uint32_t n)
 {
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     const gr_kernels *k = c->session->kernels;
     const char *last = c->ptr[0],
                *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
@@ -535,7 +535,7 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
 {
     gr_rollout *r = c->state;
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     if (k->steps && c->kernel != ROLLOUT_BEGIN && c->kernel != ROLLOUT_FINISH)
         return gr_rollout_steps_run(c, r, d);
     if (c->kernel == ROLLOUT_BEGIN) {

@@ -42,7 +42,7 @@ struct gr_rollout_steps {
 static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
 {
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
-    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->share.seqs),
+    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->task.seqs),
                              .stride = gr_blocks_of(longest),
                              .max_length = longest,
                              .chunk = CHUNK,
@@ -85,8 +85,8 @@ static uint32_t chunks_of(uint32_t tokens)
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t prefill = n->share.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    const uint64_t trips = n->share.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
+    const uint64_t prefill = n->task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    const uint64_t trips = n->task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -95,7 +95,7 @@ static uint64_t waves_of(const gr_node *n, const gr_choices *how)
 {
     const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
     const uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
-    return (n->share.seqs + at_once - 1) / at_once;
+    return (n->task.seqs + at_once - 1) / at_once;
 }
 
 static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
@@ -133,8 +133,8 @@ static gr_work *model_work(const gr_node *n, const gr_kernels *k, gr_program *p,
 /* Prompts are read in few trips, many tokens at once: the average of a trip. */
 static void set_prefill_cost(gr_work *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    const gr_model_shape *s = &n->model->shape;
-    const gr_rows_bounds *b = &n->share;
+    const gr_model_shape *s = gr_node_shape(n);
+    const gr_rows_bounds *b = &n->task;
     const double prompts = (double)b->groups * b->prompt_tokens,
                  tokens = GR_MIN(how->prefill_tokens, prompts);
     gr_layer_cost(w, k, s, tokens, b->prompt_tokens, 1);
@@ -145,9 +145,9 @@ static void set_prefill_cost(gr_work *w, const gr_node *n, const gr_choices *how
  * prompts' keys are read once a group. */
 static void set_decode_cost(gr_work *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    const gr_model_shape *s = &n->model->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
-    const gr_rows_bounds *b = &n->share;
+    const gr_rows_bounds *b = &n->task;
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how), slots = b->seqs / waves;
     const double chunks =
@@ -167,7 +167,7 @@ static void set_decode_cost(gr_work *w, const gr_node *n, const gr_choices *how,
 
 void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p)
 {
-    const gr_model_shape *s = &n->model->shape;
+    const gr_model_shape *s = gr_node_shape(n);
     const gr_steps_bounds b = steps_bounds(n, how);
     const uint32_t tokens = GR_MAX(b.slots, how->prefill_tokens);
     gr_pass_bounds pass = {
@@ -250,7 +250,7 @@ void gr_rollout_steps_close(gr_rollout *r)
 
 gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
-    const gr_model_shape *shape = &r->node->model->shape;
+    const gr_model_shape *shape = gr_node_shape(r->node);
     const gr_steps_ops *ops = c->session->kernels->steps;
     const gr_steps_bounds b = steps_bounds(r->node, c->how);
     if (!r->steps) r->steps = take_state(r, ops);
@@ -524,7 +524,7 @@ static void *use(const gr_call *c, uint32_t which)
 static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
 {
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(s);
     const gr_packed b = {.n_tokens = e->n_tokens,
                          .n_seqs = e->n_seqs,
@@ -559,7 +559,7 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
 {
     const gr_call *c = user;
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     const char *last = c->ptr[1 + s->layers];
     const void *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
     const void *head = gr_head_matrix(k, s, c->ptr[0], last);
@@ -581,7 +581,7 @@ static void run_decode(const gr_call *c, gr_rollout *r)
 {
     struct gr_rollout_steps *s = r->steps;
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *shape = &c->node->model->shape;
+    const gr_model_shape *shape = gr_node_shape(c->node);
     const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(shape);
     if (r->n_copies)
         s->ops->copy(s->steps, c->queue, use(c, USE_KV), part, s->device.copy_from, s->device.copy_to,

@@ -4,6 +4,7 @@
 #include "ops/data.h"
 #include "ops/rules.h"
 #include "ops/worker.h"
+#include "runtime/watch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -280,11 +281,14 @@ static gr_status collect(gr_scorer *s, int timeout_ms, bool *any, gr_diag *d)
     return st;
 }
 
-/* Send a response on as soon as it is finished, and take what came back meanwhile. */
+/* Send a response on as soon as it is finished, and take what came back meanwhile. Ranks that generate
+ * together all finish it: it is sent by the one that scores it. */
 static void response_finished(void *user, const gr_rows *rows, uint32_t seq)
 {
     gr_scorer *s = user;
     bool any = true;
+    const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
+    if (seq < own.seq || seq >= own.seq_end) return;
     if (!s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
     while (!s->failed && any) s->failed = collect(s, 0, &any, &s->messages);
 }
@@ -305,7 +309,11 @@ static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores 
     gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = report_failure(s, d);
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) st = submit_once(s, rows, seq, d);
-    while (!st && gr_workers_pending(s->workers)) st = collect(s, -1, &any, d);
+    while (!st && gr_workers_pending(s->workers)) {
+        gr_watch_goes_on((uint32_t)s->cfg->timeout +
+                         GR_WATCH_PATIENCE); /* the workers' own comes before it */
+        st = collect(s, -1, &any, d);
+    }
     for (uint32_t seq = own.seq; seq < own.seq_end; seq++) {
         if (!st) put(s, rows, out, seq, s->early[seq]);
         free(s->early[seq]);

@@ -1,11 +1,18 @@
 #include "ops/spread.h"
 
+#include "ops/reshard.h"
+
 #include <stdio.h>
 #include <string.h>
 
+uint32_t gr_spread_shards(const gr_program *p, const gr_model *m)
+{
+    return gr_program_shards(p, m->index);
+}
+
 static bool sharded(const gr_program *p, const gr_model *m)
 {
-    return p->ranks > 1 && (p->sharded >> m->index & 1);
+    return gr_spread_shards(p, m) > 1 && (p->sharded >> m->index & 1);
 }
 
 static bool remote(const gr_program *p, const gr_model *m)
@@ -14,9 +21,9 @@ static bool remote(const gr_program *p, const gr_model *m)
 }
 
 /* Bytes a rank receives where every rank ends with all of `bytes`, or with its reduced part of them. */
-static double moved(const gr_program *p, uint64_t bytes)
+static double moved(uint32_t ranks, uint64_t bytes)
 {
-    return (double)bytes * (p->ranks - 1) / p->ranks;
+    return (double)bytes * (ranks - 1) / ranks;
 }
 
 /* What a collective does, its kernel; arg: the bucket, or of a total how many doubles. */
@@ -24,18 +31,31 @@ enum {
     SPREAD_GATHER, /* a shard into a whole bucket */
     SPREAD_STEPPED,
     SPREAD_REDUCE,
-    SPREAD_COPY, /* of a bucket that is whole already */
+    SPREAD_ACROSS,
+    SPREAD_COPY,    /* of a bucket that is whole already */
+    SPREAD_SLICE,   /* of one, what a slice has of it */
+    SPREAD_RESHARD, /* shards into slices */
     SPREAD_TOTAL,
     SPREAD_SHARE,
 };
 
-static void collective(gr_program *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
-                       const gr_use *uses, size_t n, const char *what)
+static gr_work *collective(gr_program *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
+                           const gr_use *uses, size_t n, const char *what)
 {
     gr_work *w = gr_program_run(p, kernel, arg, uses, n, "%s", what);
     w->kind = kind;
     w->lane = GR_LANE_COMM;
     w->moved = (uint64_t)bytes;
+    return w;
+}
+
+/* One among the ranks that have a model's shards, of bytes that all of them have together. */
+static gr_work *of_shards(gr_program *p, const gr_model *m, gr_step_kind kind, uint32_t kernel,
+                          uint32_t bucket, uint64_t bytes, const gr_use *uses, size_t n, const char *what)
+{
+    gr_work *w = collective(p, kind, kernel, bucket, moved(gr_spread_shards(p, m), bytes), uses, n, what);
+    if (p->grouped >> m->index & 1) w->reach = GR_REACH_NODE;
+    return w;
 }
 
 static void named(char out[64], const char *pass, const char *kind, uint32_t bucket)
@@ -68,16 +88,21 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
     char what[64];
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
     named(what, pass, "gather", bucket);
-    collective(p, GR_STEP_GATHER, SPREAD_GATHER, bucket,
-               moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
-               (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
-                          {gathered(p, k, m, pass, bucket), GR_WRITE}},
-               2, what);
+    of_shards(p, m, GR_STEP_GATHER, SPREAD_GATHER, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
+              (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
+                         {gathered(p, k, m, pass, bucket), GR_WRITE}},
+              2, what);
+}
+
+/* Whether a bucket of the rollout's copy is a slice: a layer's. */
+static bool sliced(const gr_model *m, uint32_t bucket)
+{
+    return m->parts > 1 && bucket > 0 && bucket <= m->shape.layers;
 }
 
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    bool copy = sharded(p, m) || remote(p, m);
+    bool copy = sharded(p, m) || remote(p, m) || sliced(m, bucket);
     return gr_model_object(p, k, m,
                            p->lagged ? GR_PART_LAGGED
                            : copy    ? GR_PART_ROLLOUT
@@ -85,25 +110,68 @@ uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m
                            bucket);
 }
 
+/* What fills one bucket of the copy from one that is whole here, or from shards; those of a slice are moved
+ * through a buffer. */
+static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t b, uint32_t from,
+                        bool whole)
+{
+    const bool slice = sliced(m, b);
+    const uint64_t bytes = gr_part_bytes(k, m, GR_PART_ROLLOUT, b);
+    uint32_t exchange = GR_NONE;
+    char what[64];
+    if (slice && !whole)
+        exchange = gr_program_temp(p, GR_CAT_COMM,
+                                   gr_reshard_room(&m->shape, m->parts, b, gr_spread_shards(p, m)) *
+                                       gr_dtype_size(k->dtype),
+                                   "exchange.%u", b);
+    named(what, "", "sync", b);
+    of_shards(p, m, GR_STEP_SYNC,
+              slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
+              : whole ? SPREAD_COPY
+                      : SPREAD_GATHER,
+              b, whole ? 0 : bytes,
+              (gr_use[]){{from, GR_READ},
+                         {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE},
+                         {exchange, GR_WRITE}},
+              exchange == GR_NONE ? 2 : 3, what);
+    if (whole || slice) p->works[p->n_works - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
+}
+
+uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    if (!sliced(m, bucket)) return gr_model_object(p, k, m, GR_PART_ROLLOUT, bucket);
+    gr_object o = {.name = gr_pool_printf(p->pool, "%s.received.%u", p->node, bucket),
+                   .category = GR_CAT_ROLLOUT,
+                   .span = GR_SPAN_TEMP,
+                   .place = GR_DEVICE,
+                   .bytes = gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
+                   .model = m->name,
+                   .bucket = bucket};
+    return gr_program_object(p, &o);
+}
+
+void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    if (sliced(m, bucket)) sync_bucket(p, k, m, bucket, gr_spread_received(p, k, m, bucket), true);
+}
+
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
- * buckets before the first is synced, or of one at a time. */
+ * buckets before the first is synced, or of one at a time. A node that may be left out, or is in a loop that
+ * may run no trip, fills it for itself alone. */
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
 {
-    char what[64];
     uint32_t n = gr_model_buckets(&m->shape);
-    if (!sharded(p, m) || p->lagged || (p->synced >> m->index & 1)) return;
-    p->synced |= 1ULL << m->index;
-    for (uint32_t b = 0; b < n && m->gather == GR_GATHER_WHOLE; b++) gr_spread_gather(p, k, m, "sync_", b);
+    const bool shards = sharded(p, m), through = shards && m->gather != GR_GATHER_DIRECT;
+    if (remote(p, m) || (!shards && m->parts < 2) || p->lagged || (p->synced >> m->index & 1)) return;
+    if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
+    for (uint32_t b = 0; b < n && shards && m->gather == GR_GATHER_WHOLE; b++)
+        gr_spread_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
-        bool through = m->gather != GR_GATHER_DIRECT;
-        if (m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
-        uint32_t from = through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b);
-        named(what, "", "sync", b);
-        collective(p, GR_STEP_SYNC, through ? SPREAD_COPY : SPREAD_GATHER, b,
-                   through ? 0 : moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, b)),
-                   (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE}}, 2,
-                   what);
-        if (through) p->works[p->n_works - 1].bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, b);
+        if (!shards && !sliced(m, b)) continue; /* the same bytes */
+        if (shards && m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
+        sync_bucket(p, k, m, b,
+                    through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
+                    through || !shards);
     }
 }
 
@@ -113,11 +181,11 @@ void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
         uint64_t bytes = gr_part_bytes(k, m, GR_PART_PARAMS, b);
         named(what, "", "lag", b);
-        collective(p, GR_STEP_SYNC, sharded(p, m) ? SPREAD_GATHER : SPREAD_COPY, b,
-                   sharded(p, m) ? moved(p, bytes) : 0,
-                   (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
-                              {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
-                   2, what);
+        of_shards(p, m, GR_STEP_SYNC, sharded(p, m) ? SPREAD_GATHER : SPREAD_COPY, b,
+                  sharded(p, m) ? bytes : 0,
+                  (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
+                             {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
+                  2, what);
         p->works[p->n_works - 1].bytes = 2.0 * (double)bytes;
     }
 }
@@ -131,7 +199,8 @@ static uint32_t full_grads(gr_program *p, const gr_kernels *k, const gr_model *m
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
 {
     if (p->leaves) return (gr_use){full_grads(p, k, m, bucket), GR_UPDATE};
-    if (p->ranks < 2) return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
+    if (gr_spread_shards(p, m) < 2)
+        return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
     return (gr_use){full_grads(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
 }
 
@@ -149,26 +218,41 @@ uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, u
 void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
-    if (p->ranks < 2) return;
+    uint32_t shards = gr_spread_shards(p, m);
+    if (shards < 2) return;
     named(what, "", "reduce", bucket);
-    uint64_t parts = p->ranks * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), p->ranks);
+    uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
     if (k->chained) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    collective(p, GR_STEP_REDUCE, SPREAD_REDUCE, bucket, moved(p, gr_part_bytes(k, m, GR_PART_GRADS, bucket)),
-               (gr_use[]){{full_grads(p, k, m, bucket), GR_UPDATE},
-                          {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE},
-                          {staging, GR_WRITE}},
-               3, what);
+    of_shards(p, m, GR_STEP_REDUCE, SPREAD_REDUCE, bucket, gr_part_bytes(k, m, GR_PART_GRADS, bucket),
+              (gr_use[]){{full_grads(p, k, m, bucket), GR_UPDATE},
+                         {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE},
+                         {staging, GR_WRITE}},
+              3, what);
+}
+
+/* A rank receives the others' sums, and then the sum of all, of what is not its own to add: twice as much as
+ * it does of a reduction. */
+void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    char what[64];
+    if (!(p->grouped >> m->index & 1)) return;
+    uint32_t grads = gr_model_object(p, k, m, GR_PART_GRADS, bucket);
+    named(what, "", "across", bucket);
+    collective(p, GR_STEP_REDUCE, SPREAD_ACROSS, bucket,
+               2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes), (gr_use[]){{grads, GR_UPDATE}},
+               1, what)
+        ->reach = GR_REACH_ACROSS;
 }
 
 void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
-    if (p->ranks < 2 || sharded(p, m)) return;
+    p->synced &= ~(1ULL << m->index); /* what generates from here on has the new weights */
+    if (gr_spread_shards(p, m) < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
-    collective(p, GR_STEP_GATHER, SPREAD_STEPPED, bucket,
-               moved(p, gr_part_bytes(k, m, GR_PART_PARAMS, bucket)),
-               (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, 1, what);
+    of_shards(p, m, GR_STEP_GATHER, SPREAD_STEPPED, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
+              (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, 1, what);
 }
 
 void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what)
@@ -185,8 +269,8 @@ void gr_spread_share(gr_program *p, uint32_t object)
     size_t node = strlen(p->node);
     bool own = !strncmp(o->name, p->node, node) && o->name[node] == '.';
     char *what = gr_pool_printf(p->pool, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
-    collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, moved(p, o->bytes), (gr_use[]){{object, GR_UPDATE}}, 1,
-               what);
+    collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, moved(p->ranks, o->bytes), (gr_use[]){{object, GR_UPDATE}},
+               1, what);
 }
 
 gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
@@ -206,17 +290,26 @@ gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
-gr_shard gr_shard_of(const gr_session *s, const gr_model *m, uint32_t bucket)
+gr_shard_place gr_shard_place_of(const gr_call *c)
 {
-    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, s->ranks);
-    uint64_t first = GR_MIN(s->rank * part, n);
+    const gr_session *s = c->session;
+    uint32_t shards = c->how->shards ? c->how->shards : s->ranks;
+    return (gr_shard_place){shards, s->rank % shards, s->rank / shards};
+}
+
+gr_shard gr_shard_of(const gr_call *c, uint32_t bucket)
+{
+    gr_shard_place place = gr_shard_place_of(c);
+    uint64_t n = gr_bucket_elems(&c->node->model->shape, bucket), part = gr_shard_elems(n, place.shards);
+    uint64_t first = GR_MIN(place.rank * part, n);
     return (gr_shard){first, GR_MIN(part, n - first)};
 }
 
 static gr_comm_parts parts_of(const gr_call *c, void *whole, gr_dtype type)
 {
     uint64_t n = gr_bucket_elems(&c->node->model->shape, c->arg);
-    return (gr_comm_parts){whole, n, gr_shard_elems(n, c->session->ranks), (uint32_t)gr_dtype_size(type)};
+    return (gr_comm_parts){whole, n, gr_shard_elems(n, gr_shard_place_of(c).shards),
+                           (uint32_t)gr_dtype_size(type)};
 }
 
 static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
@@ -230,7 +323,7 @@ static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
-    gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
+    gr_shard own = gr_shard_of(c, c->arg);
     gr_comm_parts whole = parts_of(c, c->ptr[1], k->dtype);
     if (own.n)
         copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0], own.n * whole.elem_bytes);
@@ -240,12 +333,19 @@ static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
 /* The ranks' sum, onto what the shard has of the micro-batches before. */
 static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts *whole, gr_diag *d)
 {
-    gr_shard own = gr_shard_of(c->session, c->node->model, c->arg);
+    gr_shard own = gr_shard_of(c, c->arg);
     gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[2], d);
     if (!st && own.n)
         c->session->kernels->add(c->queue, c->ptr[1], (char *)whole->at + own.first * whole->elem_bytes,
                                  c->node->model->train.grads, own.n);
     return st;
+}
+
+static gr_status run_across(const gr_call *c, gr_comm *comm, gr_diag *d)
+{
+    gr_dtype type = c->node->model->train.grads;
+    return comm->type->all_reduce(comm, c->queue, c->ptr[0], gr_shard_of(c, c->arg).n * gr_dtype_size(type),
+                                  type == GR_F32 ? GR_COMM_SUM_F32 : GR_COMM_SUM_BF16, d);
 }
 
 static gr_status run_agree(const gr_call *c, gr_comm *host, gr_diag *d)
@@ -268,6 +368,10 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
                         gr_comm *host, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
+    const gr_model *m = c->node->model; /* NULL: what moves is no model's */
+    const gr_shard_place place = gr_shard_place_of(c);
+    const gr_reshard slices = {
+        m ? &m->shape : NULL, m ? m->parts : 1, c->arg, place.rank, place.shards, k, c->queue};
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
     case SPREAD_GATHER:
@@ -280,10 +384,17 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
         gr_comm_parts whole = parts_of(c, c->ptr[0], c->node->model->train.grads);
         return run_reduce(c, device, &whole, d);
     }
+    case SPREAD_ACROSS:
+        return run_across(c, device, d);
     case SPREAD_COPY:
         copy(c->queue, c->ptr[1], c->ptr[0],
              gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
         return GR_OK;
+    case SPREAD_SLICE:
+        gr_reshard_local(&slices, c->ptr[0], c->ptr[1]);
+        return GR_OK;
+    case SPREAD_RESHARD:
+        return gr_reshard_run(&slices, device, c->ptr[0], c->ptr[1], c->ptr[2], d);
     case SPREAD_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[0], c->arg * sizeof(double), GR_COMM_SUM_F64,
                                         d);

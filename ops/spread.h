@@ -6,6 +6,9 @@
  * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
+ * The copy that generates may be in slices, over neighbouring ranks (ops/slices.h): `sync` then fills a
+ * rank's own, from the shards (ops/reshard.h) or from the whole layers that are there.
+ *
  * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
  * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
  * before.
@@ -19,12 +22,19 @@
  * the batch, selections, metrics, is evaluated everywhere, over the whole batch in its order, with the same
  * bits for any number of ranks.
  *
+ * A model's shards may be over the ranks of a node, and the nodes be replicas of each other (`shard: node`).
+ * Then all of this is among the ranks of a node, but for two things: behind the last micro-batch of a
+ * mini-batch each rank's shard of the gradients is summed with those of the same place in the other nodes
+ * (`across`), with the same bits on all of them; and the gradient's norm is the sum over one node, which all
+ * ranks hear of. So every replica steps alike, from equal bits to equal bits.
+ *
  * Canonical runs cut a mini-batch into GR_LEAVES parts, whole groups in their order, and each rank has as
  * many of them one after another. A leaf's gradient is summed in a whole bucket of its own; leaves are then
  * added in one binary tree, within a rank as they come (as a binary counter carries) and over the ranks in
  * `reduce`, once a mini-batch. So the sum is the same tree on any number of ranks.
  *
- * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277.
+ * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277
+ * (hybrid sharding: its section 3.2.2).
  */
 #ifndef GR_OPS_SPREAD_H
 #define GR_OPS_SPREAD_H
@@ -40,9 +50,15 @@ uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m,
 void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
                       uint32_t bucket);
 
-/* The weights that a rollout reads, and what fills them, declared before its first work. */
+/* The weights that a rollout reads, and what fills them, declared before its first work; a log-prob node that
+ * asks the rollout's has the same. */
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
+
+/* Where a class receives a bucket that others train: the rollout's copy; or, where that is a slice, the whole
+ * bucket, which `cut` then declares the sync of. */
+uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
 /* Declare the sync that makes the copy of lagging rollouts the weights as this iteration began: after the
  * last of these, before the update. */
@@ -57,11 +73,15 @@ uint32_t gr_spread_leaf(gr_program *p, const gr_kernels *k, const gr_model *m, u
 uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the reduction of these gradients into the model's own. */
 void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+/* Declare its sum over nodes, where they are replicas: once a mini-batch, behind all its reductions. */
+void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
 void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
 /* The sum over all ranks of n doubles at the beginning of an object, in place. */
 void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what);
+/* How many ranks have shards of a model; 1: each has all of it. */
+uint32_t gr_spread_shards(const gr_program *p, const gr_model *m);
 /* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
  * them. GR_NONE is fine. */
 void gr_spread_share(gr_program *p, uint32_t object);
@@ -74,13 +94,21 @@ bool gr_spread_gathers(const gr_program *p, const gr_model *m);
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
+/* How many ranks have shards of the model of a call's node, and which of them this one is; replica: which of
+ * the nodes that have all of it. */
+typedef struct gr_shard_place {
+    uint32_t shards, rank, replica;
+} gr_shard_place;
+gr_shard_place gr_shard_place_of(const gr_call *c);
+
 /* This rank's shard of a bucket: elements [first, first + n). One rank's is the whole. */
 typedef struct gr_shard {
     uint64_t first, n;
 } gr_shard;
-gr_shard gr_shard_of(const gr_session *s, const gr_model *m, uint32_t bucket);
+gr_shard gr_shard_of(const gr_call *c, uint32_t bucket);
 
-/* Run a collective of program p. device and host: for memory of either place; they may be the same. */
+/* Run a collective of program p. device: for memory of the device, of the ranks that the work reaches; host:
+ * for that of the host, of all; they may be the same. */
 gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
                         gr_comm *host, gr_diag *d);
 

@@ -114,8 +114,8 @@ static gr_dealt find_own(const gr_call *c, const train_state *t, const gr_rows *
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        return gr_deal_own(own, t->session, rows, GR_MIN(first, there), GR_MIN(end, there), &shape.most,
-                           &cost);
+        return gr_deal_own(own, t->session->rank, t->session->ranks, rows, GR_MIN(first, there),
+                           GR_MIN(end, there), &shape.most, &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
     gr_seqs_range(own, part.seq, part.seq_end);
@@ -359,12 +359,12 @@ static void forward_all(const head *h, bool keep)
     for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c, keep);
 }
 
-/* Of many ranks, gradients are those of this micro-batch alone: the first work that adds to them begins at
+/* Of many shards, gradients are those of this micro-batch alone: the first work that adds to them begins at
  * zero. */
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
     const gr_model *m = c->node->model;
-    if (c->session->ranks < 2 || c->how->leaves) return;
+    if (gr_shard_place_of(c).shards < 2 || c->how->leaves) return;
     c->session->kernels->zero(c->queue, grads,
                               gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
 }
@@ -463,14 +463,21 @@ static void finish_norm(const gr_call *c, train_state *t, const double *sums)
     t->grad_norm += norm;
 }
 
-/* Eighth by eighth: those of other ranks are zero, until they are added. */
-static void square_leaves(const gr_call *c, const train_state *t, double *sums, uint32_t n)
+/* Of shards that replicas have, too, those of the first one count: all ranks hear the same sum. */
+static bool counts_elsewhere(const gr_call *c)
+{
+    gr_shard_place place = gr_shard_place_of(c);
+    return place.shards > 1 && place.replica > 0;
+}
+
+/* Eighth by eighth: those of other ranks are zero, until they are added, and those of replicas stay so. */
+static void square_leaves(const gr_call *c, double *sums, uint32_t n)
 {
     const gr_model *m = c->node->model;
     uint64_t elems = gr_bucket_elems(&m->shape, c->arg), part = gr_shard_elems(elems, GR_LEAVES);
-    gr_shard own = gr_shard_of(t->session, m, c->arg);
+    gr_shard own = gr_shard_of(c, c->arg);
     if (c->arg == 0) c->session->kernels->zero(c->queue, sums, n * GR_LEAVES * sizeof(*sums));
-    for (uint32_t i = 0; i < GR_LEAVES; i++) {
+    for (uint32_t i = 0; i < GR_LEAVES && !counts_elsewhere(c); i++) {
         uint64_t first = GR_MIN(i * part, elems), end = GR_MIN(first + part, elems);
         if (first < own.first || end > own.first + own.n || first == end) continue;
         c->session->kernels->sum_squares(c->queue, (const float *)c->ptr[0] + (first - own.first),
@@ -481,15 +488,17 @@ static void square_leaves(const gr_call *c, const train_state *t, double *sums, 
 
 static void run_norm(const gr_call *c, train_state *t)
 {
+    const gr_kernels *k = c->session->kernels;
     uint32_t n = gr_model_buckets(&c->node->model->shape);
     double *sums = c->ptr[1];
     if (c->how->leaves)
-        square_leaves(c, t, sums, n);
+        square_leaves(c, sums, n);
+    else if (counts_elsewhere(c))
+        k->zero(c->queue, sums + c->arg, sizeof(*sums));
     else
-        c->session->kernels->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads,
-                                         gr_shard_of(t->session, c->node->model, c->arg).n, sums + c->arg,
-                                         sums + n);
-    if (c->arg + 1 == n && t->session->ranks < 2) finish_norm(c, t, sums);
+        k->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads, gr_shard_of(c, c->arg).n,
+                       sums + c->arg, sums + n);
+    if (c->arg + 1 == n && gr_shard_place_of(c).shards < 2) finish_norm(c, t, sums);
 }
 
 /* Steps that the model's moments have seen: those of all updates of it. */
@@ -508,7 +517,7 @@ static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
 {
     const gr_kernels *k = c->session->kernels;
     const gr_train *train = &c->node->model->train;
-    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, c->session->ranks);
+    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, gr_shard_place_of(c).shards);
     char *w = c->ptr[0], *g = c->ptr[1], *kept = c->ptr[2], *m = kept + state.master;
     uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
     return (gr_adamw_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
@@ -533,7 +542,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .step = (uint32_t)model_steps(t),
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
-    gr_shard own = gr_shard_of(t->session, m, c->arg);
+    gr_shard own = gr_shard_of(c, c->arg);
     size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
@@ -686,8 +695,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     switch (c->kernel) {
     case TRAIN_ZERO:
         c->session->kernels->zero(c->queue, c->ptr[0],
-                                  gr_shard_of(t->session, c->node->model, c->arg).n *
-                                      gr_dtype_size(c->node->model->train.grads));
+                                  gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads));
         break;
     case TRAIN_PREPARE:
         return run_prepare(c, t, d);

@@ -433,7 +433,7 @@ static void declare_leaves(declaring *w)
     gr_program_end(w->p);
     for (uint32_t b = 0; b < n; b++) {
         gr_spread_reduce(w->p, w->k, m, b);
-        if (w->p->ranks < 2)
+        if (gr_spread_shards(w->p, m) < 2)
             gr_program_run(
                 w->p, TRAIN_SUM, b,
                 (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_READ}, {grad_sums(w, b), GR_UPDATE}}, 2,
@@ -464,14 +464,15 @@ static double step_bytes(const declaring *w, uint32_t bucket)
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
-    uint32_t n = gr_model_buckets(w->s);
+    uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, w->n->model);
+    for (uint32_t b = 0; b < n; b++) gr_spread_across(w->p, w->k, w->n->model, b);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_NORM, b,
                        (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2,
                        "norm.%u", b)
-            ->bytes = grad_bytes(w, b) / w->p->ranks;
-    gr_spread_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
-    if (w->p->ranks > 1) gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){{o->norm, GR_UPDATE}}, 1, "clip");
+            ->bytes = grad_bytes(w, b) / shards;
+    if (shards > 1) gr_spread_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
+    if (shards > 1) gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){{o->norm, GR_UPDATE}}, 1, "clip");
     for (uint32_t b = 0; b < n; b++) {
         uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
         gr_work *step = gr_program_run(
@@ -481,7 +482,7 @@ static void declare_step(declaring *w)
                        {state, GR_UPDATE},
                        {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
             4, "step.%u", b);
-        step->bytes = step_bytes(w, b) / w->p->ranks;
+        step->bytes = step_bytes(w, b) / shards;
         if (w->how->host_step) step->host_with = state;
         gr_spread_stepped(w->p, w->k, w->n->model, b);
     }
@@ -513,7 +514,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     for (uint32_t b = 0; b < gr_model_buckets(w.s); b++)
         gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grad_sums(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
-            grad_bytes(&w, b) / p->ranks;
+            grad_bytes(&w, b) / gr_spread_shards(p, n->model);
     declare_prepare(&w);
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
     if (p->leaves)

@@ -27,7 +27,7 @@ enum {
     TRAIN_FOLD,
     TRAIN_SUM,
     TRAIN_NORM,
-    TRAIN_CLIP, /* of many ranks; one does it with the last bucket's norm */
+    TRAIN_CLIP, /* of many shards; one does it with the last bucket's norm */
     TRAIN_STEP,
     TRAIN_FINISH,
 };

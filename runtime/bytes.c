@@ -101,11 +101,17 @@ typedef struct piece {
     gr_queue *q;
 } piece;
 
+/* Ranks that a model's shards are spread over. */
+static uint32_t shards_of(const gr_bytes *b, const gr_model *m)
+{
+    return gr_program_shards(b->p, m->index);
+}
+
 /* What of a bucket's elements is this rank's. */
 static piece own_piece(const gr_bytes *b, const gr_model *m, uint32_t bucket)
 {
-    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, gr_comm_ranks(b->comm));
-    uint64_t first = GR_MIN(gr_comm_rank(b->comm) * part, n);
+    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, shards_of(b, m));
+    uint64_t first = GR_MIN(gr_comm_rank(b->comm) % shards_of(b, m) * part, n);
     return (piece){.first = first, .n = GR_MIN(part, n - first)};
 }
 
@@ -274,7 +280,7 @@ typedef struct state_pieces {
 static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
                              gr_queue *q)
 {
-    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, gr_comm_ranks(b->comm));
+    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, shards_of(b, m));
     piece own = own_piece(b, m, bucket);
     char *at = (char *)(uintptr_t)address, *moments = at + bytes.master;
     return (state_pieces){.has_master = bytes.master != 0,
@@ -287,7 +293,7 @@ static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t buck
 static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
                         gr_queue *q)
 {
-    bool sharded = gr_comm_ranks(b->comm) > 1 && (b->p->sharded >> m->index & 1);
+    bool sharded = shards_of(b, m) > 1 && (b->p->sharded >> m->index & 1);
     piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(&m->shape, bucket)};
     p.at = (char *)(uintptr_t)address;
     p.type = b->k->dtype;
@@ -403,12 +409,13 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
     return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
 }
 
-/* Of weights that all ranks have, each writes its shard. */
+/* Of weights that all ranks have, each writes its shard; of what replicas have, the first one. */
 static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, const gr_model *m,
                             uint32_t bucket, piece p, gr_diag *d)
 {
     piece own = own_piece(b, m, bucket);
-    if (!to) return GR_OK; /* ranks of another class save it */
+    if (!to) return GR_OK;                                      /* ranks of another class save it */
+    if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK; /* as the first replica does */
     p.at += (own.first - p.first) * gr_dtype_size(p.type);
     p.first = own.first;
     p.n = own.n;

@@ -8,7 +8,8 @@
  * are saved from it.
  *
  * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes;
- * and each saves its shard into files that they write together. Of several classes the ranks of one do.
+ * and each saves its shard into files that they write together. Of several classes the ranks of one do; of
+ * replicas all read, and the first one saves.
  */
 #ifndef GR_RUNTIME_BYTES_H
 #define GR_RUNTIME_BYTES_H

@@ -1,44 +1,7 @@
 #include "runtime/comm.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-static _Atomic uint32_t at_iteration;
-static _Atomic(const char *) at_step;
-static _Atomic(gr_comm_sign *) at_board;
-
-void gr_comm_tell(gr_comm_sign *board)
-{
-    atomic_store(&at_board, board);
-}
-
-/* Lanes write over each other, and who reads may see half of it: it is for people. */
-static void tell(gr_comm_sign *board, uint32_t iteration, const char *step)
-{
-    __atomic_store_n(&board->iteration, iteration, __ATOMIC_RELAXED);
-    for (size_t i = 0; i < sizeof(board->step); i++) {
-        char c = i + 1 < sizeof(board->step) ? *step : '\0';
-        __atomic_store_n(&board->step[i], c, __ATOMIC_RELAXED);
-        if (!c) return;
-        step++;
-    }
-}
-
-void gr_comm_at(uint32_t iteration, const char *step)
-{
-    gr_comm_sign *board = atomic_load(&at_board);
-    if (board) tell(board, iteration, step);
-    atomic_store_explicit(&at_iteration, iteration, memory_order_relaxed);
-    atomic_store_explicit(&at_step, step, memory_order_relaxed);
-}
-
-void gr_comm_where(uint32_t *iteration, const char **step)
-{
-    const char *now = atomic_load_explicit(&at_step, memory_order_relaxed);
-    *iteration = atomic_load_explicit(&at_iteration, memory_order_relaxed);
-    *step = now ? now : "start";
-}
 
 static uint64_t number_of(const char *name)
 {

@@ -6,11 +6,11 @@
  * done when the queue has come so far. Those without a queue are of host memory, and return when they are
  * done.
  *
- * A call that waits for a rank that is dead or has stopped ends: every rank is asked now and then whether it
- * lives, by its neighbour, and one that does not answer for GR_COMM_SILENCE seconds ends all of them, with
- * one message that names it, its host, and the step that it told of last.
+ * A call that waits for a rank that is dead, has stopped or hangs ends: ranks give rank 0 signs of life, and
+ * it gives them its own (runtime/watch.h). One that gives none for GR_COMM_SILENCE seconds, or that stays
+ * where it is for too long, ends all of them, with one message that names it, its host and its step.
  *
- * Threads: one thread at a time calls a communicator; gr_comm_at may be called by any. Of those that were
+ * Threads: one thread at a time calls a communicator. Of those that were
  * split from one another several threads may call each its own, if all ranks do so in the same order or the
  * calls are of `mpi`.
  */
@@ -46,12 +46,14 @@ typedef struct gr_comm_parts {
 
 /* What goes from each rank to each: in bytes, of every other rank, and of this one to itself, [ranks] each.
  * What is sent to several of them may be the same bytes. Ranks count alike: what one sends to another is what
- * that one receives of it. */
+ * that one receives of it. The two memories are apart, and begin at different addresses (Open MPI takes one
+ * address for MPI_IN_PLACE). */
 typedef struct gr_comm_exchange {
     const void *from;
     const uint64_t *from_at, *from_bytes;
     void *to;
     const uint64_t *to_at, *to_bytes;
+    uint32_t unit; /* 1, 2, 4 or 8: all of these, on all ranks, are multiples of it */
 } gr_comm_exchange;
 
 typedef struct gr_comm_type {
@@ -140,16 +142,6 @@ _Noreturn void gr_comm_abort(gr_comm *c, int status);
 GR_NODISCARD gr_status gr_comm_agree(gr_comm *c, uint64_t *value, gr_diag *d);
 /* Whether all ranks give the same value; the same answer everywhere. */
 GR_NODISCARD gr_status gr_comm_same(gr_comm *c, uint64_t value, bool *same, gr_diag *d);
-
-/* Where this rank stands, for the messages of others: texts that outlive the communicator. Told again
- * whenever it changes to `board`, where there is one: memory that another process reads. */
-typedef struct gr_comm_sign {
-    uint32_t iteration;
-    char step[96];
-} gr_comm_sign;
-void gr_comm_at(uint32_t iteration, const char *step);
-void gr_comm_tell(gr_comm_sign *board);
-void gr_comm_where(uint32_t *iteration, const char **step);
 
 /* Bytes of an element. */
 static inline uint32_t gr_comm_unit(gr_comm_reduction how)

@@ -1,18 +1,20 @@
 /* runtime/comm_mpi.c: communicators over MPI, for the CPU device and for host memory (runtime/comm.h).
  *
  * Every operation is begun and then tested until it is done, with the lock held for the test alone: so a
- * second thread, under the same lock, keeps giving signs of life to the rank behind this one and listening
- * for those of the rank before it, whatever the first one waits for.
+ * second thread, under the same lock, keeps giving signs of life and listening for those of others, whatever
+ * the first one waits for. Rank 0 hears of all and judges (runtime/watch.h); the others hear rank 0.
  */
 #include "runtime/comm.h"
 
 #include "runtime/half.h"
 #include "runtime/mpi_api.h"
+#include "runtime/watch.h"
 
 #include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +38,7 @@ typedef struct world {
     void (*lost)(const char *message);
     uint32_t rank, ranks;
     char (*hosts)[sizeof(((gr_comm *)0)->host)]; /* [ranks] */
+    gr_watched *seen; /* [ranks], what was heard of each: rank 0 of all, others of it */
 } world;
 
 typedef struct mpi_comm {
@@ -58,7 +61,7 @@ static gr_status failed(const char *why, gr_diag *d)
 {
     uint32_t iteration;
     const char *step;
-    gr_comm_where(&iteration, &step);
+    gr_watch_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s", iteration, step, why);
 }
 
@@ -78,6 +81,7 @@ static gr_status finish(mpi_comm *m, const char *why, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
     bool done = false;
+    gr_watch_wait(true);
     while (!why) {
         why = m->api->test(m->group, &done);
         if (done || why) break;
@@ -87,6 +91,7 @@ static gr_status finish(mpi_comm *m, const char *why, gr_diag *d)
     }
     gr_status st = why ? failed(why, d) : GR_OK;
     pthread_mutex_unlock(&m->w->lock);
+    gr_watch_wait(false);
     return st;
 }
 
@@ -208,14 +213,6 @@ static gr_status all_reduce(gr_comm *c, gr_queue *q, void *x, uint64_t bytes, gr
     return host_reduce(c, x, bytes, how, d);
 }
 
-/* The largest unit that all of these are multiples of, or `unit` itself. */
-static uint32_t common_unit(const uint64_t *x, uint32_t n, uint32_t unit)
-{
-    for (uint32_t i = 0; i < n; i++)
-        while (x[i] % unit) unit /= 2;
-    return unit;
-}
-
 /* false: it is more than MPI counts. */
 static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, uint32_t n, int *place,
                      int *count)
@@ -231,17 +228,14 @@ static bool count_in(uint32_t unit, const uint64_t *at, const uint64_t *bytes, u
 static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
 {
     mpi_comm *m = mpi_of(c);
-    const uint64_t *const all[] = {e->from_at, e->from_bytes, e->to_at, e->to_bytes};
-    uint32_t unit = 8;
     (void)q;
-    for (size_t i = 0; i < GR_LEN(all); i++) unit = common_unit(all[i], c->ranks, unit);
-    if (!count_in(unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
-        !count_in(unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
+    if (!count_in(e->unit, e->from_at, e->from_bytes, c->ranks, m->place, m->count) ||
+        !count_in(e->unit, e->to_at, e->to_bytes, c->ranks, m->own_place, m->own_count))
         return too_large((uint64_t)INT32_MAX + 1, d);
     pthread_mutex_lock(&m->w->lock);
     return finish(m,
                   m->api->all_to_all(m->group, e->from, m->count, m->place, e->to, m->own_count, m->own_place,
-                                     (int)unit),
+                                     (int)e->unit),
                   d);
 }
 
@@ -304,6 +298,7 @@ static gr_status await_letter(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d
     uint64_t begin = gr_now_ns();
     bool came = false;
     gr_status st = GR_OK;
+    gr_watch_wait(true);
     while (!came && !st) {
         pthread_mutex_lock(&m->w->lock);
         const char *why = m->api->letter(m->group, (int)from, bytes, &came);
@@ -311,6 +306,7 @@ static gr_status await_letter(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d
         pthread_mutex_unlock(&m->w->lock);
         if (!came && !st) relax(begin);
     }
+    gr_watch_wait(false);
     return st;
 }
 
@@ -332,33 +328,59 @@ static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, g
 /* ---- signs of life ---------------------------------------------------------------------------------------
  */
 
-static void tell_lost(world *w, uint32_t rank, const gr_comm_sign *last)
+/* The run ends here: what abort waits for may be what is lost. */
+static void end_all(world *w, const char *why)
 {
-    char *message =
-        gr_printf("rank %u on host %s has not answered for %d s; it was last heard of in iteration "
-                  "%u, step '%s': all ranks are ended",
-                  rank, w->hosts[rank], GR_COMM_SILENCE, last->iteration, last->step);
-    w->lost(message);
+    w->lost(why);
+    signal(SIGALRM, SIG_DFL);
+    alarm(10);
     w->api->abort(1);
     _exit(1);
 }
 
-/* Give one sign, and take what came. */
-static bool beat(world *w, uint32_t to, uint32_t from, gr_comm_sign *last)
+/* This rank's sign, to rank 0 or of it to all. */
+static const char *give(world *w)
 {
-    gr_comm_sign own = {0};
-    const char *step;
-    bool came = true, heard = false;
-    gr_comm_where(&own.iteration, &step);
-    snprintf(own.step, sizeof(own.step), "%s", step);
+    gr_sign own;
+    const char *why = NULL;
+    gr_watch_sign(&own);
+    w->seen[w->rank].sign = own;
+    w->seen[w->rank].heard_ns = gr_now_ns();
+    if (w->rank) return w->api->beat(&own, sizeof(own), 0);
+    for (uint32_t r = 1; r < w->ranks && !why; r++) why = w->api->beat(&own, sizeof(own), (int)r);
+    return why;
+}
+
+/* Give a sign, and take what came. */
+static void beat(world *w)
+{
+    gr_sign came;
+    int from;
     pthread_mutex_lock(&w->lock);
-    const char *why = w->api->beat(&own, sizeof(own), (int)to);
-    while (!why && came) {
-        why = w->api->heard(last, sizeof(*last), (int)from, &came);
-        heard = heard || (came && !why);
+    const char *why = give(w);
+    while (!why) {
+        why = w->api->heard(&came, sizeof(came), &from);
+        if (why || from < 0) break;
+        w->seen[from].sign = came;
+        w->seen[from].heard_ns = gr_now_ns();
     }
     pthread_mutex_unlock(&w->lock);
-    return heard;
+}
+
+/* All as if they had just been heard. */
+static void forgive(world *w)
+{
+    for (uint32_t r = 0; r < w->ranks; r++) w->seen[r].heard_ns = gr_now_ns();
+}
+
+/* Where rank 0 is lost, the next one speaks, and its word ends the others before theirs. */
+static void judge(world *w)
+{
+    char *why =
+        w->rank ? gr_watch_lost(w->seen, 1, gr_now_ns()) : gr_watch_judge(w->seen, w->ranks, gr_now_ns());
+    if (!why) return;
+    if (w->rank > 1) sleep(2);
+    end_all(w, why);
 }
 
 /* A process that was stopped as a whole, or a machine that was, has heard nothing, and has no right to
@@ -366,14 +388,14 @@ static bool beat(world *w, uint32_t to, uint32_t from, gr_comm_sign *last)
 static void *watch(void *arg)
 {
     world *w = arg;
-    uint32_t next = (w->rank + 1) % w->ranks, before = (w->rank + w->ranks - 1) % w->ranks;
-    uint64_t heard = gr_now_ns(), awake = heard;
-    gr_comm_sign last = {.step = "start"};
+    uint64_t awake = gr_now_ns();
+    forgive(w);
     while (!atomic_load(&w->quit)) {
         uint64_t now = gr_now_ns();
-        if (beat(w, next, before, &last) || now - awake > 5 * SECOND_NS) heard = now;
+        if (now - awake > 5 * SECOND_NS) forgive(w);
         awake = now;
-        if (now - heard > GR_COMM_SILENCE * SECOND_NS) tell_lost(w, before, &last);
+        beat(w);
+        judge(w);
         nanosleep(&(struct timespec){.tv_nsec = (long)BEAT_NS}, NULL);
     }
     return NULL;
@@ -428,6 +450,7 @@ static void close_world(mpi_comm *m)
     if (m->group) w->api->stop();
     pthread_mutex_destroy(&w->lock);
     free(w->hosts);
+    free(w->seen);
     free(w); /* the module stays: what it was linked with does not like to be unloaded */
 }
 
@@ -540,6 +563,9 @@ static gr_status join(mpi_comm *m, gr_diag *d)
     w->ranks = m->c.ranks;
     w->hosts = gr_calloc(w->ranks, sizeof(*w->hosts));
     memcpy(w->hosts[w->rank], p.host, sizeof(*w->hosts));
+    w->seen = gr_calloc(w->ranks, sizeof(*w->seen));
+    for (uint32_t r = 0; r < w->ranks; r++)
+        w->seen[r] = (gr_watched){.sign.step = "start", .host = w->hosts[r]};
     return all_gather(&m->c, NULL,
                       &(gr_comm_parts){w->hosts, w->ranks * sizeof(*w->hosts), sizeof(*w->hosts), 1}, d);
 }

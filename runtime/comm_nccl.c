@@ -14,6 +14,8 @@
  */
 #include "runtime/comm.h"
 
+#include "runtime/watch.h"
+
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -70,7 +72,7 @@ static gr_status failed(const nccl_comm *n, ncclResult_t e, const char *what, gr
         if (asked) e = asked;
     }
     if (e == ncclSuccess) return GR_OK;
-    gr_comm_where(&iteration, &step);
+    gr_watch_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s: %s", iteration, step,
                          what, n->call.GetErrorString(e));
 }
@@ -270,6 +272,12 @@ static const gr_comm_type nccl_type = {
     .collect = collect,
 };
 
+/* Sums over a window begin with as few multiprocessors as NCCL thinks enough, 8 on an H200: they add at 200
+ * GB/s of what its links carry, with 16 at 308, and sums of a decode step take 15 us in place of 20; more
+ * bring little (docs/PERFORMANCE.md, "Two GPUs"). Gathers are copies all the same. A communicator's own
+ * minCTAs is not taken alone (NCCL 2.28: "invalid argument"). */
+#define SUM_CTAS "16"
+
 static gr_status load(calls *to, gr_diag *d)
 {
     static const struct {
@@ -280,6 +288,7 @@ static gr_status load(calls *to, gr_diag *d)
         CALL_MAP(X)
 #undef X
     };
+    setenv("NCCL_SYM_CTAS", SUM_CTAS, 0);
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "several ranks on CUDA devices need NCCL: %s",

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_MPI_API_VERSION 3
+#define GR_MPI_API_VERSION 4
 #define GR_MPI_API_SYMBOL  "gr_mpi_api_table"
 
 typedef struct gr_mpi_group gr_mpi_group; /* ranks that speak to each other */
@@ -53,10 +53,10 @@ typedef struct gr_mpi_api {
     const char *(*take)(gr_mpi_group *g, void *x, int bytes, int from);
     /* The operation that the group began: *done when it is. */
     const char *(*test)(gr_mpi_group *g, bool *done);
-    /* Signs of life, beside everything else: to another rank of all, unless the last one has not left yet;
-     * and from another: *came. */
+    /* Signs of life, beside everything else, of one length: to another rank of all, unless the last one to it
+     * has not left yet; and from any: *from, -1 where none has come. */
     const char *(*beat)(const void *x, int bytes, int to);
-    const char *(*heard)(void *x, int bytes, int from, bool *came);
+    const char *(*heard)(void *x, int bytes, int *from);
 } gr_mpi_api;
 
 #endif

@@ -21,9 +21,14 @@ struct gr_mpi_group {
 
 static gr_mpi_group world = {.current = MPI_REQUEST_NULL};
 static MPI_Comm life; /* for signs of life */
+static struct beat {
+    MPI_Request leaving;
+    char x[256];
+} * beats; /* [n_beats], to each rank; there from start to stop */
+static int n_beats;
+static MPI_Request hearing = MPI_REQUEST_NULL;
+static char beat_in[sizeof(((struct beat *)0)->x)], text[MPI_MAX_ERROR_STRING + 64];
 static struct letter *letters;
-static MPI_Request beating = MPI_REQUEST_NULL, hearing = MPI_REQUEST_NULL;
-static char beat_out[256], beat_in[256], text[MPI_MAX_ERROR_STRING + 64];
 
 static const char *failed(int code, const char *what)
 {
@@ -62,6 +67,10 @@ static const char *start(gr_mpi_place *w)
     if (code) return failed(code, "MPI_Comm_dup");
     MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(life, MPI_ERRORS_RETURN);
+    MPI_Comm_size(life, &n_beats);
+    beats = calloc((size_t)n_beats, sizeof(*beats));
+    if (!beats) return "out of host memory";
+    for (int r = 0; r < n_beats; r++) beats[r].leaving = MPI_REQUEST_NULL;
     return find_place(&world, w);
 }
 
@@ -86,11 +95,13 @@ static void stop(void)
         MPI_Cancel(&hearing);
         MPI_Wait(&hearing, MPI_STATUS_IGNORE);
     }
-    if (beating != MPI_REQUEST_NULL) MPI_Request_free(&beating);
+    for (int r = 0; r < n_beats; r++)
+        if (beats[r].leaving != MPI_REQUEST_NULL) MPI_Request_free(&beats[r].leaving);
     forget_letters(); /* all have been taken, unless the run has failed */
     MPI_Comm_free(&life);
     MPI_Comm_free(&world.comm);
-    MPI_Finalize();
+    MPI_Finalize(); /* by then every sign has left */
+    free(beats);
 }
 
 static void end_all(int status)
@@ -212,24 +223,28 @@ static const char *test(gr_mpi_group *g, bool *done)
 static const char *beat(const void *x, int bytes, int to)
 {
     int left = 1;
-    if (beating != MPI_REQUEST_NULL) MPI_Test(&beating, &left, MPI_STATUS_IGNORE);
-    if (!left || bytes > (int)sizeof(beat_out)) return NULL;
-    memcpy(beat_out, x, (size_t)bytes);
-    return failed(MPI_Isend(beat_out, bytes, MPI_BYTE, to, BEAT_TAG, life, &beating), "MPI_Isend");
+    struct beat *b = &beats[to];
+    if (bytes > (int)sizeof(b->x)) return "a sign of life is too long";
+    if (b->leaving != MPI_REQUEST_NULL) MPI_Test(&b->leaving, &left, MPI_STATUS_IGNORE);
+    if (!left) return NULL;
+    memcpy(b->x, x, (size_t)bytes);
+    return failed(MPI_Isend(b->x, bytes, MPI_BYTE, to, BEAT_TAG, life, &b->leaving), "MPI_Isend");
 }
 
-static const char *heard(void *x, int bytes, int from, bool *came)
+static const char *heard(void *x, int bytes, int *from)
 {
-    int flag = 0;
+    int came = 0;
     const char *why = NULL;
-    *came = false;
+    MPI_Status status;
+    *from = -1;
     if (bytes > (int)sizeof(beat_in)) return "a sign of life is too long";
     if (hearing == MPI_REQUEST_NULL)
-        why = failed(MPI_Irecv(beat_in, bytes, MPI_BYTE, from, BEAT_TAG, life, &hearing), "MPI_Irecv");
-    if (!why) why = failed(MPI_Test(&hearing, &flag, MPI_STATUS_IGNORE), "MPI_Test");
-    if (why || !flag) return why;
+        why = failed(MPI_Irecv(beat_in, bytes, MPI_BYTE, MPI_ANY_SOURCE, BEAT_TAG, life, &hearing),
+                     "MPI_Irecv");
+    if (!why) why = failed(MPI_Test(&hearing, &came, &status), "MPI_Test");
+    if (why || !came) return why;
     memcpy(x, beat_in, (size_t)bytes);
-    *came = true;
+    *from = status.MPI_SOURCE;
     return NULL;
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/session.h"
 #include "runtime/signals.h"
 #include "runtime/state.h"
+#include "runtime/watch.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -28,9 +29,12 @@ typedef struct run {
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
-    gr_comm *ranks;  /* of the class, for memory of the host; of one class, o->comm itself */
-    gr_comm *comm;   /* the same for memory of the device; it may be the same */
-    gr_comm *across; /* of all ranks, for memory of the device, where several classes are */
+    gr_comm *ranks;           /* of the class, for memory of the host; of one class, o->comm itself */
+    gr_comm *comm;            /* the same for memory of the device; it may be the same */
+    gr_comm *node, *replicas; /* of the class's ranks, those of a node, and those of one place in all nodes */
+    gr_comm *across;          /* of all ranks, for memory of the device, where several classes are */
+    gr_peers *peers; /* [n_peers] of this rank, where models are in slices; one for each number of them */
+    size_t n_peers;
     gr_news *news;
     gr_record *record; /* of the iteration that runs */
     bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
@@ -40,6 +44,7 @@ typedef struct run {
     double best;        /* the best value of checkpoint.best so far */
     uint32_t best_step; /* where it was; 0: nowhere yet */
     bool over_plan;     /* that libraries take more than planned has been said */
+    uint32_t entered;   /* the iteration that the run had behind it when it began here */
 } run;
 
 /* ---- hooks of the executor
@@ -71,6 +76,19 @@ static gr_call call_of(run *r, gr_path_id path, uint32_t step, void **ptr, gr_qu
                      .queue = q};
 }
 
+static gr_comm *comm_of(const run *r, const gr_work *w)
+{
+    return w->reach == GR_REACH_NODE ? r->node : w->reach == GR_REACH_ACROSS ? r->replicas : r->comm;
+}
+
+/* NULL: a node of so many parts is one rank's. */
+static gr_peers *peers_of(const run *r, uint32_t parts)
+{
+    for (size_t i = 0; i < r->n_peers; i++)
+        if (r->peers[i].comm->ranks == parts) return &r->peers[i];
+    return NULL;
+}
+
 static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
 {
     void **ptr = gr_calloc(binding_of(r, path, step)->work->n_uses, sizeof(*ptr));
@@ -79,9 +97,13 @@ static gr_status run_work(run *r, gr_path_id path, uint32_t step, gr_queue *q, g
     const gr_work *w = binding_of(r, path, step)->work;
     q->at.op = c.node->op->name;
     bool crosses = w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV;
+    q->peers = w->kind == GR_STEP_RUN ? peers_of(r, c.node->parts) : NULL;
+    if (q->peers) q->peers->d = d;
     gr_status st = w->kind == GR_STEP_RUN ? c.node->op->run(&c, d)
                    : crosses              ? gr_cross_run(&c, r->p->program, w, r->across, r->o->comm, d)
-                                          : gr_spread_run(&c, r->p->program, w, r->comm, r->ranks, d);
+                                          : gr_spread_run(&c, r->p->program, w, comm_of(r, w), r->ranks, d);
+    if (!st && q->peers) st = q->peers->failed;
+    q->peers = NULL;
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;
@@ -100,16 +122,66 @@ static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, u
     gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
 }
 
+/* ---- how long ranks wait for each other
+ * ----------------------------------------------------------------- */
+
+enum {
+    SLACK = 50, /* times the predicted time: the machine may be shared, or not calibrated */
+    SOON = 45   /* seconds: the least that a step may take; with what it takes to see it, within a minute */
+};
+
+static uint32_t seconds_of(uint64_t ns)
+{
+    return (uint32_t)GR_MIN(ns / 1000000000 + 1, UINT32_MAX);
+}
+
+/* Files, commands, data, and whatever else nothing predicts. */
+static bool is_predicted(const run *r, gr_path_id path, uint32_t i)
+{
+    const gr_step *s = &r->p->plan->paths[path].steps[i];
+    if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) return false;
+    return s->kind != GR_STEP_RUN ||
+           gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node)->op->kernels;
+}
+
+/* Of a step, for runtime/watch.h. In the first iteration libraries are loaded and things come to be. A device
+ * that runs steps later may make any of them wait for what it was given before. */
+static uint32_t limit_of(const run *r, gr_path_id path, uint32_t i, const gr_queue *q)
+{
+    const gr_plan *p = r->p->plan;
+    const uint32_t timeout = r->g->run.timeout;
+    bool settled = r->session.step > r->entered + 1;
+    uint64_t predicted = SLACK * p->paths[path].steps[i].ns + (q->device ? 3 * p->ns : 0);
+    if (!timeout) return 0;
+    return GR_MAX(settled && is_predicted(r, path, i) ? GR_MIN(timeout, SOON) : timeout,
+                  seconds_of(predicted));
+}
+
+/* A path of the plan, from its first step to its last. */
+static gr_status follow(run *r, gr_path_id path, gr_diag *d)
+{
+    const uint32_t timeout = r->g->run.timeout;
+    bool later = gr_executor_queue(r->executor, GR_LANE_COMPUTE)->device;
+    gr_watch_path(true, later, timeout ? GR_MAX(timeout, seconds_of(3 * r->p->plan->ns)) : 0);
+    gr_status st = gr_executor_path(r->executor, path, d);
+    gr_watch_path(false, false, 0);
+    return st;
+}
+
 static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
 {
     run *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
-    if (r->o->comm) gr_comm_at(r->session.step, s->what);
+    gr_watch_step(s->lane, r->session.step, s->what, limit_of(r, path, i, q));
+    gr_status st = GR_OK;
     if (s->kind == GR_STEP_RESTORE)
-        return gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
-    if (s->kind == GR_STEP_SAVE)
-        return gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
-    return run_work(r, path, i, q, d);
+        st = gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
+    else if (s->kind == GR_STEP_SAVE)
+        st = gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
+    else
+        st = run_work(r, path, i, q, d);
+    gr_watch_done(s->lane);
+    return st;
 }
 
 static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
@@ -201,7 +273,7 @@ static gr_status validate(run *r, gr_diag *d)
     if (!r->p->plan->paths[GR_PATH_VALIDATE].n) return GR_OK;
     uint64_t begin = gr_now_ns();
     r->session.validating = true;
-    gr_status st = gr_executor_path(r->executor, GR_PATH_VALIDATE, d);
+    gr_status st = follow(r, GR_PATH_VALIDATE, d);
     gr_session_metric(&r->session, (double)(gr_now_ns() - begin) * 1e-9, "seconds");
     r->session.validating = false;
     return st;
@@ -375,7 +447,7 @@ static gr_status checkpoint(run *r, gr_path_id path, gr_diag *d)
     gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
     if (!st) st = await_classes(r, d); /* the folder is there */
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
-    if (!st) st = gr_executor_path(r->executor, path, d);
+    if (!st) st = follow(r, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st && !gr_comm_rank(r->o->comm)) st = save_state(r, aside, d); /* it is the same everywhere */
     if (!st) st = await_classes(r, d);                                  /* all of it is there */
@@ -437,7 +509,7 @@ static gr_status enter(run *r, gr_diag *d)
     if (!st && r->best_step)
         st = gr_outputs_mark_best(r->outputs, r->best_step, d); /* perhaps killed before */
     gr_bytes_from(r->bytes, from);
-    if (!st) st = as_input(gr_executor_path(r->executor, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
+    if (!st) st = as_input(follow(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     free(from);
     return st;
 }
@@ -467,7 +539,7 @@ static gr_status iteration(run *r, uint32_t step, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
     begin_iteration(r, step);
-    gr_status st = gr_executor_path(r->executor, GR_PATH_STEADY, d);
+    gr_status st = follow(r, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
     if (!st) watch_overhead(r, d);
     if (!st && validates(r, step)) st = validate(r, d);
@@ -609,9 +681,35 @@ static gr_status open_device_comms(run *r, const gr_kernels *k, gr_diag *d)
 
 static void close_comms(run *r)
 {
+    for (size_t i = 0; i < r->n_peers; i++) gr_comm_close(r->peers[i].comm);
     if (r->across != r->o->comm) gr_comm_close(r->across);
+    gr_comm_close(r->replicas);
+    gr_comm_close(r->node);
     if (r->comm != r->ranks) gr_comm_close(r->comm);
     if (r->ranks != r->o->comm) gr_comm_close(r->ranks);
+}
+
+/* Where models are whole in each node, ranks are counted through the nodes. */
+static gr_status open_nodes(run *r, gr_diag *d)
+{
+    uint32_t each = r->p->program->node_ranks, rank = r->session.rank;
+    if (!each) return GR_OK;
+    gr_status st = gr_comm_split(&r->node, r->comm, rank / each, d);
+    return st ? st : gr_comm_split(&r->replicas, r->comm, rank % each, d);
+}
+
+/* Neighbours have the slices of a layer. */
+static gr_status open_peers(run *r, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    r->peers = gr_calloc(r->g->n_models + 1, sizeof(*r->peers));
+    for (size_t i = 0; i < r->g->n_models && !st; i++) {
+        const uint32_t parts = r->g->models[i]->parts;
+        if (parts < 2 || peers_of(r, parts)) continue;
+        st = gr_comm_split(&r->peers[r->n_peers].comm, r->comm, r->session.rank / parts, d);
+        if (!st) r->n_peers++;
+    }
+    return st;
 }
 
 static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
@@ -638,6 +736,8 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
     if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
     if (!st) st = open_device_comms(r, k, d);
+    if (!st) st = open_nodes(r, d);
+    if (!st) st = open_peers(r, d);
     if (!st) st = check_overhead(r, d);
     return st;
 }
@@ -647,18 +747,21 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
 {
     const gr_planned *own = planned_of(p, find_class(g, gr_comm_rank(o->comm)));
     run r = {.g = own->graph, .p = own, .all = p, .o = o};
+    gr_watch_between(g->run.timeout);
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
+    r.entered = r.session.step;
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
     gr_outputs_close(r.outputs, r.executor, r.executor ? gr_executor_measured_peak(r.executor) : 0);
+    if (r.session.graph) gr_session_close(&r.session); /* and what was captured with calls of the peers */
     if (r.executor && k->detach) k->detach(gr_executor_queue(r.executor, GR_LANE_COMPUTE));
     if (!st) close_comms(&r); /* else the caller ends all ranks, and who waits here would wait for them */
     gr_executor_free(r.executor);
     gr_bytes_free(r.bytes);
-    if (r.session.graph) gr_session_close(&r.session);
     gr_news_free(r.news);
     gr_record_free(r.record);
+    free(r.peers);
     return st;
 }

@@ -307,10 +307,10 @@ static uint32_t object_of(const gr_traffic *t, const crossing *c, const gr_graph
                           const gr_kernels *k)
 {
     bool sends = view->view == c->from;
-    if (c->model) {
-        gr_model_part copy = c->lagged ? GR_PART_LAGGED : GR_PART_ROLLOUT;
-        return gr_model_object(p, k, view->models[c->model->index], sends ? GR_PART_PARAMS : copy, c->bucket);
-    }
+    const gr_model *m = c->model ? view->models[c->model->index] : NULL;
+    if (m && sends) return gr_model_object(p, k, m, GR_PART_PARAMS, c->bucket);
+    if (m && c->lagged) return gr_model_object(p, k, m, GR_PART_LAGGED, c->bucket);
+    if (m) return gr_spread_received(p, k, m, c->bucket);
     const gr_program *whole = t->whole[view->view];
     return gr_program_object(p, &whole->objects[gr_program_find(whole, c->object)]);
 }
@@ -341,6 +341,7 @@ static void declare(const gr_traffic *t, const crossing *c, const gr_graph *view
     w->peer = peer;
     w->channel = c->channel;
     w->rate = rate_between(t, c);
+    if (c->model && !sends && !c->lagged) gr_spread_cut(p, k, view->models[c->model->index], c->bucket);
 }
 
 void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_program *p, const gr_kernels *k,

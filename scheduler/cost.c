@@ -65,15 +65,24 @@ static double special_seconds(const gr_work *w, const gr_hardware *h, double *fl
     return seconds;
 }
 
+/* Across nodes each rank has its own adapter. */
+static double link_of(const gr_work *w, const gr_hardware *h)
+{
+    if (w->reach == GR_REACH_ACROSS) return h->network;
+    return w->reach == GR_REACH_NODE && h->near > 0 ? h->near : h->link;
+}
+
 uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
 {
     double flops = w->flops, bytes = w->bytes, seconds = special_seconds(w, h, &flops, &bytes);
     const double rate = h->n_rates && w->rows ? matrix_rate(h, w) : h->flops;
     seconds += fmax(flops / rate + w->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
+    if (w->sums > 0)
+        seconds += w->summed / (h->near > 0 ? h->near : h->link) + w->sums * (double)h->sum_ns * 1e-9;
     uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
     if (w->rate > 0)
         return h->step_ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / w->rate);
-    return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / h->link) : ns;
+    return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / link_of(w, h)) : ns;
 }
 
 uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h)

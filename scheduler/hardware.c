@@ -28,9 +28,11 @@
  * seen to take it (895 to 915 MiB); elsewhere an upper bound of all.
  * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
- * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); network: nine
- * tenths of one adapter for each device. Host memory: six tenths of what the channels of such a host move
- * (H200, H100: 16 of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices.
+ * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); a sum over
+ * neighbours: as two H200 were seen to add 8 KB to 134 MB of bf16 in captured graphs, which fits the link's
+ * rate and 8 us; network: nine tenths of one adapter for each device. Host memory: six tenths of what the
+ * channels of such a host move (H200, H100: 16 of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of
+ * DDR5-5200), shared by its devices.
  */
 static const gr_hardware profiles[] = {
     {.name = "h200",
@@ -48,6 +50,7 @@ static const gr_hardware profiles[] = {
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
+     .sum_ns = 8000,
      .network = 45 * GB,
      .devices = 8},
     {.name = "h100-80g",
@@ -64,6 +67,7 @@ static const gr_hardware profiles[] = {
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
+     .sum_ns = 8000,
      .network = 45 * GB,
      .devices = 8},
     {.name = "a100-80g",
@@ -80,6 +84,7 @@ static const gr_hardware profiles[] = {
      .step_ns = 6000,
      .link = 226 * GB,
      .collective_ns = 100000,
+     .sum_ns = 8000,
      .network = 22 * GB,
      .devices = 8},
     {.name = "a100-40g",
@@ -96,6 +101,7 @@ static const gr_hardware profiles[] = {
      .step_ns = 6000,
      .link = 226 * GB,
      .collective_ns = 100000,
+     .sum_ns = 8000,
      .network = 22 * GB,
      .devices = 8},
     {.name = "rtx4090",
@@ -112,6 +118,7 @@ static const gr_hardware profiles[] = {
      .step_ns = 5000,
      .link = 18 * GB,
      .collective_ns = 100000,
+     .sum_ns = 8000,
      .network = 11 * GB,
      .devices = 8},
 };
@@ -215,6 +222,7 @@ static void describe_cpu(gr_hardware *out)
                          .step_ns = 2000,
                          .link = 4e9,
                          .collective_ns = 20000,
+                         .sum_ns = 20000,
                          .network = 1e9,
                          .devices = 8};
 }
@@ -298,7 +306,7 @@ void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks)
 uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
                               uint64_t host_bytes)
 {
-    const uint64_t comm = ranks > 1 ? (1 + groups) * hw->part[GR_LIBRARY_COMM] : 0;
+    const uint64_t comm = ((ranks > 1) + (uint64_t)groups) * hw->part[GR_LIBRARY_COMM];
     const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
     return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }

@@ -51,10 +51,12 @@ typedef struct gr_hardware {
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */
-    double pinned;               /* and for each byte of the host pool: the device's page tables of it */
-    uint64_t step_ns;            /* fixed cost of one step */
-    double link;                 /* bytes a rank receives in collectives within a host */
+    double pinned;    /* and for each byte of the host pool: the device's page tables of it */
+    uint64_t step_ns; /* fixed cost of one step */
+    double link;      /* bytes a rank receives in collectives within a host */
+    double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
     uint64_t collective_ns;      /* fixed cost of one */
+    uint64_t sum_ns;             /* of a sum over neighbours within a work (gr_work.sums) */
     double network;              /* as link, from other hosts */
     uint32_t devices;            /* of one host */
     gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */

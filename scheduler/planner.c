@@ -26,13 +26,14 @@ typedef enum knob_kind {
     KNOB_HEAD,
     KNOB_RECOMPUTE,
     KNOB_SHARD,
+    KNOB_NODE,      /* whether a trained model's shards are over the ranks of a node, or over all */
     KNOB_HOST_STEP, /* whether it is allowed: which buckets' steps are done there is a matter of residency */
 } knob_kind;
 
 typedef struct open_choice {
     knob_kind kind;
     const gr_node *node;   /* NULL: all passes */
-    const gr_model *model; /* of KNOB_SHARD and KNOB_HOST_STEP */
+    const gr_model *model; /* of KNOB_SHARD, KNOB_NODE and KNOB_HOST_STEP */
 } open_choice;
 
 typedef struct source {
@@ -44,6 +45,7 @@ typedef struct source {
     gr_knob *knobs;
     open_choice *open;
     size_t n;
+    uint64_t grouped; /* bits by model: trained, and better off with shards over the ranks of a node */
 } source;
 
 static bool is_op(const gr_node *n, const char *op)
@@ -140,6 +142,14 @@ static gr_policy policy_of_optimizer(const source *s, const gr_model *m)
     return own < 0 ? s->o->policy : (gr_policy)own;
 }
 
+/* Its weights are sent to other ranks: from shards over all that train it, or whole. */
+static bool is_sent(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes && m->update; i++)
+        if (g->nodes[i]->model == m && g->nodes[i]->class != m->update->class) return true;
+    return false;
+}
+
 static bool is_used(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -153,21 +163,30 @@ static bool is_remote(const gr_graph *g, const gr_model *m)
     return gr_traffic_remote(g, g->view) >> m->index & 1;
 }
 
-static void add_shards(source *s)
-{
-    for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
-        const gr_model *m = s->g->models[i];
-        if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
-        add_knob(s, KNOB_SHARD, NULL, 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
-        s->open[s->n - 1].model = m;
-    }
-}
-
 static bool is_trained(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
         if (g->nodes[i]->model == m && is_op(g->nodes[i], "update")) return true;
     return false;
+}
+
+/* Ranks of a node, of several; 0: there is one, or they are uneven. */
+static uint32_t node_ranks(const gr_graph *g)
+{
+    return g->classes[g->n_classes > 1 ? g->view : 0].node;
+}
+
+/* Levels: whole on every rank; a shard on each; and where nodes are to choose, of an untrained model, first
+ * on each of a node, then on each of all. */
+static void add_shards(source *s)
+{
+    for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
+        const gr_model *m = s->g->models[i];
+        if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
+        bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->shard == GR_SHARD_AUTO;
+        add_knob(s, KNOB_SHARD, NULL, nodes ? 3 : 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
+        s->open[s->n - 1].model = m;
+    }
 }
 
 /* Where bits do not change, a step may always be done on the host. */
@@ -177,6 +196,17 @@ static void add_host_steps(source *s)
         const gr_model *m = s->g->models[i];
         if (!is_trained(s->g, m) || policy_of_optimizer(s, m) != GR_POLICY_AUTO) continue;
         add_knob(s, KNOB_HOST_STEP, NULL, 2, true, gr_pool_printf(s->pool, "%s: optimizer step", m->name));
+        s->open[s->n - 1].model = m;
+    }
+}
+
+/* Over all ranks there is less on each. */
+static void add_nodes(source *s)
+{
+    for (size_t i = 0; i < s->g->n_models; i++) {
+        const gr_model *m = s->g->models[i];
+        if (!(s->grouped >> m->index & 1) || m->shard != GR_SHARD_AUTO) continue;
+        add_knob(s, KNOB_NODE, NULL, 2, !s->g->canonical, gr_pool_printf(s->pool, "%s: shards", m->name));
         s->open[s->n - 1].model = m;
     }
 }
@@ -204,26 +234,30 @@ static bool sets_pace(const gr_graph *g, const gr_node *n)
     return pacemaker(g, n) == n;
 }
 
+static void prefer_nodes(source *s);
+
 static void find_knobs(source *s)
 {
     const gr_graph *g = s->g;
     const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + 2 * g->n_models) * sizeof(*s->knobs));
-    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + 2 * g->n_models) * sizeof(*s->open));
+    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + 3 * g->n_models) * sizeof(*s->knobs));
+    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + 3 * g->n_models) * sizeof(*s->open));
     bool head = false, head_bits = false;
+    prefer_nodes(s);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         if (!runs_here(g, n)) continue;
         head = head || n->model;
         head_bits = head_bits || head_changes_bits(n, k);
         if (is_op(n, "generate") && sets_pace(g, n))
-            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent, 1), !k->invariant,
+            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
         if (is_op(n, "update"))
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }
     add_shards(s);
+    add_nodes(s);
     add_host_steps(s);
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, head_bits, "head chunk");
     if (micro_levels(g, k) < 2) return;
@@ -241,11 +275,29 @@ static uint32_t level_of(const source *s, const uint32_t *level, knob_kind kind,
     return 0;
 }
 
-static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m)
+/* The level of a choice about a model; 0 where it is not open. */
+static uint32_t level_about(const source *s, const uint32_t *level, knob_kind kind, const gr_model *m)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (s->open[i].kind == KNOB_SHARD && s->open[i].model == m) return level[i] > 0;
+        if (s->open[i].kind == kind && s->open[i].model == m) return level[i];
+    return 0;
+}
+
+static bool is_sharded(const source *s, const uint32_t *level, const gr_model *m)
+{
+    if (level_about(s, level, KNOB_SHARD, m)) return true;
     return s->g->ranks > 1 && copy_is_asked_for(m) && !is_remote(s->g, m);
+}
+
+/* How many ranks its shards are spread over; 0: all. */
+static uint32_t shards_of(const source *s, const uint32_t *level, const gr_model *m)
+{
+    uint32_t node = node_ranks(s->g);
+    if (!node || m->shard == GR_SHARD_ALL || is_sent(s->g, m)) return 0;
+    if (m->shard == GR_SHARD_NODE) return node;
+    if (is_trained(s->g, m))
+        return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_NODE, m) ? node : 0;
+    return level_about(s, level, KNOB_SHARD, m) == 1 && node > 1 ? node : 0;
 }
 
 /* Of ranks, the step of one has its shard of everything. */
@@ -253,9 +305,7 @@ static bool may_step_on_host(const source *s, const uint32_t *level, const gr_mo
 {
     if (s->g->ranks > 1 && !is_sharded(s, level, m)) return false;
     if (host_step_is_asked_for(m) || !host_step_changes_bits(s->o->kernels)) return true;
-    for (size_t i = 0; i < s->n; i++)
-        if (s->open[i].kind == KNOB_HOST_STEP && s->open[i].model == m) return level[i] > 0;
-    return false;
+    return level_about(s, level, KNOB_HOST_STEP, m) > 0;
 }
 
 static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
@@ -268,14 +318,14 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
                            gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent;
-    c->concurrent = GR_MAX(GR_MIN(most, n->share.seqs) >> level, 1u);
+    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent * n->parts;
+    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
     uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->share.groups, 1u) : prompt;
+    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
     uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->share, cfg->samples, c->concurrent);
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
     uint32_t least = gr_rollout_blocks_min(&n->bounds);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
@@ -285,7 +335,7 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
     uint32_t rows = UINT32_MAX;
-    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->share.seqs);
+    if (is_op(n, "generate")) rows = GR_MIN(c->concurrent, n->task.seqs);
     if (is_op(n, "update")) rows = gr_train_rows(n, c);
     if (is_forward(n)) rows = gr_forward_bounds(n, c).rows;
     return GR_MAX(rows, 1u);
@@ -303,7 +353,10 @@ static gr_choices choose(const source *s, const uint32_t *level, const gr_node *
 {
     gr_choices c = {.threads = s->o->threads, .leaves = s->g->canonical ? GR_LEAVES / s->g->ranks : 0};
     const gr_pass_sizes *sizes = &s->o->kernels->sizes;
-    if (n->model) c.sharded = is_sharded(s, level, n->model);
+    if (n->model) {
+        c.sharded = is_sharded(s, level, n->model);
+        c.shards = shards_of(s, level, n->model);
+    }
     if (is_op(n, "update")) {
         c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
         c.host_step = may_step_on_host(s, level, n->model);
@@ -350,7 +403,12 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
         gr_str_puts(out, "on the host where that saves time");
         break;
     case KNOB_SHARD:
-        gr_str_printf(out, "a shard on each of %u ranks, gathered bucket by bucket", s->g->ranks);
+        gr_str_printf(out, "a shard on each of %u ranks, gathered bucket by bucket",
+                      shards_of(s, levels, s->open[knob].model) ? shards_of(s, levels, s->open[knob].model)
+                                                                : s->g->ranks);
+        break;
+    case KNOB_NODE:
+        gr_str_printf(out, "on each of %u ranks, not on those of every host anew", s->g->ranks);
         break;
     case KNOB_ROLLOUT: {
         gr_choices c = choose(s, levels, n);
@@ -406,6 +464,18 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
+/* One for each number of slices that models are cut into. */
+static uint32_t count_groups(const gr_graph *g)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->n_models; i++) {
+        bool known = g->models[i]->parts < 2;
+        for (size_t j = 0; j < i; j++) known = known || g->models[j]->parts == g->models[i]->parts;
+        n += !known;
+    }
+    return n;
+}
+
 static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how,
                                  const gr_planned *of, const gr_traffic *traffic)
 {
@@ -415,9 +485,16 @@ static gr_program *build_program(const gr_graph *g, const gr_kernels *k, const g
     p->values = k->columns;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
+    p->groups = count_groups(g);
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
-    for (size_t i = 0; i < g->n_nodes; i++)
+    if (g->n_classes > 1) p->groups = 1; /* what crosses does by a communicator of all ranks */
+    for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
+        if (!how[i].shards) continue;
+        p->grouped |= 1ULL << g->nodes[i]->model->index;
+        p->node_ranks = how[i].shards;
+    }
+    if (p->node_ranks) p->groups += 1 + (p->node_ranks > 1); /* across nodes, and of a node */
     declare_nodes(&a, false, of->summary);
     if (!of->validation) return p;
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -450,6 +527,79 @@ static gr_program *build(void *user, const uint32_t *level)
     gr_program *p = build_program(s->g, s->o->kernels, how, s->p, s->traffic);
     free(how);
     return p;
+}
+
+static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
+{
+    uint32_t hosts = view->n_classes > 1 ? view->classes[view->view].hosts : o->hosts;
+    gr_schedule_options s = {.hardware = o->hardware,
+                             .policy = o->policy,
+                             .keep_bits = view->run.keep_bits,
+                             .quick = o->quick,
+                             .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+                             .host_budget_bytes =
+                                 o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    s.hardware.near = o->hardware.link;
+    s.hardware.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
+    return s;
+}
+
+/* ---- shards over the ranks of a node ---------------------------------------------------------------------
+ */
+
+/* Time of all collectives of an iteration. */
+static double collective_seconds(const gr_program *p, const gr_hardware *hw)
+{
+    double sum = 0, times[GR_LEN(p->loops) + 1] = {1};
+    uint32_t end[GR_LEN(p->loops) + 1], depth = 0;
+    for (uint32_t w = 0; w < gr_program_steady(p); w++) {
+        const gr_work *work = &p->works[w];
+        while (depth && w > end[depth]) depth--;
+        if (work->moved) sum += times[depth] * 1e-9 * (double)gr_work_ns(work, hw);
+        if (work->body_last == GR_NONE) continue;
+        depth++;
+        end[depth] = work->body_last;
+        times[depth] = times[depth - 1] * work->trips_expected;
+    }
+    return sum;
+}
+
+/* What a rank keeps of a model at least: weights and, trained, gradients and state. */
+static uint64_t kept_bytes(const gr_graph *g, const gr_kernels *k, const gr_model *m, uint32_t shards)
+{
+    static const gr_model_part parts[] = {GR_PART_PARAMS, GR_PART_GRADS, GR_PART_STATE};
+    uint64_t bytes = 0;
+    for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++)
+        for (size_t i = 0; i < (is_trained(g, m) ? GR_LEN(parts) : 1); i++)
+            bytes += gr_part_bytes(k, m, parts[i], b) / shards;
+    return bytes;
+}
+
+/* Of trained models, those for which shards over the ranks of a node are predicted to take less time in
+ * collectives, as long as what is kept takes half of a device at most. This follows from graph and hardware
+ * alone, never from a budget, for it is part of what fixes the bits. */
+static void prefer_nodes(source *s)
+{
+    const gr_graph *g = s->g;
+    const gr_hardware hw = schedule_options(s->o, g).hardware;
+    uint32_t node = node_ranks(g), *level = gr_calloc(2 + g->n_nodes + 3 * g->n_models, sizeof(*level));
+    uint64_t kept = 0, preferred = 0;
+    for (size_t i = 0; i < g->n_models && node; i++)
+        if (is_used(g, g->models[i])) kept += kept_bytes(g, s->o->kernels, g->models[i], node);
+    for (size_t i = 0; i < g->n_models && node && kept <= hw.device_bytes / 2; i++) {
+        double seconds[2];
+        const gr_model *m = g->models[i];
+        if (!is_used(g, m) || !is_trained(g, m) || is_sent(g, m) || m->shard != GR_SHARD_AUTO) continue;
+        for (int over_node = 0; over_node < 2; over_node++) {
+            s->grouped = over_node ? 1ULL << m->index : 0;
+            gr_program *p = build(s, level);
+            seconds[over_node] = collective_seconds(p, &hw);
+            gr_program_free(p);
+        }
+        if (seconds[1] < seconds[0]) preferred |= 1ULL << m->index;
+    }
+    s->grouped = preferred;
+    free(level);
 }
 
 /* ---- the plan --------------------------------------------------------------------------------------------
@@ -486,6 +636,8 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].gather = GR_GATHER_DIRECT;
+        models[i].shard = GR_SHARD_AUTO;
+        if (g->ranks < 2) models[i].tensor = 1; /* it has no effect */
         models[i].pool = NULL;
         out[i] = &models[i];
     }
@@ -518,6 +670,8 @@ static const char *numerics_of(const gr_graph *g, const gr_choices *choices, con
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;
+        if (c->shards && is_op(g->nodes[i], "update") && !g->canonical)
+            gr_str_printf(&s, " in shards of %u", c->shards);
         if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
         if (cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
@@ -542,6 +696,7 @@ static const struct choice_field {
     {"head_rows", offsetof(gr_choices, head_rows)},
     {"recompute", offsetof(gr_choices, recompute)},
     {"sharded", offsetof(gr_choices, sharded)},
+    {"shards", offsetof(gr_choices, shards)},
     {"host_step", offsetof(gr_choices, host_step)},
     {"leaves", offsetof(gr_choices, leaves)},
     {"threads", offsetof(gr_choices, threads)},
@@ -567,9 +722,10 @@ static void write_settings(gr_planned *p, const source *s)
 }
 
 /* A pass takes at least one sequence, a pool holds at least one. */
-static bool settings_serve(const gr_node *n, const gr_choices *c)
+static bool settings_serve(const gr_graph *g, const gr_node *n, const gr_choices *c)
 {
     if (!n->model) return true;
+    if (c->shards && g->ranks % c->shards) return false;
     if (is_pass(n) && c->micro_tokens < longest(n)) return false;
     if (is_op(n, "generate") &&
         (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
@@ -577,14 +733,17 @@ static bool settings_serve(const gr_node *n, const gr_choices *c)
     return c->threads && c->head_rows && c->sharded <= 1 && c->host_step <= is_op(n, "update");
 }
 
-/* The weights of a model lie in one way. */
+/* The weights of a model lie in one way, and nodes are as large for all models. */
 static bool settings_agree(const gr_graph *g, const gr_choices *c)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
-        for (size_t j = 0; j < i; j++)
-            if (g->nodes[i]->model && g->nodes[i]->model == g->nodes[j]->model &&
-                g->nodes[i]->class == g->nodes[j]->class && c[i].sharded != c[j].sharded)
-                return false;
+        for (size_t j = 0; j < i; j++) {
+            if (!g->nodes[i]->model || !g->nodes[j]->model || g->nodes[i]->class != g->nodes[j]->class)
+                continue;
+            bool same = g->nodes[i]->model == g->nodes[j]->model;
+            if (same && (c[i].sharded != c[j].sharded || c[i].shards != c[j].shards)) return false;
+            if (c[i].shards && c[j].shards && c[i].shards != c[j].shards) return false;
+        }
     return true;
 }
 
@@ -602,7 +761,7 @@ static gr_status read_settings(gr_planned *p, const gr_plan *plan, const gr_grap
         *choice_at(&p->choices[n->index], &choice_fields[f]) = (uint32_t)s->value;
     }
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (runs_here(g, g->nodes[i]) && !settings_serve(g->nodes[i], &p->choices[i]))
+        if (runs_here(g, g->nodes[i]) && !settings_serve(g, g->nodes[i], &p->choices[i]))
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                                  "the plan's settings of node '%s' are not enough to run it",
                                  g->nodes[i]->name);
@@ -760,10 +919,21 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
     return st;
 }
 
+static gr_status check_shards(const gr_graph *g, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->shard == GR_SHARD_NODE && is_sent(g, g->models[i]))
+            st = gr_diag_error(d, g->models[i]->at, GR_E_INVALID,
+                               "model '%s': 'shard: node' is not for a model whose weights other pools read",
+                               g->models[i]->name);
+    return st;
+}
+
 static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
-    gr_status st = ops ? ops : models;
+    gr_status shards = check_shards(g, d), st = ops ? ops : models ? models : shards;
     if (!g->canonical) return st;
     if (!k->chained)
         st = gr_diag_error(
@@ -835,20 +1005,6 @@ static void crossings_release(crossings *c)
     gr_traffic_free(c->traffic);
     for (size_t k = 0; c->whole && k < c->n; k++) gr_program_free(c->whole[k]);
     free(c->whole);
-}
-
-static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
-{
-    uint32_t hosts = view->n_classes > 1 ? view->classes[view->view].hosts : o->hosts;
-    gr_schedule_options s = {.hardware = o->hardware,
-                             .policy = o->policy,
-                             .keep_bits = view->run.keep_bits,
-                             .quick = o->quick,
-                             .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
-                             .host_budget_bytes =
-                                 o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
-    s.hardware.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
-    return s;
 }
 
 static gr_status plan_class(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,

@@ -236,6 +236,19 @@ static void put_notes(table *t)
     }
 }
 
+/* Nodes whose model is sharded over the ranks of a node, the hosts being replicas. */
+static void put_shards(table *t)
+{
+    const gr_plan *p = t->v->all;
+    uint64_t each = 0;
+    for (uint32_t i = 0; i < p->n_settings; i++) {
+        if (strcmp(p->settings[i].name, "shards")) continue;
+        gr_str_printf(t->out, "%s%s", each ? ", " : "  replicas  of the model of ", p->settings[i].node);
+        each = p->settings[i].value;
+    }
+    if (each) gr_str_printf(t->out, ": a shard on each of %u ranks\n", (uint32_t)each);
+}
+
 /* Peak, memory and time of the class that is shown; of several, the time is its own. */
 static void put_head(table *t)
 {
@@ -248,6 +261,7 @@ static void put_head(table *t)
     gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n",
                   gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
                   gr_bytes_format(p->host_bytes, c));
+    put_shards(t);
     gr_str_puts(t->out, "  predicted ");
     gr_time_put(t->out, t->v->all->n_more ? p->own_ns : p->ns);
     gr_str_puts(t->out, t->v->all->n_more ? " an iteration of its own" : " an iteration");

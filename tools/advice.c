@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/op.h"
+#include "ops/slices.h"
 
 enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
 
@@ -156,6 +157,26 @@ static void try_types(advice *v, const gr_graph *g)
     }
 }
 
+/* A rollout in twice as many slices, and so on: each is one change, for the more there are, the more of a KV
+ * pool has room. */
+static void try_slices(advice *v, const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models && g->ranks > 1; i++) {
+        const gr_model *m = g->models[i];
+        bool generates = false;
+        for (size_t k = 0; k < g->n_nodes; k++)
+            generates = generates || (g->nodes[k]->model == m && !strcmp(g->nodes[k]->op->name, "generate"));
+        for (uint32_t n = 1; generates && m->tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_SLICES_MAX); n++) {
+            char *set = gr_printf("models.%s.tensor=%u", m->name, m->tensor << n),
+                 *before = gr_printf("%u", m->tensor);
+            uint64_t ns = time_with(v, set, NULL, NULL);
+            if (ns) add_change(v, gr_printf("--set %s", set), before, n, ns);
+            free(before);
+            free(set);
+        }
+    }
+}
+
 static void try_node(advice *v, const gr_node *n)
 {
     for (const gr_key *k = n->op->keys; k->name; k++)
@@ -181,6 +202,7 @@ void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const 
         try_ranks(&v, g);
         try_hardware(&v);
     }
+    try_slices(&v, g);
     try_types(&v, g);
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);

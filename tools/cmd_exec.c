@@ -31,6 +31,17 @@ static char *own_plan(const gr_args *a)
     return NULL;
 }
 
+/* Where a plan's models are sharded over the ranks of a node, nodes are as large now. */
+static bool has_its_nodes(const gr_plan *p, const gr_graph *g)
+{
+    for (uint32_t i = 0; i < p->n_settings; i++) {
+        const gr_node *n = gr_graph_node(g, p->settings[i].node);
+        if (n && !strcmp(p->settings[i].name, "shards") && g->classes[n->class].node != p->settings[i].value)
+            return false;
+    }
+    return true;
+}
+
 /* Whether the plan is for the classes of ranks that the graph has now. */
 static bool is_placed_alike(const gr_plan *plan, const gr_graph *g)
 {
@@ -48,7 +59,7 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     const char *path = a->plan ? a->plan : own;
     gr_plan *plan = NULL;
     gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
-    if (!st && own && !is_placed_alike(plan, g)) {
+    if (!st && own && (!is_placed_alike(plan, g) || !has_its_nodes(plan, g))) {
         gr_plan_free(plan);
         plan = NULL;
     }
@@ -96,7 +107,8 @@ static void say_lost(const char *message)
     fprintf(stderr, "graphrun: error: %s\n", message);
 }
 
-/* What was asked for is what was started; as hosts by devices where each host has as many. */
+/* What was asked for is what was started; as hosts by devices where each host has as many. Hosts by devices
+ * that are asked for are taken as nodes: a node is a host, or an equal part of one. */
 static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
 {
     uint32_t hosts, asked;
@@ -107,7 +119,12 @@ static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
                            c->ranks);
     gr_status same = gr_comm_same(c, c->locals, &even, d);
     even = even && c->ranks % c->locals == 0;
-    snprintf(text, 32, "%ux%u", even ? c->ranks / c->locals : c->ranks, even ? c->locals : 1);
+    uint32_t devices = even ? c->locals : 1;
+    if (!st && hosts) devices = asked / hosts;
+    if (!st && (even ? c->locals : 1) % devices)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u ranks were started on this host",
+                           a->ranks, c->locals);
+    snprintf(text, 32, "%ux%u", c->ranks / devices, devices);
     a->ranks = text;
     return st ? st : same;
 }

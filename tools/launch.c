@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "runtime/comm.h"
+#include "runtime/watch.h"
 
 #define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are */
 
@@ -38,18 +39,17 @@ static void pass_on(int number)
 /* ---- the board -------------------------------------------------------------------------------------------
  */
 
-static gr_comm_sign *map_board(int fd, uint32_t ranks)
+static gr_sign *map_board(int fd, uint32_t ranks)
 {
-    void *at = mmap(NULL, ranks * sizeof(gr_comm_sign), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *at = mmap(NULL, ranks * sizeof(gr_sign), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
-static gr_comm_sign *make_board(char path[64], uint32_t ranks)
+static gr_sign *make_board(char path[64], uint32_t ranks)
 {
     snprintf(path, 64, "/dev/shm/graphrun-XXXXXX");
     int fd = mkstemp(path);
-    gr_comm_sign *board =
-        fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board))) ? map_board(fd, ranks) : NULL;
+    gr_sign *board = fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board))) ? map_board(fd, ranks) : NULL;
     if (fd >= 0) close(fd);
     return board;
 }
@@ -59,9 +59,9 @@ void gr_cmd_launched(uint32_t rank)
     const char *path = getenv(BOARD);
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0) return;
-    gr_comm_sign *board = map_board(fd, rank + 1);
+    gr_sign *board = map_board(fd, rank + 1);
     close(fd);
-    if (board) gr_comm_tell(&board[rank]);
+    if (board) gr_watch_tell(&board[rank]);
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -189,13 +189,14 @@ static void study(heard *h, const char *line)
 }
 
 /* Open MPI prints blocks, and lines that begin with "[HOST:PID] ": of what it stumbles over when a rank is
- * gone, and where a rank has crashed, which is passed on. */
+ * gone ("[[", its names of processes, or words), and where a rank has crashed ("***", "[ 1]"), which is
+ * passed on. */
 static bool is_of_mpi(const char *line)
 {
     unsigned pid;
     int end = 0;
     if (sscanf(line, "[%*[^]:]:%u] %n", &pid, &end) != 1 || !end) return false;
-    return line[end] != '*' && line[end] != '[';
+    return line[end] != '*' && (line[end] != '[' || line[end + 1] == '[');
 }
 
 static void listen_to(int fd, heard *h)
@@ -221,7 +222,7 @@ static void listen_to(int fd, heard *h)
     if (f) fclose(f);
 }
 
-static void explain(const heard *h, const gr_comm_sign *board, uint32_t ranks, const char *run, gr_diag *d)
+static void explain(const heard *h, const gr_sign *board, uint32_t ranks, const char *run, gr_diag *d)
 {
     if (h->spoken) return;
     if (!h->died) {
@@ -229,7 +230,7 @@ static void explain(const heard *h, const gr_comm_sign *board, uint32_t ranks, c
                       h->noise.len ? h->noise.text : "it does not say why");
         return;
     }
-    gr_comm_sign at = {.step = "start"};
+    gr_sign at = {.step = "start"};
     if (board && h->rank < ranks) at = board[h->rank];
     gr_diag_error(
         d, (gr_loc){0}, GR_E_FAILED,
@@ -249,7 +250,7 @@ int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d)
                                             "%u ranks need MPI, which this build of graphrun has not "
                                             "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
                                             ranks));
-    gr_comm_sign *board = make_board(path, ranks);
+    gr_sign *board = make_board(path, ranks);
     gr_status st = make_command(&w, ranks, board ? path : NULL, d);
     struct sigaction s = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &s, NULL);

@@ -698,7 +698,11 @@ void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                        uint64_t row_bytes, uint64_t n)
 {
-    if (n) cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, n, cudaMemcpyDefault, q->stream);
+    const bool dense = to_stride == row_bytes && from_stride == row_bytes;
+    if (n == 1 || dense) /* the strides of one row may be anything */
+        cudaMemcpyAsync(to, from, n * row_bytes, cudaMemcpyDefault, q->stream);
+    else if (n)
+        cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, n, cudaMemcpyDefault, q->stream);
 }
 
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)

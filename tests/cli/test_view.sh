@@ -99,3 +99,16 @@ long || status=$?
 set=$(sed -n 's/.*would fit: --set \(nodes.prompts.max_tokens=[0-9]*\) instead of 40000.*/\1/p' "$dir/said")
 [ -n "$set" ] || { cat "$dir/said"; fail "no smaller prompt is named"; }
 long --set "$set"
+
+# A rollout that one rank's memory does not hold, of a model of 70 billion parameters: slices of it are named, and fit.
+mkdir "$dir/large"
+sed 's/"hidden_size": 128/"hidden_size": 8192/; s/"intermediate_size": 384/"intermediate_size": 28672/; s/"num_hidden_layers": 3/"num_hidden_layers": 80/
+    s/"num_attention_heads": 4/"num_attention_heads": 64/; s/"num_key_value_heads": 4/"num_key_value_heads": 8/' graphs/quickstart/config.json >"$dir/large/config.json"
+large() {
+    plan --set model="$dir/large" --device cuda --hardware h200 --ranks 8 --budget 120GiB "$@"
+}
+status=0
+large || status=$?
+[ "$status" = 3 ] || fail "exit status $status, not 3"
+has 'would fit: --set models.actor.tensor=2 instead of 1, with a predicted '
+large --set models.actor.tensor=2

@@ -239,7 +239,7 @@ static void test_exchange(void)
         for (uint64_t i = 0; i < to_bytes[r] / sizeof(*x); i++) want[n++] = element(r, STEP * comm->rank + i);
     upload(arena, x, all * sizeof(*x));
     CUDA(cudaMemset(to, 0xff, total));
-    const gr_comm_exchange e = {arena, from_at, from_bytes, to, to_at, to_bytes};
+    const gr_comm_exchange e = {arena, from_at, from_bytes, to, to_at, to_bytes, sizeof(float)};
     expect_ok(comm->type->all_to_all(comm, &queue, &e, &diag), &diag, "exchange");
     CUDA(cudaStreamSynchronize(queue.stream));
     float *got = host_copy(to, total);
@@ -252,7 +252,7 @@ static void test_exchange(void)
 static void test_group(uint32_t color)
 {
     gr_comm *all = comm, *group = NULL;
-    const uint64_t before = gr_device_cuda.used(queue.device);
+    const double before = (double)gr_device_cuda.used(queue.device);
     expect_ok(gr_comm_split(&group, all, color, &diag), &diag, "split");
     if (check_failures) gr_comm_abort(all, 1);
     comm = group;
@@ -265,7 +265,7 @@ static void test_group(uint32_t color)
     test_captured();
     test_exchange();
     printf("rank %u of %u in a group of %u: %.1f MiB of its own\n", all->rank, all->ranks, group->ranks,
-           (double)(gr_device_cuda.used(queue.device) - before) / (1 << 20));
+           ((double)gr_device_cuda.used(queue.device) - before) / (1 << 20));
     comm = all;
     test_sum(1000, 4); /* the one it comes from goes on */
     gr_comm_close(group);

@@ -2,13 +2,14 @@
  * one.
  *
  * Teacher-forced logits of a packed pass, and greedy decoding by captured steps: near the whole model's, with
- * the same bits on all ranks, and with its tokens wherever the best two are far enough apart. Started by
- * mpirun, one process a device; skips (77) where there is only one.
+ * the same bits on all ranks, and with its tokens wherever the best two are far enough apart; and slices made
+ * of flat shards. Started by mpirun, one process a device; skips (77) where there is only one.
  *
  *     mpirun -n 2 gpu_tensor [--bench]
  */
 #include "ops/cuda/layout.h"
-#include "ops/slices.h"
+#include "ops/pass.h"
+#include "ops/reshard.h"
 #include "ops/steps.h"
 #include "runtime/comm.h"
 #include "runtime/device_cuda.h"
@@ -433,6 +434,40 @@ static void compare_tokens(const char *name, const model *whole, const prompts *
     free(c.ids);
 }
 
+/* ---- slices out of shards --------------------------------------------------------------------------------
+ */
+
+static gr_reshard reshard_of(const gr_model_shape *s)
+{
+    return (gr_reshard){s, all->ranks, 1, all->rank, all->ranks, k, &queue};
+}
+
+static void test_reshard(const char *type, const gr_model_shape *s)
+{
+    const uint64_t elems = gr_bucket_elems(s, 1), part = gr_shard_elems(elems, all->ranks);
+    const gr_reshard r = reshard_of(s);
+    uint64_t n;
+    used = 0;
+    gr_bf16 *h = random_bf16(part * all->ranks, 1, 9), *want = sliced(s, 1, h, &n);
+    const void *whole = upload(h, elems * sizeof(*h)),
+               *shard = upload(h + all->rank * part, part * sizeof(*h));
+    gr_bf16 *buffer = take_poisoned(gr_reshard_room(s, all->ranks, 1, all->ranks) * sizeof(*h)),
+            *slice = take_poisoned(n * sizeof(*h));
+    expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, &diag), &diag, type);
+    gr_bf16 *got = download(slice, n * sizeof(*h));
+    work_is_done(type);
+    report_equal(type, "shards", got, want, n * sizeof(*h));
+    free(got);
+    CUDA(cudaMemsetAsync(slice, 0xff, n * sizeof(*h), queue.stream));
+    gr_reshard_local(&r, whole, slice);
+    got = download(slice, n * sizeof(*h));
+    work_is_done(type);
+    report_equal(type, "whole", got, want, n * sizeof(*h));
+    free(got);
+    free(want);
+    free(h);
+}
+
 /* ---- one model -------------------------------------------------------------------------------------------
  */
 
@@ -457,6 +492,7 @@ static void one_model(const char *type, const gr_model_shape *shape, gr_peers *p
     tokens *t = gr_calloc(3, sizeof(*t));
     prompts p = random_prompts(shape->vocab);
     snprintf(name, sizeof(name), "%s in %u", type, all->ranks);
+    test_reshard(name, shape);
     used = 0;
     load(&whole, &slice);
     float *want = forward(&whole, &p, &hidden[0]), *got = forward(&slice, &p, &hidden[1]),
@@ -599,7 +635,7 @@ static double pass_ms(const model *m)
     return ms / 2;
 }
 
-static void bench_model(const char *name, const gr_model_shape *shape, gr_peers *peers, const char *how)
+static void bench_model(const char *name, const gr_model_shape *shape, gr_peers *peers)
 {
     static const uint32_t slots[] = {1, 64, 256};
     const gr_model_shape cut = gr_slice_shape(shape, all->ranks);
@@ -608,19 +644,51 @@ static void bench_model(const char *name, const gr_model_shape *shape, gr_peers 
     for (size_t i = 0; i < GR_LEN(slots); i++) {
         const double one = decode_ms(&whole, slots[i], 640), parts = decode_ms(&slice, slots[i], 640);
         if (!all->rank)
-            printf("decode step of %s, %3u slots of 640 keys: whole %7.3f ms, in %u slices (%s) %7.3f ms, "
+            printf("decode step of %s, %3u slots of 640 keys: whole %7.3f ms, in %u slices %7.3f ms, "
                    "%.2f times "
                    "as fast\n",
-                   name, slots[i], one, all->ranks, how, parts, one / parts);
+                   name, slots[i], one, all->ranks, parts, one / parts);
     }
     const double one = pass_ms(&whole), parts = pass_ms(&slice);
     if (!all->rank)
-        printf(
-            "layers of %s, 16 x 1024 tokens: whole %.1f ms, in %u slices (%s) %.1f ms, %.2f times as fast\n",
-            name, one, all->ranks, how, parts, one / parts);
+        printf("layers of %s, 16 x 1024 tokens: whole %.1f ms, in %u slices %.1f ms, %.2f times as fast\n",
+               name, one, all->ranks, parts, one / parts);
     unload(&whole);
     unload(&slice);
     fflush(stdout);
+}
+
+/* A layer from shards into slices. */
+static void bench_reshard(const char *name, const gr_model_shape *s)
+{
+    enum { TIMES = 20 };
+    const gr_model_shape cut = gr_slice_shape(s, all->ranks);
+    const gr_reshard r = reshard_of(s);
+    used = 0;
+    void *shard = take_random(gr_shard_elems(gr_bucket_elems(s, 1), all->ranks) * sizeof(gr_bf16)),
+         *slice = take_random(gr_bucket_elems(&cut, 1) * sizeof(gr_bf16)),
+         *buffer = take_random(gr_reshard_room(s, all->ranks, 1, all->ranks) * sizeof(gr_bf16));
+    gr_reshard_part *in = gr_calloc(all->ranks, sizeof(*in));
+    uint64_t come = 0;
+    cudaEvent_t begin, end;
+    float ms;
+    gr_reshard_expect(&r, in);
+    for (uint32_t i = 0; i < all->ranks; i++) come += i == all->rank ? 0 : in[i].n * sizeof(gr_bf16);
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    for (int i = 0; i < TIMES + 2; i++) {
+        if (i == 2) CUDA(cudaEventRecord(begin, queue.stream));
+        expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, &diag), &diag, name);
+    }
+    CUDA(cudaEventRecord(end, queue.stream));
+    work_is_done(name);
+    CUDA(cudaEventElapsedTime(&ms, begin, end));
+    if (!all->rank)
+        printf("a layer of %s from %u shards into %u slices: %.1f us; %.1f MB come from others\n", name,
+               all->ranks, all->ranks, (double)ms * 1e3 / TIMES, (double)come * 1e-6);
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    free(in);
 }
 
 static gr_model_shape qwen3(uint32_t hidden, uint32_t inter, uint32_t layers, uint32_t heads, bool tied)
@@ -634,13 +702,13 @@ static gr_model_shape qwen3(uint32_t hidden, uint32_t inter, uint32_t layers, ui
     return s;
 }
 
-static void bench(gr_peers *windowed, gr_peers *plain)
+static void bench(gr_peers *peers)
 {
     const gr_model_shape small = qwen3(1024, 3072, 28, 16, true), large = qwen3(4096, 12288, 36, 32, false);
-    bench_model("0.6B", &small, windowed, "window");
-    bench_model("0.6B", &small, plain, "no window");
-    bench_model("8B", &large, windowed, "window");
-    bench_model("8B", &large, plain, "no window");
+    bench_reshard("0.6B", &small);
+    bench_reshard("8B", &large);
+    bench_model("0.6B", &small, peers);
+    bench_model("8B", &large, peers);
 }
 
 /* Rows of an odd number of elements out of a matrix, between rows of another that stay as they are. */
@@ -654,6 +722,10 @@ static void test_copy_rows(void)
     gr_bf16 *to = take_poisoned(ROWS_N * TO * sizeof(*to));
     k->copy_rows(&queue, to, TO * sizeof(*to), from + 5, FROM * sizeof(*x), N * sizeof(*x), ROWS_N);
     k->copy_rows(&queue, to, 0, from, 0, 0, 0);
+    k->copy_rows(&queue, to + N, 0, from, 0, sizeof(*to), 1);
+    k->copy_rows(&queue, to + N + 1, sizeof(*to), from + 7, sizeof(*to), sizeof(*to), 3);
+    want[N] = x[0];
+    memcpy(want + N + 1, x + 7, 3 * sizeof(*x));
     gr_bf16 *got = download(to, ROWS_N * TO * sizeof(*to));
     work_is_done("rows");
     report_equal("rows copied", "", got, want, ROWS_N * TO * sizeof(*want));
@@ -670,11 +742,33 @@ static void test(gr_peers *peers)
     one_model("qwen3", &qwen3, peers);
 }
 
+static double mib_used(gr_device *device)
+{
+    return (double)gr_device_cuda.used(device) / (1 << 20);
+}
+
+/* And what it takes, of sums alone. */
+static gr_comm *open_group(gr_device *device)
+{
+    const double before = mib_used(device);
+    gr_comm *group = NULL;
+    expect_ok(gr_comm_split(&group, all, 0, &diag), &diag, "split");
+    if (check_failures) gr_comm_abort(all, 1);
+    const double opened = mib_used(device);
+    for (uint64_t bytes = 64; bytes <= 64 << 20; bytes *= 1024)
+        expect_ok(group->type->all_reduce(group, &queue, arena, bytes, GR_COMM_SUM_BF16, &diag), &diag,
+                  "sum");
+    work_is_done("group");
+    printf("rank %u: a group of %u takes %.1f MiB, with sums %.1f\n", all->rank, group->ranks,
+           opened - before, mib_used(device) - before);
+    return group;
+}
+
 int main(int argc, char **argv)
 {
     const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    gr_comm *host = NULL, *group = NULL, *plain = NULL;
+    gr_comm *host = NULL;
     gr_device *device = NULL;
     int n = 0;
     gr_diag_init(&diag);
@@ -694,20 +788,13 @@ int main(int argc, char **argv)
     expect_ok(k->attach(&queue, &diag), &diag, "attach");
     expect_ok(gr_comm_open_nccl(&all, host, &device->arena, &diag), &diag, "NCCL");
     if (check_failures) gr_comm_abort(host, 1);
-    expect_ok(gr_comm_split(&group, all, 0, &diag), &diag, "split");
-    if (check_failures) gr_comm_abort(host, 1);
-    gr_peers peers = {group, &diag, GR_OK}, without = {NULL, &diag, GR_OK};
-    if (benching) {
-        expect_ok(gr_comm_open_nccl(&plain, host, &(gr_memory){0}, &diag), &diag, "NCCL, no window");
-        if (check_failures) gr_comm_abort(host, 1);
-        without.comm = plain;
-        bench(&peers, &without);
-    } else {
+    gr_peers peers = {open_group(device), &diag, GR_OK};
+    if (benching)
+        bench(&peers);
+    else
         test(&peers);
-    }
     k->detach(&queue);
-    gr_comm_close(plain);
-    gr_comm_close(group);
+    gr_comm_close(peers.comm);
     gr_comm_close(all);
     gr_comm_close(host);
     gr_device_cuda.queue_close(&queue);

@@ -2,9 +2,11 @@
  * what happens to those who wait for one that has stopped, with `hang group` where only its group does.
  * comm.sh runs it. */
 #include "runtime/comm.h"
+#include "runtime/watch.h"
 
 #include "runtime/half.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,7 +162,7 @@ static void test_exchange(uint64_t unit)
         sum += to[r] = sent(r, comm->rank, unit);
     }
     in = gr_calloc(sum + 1, 1);
-    const gr_comm_exchange e = {out, from_at, from, in, to_at, to};
+    const gr_comm_exchange e = {out, from_at, from, in, to_at, to, unit % 8 ? (unit % 2 ? 1 : 2) : 8};
     check(!comm->type->all_to_all(comm, NULL, &e, NULL), "all_to_all");
     for (uint32_t r = 0; r < n; r++)
         for (uint64_t i = 0; i < to[r]; i++)
@@ -260,6 +262,41 @@ static void test_letters(void)
     }
 }
 
+enum { AT_ONCE = 100 };
+
+static void *sum_often(void *arg)
+{
+    gr_comm *group = arg;
+    for (uint32_t i = 0; i < AT_ONCE; i++) {
+        float x[3] = {(float)group->rank, (float)i, 1};
+        check(!group->type->all_reduce(group, NULL, x, sizeof(x), GR_COMM_SUM_F32, NULL), "all_reduce");
+        check(x[0] == (float)(group->ranks * (group->ranks - 1) / 2) && x[1] == (float)(i * group->ranks) &&
+                  x[2] == (float)group->ranks,
+              "a sum is wrong beside another thread's calls");
+    }
+    return NULL;
+}
+
+/* Lanes have threads: sums of a group on one, gathers of all ranks on another. */
+static void test_threads(void)
+{
+    pthread_t thread;
+    gr_comm *group = NULL;
+    uint64_t *x = gr_calloc(comm->ranks, sizeof(*x));
+    check(!gr_comm_split(&group, comm, comm->rank / 2, NULL), "split");
+    check(!pthread_create(&thread, NULL, sum_often, group), "thread");
+    for (uint64_t i = 0; i < AT_ONCE; i++) {
+        x[comm->rank] = i * (comm->rank + 1);
+        check(!comm->type->all_gather(comm, NULL, &(gr_comm_parts){x, comm->ranks * 2, 2, 4}, NULL),
+              "all_gather");
+        for (uint32_t r = 0; r < comm->ranks; r++)
+            check(x[r] == i * (r + 1), "an element is wrong beside another thread's calls");
+    }
+    pthread_join(thread, NULL);
+    gr_comm_close(group);
+    free(x);
+}
+
 static void test_refused(void)
 {
     gr_comm *none = comm;
@@ -294,12 +331,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", d.messages[0].text);
         return 1;
     }
-    gr_comm_at(3, "update.step.1");
+    gr_watch_step(0, 3, "update.step.1", GR_WATCH_TIMEOUT);
     if (argc > 1 && !strcmp(argv[1], "hang")) hang(argc > 2);
     for (int round = 0; round < 10; round++) test_all();
     test_groups();
     test_nested();
     test_letters();
+    test_threads();
     test_refused();
     if (!comm->rank) printf("%u ranks agree\n", comm->ranks);
     gr_comm_close(comm);

@@ -11,7 +11,7 @@ if [ -z "${GR_HOSTS_INSIDE:-}" ]; then
     [ "$(id -u)" = 0 ] && user='' || user='--user --map-root-user'
     inside="unshare $user --net --mount --uts --pid --fork --kill-child --mount-proc" # with it, all in it is gone
     $inside ip link add eth-a type veth peer name eth-b 2>/dev/null || { echo "skipped: no namespaces here" >&2; exit 77; }
-    GR_HOSTS_INSIDE=1 exec $inside "$0" "$@"
+    GR_HOSTS_INSIDE=1 exec $inside sh "$(realpath "$0")" "$@"
 fi
 . "$(dirname "$0")/lib.sh"
 
@@ -91,6 +91,17 @@ status 0 "$gr" exec --resume moving --ranks 1 --steps $steps
 same_weights still moving
 same_metrics still moving
 cmp still/samples.jsonl moving/samples.jsonl || fail "samples of two hosts differ"
+
+# Each host a replica of the other, in shards over its ranks, which are found without being told: the bits of four ranks
+# that share one state, for gradients are summed in one tree.
+node="--set models.actor.train.schedule=constant --set models.actor.shard=node"
+# shellcheck disable=SC2086
+status 0 across $four "$gr" exec grpo.yaml $node --out replicas --steps 2
+has replicas/plan.json '"node": "update", "name": "shards", "value": 2'
+# shellcheck disable=SC2086
+status 0 across --host a:4 -n 4 "$gr" exec grpo.yaml $node --out shared --steps 2
+lacks shared/plan.json '"name": "shards"'
+same_weights shared replicas
 
 # What one host would do differently is seen before anything runs.
 # shellcheck disable=SC2086

@@ -1,24 +1,25 @@
 #!/bin/sh
 # A rank that dies ends all, with one message that names it, its host and where it was; the run goes on to the bits of an
-# undisturbed one. SIGTERM to the launcher ends the iteration and leaves a checkpoint. With GR_SLOW=1: killed 20 times,
-# and a rank that stops.
+# undisturbed one. SIGTERM to the launcher ends the iteration and leaves a checkpoint. With GR_SLOW=1: 4 ranks, killed 20
+# times, and a rank that stops.
 . "$(dirname "$0")/lib.sh"
 
 steps=60
 kills=2
 run=hit$$ # found by its name among all processes
-[ "$slow" = 0 ] || { steps=600; kills=20; }
+ranks=3
+[ "$slow" = 0 ] || { steps=600; kills=20; ranks=4; }
 long="--set run.steps=$steps --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
 # shellcheck disable=SC2086
-status 0 "$gr" exec grpo.yaml $long --ranks 3 --out calm
+status 0 "$gr" exec grpo.yaml $long --ranks $ranks --out calm
 
 # hit SIGNAL RANK DELAY: start or go on with the run, and signal one of its ranks after so long; the exit status
 # is in got, the seconds until all were gone in took
 hit() {
-    "$gr" exec $resume --ranks 3 >out 2>err &
+    "$gr" exec $resume --ranks $ranks >out 2>err &
     pid=$!
     i=0
-    while [ "$(ranks_of $run | wc -l)" -lt 3 ] || [ ! -s $run/metrics.jsonl ]; do
+    while [ "$(ranks_of $run | wc -l)" -lt $ranks ] || [ ! -s $run/metrics.jsonl ]; do
         i=$((i + 1))
         [ $i -lt 300 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the ranks do not start"; }
         sleep 0.1
@@ -42,10 +43,10 @@ n=0
 hits=0
 while [ $n -lt $kills ]; do
     random=$(((random * 1103515245 + 12345) % 2147483648))
-    hit KILL $((random / 65536 % 3)) 0.$(printf '%03d' $((random / 256 % 400)))
+    hit KILL $((random / 65536 % ranks)) 0.$(printf '%03d' $((random / 256 % 400)))
     if [ $got != 0 ]; then
         [ $got = 1 ] || fail "exit status $got"
-        has err "error: rank $((random / 65536 % 3)) on host $(uname -n) ended by signal 9 \(Killed\) in iteration [0-9]+, step '[a-z_.0-9]+': all ranks are ended"
+        has err "error: rank $((random / 65536 % ranks)) on host $(uname -n) ended by signal 9 \(Killed\) in iteration [0-9]+, step '[a-z_.0-9]+': all ranks are ended"
         [ "$(grep -c . err)" -le 2 ] || fail "more than one message: $(cat err)" # of a resume, what it warns of
         hits=$((hits + 1))
     fi
@@ -53,7 +54,7 @@ while [ $n -lt $kills ]; do
     n=$((n + 1))
 done
 [ $hits -gt 0 ] || fail "no rank was hit while it ran"
-status 0 "$gr" exec --resume $run --ranks 3
+status 0 "$gr" exec --resume $run --ranks $ranks
 same_weights calm $run
 same_metrics calm $run
 

@@ -163,6 +163,7 @@ static inline gr_hardware machine(void)
                          .step_ns = 1000,
                          .link = 2e10,
                          .collective_ns = 10000,
+                         .sum_ns = 3000,
                          .network = 1e10,
                          .devices = 8};
 }

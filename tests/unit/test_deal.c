@@ -249,9 +249,8 @@ static void test_each_sequence_is_one_ranks_own(void **state)
         gr_deal_bounds most = bounds_of(&b, 2, 6, ranks);
         uint32_t times[18] = {0}, n = 0;
         for (uint32_t k = 0; k < ranks; k++) {
-            gr_session s = {.rank = k, .ranks = ranks};
             gr_seqs own = {0};
-            gr_deal_own(&own, &s, &b.rows, 2, 6, &most, &tokens_only);
+            gr_deal_own(&own, k, ranks, &b.rows, 2, 6, &most, &tokens_only);
             for (uint32_t i = 0; i < own.n; i++, n++) {
                 assert_in_range(own.seq[i], i ? own.seq[i - 1] + 1 : 6, 17);
                 assert_int_equal(times[own.seq[i]]++, 0);

@@ -183,6 +183,7 @@ static void test_what_a_process_takes_beside_its_arena(void **state)
     assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, UINT64_C(4) << 30), 508 << 20);
     assert_int_equal(gr_hardware_overhead(&h, 2, 0, 0, 0), 1400 << 20);
     assert_int_equal(gr_hardware_overhead(&h, 4, 1, 0, 0), UINT64_C(2300) << 20);
+    assert_int_equal(gr_hardware_overhead(&h, 1, 1, 0, 0), 1400 << 20); /* a class of its own */
 }
 
 static void test_ranks_share_a_host(void **state)

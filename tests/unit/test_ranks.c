@@ -28,13 +28,14 @@ typedef struct config {
     uint32_t ranks;
     gr_policy policy;
     uint64_t budget; /* 0: all there is */
+    uint32_t hosts;  /* 0: one */
 } config;
 
 static gr_graph *load(const config *c)
 {
     char *text =
         gr_printf(graph_text, c->model, c->keys ? c->keys : "", c->model, c->loss ? c->loss : plain_loss);
-    gr_load_options o = {.need_shapes = true, .ranks = c->ranks};
+    gr_load_options o = {.need_shapes = true, .ranks = c->ranks, .hosts = c->hosts};
     gr_graph *g = NULL;
     gr_diag d;
     gr_diag_init(&d);
@@ -49,7 +50,7 @@ static gr_graph *load(const config *c)
 /* NULL: it does not fit. What comes out was proven. */
 static gr_planned *plan(const config *c, const gr_graph *g)
 {
-    return plan_or_null(g, c->policy, c->budget, 1);
+    return plan_or_null(g, c->policy, c->budget, GR_MAX(c->hosts, 1u));
 }
 
 static uint64_t held(const gr_plan *p, const char *prefix, gr_place place)
@@ -158,6 +159,134 @@ static void test_a_rollout_copy_beside_the_shards(void **state)
     }
 }
 
+/* The first step of a kind and name; NULL. */
+static const gr_step *step_of(const gr_plan *p, gr_step_kind kind, const char *what)
+{
+    for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++) {
+        const gr_step *s = &p->paths[GR_PATH_STEADY].steps[i];
+        if (s->kind == kind && !strcmp(s->what, what)) return s;
+    }
+    return NULL;
+}
+
+/* By hand: on H nodes of D ranks each has what D ranks have, and what D ranks receive; gradients are summed
+ * over nodes once a mini-batch, behind its micro-batches, of which a rank receives twice what is not its own.
+ */
+static void test_nodes_are_replicas_of_each_other(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][2] = {{2, 2}, {2, 1}, {3, 2}, {4, 3}, {2, 8}, {8, 4}};
+    for (size_t i = 0; i < GR_LEN(shapes); i++) {
+        uint32_t hosts = shapes[i][0], devices = shapes[i][1];
+        config c = {.model = "qwen3", .keys = ", shard: node", .ranks = hosts * devices, .hosts = hosts},
+               alone = {.model = "qwen3", .ranks = devices};
+        gr_graph *g = load(&c), *one = load(&alone);
+        gr_planned *p = plan(&c, g), *q = plan(&alone, one);
+        assert_non_null(p);
+        assert_non_null(q);
+        assert_int_equal(held(p->plan, "actor.", GR_DEVICE), held(q->plan, "actor.", GR_DEVICE));
+        const gr_model *m = gr_graph_model(g, "actor");
+        uint32_t buckets = gr_model_buckets(&m->shape);
+        assert_int_equal(count(p->plan, GR_STEP_REDUCE, "update.reduce."), devices > 1 ? buckets : 0);
+        assert_int_equal(count(p->plan, GR_STEP_GATHER, "update.gather."), devices > 1 ? buckets : 0);
+        assert_int_equal(count(p->plan, GR_STEP_REDUCE, "update.across."), buckets);
+        assert_int_equal(count(q->plan, GR_STEP_REDUCE, "update.across."), 0);
+        assert_int_equal(count(p->plan, GR_STEP_REDUCE, "update.reduce_norm"), devices > 1);
+        const gr_step *steps = p->plan->paths[GR_PATH_STEADY].steps,
+                      *micro = step_of(p->plan, GR_STEP_LOOP, "update.micro_batches"),
+                      *mini = step_of(p->plan, GR_STEP_LOOP, "update.mini_batches");
+        for (uint32_t b = 0; b < buckets; b++) {
+            char what[64];
+            snprintf(what, sizeof(what), "update.across.%u", b);
+            const gr_step *s = step_of(p->plan, GR_STEP_REDUCE, what);
+            uint64_t shard = gr_align(gr_shard_elems(gr_bucket_elems(&m->shape, b), devices) * 4, GR_ALIGN);
+            assert_int_equal(s->bytes, 2 * shard * (hosts - 1) / hosts);
+            assert_true(s - steps > micro->body_last && s - steps < mini->body_last);
+            snprintf(what, sizeof(what), "update.reduce.%u", b);
+            s = step_of(p->plan, GR_STEP_REDUCE, what);
+            if (s) assert_int_equal(s->bytes, step_of(q->plan, GR_STEP_REDUCE, what)->bytes);
+        }
+        gr_planned_free(q);
+        gr_planned_free(p);
+        gr_graph_free(one);
+        gr_graph_free(g);
+    }
+}
+
+/* How many ranks the plan has a node's model spread over; 0: all. */
+static uint64_t shards_in(const gr_plan *p, const char *node)
+{
+    for (uint32_t i = 0; i < p->n_settings; i++)
+        if (!strcmp(p->settings[i].name, "shards") && !strcmp(p->settings[i].node, node))
+            return p->settings[i].value;
+    return 0;
+}
+
+static gr_planned *plan_on(const gr_graph *g, const gr_hardware *hw, uint64_t budget, gr_status want)
+{
+    gr_plan_options o = {
+        .kernels = &gr_kernels_cpu, .hardware = *hw, .budget_bytes = budget, .hosts = g->hosts, .threads = 1};
+    gr_planned *p = NULL;
+    assert_int_equal(gr_plan_graph(&p, g, &o, NULL), want);
+    return p;
+}
+
+/* The planner's choice: by the time of collectives, if half a device holds what is kept; and over all ranks,
+ * which changes bits, where nothing else fits. */
+static void test_nodes_are_chosen_by_topology_and_given_up_for_a_budget(void **state)
+{
+    (void)state;
+    config c = {.model = "qwen3", .ranks = 8, .hosts = 2};
+    gr_graph *g = load(&c);
+    gr_hardware slow = machine(), fast = machine(), small = machine();
+    slow.link = 1e9, slow.network = 1e6, slow.collective_ns = 1000;
+    fast.link = 1e9, fast.network = 1e9, fast.collective_ns = 1000;
+    small = slow;
+    gr_planned *node = plan_on(g, &slow, 0, GR_OK), *all = plan_on(g, &fast, 0, GR_OK);
+    assert_int_equal(shards_in(node->plan, "update"), 4);
+    assert_int_equal(shards_in(all->plan, "update"), 0);
+    assert_string_not_equal(node->plan->numerics, all->plan->numerics);
+    assert_true(count(node->plan, GR_STEP_REDUCE, "across") && !count(all->plan, GR_STEP_REDUCE, "across"));
+
+    /* half of it is less than weights, gradients and state of a node's shards */
+    uint64_t kept = held(node->plan, "actor.", GR_DEVICE) + held(node->plan, "ref.", GR_DEVICE);
+    small.device_bytes = small.host_bytes = kept / 2;
+    gr_planned *less = plan_on(g, &small, slow.device_bytes, GR_OK);
+    assert_int_equal(shards_in(less->plan, "update"), 0);
+
+    /* budgets from what it took to nothing: over the node's ranks as long as that fits, then over all of them
+     */
+    uint32_t over_all = 0, over_node = 0;
+    for (uint64_t budget = node->plan->peak_bytes;; budget -= budget / 64) {
+        gr_plan_options o = {.kernels = &gr_kernels_cpu,
+                             .hardware = slow,
+                             .budget_bytes = budget,
+                             .quick = true,
+                             .host_budget_bytes = node->plan->host_bytes,
+                             .hosts = 2,
+                             .threads = 1};
+        gr_planned *p = NULL;
+        gr_status st = gr_plan_graph(&p, g, &o, NULL);
+        if (!st && !shards_in(p->plan, "update")) {
+            over_all++;
+            assert_non_null(strstr(p->plan->notes, "actor: shards: on each of 8 ranks"));
+            assert_non_null(strstr(p->plan->notes, "(changes the bits of results)"));
+            assert_string_not_equal(p->plan->numerics, node->plan->numerics);
+        } else if (!st) {
+            over_node++;
+            assert_int_equal(over_all, 0);
+        }
+        gr_planned_free(p);
+        if (st) break;
+    }
+    print_message("%u budgets over the node's ranks, %u over all\n", over_node, over_all);
+    assert_true(over_node > 0 && over_all > 0);
+    gr_planned_free(less);
+    gr_planned_free(all);
+    gr_planned_free(node);
+    gr_graph_free(g);
+}
+
 static void run_all_ways(const config *c, uint32_t *plans)
 {
     gr_graph *g = load(c);
@@ -186,15 +315,17 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
     static const char *const models[] = {"llama", "qwen2", "qwen3"};
     static const char *const keys[] = {
         NULL, ", residency: {rollout_weights: keep}, gather: whole",
-        ", residency: {rollout_weights: every_node, params: transition}, gather: layer"};
+        ", residency: {rollout_weights: every_node, params: transition}, gather: layer",
+        ", residency: {rollout_weights: transition}, shard: node"};
     uint32_t plans = 0;
     for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < (i == 1 ? 4 : 3); k++)
             for (int policy = (i + k) % 2; policy < GR_N_POLICIES; policy += 2) {
                 config c = {.model = models[i],
                             .keys = keys[k],
                             .loss = i == 1 ? batch_loss : NULL,
                             .ranks = 2u << (i + k),
+                            .hosts = k < 3 ? 1 : 4,
                             .policy = (gr_policy)policy};
                 run_all_ways(&c, &plans);
             }
@@ -202,14 +333,26 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
     assert_true(plans > 25);
 }
 
-/* Every collective of a plan, taken away, sent on another lane, of other bytes, or put before its neighbour.
- */
-static void test_a_collective_that_not_all_ranks_come_to_is_refused(void **state)
+/* What reads a sum over nodes may not begin before it has ended. */
+static void refuse_without_waits(const gr_planned *p)
 {
-    (void)state;
-    config c = {.model = "qwen3", .keys = ", gather: layer", .ranks = 4};
-    gr_graph *g = load(&c);
-    gr_planned *p = plan(&c, g);
+    const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
+    uint32_t tried = 0, sums = count(p->plan, GR_STEP_REDUCE, "update.across.");
+    for (uint32_t i = 0; i < path->n && sums; i++) {
+        if (strncmp(path->steps[i].what, "update.norm.", 12)) continue;
+        gr_plan *bad = copy_plan(p->plan);
+        bad->paths[GR_PATH_STEADY].steps[i].n_after = 0;
+        assert_false(accepted(bad, p->program, NULL));
+        gr_plan_free(bad);
+        tried++;
+    }
+    assert_int_equal(tried, sums);
+}
+
+static void refuse_mutants(const config *c)
+{
+    gr_graph *g = load(c);
+    gr_planned *p = plan(c, g);
     assert_non_null(p);
     uint32_t tried = 0;
     for (uint32_t i = 0; i < p->plan->paths[GR_PATH_STEADY].n; i++) {
@@ -227,7 +370,8 @@ static void test_a_collective_that_not_all_ranks_come_to_is_refused(void **state
             tried++;
         }
     }
-    assert_true(tried > 60);
+    assert_true(tried > 40);
+    refuse_without_waits(p);
     gr_plan *bad = copy_plan(p->plan);
     bad->ranks = "0-7";
     gr_str why = {0};
@@ -237,6 +381,17 @@ static void test_a_collective_that_not_all_ranks_come_to_is_refused(void **state
     gr_plan_free(bad);
     gr_planned_free(p);
     gr_graph_free(g);
+}
+
+/* Every collective of a plan, taken away, sent on another lane, of other bytes, or put before its neighbour.
+ */
+static void test_a_collective_that_not_all_ranks_come_to_is_refused(void **state)
+{
+    (void)state;
+    config kinds[] = {{.model = "qwen3", .keys = ", gather: layer", .ranks = 4},
+                      {.model = "qwen3", .keys = ", shard: node", .ranks = 4, .hosts = 2},
+                      {.model = "llama", .keys = ", shard: node", .ranks = 2, .hosts = 2}};
+    for (size_t k = 0; k < GR_LEN(kinds); k++) refuse_mutants(&kinds[k]);
 }
 
 /* An op that opens a loop of data-dependent trips without an agreement, and puts a collective inside. */
@@ -280,6 +435,8 @@ int main(void)
         cmocka_unit_test(test_ranks_hold_shards_of_what_training_changes),
         cmocka_unit_test(test_shards_are_made_of_eighths),
         cmocka_unit_test(test_a_rollout_copy_beside_the_shards),
+        cmocka_unit_test(test_nodes_are_replicas_of_each_other),
+        cmocka_unit_test(test_nodes_are_chosen_by_topology_and_given_up_for_a_budget),
         cmocka_unit_test(test_plans_of_ranks_run_in_any_interleaving),
         cmocka_unit_test(test_a_collective_that_not_all_ranks_come_to_is_refused),
         cmocka_unit_test(test_a_collective_needs_trips_that_ranks_agreed_on),

@@ -1,5 +1,6 @@
 /* A model cut for tensor parallelism: layouts against the definition, written out plainly here. */
-#include "ops/slices.h"
+#include "ops/pass.h"
+#include "ops/reshard.h"
 
 #include "tests/unit/test.h"
 
@@ -152,6 +153,57 @@ static void test_pieces_of_shards_make_the_blocks(void **state)
     }
 }
 
+/* All ranks in thought: what each packs for the slice that another has is what that one expects, and unpacked
+ * it makes the slices, though they held something else; both within the room that is planned for. */
+static void reshard(const gr_model_shape *s, uint32_t parts, uint32_t ranks, uint32_t b, const float *whole)
+{
+    const gr_model_shape shape = gr_slice_shape(s, parts);
+    const uint64_t n = gr_bucket_elems(s, b), part = gr_bucket_elems(&shape, b),
+                   shard = gr_shard_elems(n, ranks), room = gr_reshard_room(s, parts, b, ranks);
+    float *padded = calloc(shard * ranks, sizeof(float)), *buffers = calloc(room * ranks, sizeof(float)),
+          *got = calloc(part, sizeof(float)), *want = calloc(part, sizeof(float));
+    gr_reshard_part *out = calloc((size_t)ranks * parts, sizeof(*out)), *in = calloc(ranks, sizeof(*in));
+    memcpy(padded, whole, n * sizeof(float));
+    gr_queue q = {0};
+    gr_reshard r = {s, parts, b, 0, ranks, &gr_kernels_cpu, &q};
+    for (r.rank = 0; r.rank < ranks; r.rank++)
+        gr_reshard_pack(&r, padded + r.rank * shard, buffers + r.rank * room, out + r.rank * parts);
+    for (r.rank = 0; r.rank < ranks; r.rank++) {
+        float *own = buffers + r.rank * room;
+        gr_reshard_expect(&r, in);
+        for (uint32_t from = 0; from < ranks; from++) {
+            const gr_reshard_part *sent = &out[from * parts + r.rank % parts];
+            assert_int_equal(in[from].n, sent->n);
+            assert_true(in[from].at + in[from].n <= room);
+            for (uint32_t k = 0; k < parts; k++)
+                assert_true(out[r.rank * parts + k].at + out[r.rank * parts + k].n <= in[0].at);
+            memcpy(own + in[from].at, buffers + from * room + sent->at, sent->n * sizeof(float));
+        }
+        for (uint64_t i = 0; i < part; i++) got[i] = want[i] = NAN;
+        gr_reshard_unpack(&r, in, own, got);
+        gr_reshard_local(&r, whole, want);
+        assert_memory_equal(got, want, part * sizeof(float));
+    }
+    free(padded), free(buffers), free(got), free(want), free(out), free(in);
+}
+
+static void test_shards_are_packed_and_unpacked_into_slices(void **state)
+{
+    (void)state;
+    uint64_t seed = 3;
+    for (int round = 0; round < 60; round++) {
+        const uint32_t parts = 1u << next(&seed, 4), ranks = parts * (1 + next(&seed, 5));
+        const gr_model_shape s = some_shape(&seed, parts);
+        const uint64_t n = gr_bucket_elems(&s, 1);
+        float *whole = calloc(n, sizeof(float));
+        double *named_ones = calloc(n, sizeof(double));
+        write_bucket(named_ones, &s, 1, 0, 1);
+        for (uint64_t i = 0; i < n; i++) whole[i] = named_ones[i] != 0 ? (float)(i + 1) : 0;
+        reshard(&s, parts, ranks, 1, whole);
+        free(whole), free(named_ones);
+    }
+}
+
 /* By hand, of the Qwen3-8B geometry in two parts: half of all matrices, and all of both norms of a layer and
  * of the heads. */
 static void test_a_slice_has_its_part_of_a_layer(void **state)
@@ -195,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks_make_the_slices),
         cmocka_unit_test(test_pieces_of_shards_make_the_blocks),
+        cmocka_unit_test(test_shards_are_packed_and_unpacked_into_slices),
         cmocka_unit_test(test_a_slice_has_its_part_of_a_layer),
         cmocka_unit_test(test_what_does_not_come_out_even_is_named),
     };

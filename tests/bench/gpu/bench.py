@@ -78,8 +78,7 @@ class Bench:
             self.peer.work(*args)
 
     def program(self, name):
-        path = os.path.join(self.a.programs, "bench_" + name)
-        self.results.collect(subprocess.Popen([path], stdout=subprocess.PIPE, text=True))
+        self.results.program(os.path.join(self.a.programs, "bench_" + name))
 
     # ---- rows ----
 

@@ -61,6 +61,7 @@ class Bench:
         self.a = a
         self.results = rows.Results(a.out, bars(a.gpus), a.timeout)
         self.emit = self.results.emit
+        self.gather_rate = None  # bytes a second that the last row received its weights with
         self.peer = rows.Peer(self.results, "torch_fsdp.py", "--gpus", a.gpus) if self.wants_peer() else None
 
     def wants_peer(self):
@@ -146,6 +147,7 @@ class Bench:
         """All weights in bf16, gathered from their shards: once after the optimizer's steps, or in each pass."""
         size, seconds = run.transfers("gather", "update.gather.")
         if size:
+            self.gather_rate = size / seconds
             self.emit(f"gather of all weights {label}, bf16", seconds * 1e3, "ms", received=size,
                       gb_per_second=size / seconds / 1e9)
 
@@ -238,13 +240,17 @@ class Bench:
     def tensor(self, row):
         ways = 1
         while ways <= self.a.gpus:
-            key = {} if ways == 1 else {"models.actor.tensor": ways}
-            _, label, s, run = self.execute(row, "grpo.yaml", **key)
+            more = {"models.actor.residency.rollout_weights": "keep"}  # so that weights are sharded, and the rollout's apart
+            if ways > 1:
+                more["models.actor.tensor"] = ways
+            _, label, s, run = self.execute(row, "grpo.yaml", **more)
             label += f", tensor {ways}"
             self.generated(label, s, run, self.a.gpus)
             size, seconds = run.transfers("sync")
-            if size:
-                self.emit(f"resharding {label}", size / seconds / 1e9, "GB/s", bytes=size, seconds=seconds)
+            self.emit(f"iteration: {label}", run.seconds(), "s", predicted=run.plan["seconds"])
+            self.emit(f"resharding {label}", seconds * 1e3, "ms", received=size,
+                      predicted=common.Plan.transfers(run, "sync")[1] * 1e3,
+                      at_the_rate_of_gathers=self.gather_rate and size / self.gather_rate * 1e3)
             ways *= 2
 
     def split(self, row):

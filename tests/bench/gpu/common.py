@@ -179,7 +179,7 @@ class Plan:
     def of_kind(self, kind, what=""):
         """Steps of a kind whose name has that in it, by name, as (bytes, predicted seconds)."""
         return {s["what"]: (s["bytes"], s["seconds"]) for s in self.rank["steps"]
-                if s["kind"] == kind and what in s["what"] and s["bytes"]}
+                if s["kind"] == kind and what in s["what"]}
 
     def transfers(self, kind, what=""):
         """Bytes and seconds of the steps of a kind, each of them once."""

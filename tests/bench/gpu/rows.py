@@ -5,6 +5,7 @@ A line is {"row": ..., "side": "ours" or "theirs", "value": ..., "unit": ..., an
 """
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import time
 
 import common
 
-LESS_IS_BETTER = ("iteration", "reserved over allocated", "gather of all", "peak")
+LESS_IS_BETTER = ("iteration", "reserved over allocated", "gather of all", "peak", "resharding")
 
 
 class Results:
@@ -38,8 +39,9 @@ class Results:
         return next((r["value"] for r in reversed(self.lines) if r["row"] == row and r["side"] == side), None)
 
     def collect(self, process):
-        """Keep what a program prints as lines of JSON, as they come; what else it prints goes to this one's stderr."""
-        killer = threading.Timer(self.timeout, process.kill)
+        """Keep what a program prints as lines of JSON, as they come; what else it prints goes to this one's stderr. One that
+        takes too long is killed, with all in its group."""
+        killer = threading.Timer(self.timeout, os.killpg, (process.pid, signal.SIGKILL))
         killer.start()
         for line in process.stdout:
             if line.startswith("{"):
@@ -48,6 +50,10 @@ class Results:
         killer.cancel()
         if status:
             raise common.Failed(f"status {status}: {' '.join(process.args)}")
+
+    def program(self, *args):
+        """Run one that prints lines of JSON."""
+        self.collect(start(args))
 
     def row(self, name, work):
         """One row of the command line: whatever goes wrong in it, the next is another matter."""
@@ -67,6 +73,10 @@ class Results:
         return any("failed" in r for r in self.lines)
 
 
+def start(args, **more):
+    return subprocess.Popen(args, stdout=subprocess.PIPE, text=True, process_group=0, **more)
+
+
 class Peer:
     """PyTorch's side: a script that imports what it needs beside our own next row, and holds nothing on a device until
     it is told what to do, as a JSON list of arguments."""
@@ -77,7 +87,7 @@ class Peer:
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen(self.args + ["wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = start(self.args + ["wait"], stdin=subprocess.PIPE)
 
     def work(self, *args, again=True):
         """again: there is more for it to do after this."""

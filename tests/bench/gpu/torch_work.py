@@ -98,7 +98,8 @@ def response_seconds(model, ids, tokens, drawn):
     before, _ = timed(lambda: sample(model, middle, 1))
     after, _ = timed(lambda: sample(model, middle, 1 + drawn))
     token = (after - before) / drawn
-    return first + token * (tokens - 1), dict(first_token=first, next_token=token, generated_tokens=drawn, at=middle.shape[1])
+    part = dict(first_token=first, next_token=token, generated_tokens=drawn, context=middle.shape[1])
+    return first + token * (tokens - 1), part
 
 
 class Work:

@@ -1,0 +1,162 @@
+#!/bin/sh
+# Tensor parallel rollout and log-prob on ranks of this machine: from one sharded state the numbers of whole models up to
+# rounding, the same greedy tokens, in memory as planned; checkpoints go from one degree to another.
+. "$(dirname "$0")/lib.sh"
+
+# Four KV heads, so that four ranks have one each; tied and not, with biases, with norms of q and k.
+for type in llama qwen2 qwen3; do
+    tied=$([ $type = qwen3 ] && echo true || echo false)
+    bias=$([ $type = qwen2 ] && echo true || echo false)
+    config $type.json $type 32 "$tied" "$bias"
+    sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 4/' $type.json
+    "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
+done
+
+# The log-prob of the same tokens three ways: of training's weights, of the rollout's, as sampled.
+sed 's/^  kl_now:/  there: {op: logprob, model: actor, of: rollout, weights: rollout}\n  apart: {op: compute, expr: there - old_logprob, metrics: {most: token_max(abs(apart)), entropy: token_max(abs(there.entropy - old_logprob.entropy)), sampled: token_max(abs(there - rollout.logprob))}}\n&/' \
+    grpo.yaml >both.yaml
+has both.yaml 'weights: rollout'
+
+# below RUN STEP METRIC LIMIT
+below() {
+    awk -v x="$(metric "$1" "$2" "$3")" -v most="$4" 'BEGIN { exit !(x != "" && x != "null" && x + 0 <= most) }' ||
+        fail "$3 of $1 at step $2 is '$(metric "$1" "$2" "$3")', not at most $4"
+}
+
+shards="--set models.actor.residency.rollout_weights=keep"
+for type in llama qwen2 qwen3; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --out $type-1
+    for n in 2 4; do
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --set models.actor.tensor=$n \
+            --check-memory --out $type-$n
+        has $type-$n/plan.json '"what": "rollout.exchange'
+        lacks err warning
+        close $type-1 $type-$n 1
+        below $type-$n 1 apart.most 1e-5
+        below $type-$n 1 apart.entropy 1e-5
+        below $type-$n 1 apart.sampled 1e-5
+        [ "$(metric $type-$n 1 apart.most)" != 0 ] || fail "slices have the bits of whole layers: is anything cut?"
+        cmp $type-1/samples.jsonl $type-$n/samples.jsonl || fail "other samples in slices"
+    done
+done
+
+# Greedy, the same tokens; from whole weights, and through gathered copies, the same bits as straight from shards.
+greedy="--set nodes.rollout.temperature=0 --set run.samples=32"
+for way in 'whole 1' 'whole 2' 'whole 4' 'direct 2' 'gather_whole 2' 'gather_layer 2' 'every_node 2'; do
+    n=${way#* }
+    case $way in
+    whole*) how= ;;
+    direct*) how=$shards ;;
+    gather*) how="$shards --set models.actor.gather=${way%% *}" ;;
+    every*) how="--policy every_node $shards" ;;
+    esac
+    how=$(echo "$how" | sed 's/gather=gather_/gather=/')
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec both.yaml --set model=llama --ranks 4 --steps 2 $greedy $how --set models.actor.tensor=$n \
+        --check-memory --out "$(echo $way | tr ' ' -)"
+done
+for run in whole-2 whole-4; do
+    close whole-1 $run 1
+    cmp whole-1/samples.jsonl $run/samples.jsonl || fail "other greedy tokens in $run"
+done
+for run in direct-2 gather_whole-2 gather_layer-2 every_node-2; do
+    same_weights whole-2 $run
+    same_metrics whole-2 $run
+    cmp whole-2/samples.jsonl $run/samples.jsonl
+done
+
+# Every kind of trip: rounds of a selection, a validation behind, prompts that no group of ranks has one of.
+sed 's/^run:/  vp: {op: prompts, file: $data, batch: 3, max_tokens: 8, template: "{question}", every: 1}\n  vr: {op: generate, model: actor, prompts: vp, samples: 2, temperature: 0, max_tokens: 6, every: 1}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 1}\n&/;
+    s/^  rollout: /  raw: /; s/of: rollout/of: kept/; s/op: compute, expr: reward + 0.1 \* rollout/op: compute, of: kept, expr: reward + 0.1 * raw/; s/^  reward:  {op: reward, of: kept/  reward:  {op: reward, of: raw/
+    s/^  old_logprob:/  kept: {op: select, of: raw, groups: "group_std(reward) > 0", refill: {until: 8, rounds: 6, short: keep}}\n&/
+    s/^  old_logprob: {/&weights: rollout, /' grpo.yaml >refill.yaml
+status 0 "$gr" exec refill.yaml --set model=qwen2 --ranks 4 --steps 2 --out refill-1
+for how in "" "$shards"; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec refill.yaml --set model=qwen2 --ranks 4 --steps 2 $how --set models.actor.tensor=4 --check-memory --out refill-4
+    close refill-1 refill-4 1
+    rm -r refill-4
+done
+
+# A response that several ranks have generated together is scored by one of them.
+cat >answer.sh <<'END'
+while read -r line; do
+    id=$(echo "$line" | sed -nE 's/.*"id": *([0-9]+).*/\1/p')
+    echo "$id" >>asked
+    echo "{\"id\": $id, \"score\": $((id % 3))}"
+done
+END
+sed 's/rule: {extract[^}]*}/command: "sh answer.sh", workers: 1/' grpo.yaml >command.yaml
+status 0 "$gr" exec command.yaml --set model=llama --steps 2 --out command-1
+sort <asked >asked-1
+rm asked
+status 0 "$gr" exec command.yaml --set model=llama --ranks 4 --set models.actor.tensor=2 --steps 2 --out command-2
+close command-1 command-2 1
+[ "$(wc -l <asked)" = "$(wc -l <asked-1)" ] || fail "asked $(wc -l <asked) times, not $(wc -l <asked-1)"
+
+# What an update has trained is what generates after it, in slices as in whole copies.
+sed 's/^run:/  again: {op: generate, model: actor, prompts: prompts, samples: 1, temperature: 0, max_tokens: 6, after: update, metrics: {length: batch_mean(again.length), logprob: token_mean(again.logprob)}}\n&/' grpo.yaml >again.yaml
+status 0 "$gr" exec again.yaml --set model=llama --steps 2 --out again-one
+status 0 "$gr" exec again.yaml --set model=llama --ranks 4 --steps 2 --out again-whole
+for n in 1 2; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec again.yaml --set model=llama --ranks 4 --steps 2 $shards --set models.actor.tensor=$n --out again-$n
+    close again-one again-$n 1
+    close again-whole again-$n 1
+done
+
+# On ranks of their own: whole layers come from those that train, in whatever way these have them, and are cut here.
+sed 's/^models:/pools: {train: {share: 1}, rollout: {share: 1}}\n&/; s/^  rollout: {/  rollout: {pool: rollout, /; s/^  old_logprob: {/&weights: rollout, pool: rollout, /' \
+    grpo.yaml >pools.yaml
+status 0 "$gr" exec pools.yaml --set model=qwen3 --ranks 4 --steps 2 --out pools-1
+for how in "" "$shards"; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec pools.yaml --set model=qwen3 --ranks 4 --steps 2 $how --set models.actor.tensor=2 --check-memory --out pools-2
+    has pools-2/plan.json '"what": "rollout.received'
+    for run in pools-1 pools-2; do sed -i -E 's/"(planned|measured)_peak_bytes[^,]*, //g' $run/metrics.jsonl; done
+    close pools-1 pools-2 1
+    cmp pools-1/samples.jsonl pools-2/samples.jsonl || fail "other samples in slices of a pool"
+    rm -r pools-2
+done
+refused "pools.yaml:[0-9]+:[0-9]+: error: 'old_logprob' asks model 'actor', which another pool trains" \
+    "$gr" plan pools.yaml --set model=qwen3 --ranks 4 --set models.actor.tensor=2 --set nodes.old_logprob.weights=params
+
+# Shards over the ranks of a node, slices over these, too: nothing of it leaves the node.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+for n in 1 2; do
+    # shellcheck disable=SC2086
+    status 0 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 4 "$gr" exec grpo.yaml --ranks 2x2 \
+        --set model=qwen2 --steps 2 $shards --set models.actor.shard=node --set models.actor.tensor=$n --out nodes-$n
+done
+has nodes-2/plan.json '"what": "rollout.exchange'
+has nodes-2/plan.json '"what": "update.across'
+close nodes-1 nodes-2 1
+cmp nodes-1/samples.jsonl nodes-2/samples.jsonl || fail "other samples in slices of nodes"
+
+# From one degree to another.
+set -- --set model=llama --set models.actor.train.schedule=constant
+# shellcheck disable=SC2086
+status 0 "$gr" exec grpo.yaml "$@" --ranks 4 $shards --steps 3 --out still
+# shellcheck disable=SC2086
+status 0 "$gr" exec grpo.yaml "$@" --ranks 4 $shards --set models.actor.tensor=4 --steps 1 --out moving
+for n in 2 1; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec grpo.yaml "$@" --ranks 4 $shards --set models.actor.tensor=$n --steps $((4 - n)) --resume moving --replan
+    has err 'warning: .*its bits may differ'
+done
+close still moving 3 1e-3
+
+# One rank has all slices; what ranks cannot share is refused where it is written.
+status 0 "$gr" exec grpo.yaml --set model=llama --steps 2 --out alone
+status 0 "$gr" exec grpo.yaml --set model=llama --set models.actor.tensor=4 --steps 2 --out alone-4
+same_weights alone alone-4
+refused "'tensor: 4' does not divide its 2 KV heads" "$gr" exec grpo.yaml --ranks 4 --set models.actor.tensor=4 --out never
+refused "'tensor: 4' does not divide the 2 ranks of a host" "$gr" plan grpo.yaml --set model=llama --ranks 2x2 --set models.actor.tensor=4
+sed 's/^  actor: {/&tensor: 2, /' grpo.yaml >sliced.yaml
+sed 's/^  rollout: {/&lag: 1, /' sliced.yaml >lag.yaml
+refused "lag.yaml:9:[0-9]+: error: 'lag' of 'rollout' is not built" "$gr" plan lag.yaml --ranks 2
+sed 's/^graph: tiny/&\ncanonical: true/' sliced.yaml >canonical.yaml
+refused 'canonical.yaml:[0-9]+:[0-9]+: error: .*canonical do not go together' "$gr" plan canonical.yaml --ranks 2
+[ ! -e never ] || fail "a run directory of nothing"
