@@ -61,16 +61,6 @@ static void check_ranks(gr_loader *l, const gr_node *n)
     free(why);
 }
 
-static void check_node(gr_loader *l, const gr_node *n)
-{
-    const gr_value *lag = gr_value_get(n->value, "lag");
-    if (!strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
-        gr_diag_error(l->d, lag ? lag->at : n->at, GR_E_INVALID,
-                      "'lag' of '%s' is not built for a model with 'tensor': the older copy is whole",
-                      n->name);
-    check_ranks(l, n);
-}
-
 /* Ranks that are sent a model which they have in slices have no whole one. */
 static void check_whole(gr_loader *l, const gr_node *n)
 {
@@ -100,7 +90,7 @@ void gr_check_tensor(gr_loader *l)
             const gr_node *n = g->nodes[k];
             if (n->model == m) check_whole(l, n);
             if (n->model != m || !gr_reads_rollout(n)) continue;
-            if (l->d->n_errors == before) check_node(l, n);
+            if (l->d->n_errors == before) check_ranks(l, n);
             used++;
         }
         if (!used)

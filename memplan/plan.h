@@ -7,9 +7,10 @@
  * Steps are flat and numbered in pre-order: a loop step is followed by its body, body_last is the number of
  * the last step of the body (loops nest). Within a path, each lane runs its own steps in this order; `after`
  * names steps of other lanes that must have completed: the same trip's where both are in the same body, all
- * trips of a loop where `after` names the loop step from outside. All lanes meet at the end of every trip of
- * a loop and at the end of a path; the lane `host` meets only at the end of a path and at loops that hold
- * steps of it.
+ * trips of a loop where `after` names the loop step from outside. Lanes meet at the end of a path; and those
+ * with steps in a loop's body, with the lane `compute`, which leads it, at the end of each of its trips. The
+ * others pass the loop by: what they do before and after it in their order may run beside it, as far as their
+ * waits allow.
  *
  * An entry is live from step `first` to step `last`, both included; last < first wraps round the iteration's
  * end. A life lies in one loop body, or holds whole loops. An entry live in a loop body only is dead at the

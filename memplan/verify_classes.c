@@ -26,7 +26,8 @@ typedef struct class_run {
     const gr_program *g;
     const gr_work **work[GR_N_PATHS]; /* of the steps of steady and validate; NULL: transitions */
     gr_meeting *partner[GR_N_PATHS];  /* of sends and receives */
-    bool *done, *skipped, *host;      /* of the steps of the path that runs; host: of loops */
+    bool *done, *skipped;             /* of the steps of the path that runs */
+    unsigned *lanes;                  /* of those that are loops: mask of the lanes that meet there */
     uint32_t lane[GR_N_LANES], run;
 } class_run;
 
@@ -206,25 +207,24 @@ static void begin_path(class_run *r, const subset *runs_of)
     for (int l = 0; l < GR_N_LANES; l++) r->lane[l] = 0;
     if (!path) return;
     memset(r->done, 0, path->n);
-    memset(r->host, 0, path->n);
+    memset(r->lanes, 0, path->n * sizeof(*r->lanes));
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_work *w = r->work[runs[r->run]][i];
         r->skipped[i] = w && w->optional && !runs_in(runs_of, w->node);
-        for (uint32_t k = 0; path->steps[i].lane == GR_LANE_HOST && k < i; k++)
-            r->host[k] = r->host[k] || (path->steps[k].kind == GR_STEP_LOOP && path->steps[k].body_last >= i);
+        for (uint32_t k = 0; k < i; k++) /* a loop's own lane is the one that leads it */
+            if (path->steps[k].kind == GR_STEP_LOOP && path->steps[k].body_last >= i)
+                r->lanes[k] |= 1u << path->steps[k].lane | 1u << path->steps[i].lane;
     }
 }
 
-/* A lane goes past what is not its own: steps of others, loops that are done, the host past those without
- * it. */
+/* A lane goes past what is not its own: steps of others, loops that are done, or that it has no steps in. */
 static void go_on(class_run *r, int lane)
 {
     const gr_path *path = path_of(r);
     while (r->lane[lane] < path->n) {
         uint32_t i = r->lane[lane];
         const gr_step *s = &path->steps[i];
-        bool loop = s->kind == GR_STEP_LOOP,
-             stays = loop ? lane != GR_LANE_HOST || r->host[i] : (int)s->lane == lane;
+        bool loop = s->kind == GR_STEP_LOOP, stays = loop ? r->lanes[i] >> lane & 1 : (int)s->lane == lane;
         if (stays && !r->done[i] && !r->skipped[i]) return;
         r->lane[lane] = loop ? s->body_last + 1 : i + 1;
     }
@@ -235,16 +235,20 @@ static bool is_crossing(const gr_step *s)
     return s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
 }
 
-/* Whether step i of a class can begin: its lane is there (for a loop, all), and what it waits for is done. */
+/* Whether step i of a class can begin: its lane is there, and what it waits for is done; of a loop, which is
+ * one step here, all its lanes, and what any step in it waits for from outside. */
 static bool ready(const class_run *r, uint32_t i)
 {
     const gr_step *s = &path_of(r)->steps[i];
     for (int l = 0; l < GR_N_LANES; l++) {
-        bool needed = s->kind == GR_STEP_LOOP ? l != GR_LANE_HOST || r->host[i] : (int)s->lane == l;
+        bool needed = s->kind == GR_STEP_LOOP ? r->lanes[i] >> l & 1 : (int)s->lane == l;
         if (needed && r->lane[l] != i) return false;
     }
-    for (uint32_t k = 0; k < s->n_after; k++)
-        if (!r->done[s->after[k]] && !r->skipped[s->after[k]]) return false;
+    for (uint32_t k = i; k <= (s->kind == GR_STEP_LOOP ? s->body_last : i); k++) {
+        const gr_step *in = &path_of(r)->steps[k];
+        for (uint32_t a = 0; a < in->n_after; a++)
+            if (in->after[a] < i && !r->done[in->after[a]] && !r->skipped[in->after[a]]) return false;
+    }
     return true;
 }
 
@@ -351,7 +355,7 @@ static void check_classes(classes *c, const gr_program *const *g)
         size_t n = gr_plan_steps(r->p) + 1;
         r->done = gr_pool_alloc(v->pool, n);
         r->skipped = gr_pool_alloc(v->pool, n);
-        r->host = gr_pool_alloc(v->pool, n);
+        r->lanes = gr_pool_alloc(v->pool, n * sizeof(*r->lanes));
     }
     check_ranks(c);
     for (uint32_t k = 0; k < c->n; k++) find_works(c, k);

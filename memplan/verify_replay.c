@@ -17,15 +17,17 @@
 #include <string.h>
 
 /* Accesses of an entry, a bit each: reads and writes of each lane, and those in finished loops in which the
- * lane `host` was not; the other lanes met at their ends. A row of bits for each lane that knows. */
+ * lane that knows was not; the lanes that were met at their ends. A row of bits for each lane that knows. */
 #define IN_LOOPS             GR_N_LANES
 #define ACCESS(lane, writes) (2 * (lane) + (writes))
 #define ROW_BITS             (2 * (GR_N_LANES + 1))
 #define ROW                  ((1u << ROW_BITS) - 1)
 #define ALL_WRITES           (ROW / 3 * 2)
 
-typedef struct stamps { /* of an entry: when it was last accessed in each way; the latest of them */
-    uint32_t at[ROW_BITS], latest;
+/* Of an entry: when it was last accessed in each way; in loops that a lane was not in, for each lane; the
+ * latest of all. */
+typedef struct stamps {
+    uint32_t at[2 * GR_N_LANES], in_loops[GR_N_LANES][2], latest;
 } stamps;
 
 typedef struct ways { /* what holds on every way to a point of a path */
@@ -45,7 +47,7 @@ typedef struct replay {
     uint32_t *option[GR_N_PATHS]; /* of steps: the optional node they belong to, or GR_NONE */
     uint32_t n_options;
     bool *runs;                      /* of optional nodes, in this replay */
-    bool *holds_host;                /* of steps that are loops */
+    unsigned *lanes[GR_N_PATHS];     /* of steps that are loops: mask of those that meet at its trips' ends */
     uint32_t *object_loop;           /* of objects: the loop (a work) at whose trips' ends contents die */
     uint32_t *copies, *copies_begin; /* of objects: their entries */
 } replay;
@@ -79,13 +81,19 @@ static void find_object_loops(replay *r)
                 r->object_loop[o] = w;
 }
 
-static void find_host_loops(replay *r)
+/* The lanes with steps in each loop's body, and `compute`, which leads it. */
+static void find_loop_lanes(replay *r, gr_path_id id)
 {
-    const gr_verifier *v = r->v;
-    r->holds_host = gr_pool_alloc(v->pool, v->n + 1);
-    for (uint32_t i = 0; i < v->n; i++)
-        for (uint32_t l = v->parent[i]; l != GR_NONE && v->steps[i].lane == GR_LANE_HOST; l = v->parent[l])
-            r->holds_host[l] = true;
+    bool works = gr_verify_runs_works(id);
+    const gr_step *steps = works ? r->v->steps : r->v->p->paths[id].steps;
+    uint32_t n = works ? r->v->n : r->v->p->paths[id].n;
+    r->lanes[id] = gr_pool_alloc(r->v->pool, (n + 1) * sizeof(**r->lanes));
+    for (uint32_t i = 0; i < n; i++) {
+        if (steps[i].kind != GR_STEP_LOOP) continue;
+        r->lanes[id][i] = 1u << GR_LANE_COMPUTE;
+        for (uint32_t k = i + 1; k <= steps[i].body_last; k++)
+            if (steps[k].kind != GR_STEP_LOOP) r->lanes[id][i] |= 1u << steps[k].lane;
+    }
 }
 
 /* ---- ways --------------------------------------------------------------------------------------------- */
@@ -269,9 +277,11 @@ static uint32_t row_of(const replay *r, uint32_t e, int lane)
 static void wait_for(replay *r, int lane, uint32_t t)
 {
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
+        const stamps *seen = &r->seen[e];
         uint32_t row = r->end_row[t][e];
-        for (int k = 0; k < ROW_BITS && r->seen[e].latest > r->end_time[t]; k++)
-            if (r->seen[e].at[k] > r->end_time[t]) row &= ~(1u << k);
+        for (int k = 0; k < ROW_BITS && seen->latest > r->end_time[t]; k++)
+            if ((k < 2 * IN_LOOPS ? seen->at[k] : seen->in_loops[lane][k % 2]) > r->end_time[t])
+                row &= ~(1u << k);
         r->now.known[e] |= (uint64_t)row << lane * ROW_BITS;
     }
 }
@@ -314,38 +324,49 @@ static void leave_mark(replay *r, uint32_t e, bool writes, int lane)
     r->seen[e].latest = r->seen[e].at[ACCESS(lane, writes)] = r->time;
 }
 
-/* Lanes meet; the lane `host` only where it has steps. */
-static void meet(replay *r, bool host)
+/* These lanes meet. */
+static void meet(replay *r, unsigned lanes)
 {
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
         uint32_t row = 0;
         for (int l = 0; l < GR_N_LANES; l++)
-            if (host || l != GR_LANE_HOST) row |= row_of(r, e, l);
+            if (lanes >> l & 1) row |= row_of(r, e, l);
         for (int l = 0; l < GR_N_LANES; l++)
-            if (host || l != GR_LANE_HOST) r->now.known[e] |= (uint64_t)row << l * ROW_BITS;
+            if (lanes >> l & 1) r->now.known[e] |= (uint64_t)row << l * ROW_BITS;
     }
 }
 
-static void leave_mark_in_loops(replay *r, uint32_t e, bool writes)
+/* Whether a trip that began then read, or wrote, in whatever way. */
+static bool accessed(const stamps *in_trip, bool writes, uint32_t began)
 {
-    r->now.known[e] &= ~(1ULL << (GR_LANE_HOST * ROW_BITS + ACCESS(IN_LOOPS, writes)));
-    r->seen[e].latest = r->seen[e].at[ACCESS(IN_LOOPS, writes)] = r->time;
+    bool any = false;
+    for (int l = 0; l < GR_N_LANES; l++)
+        any = any || in_trip->at[ACCESS(l, writes)] > began || in_trip->in_loops[l][writes] > began;
+    return any;
+}
+
+static void tell_of_loop(replay *r, uint32_t e, int lane, bool writes)
+{
+    r->now.known[e] &= ~(1ULL << (lane * ROW_BITS + ACCESS(IN_LOOPS, writes)));
+    r->seen[e].latest = r->seen[e].in_loops[lane][writes] = r->time;
 }
 
 /* After a trip no lane that was in the loop has to hear of accesses in it any more; so that these do not hide
- * what was accessed before, times are what they were then. The lane `host`, where it was not in it, knows
- * what it knew before, and has news of another kind. before: seen, and known, when the loop began. */
-static void close_trip(replay *r, bool host, const stamps *before, const uint64_t *known, uint32_t began)
+ * what was accessed before, times are what they were then. A lane that was not knows what it knew before, and
+ * has news of another kind. before: seen, and known, when the loop began. */
+static void close_trip(replay *r, unsigned lanes, const stamps *before, const uint64_t *known, uint32_t began)
 {
-    const uint64_t row = (uint64_t)ROW << GR_LANE_HOST * ROW_BITS;
+    uint64_t others = 0; /* the rows of those that were not */
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (!(lanes >> l & 1)) others |= (uint64_t)ROW << l * ROW_BITS;
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
-        stamps in_trip = r->seen[e];
+        const stamps in_trip = r->seen[e];
         if (in_trip.latest <= began) continue;
         r->seen[e] = before[e];
-        if (host) continue;
-        r->now.known[e] = (r->now.known[e] & ~row) | (known[e] & row);
-        for (int k = 0; k < ROW_BITS; k++)
-            if (in_trip.at[k] > began) leave_mark_in_loops(r, e, k % 2);
+        r->now.known[e] = (r->now.known[e] & ~others) | (known[e] & others);
+        for (int writes = 0; writes < 2; writes++)
+            for (int l = 0; l < GR_N_LANES && accessed(&in_trip, writes, began); l++)
+                if (!(lanes >> l & 1)) tell_of_loop(r, e, l, writes);
     }
 }
 
@@ -401,14 +422,15 @@ static void replay_loop(replay *r, uint32_t i)
     const gr_step *s = step_at(r, i);
     ways begin = ways_new(r), end = ways_new(r);
     uint32_t n = r->v->p->n_ledger, began = r->time;
+    unsigned lanes = r->lanes[r->v->path][i];
     stamps *before = gr_malloc((n + 1) * sizeof(*before));
     memcpy(before, r->seen, n * sizeof(*before));
     ways_copy(r, &begin, &r->now);
     if (s->agreed) ways_copy(r, &end, &r->now); /* after no trip */
     for (uint32_t t = 0; t < s->trips_max && r->v->n_errors < GR_VERIFY_MAX_ERRORS; t++) {
         replay_steps(r, i + 1, s->body_last + 1);
-        meet(r, r->holds_host[i]);
-        close_trip(r, r->holds_host[i], before, begin.known, began);
+        meet(r, lanes);
+        close_trip(r, lanes, before, begin.known, began);
         for (uint32_t o = 0; o < r->v->g->n_objects; o++)
             if (r->object_loop[o] == r->v->work[i]) forget_contents(r, o);
         if (t || s->agreed)
@@ -561,7 +583,7 @@ void gr_verify_replay(gr_verifier *v)
     find_options(&r);
     find_copies(&r);
     find_object_loops(&r);
-    find_host_loops(&r);
+    for (int id = 0; id < GR_N_PATHS; id++) find_loop_lanes(&r, (gr_path_id)id);
     replay_options(&r);
     for (uint32_t i = 0; i < n; i++) free(r.end_row[i]);
     free(r.end_row);

@@ -110,13 +110,13 @@ uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m
                            bucket);
 }
 
-/* What fills one bucket of the copy from one that is whole here, or from shards; those of a slice are moved
- * through a buffer. */
-static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t b, uint32_t from,
-                        bool whole)
+/* What fills one bucket of a copy, the rollout's or the lagging one, from one that is whole here, or from
+ * shards; those of a slice are moved through a buffer. */
+static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t b,
+                        uint32_t from, bool whole)
 {
     const bool slice = sliced(m, b);
-    const uint64_t bytes = gr_part_bytes(k, m, GR_PART_ROLLOUT, b);
+    const uint64_t bytes = gr_part_bytes(k, m, copy, b);
     uint32_t exchange = GR_NONE;
     char what[64];
     if (slice && !whole)
@@ -124,22 +124,22 @@ static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, u
                                    gr_reshard_room(&m->shape, m->parts, b, gr_spread_shards(p, m)) *
                                        gr_dtype_size(k->dtype),
                                    "exchange.%u", b);
-    named(what, "", "sync", b);
-    of_shards(p, m, GR_STEP_SYNC,
-              slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
-              : whole ? SPREAD_COPY
-                      : SPREAD_GATHER,
-              b, whole ? 0 : bytes,
-              (gr_use[]){{from, GR_READ},
-                         {gr_model_object(p, k, m, GR_PART_ROLLOUT, b), GR_WRITE},
-                         {exchange, GR_WRITE}},
-              exchange == GR_NONE ? 2 : 3, what);
+    named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
+    of_shards(
+        p, m, GR_STEP_SYNC,
+        slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
+        : whole ? SPREAD_COPY
+                : SPREAD_GATHER,
+        b, whole ? 0 : bytes,
+        (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, copy, b), GR_WRITE}, {exchange, GR_WRITE}},
+        exchange == GR_NONE ? 2 : 3, what);
     if (whole || slice) p->works[p->n_works - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
 }
 
-uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
+                            uint32_t bucket)
 {
-    if (!sliced(m, bucket)) return gr_model_object(p, k, m, GR_PART_ROLLOUT, bucket);
+    if (!sliced(m, bucket)) return gr_model_object(p, k, m, copy, bucket);
     gr_object o = {.name = gr_pool_printf(p->pool, "%s.received.%u", p->node, bucket),
                    .category = GR_CAT_ROLLOUT,
                    .span = GR_SPAN_TEMP,
@@ -150,9 +150,10 @@ uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *
     return gr_program_object(p, &o);
 }
 
-void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t bucket)
 {
-    if (sliced(m, bucket)) sync_bucket(p, k, m, bucket, gr_spread_received(p, k, m, bucket), true);
+    if (sliced(m, bucket))
+        sync_bucket(p, k, m, copy, bucket, gr_spread_received(p, k, m, copy, bucket), true);
 }
 
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
@@ -169,7 +170,7 @@ void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
     for (uint32_t b = 0; b < n; b++) {
         if (!shards && !sliced(m, b)) continue; /* the same bytes */
         if (shards && m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
-        sync_bucket(p, k, m, b,
+        sync_bucket(p, k, m, GR_PART_ROLLOUT, b,
                     through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
                     through || !shards);
     }
@@ -180,6 +181,11 @@ void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
     char what[64];
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
         uint64_t bytes = gr_part_bytes(k, m, GR_PART_PARAMS, b);
+        if (sliced(m, b)) {
+            sync_bucket(p, k, m, GR_PART_LAGGED, b, gr_model_object(p, k, m, GR_PART_PARAMS, b),
+                        !sharded(p, m));
+            continue;
+        }
         named(what, "", "lag", b);
         of_shards(p, m, GR_STEP_SYNC, sharded(p, m) ? SPREAD_GATHER : SPREAD_COPY, b,
                   sharded(p, m) ? bytes : 0,

@@ -55,10 +55,12 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
 uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
 
-/* Where a class receives a bucket that others train: the rollout's copy; or, where that is a slice, the whole
- * bucket, which `cut` then declares the sync of. */
-uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
-void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+/* Where a class receives a bucket that others train: its copy, the rollout's or the lagging one; or, where
+ * that is a slice, the whole bucket, which `cut` then declares the sync of. */
+uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
+                            uint32_t bucket);
+void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
+                   uint32_t bucket);
 
 /* Declare the sync that makes the copy of lagging rollouts the weights as this iteration began: after the
  * last of these, before the update. */

@@ -2,6 +2,7 @@
 
 #include "ops/checkpoint.h"
 #include "ops/pass.h"
+#include "ops/slices.h"
 #include "runtime/half.h"
 
 #include <stdlib.h>
@@ -301,10 +302,18 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
     return p;
 }
 
-/* A copy that every rank has whole. */
+/* A copy that every rank has whole, or its slice of. */
 static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
 {
-    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->shape, bucket), b->k->dtype, q};
+    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->slice, bucket), b->k->dtype, q};
+}
+
+/* Whether it is a slice, and what it has of the bucket. */
+static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_slice_block *blocks, size_t *n)
+{
+    if (m->parts < 2 || !bucket || bucket > m->shape.layers) return false;
+    *n = gr_slice_blocks(&m->shape, m->parts, gr_comm_rank(b->comm) % m->parts, bucket, blocks);
+    return true;
 }
 
 /* Before the first iteration they are the weights. */
@@ -323,6 +332,27 @@ static gr_status read_lagged(gr_bytes *b, const gr_model *m, uint32_t bucket, co
     return st;
 }
 
+/* Files have whole buckets. */
+static gr_status read_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
+{
+    gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+    size_t n_blocks;
+    if (!is_cut(b, m, bucket, blocks, &n_blocks)) return read_lagged(b, m, bucket, p, d);
+    const uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    float *whole = gr_malloc(n * sizeof(*whole));
+    gr_queue host = {.team = p->q->team};
+    gr_status st = read_lagged(b, m, bucket, &(piece){(char *)whole, 0, n, GR_F32, &host}, d);
+    float *slice = room(b, p);
+    memset(slice, 0, p->n * sizeof(*slice));
+    for (size_t i = 0; i < n_blocks && !st; i++)
+        for (uint64_t r = 0; r < blocks[i].count; r++)
+            memcpy(slice + blocks[i].to + r * blocks[i].to_stride,
+                   whole + blocks[i].from + r * blocks[i].from_stride, blocks[i].n * sizeof(*slice));
+    if (!st) put(b, p);
+    free(whole);
+    return st;
+}
+
 gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q, gr_diag *d)
 {
     const gr_model *m;
@@ -333,7 +363,7 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
     }
     if (o->category == GR_CAT_ROLLOUT) {
         piece p = copy_of(b, m, o->bucket, address, q);
-        return read_lagged(b, m, o->bucket, &p, d);
+        return read_copy(b, m, o->bucket, &p, d);
     }
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
@@ -422,6 +452,28 @@ static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, cons
     return p.n ? gr_weights_writer_put_part(to, set, bucket, p.first, p.n, get(b, &p), d) : GR_OK;
 }
 
+/* Of slices, those of the first ranks that have all of them; what each has whole, the first one writes. */
+static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piece p, gr_diag *d)
+{
+    gr_weights_writer *to = b->files[m->index].to_lagged;
+    gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+    size_t n;
+    if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, d);
+    gr_status st = GR_OK;
+    if (!to || gr_comm_rank(b->comm) >= m->parts) return GR_OK;
+    const float *slice = get(b, &p);
+    gr_tensor whole[GR_BUCKET_TENSORS_MAX];
+    gr_bucket_tensors(&m->shape, bucket, whole);
+    for (size_t i = 0; i < n && !st; i++) {
+        const bool all = blocks[i].n * blocks[i].count == whole[i].rows * (uint64_t)GR_MAX(whole[i].cols, 1u);
+        if (all && gr_comm_rank(b->comm)) continue;
+        for (uint64_t r = 0; r < blocks[i].count && !st; r++)
+            st = gr_weights_writer_put_part(to, 0, bucket, blocks[i].from + r * blocks[i].from_stride,
+                                            blocks[i].n, slice + blocks[i].to + r * blocks[i].to_stride, d);
+    }
+    return st;
+}
+
 gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q, gr_diag *d)
 {
     const gr_model *m;
@@ -432,7 +484,7 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_q
         return save_piece(b, f->to_weights, 0, m, o->bucket, weights_of(b, m, o->bucket, address, q), d);
     }
     if (o->category == GR_CAT_ROLLOUT)
-        return save_piece(b, f->to_lagged, 0, m, o->bucket, copy_of(b, m, o->bucket, address, q), d);
+        return save_copy(b, m, o->bucket, copy_of(b, m, o->bucket, address, q), d);
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.has_master ? save_piece(b, f->to_weights, 0, m, o->bucket, s.master, d) : GR_OK;
     if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, d);

@@ -363,6 +363,7 @@ static void beat(world *w)
         if (why || from < 0) break;
         w->seen[from].sign = came;
         w->seen[from].heard_ns = gr_now_ns();
+        if (strcmp(w->hosts[from], w->hosts[w->rank])) gr_watch_tell_of((uint32_t)from, &came);
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -411,7 +412,7 @@ static char *module_path(void)
     char exe[4096];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
     const char *given = getenv("GRAPHRUN_MPI");
-    if (given) return gr_strdup(given);
+    if (given && *given) return gr_strdup(given);
     exe[GR_MAX(n, 0)] = '\0';
     char *slash = strrchr(exe, '/');
     if (slash) *slash = '\0';

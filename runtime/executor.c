@@ -10,8 +10,8 @@
  * step with a lower number, so the lowest step that has not run can run: no order of threads can block.
  *
  * Events are counters that only grow during a path: done[i] is how often step i has completed (a loop: all
- * its trips), granted[i] how many trips of loop i have been let begin, reached[i] how often other lanes have
- * come to loop i, finished[i] how many trips of it other lanes have finished. */
+ * its trips), granted[i] how many trips of loop i have been let begin, finished[i] how many trips of it other
+ * lanes have finished. */
 
 enum { ALL_LANES = (1u << GR_N_LANES) - 1 };
 
@@ -52,8 +52,8 @@ struct gr_executor {
     pthread_cond_t changed;
     uint64_t round; /* paths begun: a lane's thread waits for the next */
     gr_path_id path;
-    uint64_t *done, *granted, *reached, *finished; /* [longest path] */
-    unsigned busy;                                 /* other lanes that have not finished the path */
+    uint64_t *done, *granted, *finished; /* [longest path] */
+    unsigned busy;                       /* other lanes that have not finished the path */
     bool stop, quit;
     int first_failed; /* lane, or -1 */
 
@@ -356,14 +356,10 @@ static bool await_after(struct lane *l, gr_path_id id, uint32_t i, const struct 
 
 static bool walk(struct lane *l, gr_path_id id, uint32_t first, uint32_t last, const struct level *at);
 
-/* The lanes that come to a loop: all but `host`, which does where it has steps in the body; of a loop within
- * a loop, those that are in the outer body. */
-static unsigned comers(const gr_executor *e, gr_path_id id, uint32_t loop)
+/* The lanes beside this one that have steps in a loop's body; the others pass it by. */
+static unsigned workers(const struct lane *l, gr_path_id id, uint32_t loop)
 {
-    const struct path_info *in = &e->info[id];
-    unsigned host = 1u << GR_LANE_HOST, outer = in->parent[loop];
-    unsigned there = outer == GR_NONE ? e->running : in->body_lanes[outer];
-    return there & e->running & (~host | in->body_lanes[loop]);
+    return l->e->running & l->e->info[id].body_lanes[loop] & ~l->mask;
 }
 
 static unsigned count(unsigned mask)
@@ -378,23 +374,16 @@ static bool another_trip(const gr_executor *e, gr_path_id id, uint32_t loop, uin
     return !s->agreed || e->hooks.more(e->hooks.user, id, loop, trip);
 }
 
-/* Where all lanes meet: those with steps in the body have finished its trip, the others have come to this
- * loop or wait at one around it. */
-static bool await_others(struct lane *l, gr_path_id id, const struct level *at)
+/* Where the lanes of a loop meet: the others have finished its trip. */
+static bool await_workers(struct lane *l, gr_path_id id, const struct level *at)
 {
-    gr_executor *e = l->e;
-    unsigned others = comers(e, id, at->loop) & ~l->mask, workers = others & e->info[id].body_lanes[at->loop];
-    if (!await(e, &e->finished[at->loop], at->number * count(workers))) return false;
-    follow_lanes(l, workers);
-    for (; at->loop != GR_NONE; at = at->up) {
-        others = comers(e, id, at->loop) & ~l->mask;
-        if (!await(e, &e->reached[at->loop], at->up->number * count(others))) return false;
-        follow_lanes(l, others);
-    }
+    unsigned others = workers(l, id, at->loop);
+    if (!await(l->e, &l->e->finished[at->loop], at->number * count(others))) return false;
+    follow_lanes(l, others);
     return true;
 }
 
-/* The compute lane's part: decide each trip once all others have finished the one before. */
+/* The compute lane's part: decide each trip once the loop's other lanes have finished the one before. */
 static bool lead_loop(struct lane *l, gr_path_id id, uint32_t loop, const struct level *up)
 {
     gr_executor *e = l->e;
@@ -405,9 +394,8 @@ static bool lead_loop(struct lane *l, gr_path_id id, uint32_t loop, const struct
         mark_meeting(l);
         bump(e, &e->granted[loop]);
         if (!walk(l, id, loop + 1, e->plan->paths[id].steps[loop].body_last, &at)) return false;
-        if (!await_others(l, id, &at)) return false;
+        if (!await_workers(l, id, &at)) return false;
     }
-    if (!await_others(l, id, &at)) return false; /* also where there was no trip */
     mark(l, loop);
     bump(e, &e->done[loop]);
     return true;
@@ -428,18 +416,14 @@ static bool await_trip(gr_executor *e, uint32_t loop, uint64_t number, uint64_t 
 static bool follow_loop(struct lane *l, gr_path_id id, uint32_t loop, const struct level *up)
 {
     gr_executor *e = l->e;
-    if (!(comers(e, id, loop) & l->mask)) return true;
-    mark_meeting(l);
-    bump(e, &e->reached[loop]);
-    if (e->info[id].body_lanes[loop] & l->mask) {
-        struct level at = {up, loop, l->trips[loop] + 1, 0};
-        for (; await_trip(e, loop, at.number, up->number); at.number++, at.trip++) {
-            l->trips[loop] = at.number;
-            follow(l, meeting(e, GR_LANE_COMPUTE));
-            if (!walk(l, id, loop + 1, e->plan->paths[id].steps[loop].body_last, &at)) return false;
-            mark_meeting(l);
-            bump(e, &e->finished[loop]);
-        }
+    if (!(e->info[id].body_lanes[loop] & l->mask)) return true;
+    struct level at = {up, loop, l->trips[loop] + 1, 0};
+    for (; await_trip(e, loop, at.number, up->number); at.number++, at.trip++) {
+        l->trips[loop] = at.number;
+        follow(l, meeting(e, GR_LANE_COMPUTE));
+        if (!walk(l, id, loop + 1, e->plan->paths[id].steps[loop].body_last, &at)) return false;
+        mark_meeting(l);
+        bump(e, &e->finished[loop]);
     }
     if (!await(e, &e->done[loop], up->number)) return false;
     follow(l, loop);
@@ -534,7 +518,6 @@ static gr_status prepare(gr_executor *e, gr_diag *d)
     e->longest = longest;
     e->done = gr_pool_alloc(e->memory, longest * sizeof(*e->done));
     e->granted = gr_pool_alloc(e->memory, longest * sizeof(*e->granted));
-    e->reached = gr_pool_alloc(e->memory, longest * sizeof(*e->reached));
     e->finished = gr_pool_alloc(e->memory, longest * sizeof(*e->finished));
     gr_status st = start_lanes(e, longest, d);
     if (!st && e->o.threads > 1) st = gr_team_new(&e->lanes[GR_LANE_COMPUTE].queue.team, e->o.threads, d);
@@ -618,7 +601,6 @@ static void begin_path(gr_executor *e, gr_path_id id)
     if (bytes) {
         memset(e->done, 0, bytes);
         memset(e->granted, 0, bytes);
-        memset(e->reached, 0, bytes);
         memset(e->finished, 0, bytes);
     }
     e->path = id;

@@ -27,7 +27,8 @@ static struct {
     bool later;         /* and the device does steps later */
     uint32_t iteration; /* of the last step that began */
     const char *step;
-    gr_sign *board;
+    gr_sign *board; /* [n_board], or NULL */
+    uint32_t rank, n_board;
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .at[BETWEEN].limit = GR_WATCH_TIMEOUT};
 
 static _Thread_local struct place *own; /* what this thread is at; NULL: what is between steps */
@@ -36,10 +37,10 @@ static _Thread_local struct place *own; /* what this thread is at; NULL: what is
  */
 
 /* Who reads the board may see half of a text: it is for people. */
-static void tell_board(uint32_t iteration, const char *step)
+static void tell_board(uint32_t rank, uint32_t iteration, const char *step)
 {
-    gr_sign *board = self.board;
-    if (!board) return;
+    if (!self.board || rank >= self.n_board) return;
+    gr_sign *board = &self.board[rank];
     __atomic_store_n(&board->iteration, iteration, __ATOMIC_RELAXED);
     for (size_t i = 0; i < sizeof(board->step); i++) {
         char c = i + 1 < sizeof(board->step) ? *step : '\0';
@@ -58,7 +59,7 @@ void gr_watch_step(unsigned lane, uint32_t iteration, const char *step, uint32_t
     self.changed_ns = now;
     self.iteration = iteration;
     self.step = step;
-    tell_board(iteration, step);
+    tell_board(self.rank, iteration, step);
     pthread_mutex_unlock(&self.lock);
 }
 
@@ -114,10 +115,19 @@ void gr_watch_where(uint32_t *iteration, const char **step)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_tell(gr_sign *board)
+void gr_watch_tell(gr_sign *board, uint32_t rank, uint32_t n)
 {
     pthread_mutex_lock(&self.lock);
     self.board = board;
+    self.rank = rank;
+    self.n_board = n;
+    pthread_mutex_unlock(&self.lock);
+}
+
+void gr_watch_tell_of(uint32_t rank, const gr_sign *heard)
+{
+    pthread_mutex_lock(&self.lock);
+    tell_board(rank, heard->iteration, heard->step);
     pthread_mutex_unlock(&self.lock);
 }
 

@@ -47,8 +47,10 @@ void gr_watch_wait(bool waits);
 
 /* The last step that began, "start" before there was one: for messages. */
 void gr_watch_where(uint32_t *iteration, const char **step);
-/* Told again whenever that changes to `board`, where there is one: memory that another process reads. */
-void gr_watch_tell(gr_sign *board);
+/* Told again whenever that changes to `board`: n signs, one a rank, that another process of this host reads.
+ * NULL: to nobody. tell_of: what was heard of a rank of another host, which cannot tell by itself. */
+void gr_watch_tell(gr_sign *board, uint32_t rank, uint32_t n);
+void gr_watch_tell_of(uint32_t rank, const gr_sign *heard);
 
 /* A sign of this process: the step that has taken longest of those that lanes are at; where all wait, the
  * wait. */

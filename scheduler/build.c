@@ -283,8 +283,8 @@ static void wait_for(builder *b, uint32_t s)
     for (uint32_t i = 0; i < b->n_wanted; i++) {
         uint32_t d = b->wanted[i], loop = foreign_loop(b, d, s);
         if ((i && d == b->wanted[i - 1]) || c->lane[b->steps[d].lane] > d) continue;
-        if (loop != GR_NONE) { /* lanes met at the end of its trips */
-            if (b->steps[s].lane != GR_LANE_HOST || b->l->holds_host[b->l->items[loop].work]) continue;
+        if (loop != GR_NONE) { /* at the end of its trips its lanes met */
+            if (b->l->lanes[b->l->items[loop].work] >> b->steps[s].lane & 1) continue;
             d = loop;
         }
         bool have = false;
@@ -293,7 +293,8 @@ static void wait_for(builder *b, uint32_t s)
         b->wanted[n++] = d; /* n <= i: the ones written over were looked at */
         if (skippable_for(b, d, s)) continue;
         join(c, &b->at[d]);
-        if (loop == GR_NONE) c->lane[b->steps[d].lane] = GR_MAX(c->lane[b->steps[d].lane], d + 1);
+        uint32_t passed = loop == GR_NONE ? d : b->l->items[d].body_last;
+        c->lane[b->steps[d].lane] = GR_MAX(c->lane[b->steps[d].lane], passed + 1);
     }
     b->steps[s].after = copy_ids(b->p->pool, b->wanted, b->steps[s].n_after = n);
 }
@@ -303,12 +304,13 @@ static void leave_loops(builder *b, uint32_t s)
     while (b->n_loops && !in_body(b, b->loops[b->n_loops - 1], s)) {
         uint32_t loop = b->loops[--b->n_loops];
         const gr_item *it = &b->l->items[loop];
-        bool host = b->l->holds_host[it->work], ran = !b->steps[loop].agreed && !it->optional;
+        unsigned lanes = b->l->lanes[it->work];
+        bool ran = !b->steps[loop].agreed && !it->optional;
         for (int l = 0; l < GR_N_LANES; l++) {
-            if (l == GR_LANE_HOST && !host) continue;
+            if (!(lanes >> l & 1)) continue;
             b->lane[l] = b->saved[b->n_loops][l];
             for (int k = 0; k < GR_N_LANES && ran; k++)
-                if (k != GR_LANE_HOST || host) b->lane[l].lane[k] = it->body_last + 1;
+                if (lanes >> k & 1) b->lane[l].lane[k] = it->body_last + 1;
         }
     }
 }

@@ -303,14 +303,19 @@ static double rate_between(const gr_traffic *t, const crossing *c)
     return (near ? t->hw.link : t->hw.network) * GR_MIN(a->n, b->n);
 }
 
+/* What weights are received into. */
+static gr_model_part copy_of(const crossing *c)
+{
+    return c->lagged ? GR_PART_LAGGED : GR_PART_ROLLOUT;
+}
+
 static uint32_t object_of(const gr_traffic *t, const crossing *c, const gr_graph *view, gr_program *p,
                           const gr_kernels *k)
 {
     bool sends = view->view == c->from;
     const gr_model *m = c->model ? view->models[c->model->index] : NULL;
     if (m && sends) return gr_model_object(p, k, m, GR_PART_PARAMS, c->bucket);
-    if (m && c->lagged) return gr_model_object(p, k, m, GR_PART_LAGGED, c->bucket);
-    if (m) return gr_spread_received(p, k, m, c->bucket);
+    if (m) return gr_spread_received(p, k, m, copy_of(c), c->bucket);
     const gr_program *whole = t->whole[view->view];
     return gr_program_object(p, &whole->objects[gr_program_find(whole, c->object)]);
 }
@@ -341,7 +346,7 @@ static void declare(const gr_traffic *t, const crossing *c, const gr_graph *view
     w->peer = peer;
     w->channel = c->channel;
     w->rate = rate_between(t, c);
-    if (c->model && !sends && !c->lagged) gr_spread_cut(p, k, view->models[c->model->index], c->bucket);
+    if (c->model && !sends) gr_spread_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }
 
 void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_program *p, const gr_kernels *k,
@@ -365,18 +370,18 @@ typedef struct runner { /* of one class */
     uint32_t *posted;      /* of these: the iterations in which they were come to; in which both sides were */
     uint32_t *met;
     gr_meeting *partner; /* of sends and receives */
-    bool *host;          /* of loops: whether steps of the lane host are inside */
+    unsigned *lanes;     /* of loops: mask of the lanes that meet there */
     uint64_t *done;      /* [iterations]: when each ended */
 } runner;
 
 #define LATEST (1ULL << 60)         /* ns: files may say any time, sums must not overflow */
 enum { WARM_UP = 4, MEASURED = 4 }; /* iterations: their time settles, or repeats after a few */
 
-static uint64_t latest(const runner *r, bool host)
+static uint64_t latest(const runner *r, unsigned lanes)
 {
     uint64_t t = 0;
     for (int l = 0; l < GR_N_LANES; l++)
-        if (host || l != GR_LANE_HOST) t = GR_MAX(t, r->lane[l]);
+        if (lanes >> l & 1) t = GR_MAX(t, r->lane[l]);
     return t;
 }
 
@@ -399,14 +404,16 @@ static bool run_step(runner *all, runner *r)
 {
     const gr_step *s = &r->path->steps[r->at];
     bool loop = s->kind == GR_STEP_LOOP, meets = s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
-    uint64_t t = loop ? latest(r, r->host[r->at]) : r->lane[s->lane];
-    for (uint32_t k = 0; k < s->n_after; k++) t = GR_MAX(t, r->end[s->after[k]]);
+    uint64_t t = loop ? latest(r, r->lanes[r->at]) : r->lane[s->lane];
+    for (uint32_t i = r->at; i <= (loop ? s->body_last : r->at); i++) /* and steps in it from outside */
+        for (uint32_t k = 0; k < r->path->steps[i].n_after; k++)
+            if (r->path->steps[i].after[k] < r->at) t = GR_MAX(t, r->end[r->path->steps[i].after[k]]);
     if (meets && !meet(all, r, t)) return false;
     r->begin[r->at] = t = meets ? r->ready[r->at] : t;
     t = GR_MIN(t + GR_MIN(s->ns, LATEST), LATEST);
     r->end[r->at] = r->lane[s->lane] = t;
     for (int l = 0; loop && l < GR_N_LANES; l++)
-        if (l != GR_LANE_HOST || r->host[r->at]) r->lane[l] = t;
+        if (r->lanes[r->at] >> l & 1) r->lane[l] = t;
     r->at = loop ? s->body_last + 1 : r->at + 1;
     return true;
 }
@@ -418,7 +425,7 @@ static bool run_class(runner *all, runner *r)
     while (r->iteration < WARM_UP + MEASURED && (r->at == r->path->n || run_step(all, r))) {
         moved = true;
         if (r->at < r->path->n) continue;
-        uint64_t t = latest(r, true);
+        uint64_t t = latest(r, ~0u);
         for (int l = 0; l < GR_N_LANES; l++) r->lane[l] = t;
         r->done[r->iteration++] = t;
         r->at = 0;
@@ -435,18 +442,18 @@ static void runner_begin(runner *r, const gr_plan *p)
     r->posted = gr_calloc(r->path->n + 1, sizeof(*r->posted));
     r->met = gr_calloc(r->path->n + 1, sizeof(*r->met));
     r->partner = gr_calloc(r->path->n + 1, sizeof(*r->partner));
-    r->host = gr_calloc(r->path->n + 1, sizeof(*r->host));
+    r->lanes = gr_calloc(r->path->n + 1, sizeof(*r->lanes));
     r->done = gr_calloc(WARM_UP + MEASURED, sizeof(*r->done));
     for (uint32_t i = 0; i < r->path->n; i++)
         for (uint32_t k = i + 1; r->path->steps[i].kind == GR_STEP_LOOP && k <= r->path->steps[i].body_last;
              k++)
-            r->host[i] = r->host[i] || r->path->steps[k].lane == GR_LANE_HOST;
+            r->lanes[i] |= 1u << r->path->steps[i].lane | 1u << r->path->steps[k].lane;
 }
 
 static void runner_end(runner *r)
 {
     free(r->begin), free(r->end), free(r->ready), free(r->posted), free(r->met), free(r->partner),
-        free(r->host), free(r->done);
+        free(r->lanes), free(r->done);
 }
 
 static uint64_t ended(const runner *all, uint32_t n, uint32_t iteration)

@@ -10,12 +10,15 @@ typedef struct explorer {
     gr_layout *layout;
     const gr_facts *f;
     uint32_t level, most;
+    gr_room *room;
+    const void *user; /* of room */
     gr_pool *pool;
     size_t begin;                      /* of this program's residencies in r */
     uint32_t *table;                   /* hash table: 1 + index from begin, 0 where empty */
     size_t n_table;                    /* a power of two */
     size_t *front, n_front, cap_front; /* those no other beats, by time */
-    size_t next; /* of the others, in the order they were found: none before it is left */
+    size_t next[2]; /* of the others, in the order they were found: none before it is left to expand; to
+                       refine */
 } explorer;
 
 static bool dominates(const gr_residency *a, const gr_residency *b)
@@ -52,6 +55,11 @@ static void join_front(explorer *x, size_t i)
     x->front[at] = i;
 }
 
+static uint64_t time_of(const explorer *x)
+{
+    return x->layout->ns + x->layout->validate_ns / GR_MAX(x->f->g->validate_every, 1u);
+}
+
 /* Price a residency, unless it is known already, or there are enough. */
 static void add(explorer *x, const gr_choice *choice, uint32_t ahead)
 {
@@ -63,9 +71,11 @@ static void add(explorer *x, const gr_choice *choice, uint32_t ahead)
                         .choice = gr_pool_alloc(x->pool, bytes + 1),
                         .live = x->layout->live,
                         .host = x->layout->host_live,
-                        .ns = x->layout->ns + x->layout->validate_ns / GR_MAX(x->f->g->validate_every, 1u),
+                        .ns = time_of(x),
                         .n_transitions = x->layout->n_transitions};
     memcpy(res.choice, choice, bytes);
+    gr_layout_widen(x->layout, x->f, choice, x->room(x->user, x->level, res.host));
+    res.wide_ns = time_of(x);
     GR_PUSH(x->r->all, x->r->n, x->r->cap, res);
     x->table[at] = (uint32_t)(x->r->n - x->begin);
     join_front(x, x->r->n - 1);
@@ -79,20 +89,34 @@ static void add_hosted(explorer *x, gr_choice *c, uint32_t g, uint32_t parts, ui
     add(x, c, ahead);
 }
 
+/* How many objects of a group stay. */
+static uint32_t count_of(const gr_group *g, uint32_t parts)
+{
+    return g->n_objects * parts / GR_PARTS;
+}
+
+/* The least parts with which as many of them stay. */
+static uint16_t least_parts(const gr_group *g, uint32_t parts)
+{
+    while (parts && count_of(g, parts - 1) == count_of(g, parts)) parts--;
+    return (uint16_t)parts;
+}
+
 /* More or less of a group stays: a quarter, or none at all; with the same nodes streamed, none, or all. */
 static void change_parts(explorer *x, gr_choice *c, uint32_t g, uint32_t ahead)
 {
     const gr_choice was = c[g];
     for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
-        bool step = parts == 0 || parts + 1 == was.parts || parts == was.parts + 1u;
-        if (parts == was.parts || !step || (parts > 0 && parts < GR_PARTS && x->f->groups[g].n_objects < 2))
-            continue;
+        bool step = parts == 0 || parts + GR_QUARTER == was.parts || parts == was.parts + GR_QUARTER ||
+                    (parts == GR_PARTS && parts < was.parts + GR_QUARTER);
+        uint16_t few = least_parts(&x->f->groups[g], parts);
+        if (few == was.parts || !step) continue;
         const uint64_t masks[] = {was.stream, 0, x->f->groups[g].nodes};
         for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
-            c[g] = (gr_choice){.stream = parts < GR_PARTS ? masks[k] : 0, .parts = (uint16_t)parts};
+            c[g] = (gr_choice){.stream = parts < GR_PARTS ? masks[k] : 0, .parts = few};
             add(x, c, ahead);
         }
-        add_hosted(x, c, g, parts, ahead);
+        add_hosted(x, c, g, few, ahead);
     }
     c[g] = was;
 }
@@ -131,24 +155,82 @@ static void expand(explorer *x, size_t at)
     free(c);
 }
 
-/* The next to expand: of the front in turn the fastest, the smallest, one between; when all of it is done, of
- * the others the one found first. SIZE_MAX: none is left. */
-static size_t pick(explorer *x, uint32_t turn)
+/* The group of which most bytes come and go; GR_NONE: none do. */
+static uint32_t most_moved(const explorer *x, const gr_choice *c)
 {
-    size_t n = 0, left = 0;
-    for (size_t k = 0; k < x->n_front; k++) n += !x->r->all[x->front[k]].expanded;
+    uint32_t most = GR_NONE;
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < x->f->n_groups; g++) {
+        uint64_t moved = x->f->groups[g].bytes / GR_PARTS * (GR_PARTS - c[g].parts);
+        if (c[g].policy || moved <= bytes) continue;
+        bytes = moved;
+        most = g;
+    }
+    return most;
+}
+
+/* What lies between it and a quarter more of the group of which most comes and goes. */
+static void refine(explorer *x, size_t at)
+{
+    const gr_residency from = x->r->all[at];
+    uint32_t g = most_moved(x, from.choice);
+    x->r->all[at].refined = true;
+    if (g == GR_NONE) return;
+    gr_choice *c = gr_malloc((x->f->n_groups + 1) * sizeof(*c));
+    memcpy(c, from.choice, x->f->n_groups * sizeof(*c));
+    for (uint32_t parts = from.choice[g].parts + 1; parts % GR_QUARTER; parts++) {
+        c[g].parts = least_parts(&x->f->groups[g], parts);
+        add(x, c, from.ahead);
+    }
+    free(c);
+}
+
+static bool is_done(const gr_residency *r, bool little)
+{
+    return little ? r->refined : r->expanded;
+}
+
+/* The next to expand, or refine: of the front in turn the fastest, the smallest, one between; when all of it
+ * is done, of the others the one found first. SIZE_MAX: none is left. */
+static size_t pick(explorer *x, uint32_t turn, bool little)
+{
+    size_t n = 0, left = 0, i = x->next[little];
+    for (size_t k = 0; k < x->n_front; k++) n += !is_done(&x->r->all[x->front[k]], little);
     size_t want = turn % 3 == 0 ? 0 : turn % 3 == 1 ? n - 1 : n / 2;
     for (size_t k = 0; n && k < x->n_front; k++)
-        if (!x->r->all[x->front[k]].expanded && left++ == want) return x->front[k];
-    while (x->next < x->r->n && x->r->all[x->next].expanded) x->next++;
-    return x->next < x->r->n ? x->next : SIZE_MAX;
+        if (!is_done(&x->r->all[x->front[k]], little) && left++ == want) return x->front[k];
+    while (i < x->r->n && is_done(&x->r->all[i], little)) i++;
+    x->next[little] = i;
+    return i < x->r->n ? i : SIZE_MAX;
+}
+
+/* Quarters first, then what lies between them, until there are so many. */
+static void explore_on(explorer *x)
+{
+    for (uint32_t turn = 0;; turn++) {
+        bool little = x->r->n - x->begin >= x->most / 2;
+        size_t at = pick(x, turn, little);
+        if (at == SIZE_MAX) at = pick(x, turn, little = !little);
+        if (at == SIZE_MAX || x->r->n - x->begin >= x->most) return;
+        if (little)
+            refine(x, at);
+        else
+            expand(x, at);
+    }
 }
 
 void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_t level,
-                const gr_policy *policies, uint32_t most, gr_pool *pool)
+                const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_pool *pool)
 {
-    explorer x = {.r = r, .layout = layout, .f = f, .level = level, .most = most, .pool = pool};
-    x.begin = x.next = r->n;
+    explorer x = {.r = r,
+                  .layout = layout,
+                  .f = f,
+                  .level = level,
+                  .most = most,
+                  .room = room,
+                  .user = user,
+                  .pool = pool};
+    x.begin = x.next[0] = x.next[1] = r->n;
     x.n_table = 16;
     while (x.n_table < 2 * ((size_t)most + 1)) x.n_table *= 2;
     x.table = gr_calloc(x.n_table, sizeof(*x.table));
@@ -169,11 +251,7 @@ void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_
         }
         add(&x, c, extreme & 2 ? 0 : 1);
     }
-    for (uint32_t turn = 0; moves && r->n - x.begin < most; turn++) {
-        size_t at = pick(&x, turn);
-        if (at == SIZE_MAX) break;
-        expand(&x, at);
-    }
+    if (moves) explore_on(&x);
     free(c);
     free(x.table);
     free(x.front);

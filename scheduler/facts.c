@@ -226,12 +226,36 @@ static void find_groups(gr_facts *f)
             f->n_groups++;
         }
         f->group[o] = i;
-        f->rank[o] = gp->n_objects++;
+        gp->n_objects++;
+        gp->bytes += ob->bytes;
         for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
             gp->nodes |= 1ULL << GR_MIN(f->node[f->refs[r].work], 63);
             gp->may_host &= g->works[f->refs[r].work].host_with == o;
         }
     }
+}
+
+static int by_rank(const void *a, const void *b, void *facts)
+{
+    const gr_facts *f = facts;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    uint64_t p = f->g->objects[x].bytes, q = f->g->objects[y].bytes;
+    if (f->group[x] != f->group[y]) return f->group[x] < f->group[y] ? -1 : 1;
+    return p != q ? (p < q ? -1 : 1) : x < y ? -1 : x > y;
+}
+
+/* Of a group the last ones stay: the largest, which would hold up all others that come and go; among equals
+ * the last, with which backward passes begin. */
+static void find_ranks(gr_facts *f)
+{
+    uint32_t n = (uint32_t)f->g->n_objects, *order = gr_malloc((n + 1) * sizeof(*order));
+    for (uint32_t o = 0; o < n; o++) order[o] = o;
+    qsort_r(order, n, sizeof(*order), by_rank, f);
+    for (uint32_t i = 0; i < n; i++) {
+        bool first = !i || f->group[order[i]] != f->group[order[i - 1]];
+        f->rank[order[i]] = first ? 0 : f->rank[order[i - 1]] + 1;
+    }
+    free(order);
 }
 
 gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
@@ -246,6 +270,7 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     NEW(f, g->n_objects, f->first), NEW(f, g->n_objects, f->last);
     for (uint32_t o = 0; o < g->n_objects; o++) find_lifetime(f, o);
     find_groups(f);
+    find_ranks(f);
     NEW(f, g->n_works, f->ns), NEW(f, g->n_works, f->host_ns);
     for (uint32_t w = 0; w < g->n_works; w++) {
         if (g->works[w].body_last == GR_NONE) f->ns[w] = gr_work_ns(&g->works[w], hw);

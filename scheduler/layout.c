@@ -13,8 +13,6 @@ typedef struct gr_insert {
     gr_item item;
 } gr_insert;
 
-static const uint32_t ahead_units[GR_N_AHEAD] = {0, 1, 2, 4};
-
 typedef struct segment {
     uint32_t object, scope, first, last; /* units of the scope */
     const char *node;
@@ -28,7 +26,7 @@ typedef struct maker {
     const gr_facts *f;
     const gr_program *g;
     const gr_choice *choice;
-    uint32_t ahead; /* units */
+    uint32_t ahead; /* units of work, 0 or 1 */
 } maker;
 
 static uint32_t next_unit(const gr_program *g, uint32_t unit)
@@ -63,37 +61,16 @@ static uint64_t copy_ns(const gr_facts *f, uint64_t bytes, double rate)
     return (uint64_t)llround(1e9 * (double)bytes / rate) + f->hardware.step_ns;
 }
 
-/* Where a load for a unit begins: some units before it, none of them a loop, for lanes meet there, or before
- * `busy`, up to where the object's last copy is still used. */
+/* Before which unit a load for one stands: the one before it, if not before `busy`, up to where the object's
+ * last copy is still used. */
 static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
 {
-    for (uint32_t k = 0; k < m->ahead; k++) {
-        uint32_t before = m->f->prev[unit];
-        if (before == GR_NONE || is_loop(m->g, before) || (busy != GR_NONE && before < busy)) break;
-        unit = before;
-    }
-    return unit;
+    uint32_t before = m->ahead ? m->f->prev[unit] : GR_NONE;
+    return before == GR_NONE || (busy != GR_NONE && before < busy) ? unit : before;
 }
 
-/* The unit behind which an offload after `last` is to have ended: before anything else of the object, and in
- * the same body and path. until: a work that uses it again, or is on another path. */
-static uint32_t end_behind(const maker *m, const segment *s, uint32_t until)
-{
-    uint32_t unit = s->last, steady = gr_program_steady(m->g);
-    uint32_t end = s->scope != GR_NONE ? m->g->works[s->scope].body_last + 1
-                   : s->last < steady  ? steady
-                                       : (uint32_t)m->g->n_works;
-    for (uint32_t k = 1; k < m->ahead; k++) {
-        uint32_t next = next_unit(m->g, unit);
-        if (next >= GR_MIN(end, until) || is_loop(m->g, next)) break;
-        unit = next;
-    }
-    return unit;
-}
-
-/* The steps that bring a segment in and end it. busy: works before this one still use the object; until: from
- * this one on it is used again. Returns the unit behind which it is gone. */
-static uint32_t emit(maker *m, const segment *s, uint32_t home, uint32_t busy, uint32_t until)
+/* The steps that bring a segment in and end it. busy: works before this one still use the object. */
+static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
 {
     const gr_facts *f = m->f;
     uint64_t bytes = m->g->objects[s->object].bytes;
@@ -110,13 +87,11 @@ static uint32_t emit(maker *m, const segment *s, uint32_t home, uint32_t busy, u
     it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
     insert(m, false, s->load && !s->apart ? begin_ahead(m, s->first, busy) : s->first, s->first, it);
     bool offload = s->dirty && !s->dead;
-    uint32_t gone = offload && !s->apart ? end_behind(m, s, until) : s->last;
     it.kind = offload ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = offload ? GR_LANE_D2H : GR_LANE_COMPUTE;
     it.ns = offload ? copy_ns(f, bytes, f->hardware.d2h) : 0;
-    insert(m, true, gone, 0, it);
+    insert(m, true, s->last, 0, it);
     m->l->n_transitions += 2;
-    return gone;
 }
 
 /* Whether a work is sure to run whenever steps of that node in that scope do. */
@@ -146,13 +121,14 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
 }
 
 /* Returns the work from which on the object may come again. */
-static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t until, uint32_t end)
+static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t end)
 {
     /* A scratch object's contents die after its last use, but in a loop the next trip may want them. */
     if (m->g->objects[s->object].span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE &&
         next_unit(m->g, s->last) > end)
         s->dead = true;
-    return next_unit(m->g, emit(m, s, home, busy, until));
+    emit(m, s, home, busy);
+    return next_unit(m->g, s->last);
 }
 
 static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
@@ -189,7 +165,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         uint32_t work = f->refs[r].work;
         if (m->l->moved[work]) {
-            if (s.object != GR_NONE) finish(m, &s, home, busy, work, GR_NONE);
+            if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE);
             s.object = GR_NONE;
             busy = work + 1;
             continue;
@@ -198,7 +174,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         uint32_t scope = stream ? f->parent[work] : host_scope(m, o, work), unit = unit_in(f, scope, work);
         const gr_work *w = &m->g->works[work];
         if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
-            if (s.object != GR_NONE) busy = finish(m, &s, home, busy, unit, GR_NONE);
+            if (s.object != GR_NONE) busy = finish(m, &s, home, busy, GR_NONE);
             s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart, stays};
             s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
         } else if (s.optional && !w->optional) {
@@ -209,7 +185,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         s.last = unit;
         s.dirty |= (f->refs[r].mode & GR_WRITE) != 0;
     }
-    if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE, f->refs[f->begin[o + 1] - 1].work);
+    if (s.object != GR_NONE) finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
 }
 
 /* A scratch object that is on the device from its first use to its last. */
@@ -231,7 +207,7 @@ static void resume_once(maker *m, uint32_t o)
         if (!w->optional) s.node = w->node;
     }
     if (!s.optional && m->g->works[first].optional) s.node = NULL;
-    emit(m, &s, GR_NONE, GR_NONE, GR_NONE);
+    emit(m, &s, GR_NONE, GR_NONE);
 }
 
 /* ---- at the transition to a rollout -------------------------------------------------------------------- */
@@ -348,7 +324,7 @@ static bool resident(const maker *m, uint32_t o)
     gr_policy policy = m->choice[f->group[o]].policy;
     if (policy == GR_POLICY_TRANSITION && !scratch) return !idle_rollouts(f, o, NULL);
     if (policy != GR_POLICY_AUTO) return policy == GR_POLICY_KEEP;
-    uint32_t n = f->groups[f->group[o]].n_objects; /* the last ones stay: backward passes begin with them */
+    uint32_t n = f->groups[f->group[o]].n_objects;
     return n - f->rank[o] <= n * m->choice[f->group[o]].parts / GR_PARTS;
 }
 
@@ -367,11 +343,6 @@ static void find_moved(maker *m)
             if (k->uses[u].object != GR_NONE && m->g->objects[k->uses[u].object].span != GR_SPAN_TEMP)
                 l->meets[k->uses[u].object] = true;
     }
-    for (uint32_t w = 0; w < m->g->n_works; w++) l->holds_host[w] = false;
-    for (uint32_t w = 0; w < m->g->n_works; w++)
-        for (uint32_t p = f->parent[w]; p != GR_NONE && (l->moved[w] || m->g->works[w].lane == GR_LANE_HOST);
-             p = f->parent[p])
-            l->holds_host[p] = true;
 }
 
 /* An object that works on the host lane use, too. Its own ones are done there all. */
@@ -426,6 +397,18 @@ static void push_item(gr_layout *l, gr_item it)
     GR_PUSH(l->items, l->n_items, l->caps[0], it);
 }
 
+/* The ends of loops' bodies, and the lanes with steps in them. */
+static void close_loops(maker *m)
+{
+    gr_layout *l = m->l;
+    for (uint32_t w = 0; w < m->g->n_works; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s]) {
+            l->items[l->step_of[s]].body_last = i;
+            l->lanes[s] |= 1u << l->items[i].lane;
+        }
+}
+
 /* All steps in order: works with the transitions around them. */
 static void merge(maker *m)
 {
@@ -453,9 +436,7 @@ static void merge(maker *m)
                                .optional = k->optional,
                                .ns = l->moved[w] ? m->f->host_ns[w] : m->f->ns[w]});
     }
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s])
-            l->items[l->step_of[s]].body_last = i;
+    close_loops(m);
 }
 
 /* Whether an object that does not live on is used by the path validate. */
@@ -502,35 +483,158 @@ static void number(maker *m, uint32_t *current)
     }
 }
 
-static uint64_t most_live(const maker *m, gr_place place)
+/* Bytes live at each step; the caller frees them. */
+static uint64_t *live_bytes(const maker *m, gr_place place)
 {
     const gr_layout *l = m->l;
-    uint64_t *delta = gr_calloc(l->n_items + 1, sizeof(*delta)), live = 0, most = 0;
+    uint64_t *live = gr_calloc(l->n_items + 1, sizeof(*live)); /* first changes, then their sums */
     for (uint32_t d = 0; d < l->n_drafts; d++) {
+        uint64_t bytes = m->g->objects[l->drafts[d].object].bytes;
         if (l->drafts[d].place != place) continue;
-        if (l->drafts[d].last < l->drafts[d].first) live += m->g->objects[l->drafts[d].object].bytes;
-        delta[l->drafts[d].first] += m->g->objects[l->drafts[d].object].bytes;
-        delta[l->drafts[d].last + 1] -= m->g->objects[l->drafts[d].object].bytes;
+        if (l->drafts[d].last < l->drafts[d].first) live[0] += bytes;
+        live[l->drafts[d].first] += bytes;
+        live[l->drafts[d].last + 1] -= bytes;
     }
-    for (uint32_t i = 0; i < l->n_items; i++) {
-        live += delta[i];
-        most = GR_MAX(most, live);
-    }
-    free(delta);
+    for (uint32_t i = 1; i < l->n_items; i++) live[i] += live[i - 1];
+    return live;
+}
+
+static uint64_t most_live(const maker *m, gr_place place)
+{
+    uint64_t *live = live_bytes(m, place), most = 0;
+    for (uint32_t i = 0; i < m->l->n_items; i++) most = GR_MAX(most, live[i]);
+    free(live);
     return most;
+}
+
+/* ---- loads as early as there is room ---------------------------------------------------------------------
+ */
+
+typedef struct hoist {
+    const maker *m;
+    uint64_t *live, most; /* [n_items] bytes on the device as loads are placed so far; as much as may be */
+    uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
+    bool *plain; /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
+    bool moved;
+} hoist;
+
+static bool is_moved(const gr_layout *l, const gr_item *it)
+{
+    return it->work != GR_NONE && l->moved[it->work];
+}
+
+static void find_plain_loops(hoist *h)
+{
+    const gr_layout *l = h->m->l;
+    const uint32_t *parent = h->m->f->parent;
+    for (uint32_t i = 0; i < l->n_items; i++) h->plain[i] = l->items[i].kind == GR_STEP_LOOP;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
+            if (l->items[i].work == GR_NONE || is_moved(l, &l->items[i])) h->plain[l->step_of[w]] = false;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
+            if (h->plain[l->step_of[w]]) h->live[l->step_of[w]] = GR_MAX(h->live[l->step_of[w]], h->live[i]);
+}
+
+/* Whether a load may stand before this step: it has room, no load that is needed sooner is behind it, and it
+ * finds its object where it was. first: of the steps that it passes together with this one. */
+static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t first)
+{
+    const gr_layout *l = h->m->l;
+    const gr_item *it = &l->items[i];
+    if (h->live[i] + h->m->g->objects[load->object].bytes > h->most || it->object == load->object)
+        return false;
+    if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
+    if (!is_moved(l, it)) return true;
+    const gr_work *w = &h->m->g->works[it->work];
+    for (uint32_t u = 0; u < w->n_uses; u++)
+        if (w->uses[u].object == load->object) return false;
+    return true;
+}
+
+/* A load moves up within its scope, past whole loops, not past `limit`. */
+static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
+{
+    const gr_layout *l = h->m->l;
+    const gr_item *load = &l->items[at];
+    uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
+    while (to > limit && to - 1 != own) {
+        uint32_t first = to - 1;
+        while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
+        uint32_t end = h->plain[first] ? first + 1 : to, i = end;
+        while (i > first && passes(h, load, i - 1, first)) i--;
+        if (i > first || first < limit) break;
+        for (; i < end; i++) h->live[i] += h->m->g->objects[load->object].bytes;
+        to = first;
+    }
+    h->moved |= to < at;
+    h->to[at] = to;
+}
+
+/* Put the steps in their new order. */
+static void reorder(maker *m, const uint32_t *to)
+{
+    gr_layout *l = m->l;
+    uint32_t n = l->n_items, next = 0, at = 0;
+    uint32_t *place = gr_malloc((n + 1) * sizeof(*place));
+    gr_item *was = gr_malloc((n + 1) * sizeof(*was));
+    memcpy(was, l->items, n * sizeof(*was));
+    for (uint32_t i = 0; i < n; i++) { /* those that move keep their order, and never pass each other */
+        for (next = GR_MAX(next, i); next < n && (to[next] == next || to[next] <= i); next++)
+            if (to[next] < next) place[next] = at++;
+        if (to[i] == i) place[i] = at++;
+    }
+    for (uint32_t i = 0; i < n; i++) l->items[place[i]] = was[i];
+    for (uint32_t i = 0; i < n; i++)
+        if (was[i].work != GR_NONE) l->step_of[was[i].work] = place[i];
+    for (uint32_t d = 0; d < l->n_drafts; d++) {
+        uint32_t first = l->drafts[d].first; /* what a path begins with, it still does */
+        bool begins = (first == 0 || first == l->validate) && was[first].entry != d;
+        l->drafts[d].first = begins ? first : place[first];
+        l->drafts[d].last = place[l->drafts[d].last];
+    }
+    free(place);
+    free(was);
+    close_loops(m);
+}
+
+/* Loads whose time is the planner's choice move up as far as they can without more than so many bytes live
+ * anywhere; in the order in which they are needed, one after another. Returns whether any moved. */
+static bool hoist_loads(maker *m, uint64_t most)
+{
+    gr_layout *l = m->l;
+    if (!l->n_transitions) return false;
+    hoist h = {.m = m, .most = most, .live = live_bytes(m, GR_DEVICE)};
+    h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
+    h.plain = gr_malloc(l->n_items + 1);
+    find_plain_loops(&h);
+    uint32_t limit = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const gr_item *it = &l->items[i];
+        h.to[i] = i;
+        if (i == l->validate) limit = i; /* another path */
+        if (it->kind != GR_STEP_LOAD) continue;
+        if (m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO) hoist_load(&h, i, limit);
+        limit = GR_MAX(limit, h.to[i]);
+    }
+    if (h.moved) reorder(m, h.to);
+    free(h.to);
+    free(h.live);
+    free(h.plain);
+    return h.moved;
 }
 
 void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
 {
     const gr_program *g = f->g;
-    maker m = {l, f, g, choice, ahead_units[ahead]};
+    maker m = {l, f, g, choice, ahead};
     if (!l->step_of) {
         l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
         l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
         l->hosted = gr_malloc((g->n_objects + 1) * sizeof(*l->hosted));
         l->use_entry = gr_malloc((f->use_begin[g->n_works] + 1) * sizeof(*l->use_entry));
         l->moved = gr_malloc(g->n_works + 1);
-        l->holds_host = gr_malloc(g->n_works + 1);
+        l->lanes = gr_malloc((g->n_works + 1) * sizeof(*l->lanes));
         l->meets = gr_malloc(g->n_objects + 1);
     }
     l->n_items = l->n_drafts = l->n_inserts = l->n_transitions = 0;
@@ -540,9 +644,39 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
     merge(&m);
     number(&m, current);
     free(current);
-    l->live = most_live(&m, GR_DEVICE);
     l->host_live = most_live(&m, GR_HOST);
+    l->live = most_live(&m, GR_DEVICE);
+    hoist_loads(&m, l->live);
     l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint64_t room)
+{
+    maker m = {.l = l, .f = f, .g = f->g, .choice = choice};
+    if (room <= l->live || !hoist_loads(&m, room)) return;
+    l->live = most_live(&m, GR_DEVICE);
+    l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room)
+{
+    gr_layout_make(l, f, choice, ahead);
+    const uint64_t least = l->live, slow = l->ns;
+    gr_layout_widen(l, f, choice, room);
+    const uint64_t fast = l->ns;
+    uint64_t low = 0, high = 64,
+             wide = GR_MAX(l->live, least) - least; /* of which so many parts are enough */
+    while (low < high && fast < slow) {
+        uint64_t half = (low + high) / 2;
+        gr_layout_make(l, f, choice, ahead);
+        gr_layout_widen(l, f, choice, least + wide / 64 * half);
+        if (l->ns > fast)
+            low = half + 1;
+        else
+            high = half;
+    }
+    gr_layout_make(l, f, choice, ahead);
+    if (fast < slow) gr_layout_widen(l, f, choice, high < 64 ? least + wide / 64 * high : room);
 }
 
 void gr_layout_release(gr_layout *l)
@@ -555,32 +689,50 @@ void gr_layout_release(gr_layout *l)
     free(l->hosted);
     free(l->moved);
     free(l->meets);
-    free(l->holds_host);
+    free(l->lanes);
     free(l->step_of);
     *l = (gr_layout){0};
 }
 
 /* ---- predicted time ----------------------------------------------------------------------------------- */
 
+#define ALL_LANES ((1u << GR_N_LANES) - 1)
+
 typedef struct clocks {
     uint64_t lane[GR_N_LANES];
-    uint64_t *ready; /* of entries: when the last copy into them, or write on the host lane, ends */
-    uint64_t *used;  /* of entries: when the last use of them, or load from them, ends */
-    uint64_t *done;  /* of works */
+    uint64_t *ready;   /* of entries: when the last copy into them, or write on the host lane, ends */
+    uint64_t *used;    /* of entries: when the last use of them, or load from them, ends */
+    uint32_t *used_by; /* of entries: the step that is */
+    uint64_t *done;    /* of works; loops: of all trips */
+    uint64_t outside;  /* in a loop: when all ends that was begun before the outermost one */
+    uint64_t stalled;  /* how long the compute lane waited for that, in loops */
 } clocks;
 
-static uint64_t join(const clocks *c, bool host)
+static uint64_t join(const clocks *c, unsigned lanes)
 {
     uint64_t t = 0;
     for (int l = 0; l < GR_N_LANES; l++)
-        if (host || l != GR_LANE_HOST) t = GR_MAX(t, c->lane[l]);
+        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
     return t;
 }
 
-static void meet_at(clocks *c, bool host, uint64_t t)
+static void meet_at(clocks *c, unsigned lanes, uint64_t t)
 {
     for (int l = 0; l < GR_N_LANES; l++)
-        if (host || l != GR_LANE_HOST) c->lane[l] = t;
+        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
+}
+
+/* When the last use of an entry is over for a step: one in loops that the step is not in ends with them. */
+static uint64_t free_at(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
+{
+    uint64_t t = c->used[it->entry];
+    const uint32_t i = (uint32_t)(it - l->items);
+    for (uint32_t w = l->items[c->used_by[it->entry]].scope; w != GR_NONE; w = f->parent[w]) {
+        uint32_t loop = l->step_of[w];
+        if (i > loop && i <= l->items[loop].body_last) break;
+        t = GR_MAX(t, c->done[w]);
+    }
+    return t;
 }
 
 static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
@@ -590,7 +742,7 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     case GR_STEP_LOAD:
         return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
     case GR_STEP_OFFLOAD:
-        return GR_MAX(t[GR_LANE_D2H], c->used[it->entry]); /* behind a loop lanes have met */
+        return GR_MAX(t[GR_LANE_D2H], free_at(l, f, c, it));
     case GR_STEP_RELEASE:
         return GR_MAX(t[it->lane], c->used[it->entry]);
     case GR_STEP_RESUME:
@@ -610,29 +762,45 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c,
     return at;
 }
 
+static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end);
+
+static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
+{
+    gr_item *it = &l->items[i];
+    const unsigned lanes = l->lanes[it->work];
+    uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
+    const bool outermost = !c->outside;
+    if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
+    uint32_t trips = f->g->works[it->work].trips_expected;
+    bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
+    if (trips) {
+        run_items(l, f, c, i + 1, it->body_last + 1);
+        uint64_t ends = join(c, lanes), trip = ends - t;
+        meet_at(c, lanes, ends);
+        if (trips > 1 && late) {
+            run_items(l, f, c, i + 1, it->body_last + 1);
+            trip = join(c, lanes) - ends;
+        }
+        all = ends + trip * (trips - 1);
+    }
+    meet_at(c, lanes, all);
+    c->done[it->work] = all;
+    if (outermost) c->outside = 0;
+    it->ns = all - t - (c->stalled - stalled); /* its own time: what it waits for has its own step */
+}
+
 static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++) {
         gr_item *it = &l->items[i];
         if (it->kind == GR_STEP_LOOP) {
-            bool host = l->holds_host[it->work];
-            uint64_t t = join(c, host);
-            meet_at(c, host, t);
-            uint32_t trips = f->g->works[it->work].trips_expected;
-            if (trips) run_items(l, f, c, i + 1, it->body_last + 1);
-            uint64_t ends = join(c, host), trip = ends - t;
-            if (trips > 1 && f->waits_outside[it->work]) { /* only the first trip has to */
-                meet_at(c, host, ends);
-                run_items(l, f, c, i + 1, it->body_last + 1);
-                trip = join(c, host) - ends;
-            }
-            uint64_t all = trips ? ends + trip * (trips - 1) : t;
-            meet_at(c, host, all);
-            it->ns = all - t;
+            run_loop(l, f, c, i);
             i = it->body_last;
             continue;
         }
-        uint64_t ends = start_of(l, f, c, it) + it->ns;
+        uint64_t begins = start_of(l, f, c, it), ends = begins + it->ns;
+        if (it->lane == GR_LANE_COMPUTE && begins <= c->outside)
+            c->stalled += begins - c->lane[GR_LANE_COMPUTE];
         c->lane[it->lane] = ends;
         if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = c->used[it->home] = ends;
         if (it->kind == GR_STEP_OFFLOAD) c->ready[it->home] = ends;
@@ -642,6 +810,7 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
             uint32_t e = l->use_entry[u];
             if (e == GR_NONE) continue;
             c->used[e] = ends;
+            c->used_by[e] = i;
             if (l->moved[it->work]) c->ready[e] = ends;
         }
     }
@@ -651,14 +820,16 @@ uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
 {
     clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
+                .used_by = gr_calloc(l->n_drafts + 1, sizeof(*c.used_by)),
                 .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
     run_items(l, f, &c, 0, l->validate);
-    uint64_t ns = join(&c, true);
-    meet_at(&c, true, ns);
+    uint64_t ns = join(&c, ALL_LANES);
+    meet_at(&c, ALL_LANES, ns);
     run_items(l, f, &c, l->validate, l->n_items);
-    l->validate_ns = join(&c, true) - ns;
+    l->validate_ns = join(&c, ALL_LANES) - ns;
     free(c.ready);
     free(c.used);
+    free(c.used_by);
     free(c.done);
     return ns;
 }

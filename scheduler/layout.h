@@ -23,12 +23,13 @@
 
 #include "scheduler/schedule.h"
 
-#define GR_PARTS 4 /* of a group that can stay resident: 0, 1/4, ... all of its objects */
+#define GR_PARTS   16u /* of a group that can stay resident: 0, 1/16, ... all of its objects */
+#define GR_QUARTER (GR_PARTS / 4)
 
-/* How early copies begin, which is one for the whole program: a load 0, 1, 2 or 4 units of work before the
- * object's first use. From 2 on an offload, too, has until one unit fewer has run behind its last use. The
- * bytes are in the ledger all that time. */
-#define GR_N_AHEAD 4
+/* Loads begin so many units of work before the object's first use at the least: 0, or 1, which is one for the
+ * whole program; segments that only so many lie between are one. How much earlier depends on the room that
+ * there is: see gr_layout_widen. */
+#define GR_N_AHEAD 2
 
 /* Objects whose residency is chosen together: one model's weights, moments or gradients; one KV pool. */
 typedef struct gr_group {
@@ -37,6 +38,7 @@ typedef struct gr_group {
     gr_category category;
     gr_span span;
     uint32_t n_objects;
+    uint64_t bytes; /* of all of them */
     uint64_t nodes; /* bits of the nodes that use it */
     bool may_host;  /* all that uses it may be done on the host lane with it */
 } gr_group;
@@ -106,7 +108,7 @@ typedef struct gr_layout {
     uint32_t *hosted;    /* [objects] the copy in the host pool, where there is one */
     bool *moved;         /* [works] done on the host lane instead of their own */
     bool *meets;         /* [objects] used by a moved work, and no temporary one */
-    bool *holds_host;    /* [works] loops: whether steps of the host lane are inside */
+    unsigned *lanes;     /* [works] loops: mask of the lanes that meet at its trips' ends */
     uint64_t live;       /* most bytes live on the device: no packing is lower */
     uint64_t host_live;
     uint64_t ns;          /* of the iteration */
@@ -119,8 +121,14 @@ typedef struct gr_layout {
     uint32_t *step_of; /* [works] */
 } gr_layout;
 
-/* Lay out a choice [n_groups]; l is reused, {0} at first. ahead: how early, below GR_N_AHEAD. */
+/* Lay out a choice [n_groups]; l is reused, {0} at first. ahead: below GR_N_AHEAD. Loads whose time is the
+ * planner's choice stand as early as they can without taking more bytes on the device than the choice takes
+ * somewhere anyway: past other nodes and whole loops, in the order in which they are needed. */
 void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead);
+/* The same where so many bytes may be taken: more room never makes it slower. choice: as it was made with. */
+void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint64_t room);
+/* Both, with no more of the room than makes it faster. */
+void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room);
 void gr_layout_release(gr_layout *l);
 
 /* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the

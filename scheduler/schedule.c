@@ -45,6 +45,16 @@ static void lay_out(search *s, const gr_residency *st)
     gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->ahead);
 }
 
+static gr_room arena_room;
+
+/* With the room that makes it faster. */
+static void lay_out_wide(search *s, const gr_residency *st)
+{
+    take_layout(s, st->level);
+    gr_layout_fit(&s->layout, s->sets[st->level].facts, st->choice, st->ahead,
+                  arena_room(s, st->level, st->host));
+}
+
 static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
 {
     for (size_t i = 0; i < o->n_rules; i++)
@@ -59,6 +69,11 @@ static uint64_t arena_budget(const search *s, uint32_t level, uint64_t host_byte
     const gr_program *p = s->sets[level].program;
     uint64_t over = gr_hardware_overhead(&s->o->hardware, p->ranks, p->groups, p->captured, host_bytes);
     return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
+}
+
+static uint64_t arena_room(const void *user, uint32_t level, uint64_t host)
+{
+    return arena_budget(user, level, host);
 }
 
 static bool may_fit(const search *s, const gr_residency *st)
@@ -127,7 +142,7 @@ static void explore(search *s, uint32_t level, uint32_t most)
     gr_policy *policies = gr_calloc(f->n_groups + 1, sizeof(*policies));
     for (uint32_t g = 0; g < f->n_groups; g++) policies[g] = policy_of(s->o, &f->groups[g]);
     take_layout(s, level);
-    gr_explore(&s->found, &s->layout, f, level, policies, most, s->pool);
+    gr_explore(&s->found, &s->layout, f, level, policies, most, arena_room, s, s->pool);
     free(policies);
 }
 
@@ -207,28 +222,50 @@ static void add_sets(search *s, uint32_t *level)
     } while (next_levels(src, level, false));
 }
 
+typedef struct candidate { /* a residency, in its own bytes or in all the room there is */
+    size_t residency;
+    bool wide;
+    uint64_t ns;
+} candidate;
+
 static int by_time(const void *a, const void *b, void *user)
 {
-    const search *s = user;
-    size_t i = *(const size_t *)a, j = *(const size_t *)b;
-    const gr_residency *x = &s->found.all[i], *y = &s->found.all[j];
+    const candidate *x = a, *y = b;
+    const gr_residency *all = ((const search *)user)->found.all, *p = &all[x->residency],
+                       *q = &all[y->residency];
     if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
-    if (x->n_transitions != y->n_transitions) return x->n_transitions < y->n_transitions ? -1 : 1;
-    return i < j ? -1 : 1;
+    if (x->wide != y->wide) return x->wide ? 1 : -1;
+    if (p->n_transitions != q->n_transitions) return p->n_transitions < q->n_transitions ? -1 : 1;
+    return x->residency < y->residency ? -1 : x->residency > y->residency;
+}
+
+/* What may fit, the fastest first. */
+static candidate *find_candidates(search *s, size_t begin, size_t *n)
+{
+    candidate *list = gr_malloc((2 * (s->found.n - begin) + 1) * sizeof(*list));
+    *n = 0;
+    for (size_t i = begin; i < s->found.n; i++) {
+        const gr_residency *st = &s->found.all[i];
+        if (!may_fit(s, st)) continue;
+        list[(*n)++] = (candidate){i, false, st->ns};
+        if (st->wide_ns < st->ns) list[(*n)++] = (candidate){i, true, st->wide_ns};
+    }
+    qsort_r(list, *n, sizeof(*list), by_time, s);
+    return list;
 }
 
 /* Pack the states in order of their time until one fits. */
 static gr_plan *choose(search *s, size_t begin, uint32_t *level)
 {
-    size_t n = s->found.n - begin;
-    size_t *order = gr_malloc((n + 1) * sizeof(*order));
-    for (size_t i = 0; i < n; i++) order[i] = begin + i;
-    qsort_r(order, n, sizeof(*order), by_time, s);
+    size_t n;
+    candidate *list = find_candidates(s, begin, &n);
     gr_plan *p = NULL;
     for (size_t i = 0; i < n && !p; i++) {
-        const gr_residency *st = &s->found.all[order[i]];
-        if (!may_fit(s, st)) continue;
-        lay_out(s, st);
+        const gr_residency *st = &s->found.all[list[i].residency];
+        if (list[i].wide)
+            lay_out_wide(s, st);
+        else
+            lay_out(s, st);
         p = gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
         if (p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes) {
             if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
@@ -237,7 +274,7 @@ static gr_plan *choose(search *s, size_t begin, uint32_t *level)
         gr_plan_free(p);
         p = NULL;
     }
-    free(order);
+    free(list);
     return p;
 }
 

@@ -46,8 +46,13 @@ static uint64_t lay_out(gr_view *v, uint32_t i, uint32_t last, uint64_t t)
     for (; i < last; i++) {
         const gr_step *s = &v->steps[i];
         bool loop = s->kind == GR_STEP_LOOP;
-        uint64_t at = loop ? ends : lane[s->lane];
-        for (uint32_t a = 0; a < s->n_after; a++) at = GR_MAX(at, v->end[s->after[a]]);
+        unsigned meet = 1u << s->lane; /* the lanes of a loop */
+        for (uint32_t k = i + 1; loop && k <= s->body_last; k++) meet |= 1u << v->steps[k].lane;
+        uint64_t at = 0;
+        for (int l = 0; l < GR_N_LANES; l++) at = meet >> l & 1 ? GR_MAX(at, lane[l]) : at;
+        for (uint32_t k = i; k <= (loop ? s->body_last : i); k++) /* and steps in it from outside */
+            for (uint32_t a = 0; a < v->steps[k].n_after; a++)
+                if (v->steps[k].after[a] < i) at = GR_MAX(at, v->end[v->steps[k].after[a]]);
         v->begin[i] = at;
         v->end[i] = after(at, s->ns);
         ends = GR_MAX(ends, v->end[i]);
@@ -55,7 +60,7 @@ static uint64_t lay_out(gr_view *v, uint32_t i, uint32_t last, uint64_t t)
         if (!loop || v->depth[i] >= MAX_DEPTH) continue;
         uint64_t trip = lay_out(v, i + 1, s->body_last + 1, at) - at;
         stretch(v, i + 1, s->body_last + 1, at, trip, v->end[i] - at);
-        for (int l = 0; l < GR_N_LANES; l++) lane[l] = v->end[i];
+        for (int l = 0; l < GR_N_LANES; l++) lane[l] = meet >> l & 1 ? v->end[i] : lane[l];
         i = s->body_last;
     }
     return ends;

@@ -43,6 +43,7 @@ enum {
     SHARD,
     CAPACITY,
     CHECK_MEMORY,
+    HOSTS,
     N_OPTIONS
 };
 
@@ -51,6 +52,8 @@ static const option options[N_OPTIONS] = {
              "override a parameter of the graph; may be repeated"},
     [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL,
                "ranks to plan for, or hosts by devices such as 2x8; exec: to run on, on this machine"},
+    [HOSTS] = {"hosts", "A,B,...", 0, TEXT, AT(hosts), 0, NULL,
+               "with --ranks HxD: the H hosts to run on, as mpirun reaches them"},
     [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda", "device to run on; today cpu"},
     [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
                   "machine to plan for; default: this one"},
@@ -101,8 +104,8 @@ static const command commands[] = {
     {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(OUT_FILE), 0, true,
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
-     TARGET | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) | BIT(REPLAN) |
-         BIT(CHECK_MEMORY),
+     TARGET | BIT(HOSTS) | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) |
+         BIT(REPLAN) | BIT(CHECK_MEMORY),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},

@@ -65,7 +65,7 @@ if [ "${1-}" != quick ]; then
     tests build-asan $(meson test -C build-asan --list 2>/dev/null | awk '$2 == "/" && $3 != "budgets" { print $3 }')
     echo "== thread sanitizer"
     folder build-tsan gcc -Db_sanitize=thread -Db_lundef=false
-    tests build-tsan executor threads worker kernels model_cpu watch comm ranks_canonical ranks_pools ranks_tensor
+    tests build-tsan executor threads worker kernels model_cpu watch comm ranks_canonical
 fi
 
 [ $failed = 0 ] && echo "check: all is well"

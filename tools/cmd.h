@@ -34,12 +34,14 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr
 /* --ranks N or HxD, NULL: 1. hosts 0: N, as few hosts as the hardware allows. */
 gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d);
 
-/* Run this very command on so many ranks of this machine, by mpirun; returns its exit status. run: the run
- * directory, where it is known. */
-int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d);
+/* Run this very command on so many ranks, by mpirun; returns its exit status. hosts: names with commas
+ * between, `ranks` over all of them; NULL: this machine. run: the run directory, where it is known. */
+int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d);
+/* How many names. */
+uint32_t gr_cmd_count_hosts(const char *hosts);
 /* In a rank that was launched so: tell the launcher where this rank is, for what it says when the rank dies.
  */
-void gr_cmd_launched(uint32_t rank);
+void gr_cmd_launched(uint32_t rank, uint32_t ranks);
 
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
 void gr_cmd_say(gr_diag *d, const char *before);

@@ -89,10 +89,14 @@ static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
     gr_plan *plan = NULL;
     char *own = a->ranks ? NULL : own_plan(a);
     gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, ranks, d);
-    if (!st && hosts > 1)
+    uint32_t named = a->hosts ? gr_cmd_count_hosts(a->hosts) : 0;
+    if (!st && a->hosts && hosts != named)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hosts '%s' names %u hosts: --ranks %ux8, for one",
+                           a->hosts, named, named);
+    if (!st && hosts > 1 && !a->hosts)
         st = gr_diag_error(
             d, (gr_loc){0}, GR_E_INVALID,
-            "--ranks %s: exec starts ranks on this host alone; of several hosts, mpirun or srun "
+            "--ranks %s: exec starts ranks on this host alone; of several hosts, --hosts, mpirun or srun "
             "starts them",
             a->ranks);
     if (!st && own) st = gr_plan_read_json(&plan, own, d);
@@ -261,7 +265,7 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
 {
     char ranks[32];
     gr_args a = *given;
-    gr_cmd_launched(c->rank);
+    gr_cmd_launched(c->rank, c->ranks);
     choose_device(c);
     gr_status st = name_ranks(&a, c, ranks, d);
     if (!st) st = prepare(x, &a, c, d);
@@ -281,7 +285,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_status st = gr_comm_started(&started, d);
     if (!st && !started) st = ranks_to_start(a, &ranks, d);
     if (st) return gr_exit_status_input(st);
-    if (ranks > 1) return gr_cmd_launch(ranks, a->resume ? a->resume : a->out, d);
+    if (ranks > 1) return gr_cmd_launch(ranks, a->hosts, a->resume ? a->resume : a->out, d);
     exec x = {0};
     x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     if (started) {
@@ -289,10 +293,10 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
         st = gr_comm_open_mpi(&c, say_lost, d);
     }
     int status = st ? gr_exit_status(st) : c ? exec_many(&x, a, c, d) : exec_one(&x, a, d);
+    gr_comm_close(c); /* whose signs of life name steps of the plan */
     gr_planned_free(x.p);
     gr_graph_free(x.g);
     free(x.graph_path);
     free(x.out);
-    gr_comm_close(c);
     return status;
 }

@@ -1,8 +1,9 @@
-/* tools/launch.c: start this very command on several ranks of this machine, and speak for those that die.
+/* tools/launch.c: start this very command on several ranks, and speak for those that die.
  *
  * mpirun does the starting. It is found in PATH; what its ranks print is passed on as it comes, and what
  * mpirun itself has to say, in blocks between lines of dashes, gives way to one message of ours. Ranks tell
- * where they are in memory that they share with the launcher.
+ * where they are in memory that they share with the launcher; for those of other hosts rank 0 does, as it
+ * hears of them.
  *
  * SIGINT and SIGTERM become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
  * iteration: by the first two it would end them. It gets a process group of its own, so that a terminal's
@@ -54,14 +55,14 @@ static gr_sign *make_board(char path[64], uint32_t ranks)
     return board;
 }
 
-void gr_cmd_launched(uint32_t rank)
+void gr_cmd_launched(uint32_t rank, uint32_t ranks)
 {
     const char *path = getenv(BOARD);
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0) return;
-    gr_sign *board = map_board(fd, rank + 1);
+    gr_sign *board = map_board(fd, ranks);
     close(fd);
-    if (board) gr_watch_tell(&board[rank]);
+    if (board) gr_watch_tell(board, rank, ranks);
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -102,13 +103,36 @@ static gr_status add_own_command(words *w, gr_diag *d)
     return GR_OK;
 }
 
-static gr_status make_command(words *w, uint32_t ranks, const char *board, gr_diag *d)
+uint32_t gr_cmd_count_hosts(const char *hosts)
+{
+    uint32_t n = 1;
+    for (const char *at = hosts; *at; at++) n += *at == ',';
+    return n;
+}
+
+/* Each host with its ranks: A:2,B:2. */
+static void add_hosts(words *w, const char *hosts, uint32_t each)
+{
+    gr_str text = {0};
+    for (const char *at = hosts;; at++) {
+        if (*at == ',' || !*at) gr_str_printf(&text, ":%u", each);
+        if (!*at) break;
+        gr_str_putc(&text, *at);
+    }
+    add(w, "--host");
+    add(w, text.text);
+    gr_str_release(&text);
+}
+
+static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const char *board, gr_diag *d)
 {
     char n[16];
+    const uint32_t each = ranks / (hosts ? gr_cmd_count_hosts(hosts) : 1);
     snprintf(n, sizeof(n), "%u", ranks);
     add(w, "mpirun");
     if (!geteuid()) add(w, "--allow-run-as-root");
-    if (ranks > cores()) {
+    if (hosts) add_hosts(w, hosts, each);
+    if (each > cores()) {
         add(w, "--oversubscribe");
         add(w, "--mca");
         add(w, "mpi_yield_when_idle");
@@ -189,12 +213,13 @@ static void study(heard *h, const char *line)
 }
 
 /* Open MPI prints blocks, and lines that begin with "[HOST:PID] ": of what it stumbles over when a rank is
- * gone ("[[", its names of processes, or words), and where a rank has crashed ("***", "[ 1]"), which is
- * passed on. */
+ * gone ("[[", its names of processes, or words), and where a rank has crashed ("***", "[ 1]"), which is passed
+ * on. Its libevent begins with "[warn] ". */
 static bool is_of_mpi(const char *line)
 {
     unsigned pid;
     int end = 0;
+    if (!strncmp(line, "[warn] ", 7)) return true;
     if (sscanf(line, "[%*[^]:]:%u] %n", &pid, &end) != 1 || !end) return false;
     return line[end] != '*' && (line[end] != '[' || line[end + 1] == '[');
 }
@@ -239,7 +264,7 @@ static void explain(const heard *h, const gr_sign *board, uint32_t ranks, const 
         run ? "; the run goes on with --resume " : "", run ? run : "");
 }
 
-int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d)
+int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d)
 {
     char path[64];
     words w = {0};
@@ -251,7 +276,7 @@ int gr_cmd_launch(uint32_t ranks, const char *run, gr_diag *d)
                                             "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
                                             ranks));
     gr_sign *board = make_board(path, ranks);
-    gr_status st = make_command(&w, ranks, board ? path : NULL, d);
+    gr_status st = make_command(&w, ranks, hosts, board ? path : NULL, d);
     struct sigaction s = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &s, NULL);
     sigaction(SIGTERM, &s, NULL);

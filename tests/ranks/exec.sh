@@ -107,7 +107,7 @@ has err 'rank 1 on host .* has another plan \([0-9a-f]{16}\) than rank 0'
 status 2 "$gr" exec grpo.yaml --ranks 2 --set batch=x --out never
 [ "$(grep -c 'error: ' err)" = 1 ] || fail "one rank speaks: $(cat err)"
 status 2 "$gr" exec grpo.yaml --ranks 2x2 --out never
-has err 'of several hosts, mpirun or srun starts them'
+has err 'of several hosts, --hosts, mpirun or srun starts them'
 status 3 "$gr" exec grpo.yaml --ranks 2 --budget 4KiB --out never
 [ "$(grep -c 'error: ' err)" = 1 ] || fail "one rank speaks: $(cat err)"
 [ ! -e never ] || fail "a run directory of nothing"

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Two hosts, as namespaces of this machine (net, uts, ipc: names and addresses of their own, a wire between them), and
-# mpirun on the first, which reaches the second by an agent in the place of ssh. Runs of 2 hosts x 2 ranks agree with one
-# rank, to 1e-5 or with `canonical` to the bit; go on with as many ranks as there are left; are ended together when a rank
-# of the other host dies. Skips (77) where namespaces may not be made. With GR_SLOW=1, 50 points instead of 4.
+# Two hosts, as namespaces of this machine (net, uts, ipc, mount: names, addresses and shared memory of their own, a wire
+# between them), and mpirun on the first, which reaches the second by an agent in the place of ssh. Runs of 2 hosts x 2 ranks
+# agree with one rank, to 1e-5 or with `canonical` to the bit; go on with as many ranks as there are left; are ended together,
+# with one message, when a rank of the other host dies. Skips (77) where namespaces may not be made. With GR_SLOW=1, 50 points
+# instead of 4.
 set -eu
 if [ -z "${GR_HOSTS_INSIDE:-}" ]; then
     for tool in mpirun ip unshare nsenter; do
@@ -13,6 +14,7 @@ if [ -z "${GR_HOSTS_INSIDE:-}" ]; then
     $inside ip link add eth-a type veth peer name eth-b 2>/dev/null || { echo "skipped: no namespaces here" >&2; exit 77; }
     GR_HOSTS_INSIDE=1 exec $inside sh "$(realpath "$0")" "$@"
 fi
+TMPDIR=/tmp # hosts share it, and have /dev/shm each for itself
 . "$(dirname "$0")/lib.sh"
 
 # ---- the hosts
@@ -27,8 +29,8 @@ mount --bind hosts.txt /etc/hosts
 n=0
 for host in a b; do
     n=$((n + 1))
-    unshare --net --uts --ipc \
-        sh -c "hostname $host && echo 1 >$host.up && exec sleep infinity" &
+    unshare --net --uts --ipc --mount \
+        sh -c "mount -t tmpfs shm /dev/shm && hostname $host && echo 1 >$host.up && exec sleep infinity" &
     holder=$!
     while [ ! -s $host.up ]; do sleep 0.05; kill -0 $holder || fail "host $host does not come up"; done
     echo $holder >$host.pid
@@ -41,21 +43,19 @@ cat >on.sh <<END
 #!/bin/sh
 pid=\$(cat "$work/\$1.pid")
 shift
-exec nsenter -t "\$pid" --net --uts --ipc env -i PATH="$PATH" HOME=/ sh -c "cd; \$*"
+exec nsenter -t "\$pid" --net --uts --ipc --mount env -i PATH="$PATH" HOME=/ ASAN_OPTIONS="${ASAN_OPTIONS-}" \
+    TSAN_OPTIONS="${TSAN_OPTIONS-}" GRAPHRUN_MPI="${GRAPHRUN_MPI-}" sh -c "cd; \$*"
 END
 chmod +x on.sh
 [ "$(./on.sh b hostname)" = b ] && ./on.sh a "getent hosts b" >/dev/null || fail "the hosts are not two"
 
 # across OPTIONS...: mpirun, told on host a
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-pass=
-for name in GRAPHRUN_MPI ASAN_OPTIONS TSAN_OPTIONS; do
-    ! printenv $name >/dev/null || pass="$pass -x $name"
-done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent="$work/on.sh"
+here_is_a() { # COMMAND...
+    nsenter -t "$(cat a.pid)" --net --uts --ipc --mount --wd="$work" "$@"
+}
 across() {
-    # shellcheck disable=SC2086
-    nsenter -t "$(cat a.pid)" --net --uts --ipc --wd="$work" mpirun --mca plm_rsh_agent "$work/on.sh" \
-        --bind-to none --mca mpi_yield_when_idle 1 $pass "$@"
+    here_is_a mpirun --bind-to none --mca mpi_yield_when_idle 1 "$@"
 }
 four="--host a:2,b:2 -n 4"
 
@@ -92,6 +92,20 @@ same_weights still moving
 same_metrics still moving
 cmp still/samples.jsonl moving/samples.jsonl || fail "samples of two hosts differ"
 
+# Pools: one host generates while the other trains, with lag: the bits of one rank.
+cat >apart.yaml <<'END'
+graph: apart
+use: grpo.yaml
+pools: {train: {share: 1, same_node: true}, rollout: {share: 1, same_node: true}}
+models: {actor: {pool: train}}
+nodes: {rollout: {pool: rollout, lag: 1}}
+END
+status 0 "$gr" exec apart.yaml --out alone --steps 3
+status 0 across --host a:1,b:1 -n 2 "$gr" exec apart.yaml --out apart --steps 3
+has apart/plan.json '"ranks": "1", "pools": "rollout"'
+same_weights alone apart
+cmp alone/samples.jsonl apart/samples.jsonl || fail "samples of a rollout on another host differ"
+
 # Each host a replica of the other, in shards over its ranks, which are found without being told: the bits of four ranks
 # that share one state, for gradients are summed in one tree.
 node="--set models.actor.train.schedule=constant --set models.actor.shard=node"
@@ -111,41 +125,32 @@ has err 'rank 2 on host b has another plan \([0-9a-f]{16}\) than rank 0'
 
 # ---- what ends them
 
-# begin RUN ARGUMENTS...: start it, until it has an iteration; its launcher is in pid
-begin() {
-    run=$1
-    shift
-    # shellcheck disable=SC2086
-    across $four "$gr" exec "$@" >out 2>err &
-    pid=$!
-    i=0
-    while [ "$(ranks_of "$run" | wc -l)" -lt 4 ] || [ ! -s "$run/metrics.jsonl" ]; do
-        i=$((i + 1))
-        [ $i -lt 600 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the ranks do not start"; }
-        sleep 0.1
-    done
-}
-
-# all_gone RUN: within a minute of now, with a message of them
-all_gone() {
-    began=$(date +%s)
-    got=0
-    wait $pid || got=$?
-    while [ -n "$(ranks_of "$1")" ] && [ $(($(date +%s) - began)) -le 60 ]; do sleep 0.5; done
-    [ -z "$(ranks_of "$1")" ] || fail "ranks are left: $(ranks_of "$1")"
-    [ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until all were gone"
-    [ $got != 0 ] || fail "mpirun says that all is well"
-}
-
-long="--set run.steps=$((steps * 10)) --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
+# graphrun starts mpirun itself, and says of a rank that dies where it was.
+long="--set run.steps=$((steps * 20)) --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
+both="--ranks 2x2 --hosts a,b"
 # shellcheck disable=SC2086
-status 0 across $four "$gr" exec grpo.yaml $long --out calm
+status 0 here_is_a "$gr" exec grpo.yaml $long $both --out calm
 # shellcheck disable=SC2086
-begin struck grpo.yaml $long --out struck
+here_is_a "$gr" exec grpo.yaml $long $both --out struck >out 2>err &
+pid=$!
+i=0
+while [ ! -d struck/checkpoints/step-3 ]; do
+    i=$((i + 1))
+    [ $i -lt 1200 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the ranks do not start"; }
+    sleep 0.05
+done
+began=$(date +%s)
 kill -KILL "$(ranks_of struck | sed -n 4p)"
-all_gone struck
-has err 'process rank 3 with PID [0-9]+ on node b exited on signal 9'
+got=0
+wait $pid || got=$?
+while [ -n "$(ranks_of struck)" ] && [ $(($(date +%s) - began)) -le 60 ]; do sleep 0.5; done
+[ -z "$(ranks_of struck)" ] || fail "ranks are left: $(ranks_of struck)"
+[ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until all were gone"
+[ $got = 1 ] || fail "exit status $got"
+has err "error: rank 3 on host b ended by signal 9 \(Killed\) in iteration [0-9]+, step '[a-z_.0-9]+': all ranks are ended"
+[ "$(grep -c . err)" = 1 ] || fail "more than one message: $(cat err)"
 # shellcheck disable=SC2086
-status 0 across $four "$gr" exec --resume struck
+status 0 here_is_a "$gr" exec --resume struck $both
 same_weights calm struck
 same_metrics calm struck
+refused 'hosts .a,b. names 2 hosts' "$gr" exec grpo.yaml --ranks 4 --hosts a,b --out never

@@ -2,26 +2,8 @@
 # Ranks in classes: a split graph has the bits of the colocated one where as many ranks do each piece of work, else its
 # numbers up to rounding; training and a lagging rollout are at work at once; runs go on across placements; a rank that
 # dies ends all. With GR_SLOW=1, 50 points instead of 3, and more placements.
-. "$(dirname "$0")/../e2e/lib.sh"
-command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
+. "$(dirname "$0")/lib.sh"
 
-# numbers RUN STEP: a line's metrics by name, but for what is measured
-numbers() {
-    grep "^{\"step\": $2, " "$1/metrics.jsonl" | tr -d '{}' | sed 's/, "/\n"/g' | sed 's/": / /; s/"//g' |
-        grep -Ev '^((val\.)?seconds|tokens_per_second|planned_peak_bytes|measured_peak_bytes|.*rank_imbalance)' | sort
-}
-# close RUN RUN STEP TOLERANCE (0: the same bits)
-close() {
-    numbers "$1" "$3" >"$1.numbers"
-    numbers "$2" "$3" >"$2.numbers"
-    [ -s "$1.numbers" ] || fail "$1 has no step $3"
-    awk -v most="$4" -v what="$1 and $2 at step $3" '
-        NR == FNR { want[$1] = $2; n++; next }
-        !($1 in want) { print what ": " $1 " is in one alone"; exit 1 }
-        { m++; d = $2 - want[$1]; if (d < 0) d = -d; s = want[$1] < 0 ? -want[$1] : want[$1] }
-        ($2 == "null") != (want[$1] == "null") || !(d <= most * (1 + s)) { print what ": " $1 " is " want[$1] " and " $2; exit 1 }
-        END { if (n != m) exit 1 }' "$1.numbers" "$2.numbers" || fail "the metrics of $1 and $2 differ at step $3"
-}
 # alike RUN RUN STEPS: the same bits: weights, optimizer, metrics, samples
 alike() {
     same_weights "$1" "$2"
@@ -87,9 +69,7 @@ for place in $places; do
     status 0 "$gr" exec colocated.yaml "$@" --out one --steps $points
     k=1
     while [ $k -lt $points ]; do
-        mkdir -p at/checkpoints
-        cp one/plan.json one/metrics.jsonl one/samples.jsonl at
-        cp -r one/checkpoints/step-$k at/checkpoints
+        point one $k at
         status 0 "$gr" exec split.yaml "$@" --resume at --ranks "$ranks" --steps $((k + 1))
         close one at $((k + 1)) 1e-5
         rm -r at

@@ -135,6 +135,24 @@ has nodes-2/plan.json '"what": "update.across'
 close nodes-1 nodes-2 1
 cmp nodes-1/samples.jsonl nodes-2/samples.jsonl || fail "other samples in slices of nodes"
 
+# With lag the older copy is in slices, and in checkpoints whole: any degree goes on from them. Filled from shards, from
+# whole layers, and on ranks of their own from those that train.
+sed 's/^  rollout: {/&lag: 1, /' grpo.yaml >lag.yaml
+sed 's/^  rollout: {/&lag: 1, /; s/^  old_logprob: {weights: rollout, pool: rollout, /  old_logprob: {/' pools.yaml >lag-pools.yaml
+set -- --set model=qwen3 --set models.actor.train.schedule=constant --set run.checkpoint.every=1
+status 0 "$gr" exec lag.yaml "$@" --ranks 4 --steps 3 --out lag-whole
+for run in "lag " "lag $shards" "lag-pools " "lag-pools $shards"; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec "${run%% *}.yaml" "$@" --ranks 4 ${run#* } --set models.actor.tensor=2 --steps 3 --check-memory --out older
+    [ "${run%% *}" != lag ] || close lag-whole older 2
+    cmp lag-whole/checkpoints/step-1/actor/lagged.safetensors older/checkpoints/step-1/actor/lagged.safetensors
+    cmp lag-whole/samples.jsonl older/samples.jsonl || fail "other samples of older slices: $run"
+    rm -r older
+done
+status 0 "$gr" exec lag.yaml "$@" --ranks 4 --set models.actor.tensor=4 --steps 2 --out lag-moving
+status 0 "$gr" exec lag.yaml "$@" --ranks 4 --set models.actor.tensor=2 --steps 3 --replan --resume lag-moving
+close lag-whole lag-moving 3 1e-3
+
 # From one degree to another.
 set -- --set model=llama --set models.actor.train.schedule=constant
 # shellcheck disable=SC2086
@@ -155,8 +173,6 @@ same_weights alone alone-4
 refused "'tensor: 4' does not divide its 2 KV heads" "$gr" exec grpo.yaml --ranks 4 --set models.actor.tensor=4 --out never
 refused "'tensor: 4' does not divide the 2 ranks of a host" "$gr" plan grpo.yaml --set model=llama --ranks 2x2 --set models.actor.tensor=4
 sed 's/^  actor: {/&tensor: 2, /' grpo.yaml >sliced.yaml
-sed 's/^  rollout: {/&lag: 1, /' sliced.yaml >lag.yaml
-refused "lag.yaml:9:[0-9]+: error: 'lag' of 'rollout' is not built" "$gr" plan lag.yaml --ranks 2
 sed 's/^graph: tiny/&\ncanonical: true/' sliced.yaml >canonical.yaml
 refused 'canonical.yaml:[0-9]+:[0-9]+: error: .*canonical do not go together' "$gr" plan canonical.yaml --ranks 2
 [ ! -e never ] || fail "a run directory of nothing"

@@ -143,6 +143,32 @@ static inline void refuse(const gr_plan *p, const gr_program *g, const char *rul
     gr_str_release(&why);
 }
 
+/* Whether loop step i lies between a copy's step and the copy's first use, and no copy is in the loop. */
+static inline bool is_passed(const gr_path *path, uint32_t load, uint32_t i)
+{
+    const gr_step *loop = &path->steps[i];
+    bool used = false;
+    if (loop->kind != GR_STEP_LOOP || load > i) return false;
+    for (uint32_t k = load + 1; k <= loop->body_last; k++) {
+        const gr_step *s = &path->steps[k];
+        if (s->kind == GR_STEP_LOOP && s->body_last > loop->body_last) return false;
+        used |= k > i && s->lane == GR_LANE_H2D;
+        for (uint32_t u = 0; u < s->n_reads; u++) used |= s->reads[u] == path->steps[load].writes[0];
+        for (uint32_t u = 0; u < s->n_writes; u++) used |= s->writes[u] == path->steps[load].writes[0];
+    }
+    return !used;
+}
+
+/* A load of the iteration that may run while a whole loop does, and the first such loop; false: none may. */
+static inline bool find_passing(const gr_plan *p, uint32_t *load, uint32_t *loop)
+{
+    const gr_path *path = &p->paths[GR_PATH_STEADY];
+    for (*load = 0; *load < path->n; ++*load)
+        for (*loop = *load + 1; path->steps[*load].kind == GR_STEP_LOAD && *loop < path->n; ++*loop)
+            if (is_passed(path, *load, *loop)) return true;
+    return false;
+}
+
 static inline uint32_t find_step(const gr_plan *p, gr_step_kind kind, uint32_t from)
 {
     for (uint32_t i = from; i < p->paths[GR_PATH_STEADY].n; i++)

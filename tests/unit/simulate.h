@@ -32,7 +32,7 @@ typedef struct sim {
     gr_path_id path;
     uint32_t *runs, *work_of; /* of works: runs begun; of steps: the work */
     uint32_t *done, *pass[GR_N_LANES], *arrived[GR_N_LANES], *left[GR_N_LANES];
-    bool *host_in;
+    unsigned *lanes_in; /* of loops: mask of the lanes that meet at its trips' ends */
     struct {
         uint32_t at, stack[16], n;
         bool running, ended;
@@ -226,15 +226,14 @@ static inline bool sim_advance(sim *s, int l)
         return true;
     }
     uint32_t i = s->lane[l].at;
-    if (s->lane[l].n) { /* the end of a body: lanes meet, then go round or on */
+    if (s->lane[l].n) { /* the end of a body: its lanes meet, then go round or on */
         uint32_t loop = s->lane[l].stack[s->lane[l].n - 1];
         const gr_step *t = &path->steps[loop];
         if (i > t->body_last) {
             if (!s->lane[l].ended) s->arrived[l][loop]++;
             s->lane[l].ended = true;
             for (int m = 0; m < GR_N_LANES; m++)
-                if ((m != GR_LANE_HOST || s->host_in[loop]) && s->arrived[m][loop] < s->arrived[l][loop])
-                    return false;
+                if (s->lanes_in[loop] >> m & 1 && s->arrived[m][loop] < s->arrived[l][loop]) return false;
             s->lane[l].ended = false;
             if (--s->left[l][loop]) {
                 s->lane[l].at = loop + 1;
@@ -248,7 +247,7 @@ static inline bool sim_advance(sim *s, int l)
     if (i >= path->n) return false;
     const gr_step *t = &path->steps[i];
     bool skip = sim_skips(s, t->node), loop = t->kind == GR_STEP_LOOP;
-    if (skip || (loop && l == GR_LANE_HOST && !s->host_in[i])) {
+    if (skip || (loop && !(s->lanes_in[i] >> l & 1))) { /* it passes the loop by */
         if (loop && !skip) s->pass[l][i]++;
         s->lane[l].at = loop ? t->body_last + 1 : i + 1;
         return true;
@@ -287,7 +286,7 @@ static inline void sim_path(sim *s, gr_path_id id)
     s->done = gr_pool_alloc(pool, n * sizeof(uint32_t));
     s->runs = gr_pool_alloc(pool, works * sizeof(uint32_t));
     s->work_of = gr_pool_alloc(pool, n * sizeof(uint32_t));
-    s->host_in = gr_pool_alloc(pool, n);
+    s->lanes_in = gr_pool_alloc(pool, n * sizeof(*s->lanes_in));
     for (int l = 0; l < GR_N_LANES; l++) {
         s->pass[l] = gr_pool_alloc(pool, n * sizeof(uint32_t));
         s->arrived[l] = gr_pool_alloc(pool, n * sizeof(uint32_t));
@@ -299,8 +298,9 @@ static inline void sim_path(sim *s, gr_path_id id)
         s->work_of[i] = GR_NONE;
         for (uint32_t w = first; w < end && works_run; w++)
             if (!strcmp(s->g->works[w].what, path->steps[i].what)) s->work_of[i] = w;
+        s->lanes_in[i] = 1u << GR_LANE_COMPUTE;
         for (uint32_t j = i + 1; path->steps[i].kind == GR_STEP_LOOP && j <= path->steps[i].body_last; j++)
-            s->host_in[i] |= path->steps[j].lane == GR_LANE_HOST;
+            s->lanes_in[i] |= path->steps[j].kind == GR_STEP_LOOP ? 0 : 1u << path->steps[j].lane;
     }
     if (works_run) {
         for (uint32_t o = 0; o < s->g->n_objects; o++)

@@ -339,6 +339,53 @@ static void test_an_agreed_loop_never_makes_more_than_its_trips(void **state)
     free(c);
 }
 
+static _Atomic bool passed; /* steps 2 and 4 of the next test have run */
+
+/* A trip of the loop does not end before the copies on both sides of it have been made. */
+static gr_status until_passed(struct scene *c, uint32_t i)
+{
+    (void)c;
+    if (i == 4) passed = true;
+    for (int k = 0; i == 3 && !passed && k < 2000; k++) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    return i != 3 || passed ? GR_OK : GR_E_FAILED;
+}
+
+/* step 0 compute, step 1 h2d, loop 2 { step 3 compute }, step 4 h2d, step 5 compute after 4: the lane h2d has
+ * no step in the loop and goes on while it runs. */
+static void test_lanes_without_a_step_in_a_loop_pass_it_by(void **state)
+{
+    (void)state;
+    struct made *m = made_new();
+    struct scene *c = scene_new();
+    step(m, GR_STEP_RUN, GR_LANE_COMPUTE);
+    step(m, GR_STEP_RUN, GR_LANE_H2D);
+    loop(m, 1, 3);
+    step(m, GR_STEP_RUN, GR_LANE_COMPUTE);
+    step(m, GR_STEP_RUN, GR_LANE_H2D);
+    after(m, step(m, GR_STEP_RUN, GR_LANE_COMPUTE), 4);
+    c->body = until_passed;
+    gr_executor *e = executor_of(m, c, false);
+    for (int round = 0; round < 3; round++) {
+        passed = false;
+        assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
+    }
+    assert_int_equal(executions(c, 3), 9);
+    /* and where it waits for the loop, it does not */
+    after(m, &m->steps[4], 2);
+    m->steps[4].lane = GR_LANE_D2H;
+    gr_executor_free(e);
+    c->body = NULL;
+    c->n = 0;
+    e = executor_of(m, c, false);
+    assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);
+    assert_int_equal(c->n, 7);
+    for (unsigned k = 0; k < c->n; k++)
+        if (c->records[k].step == 3) assert_true(c->records[k].end < c->records[5].begin);
+    gr_executor_free(e);
+    made_free(m);
+    free(c);
+}
+
 static void test_a_skipped_node_does_no_work_and_moves_nothing(void **state)
 {
     (void)state;
@@ -510,12 +557,13 @@ static void random_steps(struct made *m, uint32_t n, int depth)
     }
 }
 
-/* What must happen, in the order of one thread: executions, and where all lanes meet. */
+/* What must happen, in the order of one thread: executions, and which lanes meet before which of them. */
 struct expected {
-    uint32_t step[4096];
-    bool meet, host_meets;
-    uint32_t n;
-    int meets[4096]; /* before execution k: 0 none, 1 all but host, 2 all */
+    uint32_t step[4096], n, n_meets;
+    struct {
+        uint32_t before;
+        unsigned lanes;
+    } meets[8192];
 };
 
 static void expect(const struct made *m, const struct scene *c, uint32_t first, uint32_t last,
@@ -527,13 +575,15 @@ static void expect(const struct made *m, const struct scene *c, uint32_t first, 
             if (!(s->node && c->skipped)) x->step[x->n++] = i;
             continue;
         }
-        int host = 1;
+        unsigned lanes = 1u << GR_LANE_COMPUTE;
         for (uint32_t k = i + 1; k <= s->body_last; k++)
-            if (m->steps[k].kind == GR_STEP_RUN && m->steps[k].lane == GR_LANE_HOST) host = 2;
+            if (m->steps[k].kind == GR_STEP_RUN) lanes |= 1u << m->steps[k].lane;
         uint32_t trips = s->agreed ? GR_MIN(s->trips_max, c->trips) : s->trips_max;
         for (uint32_t t = 0; t < trips; t++) {
             expect(m, c, i + 1, s->body_last, x);
-            x->meets[x->n] = GR_MAX(x->meets[x->n], host);
+            assert_true(x->n_meets < GR_LEN(x->meets));
+            x->meets[x->n_meets].before = x->n;
+            x->meets[x->n_meets++].lanes = lanes;
         }
         i = s->body_last;
     }
@@ -556,10 +606,10 @@ static bool must_precede(const struct made *m, const struct expected *x, uint32_
 {
     const gr_step *a = &m->steps[x->step[k]], *b = &m->steps[x->step[j]];
     if (a->lane == b->lane) return true;
-    for (uint32_t t = k + 1; t <= j; t++) {
-        if (x->meets[t] == 2) return true;
-        if (x->meets[t] == 1 && a->lane != GR_LANE_HOST && b->lane != GR_LANE_HOST) return true;
-    }
+    const unsigned both = 1u << a->lane | 1u << b->lane;
+    for (uint32_t t = 0; t < x->n_meets; t++)
+        if (x->meets[t].before > k && x->meets[t].before <= j && (x->meets[t].lanes & both) == both)
+            return true;
     for (uint32_t t = 0; t < b->n_after; t++) {
         uint32_t target = seen_from(m, b->after[t], x->step[j]);
         if (within(m, target, x->step[k]) && !within(m, target, x->step[j])) return true;
@@ -752,6 +802,7 @@ int main(void)
         cmocka_unit_test(test_the_measured_peak_is_what_was_touched_on_the_device),
         cmocka_unit_test(test_loops_run_the_trips_agreed_and_counted),
         cmocka_unit_test(test_an_agreed_loop_never_makes_more_than_its_trips),
+        cmocka_unit_test(test_lanes_without_a_step_in_a_loop_pass_it_by),
         cmocka_unit_test(test_a_skipped_node_does_no_work_and_moves_nothing),
         cmocka_unit_test(test_a_failing_step_stops_all_lanes_and_the_next_path_runs),
         cmocka_unit_test(test_plans_that_could_not_run_are_refused),

@@ -1,9 +1,9 @@
 /* The residency search against exhaustive search on random small programs.
  *
  * Exhaustive: every residency that the planner can express (for each group of objects how much of it stays,
- * in which nodes the rest is streamed or whether it is used on the host alone, how many units of work loads
- * are ahead), laid out and priced; of those whose bytes fit the least time. Budgets lie between the smallest
- * residency and all resident.
+ * in which nodes the rest is streamed or whether it is used on the host alone, whether loads are a unit of
+ * work ahead, and as early as there is room), laid out and priced; of those whose bytes fit the least time.
+ * Budgets lie between the smallest residency and all resident.
  */
 #include "random_program.h"
 #include "scheduler/layout.h"
@@ -14,7 +14,7 @@ enum { MOST_RESIDENCIES = 60000 };
 typedef struct priced {
     gr_choice *choice;
     uint32_t ahead;
-    uint64_t live, ns;
+    uint64_t live, ns, least_ns; /* least: in all the room there may be */
 } priced;
 
 typedef struct space {
@@ -26,12 +26,11 @@ typedef struct space {
     size_t n, cap;
 } space;
 
-/* Residencies of one group: all of it stays, or less, and any set of its nodes streams the rest, or that is
- * used on the host alone. */
+/* Residencies of one group: all of it stays, or fewer of its objects, and any set of its nodes streams the
+ * rest, or that is used on the host alone. */
 static uint64_t count_of(const gr_group *g)
 {
-    uint32_t parts = g->n_objects < 2 ? 1 : GR_PARTS;
-    return 1 + parts * ((1ULL << __builtin_popcountll(g->nodes)) + g->may_host);
+    return 1 + g->n_objects * ((1ULL << __builtin_popcountll(g->nodes)) + g->may_host);
 }
 
 static uint64_t count_all(const gr_facts *f)
@@ -52,8 +51,10 @@ static void price(space *s)
     for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
         gr_layout_make(&s->layout, s->f, s->choice, ahead);
         size_t bytes = s->f->n_groups * sizeof(*s->choice);
-        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns};
+        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns, 0};
         memcpy(p.choice, s->choice, bytes);
+        gr_layout_widen(&s->layout, s->f, s->choice, UINT64_MAX);
+        p.least_ns = s->layout.ns;
         GR_PUSH(s->found, s->n, s->cap, p);
     }
 }
@@ -68,7 +69,7 @@ static void walk(space *s, uint32_t g)
     s->choice[g] = (gr_choice){.parts = GR_PARTS};
     walk(s, g + 1);
     for (uint8_t parts = 0; parts < GR_PARTS; parts++) {
-        if (parts && x->n_objects < 2) continue;
+        if (parts && x->n_objects * parts / GR_PARTS == x->n_objects * (parts - 1) / GR_PARTS) continue;
         s->choice[g] = (gr_choice){.parts = parts, .host = 1};
         if (x->may_host) walk(s, g + 1);
         uint64_t set = 0;
@@ -83,7 +84,7 @@ static void walk(space *s, uint32_t g)
 static int by_time(const void *a, const void *b)
 {
     const priced *x = a, *y = b;
-    if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
+    if (x->least_ns != y->least_ns) return x->least_ns < y->least_ns ? -1 : 1;
     return x->live < y->live ? -1 : x->live > y->live;
 }
 
@@ -100,16 +101,21 @@ static uint64_t least_time(space *s, uint64_t arena)
 {
     for (size_t i = 0; i < s->n; i++)
         if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) return s->found[i].ns;
-    for (size_t i = 0; i < s->n; i++) {
+    uint64_t best = UINT64_MAX;
+    for (size_t i = 0; i < s->n && s->found[i].least_ns < best; i++) {
         const priced *p = &s->found[i];
-        if (p->live > arena) continue;
-        gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
-        gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
-        bool packed = plan->arena_bytes <= arena;
-        gr_plan_free(plan);
-        if (packed) return p->ns;
+        for (int wide = 0; wide < 2 && p->live <= arena; wide++) {
+            if (wide)
+                gr_layout_fit(&s->layout, s->f, p->choice, p->ahead, arena);
+            else
+                gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
+            if (s->layout.ns >= best) continue;
+            gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
+            if (plan->arena_bytes <= arena) best = s->layout.ns;
+            gr_plan_free(plan);
+        }
     }
-    return UINT64_MAX;
+    return best;
 }
 
 typedef struct tally {

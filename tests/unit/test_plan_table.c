@@ -41,7 +41,8 @@ static void test_layers_are_folded_and_lines_fit_100_columns(void **state)
         assert_true(widest(out.text) <= 100);
         size_t lines = 0;
         for (const char *c = out.text; *c; c++) lines += *c == '\n';
-        assert_true(lines < 130); /* of some 200 to 750 steps */
+        assert_true(lines <
+                    200); /* of some 200 to 750 steps; loads are where room comes free, not regularly */
         gr_str_release(&out);
         gr_plan_free(p);
     }

@@ -103,7 +103,7 @@ static void test_pools_take_their_ranks(void **state)
     static const struct {
         const char *pools;
         uint32_t ranks, hosts;
-        const char *classes; /* by class */
+        const char *classes; /* by class; behind /, the ranks of a node, of several that are even */
     } cases[] = {
         {"train: {share: 1}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 1, "0-3 4-7"},
         {"train: {share: 3}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 1, "0-5 6-7"},
@@ -112,7 +112,11 @@ static void test_pools_take_their_ranks(void **state)
          "0,5-6 1-4,7"},
         {"train: {at: 4-7}, rollout: {at: 0-3}, ref: {at: 4-7}, critic: {with: rollout}", 8, 1, "0-3 4-7"},
         {"train: {ranks: 2x2}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 2,
-         "0-1,4-5 2-3,6-7"},
+         "0-1,4-5/2 2-3,6-7/2"},
+        {"train: {at: \"0,4\"}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 2,
+         "0,4/1 1-3,5-7/3"},
+        {"train: {at: \"0-2,4\"}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 2,
+         "0-2,4 3,5-7"},
         /* a rank of each host is gone: the first host with three left is the second */
         {"train: {at: \"0-1\"}, rollout: {share: 1}, ref: {ranks: 3, same_node: true}, critic: {with: train}",
          8, 2, "0-1 2-3,7 4-6"},
@@ -125,8 +129,10 @@ static void test_pools_take_their_ranks(void **state)
         gr_graph *g = load(&s, NULL);
         gr_str text = {0};
         assert_non_null(g);
-        for (size_t c = 0; c < g->n_classes; c++)
+        for (size_t c = 0; c < g->n_classes; c++) {
             gr_str_printf(&text, "%s%s", c ? " " : "", g->classes[c].text);
+            if (g->classes[c].node) gr_str_printf(&text, "/%u", g->classes[c].node);
+        }
         assert_string_equal(text.text, cases[i].classes);
         gr_str_release(&text);
         gr_graph_free(g);

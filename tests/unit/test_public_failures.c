@@ -12,10 +12,10 @@ static uint32_t find_named(const gr_plan *p, gr_step_kind kind, const char *what
     return 0;
 }
 
-/* A plan of the synthetic GRPO under 40 % of its memory, and its program. */
+/* A plan of the synthetic GRPO under 30 % of its memory, and its program. */
 static gr_plan *tight(gr_program **g)
 {
-    gr_plan *p = tight_plan(build_shape, &small, 40);
+    gr_plan *p = tight_plan(build_shape, &small, 30);
     *g = build_shape(&small, NULL);
     assert_true(accepted(p, *g, NULL));
     return p;

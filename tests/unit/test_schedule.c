@@ -131,9 +131,10 @@ static gr_program *build_bursts(void *user, const uint32_t *level)
 }
 
 /* By hand, steps of 1 us: the long works take 1001 us, the short ones 2 us, a copy of 1 MiB at 20 GB/s
- * 53.429 us. All three loads fit beside the first work, and all offloads beside the last, if they begin that
- * early: then nothing waits, and the bytes are those of all three. One unit ahead only the first load is
- * hidden, and each later one waits for the offload before it. */
+ * 53.429 us. All offloads run beside the last work. With room for all three the loads run beside the first:
+ * then nothing waits. With room for two the third load waits for the first offload, which waits for its work;
+ * with room for one each load waits for the offload before it, and without a unit ahead the first one for the
+ * first work. */
 static void test_several_copies_are_in_flight_where_memory_allows(void **state)
 {
     (void)state;
@@ -142,11 +143,12 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
     gr_facts *f = gr_facts_new(g, &hw);
     gr_choice come_and_go = {.stream = 1};
     gr_layout l = {0};
-    uint64_t ns[GR_N_AHEAD], live[GR_N_AHEAD];
-    for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
-        gr_layout_make(&l, f, &come_and_go, ahead);
-        ns[ahead] = l.ns;
-        live[ahead] = l.live;
+    uint64_t ns[4], live[4];
+    for (uint32_t room = 0; room < 4; room++) { /* in MiB; at first what it takes anyway */
+        gr_layout_make(&l, f, &come_and_go, 0);
+        gr_layout_widen(&l, f, &come_and_go, ((uint64_t)room << 20) + GR_ALIGN);
+        ns[room] = l.ns;
+        live[room] = l.live;
         gr_plan *p = gr_plan_build(&l, f, 0, 40);
         char what[128];
         p->ranks = "0";
@@ -156,11 +158,16 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
         for (uint64_t run = 0; run < 20; run++) assert_null(simulate(p, g, run, NULL, false, what));
         gr_plan_free(p);
     }
-    uint64_t work = 2 * 1001000 + 3 * 2000;
+    uint64_t work = 2 * 1001000 + 3 * 2000, copy = 1000 + 52429;
+    assert_int_equal(ns[0], work + 5 * copy);
+    assert_int_equal(ns[1], work + 4 * copy);
+    assert_int_equal(ns[2], work - 2000 + 2 * copy); /* the second work runs meanwhile */
     assert_int_equal(ns[3], work);
-    assert_int_equal(live[3], (3 << 20) + GR_ALIGN);
-    assert_true(ns[0] > ns[1] && ns[1] > ns[2] && ns[2] > ns[3]);
-    assert_true(live[0] == 1 << 20 && live[1] <= live[2] && live[2] <= live[3]);
+    assert_int_equal(live[0], 1 << 20);
+    for (uint32_t room = 1; room < 4; room++) assert_int_equal(live[room], (room << 20) + GR_ALIGN);
+    gr_layout_fit(&l, f, &come_and_go, 0, 1ULL << 40); /* no more than it is faster with */
+    assert_int_equal(l.ns, work);
+    assert_in_range(l.live, (3 << 20) + GR_ALIGN, 3 << 20 | 1 << 18);
     gr_layout_release(&l);
     gr_facts_free(f);
     gr_program_free(g);

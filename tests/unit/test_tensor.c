@@ -154,6 +154,23 @@ static void test_what_is_the_same_bytes_is_held_once(void **state)
     gr_graph_free(g);
 }
 
+/* The older copy lives on, in slices. */
+static void test_an_older_copy_is_in_slices(void **state)
+{
+    (void)state;
+    config c = {
+        .model = ", tensor: 2, residency: {rollout_weights: keep}", .rollout = ", lag: 1", .ranks = 4};
+    gr_graph *g = load(&c);
+    gr_planned *p = plan(&c, g);
+    assert_non_null(p);
+    assert_int_equal(held(p->plan, "actor.lagged."),
+                     bytes_of(64 * 24) + bytes_of(64) + 3 * bytes_of(layer_elems(2)));
+    assert_int_equal(held(p->plan, "actor.rollout."), 0);
+    assert_int_equal(step_named(p->plan, "rollout.lag.1")->bytes, layer_elems(2) * sizeof(float) * 3 / 4);
+    gr_planned_free(p);
+    gr_graph_free(g);
+}
+
 static char *json_of(const config *c)
 {
     gr_graph *g = load(c);
@@ -249,6 +266,7 @@ static void test_plans_of_slices_run_in_any_interleaving(void **state)
     for (int k = 0; k < 4; k++)
         for (int policy = k % 2; policy < GR_N_POLICIES; policy += 2) {
             config c = {.model = keys[k],
+                        .rollout = k > 1 ? ", lag: 1" : NULL,
                         .old = k % 2 ? ", weights: rollout" : NULL,
                         .untied = k > 1,
                         .hosts = k == 1 ? 2 : 0,
@@ -356,7 +374,7 @@ static void test_what_is_refused(void **state)
         {{.model = ", tensor: 8", .ranks = 8}, 3, "'tensor: 8' does not divide its 4 KV heads"},
         {{.model = ", tensor: 0", .ranks = 2}, 3, "'tensor' must be a whole number from 1 to 64"},
         {{.model = ", tensor: two", .ranks = 2}, 3, "'tensor' must be a whole number from 1 to 64"},
-        {{.model = ", tensor: 2", .rollout = ", lag: 1", .ranks = 2}, 7, "'lag' of 'rollout' is not built"},
+        {{.model = ", tensor: 2", .rollout = ", lag: 1", .ranks = 2}, 0, NULL},
         {{.model = ", tensor: 2", .ranks = 2, .more = "canonical: true\n"},
          3,
          "and canonical do not go together"},
@@ -449,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_holds_its_slices),
         cmocka_unit_test(test_what_is_the_same_bytes_is_held_once),
+        cmocka_unit_test(test_an_older_copy_is_in_slices),
         cmocka_unit_test(test_where_nothing_is_cut_plans_are_the_same),
         cmocka_unit_test(test_sums_take_time),
         cmocka_unit_test(test_plans_of_slices_run_in_any_interleaving),

@@ -103,7 +103,7 @@ static gr_sign sign(void)
 static void test_signs(void **state)
 {
     (void)state;
-    gr_sign board = {0};
+    gr_sign board[2] = {0};
     assert_string_equal(sign().step, "start");
     assert_false(sign().waits);
     assert_int_equal(sign().limit, GR_WATCH_TIMEOUT);
@@ -117,12 +117,16 @@ static void test_signs(void **state)
     gr_watch_path(true, false, 90);
     assert_false(sign().waits); /* the executor is */
     assert_int_equal(sign().limit, 70);
-    gr_watch_tell(&board);
+    gr_watch_tell(board, 1, 2);
     gr_watch_step(0, 5, "rollout.decode", 45);
     assert_string_equal(sign().step, "rollout.decode");
     assert_int_equal(sign().iteration, 5);
     assert_int_equal(sign().limit, 45);
-    assert_string_equal(board.step, "rollout.decode");
+    assert_string_equal(board[1].step, "rollout.decode");
+    gr_watch_tell_of(0, &(gr_sign){.iteration = 4, .step = "reward"});
+    gr_watch_tell_of(2, &(gr_sign){.iteration = 9}); /* nobody's */
+    assert_string_equal(board[0].step, "reward");
+    assert_int_equal(board[0].iteration, 4);
     gr_watch_goes_on(100);
     assert_int_equal(sign().limit, 100);
     gr_watch_step(3, 5, "update.gather.1", 50);
@@ -138,7 +142,7 @@ static void test_signs(void **state)
     assert_false(sign().waits);
     assert_int_equal(sign().limit, 70);
     assert_string_equal(sign().step, "update.gather.1"); /* the last that began */
-    gr_watch_tell(NULL);
+    gr_watch_tell(NULL, 0, 0);
 }
 
 int main(void)

@@ -142,6 +142,9 @@ class Bench:
         nodes = {n: dict(predicted=run.predicted(n), measured=run.node_seconds(n)) for n in run.nodes()}
         self.emit("predicted over measured seconds " + label, predicted / seconds, "", predicted=predicted, seconds=seconds,
                   nodes=nodes)
+        c = run.copying()
+        if c:
+            self.emit("copies hidden, both ways, " + label, c["hidden"], "", **c)
 
     def iteration(self, row):
         model, label, s, run = self.execute(row, "grpo.yaml")

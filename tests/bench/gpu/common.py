@@ -254,3 +254,20 @@ class Run(Plan):
                 total["seconds"] += e["dur"] * 1e-6
                 total["hidden"] += covered(e["ts"], e["ts"] + e["dur"], busy) * 1e-6
         return total if total["bytes"] else None
+
+    def copying(self):
+        """Of loads and offloads together, a measured iteration: bytes, seconds of copying, the share of these during which
+        the compute lane worked too, and the seconds in which copies ran and the compute lane did not. None where nothing
+        moved."""
+        kinds = [c for c in (self.copies("load"), self.copies("offload")) if c]
+        if not kinds:
+            return None
+        bare = 0.0
+        for i in self.measured():
+            events = self.iterations[i]
+            busy = union((e["ts"], e["ts"] + e["dur"]) for e in events if self.lanes[e["tid"]] == "compute")
+            copies = union((e["ts"], e["ts"] + e["dur"]) for e in events if self.lanes[e["tid"]] in ("h2d", "d2h"))
+            bare += sum(end - begin - covered(begin, end, busy) for begin, end in copies) * 1e-6
+        n, seconds = len(self.measured()), sum(c["seconds"] for c in kinds)
+        return dict(bytes=sum(c["bytes"] for c in kinds) / n, seconds=seconds / n, hidden=sum(c["hidden"] for c in kinds) / seconds,
+                    bare=bare / n)

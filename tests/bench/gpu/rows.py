@@ -135,16 +135,20 @@ def plans_table(lines):
     """Planned against measured memory, predicted against measured seconds: a table in Markdown, or nothing."""
     memory = {r["row"].split(" peak ", 1)[1]: r for r in lines if r["row"].startswith("measured over planned peak ")}
     times = {r["row"].split(" seconds ", 1)[1]: r for r in lines if r["row"].startswith("predicted over measured seconds ")}
+    copies = {r["row"].split("ways, ", 1)[1]: r for r in lines if r["row"].startswith("copies hidden, both ways, ")}
     text, kept = [], 0
     for label, m in memory.items():
         t, share = times[label], m["value"]
         nodes = {n: v["predicted"] / v["measured"] for n, v in t["nodes"].items() if v["measured"] >= 0.05 * t["seconds"]}
         ok = 0.99 <= share <= 1 and abs(t["value"] - 1) <= 0.15 and all(abs(v - 1) <= 0.25 for v in nodes.values())
         kept += ok
+        c = copies.get(label)
+        moved = f"{c['bytes'] / 2**30:.2f} | {c['value']:.2f} | {c['bare']:.3f}" if c else "0 | | "
         text.append(f"| {label} | {m['planned'] / 2**30:.2f} | {m['host'] / 2**30:.2f} | {share:.4f} | {t['predicted']:.3f} | "
-                     f"{t['seconds']:.3f} | {t['value']:.2f} | {', '.join(f'{n} {v:.2f}' for n, v in nodes.items())} | "
+                     f"{t['seconds']:.3f} | {t['value']:.2f} | {', '.join(f'{n} {v:.2f}' for n, v in nodes.items())} | {moved} | "
                      f"{'kept' if ok else 'not kept'} |")
     if not text:
         return ""
-    return "\n".join(["", "", "| configuration | planned GiB | host GiB | measured / planned | predicted s | measured s | ratio | nodes | |",
-                      "|---|---|---|---|---|---|---|---|---|", *text, f"\n{kept} of {len(text)} kept"])
+    return "\n".join(["", "", "| configuration | planned GiB | host GiB | measured / planned | predicted s | measured s | ratio | nodes | "
+                      "copied GiB | hidden | copies alone s | |",
+                      "|---|---|---|---|---|---|---|---|---|---|---|---|", *text, f"\n{kept} of {len(text)} kept"])
