@@ -369,9 +369,17 @@ static gr_status queue_open(gr_device *dev, gr_queue *q, bool host_lane, gr_diag
     return st;
 }
 
+/* In pieces of half a millisecond on the link: one engine makes all copies of a direction, and what the
+ * compute lane sends a step has its turn between those of a load that runs beside it. */
 static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 {
-    DID(device_of(q), cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, q->stream);
+    const uint64_t piece = 32 << 20;
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        n = GR_MIN(bytes - at, piece);
+        if (!DID(device_of(q), cudaMemcpyAsync, (char *)to + at, (const char *)from + at, n,
+                 cudaMemcpyDefault, q->stream))
+            return;
+    }
 }
 
 /* Room for bytes (at most a half) that the device is not reading any more. */

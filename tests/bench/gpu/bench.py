@@ -24,7 +24,8 @@ master, as the PyTorch side has them. Keys are budget (bytes, max, or a percenta
 memory (twelve configurations, about three). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
 or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
 far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
-plan and never above, an iteration within 15 % of its prediction, a node that takes 5 % of it or more within 25 %.
+plan and never above, an iteration within 15 % of its prediction, a node that takes 5 % of it or more within 25 %. Of runs that
+move state it also says the GiB copied an iteration, the share of that time under compute, and the seconds of copies alone.
 
 N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
 asked; the head runs on response positions. Iterations but the first count, by their median.
