@@ -40,4 +40,9 @@ run half 2 --steps 3 --set lag=1
 timeout 120 "$gr" exec --resume "$work/half" --steps 6 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
 same split-1 half
 within_plan split-0 split-1
+for class in 0 1; do
+    measured=$(number split-1 6 measured_peak_bytes.$class) planned=$(number split-1 6 planned_peak_bytes.$class)
+    echo "rank $class: measured $measured of planned $planned bytes"
+    [ "$measured" -le "$planned" ] || { echo "more than planned"; exit 1; }
+done
 echo "all is well"
