@@ -27,7 +27,7 @@
 namespace
 {
 
-constexpr uint32_t BLOCK = 16;  /* keys of a block of the pool: GR_KV_BLOCK */
+constexpr uint32_t BLOCK = 16; /* keys of a block of the pool: GR_KV_BLOCK */
 constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
 constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
@@ -467,7 +467,8 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
 /* ---- combining ------------------------------------------------------------------------------------------
  */
 
-/* One warp for each slot and query head; a lane has columns 2 lane, 2 lane + 1, and those 64 further on. */
+/* One warp for each slot and query head; a lane has columns 4 lane to 4 lane + 3, and those 128 further on.
+ */
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
     const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -478,19 +479,29 @@ __global__ void __launch_bounds__(256) combine_kernel(const args a)
     float most = -CUDART_INF_F;
     for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, stat[i].x);
     for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    float sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum = fmaf(stat[i].y, exp2_fast(stat[i].x - most), sum);
-    const float share = n ? 1 / sum : 0;
-    for (uint32_t c = lane * 2; c < d; c += 64) {
-        float2 o = make_float2(0, 0);
+    for (uint32_t c = lane * 4; c < d + lane * 4; c += 128) { /* all lanes as often: they exchange weights */
+        float sum = 0;
+        float4 o = make_float4(0, 0, 0, 0);
+        for (uint32_t first = 0; first < n; first += 32) {
+            const uint32_t here = min(n - first, 32u);
+            const float2 mine = lane < here ? stat[first + lane] : make_float2(-CUDART_INF_F, 0);
+            const float weight = exp2_fast(mine.x - most);
 #pragma unroll 4
-        for (uint32_t i = 0; i < n; i++) {
-            const float2 v = *reinterpret_cast<const float2 *>(acc + (size_t)i * d + c);
-            const float w = exp2_fast(stat[i].x - most);
-            o.x = fmaf(v.x, w, o.x);
-            o.y = fmaf(v.y, w, o.y);
+            for (uint32_t i = 0; i < here; i++) {
+                const float w = __shfl_sync(~0u, weight, i);
+                sum = fmaf(__shfl_sync(~0u, mine.y, i), w, sum);
+                if (c >= d) continue;
+                const float4 v = *reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * d + c);
+                o.x = fmaf(v.x, w, o.x);
+                o.y = fmaf(v.y, w, o.y);
+                o.z = fmaf(v.z, w, o.z);
+                o.w = fmaf(v.w, w, o.w);
+            }
         }
-        *reinterpret_cast<uint32_t *>(a.out + (size_t)at * d + c) = pack(o.x * share, o.y * share);
+        const float share = n ? 1 / sum : 0;
+        if (c < d)
+            *reinterpret_cast<uint2 *>(a.out + (size_t)at * d + c) =
+                make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
     }
 }
 
@@ -563,7 +574,8 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.item = l.item;
     a.member = d->member;
     a.acc = static_cast<float *>(ws);
-    a.stat = reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
+    a.stat =
+        reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
     a.out = reinterpret_cast<__nv_bfloat16 *>(out);
     a.n = d->n;
     a.heads = h->heads;

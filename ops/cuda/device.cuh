@@ -124,6 +124,13 @@ GR_DEVICE void gr_put(gr_bf16 *p, float x)
     *p = gr_round(x);
 }
 
+/* exp and division approximate to 2 ulp of fp32, far below the rounding to bf16; exp(-x) beyond the range of
+ * fp32 gives 0, the limit. */
+GR_DEVICE float gr_sigmoid(float x)
+{
+    return __fdividef(1, 1 + __expf(-x));
+}
+
 /* ---- over a warp or a block ------------------------------------------------------------------------------
  * By exchange: every lane ends with the same bits, whatever the other warps do. */
 

@@ -1,41 +1,27 @@
 /* ops/cuda/head_product.cu: the head's product and its softmax in one: logits are summed up where they arise,
  * in the registers of the tensor cores' accumulators, and need not go to memory.
  *
- * One CTA a multiprocessor, two to a cluster. A cluster computes tiles of 256 rows by 256 ids, a CTA 128 of
- * the rows; the ids' half of the operands comes once for both. A producer warp keeps STAGES steps of 64
- * columns in shared memory, ahead over the ends of tiles; two warpgroups of 64 rows each multiply them, and
- * then sum up their part of a tile while the producer fills the stages for the next one.
- *
- * Every element is one chain of products over the columns in their order, and the sums of a row's tile are
- * made in one order: the bits of a row follow from that row alone, whatever else is in the batch and whether
+ * The tiles are those of pipeline.cuh, 256 rows by 256 ids of a cluster: while the two warpgroups sum up
+ * their parts of a tile, the operands of the next one come in. The sums of a row's tile are made in one
+ * order, so that the bits of a row follow from that row alone, whatever else is in the batch and whether
  * logits are written too.
  *
  * Source of the fused softmax over tiles of a vocabulary: Wijmans et al., arXiv:2411.09009.
  */
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/pipeline.cuh"
 #include "ops/cuda/softmax.cuh"
 
 namespace
 {
 
 enum {
-    ROWS = 128,           /* of a CTA's tile */
     IDS = GR_CU_HEAD_IDS, /* of a tile */
-    DEPTH = GR_TILE_DEPTH,
     STAGES = 4,
-    CLUSTER = 2,
-    CONSUMERS = 2, /* warpgroups */
-    THREADS = (CONSUMERS + 1) * GR_WARPGROUP,
-    ROW_BYTES = DEPTH * 2,
-    X_BYTES = ROWS * ROW_BYTES,
-    LM_BYTES = IDS * ROW_BYTES,
-    STAGE_BYTES = X_BYTES + LM_BYTES,
-    SHARED_BYTES = STAGES * STAGE_BYTES + 1024, /* what alignment may take */
     BAND = 8 /* pairs of CTAs' rows whose tiles follow each other: 16 MB of x for 4,096 columns, which stay in
                 the L2 cache */
 };
 
-static_assert(IDS == 256, "gr_product_256");
+typedef gr_pipe<IDS / 2, STAGES> pipe;
 
 struct args {
     const int32_t *target;
@@ -57,68 +43,16 @@ __device__ __forceinline__ place place_of(const args &a, uint32_t pairs, uint32_
 {
     const uint32_t band = t / (BAND * a.tiles), rest = t % (BAND * a.tiles),
                    high = min((uint32_t)BAND, pairs - band * BAND);
-    return {(band * BAND + rest % high) * CLUSTER * ROWS, rest / high};
+    return {(band * BAND + rest % high) * GR_PIPE_PAIR, rest / high};
 }
 
-struct shared {
-    uint32_t stage, full, empty; /* addresses: of stages, and of barriers, 8 bytes a stage */
-};
-
-struct turn { /* the stage that is next, and the parity of its phase */
-    uint32_t stage, parity;
-    __device__ __forceinline__ void next()
-    {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-};
-
-/* One thread. The empty barrier of a stage is arrived at by all consumers of the cluster, for its lm part is
- * in both CTAs. */
-__device__ void produce(const args &a, const shared &s, const CUtensorMap *x, const CUtensorMap *lm,
-                        uint32_t pairs)
+__device__ void produce(const args &a, pipe &p, const CUtensorMap *x, const CUtensorMap *lm, uint32_t pairs)
 {
-    const uint32_t rank = gr_cluster_rank(), clusters = gridDim.x / CLUSTER;
-    turn to = {0, 1};
-    for (uint32_t t = blockIdx.x / CLUSTER; t < pairs * a.tiles; t += clusters) {
-        const place p = place_of(a, pairs, t);
-        for (uint32_t k = 0; k < a.steps; k++, to.next()) {
-            const uint32_t at = s.stage + to.stage * STAGE_BYTES, full = s.full + 8 * to.stage;
-            gr_barrier_wait(s.empty + 8 * to.stage, to.parity);
-            gr_barrier_expect(full, STAGE_BYTES);
-            gr_tile_copy(at, x, full, k * DEPTH, p.row + rank * ROWS);
-            gr_tile_copy_to(3, at + X_BYTES + rank * (LM_BYTES / CLUSTER), lm, full, k * DEPTH,
-                            p.tile * IDS + rank * (IDS / CLUSTER));
-        }
+    const uint32_t rank = gr_cluster_rank(), clusters = gridDim.x / GR_PIPE_CLUSTER;
+    for (uint32_t t = blockIdx.x / GR_PIPE_CLUSTER; t < pairs * a.tiles; t += clusters) {
+        const place at = place_of(a, pairs, t);
+        p.fetch(x, lm, at.row + rank * GR_PIPE_ROWS, at.tile * IDS + rank * (IDS / 2), a.steps);
     }
-}
-
-__device__ __forceinline__ void leave_stage(const shared &s, uint32_t stage)
-{
-    const uint32_t lane = threadIdx.x % GR_WARP;
-    if (lane < CLUSTER) gr_barrier_arrive_at(s.empty + 8 * stage, lane);
-}
-
-/* z: the warpgroup's logits of a tile. A stage is left when the products that read it are through, one step
- * later. */
-__device__ __forceinline__ void multiply(const args &a, const shared &s, uint32_t group, turn &from,
-                                         float (&z)[128])
-{
-    uint32_t before = 0;
-    for (uint32_t k = 0; k < a.steps; k++, from.next()) {
-        const uint32_t at = s.stage + from.stage * STAGE_BYTES;
-        gr_barrier_wait(s.full + 8 * from.stage, from.parity);
-        const uint64_t x = gr_tile_operand(at + group * (X_BYTES / CONSUMERS)),
-                       lm = gr_tile_operand(at + X_BYTES);
-        gr_products_begin();
-#pragma unroll
-        for (int i = 0; i < DEPTH / 16; i++) gr_product_256(z, x + 2 * i, lm + 2 * i, k || i);
-        gr_products_commit();
-        gr_products_wait<1>();
-        if (k) leave_stage(s, before);
-        before = from.stage;
-    }
-    gr_products_wait<0>();
-    leave_stage(s, before);
 }
 
 /* Over the four lanes that hold a row, for each of them. */
@@ -193,22 +127,22 @@ __device__ __forceinline__ void write_logits(const args &a, const float (&z)[128
     }
 }
 
-template <bool LOGITS> __device__ void consume(const args &a, const shared &s, uint32_t pairs)
+template <bool LOGITS> __device__ void consume(const args &a, pipe &in, uint32_t pairs)
 {
     const uint32_t group = threadIdx.x / GR_WARPGROUP - 1, warp = threadIdx.x % GR_WARPGROUP / GR_WARP,
                    lane = threadIdx.x % GR_WARP;
-    const uint32_t column = 2 * (lane % 4), clusters = gridDim.x / CLUSTER;
-    const uint32_t mine = gr_cluster_rank() * ROWS + group * (ROWS / CONSUMERS) + 16 * warp + lane / 4;
+    const uint32_t column = 2 * (lane % 4), clusters = gridDim.x / GR_PIPE_CLUSTER;
+    const uint32_t mine =
+        gr_cluster_rank() * GR_PIPE_ROWS + group * (GR_PIPE_ROWS / GR_PIPE_CONSUMERS) + 16 * warp + lane / 4;
     const float c = __fmul_rn(a.inv_temperature, GR_LOG2_E);
-    turn from = {0, 0};
-    for (uint32_t t = blockIdx.x / CLUSTER; t < pairs * a.tiles; t += clusters) {
+    for (uint32_t t = blockIdx.x / GR_PIPE_CLUSTER; t < pairs * a.tiles; t += clusters) {
         const place p = place_of(a, pairs, t);
         const uint32_t row[2] = {p.row + mine, p.row + mine + 8}, first = p.tile * IDS;
         uint32_t at[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) at[h] = row[h] < a.n ? (uint32_t)a.target[row[h]] - first : IDS;
         float z[128];
-        multiply(a, s, group, from, z);
+        in.multiply(group, a.steps, z);
         if (LOGITS) write_logits(a, z, row, first + column);
         write_logit(z, column, at, row, a.logit);
         if (a.V - first < IDS) cut(z, column, a.V - first);
@@ -225,31 +159,22 @@ template <bool LOGITS> __device__ void consume(const args &a, const shared &s, u
 #endif
 
 template <bool LOGITS>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(GR_PIPE_THREADS, 1)
     product_kernel(const args a, const __grid_constant__ CUtensorMap x,
                    const __grid_constant__ CUtensorMap lm)
 {
 #if GR_HOPPER
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(8) uint64_t barrier[2 * STAGES];
-    const shared s = {(gr_shared(memory) + 1023) / 1024 * 1024, gr_shared(barrier),
-                      gr_shared(barrier + STAGES)};
-    const uint32_t pairs = (a.n + CLUSTER * ROWS - 1) / (CLUSTER * ROWS);
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < STAGES; i++) {
-            gr_barrier_init(s.full + 8 * i, 1);
-            gr_barrier_init(s.empty + 8 * i, CLUSTER * CONSUMERS * (GR_WARPGROUP / GR_WARP));
-        }
-        gr_barriers_made();
-    }
-    gr_cluster_meet();
+    pipe p;
+    p.open(memory, barrier);
+    const uint32_t pairs = (a.n + GR_PIPE_PAIR - 1) / GR_PIPE_PAIR;
     if (threadIdx.x < GR_WARPGROUP) {
         gr_registers_fewer<40>();
-        if (threadIdx.x == 0) produce(a, s, &x, &lm, pairs);
-        __syncwarp();
+        if (threadIdx.x == 0) produce(a, p, &x, &lm, pairs);
     } else {
         gr_registers_more<232>();
-        consume<LOGITS>(a, s, pairs);
+        consume<LOGITS>(a, p, pairs);
     }
     gr_cluster_meet(); /* the other CTA may still arrive at barriers of this one */
 #else
@@ -257,73 +182,27 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                                    const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                    CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-encode_function find_encode()
-{
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
-    return (encode_function)f;
-}
-
-/* Boxes of 128 rows by DEPTH columns of a row-major [rows, columns]. */
-bool encode(encode_function f, CUtensorMap *map, const gr_bf16 *p, uint64_t rows, uint64_t columns)
-{
-    const cuuint64_t size[] = {columns, rows}, stride[] = {columns * sizeof(*p)};
-    const cuuint32_t box[] = {DEPTH, 128}, step[] = {1, 1};
-    return f(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, size, stride, box, step,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-int attribute(cudaDeviceAttr what)
-{
-    int device = 0, value = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&value, what, device);
-    return value;
-}
-
 } // namespace
-
-static_assert(ROWS == 128 && IDS / CLUSTER == 128, "boxes");
 
 extern "C" bool gr_cu_head_fuses(const gr_bf16 *lm, uint32_t H)
 {
-    return attribute(cudaDevAttrComputeCapabilityMajor) == 9 && H % 8 == 0 && (uintptr_t)lm % 16 == 0;
+    return gr_pipe_takes(lm, H);
 }
 
 extern "C" bool gr_cu_head_product(cudaStream_t st, const gr_cu_head_rows *r)
 {
     if (!r->n) return true;
-    const args a = {r->target, (float4 *)r->part,        r->logit,
-                    r->logits, r->inv_temperature,       r->n,
-                    r->V,      gr_ceil_div(r->H, DEPTH), gr_ceil_div(r->V, IDS)};
-    const encode_function f = find_encode();
+    const args a = {r->target,
+                    (float4 *)r->part,
+                    r->logit,
+                    r->logits,
+                    r->inv_temperature,
+                    r->n,
+                    r->V,
+                    gr_ceil_div(r->H, GR_TILE_DEPTH),
+                    gr_ceil_div(r->V, IDS)};
     CUtensorMap x, lm;
-    if (!f || !encode(f, &x, r->x, r->n, r->H) || !encode(f, &lm, r->lm, r->V, r->H)) return false;
-    const uint32_t tiles = gr_ceil_div(r->n, CLUSTER * ROWS) * a.tiles;
-    const uint32_t clusters = (uint32_t)attribute(cudaDevAttrMultiProcessorCount) / CLUSTER;
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = CLUSTER;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t how = {};
-    how.gridDim = dim3(CLUSTER * (tiles < clusters ? tiles : clusters));
-    how.blockDim = dim3(THREADS);
-    how.dynamicSmemBytes = SHARED_BYTES;
-    how.stream = st;
-    how.attrs = &cluster;
-    how.numAttrs = 1;
-    const auto kernel = r->logits ? product_kernel<true> : product_kernel<false>;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES) ==
-               cudaSuccess &&
-           cudaLaunchKernelEx(&how, kernel, a, x, lm) == cudaSuccess;
+    return gr_tile_map(&x, r->x, r->n, r->H, GR_PIPE_ROWS) && gr_tile_map(&lm, r->lm, r->V, r->H, IDS / 2) &&
+           gr_pipe_launch(st, r->logits ? product_kernel<true> : product_kernel<false>, pipe::SHARED_BYTES,
+                          gr_ceil_div(r->n, GR_PIPE_PAIR) * a.tiles, a, x, lm);
 }

@@ -40,8 +40,11 @@ GR_DEVICE void gr_barriers_made()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* All threads of all CTAs of the cluster. This and what products need want a warp's lanes together
+ * (`.aligned`), which they are not behind a wait that they left in different turns, or a branch. */
 GR_DEVICE void gr_cluster_meet()
 {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
@@ -125,6 +128,7 @@ GR_DEVICE uint64_t gr_tile_operand(uint32_t address)
 
 GR_DEVICE void gr_products_begin()
 {
+    __syncwarp();
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
@@ -139,9 +143,9 @@ template <int N> GR_DEVICE void gr_products_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* d [64, 256] (+)= a [64, 16] b [256, 16]^T. Lane l of warp w of the warpgroup holds in d[4 j + 2 h + e] row
- * 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. */
-GR_DEVICE void gr_product_256(float (&d)[128], uint64_t a, uint64_t b, bool add)
+/* d [64, 2 N] (+)= a [64, 16] b [2 N, 16]^T, N floats a thread. Lane l of warp w of the warpgroup holds in
+ * d[4 j + 2 h + e] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. */
+GR_DEVICE void gr_product(float (&d)[128], uint64_t a, uint64_t b, bool add)
 {
     asm volatile("{\n"
                  ".reg .pred p;\n"
@@ -184,6 +188,43 @@ GR_DEVICE void gr_product_256(float (&d)[128], uint64_t a, uint64_t b, bool add)
                    "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
                    "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
                    "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+                 : "l"(a), "l"(b), "r"((int32_t)add));
+}
+
+GR_DEVICE void gr_product(float (&d)[96], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, "
+                 "%8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, "
+                 "%24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, "
+                 "%40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, "
+                 "%56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, "
+                 "%72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, "
+                 "%88, %89, %90, %91, %92, %93, %94, %95}, "
+                 "%96, %97, p, 1, 1, 0, 0;\n"
+                 "}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+                   "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+                   "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                   "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+                   "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+                   "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+                   "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+                   "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
+                   "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
+                   "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
+                   "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
+                   "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
+                   "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
                  : "l"(a), "l"(b), "r"((int32_t)add));
 }
 

@@ -89,6 +89,11 @@ void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtyp
 
 /* h [T, I] = silu(gate) * up, of gate_up [T, 2 I]: gate, then up, in each row. */
 void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t T, uint32_t I);
+/* The same straight from x [m, H] and gate_up's weights [2 I, H], gate's rows first, in fp32 until h. fuses:
+ * whether this device can, and has enough to do with it. false of the second: not launched. */
+bool gr_cu_swiglu_fuses(const gr_bf16 *gate_up, uint32_t m, uint32_t H, uint32_t I);
+bool gr_cu_swiglu_product(cudaStream_t st, const gr_bf16 *x, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t m,
+                          uint32_t H, uint32_t I);
 /* d_gate_up [T, 2 I] from dh [T, I]; h [T, I] is computed again (its matrix gradient wants it). */
 void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, gr_bf16 *d_gate_up,
                            gr_bf16 *h, uint32_t T, uint32_t I);

@@ -401,6 +401,22 @@ static void decode_attention(gr_queue *q, const gr_extend *e, const gr_cu_paged 
         gr_cu_decode_attention(q->stream, paged, &call, qkv, o, d->work, d->ws);
 }
 
+/* silu(gate) * up of at->y: in one where a decode step is large enough. */
+static void mlp_hidden(const layer *l, bool decodes, const gr_cu_extend_ws *at)
+{
+    gr_queue *q = l->q;
+    const gr_model_shape *s = l->s;
+    const gr_bf16 *w = tensor(s, l->w, GR_T_GATE_UP);
+    if (decodes && !context_of(q)->strict && gr_cu_swiglu_fuses(w, l->t, s->hidden, s->inter)) {
+        if (!gr_cu_swiglu_product(q->stream, at->y, w, at->h, l->t, s->hidden, s->inter))
+            note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
+                                  "gate and up cannot be launched"));
+        return;
+    }
+    linear(q, at->y, l->t, s->hidden, w, 2 * s->inter, at->gate_up, NULL, NULL, at->gemm);
+    gr_cu_swiglu(q->stream, at->gate_up, at->h, l->t, s->inter);
+}
+
 void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
                           void *kv, void *ws)
 {
@@ -423,9 +439,7 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
                                at.o);
     close_block(&l, at.o, s->heads * s->head_dim, GR_T_O, x, x, at.y, at.gemm);
     norm(&l, x, GR_T_POST_NORM, at.y);
-    linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_GATE_UP), 2 * s->inter, at.gate_up, NULL, NULL,
-           at.gemm);
-    gr_cu_swiglu(q->stream, at.gate_up, at.h, l.t, s->inter);
+    mlp_hidden(&l, e->decode != NULL, &at);
     close_block(&l, at.h, s->inter, GR_T_DOWN, x, x, at.y, at.gemm);
 }
 

@@ -5,13 +5,6 @@
 
 enum { BLOCK = 256 };
 
-/* exp and division approximate to 2 ulp of fp32, far below the rounding to bf16; exp(-x) beyond the range of
- * fp32 gives 0, the limit. */
-GR_DEVICE float sigmoid(float x)
-{
-    return __fdividef(1, 1 + __expf(-x));
-}
-
 /* Two vectors a thread, half the array apart, so that both loads are in flight. n: vectors in all. */
 GR_KERNEL void __launch_bounds__(BLOCK)
     swiglu_kernel(const uint4 *__restrict__ gate_up, uint4 *__restrict__ h, uint32_t n, uint32_t width)
@@ -32,7 +25,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         gr_unpack(g[j], a);
         gr_unpack(u[j], b);
 #pragma unroll
-        for (int i = 0; i < 8; i++) b[i] *= a[i] * sigmoid(a[i]);
+        for (int i = 0; i < 8; i++) b[i] *= a[i] * gr_sigmoid(a[i]);
         h[at[j]] = gr_pack(b);
     }
 }
@@ -51,7 +44,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     gr_unpack(dy, d);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float s = sigmoid(a[i]), silu = a[i] * s, up = b[i];
+        const float s = gr_sigmoid(a[i]), silu = a[i] * s, up = b[i];
         y[i] = silu * up;
         b[i] = d[i] * silu;
         a[i] = d[i] * up * fmaf(silu, 1 - s, s); /* silu' = s + a s (1 - s) */

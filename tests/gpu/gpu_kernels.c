@@ -445,6 +445,61 @@ static void check_swiglu(uint32_t T, uint32_t I, float scale)
     CUDA(cudaFree(d_dh));
 }
 
+/* With its product: sums in double of the same bf16 values; all elements are looked at for poison. */
+static void check_swiglu_product(uint32_t m, uint32_t H, uint32_t I)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "swiglu product m %u H %u I %u", m, H, I);
+    gr_bf16 *x = random_bf16((size_t)m * H, 1, 12),
+            *w = random_bf16(2 * (size_t)I * H, 2 / sqrtf((float)H), 13);
+    gr_bf16 *d_x = device_copy(x, 2 * (size_t)m * H), *d_w = device_copy(w, 4 * (size_t)I * H), *h[2];
+    const size_t bytes = 2 * (size_t)m * I;
+    for (int i = 0; i < 2; i++) {
+        gr_bf16 *d_h = device_poisoned(bytes);
+        if (!gr_cu_swiglu_product(NULL, d_x, d_w, d_h, m, H, I)) report(false, name, "launch", 0, 0);
+        h[i] = take(name, d_h, bytes);
+    }
+    errors e = {0};
+    const size_t all = (size_t)m * I, step = all < 5000 ? 1 : all / 5000;
+    for (size_t at = 0; at < all; at++) {
+        if (at % step) { /* only that it was written */
+            if (isnan(of_bf16(h[0][at]))) errors_add(&e, NAN, 0);
+            continue;
+        }
+        const size_t t = at / I, i = at % I;
+        double g = 0, u = 0;
+        for (uint32_t k = 0; k < H; k++) {
+            g += (double)of_bf16(x[t * H + k]) * of_bf16(w[i * H + k]);
+            u += (double)of_bf16(x[t * H + k]) * of_bf16(w[(i + I) * H + k]);
+        }
+        errors_add(&e, of_bf16(h[0][at]), g / (1 + exp(-g)) * u);
+    }
+    report_errors(&e, name, "h", HALF);
+    report_equal(name, "twice", h[0], h[1], bytes);
+    free(x), free(w), free(h[0]), free(h[1]);
+    CUDA(cudaFree(d_x));
+    CUDA(cudaFree(d_w));
+}
+
+static void test_swiglu_product(void)
+{
+    gr_bf16 *w = device_poisoned(256);
+    int processors = 0;
+    CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+    const bool can = gr_cu_swiglu_fuses(w, 256, 64, 96 * (uint32_t)(processors / 2));
+    CUDA(cudaFree(w));
+    if (!can) {
+        printf("SwiGLU with its product: not on this device\n");
+        return;
+    }
+    check_swiglu_product(1, 8, 2);
+    check_swiglu_product(129, 72, 96);
+    check_swiglu_product(256, 64, 194);
+    check_swiglu_product(200, 1000, 3000);
+    check_swiglu_product(600, 320, 1030); /* several pairs of rows */
+    check_swiglu_product(256, 4096, 12288);
+}
+
 static void test_rows(void)
 {
     check_column_sums(1, 8, GR_CU_F32);
@@ -456,6 +511,7 @@ static void test_rows(void)
     check_swiglu(61, 768, 300);
     check_swiglu(255, 3072, 2);
     check_swiglu(33, 12288, 2);
+    test_swiglu_product();
 }
 
 /* ---- embedding ------------------------------------------------------------------------------------------

@@ -135,7 +135,8 @@ static void measure(bench *b, gr_queue *q, head *h, bool planned)
     print_result(row, share[0], "");
     snprintf(row, sizeof(row), "%s, chunks of %u rows", what, h->chunk);
     print_result(row, flops / median(fused), "TFLOP/s");
-    print_result("head product alone, beside it", flops / median(alone), "TFLOP/s");
+    snprintf(row, sizeof(row), "%s, chunks of %u rows: product beside it", what, h->chunk);
+    print_result(planned ? "head product alone" : row, flops / median(alone), "TFLOP/s");
 }
 
 int main(int argc, char **argv)
