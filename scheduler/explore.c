@@ -17,6 +17,7 @@ typedef struct explorer {
     uint32_t *table;                   /* hash table: 1 + index from begin, 0 where empty */
     size_t n_table;                    /* a power of two */
     size_t *front, n_front, cap_front; /* those no other beats, by time */
+    uint32_t stage;                    /* of how many groups all are refined */
     size_t next[2]; /* of the others, in the order they were found: none before it is left to expand; to
                        refine */
 } explorer;
@@ -155,39 +156,44 @@ static void expand(explorer *x, size_t at)
     free(c);
 }
 
-/* The group of which most bytes come and go; GR_NONE: none do. */
-static uint32_t most_moved(const explorer *x, const gr_choice *c)
+/* The group of which most bytes come and go, but for so many; GR_NONE: there is none. */
+static uint32_t most_moved(const explorer *x, const gr_choice *c, uint32_t but)
 {
-    uint32_t most = GR_NONE;
-    uint64_t bytes = 0;
-    for (uint32_t g = 0; g < x->f->n_groups; g++) {
-        uint64_t moved = x->f->groups[g].bytes / GR_PARTS * (GR_PARTS - c[g].parts);
-        if (c[g].policy || moved <= bytes) continue;
-        bytes = moved;
-        most = g;
+    uint64_t bytes[2] = {UINT64_MAX, 0}; /* of the last one found, of the best since */
+    uint32_t found = GR_NONE, last = GR_NONE;
+    for (uint32_t k = 0; k <= but; k++, last = found, bytes[0] = bytes[1], bytes[1] = 0) {
+        found = GR_NONE;
+        for (uint32_t g = 0; g < x->f->n_groups; g++) {
+            uint64_t moved = x->f->groups[g].bytes / GR_PARTS * (GR_PARTS - c[g].parts);
+            bool after = moved < bytes[0] || (moved == bytes[0] && last != GR_NONE && g > last);
+            if (c[g].policy || !after || moved <= bytes[1]) continue;
+            bytes[1] = moved;
+            found = g;
+        }
+        if (found == GR_NONE) break;
     }
-    return most;
+    return found;
 }
 
-/* What lies between it and a quarter more of the group of which most comes and goes. */
+/* What lies between it and a quarter more of a group: at first of that of which most comes and goes. */
 static void refine(explorer *x, size_t at)
 {
     const gr_residency from = x->r->all[at];
-    uint32_t g = most_moved(x, from.choice);
-    x->r->all[at].refined = true;
+    uint32_t g = most_moved(x, from.choice, x->stage);
+    x->r->all[at].refined = x->stage + 1;
     if (g == GR_NONE) return;
     gr_choice *c = gr_malloc((x->f->n_groups + 1) * sizeof(*c));
     memcpy(c, from.choice, x->f->n_groups * sizeof(*c));
-    for (uint32_t parts = from.choice[g].parts + 1; parts % GR_QUARTER; parts++) {
-        c[g].parts = least_parts(&x->f->groups[g], parts);
+    for (uint32_t k = 1; k <= GR_QUARTER && from.choice[g].parts + k < GR_PARTS; k++) {
+        c[g].parts = least_parts(&x->f->groups[g], from.choice[g].parts + k);
         add(x, c, from.ahead);
     }
     free(c);
 }
 
-static bool is_done(const gr_residency *r, bool little)
+static bool is_done(const explorer *x, size_t at, bool little)
 {
-    return little ? r->refined : r->expanded;
+    return little ? x->r->all[at].refined > x->stage : x->r->all[at].expanded;
 }
 
 /* The next to expand, or refine: of the front in turn the fastest, the smallest, one between; when all of it
@@ -195,11 +201,11 @@ static bool is_done(const gr_residency *r, bool little)
 static size_t pick(explorer *x, uint32_t turn, bool little)
 {
     size_t n = 0, left = 0, i = x->next[little];
-    for (size_t k = 0; k < x->n_front; k++) n += !is_done(&x->r->all[x->front[k]], little);
+    for (size_t k = 0; k < x->n_front; k++) n += !is_done(x, x->front[k], little);
     size_t want = turn % 3 == 0 ? 0 : turn % 3 == 1 ? n - 1 : n / 2;
     for (size_t k = 0; n && k < x->n_front; k++)
-        if (!is_done(&x->r->all[x->front[k]], little) && left++ == want) return x->front[k];
-    while (i < x->r->n && is_done(&x->r->all[i], little)) i++;
+        if (!is_done(x, x->front[k], little) && left++ == want) return x->front[k];
+    while (i < x->r->n && is_done(x, i, little)) i++;
     x->next[little] = i;
     return i < x->r->n ? i : SIZE_MAX;
 }
@@ -211,6 +217,11 @@ static void explore_on(explorer *x)
         bool little = x->r->n - x->begin >= x->most / 2;
         size_t at = pick(x, turn, little);
         if (at == SIZE_MAX) at = pick(x, turn, little = !little);
+        while (at == SIZE_MAX && x->stage + 1 < x->f->n_groups) { /* there are few: other groups, too */
+            x->stage++;
+            x->next[1] = x->begin;
+            at = pick(x, turn, little = true);
+        }
         if (at == SIZE_MAX || x->r->n - x->begin >= x->most) return;
         if (little)
             refine(x, at);

@@ -16,7 +16,8 @@ typedef struct gr_residency {
     uint32_t level;          /* which program; the caller's number */
     gr_choice *choice;       /* [n_groups], of the pool */
     uint32_t ahead;          /* see gr_layout_make */
-    bool expanded, refined;  /* those one change away are there too, those one little change */
+    bool expanded;           /* those one change away are there too */
+    uint32_t refined;        /* of so many groups, those one little change away */
     uint64_t live, host, ns; /* bytes that must lie on the device and in the host pool; predicted time */
     uint64_t wide_ns;        /* with all the room there is (gr_layout_widen) */
     uint32_t n_transitions;

@@ -28,13 +28,26 @@
 
 #define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are */
 
+#define GRACE 20 /* seconds that mpirun has to end in once a rank has said why */
+
 static volatile sig_atomic_t mpirun_pid, asked;
+static char board_path[64];
 
 static void pass_on(int number)
 {
     (void)number;
     if (mpirun_pid > 0) kill((pid_t)mpirun_pid, asked ? SIGTERM : SIGUSR1);
     asked = 1;
+}
+
+/* mpirun waits for ever for a host that is out of reach, and what it has started to reach it holds our pipe.
+ */
+static void end_mpirun(int number)
+{
+    (void)number;
+    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGKILL);
+    unlink(board_path);
+    _exit(1);
 }
 
 /* ---- the board -------------------------------------------------------------------------------------------
@@ -46,10 +59,10 @@ static gr_sign *map_board(int fd, uint32_t ranks)
     return at == MAP_FAILED ? NULL : at;
 }
 
-static gr_sign *make_board(char path[64], uint32_t ranks)
+static gr_sign *make_board(uint32_t ranks)
 {
-    snprintf(path, 64, "/dev/shm/graphrun-XXXXXX");
-    int fd = mkstemp(path);
+    snprintf(board_path, sizeof(board_path), "/dev/shm/graphrun-XXXXXX");
+    int fd = mkstemp(board_path);
     gr_sign *board = fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board))) ? map_board(fd, ranks) : NULL;
     if (fd >= 0) close(fd);
     return board;
@@ -213,8 +226,8 @@ static void study(heard *h, const char *line)
 }
 
 /* Open MPI prints blocks, and lines that begin with "[HOST:PID] ": of what it stumbles over when a rank is
- * gone ("[[", its names of processes, or words), and where a rank has crashed ("***", "[ 1]"), which is passed
- * on. Its libevent begins with "[warn] ". */
+ * gone ("[[", its names of processes, or words), and where a rank has crashed ("***", "[ 1]"), which is
+ * passed on. Its libevent begins with "[warn] ". */
 static bool is_of_mpi(const char *line)
 {
     unsigned pid;
@@ -241,7 +254,9 @@ static void listen_to(int fd, heard *h)
             continue;
         }
         fputs(line, stderr);
-        h->spoken = h->spoken || strstr(line, "error: ");
+        if (h->spoken || !strstr(line, "error: ")) continue;
+        h->spoken = true;
+        alarm(GRACE);
     }
     free(line);
     if (f) fclose(f);
@@ -266,7 +281,6 @@ static void explain(const heard *h, const gr_sign *board, uint32_t ranks, const 
 
 int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d)
 {
-    char path[64];
     words w = {0};
     heard h = {0};
     int errors = -1, ended = 0;
@@ -275,11 +289,13 @@ int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d
                                             "%u ranks need MPI, which this build of graphrun has not "
                                             "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
                                             ranks));
-    gr_sign *board = make_board(path, ranks);
-    gr_status st = make_command(&w, ranks, hosts, board ? path : NULL, d);
+    gr_sign *board = make_board(ranks);
+    gr_status st = make_command(&w, ranks, hosts, board ? board_path : NULL, d);
     struct sigaction s = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &s, NULL);
     sigaction(SIGTERM, &s, NULL);
+    s.sa_handler = end_mpirun;
+    sigaction(SIGALRM, &s, NULL);
     if (!st) st = start(&w, &errors, d);
     if (errors >= 0) listen_to(errors, &h);
     if (mpirun_pid > 0)
@@ -288,7 +304,7 @@ int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d
     int status = st ? gr_exit_status(st) : WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
     if (!st && status) explain(&h, board, ranks, run, d);
     if (status > 3) status = 1;
-    unlink(path);
+    unlink(board_path);
     gr_str_release(&h.noise);
     for (size_t i = 0; i < w.n; i++) free(w.word[i]);
     free(w.word);

@@ -172,7 +172,6 @@ __global__ void __launch_bounds__(GR_PIPE_THREADS, 1)
     if (threadIdx.x < GR_WARPGROUP) {
         gr_registers_fewer<40>();
         if (threadIdx.x == 0) produce(a, p, &x, &lm, pairs);
-        __syncwarp();
     } else {
         gr_registers_more<232>();
         consume<LOGITS>(a, p, pairs);

@@ -40,8 +40,11 @@ GR_DEVICE void gr_barriers_made()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* All threads of all CTAs of the cluster. This and what products need want a warp's lanes together
+ * (`.aligned`), which they are not behind a wait that they left in different turns, or a branch. */
 GR_DEVICE void gr_cluster_meet()
 {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
@@ -125,6 +128,7 @@ GR_DEVICE uint64_t gr_tile_operand(uint32_t address)
 
 GR_DEVICE void gr_products_begin()
 {
+    __syncwarp();
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 

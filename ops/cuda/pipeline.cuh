@@ -117,6 +117,7 @@ template <int HALF, int STAGES> struct gr_pipe {
     {
         const uint32_t lane = threadIdx.x % GR_WARP;
         if (lane < GR_PIPE_CLUSTER) gr_barrier_arrive_at(empty + 8 * which, lane);
+        __syncwarp();
     }
 
     /* z: the warpgroup's elements of a tile, 64 rows. A stage is left when the products that read it are

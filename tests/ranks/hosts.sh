@@ -154,3 +154,18 @@ status 0 here_is_a "$gr" exec --resume struck $both
 same_weights calm struck
 same_metrics calm struck
 refused 'hosts .a,b. names 2 hosts' "$gr" exec grpo.yaml --ranks 4 --hosts a,b --out never
+
+# The wire is cut: each side misses the other.
+[ "$slow" = 1 ] || exit 0
+# shellcheck disable=SC2086
+here_is_a "$gr" exec grpo.yaml --set run.steps=100000 --set run.checkpoint.every=3 --set run.checkpoint.keep=3 $both --out cut >out 2>err &
+pid=$!
+while [ ! -d cut/checkpoints ]; do sleep 0.1; kill -0 $pid || fail "the ranks do not start: $(cat err)"; done
+nsenter -t "$(cat b.pid)" --net ip link set eth-b down
+began=$(date +%s)
+got=0
+wait $pid || got=$?
+[ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until mpirun was gone"
+[ -z "$(ranks_of cut)" ] || fail "ranks are left: $(ranks_of cut)"
+[ $got = 1 ] || fail "exit status $got"
+has err 'error: rank [0-9] on host [ab] has not answered for 30 s; it was last heard of in iteration [0-9]+'
