@@ -26,7 +26,7 @@ refused "seed '-1'" "$gr" exec grpo.yaml --seed -1
 refused "budget 'much'" "$gr" plan grpo.yaml --budget much
 refused "policy 'foo'" "$gr" plan grpo.yaml --policy foo
 refused 'needs --config' "$gr" init -o x
-refused 'of several hosts, mpirun or srun starts them' "$gr" exec grpo.yaml --ranks 2x2
+refused 'of several hosts, --hosts, mpirun or srun starts them' "$gr" exec grpo.yaml --ranks 2x2
 refused 'does not go with --hardware' "$gr" plan grpo.yaml --device cpu --hardware h200
 
 # Files that are not there.

@@ -210,7 +210,8 @@ class Bench:
         seconds = run.node_seconds("rollout")
         read = common.decode_bytes(common.config(model), s["prompt_tokens"] + s["response_tokens"] // 2)
         rate = read * s["response_tokens"] / seconds / 1e9
-        copy = self.results.found("copy on the device") or COPY_GB_PER_SECOND
+        copies = [self.results.found("copy on the device", side) for side in ("ours", "theirs")]
+        copy = max(x or COPY_GB_PER_SECOND for x in copies) if any(copies) else COPY_GB_PER_SECOND
         self.emit("one sequence " + label, rate, "GB/s", seconds=seconds, tokens_per_second=s["response_tokens"] / seconds)
         self.emit(f"one sequence {label}, share of copy bandwidth", rate / copy, "", copy=copy)
         self.theirs("single", model, "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"],
