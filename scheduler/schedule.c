@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EFFORT       200000 /* works laid out, over all residencies of all programs, about */
+#define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK   60
 #define LEAST_STATES 800
-#define MOST_STATES  8192
+#define MOST_STATES  16384
 #define MAX_LEVELS   48 /* programs looked at whose bits are the same */
 #define PACK_TRIES   40
 #define CORNERS      16 /* programs looked at before a refusal */
