@@ -1,10 +1,9 @@
 /* Plans for many ranks: what a rank holds, and that every plan runs in any interleaving of its lanes. */
+#include "all_ways.h"
 #include "ops/spread.h"
 #include "plan_edit.h"
 #include "scheduler/layout.h"
 #include "scheduler/view.h"
-#include "planned.h"
-#include "simulate.h"
 
 static const char *const graph_text =
     "graph: ranks\n"
@@ -287,28 +286,6 @@ static void test_nodes_are_chosen_by_topology_and_given_up_for_a_budget(void **s
     gr_graph_free(g);
 }
 
-static void run_all_ways(const config *c, uint32_t *plans)
-{
-    gr_graph *g = load(c);
-    config tight = *c;
-    for (int step = 0; step < 3; step++) {
-        gr_planned *p = plan(&tight, g);
-        if (!p) break;
-        (*plans)++;
-        for (uint64_t run = 0; run < 2; run++) {
-            char what[128];
-            const char *why = simulate(p->plan, p->program, run * 7 + c->ranks, NULL, false, what);
-            if (why)
-                fail_msg("%s on %u ranks, policy %d, budget %lu: %s: %s", c->model, c->ranks, c->policy,
-                         tight.budget, why, what);
-        }
-        uint64_t over = machine().overhead_bytes;
-        tight.budget = over + p->plan->arena_bytes * 94 / 100;
-        gr_planned_free(p);
-    }
-    gr_graph_free(g);
-}
-
 static void test_plans_of_ranks_run_in_any_interleaving(void **state)
 {
     (void)state;
@@ -327,7 +304,9 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
                             .ranks = 2u << (i + k),
                             .hosts = k < 3 ? 1 : 4,
                             .policy = (gr_policy)policy};
-                run_all_ways(&c, &plans);
+                gr_graph *g = load(&c);
+                run_all_ways(g, c.policy, c.budget, GR_MAX(c.hosts, 1u), c.model, &plans);
+                gr_graph_free(g);
             }
     print_message("%u plans\n", plans);
     assert_true(plans > 25);

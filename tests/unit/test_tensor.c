@@ -1,11 +1,10 @@
 /* Plans of models in slices: what a rank holds and what reaches it, that every plan runs in any interleaving
  * of its lanes, and what is refused. */
+#include "all_ways.h"
 #include "ops/reshard.h"
 #include "ops/spread.h"
 #include "plan_edit.h"
-#include "planned.h"
 #include "scheduler/layout.h"
-#include "simulate.h"
 #include "test_folder.h"
 
 static const char *const config_text =
@@ -233,27 +232,6 @@ static void test_sums_take_time(void **state)
     gr_graph_free(g);
 }
 
-static void run_all_ways(const config *c, uint32_t *plans)
-{
-    gr_graph *g = load(c);
-    config tight = *c;
-    for (int step = 0; step < 3; step++) {
-        gr_planned *p = plan(&tight, g);
-        if (!p) break;
-        ++*plans;
-        for (uint64_t run = 0; run < 2; run++) {
-            char what[128];
-            const char *why = simulate(p->plan, p->program, run * 7 + c->ranks, NULL, false, what);
-            if (why)
-                fail_msg("%s, %s, %u ranks, policy %d, budget %lu: %s: %s", or_none(c->model),
-                         or_none(c->old), c->ranks, c->policy, tight.budget, why, what);
-        }
-        tight.budget = machine().overhead_bytes + p->plan->arena_bytes * 94 / 100;
-        gr_planned_free(p);
-    }
-    gr_graph_free(g);
-}
-
 static const char *const keys[] = {
     ", tensor: 2", ", tensor: 4, residency: {rollout_weights: keep}, shard: node",
     ", tensor: 2, residency: {rollout_weights: every_node, params: transition}, gather: layer",
@@ -272,7 +250,9 @@ static void test_plans_of_slices_run_in_any_interleaving(void **state)
                         .hosts = k == 1 ? 2 : 0,
                         .ranks = 4u << k,
                         .policy = (gr_policy)policy};
-            run_all_ways(&c, &plans);
+            gr_graph *g = load(&c);
+            run_all_ways(g, c.policy, c.budget, GR_MAX(c.hosts, 1u), or_none(c.model), &plans);
+            gr_graph_free(g);
         }
     print_message("%u plans\n", plans);
     assert_true(plans > 10);
