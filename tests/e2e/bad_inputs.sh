@@ -80,20 +80,26 @@ copy many
 sed -i 's/48, 49/33, 34, 35, 36, 37, 38, 39, 40, 41, 48, 49/' many/tokenizer_config.json
 exec_fails "tokenizer.*ids" --set model=many
 
-# Data: missing, empty, and (where all records are drawn in the first iteration) a line that is no JSON, one without the field, one too long.
+# Data: missing, empty, and, though no iteration of the run draws it, a line that is no JSON, one without the field, one too long.
 exec_fails 'absent.jsonl' --set data=absent.jsonl
 : >empty.jsonl
 exec_fails 'empty.jsonl' --set data=empty.jsonl
-head -n 8 train.jsonl | sed '7s/.*/{"question": "1+1=", /' >line.jsonl
-exec_fails 'line.jsonl:7' --set data=line.jsonl
-head -n 8 train.jsonl | sed '7s/.*/[1]/' >array.jsonl
-exec_fails 'array.jsonl:7' --set data=array.jsonl
-head -n 8 train.jsonl | sed '7s/question/query/' >field.jsonl
-exec_fails "field.jsonl:7.*question" --set data=field.jsonl
-head -n 8 train.jsonl | sed '3s/"answer"/"reply"/' >answer.jsonl
-exec_fails "answer.jsonl:3.*answer" --set data=answer.jsonl
-head -n 8 train.jsonl | sed '5s/"question": "/&1+1+1+1+1+/' >toolong.jsonl
-exec_fails 'toolong.jsonl:5.*8' --set data=toolong.jsonl
+sed '7000s/.*/{"question": "1+1=", /' train.jsonl >line.jsonl
+exec_fails 'line.jsonl:7000' --set data=line.jsonl
+sed '7000s/.*/[1]/' train.jsonl >array.jsonl
+exec_fails 'array.jsonl:7000' --set data=array.jsonl
+sed '7000s/question/query/' train.jsonl >field.jsonl
+exec_fails "field.jsonl:7000.*question" --set data=field.jsonl
+sed '7000s/"answer"/"reply"/' train.jsonl >answer.jsonl
+exec_fails "answer.jsonl:7000.*answer" --set data=answer.jsonl
+sed '7000s/"question": "/&1+1+1+1+1+/' train.jsonl >toolong.jsonl
+exec_fails 'toolong.jsonl:7000.*8' --set data=toolong.jsonl
+sed '7000s/:.*/: "1+1=", "answer": ""}/' train.jsonl >mute.jsonl # no number in it
+exec_fails "mute.jsonl:7000.*'answer_extract' finds nothing" --set data=mute.jsonl
+sed 's/question/query/' train.jsonl >all.jsonl
+exec_fails 'note: there may be more' --set data=all.jsonl
+[ "$(grep -c "no field 'question'" err)" = 5 ] || fail "all faults are said, or one: $(cat err)"
+sed '5s/"question": "/&1+1+1+1+1+/; 8q' train.jsonl >toolong.jsonl
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=truncate_left --out truncated
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=drop --out dropped
 has out 'prompts: dropped [0-9]+ records'
