@@ -771,6 +771,42 @@ static void test_flat(void)
         }
 }
 
+/* ---- copies of few bytes ---------------------------------------------------------------------------------
+ */
+
+/* From page-locked memory to the device and back, each beginning so many bytes past a whole vector. */
+static void check_move(size_t bytes, size_t from, size_t there, size_t back)
+{
+    char name[96];
+    unsigned char *host, *device = device_poisoned(bytes + there);
+    snprintf(name, sizeof(name), "move %zu bytes, from %zu to %zu to %zu", bytes, from, there, back);
+    const size_t room = bytes + 32;
+    CUDA(cudaHostAlloc((void **)&host, 2 * room, cudaHostAllocDefault));
+    for (size_t i = 0; i < room; i++) host[i] = (unsigned char)(i * 31 + i / 256);
+    memset(host + room, 0xee, room);
+    gr_cu_move(NULL, device + there, host + from, bytes);
+    gr_cu_move(NULL, host + room + back, device + there, bytes);
+    check_tail(name, device, bytes + there);
+    report_equal(name, "", host + room + back, host + from, bytes);
+    const unsigned char around[16] = {0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee,
+                                      0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee};
+    report_equal(name, "before", host + room, around, back);
+    report_equal(name, "behind", host + room + back + bytes, around, 16);
+    CUDA(cudaFree(device));
+    CUDA(cudaFreeHost(host));
+}
+
+static void test_move(void)
+{
+    static const size_t sizes[] = {1, 4, 15, 16, 4099, 65536, GR_CU_MOVE_MAX};
+    for (size_t i = 0; i < GR_LEN(sizes); i++) {
+        check_move(sizes[i], 0, 0, 0);
+        check_move(sizes[i], 4, 8, 12);
+        check_move(sizes[i], 1, 4, 0);
+        check_move(sizes[i], 0, 0, 3);
+    }
+}
+
 /* ---- captured -------------------------------------------------------------------------------------------
  */
 
@@ -1026,6 +1062,7 @@ int main(int argc, char **argv)
     test_rows();
     test_embed();
     test_flat();
+    test_move();
     test_capture();
     CUDA(cudaGetLastError());
     printf("%d failed\n", check_failures);
