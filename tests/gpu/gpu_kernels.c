@@ -1,6 +1,7 @@
 /* tests/gpu/gpu_kernels.c: norms, rotary embedding, SwiGLU, embedding, sums and optimizer on a CUDA device
  * against loops in double over the same bf16 inputs (ops/cuda/launch.h). The head and sampling: gpu_head.c.
  *
+ * --small: fewer rows, a shorter sum.
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
 #include "tests/gpu/device.h"
@@ -147,7 +148,8 @@ static void test_norm(void)
         {200, 8192, true, true, GR_CU_F32},    {150, 16384, false, true, GR_CU_F32},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
-        const norm_case *c = &cases[i];
+        norm_case few = cases[i], *c = &few;
+        if (check_small) few.n = GR_MIN(few.n, 600);
         char name[96];
         uint32_t table, *row = rows_of(c, &table);
         gr_bf16 *x = random_bf16((size_t)table * c->H, 2, 1), *w = random_bf16(c->H, 1, 2);
@@ -497,7 +499,7 @@ static void test_swiglu_product(void)
     check_swiglu_product(256, 64, 194);
     check_swiglu_product(200, 1000, 3000);
     check_swiglu_product(600, 320, 1030); /* several pairs of rows */
-    check_swiglu_product(256, 4096, 12288);
+    check_swiglu_product(256, check_small ? 256 : 4096, 12288);
 }
 
 static void test_rows(void)
@@ -1050,7 +1052,7 @@ static void bench_flat(bench *k)
 int main(int argc, char **argv)
 {
     need_device();
-    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+    if (read_options(argc, argv)) {
         bench k = bench_new();
         bench_rows(&k);
         bench_rope(&k);
