@@ -48,6 +48,24 @@ rm hole/model.safetensors
 echo '{"metadata": {}, "weight_map": {"model.norm.weight": "model-00001.safetensors"}}' >hole/model.safetensors.index.json
 exec_fails 'hole' --set model=hole
 
+# What was refused is no run: the next one may begin in its place. A step of a run is no run either.
+copy short
+head -c 4000 model/model.safetensors >short/model.safetensors
+status 2 "$gr" exec grpo.yaml --set model=short --out again
+status 0 "$gr" exec grpo.yaml --steps 1 --out again
+refused "'again' holds a run already" "$gr" exec grpo.yaml --steps 1 --out again
+refused 'takes the folder of a run, and goes on from its last checkpoint' "$gr" exec --resume again/checkpoints/step-1 --steps 2
+cp again/graph.yaml was.yaml # nothing to do, and nothing done
+status 0 "$gr" exec --resume again --steps 1
+cmp was.yaml again/graph.yaml || fail "a run with nothing left to do has another graph"
+
+# A weight that is not a number trains nothing, and that is said.
+copy nan
+printf '\000\000\300\177' | dd of=nan/model.safetensors bs=1 seek=$((bytes - 4)) conv=notrunc status=none
+status 0 "$gr" exec grpo.yaml --set model=nan --steps 1 --out nan-run
+has out "warning: step 1: the gradients of 'update' are not finite; 4 optimizer steps were left out so far"
+has nan-run/metrics.jsonl '"loss": null.*"skipped_steps": 4'
+
 # config.json: missing, no JSON, of an unknown kind, with nonsense sizes. plan says so too.
 plan_fails() {
     refused "$@"
