@@ -63,7 +63,13 @@ status 1 "$gr" exec grpo.yaml --out grpo.yaml/x
 status 0 "$gr" export run -o last
 status 0 "$gr" export run@6 -o same --dtype bfloat16
 cmp last/model.safetensors run/checkpoints/step-6/actor/model.safetensors
-refused 'step 5' "$gr" export run@5 -o x
+refused 'step 5 in .*; it has 6$' "$gr" export run@5 -o x
+status 0 "$gr" export run/checkpoints/step-6/ -o folder
+cmp last/model.safetensors folder/model.safetensors
+refused "it is a run: name a step of it, such as 'run@100'" "$gr" exec grpo.yaml --set model=run --out x
+sed 's/^  update:/  unread: {op: reward, of: rollout, answer: prompts.answer, rule: exact}\n&/' grpo.yaml >unread.yaml
+status 0 "$gr" check unread.yaml
+has err "'unread' is left out: nothing reads it; 'log: .NAME: batch_mean\(unread\).' would report it"
 refused 'exists' "$gr" export run -o last
 status 0 "$gr" exec grpo.yaml --set model=last --out next # what was exported is a checkpoint
 has next/metrics.jsonl '"kl": 0,'
