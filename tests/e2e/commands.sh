@@ -50,6 +50,10 @@ has out 'tiny on cpu: fits'
 status 3 "$gr" plan grpo.yaml --budget 1MiB
 has err 'MiB missing at step [0-9]+ .*; alive then: .*'
 has err 'would fit: --budget'
+status 3 "$gr" plan grpo.yaml --budget 1MiB --format json -o small.json # it is shown, and neither proven nor run
+status 3 "$gr" verify small.json
+has err 'the plan does not fit, and says so: it needs .* of device memory, its budget is 1.00 MiB'
+status 3 "$gr" exec grpo.yaml --plan small.json --out small
 status 3 "$gr" exec grpo.yaml --budget 1MiB --out small
 [ ! -s out ] && [ ! -e small ] || fail "what does not fit has begun"
 status 1 "$gr" plan grpo.yaml -o absent/plan
