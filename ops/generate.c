@@ -58,7 +58,7 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     const gr_generate_cfg *c = n->cfg;
     if (c->lag) check_lag(n, d);
     const gr_rows_bounds *b = &c->prompts->bounds;
-    n->bounds = (gr_rows_bounds){b->groups, b->groups * c->samples, b->prompt_tokens, c->max_tokens};
+    n->bounds = (gr_rows_bounds){.groups = b->groups, .seqs = b->groups * c->samples, .prompt_tokens = b->prompt_tokens, .response_tokens = c->max_tokens};
     if ((uint64_t)b->groups * c->samples > 1u << 24)
         gr_diag_error(d, n->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",
                       b->groups, c->samples, 1u << 24);
