@@ -54,10 +54,11 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
     }
     if (!rows || !rows->bounds.groups || rows->bounds.seqs != rows->bounds.groups) return;
     if (gr_rows_split(rows))
-        gr_diag_warn(l->d, f->at,
-                     "every row that '%s' draws is a group of its own, which is compared with itself: compare "
-                     "them before they are drawn",
-                     rows->name);
+        gr_diag_warn(
+            l->d, f->at,
+            "every row that '%s' draws is a group of its own, which is compared with itself: compare "
+            "them before they are drawn",
+            rows->name);
     else
         gr_diag_warn(
             l->d, f->at,

@@ -101,8 +101,8 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
         const gr_node *maker = r->rows[i];
         gr_rows *b = &e->blocks[maker->index];
         *b = gr_rows_at(*ptr++, &maker->bounds);
-        e->rows[maker->index] =
-            (gr_expr_rows){.n_seqs = *b->n_seqs, .group = b->group, .offset = b->token_offset, .mask = b->counts};
+        e->rows[maker->index] = (gr_expr_rows){
+            .n_seqs = *b->n_seqs, .group = b->group, .offset = b->token_offset, .mask = b->counts};
         e->env.n_groups = *b->n_groups;
     }
     for (size_t i = 0; i < r->n; i++) {

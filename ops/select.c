@@ -5,9 +5,9 @@
  * the data run again and again (the planner puts them in a loop), and each round's rows are added behind
  * those that are there, until there are enough groups; what the last round has beyond them is dropped.
  *
- * `resample` draws with replacement, as many as there are: draw i is the first row whose cumulative weight, in
- * the order of the rows and in double, is above u_i times their sum; u_i is a function of the run's seed, the
- * node, the iteration and i. Every rank has all columns and draws the same.
+ * `resample` draws with replacement, as many as there are: draw i is the first row whose cumulative weight,
+ * in the order of the rows and in double, is above u_i times their sum; u_i is a function of the run's seed,
+ * the node, the iteration and i. Every rank has all columns and draws the same.
  */
 #include "ops/select.h"
 
@@ -114,16 +114,18 @@ static void check_weight(const gr_expression *e, gr_diag *d)
     gr_level level = e->expr ? gr_expr_level(e->expr) : GR_LEVEL_SEQ;
     if (level > GR_LEVEL_SEQ)
         gr_diag_error(d, e->at, GR_E_INVALID,
-                      "'resample' must be one weight a sequence, or a prompt, not one a %s", gr_level_str(level));
+                      "'resample' must be one weight a sequence, or a prompt, not one a %s",
+                      gr_level_str(level));
 }
 
 static void check_refill(gr_select_cfg *c, gr_node *n, gr_diag *d)
 {
     if (c->tokens.expr || c->resample.expr) {
-        gr_diag_error(d, c->refill->at, GR_E_INVALID,
-                      "'refill' draws prompts until enough are kept: it goes with 'groups' or 'sequences', not "
-                      "with '%s', which drops none",
-                      c->tokens.expr ? "tokens" : "resample");
+        gr_diag_error(
+            d, c->refill->at, GR_E_INVALID,
+            "'refill' draws prompts until enough are kept: it goes with 'groups' or 'sequences', not "
+            "with '%s', which drops none",
+            c->tokens.expr ? "tokens" : "resample");
         return;
     }
     read_refill(c, n, d);
@@ -216,8 +218,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
     uses[own] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
     uses[own + 1] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
-    uses[own + 2] =
-        (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
+    uses[own + 2] = (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
     size_t n_uses = own + 3 + gr_env_declare(&r, g, p, uses + own + 3);
     gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep");
     gr_env_reads_release(&r);

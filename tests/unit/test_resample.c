@@ -9,7 +9,8 @@
 
 enum { MAX_ROWS = 64 };
 
-/* ---- verl's numbers -------------------------------------------------------------------------------------- */
+/* ---- verl's numbers --------------------------------------------------------------------------------------
+ */
 
 typedef struct line {
     char name[32];
@@ -85,14 +86,15 @@ static void count_draws(const float *weight, uint32_t n, uint32_t steps, double 
     }
 }
 
-/* Pearson's statistic of counts against what is expected, which it is about as large as there are cells: six of
- * its deviations above that are no chance. */
+/* Pearson's statistic of counts against what is expected, which it is about as large as there are cells: six
+ * of its deviations above that are no chance. */
 static void expect_like(const char *what, const double *count, const double *want, uint32_t n)
 {
     double sum = 0, cells = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (want[i] < 1e-3) {
-            if (count[i] > 0) fail_msg("%s: row %u is drawn %g times, not about %g", what, i, count[i], want[i]);
+            if (count[i] > 0)
+                fail_msg("%s: row %u is drawn %g times, not about %g", what, i, count[i], want[i]);
             continue;
         }
         sum += (count[i] - want[i]) * (count[i] - want[i]) / want[i];
@@ -160,7 +162,8 @@ static void test_weights_and_draws_agree_with_verl(void **state)
     for (size_t i = 0; i < GR_LEN(forms); i++) gr_graph_free(g[i]);
 }
 
-/* ---- draws ----------------------------------------------------------------------------------------------- */
+/* ---- draws -----------------------------------------------------------------------------------------------
+ */
 
 static void draw(const float *weight, uint32_t n, gr_resample_key key, uint32_t *drawn)
 {
@@ -172,7 +175,8 @@ static void draw(const float *weight, uint32_t n, gr_resample_key key, uint32_t 
 static void test_a_weight_of_0_is_never_drawn(void **state)
 {
     (void)state;
-    static const float some[] = {0, 0, 3, 0, 1e-30f, 0.5f, 0, 0}, last[] = {0, 0, 0, 1e-38f}, first[] = {1e38f, 0, 0};
+    static const float some[] = {0, 0, 3, 0, 1e-30f, 0.5f, 0, 0}, last[] = {0, 0, 0, 1e-38f},
+                       first[] = {1e38f, 0, 0};
     uint32_t drawn[8];
     double count[8];
     for (uint32_t step = 0; step < 20000; step++) {
