@@ -34,7 +34,7 @@ bad '\$.bytes_per_second.disk: should be a number' 's/("disk": )[^,]*/\1"fast"/'
 bad '\$.matrix\[1\].forward: -' 's/(1024, "forward": )/\1-/'
 bad '\$.attention\[0\].length: 0 is not in' 's/("length": )1024/\10/'
 bad '\$.head: -1 is not a rate above 0, or 0' 's/("head": )0/\1-1/'
-bad '\$.version: this program reads version 2' 's/("version": )2/\11/'
+bad '\$.version: this program reads version 3' 's/("version": )3/\11/'
 bad '.*(expected|unexpected|premature)' '$d'
 refused 'absent.json' "$gr" plan grpo.yaml --hardware ./absent.json
 refused "unknown hardware 'h20'; did you mean 'h200'" "$gr" plan grpo.yaml --hardware h20
@@ -56,6 +56,16 @@ status 0 $big --ranks 64 --hardware "$(sed -nE 's/.*would fit: --hardware ([a-z0
 status 3 $big --hardware h200 --host-budget 1GiB
 has err 'would fit: --host-budget [0-9]+ '
 status 0 $big --hardware h200 --host-budget "$(sed -nE 's/.*would fit: --host-budget ([0-9]+) .*/\1/p' err)"
+# Where the device has room, the smallest host pool is asked for, and not that of the smallest arena; where neither
+# has enough, both are named.
+status 3 "$gr" plan grpo.yaml --host-budget 1
+least=$(sed -nE 's/.*would fit: --host-budget ([0-9]+) .*/\1/p' err)
+status 0 "$gr" plan grpo.yaml --host-budget "$least" --format json
+[ "$(json_number out host_peak_bytes)" = "$least" ] || fail "$least bytes are not what the plan takes"
+status 3 "$gr" plan grpo.yaml --host-budget $((least - 1))
+status 3 "$gr" plan grpo.yaml --host-budget 1 --budget 4KiB
+has err 'would fit: --budget [0-9]+ --host-budget [0-9]+ '
+status 0 "$gr" plan grpo.yaml $(sed -nE 's/.*would fit: (--budget [0-9]+ --host-budget [0-9]+) .*/\1/p' err)
 refused 'error: --budget 141.00 GiB is more than the 140.40 GiB of .h200' "$gr" plan grpo.yaml --hardware h200 --budget 141GiB
 refused 'error: --budget 2.00 PiB is more than' "$gr" exec grpo.yaml --budget 2048TiB --out refused
 [ ! -e refused ] || fail "a refused run left files"
@@ -88,4 +98,4 @@ status 0 "$gr" calibrate -o mine.json
 has out 'mine.json: cpu, [0-9]+ thread'
 status 0 "$gr" plan grpo.yaml --hardware mine.json
 status 0 "$gr" calibrate
-has out '"version": 2'
+has out '"version": 3'
