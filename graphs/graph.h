@@ -252,6 +252,7 @@ struct gr_graph {
     gr_column **columns;
     size_t n_columns;
     uint32_t column_step, column_epoch, column_progress;
+    bool reads_epoch; /* an expression that is evaluated does */
     gr_state_value *state;
     size_t n_state;
     gr_token_value *tokens;

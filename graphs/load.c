@@ -105,7 +105,7 @@ static void compile_loss(gr_loader *l, gr_draft *dr, const gr_formula *f)
     GR_PUSH(s->losses, s->n_losses, s->cap_losses, f->loss->loss);
     const gr_node *groups = dr->node->groups;
     size_t n;
-    const int *reads = gr_loss_reads(f->loss->loss, GR_LOSS_VALUE, &n);
+    const int *reads = gr_formula_reads(f, &n);
     if (!same_groups(l, f, reads, n, &groups)) dr->bad = true;
 }
 
@@ -219,6 +219,19 @@ static void warn_of_params(gr_loader *l)
 /* ---- the whole -------------------------------------------------------------------------------------------
  */
 
+static bool any_reads(const gr_loader *l, uint32_t column)
+{
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        if (f->owner && !f->owner->live) continue;
+        size_t n;
+        const int *ids = gr_formula_reads(f, &n);
+        for (size_t j = 0; j < n; j++)
+            if (ids[j] == (int)column) return true;
+    }
+    return false;
+}
+
 /* Dead nodes are checked too, last: what only they read is no column of the graph. */
 static void compile_dead(gr_loader *l)
 {
@@ -270,6 +283,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_best(l);
+    if (!l->d->n_errors) l->g->reads_epoch = any_reads(l, l->g->column_epoch);
     if (!l->d->n_errors) warn(l);
 }
 

@@ -14,7 +14,6 @@
 #include "runtime/watch.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +37,6 @@ typedef struct run {
     gr_news *news;
     gr_record *record; /* of the iteration that runs */
     bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
-    bool reads_epoch;  /* expressions may */
     double candidate;  /* for the best checkpoint, the value of the latest iteration that all have heard of */
     uint32_t candidate_step;
     double best;        /* the best value of checkpoint.best so far */
@@ -347,19 +345,6 @@ static gr_status exchange_news(run *r, uint64_t ns, bool last, gr_diag *d)
     return st ? st : take_news(r, d);
 }
 
-/* Whether the resolved graph has the word anywhere. */
-static bool names_epoch(const char *text)
-{
-    static const char word[] = "epoch";
-    for (const char *at = text; (at = strstr(at, word)); at++) {
-        char before = at > text ? at[-1] : ' ', after = at[strlen(word)];
-        if (!isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)after) &&
-            after != '_')
-            return true;
-    }
-    return false;
-}
-
 /* Whether what follows this iteration needs its record from all classes: a checkpoint that is due or may be
  * the best, or an epoch that another class counts. */
 static bool is_awaited(const run *r, uint32_t step)
@@ -367,7 +352,7 @@ static bool is_awaited(const run *r, uint32_t step)
     const gr_run_settings *s = &r->g->run;
     bool of_validation = s->best && !strncmp(s->best, GR_VALIDATION, strlen(GR_VALIDATION));
     return (s->checkpoint_every && step % s->checkpoint_every == 0) || step >= r->session.steps ||
-           (s->best && (!of_validation || validates(r, step))) || r->reads_epoch;
+           (s->best && (!of_validation || validates(r, step))) || r->g->reads_epoch;
 }
 
 /* ---- checkpoints
@@ -724,7 +709,6 @@ static gr_status open_all(run *r, const gr_kernels *k, gr_diag *d)
     r->session.ranks = gr_comm_ranks(r->ranks);
     r->session.steps = total_steps(r);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
-    r->reads_epoch = !one_class(r) && names_epoch(r->p->plan->graph_text);
     r->news = gr_news_new(r->g, r->o->comm, r->ranks);
     r->bytes = gr_bytes_new(r->g, r->p->program, k, r->ranks, saved_here(r));
     gr_exec_options e = {.threads = threads_of(r),
