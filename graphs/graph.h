@@ -313,10 +313,15 @@ const gr_node *gr_groups_maker(const gr_node *groups);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
+/* Whether all ranks do the same. */
+static inline bool gr_graph_one_class(const gr_graph *g)
+{
+    return g->n_classes < 2;
+}
 /* Whether the ranks that see the graph so run the node. */
 static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view || n->class == UINT32_MAX;
+    return gr_graph_one_class(g) || n->class == g->view || n->class == UINT32_MAX;
 }
 /* The column of a field of a node, NULL where nobody reads it. field NULL: the main one. */
 const gr_column *gr_node_column(const gr_node *n, const char *field);

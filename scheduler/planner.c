@@ -807,11 +807,6 @@ void gr_planned_free(gr_planned *p)
     free(p);
 }
 
-static gr_planned *planned_class(const gr_planned *p, uint32_t c)
-{
-    return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
-}
-
 /* The planner's choices stand in the resolved graph as comments: a later plan of it may choose again. */
 static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *out)
 {
@@ -842,14 +837,14 @@ static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o
     gr_plan *plan = p->plan;
     gr_choices *choices = gr_calloc(n_choices(g), sizeof(*choices));
     gr_str text = {0};
-    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = planned_class(p, g->nodes[i]->class)->choices[i];
+    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = gr_planned_class(p, g->nodes[i]->class)->choices[i];
     gr_graph_resolved(g, &text);
     add_choices(g, choices, &text);
     plan->graph = gr_pool_strdup(plan->pool, g->name);
     plan->graph_text = gr_pool_strndup(plan->pool, text.text, text.len);
     plan->numerics = numerics_of(g, choices, o, plan->pool);
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_plan *own = planned_class(p, c)->plan;
+        gr_plan *own = gr_planned_class(p, c)->plan;
         own->ranks = gr_pool_strdup(own->pool, g->classes[c].text);
         own->pools = pools_of(g, c, own->pool);
         own->hosts = p->n_more ? g->hosts : 0;
@@ -865,7 +860,7 @@ static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o
 static const gr_program **programs_of(const gr_planned *p)
 {
     const gr_program **g = gr_calloc(p->n_more + 1, sizeof(*g));
-    for (uint32_t c = 0; c <= p->n_more; c++) g[c] = planned_class(p, c)->program;
+    for (uint32_t c = 0; c <= p->n_more; c++) g[c] = gr_planned_class(p, c)->program;
     return g;
 }
 
@@ -875,7 +870,7 @@ static gr_status prove(gr_planned *p, gr_diag *d)
     gr_status st = gr_plan_verify_all(p->plan, programs, d);
     free(programs);
     for (uint32_t c = 0; c <= p->n_more && !st; c++) {
-        gr_planned *own = planned_class(p, c);
+        gr_planned *own = gr_planned_class(p, c);
         own->binding = gr_plan_bind(own->plan, own->program, own->pool);
     }
     return st;
@@ -995,7 +990,7 @@ static crossings find_crossings(const gr_planned *p, const gr_graph *g, const gr
     crossings c = {.n = g->n_classes, .ends = {p->summary, p->validation}};
     if (g->n_classes < 2 && !gr_graph_lags(g)) return c;
     c.whole = gr_calloc(c.n, sizeof(*c.whole));
-    for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_program(planned_class(p, k), o);
+    for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_program(gr_planned_class(p, k), o);
     c.traffic = gr_traffic_new(g, c.ends, (const gr_program *const *)c.whole, &o->hardware, order);
     return c;
 }
@@ -1037,7 +1032,7 @@ static void join_settings(gr_planned *p)
     size_t n = 0, cap = 0;
     gr_str notes = {0};
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        const gr_plan *own = planned_class(p, c)->plan;
+        const gr_plan *own = gr_planned_class(p, c)->plan;
         for (uint32_t i = 0; i < own->n_settings; i++) GR_PUSH(all, n, cap, own->settings[i]);
         gr_str_puts(&notes, own->notes);
     }
@@ -1046,7 +1041,7 @@ static void join_settings(gr_planned *p)
     plan->n_settings = (uint32_t)n;
     plan->notes = gr_pool_strdup(plan->pool, notes.text ? notes.text : "");
     for (uint32_t c = 1; c <= p->n_more; c++) {
-        gr_plan *own = planned_class(p, c)->plan;
+        gr_plan *own = gr_planned_class(p, c)->plan;
         own->settings = plan->settings;
         own->n_settings = plan->n_settings;
         own->notes = plan->notes;
@@ -1059,7 +1054,7 @@ static void join_plans(gr_planned *p)
 {
     gr_plan *plan = p->plan;
     for (uint32_t c = 0; c <= p->n_more; c++)
-        planned_class(p, c)->plan->own_ns = planned_class(p, c)->plan->ns;
+        gr_planned_class(p, c)->plan->own_ns = gr_planned_class(p, c)->plan->ns;
     if (!p->n_more) return;
     plan->more = gr_pool_alloc(plan->pool, p->n_more * sizeof(*plan->more));
     for (uint32_t c = 0; c < p->n_more; c++) plan->more[plan->n_more++] = p->more[c]->plan;
@@ -1079,11 +1074,11 @@ static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, ui
     gr_rule *rules = gr_rules_of(g, o->policy, p->pool, &n_rules, d);
     *st = GR_OK;
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_status own = plan_class(planned_class(p, c), o, across.traffic, rules, n_rules, d);
+        gr_status own = plan_class(gr_planned_class(p, c), o, across.traffic, rules, n_rules, d);
         *st = *st ? *st : own;
     }
     crossings_release(&across);
-    for (uint32_t c = 0; c <= p->n_more; c++) planned_class(p, c)->plan->order = order;
+    for (uint32_t c = 0; c <= p->n_more; c++) gr_planned_class(p, c)->plan->order = order;
     join_plans(p);
     return p;
 }
@@ -1144,11 +1139,11 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     gr_planned *p = planned_all(g, o->kernels);
     gr_status st = GR_OK;
     for (uint32_t c = 0; c <= p->n_more && !st; c++)
-        st = read_settings(planned_class(p, c), plan, view_of(g, c), d);
+        st = read_settings(gr_planned_class(p, c), plan, view_of(g, c), d);
     if (!st) {
         crossings across = find_crossings(p, g, o, plan->order);
         for (uint32_t c = 0; c <= p->n_more; c++) {
-            gr_planned *k = planned_class(p, c);
+            gr_planned *k = gr_planned_class(p, c);
             k->program = build_program(view_of(g, c), o->kernels, k->choices, k, across.traffic);
             k->plan = gr_plan_class(plan, c);
         }
