@@ -80,6 +80,7 @@ struct gr_column {
     gr_expr_dtype dtype;
     uint32_t id;           /* its place among the graph's columns */
     bool fresh;            /* logprob, entropy, value inside an update */
+    bool read;             /* by an expression that is evaluated; only those of the iteration need not be */
     const gr_column *from; /* of a select: the column of its parent's rows that this one narrows */
 };
 
@@ -106,9 +107,9 @@ typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr
 typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
 
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
-typedef struct gr_residency {
+typedef struct gr_model_residency {
     int policy[GR_N_RESOURCES];
-} gr_residency;
+} gr_model_residency;
 
 /* Parts of a mini-batch whose gradients are summed apart where `canonical: true`; ranks divide it. */
 #define GR_LEAVES 8
@@ -150,7 +151,7 @@ struct gr_model {
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train: */
     gr_train train;
-    gr_residency residency;
+    gr_model_residency residency;
     gr_loc residency_at;
     gr_gather gather;
     gr_shard_over shard;
@@ -252,7 +253,6 @@ struct gr_graph {
     gr_column **columns;
     size_t n_columns;
     uint32_t column_step, column_epoch, column_progress;
-    bool reads_epoch; /* an expression that is evaluated does */
     gr_state_value *state;
     size_t n_state;
     gr_token_value *tokens;

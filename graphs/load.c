@@ -219,17 +219,16 @@ static void warn_of_params(gr_loader *l)
 /* ---- the whole -------------------------------------------------------------------------------------------
  */
 
-static bool any_reads(const gr_loader *l, uint32_t column)
+/* Those of dead nodes read nothing. */
+static void mark_read(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         if (f->owner && !f->owner->live) continue;
         size_t n;
         const int *ids = gr_formula_reads(f, &n);
-        for (size_t j = 0; j < n; j++)
-            if (ids[j] == (int)column) return true;
+        for (size_t j = 0; j < n; j++) l->g->columns[ids[j]]->read = true;
     }
-    return false;
 }
 
 /* Dead nodes are checked too, last: what only they read is no column of the graph. */
@@ -283,7 +282,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_best(l);
-    if (!l->d->n_errors) l->g->reads_epoch = any_reads(l, l->g->column_epoch);
+    if (!l->d->n_errors) mark_read(l);
     if (!l->d->n_errors) warn(l);
 }
 

@@ -74,5 +74,5 @@ bool gr_run_is_awaited(const gr_running *r, uint32_t step)
     const gr_run_settings *s = &r->g->run;
     bool of_validation = s->best && !strncmp(s->best, GR_VALIDATION, strlen(GR_VALIDATION));
     bool may_be_best = s->best && (!of_validation || gr_validation_is_due(r->g, step));
-    return gr_run_is_due(r, step) || may_be_best || step >= r->session.steps || r->g->reads_epoch;
+    return gr_run_is_due(r, step) || may_be_best || step >= r->session.steps || r->g->columns[r->g->column_epoch]->read;
 }

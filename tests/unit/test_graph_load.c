@@ -63,7 +63,8 @@ static bool reads_epoch(const char *more)
 {
     char *text = gr_printf("graph: t\nuse: parts/base.yaml\n%s", more);
     gr_graph *g = load(text, NULL, 0);
-    bool reads = g->reads_epoch;
+    bool reads = g->columns[g->column_epoch]->read;
+    assert_false(g->columns[g->column_progress]->read);
     gr_graph_free(g);
     free(text);
     return reads;
