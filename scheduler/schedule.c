@@ -23,7 +23,7 @@ typedef struct level_set { /* levels of all knobs, and what follows from them */
 } level_set;
 
 typedef struct search {
-    const gr_source *src;
+    const gr_program_source *src;
     const gr_schedule_options *o;
     level_set *sets;
     size_t n_sets, cap_sets;
@@ -177,7 +177,7 @@ static void add_set(search *s, const uint32_t *level)
 
 /* The next vector of levels of the knobs that do (or do not) change bits, counted like an odometer; false:
  * the last one was it. */
-static bool next_levels(const gr_source *src, uint32_t *level, bool bits)
+static bool next_levels(const gr_program_source *src, uint32_t *level, bool bits)
 {
     for (size_t k = src->n_knobs; k-- > 0;) {
         if (src->knobs[k].bits != bits) continue;
@@ -187,14 +187,14 @@ static bool next_levels(const gr_source *src, uint32_t *level, bool bits)
     return false;
 }
 
-static uint32_t sum_levels(const gr_source *src, const uint32_t *level, bool bits)
+static uint32_t sum_levels(const gr_program_source *src, const uint32_t *level, bool bits)
 {
     uint32_t sum = 0;
     for (size_t k = 0; k < src->n_knobs; k++) sum += src->knobs[k].bits == bits ? level[k] : 0;
     return sum;
 }
 
-static uint32_t count_levels(const gr_source *src, bool bits)
+static uint32_t count_levels(const gr_program_source *src, bool bits)
 {
     uint32_t n = 1;
     for (size_t k = 0; k < src->n_knobs && n <= MAX_LEVELS; k++)
@@ -207,7 +207,7 @@ static uint32_t count_levels(const gr_source *src, bool bits)
  * smallest. */
 static void add_sets(search *s, uint32_t *level)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     bool all = count_levels(src, false) <= MAX_LEVELS;
     size_t begin = s->n_sets;
     do {
@@ -402,7 +402,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     return GR_E_NOFIT;
 }
 
-static const char *make_notes(const gr_source *src, const uint32_t *level, gr_plan *p)
+static const char *make_notes(const gr_program_source *src, const uint32_t *level, gr_plan *p)
 {
     gr_str s = {0}, text = {0};
     for (size_t k = 0; k < src->n_knobs; k++) {
@@ -474,7 +474,7 @@ static void drop_last_set(search *s)
  * every knob at its last level, or of those that keep the bits some at their first. */
 static bool is_hopeless(search *s)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
     bool hopeless = true;
     for (size_t k = 0; k < src->n_knobs; k++) n_free += !src->knobs[k].bits;
@@ -497,7 +497,7 @@ static bool is_hopeless(search *s)
 /* Of all knobs together the first level, one between, the last: of what fits the fastest. */
 static gr_plan *find_quickly(search *s, uint32_t *level)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk));
     gr_plan *p = NULL;
     for (uint32_t i = 0; i < QUICK_LEVELS && !p; i++) {
@@ -517,7 +517,7 @@ static gr_plan *find_quickly(search *s, uint32_t *level)
 /* The least change of the knobs that change bits with which anything fits; among equal ones the fastest. */
 static gr_plan *find_plan(search *s, uint32_t *level)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
     uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
     for (size_t k = 0; k < src->n_knobs && !s->o->keep_bits; k++)
@@ -547,8 +547,8 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     return best;
 }
 
-gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, const gr_schedule_options *o,
-                      gr_diag *d)
+gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *src,
+                      const gr_schedule_options *o, gr_diag *d)
 {
     search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
     gr_plan *p = o->quick ? find_quickly(&s, level) : find_plan(&s, level);
