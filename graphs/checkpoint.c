@@ -73,14 +73,18 @@ static bool hub_name(gr_pool *pool, const char *text)
            strncmp(text, "models/", 7);
 }
 
+/* Said once, however many models begin with it. */
 static void missing(gr_loader *l, const gr_model *m, const char *written)
 {
     const char *name = hub_name(l->pool, written) ? written : "ORG/NAME";
+    for (size_t i = 0; l->g->models[i] != m; i++)
+        if (l->g->models[i]->checkpoint && !strcmp(l->g->models[i]->checkpoint, m->checkpoint)) return;
     gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "no checkpoint at '%s'", m->checkpoint);
     gr_diag_note(l->d, m->checkpoint_at, "download one: hf download %s --local-dir %s", name, m->checkpoint);
     gr_diag_note(l->d, m->checkpoint_at,
                  "or make a random one: graphrun init --config CONFIG.json --tokenizer DIR --seed 0 -o %s",
                  m->checkpoint);
+    gr_diag_note(l->d, m->checkpoint_at, "to plan, its config.json is enough: put it there, or name it here");
 }
 
 static const char *find(gr_loader *l, const gr_model *m, gr_str *several)

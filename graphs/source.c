@@ -4,18 +4,37 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { USE_DEPTH = 16, USE_FILES = 64 };
 
 /* ---- paths -----------------------------------------------------------------------------------------------
  */
 
+/* "a/b/", n bytes, without its last folder; n where that is not a name, or a link, whose ".." is elsewhere.
+ */
+static size_t folder_above(gr_pool *pool, const char *folder, size_t n)
+{
+    struct stat s;
+    size_t begin = n ? n - 1 : 0;
+    while (begin && folder[begin - 1] != '/') begin--;
+    const char *name = folder + begin;
+    bool plain =
+        n > begin + 1 && !(n - begin == 2 && *name == '.') && !(n - begin == 3 && !strncmp(name, "..", 2));
+    return plain && !lstat(gr_pool_strndup(pool, folder, n - 1), &s) && S_ISDIR(s.st_mode) ? begin : n;
+}
+
 const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path)
 {
     const char *slash = at.file && at.line ? strrchr(at.file, '/') : NULL; /* --set: as seen from the shell */
     if (*path == '/' || !slash) return path;
+    size_t n = (size_t)(slash + 1 - at.file), above;
     if (!strncmp(path, "./", 2)) path += 2;
-    return gr_pool_printf(pool, "%.*s%s", (int)(slash + 1 - at.file), at.file, path);
+    while (!strncmp(path, "../", 3) && path[3] && (above = folder_above(pool, at.file, n)) != n) {
+        path += 3;
+        n = above;
+    }
+    return gr_pool_printf(pool, "%.*s%s", (int)n, at.file, path);
 }
 
 /* ---- maps ------------------------------------------------------------------------------------------------

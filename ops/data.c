@@ -172,26 +172,6 @@ static gr_status read_keys(const data_state *s, double **out, gr_diag *d)
     return st;
 }
 
-static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
-{
-    const gr_data_cfg *c = n->cfg;
-    data_state *s = gr_calloc(1, sizeof(*s));
-    *s = (data_state){.session = session, .node = n};
-    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
-                           : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
-    double *keys = NULL;
-    if (!st) st = open_encoders(s, d);
-    if (!st && c->curriculum) st = read_keys(s, &keys, d);
-    if (!st)
-        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
-                      session->seed ^ gr_stream(n->name));
-    if (st)
-        data_close(s);
-    else
-        *state = s;
-    return st;
-}
-
 gr_status gr_data_record(const void *state, uint32_t record, json_t **out, gr_diag *d)
 {
     return gr_jsonl_row(((const data_state *)state)->source, record, out, d);
@@ -250,23 +230,30 @@ static gr_status encode_record(const data_state *s, uint32_t record, sample *x, 
     return st;
 }
 
+/* Whether it is within the node's bounds; an error where those are not to be exceeded. */
+static gr_status measure(const data_state *s, uint32_t record, const sample *x, bool *fits, gr_diag *d)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    size_t response = GR_MAX(x->response[0].n, x->response[1].n);
+    bool long_prompt = x->prompt.n > c->max_tokens,
+         long_response = n_responses(s) && response > c->max_response_tokens;
+    *fits = !long_prompt && !long_response;
+    if (*fits || c->too_long != GR_TOO_LONG_ERROR) return GR_OK;
+    return gr_diag_error(d, gr_data_at(s, record), GR_E_INVALID,
+                         "%s of %zu tokens, but node '%s' allows %u (too_long: drop leaves such records out)",
+                         long_prompt ? "a prompt" : "a response", long_prompt ? x->prompt.n : response,
+                         s->node->name, long_prompt ? c->max_tokens : c->max_response_tokens);
+}
+
 /* Whether the record stays; cut prompts are cut in place. */
 static gr_status fit(data_state *s, uint32_t record, sample *x, bool *keep, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
     gr_ids *prompt = &x->prompt;
-    size_t response = GR_MAX(x->response[0].n, x->response[1].n);
-    bool long_prompt = prompt->n > c->max_tokens,
-         long_response = n_responses(s) && response > c->max_response_tokens;
-    *keep = true;
-    if (!long_prompt && !long_response) return GR_OK;
-    if (c->too_long == GR_TOO_LONG_ERROR)
-        return gr_diag_error(
-            d, gr_data_at(s, record), GR_E_INVALID,
-            "%s of %zu tokens, but node '%s' allows %u (too_long: drop leaves such records out)",
-            long_prompt ? "a prompt" : "a response", long_prompt ? prompt->n : response, s->node->name,
-            long_prompt ? c->max_tokens : c->max_response_tokens);
-    *keep = c->too_long == GR_TOO_LONG_TRUNCATE_LEFT && !long_response;
+    gr_status st = measure(s, record, x, keep, d);
+    if (st || *keep) return st;
+    *keep = c->too_long == GR_TOO_LONG_TRUNCATE_LEFT && x->response[0].n <= c->max_response_tokens &&
+            x->response[1].n <= c->max_response_tokens;
     if (*keep) {
         size_t cut = prompt->n - c->max_tokens;
         memmove(prompt->id, prompt->id + cut, c->max_tokens * sizeof(*prompt->id));
@@ -274,6 +261,38 @@ static gr_status fit(data_state *s, uint32_t record, sample *x, bool *keep, gr_d
     } else {
         s->dropped++;
     }
+    return GR_OK;
+}
+
+static void sample_release(sample *x)
+{
+    free(x->prompt.id);
+    free(x->response[0].id);
+    free(x->response[1].id);
+}
+
+/* Every record once, before anything runs: one that cannot be used would else end the run in the iteration
+ * that draws it, hours later perhaps. */
+static gr_status check_records(const data_state *s, gr_diag *d)
+{
+    enum { MOST_ERRORS = 5 };
+    sample x = {0};
+    size_t bad = 0, too_long = 0, n = s->order.n;
+    for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
+        bool fits = true;
+        gr_status st = encode_record(s, (uint32_t)i, &x, d);
+        if (!st) st = measure(s, (uint32_t)i, &x, &fits, d);
+        bad += st != GR_OK;
+        too_long += !st && !fits;
+    }
+    sample_release(&x);
+    if (bad == MOST_ERRORS)
+        gr_diag_note(d, (gr_loc){0}, "there may be more; the rest of node '%s' was not looked at",
+                     s->node->name);
+    if (bad) return GR_E_INVALID;
+    if (too_long == n && ((const gr_data_cfg *)s->node->cfg)->too_long == GR_TOO_LONG_DROP)
+        return gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
+                             s->node->name);
     return GR_OK;
 }
 
@@ -328,9 +347,28 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
     if (!st && !*r->n_groups)
         st = gr_diag_error(d, s->node->at, GR_E_INVALID, "every record of node '%s' is too long",
                            s->node->name);
-    free(x.prompt.id);
-    free(x.response[0].id);
-    free(x.response[1].id);
+    sample_release(&x);
+    return st;
+}
+
+static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
+{
+    const gr_data_cfg *c = n->cfg;
+    data_state *s = gr_calloc(1, sizeof(*s));
+    *s = (data_state){.session = session, .node = n};
+    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
+                           : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
+    double *keys = NULL;
+    if (!st) st = open_encoders(s, d);
+    if (!st && c->curriculum) st = read_keys(s, &keys, d);
+    if (!st)
+        gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
+                      session->seed ^ gr_stream(n->name));
+    if (!st) st = check_records(s, d);
+    if (st)
+        data_close(s);
+    else
+        *state = s;
     return st;
 }
 

@@ -57,6 +57,9 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     gr_check_head(n, GR_HEAD_LM, d);
     const gr_generate_cfg *c = n->cfg;
     if (c->lag) check_lag(n, d);
+    if (c->temperature > 0 && c->temperature < 1e-6) /* its inverse must be a number that logits can bear */
+        gr_diag_error(d, gr_value_get(n->value, "temperature")->at, GR_E_INVALID,
+                      "'temperature' must be 0, which is greedy, or at least 1e-6");
     const gr_rows_bounds *b = &c->prompts->bounds;
     n->bounds = (gr_rows_bounds){b->groups, b->groups * c->samples, b->prompt_tokens, c->max_tokens};
     if ((uint64_t)b->groups * c->samples > 1u << 24)

@@ -558,6 +558,10 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
     } else if (c->kernel == ROLLOUT_FINISH) {
+        /* the device may be in a chunk behind the last token: its report, and orders that it has yet to read,
+         * lie where from here on others write at once */
+        const gr_status st = gr_queue_finish(c->queue, d);
+        if (st) return st;
         run_finish(c);
     }
     return GR_OK;

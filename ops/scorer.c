@@ -349,11 +349,40 @@ gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out,
 /* ---- opening ---------------------------------------------------------------------------------------------
  */
 
+/* The truth of each record, before anything runs: one that has none would else end the run when it is drawn.
+ */
+static gr_status check_answers(const gr_scorer *s, gr_diag *d)
+{
+    enum { MOST_ERRORS = 5 };
+    const gr_node *answers = s->cfg->answer.node;
+    const void *data = answers ? s->session->state[answers->index] : NULL;
+    size_t n = data ? gr_data_records(data) : 0, bad = 0;
+    gr_str answer = {0};
+    for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
+        const gr_rule *rule = NULL;
+        const char *truth;
+        size_t n_truth;
+        answer.len = 0;
+        gr_status st = gr_data_text(data, (uint32_t)i, s->cfg->answer.field, &answer, d);
+        if (!st && (s->rule || s->set)) st = rule_for(s, data, (uint32_t)i, &rule, d);
+        if (!st && rule)
+            st = gr_rule_truth(rule, answer.len ? answer.text : "", answer.len, gr_data_at(data, (uint32_t)i),
+                               &truth, &n_truth, d);
+        bad += st != GR_OK;
+    }
+    gr_str_release(&answer);
+    if (bad == MOST_ERRORS)
+        gr_diag_note(d, (gr_loc){0}, "there may be more; the rest of node '%s' was not looked at",
+                     answers->name);
+    return bad ? GR_E_INVALID : GR_OK;
+}
+
 gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
 {
     gr_scorer *s = gr_calloc(1, sizeof(*s));
     *s = (gr_scorer){.session = session, .node = n, .cfg = n->cfg};
     gr_status st = rules_of(s, d);
+    if (!st) st = check_answers(s, d);
     if (!st && s->cfg->command && gr_node_runs(session->graph, n)) {
         gr_workers_config w = {.command = s->cfg->command,
                                .at = n->at,

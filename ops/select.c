@@ -101,6 +101,7 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
                       c->until, n->bounds.seqs / n->bounds.groups, 1u << 24);
     n->bounds.groups = c->until;
     n->bounds.seqs = (uint32_t)GR_MIN(seqs, (uint64_t)1 << 24);
+    gr_rows_check(n, d);
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@
  *
  * What the host does at trip t follows from the reports up to t - 2 alone, never from time: so runs repeat. A
  * slot whose sequence ended in chunk t - 2 stands empty in chunk t - 1 and may be used again in chunk t. A
- * sequence that the host ends (a stop text) runs on in chunk t - 1; the host drops those tokens.
+ * sequence that the host ends (a stop text) runs on in chunk t - 1; the host drops those tokens. So when the
+ * host knows of the last token, a chunk and orders behind it are still queued: the host's memory that begin
+ * was given is free once the queue has finished.
  *
  * Threads: one thread, the queue's.
  */

@@ -308,7 +308,8 @@ static void summarize_node(gr_session *s, const gr_env *e, const gr_node *n)
 
 static gr_status run_validation(const gr_call *c, gr_diag *d)
 {
-    (void)d;
+    gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
+    if (st) return st;
     gr_session *s = c->session;
     gr_env_reads r;
     gr_env e;

@@ -267,6 +267,12 @@ static double *take_values(const gr_workers_config *c, const struct request *r, 
     return NULL;
 }
 
+/* The request of which a part is still to be written: the last one. */
+static bool is_unread(const struct worker *k, struct request *const *at)
+{
+    return k->unwritten && !(*at)->next;
+}
+
 /* Which request a reply answers; NULL where none. */
 static struct request **find_request(struct worker *k, const json_t *reply)
 {
@@ -297,7 +303,9 @@ static bool take_line(gr_workers *w, struct worker *k, const char *line, size_t 
     json_t *reply = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     struct request **at = reply ? find_request(k, reply) : NULL;
     gr_reward got = {0};
-    if (at)
+    if (at && is_unread(k, at))
+        why = "it answers what it has not read";
+    else if (at)
         got.values = take_values(&w->cfg, *at, json_object_get(reply, "score"), &got.n, &why);
     else if (reply)
         why = json_is_object(reply) ? "no 'id' of a request" : "not an object";

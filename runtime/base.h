@@ -125,7 +125,7 @@ void gr_str_release(gr_str *s);
 GR_NODISCARD gr_status gr_file_read(const char *path, size_t limit_bytes, char **out, size_t *n, gr_diag *d);
 
 /* Write path so that it appears whole or not at all: a sibling temporary, fsync, rename, fsync of the
- * directory. */
+ * directory. A symbolic link is followed; what is no regular file (a pipe, /dev/stdout) is written into. */
 GR_NODISCARD gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d);
 
 /* mkdir -p. */

@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "ops/cuda/model.h"
+
 enum { HALF_BYTES = 8 << 20, TIMES_MAX = 1 << 15 };
 
 /* Driver calls that the runtime library has no name for; found at run time, so that the program starts where
@@ -369,17 +371,9 @@ static gr_status queue_open(gr_device *dev, gr_queue *q, bool host_lane, gr_diag
     return st;
 }
 
-/* In pieces of half a millisecond on the link: one engine makes all copies of a direction, and what the
- * compute lane sends a step has its turn between those of a load that runs beside it. */
 static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
 {
-    const uint64_t piece = 32 << 20;
-    for (uint64_t at = 0, n; at < bytes; at += n) {
-        n = GR_MIN(bytes - at, piece);
-        if (!DID(device_of(q), cudaMemcpyAsync, (char *)to + at, (const char *)from + at, n,
-                 cudaMemcpyDefault, q->stream))
-            return;
-    }
+    DID(device_of(q), cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, q->stream);
 }
 
 /* Room for bytes (at most a half) that the device is not reading any more. */
@@ -424,7 +418,7 @@ static void queue_write(gr_queue *q, void *device, const void *host, uint64_t by
         n = GR_MIN(bytes - at, (uint64_t)HALF_BYTES);
         char *room = ring_take(q, n);
         copy_on_host(q, room, (const char *)host + at, n);
-        copy(q, (char *)device + at, room, n);
+        gr_cuda_copy(q, (char *)device + at, room, n);
     }
 }
 
@@ -433,7 +427,7 @@ static void queue_read(gr_queue *q, void *host, const void *device, uint64_t byt
     for (uint64_t at = 0, n; at < bytes; at += n) {
         n = GR_MIN(bytes - at, (uint64_t)HALF_BYTES);
         char *room = ring_take(q, n);
-        copy(q, room, (const char *)device + at, n);
+        gr_cuda_copy(q, room, (const char *)device + at, n);
         if (DID(device_of(q), cudaStreamSynchronize, q->stream))
             copy_on_host(q, (char *)host + at, room, n);
         else

@@ -67,20 +67,41 @@ static char *parent_of(const char *path)
     return slash == path ? gr_strdup("/") : gr_strndup(path, (size_t)(slash - path));
 }
 
-gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d)
+/* Aside first, then in the place of what was there: a file is never half written. */
+static gr_status write_aside(const char *path, const void *bytes, size_t n, gr_diag *d)
 {
     gr_status st = GR_OK;
     char *aside = gr_printf("%s.tmp", path), *parent = parent_of(path);
     int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0 || !write_all(fd, bytes, n) || fsync(fd)) st = io_error(d, "write", aside);
-    if (fd >= 0 && close(fd) && !st) st = io_error(d, "write", aside);
+    if (fd < 0 || !write_all(fd, bytes, n) || fsync(fd)) st = io_error(d, "write", path);
+    if (fd >= 0 && close(fd) && !st) st = io_error(d, "write", path);
     if (!st && rename(aside, path)) st = io_error(d, "write", path);
-    if (st)
+    if (st && fd >= 0)
         unlink(aside);
-    else
+    else if (!st)
         st = gr_dir_sync(parent, d);
     free(parent);
     free(aside);
+    return st;
+}
+
+/* Pipes, terminals and devices stay what they are. */
+static gr_status write_into(const char *path, const void *bytes, size_t n, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || !write_all(fd, bytes, n)) st = io_error(d, "write", path);
+    if (fd >= 0 && close(fd) && !st) st = io_error(d, "write", path);
+    return st;
+}
+
+gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d)
+{
+    struct stat s;
+    if (!stat(path, &s) && !S_ISREG(s.st_mode)) return write_into(path, bytes, n, d);
+    char *target = realpath(path, NULL); /* a link stays one, too */
+    gr_status st = write_aside(target ? target : path, bytes, n, d);
+    free(target);
     return st;
 }
 

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct gr_outputs {
     const gr_graph *g;
@@ -37,14 +38,18 @@ static char *path_in(const gr_outputs *o, const char *name)
 /* ---- opening
  * ------------------------------------------------------------------------------------------------ */
 
+/* What was refused before its first iteration ended is no run: it may begin again in the same place. */
 static gr_status refuse_old_run(const gr_outputs *o, gr_diag *d)
 {
-    char *metrics = path_in(o, "metrics.jsonl");
+    char *metrics = path_in(o, "metrics.jsonl"), *checkpoints = path_in(o, "checkpoints");
+    struct stat s;
+    bool began = (!stat(metrics, &s) && s.st_size > 0) || gr_path_exists(checkpoints);
     gr_status st = GR_OK;
-    if (!o->options->resume && gr_path_exists(metrics))
+    if (!o->options->resume && began)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                            "'%s' holds a run already; go on with --resume %s, or choose another --out",
                            o->options->out, o->options->out);
+    free(checkpoints);
     free(metrics);
     return st;
 }
@@ -152,7 +157,7 @@ static void announce(const gr_outputs *o, const gr_session *s)
 gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
-    return o->options->resume && !o->silent ? write_files(o, d) : GR_OK;
+    return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
 }
 
 /* Of several classes a line each; what steps have touched is known of rank 0's. */
@@ -362,6 +367,25 @@ static void add_peaks(gr_outputs *o, const gr_heard *h)
     }
 }
 
+/* Steps that were not made are no reason to end a run, but one to look at it: a weight or a loss is NaN. */
+static void say_not_finite(gr_outputs *o, const gr_record *r)
+{
+    static const char what[] = ".grad_norm";
+    for (size_t i = 0; i < r->n_metrics; i++) {
+        const char *name = r->metrics[i].name;
+        size_t n = strlen(name), m = strlen(what);
+        if (n <= m || strcmp(name + n - m, what) || isfinite(r->metrics[i].value)) continue;
+        char *skipped = gr_printf("%.*s.skipped_steps", (int)(n - m), name);
+        const struct gr_metric *so_far = gr_record_find(r, skipped);
+        char *line = gr_printf("warning: step %u: the gradients of '%.*s' are not finite; %.0f optimizer "
+                               "steps were left out so far",
+                               r->step, (int)(n - m), name, so_far ? so_far->value : 0);
+        gr_progress_say(&o->progress, line);
+        free(line);
+        free(skipped);
+    }
+}
+
 gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d)
 {
     if (o->silent) return GR_OK;
@@ -394,7 +418,10 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
     if (o->options->progress)
         gr_progress_step(&o->progress, r->step, steps, gr_outputs_metric(o, r, "reward_mean"),
                          gr_outputs_metric(o, r, "loss"), tokens, seconds);
-    if (o->options->progress) say_validation(o, r);
+    if (o->options->progress) {
+        say_not_finite(o, r);
+        say_validation(o, r);
+    }
     return st;
 }
 

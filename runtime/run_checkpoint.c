@@ -118,7 +118,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
     for (size_t i = 0; i < r->g->n_nodes && !st; i++)
         if (r->g->nodes[i]->op->load)
             st = r->g->nodes[i]->op->load(r->session.state[i], r->g->nodes[i]->name, f, d);
-    if (!st && strcmp(numerics, r->p->plan->numerics))
+    if (!st && step < r->session.steps && strcmp(numerics, r->p->plan->numerics))
         gr_diag_warn(d, (gr_loc){0},
                      "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
                      numerics, r->p->plan->numerics);

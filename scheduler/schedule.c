@@ -278,14 +278,24 @@ static gr_plan *choose(search *s, size_t begin, uint32_t *level)
     return p;
 }
 
+/* Which of two that do not fit comes closer: on the device, where the host pool has room for it; else in the
+ * host pool, where the device has. */
+static bool is_smaller(const search *s, const gr_residency *a, const gr_residency *b)
+{
+    bool host_a = a->host <= s->o->host_budget_bytes, host_b = b->host <= s->o->host_budget_bytes;
+    if (host_a != host_b) return host_a;
+    bool arena_a = !host_a && a->live <= arena_budget(s, a->level, a->host),
+         arena_b = !host_b && b->live <= arena_budget(s, b->level, b->host);
+    if (arena_a != arena_b) return arena_a;
+    if (arena_a && a->host != b->host) return a->host < b->host;
+    return a->live != b->live ? a->live < b->live : a->ns < b->ns;
+}
+
 static gr_plan *smallest(search *s, uint32_t *level)
 {
     size_t best = 0;
-    for (size_t i = 1; i < s->found.n; i++) {
-        const gr_residency *a = &s->found.all[i], *b = &s->found.all[best];
-        bool ha = a->host <= s->o->host_budget_bytes, hb = b->host <= s->o->host_budget_bytes;
-        if (ha != hb ? ha : a->live != b->live ? a->live < b->live : a->ns < b->ns) best = i;
-    }
+    for (size_t i = 1; i < s->found.n; i++)
+        if (is_smaller(s, &s->found.all[i], &s->found.all[best])) best = i;
     const gr_residency *st = &s->found.all[best];
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
@@ -396,8 +406,12 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
                   gr_bytes_format(need - have, c), at, gr_plan_step(p, at)->what,
                   culprits.len ? culprits.text : "nothing");
     gr_str_release(&culprits);
-    gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget", need,
-                 gr_bytes_format(need, a));
+    if (!host && p->host_bytes > o->host_budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
+                     need, p->host_bytes, gr_bytes_format(need, a), gr_bytes_format(p->host_bytes, b));
+    else
+        gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget",
+                     need, gr_bytes_format(need, a));
     if (d && !o->quick) suggest_options(s, host, d);
     return GR_E_NOFIT;
 }

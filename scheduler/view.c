@@ -38,32 +38,72 @@ static uint64_t after(uint64_t t, uint64_t ns)
     return GR_MIN(t + GR_MIN(ns, LATEST), LATEST);
 }
 
-/* Lay out steps [i, last) from time t on; returns when the last of them ends. */
-static uint64_t lay_out(gr_view *v, uint32_t i, uint32_t last, uint64_t t)
+/* When lanes are through with what was laid out; as the planner's own clocks (scheduler/layout.c). */
+typedef struct clocks {
+    uint64_t lane[GR_N_LANES];
+    uint64_t outside; /* in a loop: when all ends that was begun before the outermost one, 1 at least */
+    uint64_t stalled; /* how long `compute` waited for that, in loops */
+} clocks;
+
+static clocks clocks_at(uint64_t t)
 {
-    uint64_t lane[GR_N_LANES], ends = t;
-    for (int l = 0; l < GR_N_LANES; l++) lane[l] = t;
+    clocks c = {0};
+    for (int l = 0; l < GR_N_LANES; l++) c.lane[l] = t;
+    return c;
+}
+
+static uint64_t latest(const clocks *c, unsigned lanes)
+{
+    uint64_t t = 0;
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
+    return t;
+}
+
+enum { ALL_LANES = (1u << GR_N_LANES) - 1 };
+
+static void lay_out(gr_view *v, clocks *c, uint32_t i, uint32_t last);
+
+/* A loop that begins with step i: one trip, stretched to the time of all of them and of what the first of
+ * them waited for. Its lanes meet at its end. */
+static void lay_out_loop(gr_view *v, clocks *c, uint32_t i)
+{
+    const gr_step *s = &v->steps[i];
+    const uint64_t begin = v->begin[i], stalled = c->stalled;
+    const bool outermost = !c->outside;
+    unsigned meet = 1u << s->lane;
+    for (uint32_t k = i + 1; k <= s->body_last; k++) meet |= 1u << v->steps[k].lane;
+    if (outermost) c->outside = GR_MAX(latest(c, ALL_LANES), UINT64_C(1));
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (meet >> l & 1) c->lane[l] = GR_MAX(c->lane[l], begin);
+    if (v->depth[i] < MAX_DEPTH) {
+        lay_out(v, c, i + 1, s->body_last + 1);
+        v->end[i] = s->ns ? after(v->end[i], c->stalled - stalled) : begin; /* no trip waits for nothing */
+        stretch(v, i + 1, s->body_last + 1, begin, latest(c, meet) - begin, v->end[i] - begin);
+    }
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (meet >> l & 1) c->lane[l] = v->end[i];
+    if (outermost) c->outside = 0;
+}
+
+/* Lay out steps [i, last). */
+static void lay_out(gr_view *v, clocks *c, uint32_t i, uint32_t last)
+{
     for (; i < last; i++) {
         const gr_step *s = &v->steps[i];
-        bool loop = s->kind == GR_STEP_LOOP;
-        unsigned meet = 1u << s->lane; /* the lanes of a loop */
-        for (uint32_t k = i + 1; loop && k <= s->body_last; k++) meet |= 1u << v->steps[k].lane;
-        uint64_t at = 0;
-        for (int l = 0; l < GR_N_LANES; l++) at = meet >> l & 1 ? GR_MAX(at, lane[l]) : at;
-        for (uint32_t k = i; k <= (loop ? s->body_last : i); k++) /* and steps in it from outside */
-            for (uint32_t a = 0; a < v->steps[k].n_after; a++)
-                if (v->steps[k].after[a] < i) at = GR_MAX(at, v->end[v->steps[k].after[a]]);
+        uint64_t at = c->lane[s->lane];
+        for (uint32_t a = 0; a < s->n_after; a++)
+            if (s->after[a] < i) at = GR_MAX(at, v->end[s->after[a]]);
         v->begin[i] = at;
         v->end[i] = after(at, s->ns);
-        ends = GR_MAX(ends, v->end[i]);
-        lane[s->lane] = v->end[i];
-        if (!loop || v->depth[i] >= MAX_DEPTH) continue;
-        uint64_t trip = lay_out(v, i + 1, s->body_last + 1, at) - at;
-        stretch(v, i + 1, s->body_last + 1, at, trip, v->end[i] - at);
-        for (int l = 0; l < GR_N_LANES; l++) lane[l] = meet >> l & 1 ? v->end[i] : lane[l];
-        i = s->body_last;
+        if (s->kind == GR_STEP_LOOP) {
+            lay_out_loop(v, c, i);
+            i = s->body_last;
+            continue;
+        }
+        if (s->lane == GR_LANE_COMPUTE && at <= c->outside) c->stalled += at - c->lane[s->lane];
+        c->lane[s->lane] = v->end[i];
     }
-    return ends;
 }
 
 /* Beside the other classes, with what it waits for them. */
@@ -77,8 +117,9 @@ static uint64_t find_times_beside(gr_view *v)
         v->end[i] = end[i];
         if (v->steps[i].kind != GR_STEP_LOOP) continue;
         uint32_t last = v->steps[i].body_last + 1;
-        uint64_t trip = lay_out(v, i + 1, last, begin[i]) - begin[i];
-        stretch(v, i + 1, last, begin[i], trip, end[i] - begin[i]);
+        clocks c = clocks_at(begin[i]);
+        lay_out(v, &c, i + 1, last);
+        stretch(v, i + 1, last, begin[i], latest(&c, ALL_LANES) - begin[i], end[i] - begin[i]);
         i = last - 1;
     }
     return ns;
@@ -91,12 +132,15 @@ static void find_times(gr_view *v)
     if (v->all->n_more) {
         v->ns = find_times_beside(v);
     } else {
-        uint64_t all = lay_out(v, 0, v->n_steady, 0);
-        stretch(v, 0, v->n_steady, 0, all, v->plan->ns);
+        clocks c = {0};
+        lay_out(v, &c, 0, v->n_steady);
+        stretch(v, 0, v->n_steady, 0, latest(&c, ALL_LANES), v->plan->ns);
         v->ns = v->plan->ns;
     }
     v->steady_ns = v->ns;
-    v->ns = lay_out(v, v->n_steady, v->n, v->ns);
+    clocks c = clocks_at(v->ns);
+    lay_out(v, &c, v->n_steady, v->n);
+    v->ns = latest(&c, ALL_LANES);
 }
 
 /* ---- series ------------------------------------------------------------------------------------------- */

@@ -54,19 +54,21 @@ static const option options[N_OPTIONS] = {
                "ranks to plan for, or hosts by devices such as 2x8; exec: to run on, on this machine"},
     [HOSTS] = {"hosts", "A,B,...", 0, TEXT, AT(hosts), 0, NULL,
                "with --ranks HxD: the H hosts to run on, as mpirun reaches them"},
-    [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda", "device to run on; today cpu"},
+    [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda",
+                "device to run on; default: cuda where there is one"},
     [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
                   "machine to plan for; default: this one"},
-    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL, "device memory, such as 80GiB"},
+    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL,
+                "device memory, such as 80GiB; default, and max: all that is usable"},
     [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
-                     "host memory for copies"},
+                     "memory of a host for copies; default, and max: all that is usable"},
     [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
                 "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
                 "form of the plan; with --sweep table, csv or svg"},
     [SWEEP] = {"sweep", "NAME=A..B[:N]", 0, TEXT, AT(sweep), 0, NULL,
                "N plans over a range: budget=24GiB..140GiB:8, host-budget, ranks, or a --set key"},
-    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default: print"},
+    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default, and -: print"},
     [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
     [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},
     [PLAN] = {"plan", "FILE", 0, TEXT, AT(plan), 0, NULL, "run this plan instead of making one"},
@@ -189,8 +191,8 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
     case FLAG:
         *(bool *)field = true;
         return GR_OK;
-    case TEXT:
-        *(const char **)(void *)field = value;
+    case TEXT: /* a file to write that is called -: standard output, as without the option */
+        *(const char **)(void *)field = o == &options[OUT_FILE] && !strcmp(value, "-") ? NULL : value;
         return GR_OK;
     case LIST:
         if (!strchr(value, '=') || *value == '=') return wrong_value(o, value, "of the form KEY=VALUE", d);

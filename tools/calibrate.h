@@ -30,6 +30,7 @@ typedef struct gr_bench {
     uint64_t used; /* of the arena */
     gr_model_shape shape;
     uint32_t tokens, seqs, length, shared;
+    bool heavy;                       /* long enough of it lowers the device's clocks */
     uint32_t *offset;                 /* host */
     uint32_t layers, turn;            /* that are run in turn, their weights one behind the other; the next */
     uint64_t layer_bytes, grad_bytes; /* of one */

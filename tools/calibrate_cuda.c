@@ -20,8 +20,6 @@ enum {
     GRAPH_LAYERS = 32, /* of one step */
     GRAPHS = 8,        /* whose memory is measured */
     MIB = 1 << 20,
-    LAUNCHES = 3,                /* of a measurement, */
-    LEAST_NS = 10 * 1000 * 1000, /* and what they take at least */
     COPIES = 5
 };
 
@@ -114,22 +112,21 @@ static gr_status make_graph(gr_bench *b, cudaGraphExec_t *out, gr_diag *d)
     return cuda_failed(e, "a CUDA graph of a decode step", d);
 }
 
+static void launch(gr_bench *b)
+{
+    if (!b->st)
+        b->st =
+            cuda_failed(cudaGraphLaunch(b->own, b->q.stream), "a launch of the graph of a decode step", b->d);
+}
+
 double gr_calibrate_cuda_decode(gr_bench *b)
 {
     cudaGraphExec_t graph = NULL;
     if (!b->st) b->st = make_graph(b, &graph, b->d);
-    uint64_t best = UINT64_MAX, all = 0;
-    for (int i = 0; !b->st && (i < LAUNCHES || all < LEAST_NS); i++) {
-        const uint64_t begin = gr_now_ns();
-        cudaError_t e = cudaGraphLaunch(graph, b->q.stream);
-        if (e == cudaSuccess) e = cudaStreamSynchronize(b->q.stream);
-        b->st = cuda_failed(e, "a launch of the graph of a decode step", b->d);
-        best = GR_MIN(best, gr_now_ns() - begin);
-        all += gr_now_ns() - begin;
-    }
+    b->own = graph;
+    const double seconds = gr_bench_seconds(b, launch);
     if (graph) cudaGraphExecDestroy(graph);
-    if (!b->st && b->k->check) b->st = b->k->check(&b->q, b->d);
-    return (double)best / GRAPH_LAYERS / 1e9;
+    return seconds / GRAPH_LAYERS;
 }
 
 /* What a layer takes in a graph, by several of them; the first has loaded the kernels. */

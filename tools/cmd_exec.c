@@ -74,9 +74,19 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
 static gr_status check_resume(const gr_args *a, gr_diag *d)
 {
     const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
-    return wrong ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "%s does not go with --resume: the run has its own", wrong)
-                 : GR_OK;
+    if (wrong)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "%s does not go with --resume: the run has its own", wrong);
+    char *graph = a->resume ? gr_printf("%s/graph.yaml", a->resume) : NULL;
+    gr_status st = GR_OK;
+    if (graph && !gr_path_exists(graph))
+        st =
+            gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                          "no run in '%s': there is no '%s'; --resume takes the folder of a run, and goes on "
+                          "from its last checkpoint",
+                          a->resume, graph);
+    free(graph);
+    return st;
 }
 
 /* ---- ranks together --------------------------------------------------------------------------------------

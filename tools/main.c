@@ -67,6 +67,7 @@ int main(int argc, char **argv)
     if (argc == 2 && !strcmp(argv[1], "--man")) return print_text(gr_args_man);
     if (argc == 2 && !strcmp(argv[1], "--completion")) return print_text(gr_args_completion);
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of write, not our end */
+    signal(SIGXFSZ, SIG_IGN); /* so is a file that may not grow */
     gr_args a;
     gr_diag d;
     gr_diag_init(&d);

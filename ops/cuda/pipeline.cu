@@ -10,6 +10,12 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+/* What does not change while a process runs, which has one device. */
+struct facts {
+    encode_function encode; /* NULL: the driver has no maps */
+    int processors, major;
+};
+
 encode_function find_encode()
 {
     void *f = NULL;
@@ -29,11 +35,19 @@ int attribute(cudaDeviceAttr what)
     return value;
 }
 
+/* Looked up once, by whichever thread launches first. */
+const facts &known()
+{
+    static const facts f = {find_encode(), attribute(cudaDevAttrMultiProcessorCount),
+                            attribute(cudaDevAttrComputeCapabilityMajor)};
+    return f;
+}
+
 } // namespace
 
 bool gr_tile_map(CUtensorMap *map, const gr_bf16 *p, uint64_t all, uint64_t columns, uint32_t rows)
 {
-    const encode_function encode = find_encode();
+    const encode_function encode = known().encode;
     const cuuint64_t size[] = {columns, all}, stride[] = {columns * sizeof(*p)};
     const cuuint32_t box[] = {GR_TILE_DEPTH, rows}, step[] = {1, 1};
     return encode &&
@@ -44,10 +58,10 @@ bool gr_tile_map(CUtensorMap *map, const gr_bf16 *p, uint64_t all, uint64_t colu
 
 uint32_t gr_pipe_clusters()
 {
-    return (uint32_t)attribute(cudaDevAttrMultiProcessorCount) / GR_PIPE_CLUSTER;
+    return (uint32_t)known().processors / GR_PIPE_CLUSTER;
 }
 
 bool gr_pipe_takes(const gr_bf16 *w, uint32_t columns)
 {
-    return attribute(cudaDevAttrComputeCapabilityMajor) == 9 && columns % 8 == 0 && (uintptr_t)w % 16 == 0;
+    return known().major == 9 && columns % 8 == 0 && (uintptr_t)w % 16 == 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/cuda/model.h"
 #include "ops/cuda/steps_layout.h"
 
 enum { GRAPHS_MAX = 64 };
@@ -113,10 +114,8 @@ gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host
     s->device.slots.stop = s->device.rules->stop;
     write_rules(s, r);
     for (uint32_t i = 0; i <= n; i++) s->host.count[i] = i;
-    CUDA(s, cudaMemcpyAsync(s->device.rules, s->host.rules, gr_cu_rules_bytes(&s->bounds),
-                            cudaMemcpyHostToDevice, st));
-    CUDA(s, cudaMemcpyAsync(s->device.row, s->host.count, (n + 1) * sizeof(*s->device.row),
-                            cudaMemcpyHostToDevice, st));
+    gr_cuda_copy(q, s->device.rules, s->host.rules, gr_cu_rules_bytes(&s->bounds));
+    gr_cuda_copy(q, s->device.row, s->host.count, (n + 1) * sizeof(*s->device.row));
     gr_cu_slots_clear(st, &s->device.slots);
     return told(s, d);
 }
@@ -144,8 +143,7 @@ void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_ch
     }
     const char *end = (const char *)(from->table + (size_t)n_changes * s->bounds.stride);
     const size_t bytes = (size_t)(end - (const char *)from->group_first);
-    CUDA(s, cudaMemcpyAsync(s->device.orders.group_first, from->group_first, bytes, cudaMemcpyHostToDevice,
-                            stream_of(q)));
+    gr_cuda_copy(q, s->device.orders.group_first, from->group_first, bytes);
     gr_cu_slots_change(stream_of(q), &s->device.slots, s->device.orders.change, s->device.orders.table,
                        n_changes);
 }
@@ -240,10 +238,8 @@ void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_c
     const size_t bytes = (size_t)s->bounds.slots * s->bounds.chunk * sizeof(int32_t);
     if (c->n && s->error == cudaSuccess) {
         run_chunk(s, q, c);
-        CUDA(s, cudaMemcpyAsync(s->host.report_id[which], s->device.slots.report_id, bytes,
-                                cudaMemcpyDeviceToHost, st));
-        CUDA(s, cudaMemcpyAsync(s->host.report_logprob[which], s->device.slots.report_logprob, bytes,
-                                cudaMemcpyDeviceToHost, st));
+        gr_cuda_copy(q, s->host.report_id[which], s->device.slots.report_id, bytes);
+        gr_cuda_copy(q, s->host.report_logprob[which], s->device.slots.report_logprob, bytes);
     }
     CUDA(s, cudaEventRecord(s->done[which], st));
 }

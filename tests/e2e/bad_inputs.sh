@@ -48,6 +48,24 @@ rm hole/model.safetensors
 echo '{"metadata": {}, "weight_map": {"model.norm.weight": "model-00001.safetensors"}}' >hole/model.safetensors.index.json
 exec_fails 'hole' --set model=hole
 
+# What was refused is no run: the next one may begin in its place. A step of a run is no run either.
+copy short
+head -c 4000 model/model.safetensors >short/model.safetensors
+status 2 "$gr" exec grpo.yaml --set model=short --out again
+status 0 "$gr" exec grpo.yaml --steps 1 --out again
+refused "'again' holds a run already" "$gr" exec grpo.yaml --steps 1 --out again
+refused 'takes the folder of a run, and goes on from its last checkpoint' "$gr" exec --resume again/checkpoints/step-1 --steps 2
+cp again/graph.yaml was.yaml # nothing to do, and nothing done
+status 0 "$gr" exec --resume again --steps 1
+cmp was.yaml again/graph.yaml || fail "a run with nothing left to do has another graph"
+
+# A weight that is not a number trains nothing, and that is said.
+copy nan
+printf '\000\000\300\177' | dd of=nan/model.safetensors bs=1 seek=$((bytes - 4)) conv=notrunc status=none
+status 0 "$gr" exec grpo.yaml --set model=nan --steps 1 --out nan-run
+has out "warning: step 1: the gradients of 'update' are not finite; 4 optimizer steps were left out so far"
+has nan-run/metrics.jsonl '"loss": null.*"skipped_steps": 4'
+
 # config.json: missing, no JSON, of an unknown kind, with nonsense sizes. plan says so too.
 plan_fails() {
     refused "$@"
@@ -80,20 +98,26 @@ copy many
 sed -i 's/48, 49/33, 34, 35, 36, 37, 38, 39, 40, 41, 48, 49/' many/tokenizer_config.json
 exec_fails "tokenizer.*ids" --set model=many
 
-# Data: missing, empty, and (where all records are drawn in the first iteration) a line that is no JSON, one without the field, one too long.
+# Data: missing, empty, and, though no iteration of the run draws it, a line that is no JSON, one without the field, one too long.
 exec_fails 'absent.jsonl' --set data=absent.jsonl
 : >empty.jsonl
 exec_fails 'empty.jsonl' --set data=empty.jsonl
-head -n 8 train.jsonl | sed '7s/.*/{"question": "1+1=", /' >line.jsonl
-exec_fails 'line.jsonl:7' --set data=line.jsonl
-head -n 8 train.jsonl | sed '7s/.*/[1]/' >array.jsonl
-exec_fails 'array.jsonl:7' --set data=array.jsonl
-head -n 8 train.jsonl | sed '7s/question/query/' >field.jsonl
-exec_fails "field.jsonl:7.*question" --set data=field.jsonl
-head -n 8 train.jsonl | sed '3s/"answer"/"reply"/' >answer.jsonl
-exec_fails "answer.jsonl:3.*answer" --set data=answer.jsonl
-head -n 8 train.jsonl | sed '5s/"question": "/&1+1+1+1+1+/' >toolong.jsonl
-exec_fails 'toolong.jsonl:5.*8' --set data=toolong.jsonl
+sed '7000s/.*/{"question": "1+1=", /' train.jsonl >line.jsonl
+exec_fails 'line.jsonl:7000' --set data=line.jsonl
+sed '7000s/.*/[1]/' train.jsonl >array.jsonl
+exec_fails 'array.jsonl:7000' --set data=array.jsonl
+sed '7000s/question/query/' train.jsonl >field.jsonl
+exec_fails "field.jsonl:7000.*question" --set data=field.jsonl
+sed '7000s/"answer"/"reply"/' train.jsonl >answer.jsonl
+exec_fails "answer.jsonl:7000.*answer" --set data=answer.jsonl
+sed '7000s/"question": "/&1+1+1+1+1+/' train.jsonl >toolong.jsonl
+exec_fails 'toolong.jsonl:7000.*8' --set data=toolong.jsonl
+sed '7000s/:.*/: "1+1=", "answer": ""}/' train.jsonl >mute.jsonl # no number in it
+exec_fails "mute.jsonl:7000.*'answer_extract' finds nothing" --set data=mute.jsonl
+sed 's/question/query/' train.jsonl >all.jsonl
+exec_fails 'note: there may be more' --set data=all.jsonl
+[ "$(grep -c "no field 'question'" err)" = 5 ] || fail "all faults are said, or one: $(cat err)"
+sed '5s/"question": "/&1+1+1+1+1+/; 8q' train.jsonl >toolong.jsonl
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=truncate_left --out truncated
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=drop --out dropped
 has out 'prompts: dropped [0-9]+ records'

@@ -87,3 +87,7 @@ has out 'neither steps nor epochs'
 # Standard output that is gone or full is no reason to lose a run.
 "$gr" exec grpo.yaml --out deaf >/dev/full 2>err || fail "exit status $? with a full standard output"
 same_weights run deaf
+
+# A file that may not become as long as it must is an error that names it.
+(ulimit -f 100 && status 1 "$gr" exec grpo.yaml --steps 1 --out short && has err "cannot write '.*safetensors.*': File too large") || exit 1
+[ -z "$(ls short/checkpoints)" ] || fail "half a checkpoint"

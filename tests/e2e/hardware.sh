@@ -56,6 +56,16 @@ status 0 $big --ranks 64 --hardware "$(sed -nE 's/.*would fit: --hardware ([a-z0
 status 3 $big --hardware h200 --host-budget 1GiB
 has err 'would fit: --host-budget [0-9]+ '
 status 0 $big --hardware h200 --host-budget "$(sed -nE 's/.*would fit: --host-budget ([0-9]+) .*/\1/p' err)"
+# Where the device has room, the smallest host pool is asked for, and not that of the smallest arena; where neither
+# has enough, both are named.
+status 3 "$gr" plan grpo.yaml --host-budget 1
+least=$(sed -nE 's/.*would fit: --host-budget ([0-9]+) .*/\1/p' err)
+status 0 "$gr" plan grpo.yaml --host-budget "$least" --format json
+[ "$(json_number out host_peak_bytes)" = "$least" ] || fail "$least bytes are not what the plan takes"
+status 3 "$gr" plan grpo.yaml --host-budget $((least - 1))
+status 3 "$gr" plan grpo.yaml --host-budget 1 --budget 4KiB
+has err 'would fit: --budget [0-9]+ --host-budget [0-9]+ '
+status 0 "$gr" plan grpo.yaml $(sed -nE 's/.*would fit: (--budget [0-9]+ --host-budget [0-9]+) .*/\1/p' err)
 refused 'error: --budget 141.00 GiB is more than the 140.40 GiB of .h200' "$gr" plan grpo.yaml --hardware h200 --budget 141GiB
 refused 'error: --budget 2.00 PiB is more than' "$gr" exec grpo.yaml --budget 2048TiB --out refused
 [ ! -e refused ] || fail "a refused run left files"

@@ -114,6 +114,15 @@ status 0 "$gr" exec nothing.yaml --out nothing --check-memory
 status 0 "$gr" init --config model.json --tokenizer "$project/graphs/quickstart" --seed 1 -o again
 cmp nothing/checkpoints/step-4/actor/model.safetensors again/model.safetensors || fail "no rows, but weights moved"
 
+# All rows together must be what 32 bits count, also those of many rounds.
+config long.json llama 32 false false
+sed -i 's/"max_position_embeddings": 64/"max_position_embeddings": 4096/' long.json
+sed 's/until: 8/until: 1000000/; s/max_tokens: 6}/max_tokens: 2000}/' refill.yaml >many.yaml
+refused 'many.yaml:10:3: error: 4000000 sequences of up to 2000 response tokens are more than 4294967295 tokens' \
+    "$gr" check many.yaml --set model=long.json
+sed -i 's/until: 1000000/until: 100000/' many.yaml
+status 0 "$gr" check many.yaml --set model=long.json
+
 # A filter of sequences.
 write seqs.yaml 'sequences: not rollout.truncated
     refill: {until: 8, rounds: 30, short: error}'

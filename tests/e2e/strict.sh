@@ -18,6 +18,13 @@ for step in 1 2 3 4 5 6; do
     done
 done
 
+# At temperatures whose inverse rounds otherwise than that of the nearest float.
+for t in 1.1 0.85 0.55; do
+    status 0 "$gr" exec grpo.yaml --device cpu --steps 1 --set nodes.rollout.temperature=$t --out warm-$t
+    [ "$(metric warm-$t 1 logprob_gap_max)" = 0 ] || fail "a gap at temperature $t"
+done
+refused "'temperature' must be 0, which is greedy, or at least 1e-6" "$gr" check grpo.yaml --set nodes.rollout.temperature=1e-30
+
 # The resolved graph of a run is a graph that does the same.
 status 0 "$gr" exec grpo.yaml --device cpu --out half --set strict=true --set models.actor.train.schedule=constant --steps 3
 status 0 "$gr" exec --resume half --steps 6

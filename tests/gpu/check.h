@@ -2,7 +2,8 @@
  * poisoned device memory, errors of a result, times.
  *
  * A program includes it once. It prints a line for each comparison and goes on after a failure; its exit
- * status is 77 where there is no device, 1 where something failed.
+ * status is 77 where there is no device, 1 where something failed. With --small it goes through every kernel
+ * and every path in sizes that a tool ends with which slows kernels down a thousand times (sanitize.sh).
  */
 #ifndef GR_TESTS_GPU_CHECK_H
 #define GR_TESTS_GPU_CHECK_H
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 static int check_failures;
+static bool check_small; /* set by read_options */
 
 #define CUDA(call) check_cuda((call), #call, __LINE__)
 
@@ -200,6 +202,17 @@ static inline double time_of(void (*body)(void *arg, int i), void *arg, int time
     CUDA(cudaEventDestroy(end));
     qsort(ms, GR_LEN(ms), sizeof(ms[0]), compare_floats);
     return ms[GR_LEN(ms) / 2] * 1e-3 / times;
+}
+
+/* Whether times are asked for. */
+static inline bool read_options(int argc, char **argv)
+{
+    bool bench = false;
+    for (int i = 1; i < argc; i++) {
+        bench = bench || !strcmp(argv[i], "--bench");
+        check_small = check_small || !strcmp(argv[i], "--small");
+    }
+    return bench;
 }
 
 /* Exits with 77 where there is no device; names it otherwise. */

@@ -2,6 +2,7 @@
  * same bf16 values.
  *
  *     gpu_attention           compare cuDNN and the simple kernels; a line a tensor
+ *     gpu_attention --small   the same with shorter sequences
  *     gpu_attention --bench   times beside what one H200 was measured to reach
  */
 #include "ops/cuda/attention.h"
@@ -393,6 +394,22 @@ static void check_capture(gr_cu_attention *a, gr_diag *d)
     free(dout);
 }
 
+/* What attention multiplies, in pairs of a query head's token and a key. */
+static uint64_t pairs(const batch *b)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++) sum += (uint64_t)b->length[i] * b->length[i];
+    return b->heads * sum;
+}
+
+static void make_small(batch *b)
+{
+    while (pairs(b) > 1500000) {
+        b->name = "made small";
+        for (uint32_t i = 0; i < b->n_seqs; i++) b->length[i] = (b->length[i] + 1) / 2;
+    }
+}
+
 static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
 {
     batch all[] = {
@@ -425,7 +442,10 @@ static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
         {"4096 and 2000", 4, 4, 128, 2, {4096, 2000}, {0}, 0, 0},
         {"2048", 2, 1, 256, 1, {2048}, {0}, 0, 0},
     };
-    for (size_t i = 0; i < GR_LEN(all); i++) check_batch(kind, &all[i], d);
+    for (size_t i = 0; i < GR_LEN(all); i++) {
+        if (check_small) make_small(&all[i]);
+        check_batch(kind, &all[i], d);
+    }
     for (int i = 0; i < 2; i++)
         if (kind[i]) check_capture(kind[i], d);
 }
@@ -597,7 +617,7 @@ int main(int argc, char **argv)
     expect_ok(gr_cu_attention_open(&kind[0], GR_CU_ATTENTION_CUDNN, &d), &d, "open cuDNN");
     expect_ok(gr_cu_attention_open(&kind[1], GR_CU_ATTENTION_SIMPLE, &d), &d, "open simple");
     printf("attention: %s\n", kind[0] ? gr_cu_attention_name(kind[0]) : "no cuDNN");
-    if (argc > 1 && strcmp(argv[1], "--bench") == 0)
+    if (read_options(argc, argv))
         bench_all(kind, &d);
     else
         check_all(kind, &d);

@@ -1,8 +1,8 @@
 /* tests/gpu/gpu_decode.c: attention of decode steps and copies of blocks against loops in double.
  *
  * Without arguments: one line a case (largest absolute error, relative norm of the error), exit 1 where one
- * fails, 77 where there is no device. --bench: times, as bytes of keys and values that must be read once over
- * seconds.
+ * fails, 77 where there is no device. --small: shorter and fewer slots. --bench: times, as bytes of keys and
+ * values that must be read once over seconds.
  */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -16,6 +16,7 @@ enum { BLOCK = 16 };
 #define COPY_GBPS 4260.0 /* device copy, read and written, of the machine this was tuned on */
 
 static int failures;
+static bool small; /* as --small asks */
 
 static void check_cuda(cudaError_t e, const char *what)
 {
@@ -318,13 +319,15 @@ static void same(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
 /* ---- the same slot in other batches ---------------------------------------------------------------------
  */
 
-/* Each slot alone, under another bound. */
+/* Each slot alone, under another bound; of a group the first one, where it is to be small. */
 static void check_alone(const batch *b, const gr_bf16 *all)
 {
     const size_t row = (size_t)b->h.heads * b->h.head_dim;
     gr_bf16 *got = host(b->n * row * sizeof(*got));
+    memcpy(got, all, b->n * row * sizeof(*got));
     for (uint32_t g = 0; g < b->n_groups; g++)
-        for (uint32_t s = b->group_first[g]; s < b->group_first[g + 1]; s++) {
+        for (uint32_t s = b->group_first[g]; s < b->group_first[g + 1] && !(small && s > b->group_first[g]);
+             s++) {
             const uint32_t first[2] = {0, 1}, member[1] = {0};
             launch l = {.n = 1,
                         .n_groups = 1,
@@ -572,6 +575,7 @@ int main(int argc, char **argv)
         puts("no CUDA device: skipped");
         return 77;
     }
+    small = argc > 1 && !strcmp(argv[1], "--small");
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         run_bench();
         return 0;
@@ -580,14 +584,16 @@ int main(int argc, char **argv)
     static const uint32_t dims[] = {128, 64, 16, 256, 8, 96, 40};
     static const uint32_t groups[] = {1, 3, 8, 16};
     check_attention(16, 8, 128, 1, 1, 1, true);
+    const uint32_t slots = small ? 5 : 16, long_one = small ? 300 : 700;
     check_attention(16, 8, 128, 1, 1, 700, true);
     for (size_t h = 0; h < 5; h++)
         for (size_t d = 0; d < 7; d++) {
             const uint32_t group = groups[(h + d) % 4];
-            check_attention(heads[h][0], heads[h][1], dims[d], 16 / group + 1, group, 700, d < 2 || h == 2);
+            check_attention(heads[h][0], heads[h][1], dims[d], slots / group + 1, group, long_one,
+                            d < 2 || h == 2);
         }
-    check_attention(16, 8, 128, 9, 8, 300, true);
-    check_attention(8, 2, 128, 3, 16, 5000, false);
+    check_attention(16, 8, 128, small ? 2 : 9, 8, 300, true);
+    check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false);
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
     printf("%s\n", failures ? "FAILED" : "all OK");

@@ -1,6 +1,7 @@
 /* tests/gpu/gpu_head.c: statistics and gradients of rows of logits, and sampling, on a CUDA device against
  * loops in double and the CPU's sampling (ops/cuda/launch.h).
  *
+ * --small: fewer rows of large vocabularies.
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
 #include "tests/gpu/device.h"
@@ -84,9 +85,16 @@ static void check_gradient(const char *name, uint32_t n, uint32_t V, const float
     CUDA(cudaFree(d_target));
 }
 
+/* Rows of a case: of large vocabularies a few are enough where it is to be small. */
+static uint32_t rows_of(uint32_t n, uint32_t V)
+{
+    return check_small && n > 2 && (uint64_t)n * V > 300000 ? 2 : n;
+}
+
 static void check_stats(uint32_t n, uint32_t V, kind k, float inv_t)
 {
     char name[96];
+    n = rows_of(n, V);
     snprintf(name, sizeof(name), "head n %u V %u %s 1/T %g", n, V, kinds[k], (double)inv_t);
     float *z = logits_of(n, V, k, 1), *dz = device_copy(z, (size_t)n * V * 4), *out[2][4];
     int32_t *target = targets_of(n, V), *d_target = device_copy(target, n * 4);
@@ -266,8 +274,8 @@ static void test_fused(void)
     check_fused(300, 5001, 1000, 1);
     check_fused(2100, 1030, 192, 1); /* more than one band of rows */
     check_fused(4400, 3000, 320, 1); /* and more tiles than clusters, in several rounds */
-    check_fused(7, 151936, 1024, 1);
-    check_fused(70, 151936, 4096, 0.5f);
+    check_fused(7, check_small ? 20000 : 151936, 1024, 1);
+    check_fused(70, check_small ? 20000 : 151936, check_small ? 256 : 4096, 0.5f);
 }
 
 /* ---- sampling: the definition in double ------------------------------------------------------------------
@@ -468,7 +476,11 @@ static void test_sample(void)
         {24, 151936, NORMAL, 1, 1, 50},    {24, 151936, TIES, 1, 0.9f, 200},
         {24, 151936, PEAK, 0.5f, 0.9f, 0}, {12, 262144, FLAT, 1, 0.5f, 100000},
     };
-    for (size_t i = 0; i < GR_LEN(cases); i++) check_sample(&cases[i]);
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        sample_case c = cases[i];
+        c.n = rows_of(c.n, c.V);
+        check_sample(&c);
+    }
 }
 
 /* Frequencies of many draws from one row against its probabilities: chi squared of 16 degrees of freedom. */
@@ -625,7 +637,7 @@ static void run_bench(void)
 int main(int argc, char **argv)
 {
     need_device();
-    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+    if (read_options(argc, argv)) {
         run_bench();
         return 0;
     }

@@ -1,6 +1,7 @@
 /* tests/gpu/gpu_kernels.c: norms, rotary embedding, SwiGLU, embedding, sums and optimizer on a CUDA device
  * against loops in double over the same bf16 inputs (ops/cuda/launch.h). The head and sampling: gpu_head.c.
  *
+ * --small: fewer rows, a shorter sum.
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
 #include "tests/gpu/device.h"
@@ -147,7 +148,8 @@ static void test_norm(void)
         {200, 8192, true, true, GR_CU_F32},    {150, 16384, false, true, GR_CU_F32},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
-        const norm_case *c = &cases[i];
+        norm_case few = cases[i], *c = &few;
+        if (check_small) few.n = GR_MIN(few.n, 600);
         char name[96];
         uint32_t table, *row = rows_of(c, &table);
         gr_bf16 *x = random_bf16((size_t)table * c->H, 2, 1), *w = random_bf16(c->H, 1, 2);
@@ -497,7 +499,7 @@ static void test_swiglu_product(void)
     check_swiglu_product(256, 64, 194);
     check_swiglu_product(200, 1000, 3000);
     check_swiglu_product(600, 320, 1030); /* several pairs of rows */
-    check_swiglu_product(256, 4096, 12288);
+    check_swiglu_product(256, check_small ? 256 : 4096, 12288);
 }
 
 static void test_rows(void)
@@ -771,6 +773,42 @@ static void test_flat(void)
         }
 }
 
+/* ---- copies of few bytes ---------------------------------------------------------------------------------
+ */
+
+/* From page-locked memory to the device and back, each beginning so many bytes past a whole vector. */
+static void check_move(size_t bytes, size_t from, size_t there, size_t back)
+{
+    char name[96];
+    unsigned char *host, *device = device_poisoned(bytes + there);
+    snprintf(name, sizeof(name), "move %zu bytes, from %zu to %zu to %zu", bytes, from, there, back);
+    const size_t room = bytes + 32;
+    CUDA(cudaHostAlloc((void **)&host, 2 * room, cudaHostAllocDefault));
+    for (size_t i = 0; i < room; i++) host[i] = (unsigned char)(i * 31 + i / 256);
+    memset(host + room, 0xee, room);
+    gr_cu_move(NULL, device + there, host + from, bytes);
+    gr_cu_move(NULL, host + room + back, device + there, bytes);
+    check_tail(name, device, bytes + there);
+    report_equal(name, "", host + room + back, host + from, bytes);
+    const unsigned char around[16] = {0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee,
+                                      0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee};
+    report_equal(name, "before", host + room, around, back);
+    report_equal(name, "behind", host + room + back + bytes, around, 16);
+    CUDA(cudaFree(device));
+    CUDA(cudaFreeHost(host));
+}
+
+static void test_move(void)
+{
+    static const size_t sizes[] = {1, 4, 15, 16, 4099, 65536, GR_CU_MOVE_MAX};
+    for (size_t i = 0; i < GR_LEN(sizes); i++) {
+        check_move(sizes[i], 0, 0, 0);
+        check_move(sizes[i], 4, 8, 12);
+        check_move(sizes[i], 1, 4, 0);
+        check_move(sizes[i], 0, 0, 3);
+    }
+}
+
 /* ---- captured -------------------------------------------------------------------------------------------
  */
 
@@ -1014,7 +1052,7 @@ static void bench_flat(bench *k)
 int main(int argc, char **argv)
 {
     need_device();
-    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+    if (read_options(argc, argv)) {
         bench k = bench_new();
         bench_rows(&k);
         bench_rope(&k);
@@ -1026,6 +1064,7 @@ int main(int argc, char **argv)
     test_rows();
     test_embed();
     test_flat();
+    test_move();
     test_capture();
     CUDA(cudaGetLastError());
     printf("%d failed\n", check_failures);

@@ -1,6 +1,6 @@
 /* tests/gpu/gpu_loss.c: losses on the device (ops/loss_device.h) beside the CPU evaluator (graphs/loss.h):
  * every stage, losses of all classes and the instructions that need other sequences, one token to half a
- * million.
+ * million (--small: fifteen thousand).
  *
  * --bench: microseconds of each stage of a PPO loss.
  */
@@ -350,12 +350,13 @@ static void bench(uint32_t n_seqs, uint32_t length)
 int main(int argc, char **argv)
 {
     need_device();
-    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+    if (read_options(argc, argv)) {
         bench(256, 512);
         bench(1024, 1024);
         return check_failures != 0;
     }
-    static const uint32_t sizes[][3] = {{1, 1, 1}, {7, 3, 5}, {37, 4, 61}, {1000, 8, 500}};
+    const uint32_t most = check_small ? 50 : 500,
+                   sizes[][3] = {{1, 1, 1}, {7, 3, 5}, {37, 4, 61}, {2 * most, 8, most}};
     for (size_t s = 0; s < GR_LEN(sizes); s++) {
         batch *b = batch_new(sizes[s][0], sizes[s][1], sizes[s][2]);
         for (size_t i = 0; i < GR_LEN(losses); i++) compare(b, &losses[i]);

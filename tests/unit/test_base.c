@@ -1,5 +1,9 @@
 #include "runtime/base.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tests/unit/test.h"
 
 static void test_near_names_are_suggested(void **state)
@@ -75,6 +79,44 @@ static void test_files_appear_whole(void **state)
     gr_diag_release(&d);
 }
 
+/* A link stays a link, and its target gets the bytes; a pipe is written into. */
+static void test_only_plain_files_are_replaced(void **state)
+{
+    (void)state;
+    gr_diag d;
+    gr_diag_init(&d);
+    char dir[] = "/tmp/gr_base_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *file = gr_printf("%s/file", dir), *link = gr_printf("%s/link", dir),
+         *fifo = gr_printf("%s/fifo", dir);
+    char *back = NULL, got[8] = "";
+    struct stat s;
+    size_t n = 0;
+    assert_int_equal(gr_file_write(file, "old", 3, &d), GR_OK);
+    assert_int_equal(symlink("file", link), 0);
+    assert_int_equal(gr_file_write(link, "new", 3, &d), GR_OK);
+    assert_int_equal(lstat(link, &s), 0);
+    assert_true(S_ISLNK(s.st_mode));
+    assert_int_equal(gr_file_read(file, 0, &back, &n, &d), GR_OK);
+    assert_string_equal(back, "new");
+    free(back);
+
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    int fd = open(fifo, O_RDWR | O_CLOEXEC); /* so that writing finds a reader */
+    assert_true(fd >= 0);
+    assert_int_equal(gr_file_write(fifo, "abc", 3, &d), GR_OK);
+    assert_int_equal(read(fd, got, sizeof(got)), 3);
+    assert_string_equal(got, "abc");
+    assert_int_equal(lstat(fifo, &s), 0);
+    assert_true(S_ISFIFO(s.st_mode));
+    close(fd);
+    assert_int_equal(gr_path_remove(dir, &d), GR_OK);
+    free(file);
+    free(link);
+    free(fifo);
+    gr_diag_release(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -83,6 +125,7 @@ int main(void)
         cmocka_unit_test(test_bytes_are_parsed_and_refused),
         cmocka_unit_test(test_philox_is_a_pure_function_of_key_and_counter),
         cmocka_unit_test(test_files_appear_whole),
+        cmocka_unit_test(test_only_plain_files_are_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,8 @@
 #include "graphs/graph.h"
 
+#include <unistd.h>
+
+#include "graphs/load.h"
 #include "ops/configs.h"
 #include "tests/unit/test.h"
 
@@ -252,12 +255,52 @@ static void test_a_missing_checkpoint_says_how_to_get_it(void **state)
     gr_diag d;
     gr_graph *g;
     assert_int_equal(load_model("Qwen/Qwen3-0.6B", &g, &d), GR_E_INVALID);
-    assert_int_equal(d.n, 3);
+    assert_int_equal(d.n, 4);
     assert_string_equal(d.messages[0].text, "no checkpoint at 'Qwen/Qwen3-0.6B'");
     assert_string_equal(d.messages[1].text,
                         "download one: hf download Qwen/Qwen3-0.6B --local-dir Qwen/Qwen3-0.6B");
     assert_non_null(strstr(d.messages[2].text, "graphrun init"));
+    assert_non_null(strstr(d.messages[3].text, "its config.json is enough"));
     gr_diag_release(&d);
+    /* once, though three models begin with it */
+    assert_int_equal(load_model("absent}, n: {checkpoint: absent}, o: {checkpoint: absent", &g, &d),
+                     GR_E_INVALID);
+    assert_int_equal(d.n_errors, 1);
+    gr_diag_release(&d);
+}
+
+static void above(const char *file, const char *path, const char *want)
+{
+    gr_pool *pool = gr_pool_new();
+    assert_string_equal(gr_path_from(pool, (gr_loc){file, 1, 1}, path), want);
+    gr_pool_free(pool);
+}
+
+static void test_paths_above_a_file_are_short(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_graph_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    put(dir, "a/b/c", "");
+    char *b = gr_printf("%s/a/b/g.yaml", dir), *link = gr_printf("%s/link", dir),
+         *linked = gr_printf("%s/link/g.yaml", dir), *data = gr_printf("%s/a/data", dir),
+         *top = gr_printf("%s/data", dir), *kept = gr_printf("%s/link/../data", dir);
+    assert_int_equal(symlink("a/b", link), 0);
+    above(b, "../data", data);
+    above(b, "../../data", top);
+    above(linked, "../data", kept); /* which is a/data */
+    above("tests/g.yaml", "../data", "data");
+    above("../g.yaml", "../data", "../../data");
+    above("./g.yaml", "../data", "./../data");
+    above("g.yaml", "../data", "../data");
+    above(b, "/data", "/data");
+    free(b);
+    free(link);
+    free(linked);
+    free(data);
+    free(top);
+    free(kept);
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
 }
 
 static void test_ops_and_schema_come_from_the_tables(void **state)
@@ -285,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
         cmocka_unit_test(test_checkpoints_are_found_in_every_form),
         cmocka_unit_test(test_a_missing_checkpoint_says_how_to_get_it),
+        cmocka_unit_test(test_paths_above_a_file_are_short),
         cmocka_unit_test(test_ops_and_schema_come_from_the_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

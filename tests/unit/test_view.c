@@ -77,6 +77,38 @@ static void test_times_follow_lanes_waits_and_stretched_trips(void **state)
     gr_view_free(v);
 }
 
+/* A loop does not wait for what a step of it waits for: it is longer by what `compute` waits there, of which
+ * its own time has nothing. */
+static void test_a_loop_begins_before_a_load_that_its_end_needs(void **state)
+{
+    (void)state;
+    static const uint64_t begin[] = {0, 0, 0, 0, 30, 35}, end[] = {30, 35, 35, 10, 35, 40};
+    static uint32_t load = 0;
+    gr_step steps[6] = {step(GR_STEP_LOAD, "actor.state.0", GR_LANE_H2D, 30),
+                        step(GR_STEP_LOOP, "update.mini_batches", GR_LANE_COMPUTE, 15),
+                        step(GR_STEP_LOOP, "update.micro_batches", GR_LANE_COMPUTE, 15),
+                        step(GR_STEP_RUN, "update.backward.0", GR_LANE_COMPUTE, 10),
+                        step(GR_STEP_RUN, "update.step.0", GR_LANE_COMPUTE, 5),
+                        step(GR_STEP_RUN, "summary", GR_LANE_COMPUTE, 5)};
+    steps[1].body_last = steps[2].body_last = 4;
+    steps[4].after = &load, steps[4].n_after = 1;
+    gr_plan p = {.ns = 40};
+    p.paths[GR_PATH_STEADY] = (gr_path){.steps = steps, .n = 6};
+    gr_view *v = gr_view_new(&p);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(v->begin[i], begin[i]);
+        assert_int_equal(v->end[i], end[i]);
+    }
+    gr_view_free(v);
+    p.ns = 50; /* the loop has two trips of 10, of which the second waits for nothing */
+    steps[1].ns = steps[2].ns = 20;
+    steps[3].ns = 5;
+    v = gr_view_new(&p);
+    assert_int_equal(v->end[2], 20 + (30 - 5));
+    assert_int_equal(v->end[5], 50);
+    gr_view_free(v);
+}
+
 static void test_series_hold_what_is_live_round_the_end(void **state)
 {
     (void)state;
@@ -283,6 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_times_follow_lanes_waits_and_stretched_trips),
+        cmocka_unit_test(test_a_loop_begins_before_a_load_that_its_end_needs),
         cmocka_unit_test(test_series_hold_what_is_live_round_the_end),
         cmocka_unit_test(test_a_resource_below_a_hundredth_is_summed_by_category),
         cmocka_unit_test(test_times_and_series_of_an_absurd_plan_are_bounded),

@@ -133,6 +133,24 @@ static void test_a_large_request_and_reply_do_not_block(void **state)
     free(text);
 }
 
+/* The worker says something about a request that is still on its way: more is not to be written to it. */
+static void test_an_answer_to_what_was_not_read(void **state)
+{
+    (void)state;
+    enum { n = 3000000 };
+    gr_workers *w =
+        pool((gr_workers_config){0}, "head -c 1 >/dev/null; echo '{\"id\":1,\"score\":1}'; sleep 60");
+    char *text = gr_malloc(n + 1);
+    memset(text, 'y', n);
+    text[n] = '\0';
+    submit(w, 1, 0, text);
+    wants_error(w, 1, "it answers what it has not read");
+    submit(w, 2, 0, ""); /* the next one is asked for as ever */
+    wants_error(w, 2, "no 'id' of a request");
+    gr_workers_free(w);
+    free(text);
+}
+
 static void test_scores_per_token_and_by_name(void **state)
 {
     (void)state;
@@ -342,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_many_requests_come_back_by_id),
         cmocka_unit_test(test_replies_may_change_order_within_a_worker),
         cmocka_unit_test(test_a_large_request_and_reply_do_not_block),
+        cmocka_unit_test(test_an_answer_to_what_was_not_read),
         cmocka_unit_test(test_scores_per_token_and_by_name),
         cmocka_unit_test(test_nonsense_is_shown_with_its_sequence),
         cmocka_unit_test(test_a_worker_that_hangs_is_killed_with_its_children),

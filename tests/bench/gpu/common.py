@@ -2,8 +2,12 @@
 
 Needs Python alone. A run's times come from two places: `seconds` of metrics.jsonl is the host's clock around a whole
 iteration; a node's seconds are the span of its steps in trace.json, from the first to begin to the last to end, on the
-device's own clock, so that what a node waits for the host counts as its time.
+device's own clock, so that what a node waits for the host counts as its time. What a plan predicts of a node is the same
+span, of the steps as the plan lays them out (`begin` and `end` of `--format csv`): a node's copies may run beside its work,
+or beside the work of the node before.
 """
+import csv
+import io
 import json
 import os
 import random
@@ -119,16 +123,24 @@ def execute(graphrun, graph, out, device, settings, options=(), timeout=560, env
     if status:
         with open(out + ".log") as log:
             raise Failed(f"status {status}: " + " | ".join(log.read().strip().splitlines()[-6:]))
-    return Run(out)
+    options = list(options)
+    if "--steps" in options:
+        i = options.index("--steps")
+        del options[i:i + 2]
+    return Run(out, planned(graphrun, graph, settings, [*options, "--device", device], "csv"))
+
+
+def planned(graphrun, graph, settings, options, form):
+    args = [graphrun, "plan", *arguments(graph, settings, [*options, "--format", form])]
+    done = subprocess.run(args, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(done.stderr.strip() or f"status {done.returncode}: " + " ".join(args))
+    return done.stdout
 
 
 def plan(graphrun, graph, settings, options=()):
     """The Plan of a graph: nothing runs."""
-    args = [graphrun, "plan", *arguments(graph, settings, [*options, "--format", "json"])]
-    done = subprocess.run(args, capture_output=True, text=True)
-    if done.returncode:
-        raise Failed(done.stderr.strip() or f"status {done.returncode}: " + " ".join(args))
-    return Plan(json.loads(done.stdout))
+    return Plan(*(planned(graphrun, graph, settings, options, form) for form in ("json", "csv")))
 
 
 def union(spans):
@@ -150,8 +162,14 @@ def covered(begin, end, merged):
 class Plan:
     """What a plan of one class of ranks says; `Run` measures the same."""
 
-    def __init__(self, plan):
-        self.plan = plan
+    def __init__(self, plan, steps):
+        """plan: its JSON; steps: the same plan as CSV, of all classes of ranks one after another."""
+        self.plan = json.loads(plan)
+        self.times = {}
+        for row in csv.DictReader(io.StringIO(steps)):
+            if row["i"] in self.times:
+                break  # the next class
+            self.times[row["i"]] = (row["node"], float(row["begin"]), float(row["end"]))
 
     @property
     def rank(self):
@@ -161,14 +179,9 @@ class Plan:
         return list(dict.fromkeys(s["node"] for s in self.rank["steps"]))
 
     def predicted(self, node):
-        """The plan's seconds of a node: its steps outside of loops, and its outermost loops whole."""
-        total, last = 0.0, -1
-        for s in self.rank["steps"]:
-            if s["i"] <= last:
-                continue
-            total += s["seconds"] if s["node"] == node else 0
-            last = s.get("body_last", -1) if s["kind"] == "loop" else last
-        return total
+        """From the begin of a node's first step to the end of its last."""
+        mine = [(begin, end) for name, begin, end in self.times.values() if name == node]
+        return max(end for _, end in mine) - min(begin for begin, _ in mine) if mine else 0.0
 
     def node_seconds(self, node):
         return self.predicted(node)
@@ -190,12 +203,12 @@ class Plan:
 class Run(Plan):
     """A run directory: metrics, plan, and its trace (rank 0's) cut into iterations."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, steps=""):
         self.folder = folder
         with open(os.path.join(folder, "metrics.jsonl")) as f:
             self.metrics = [json.loads(line) for line in f]
         with open(os.path.join(folder, "plan.json")) as f:
-            super().__init__(json.load(f))
+            super().__init__(f.read(), steps)
         with open(os.path.join(folder, "trace.json")) as f:
             events = json.load(f)
         self.lanes = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
