@@ -207,18 +207,19 @@ static enum found find_response(const gr_rule *r, const gr_rule_input *in, gr_sp
     return FOUND;
 }
 
-/* Where the rule sees the truth in an answer. */
-static gr_status find_truth(const gr_rule *r, const gr_rule_input *in, gr_span *out, gr_diag *d)
+gr_status gr_rule_truth(const gr_rule *r, const char *answer, size_t n, gr_loc at, const char **truth,
+                        size_t *n_truth, gr_diag *d)
 {
-    *out = (gr_span){in->answer, in->n_answer};
-    enum found f = r->answer_extract ? find(r->answer_extract, r->take_first, *out, out) : FOUND;
+    gr_span s = {answer, n};
+    enum found f = r->answer_extract ? find(r->answer_extract, r->take_first, s, &s) : FOUND;
     if (f != FOUND)
-        return gr_diag_error(d, in->at, GR_E_INVALID, "'answer_extract' %s the answer '%.*s'%s",
+        return gr_diag_error(d, at, GR_E_INVALID, "'answer_extract' %s the answer '%.*s'%s",
                              f == FOUND_NOTHING ? "finds nothing in" : "backtracks too much on",
-                             (int)GR_MIN(in->n_answer, (size_t)60), in->answer,
-                             in->n_answer > 60 ? "..." : "");
+                             (int)GR_MIN(n, (size_t)60), answer, n > 60 ? "..." : "");
     size_t from, len;
-    if (r->boxed && gr_math_boxed(out->p, out->n, &from, &len)) *out = (gr_span){out->p + from, len};
+    if (r->boxed && gr_math_boxed(s.p, s.n, &from, &len)) s = (gr_span){s.p + from, len};
+    *truth = s.p;
+    *n_truth = s.n;
     return GR_OK;
 }
 
@@ -301,7 +302,7 @@ static void score_prefix(const gr_rule_input *in, gr_span got, gr_span truth, gr
 gr_status gr_rule_score(const gr_rule *r, const gr_rule_input *in, gr_rule_output *out, gr_diag *d)
 {
     gr_span truth, got;
-    gr_status st = find_truth(r, in, &truth, d);
+    gr_status st = gr_rule_truth(r, in->answer, in->n_answer, in->at, &truth.p, &truth.n, d);
     if (st) return st;
     enum found f = find_response(r, in, &got);
     *out = (gr_rule_output){0, f == FOUND, f == FOUND_LIMIT, out->per_token};
