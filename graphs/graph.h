@@ -171,6 +171,7 @@ struct gr_model {
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
+    bool masked;                             /* a select said of each response token whether it counts */
 } gr_rows_bounds;
 
 struct gr_node {
@@ -310,6 +311,8 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
 /* The node that made these rows, and that drew these groups, before anything was selected. */
 const gr_node *gr_rows_maker(const gr_node *rows);
 const gr_node *gr_groups_maker(const gr_node *groups);
+/* Whether rows that were made in groups are groups of one now: a select draws one at a time. */
+bool gr_rows_split(const gr_node *rows);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */

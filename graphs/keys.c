@@ -8,19 +8,11 @@
 
 const char *const gr_node_keys[] = {"op", "when", "every", "before", "after", "pool", "metrics", NULL};
 
-/* Keys of the language that this version has not built. */
-static const char *const later_keys[] = {"tokens", "resample", NULL};
-
 static bool listed(const char *const *list, const char *name)
 {
     for (; list && *list; list++)
         if (!strcmp(*list, name)) return true;
     return false;
-}
-
-bool gr_not_built_key(const char *key)
-{
-    return listed(later_keys, key);
 }
 
 /* ---- kinds of values -------------------------------------------------------------------------------------
@@ -295,10 +287,6 @@ void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_k
 {
     const char *names[256] = {0};
     size_t n = 0;
-    if (gr_not_built_key(p->key)) {
-        gr_diag_error(l->d, p->at, GR_E_INVALID, "'%s' is not built in this version", p->key);
-        return;
-    }
     for (; keys && keys->name && n < GR_LEN(names); keys++) names[n++] = keys->name;
     for (; also && *also && n < GR_LEN(names); also++) names[n++] = *also;
     const char *near = gr_near(p->key, names, n);

@@ -52,7 +52,14 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
             return; /* two rollouts that meet at the prompt: the other's is a baseline */
         rows = c->rows;
     }
-    if (rows && rows->bounds.groups && rows->bounds.seqs == rows->bounds.groups)
+    if (!rows || !rows->bounds.groups || rows->bounds.seqs != rows->bounds.groups) return;
+    if (gr_rows_split(rows))
+        gr_diag_warn(
+            l->d, f->at,
+            "every row that '%s' draws is a group of its own, which is compared with itself: compare "
+            "them before they are drawn",
+            rows->name);
+    else
         gr_diag_warn(
             l->d, f->at,
             "every group of '%s' is one sequence, which is compared with itself: give '%s' more samples, or "
@@ -410,6 +417,12 @@ const gr_node *gr_rows_maker(const gr_node *rows)
 {
     while (rows->op->narrows) rows = rows->of->rows;
     return rows;
+}
+
+bool gr_rows_split(const gr_node *rows)
+{
+    const gr_rows_bounds *made = &gr_rows_maker(rows)->bounds;
+    return rows->bounds.seqs == rows->bounds.groups && made->seqs != made->groups;
 }
 
 const gr_node *gr_groups_maker(const gr_node *groups)

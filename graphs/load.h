@@ -138,7 +138,6 @@ extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_n
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
 extern const char *const gr_model_keys[]; /* of a model */
-bool gr_not_built_key(const char *key);
 /* Fill cfg from a map by a table; other keys in `also` are somebody else's. what: "op 'generate'". */
 void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
                   const char *const *also, void *cfg, gr_draft *owner);

@@ -78,7 +78,7 @@ typedef struct gr_update_cfg {
 
 typedef struct gr_select_cfg {
     const gr_node *of;
-    gr_expression groups, sequences; /* one of the two */
+    gr_expression groups, sequences, tokens, resample; /* one of them */
     const gr_value *refill;
     uint32_t until, rounds; /* of refill; until 0: none */
     bool keep_short;

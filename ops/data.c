@@ -76,7 +76,10 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
     if (c->descending && !c->curriculum)
         gr_diag_error(d, key_at(n, "descending"), GR_E_INVALID, "'descending' goes with 'curriculum'");
     uint32_t seqs = c->pair ? 2 * c->batch : c->batch;
-    n->bounds = (gr_rows_bounds){c->batch, seqs, c->max_tokens, c->max_response_tokens};
+    n->bounds = (gr_rows_bounds){.groups = c->batch,
+                                 .seqs = seqs,
+                                 .prompt_tokens = c->max_tokens,
+                                 .response_tokens = c->max_response_tokens};
     gr_rows_check(n, d);
 }
 

@@ -101,8 +101,8 @@ void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr
         const gr_node *maker = r->rows[i];
         gr_rows *b = &e->blocks[maker->index];
         *b = gr_rows_at(*ptr++, &maker->bounds);
-        e->rows[maker->index] =
-            (gr_expr_rows){.n_seqs = *b->n_seqs, .group = b->group, .offset = b->token_offset};
+        e->rows[maker->index] = (gr_expr_rows){
+            .n_seqs = *b->n_seqs, .group = b->group, .offset = b->token_offset, .mask = b->counts};
         e->env.n_groups = *b->n_groups;
     }
     for (size_t i = 0; i < r->n; i++) {
@@ -139,7 +139,8 @@ static uint32_t *slice_rows(gr_expr_rows *rows, uint32_t first, uint32_t end, ui
     uint32_t *group = memory, *offset = group + n;
     for (uint32_t i = 0; i < n; i++) group[i] = rows->group[seq + i] - first;
     for (uint32_t i = 0; i <= n; i++) offset[i] = rows->offset[seq + i] - rows->offset[seq];
-    *rows = (gr_expr_rows){.n_seqs = n, .group = group, .offset = offset, .first_seq = seq};
+    const uint8_t *mask = rows->mask ? rows->mask + rows->offset[seq] : NULL;
+    *rows = (gr_expr_rows){.n_seqs = n, .group = group, .offset = offset, .mask = mask, .first_seq = seq};
     return offset + n + 1;
 }
 

@@ -61,7 +61,10 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, gr_value_get(n->value, "temperature")->at, GR_E_INVALID,
                       "'temperature' must be 0, which is greedy, or at least 1e-6");
     const gr_rows_bounds *b = &c->prompts->bounds;
-    n->bounds = (gr_rows_bounds){b->groups, b->groups * c->samples, b->prompt_tokens, c->max_tokens};
+    n->bounds = (gr_rows_bounds){.groups = b->groups,
+                                 .seqs = b->groups * c->samples,
+                                 .prompt_tokens = b->prompt_tokens,
+                                 .response_tokens = c->max_tokens};
     if ((uint64_t)b->groups * c->samples > 1u << 24)
         gr_diag_error(d, n->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",
                       b->groups, c->samples, 1u << 24);

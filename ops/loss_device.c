@@ -10,6 +10,7 @@
 /* The row structure of one row set, on the host and in the same order on the device. */
 typedef struct row_block {
     uint32_t *offset, *group, *first, *position;
+    uint8_t *mask; /* NULL: no row set has one */
 } row_block;
 
 /* One row set of the current mini-batch. */
@@ -38,13 +39,15 @@ static void counts_of(gr_expr_bounds b, uint64_t *count)
     memcpy(count, c, sizeof(c));
 }
 
-static row_block carve_rows(gr_carve *c, gr_expr_bounds b)
+static row_block carve_rows(gr_carve *c, const gr_loss_inputs *in)
 {
-    row_block r;
+    row_block r = {0};
+    const gr_expr_bounds b = in->bounds;
     r.offset = gr_carve_bytes(c, (b.seqs + 1ull) * sizeof(uint32_t));
     r.group = gr_carve_bytes(c, b.seqs * sizeof(uint32_t));
     r.first = gr_carve_bytes(c, (b.groups + 1ull) * sizeof(uint32_t));
     r.position = gr_carve_bytes(c, (b.groups + 1ull) * sizeof(uint32_t));
+    if (in->masked) r.mask = gr_carve_bytes(c, b.tokens);
     return r;
 }
 
@@ -57,7 +60,7 @@ static uint64_t dtype_bytes(gr_expr_dtype t)
 static void carve_host(gr_carve *c, const gr_loss_inputs *in, row_block *rows, double **scalars)
 {
     for (size_t i = 0; i < in->n_rows; i++) {
-        row_block r = carve_rows(c, in->bounds);
+        row_block r = carve_rows(c, in);
         if (rows) rows[i] = r;
     }
     double *s = gr_carve_bytes(c, in->n_columns * sizeof(double));
@@ -151,6 +154,7 @@ static void fill_rows(const row_block *to, const gr_expr_rows *rows, uint32_t n_
 {
     memcpy(to->offset, rows->offset, (rows->n_seqs + 1ull) * sizeof(uint32_t));
     memcpy(to->group, rows->group, rows->n_seqs * sizeof(uint32_t));
+    if (rows->mask) memcpy(to->mask, rows->mask, rows->offset[rows->n_seqs]);
     uint32_t seq = 0;
     to->position[0] = 0;
     for (uint32_t g = 0; g < n_groups; g++) {
@@ -172,7 +176,7 @@ static void set_rows(gr_loss_device *x, const gr_expr_env *env, const row_block 
                                                        .group = device[i].group,
                                                        .first = device[i].first,
                                                        .position = device[i].position,
-                                                       .mask = rows->mask,
+                                                       .mask = rows->mask ? device[i].mask : NULL,
                                                        .n_seqs = rows->n_seqs,
                                                        .first_seq = rows->first_seq},
                                             .offset = host[i].offset,

@@ -27,6 +27,7 @@ typedef struct gr_loss_inputs {
     const int *rows; /* row sets */
     size_t n_columns, n_rows;
     gr_expr_bounds bounds; /* over all its row sets */
+    bool masked;           /* of some row set tokens are left out: there is room for masks */
 } gr_loss_inputs;
 
 /* Bytes of the memory that calls are given; aligned to 256. */
@@ -47,7 +48,7 @@ gr_loss_device *gr_loss_device_new(const gr_kernels *k, const gr_loss *l, const 
 void gr_loss_device_free(gr_loss_device *x); /* NULL is fine */
 
 /* env: of the mini-batch, in host memory, but for fresh columns, which are on the device; read during the
- * call, the columns' data until the queue has run it. Masks, as fresh columns, are on the device. */
+ * call, the columns' data until the queue has run it. */
 void gr_loss_device_prepare(gr_loss_device *x, gr_queue *q, const gr_expr_env *env, const gr_loss_memory *m);
 /* As gr_loss_adjoint and gr_loss_value; the results are on the device. */
 void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory *m, uint32_t first,

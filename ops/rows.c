@@ -21,6 +21,7 @@ static gr_rows carve(gr_carve *c, const gr_rows_bounds *b)
     r.ended = gr_carve_bytes(c, b->seqs);
     r.ids = gr_carve_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
     r.logprob = gr_carve_floats(c, (uint64_t)b->seqs * b->response_tokens);
+    if (b->masked) r.counts = gr_carve_bytes(c, (uint64_t)b->seqs * b->response_tokens);
     return r;
 }
 

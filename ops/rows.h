@@ -21,6 +21,7 @@ typedef struct gr_rows {
     uint8_t *ended;         /* [seqs] the last token is a stop id */
     int32_t *ids;           /* [seqs, stride]: prompt, then response */
     float *logprob;         /* [seqs, response_tokens]: of each sampled token, as sampled */
+    uint8_t *counts;        /* [tokens], packed: 0 where a select left the token out; NULL: all count */
     uint32_t stride;
 } gr_rows;
 
@@ -47,6 +48,11 @@ gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *
                           uint32_t to);
 /* The same for part `which` of `parts`. */
 gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts);
+
+static inline bool gr_rows_counts(const gr_rows *r, uint32_t token)
+{
+    return !r->counts || r->counts[token];
+}
 
 /* A list of sequences, in rising order. {0} is an empty one; release with free(seq). */
 typedef struct gr_seqs {

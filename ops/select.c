@@ -1,13 +1,19 @@
-/* ops/select.c: the op `select`: some of the rows of another node, with the columns that its readers name.
+/* ops/select.c: the op `select`: some of the rows of another node, rows drawn from them by weight, or all of
+ * them with fewer tokens that count; with the columns that its readers name.
  *
  * Rows are copied, so that the memory behind them is that of what is kept. With `refill` the nodes back to
  * the data run again and again (the planner puts them in a loop), and each round's rows are added behind
  * those that are there, until there are enough groups; what the last round has beyond them is dropped.
+ *
+ * `resample` draws with replacement, as many as there are: draw i is the first row whose cumulative weight,
+ * in the order of the rows and in double, is above u_i times their sum; u_i is a function of the run's seed,
+ * the node, the iteration and i. Every rank has all columns and draws the same.
  */
 #include "ops/select.h"
 
 #include "ops/configs.h"
 #include "ops/env.h"
+#include "ops/resample.h"
 #include "ops/spread.h"
 #include "runtime/session.h"
 
@@ -21,6 +27,8 @@ static const gr_key keys[] = {
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows to select from"},
     {"groups", GR_KEY_EXPR, CFG(groups), false, NULL, 0, 0, NULL, "which groups stay: a condition on prompts"},
     {"sequences", GR_KEY_EXPR, CFG(sequences), false, NULL, 0, 0, NULL, "which sequences stay: a condition on sequences; a group that keeps none goes"},
+    {"tokens", GR_KEY_EXPR, CFG(tokens), false, NULL, 0, 0, NULL, "which response tokens count: a condition on tokens; all rows stay"},
+    {"resample", GR_KEY_EXPR, CFG(resample), false, NULL, 0, 0, NULL, "as many rows drawn with replacement, each as often as its weight says: a number a sequence, or one a prompt, which draws whole groups"},
     {"refill", GR_KEY_VALUE, CFG(refill), false, NULL, 0, 0, NULL, "{until, rounds, short: error|keep}: draw again until this many groups stayed, in at most so many rounds"},
     {0}};
 
@@ -72,28 +80,54 @@ static void read_refill(gr_select_cfg *c, gr_node *n, gr_diag *d)
     n->refills = true;
 }
 
-static void check_condition(const gr_expression *e, const char *key, gr_level finest, gr_diag *d)
+/* What the select is asked for: the one of its four keys that is there. */
+static const gr_expression *asked(const gr_select_cfg *c)
+{
+    const gr_expression *all[] = {&c->groups, &c->sequences, &c->tokens, &c->resample};
+    for (size_t i = 0; i < GR_LEN(all); i++)
+        if (all[i]->expr) return all[i];
+    return NULL;
+}
+
+/* The level it is evaluated at. */
+static gr_level level_of(const gr_select_cfg *c)
+{
+    if (c->tokens.expr) return GR_LEVEL_TOKEN;
+    bool groups = c->groups.expr || (c->resample.expr && gr_expr_level(c->resample.expr) == GR_LEVEL_GROUP);
+    return groups ? GR_LEVEL_GROUP : GR_LEVEL_SEQ;
+}
+
+static void check_condition(const gr_expression *e, const char *key, gr_level finest, const char *example,
+                            gr_diag *d)
 {
     if (!e->expr) return;
     gr_level level = gr_expr_level(e->expr);
     if (gr_expr_kind(e->expr) != GR_KIND_BOOL)
-        gr_diag_error(d, e->at, GR_E_INVALID, "'%s' must be a condition, such as group_std(reward) > 0", key);
+        gr_diag_error(d, e->at, GR_E_INVALID, "'%s' must be a condition, such as %s", key, example);
     else if (level > finest)
         gr_diag_error(d, e->at, GR_E_INVALID, "'%s' must be one condition a %s, not one a %s", key,
                       gr_level_str(finest), gr_level_str(level));
 }
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_weight(const gr_expression *e, gr_diag *d)
 {
-    (void)g;
-    gr_select_cfg *c = n->cfg;
-    n->bounds = c->of->rows->bounds;
-    if (!c->groups.expr == !c->sequences.expr)
-        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'groups' or 'sequences', one of the two",
-                      n->name);
-    check_condition(&c->groups, "groups", GR_LEVEL_GROUP, d);
-    check_condition(&c->sequences, "sequences", GR_LEVEL_SEQ, d);
-    if (!c->refill) return;
+    gr_level level = e->expr ? gr_expr_level(e->expr) : GR_LEVEL_SEQ;
+    if (level > GR_LEVEL_SEQ)
+        gr_diag_error(d, e->at, GR_E_INVALID,
+                      "'resample' must be one weight a sequence, or a prompt, not one a %s",
+                      gr_level_str(level));
+}
+
+static void check_refill(gr_select_cfg *c, gr_node *n, gr_diag *d)
+{
+    if (c->tokens.expr || c->resample.expr) {
+        gr_diag_error(
+            d, c->refill->at, GR_E_INVALID,
+            "'refill' draws prompts until enough are kept: it goes with 'groups' or 'sequences', not "
+            "with '%s', which drops none",
+            c->tokens.expr ? "tokens" : "resample");
+        return;
+    }
     read_refill(c, n, d);
     uint64_t seqs = (uint64_t)c->until * (n->bounds.seqs / GR_MAX(n->bounds.groups, 1u));
     if (seqs > 1u << 24)
@@ -104,22 +138,38 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     gr_rows_check(n, d);
 }
 
+static void check(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    (void)g;
+    gr_select_cfg *c = n->cfg;
+    size_t keys_there = 0;
+    for (const gr_key *k = keys; k->name; k++)
+        keys_there += k->kind == GR_KEY_EXPR && ((gr_expression *)((char *)c + k->offset))->expr != NULL;
+    n->bounds = c->of->rows->bounds;
+    if (keys_there != 1) {
+        gr_diag_error(d, n->at, GR_E_INVALID,
+                      "node '%s' needs one of 'groups', 'sequences', 'tokens' and 'resample'", n->name);
+        return;
+    }
+    check_condition(&c->groups, "groups", GR_LEVEL_GROUP, "group_std(reward) > 0", d);
+    check_condition(&c->sequences, "sequences", GR_LEVEL_SEQ, "not rollout.truncated", d);
+    check_condition(&c->tokens, "tokens", GR_LEVEL_TOKEN, "rollout.position < 100", d);
+    check_weight(&c->resample, d);
+    if (c->resample.expr && level_of(c) == GR_LEVEL_SEQ) n->bounds.groups = n->bounds.seqs;
+    n->bounds.masked = n->bounds.masked || c->tokens.expr;
+    if (c->refill) check_refill(c, n, d);
+}
+
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
 
 enum { KERNEL_BEGIN, KERNEL_ROUNDS, KERNEL_KEEP };
 
-static const gr_expr *condition(const gr_node *n)
-{
-    const gr_select_cfg *c = n->cfg;
-    return c->groups.expr ? c->groups.expr : c->sequences.expr;
-}
-
 static void reads_of(gr_env_reads *r, const gr_graph *g, const gr_node *n)
 {
     gr_env_reads_init(r);
     gr_env_reads_add_rows(r, n->of->rows);
-    gr_env_reads_add(r, g, condition(n));
+    gr_env_reads_add(r, g, asked(n->cfg)->expr);
     for (size_t i = 0; i < n->n_columns; i++) gr_env_reads_add_column(r, g, n->columns[i]->from);
 }
 
@@ -140,10 +190,19 @@ void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_program *p)
     gr_spread_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
 }
 
-/* What each group and sequence of the parent's rows is worth: 0 or 1. */
+/* What each group, sequence or token of the parent's rows is worth: 0 or 1, or a weight. */
 static uint64_t verdict_bytes(const gr_node *n)
 {
-    return (uint64_t)GR_MAX(n->of->rows->bounds.groups, n->of->rows->bounds.seqs) * sizeof(float);
+    const gr_rows_bounds *b = &n->of->rows->bounds;
+    gr_level level = level_of(n->cfg);
+    uint64_t each = level == GR_LEVEL_TOKEN ? b->response_tokens : 1;
+    return (level == GR_LEVEL_GROUP ? b->groups : b->seqs * each) * sizeof(float);
+}
+
+static uint64_t sums_bytes(const gr_node *n)
+{
+    const gr_select_cfg *c = n->cfg;
+    return c->resample.expr ? verdict_bytes(n) / sizeof(float) * sizeof(double) : 0;
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
@@ -154,12 +213,13 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads r;
     reads_of(&r, g, n);
     size_t own = 1 + n->n_columns;
-    gr_use *uses = gr_pool_alloc(p->pool, (own + 2 + gr_env_uses(&r)) * sizeof(*uses));
-    uint64_t ws = gr_expr_bytes(condition(n), gr_env_bounds(&r));
+    gr_use *uses = gr_pool_alloc(p->pool, (own + 3 + gr_env_uses(&r)) * sizeof(*uses));
+    uint64_t ws = gr_expr_bytes(asked(n->cfg)->expr, gr_env_bounds(&r)), sums = sums_bytes(n);
     use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
     uses[own] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
     uses[own + 1] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
-    size_t n_uses = own + 2 + gr_env_declare(&r, g, p, uses + own + 2);
+    uses[own + 2] = (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
+    size_t n_uses = own + 3 + gr_env_declare(&r, g, p, uses + own + 3);
     gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep");
     gr_env_reads_release(&r);
 }
@@ -170,8 +230,11 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 typedef struct select_state {
     gr_session *session;
     const gr_node *node;
-    uint32_t *group, *seq; /* of the parent's rows: what this round adds */
+    /* What this round adds: groups of the parent's rows; sequences of theirs, and which of these groups each
+     * is in. A group that is drawn twice is here twice. */
+    uint32_t *group, *seq, *in;
     uint32_t n_group, n_seq;
+    gr_resample_key key;
     uint64_t seen; /* groups, of all rounds of this iteration */
     bool enough;
 } select_state;
@@ -182,8 +245,12 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     select_state *t = gr_calloc(1, sizeof(*t));
     const gr_rows_bounds *b = &n->of->rows->bounds;
     *t = (select_state){.session = s, .node = n};
-    t->group = gr_calloc(b->groups, sizeof(*t->group));
+    char *stream = gr_printf("%s/resample", n->name); /* apart from the draws of its expression */
+    t->key = (gr_resample_key){.seed = s->seed, .stream = gr_stream(stream)};
+    free(stream);
+    t->group = gr_calloc(GR_MAX(b->groups, n->bounds.groups), sizeof(*t->group));
     t->seq = gr_calloc(b->seqs, sizeof(*t->seq));
+    t->in = gr_calloc(b->seqs, sizeof(*t->in));
     *state = t;
     return GR_OK;
 }
@@ -193,6 +260,7 @@ static void close(void *state)
     select_state *t = state;
     free(t->group);
     free(t->seq);
+    free(t->in);
     free(t);
 }
 
@@ -204,20 +272,67 @@ static void begin(select_state *t, gr_rows *to)
     t->enough = false;
 }
 
-/* Which of the parent's rows are added: whole groups in their order, as far as there is room. */
+/* Which of the parent's rows are added: whole groups in their order, as far as there is room. verdict NULL:
+ * all. */
 static void choose(select_state *t, const gr_rows *from, const gr_rows *to, const float *verdict)
 {
-    bool whole = ((const gr_select_cfg *)t->node->cfg)->groups.expr;
-    t->n_group = t->n_seq = 0;
+    bool whole = level_of(t->node->cfg) == GR_LEVEL_GROUP;
     for (uint32_t s = 0; s < *from->n_seqs; s++) {
         uint32_t g = from->group[s];
-        if (verdict[whole ? g : s] == 0) continue;
+        if (verdict && verdict[whole ? g : s] == 0) continue;
         if (!t->n_group || t->group[t->n_group - 1] != g) {
             if (*to->n_groups + t->n_group == t->node->bounds.groups) return;
             t->group[t->n_group++] = g;
         }
-        t->seq[t->n_seq++] = s;
+        t->seq[t->n_seq] = s;
+        t->in[t->n_seq++] = t->n_group - 1;
     }
+}
+
+/* Of rows drawn, those that are different. weight: is written over. */
+static uint32_t count_distinct(const uint32_t *drawn, uint32_t n, float *weight)
+{
+    uint32_t distinct = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        distinct += weight[drawn[i]] >= 0;
+        weight[drawn[i]] = -1;
+    }
+    return distinct;
+}
+
+/* Each draw makes a group of its own: of one sequence, or of all of the group that was drawn. */
+static gr_status draw(select_state *t, const gr_rows *from, float *weight, double *sums, gr_diag *d)
+{
+    const gr_select_cfg *c = t->node->cfg;
+    bool whole = level_of(c) == GR_LEVEL_GROUP;
+    uint32_t n = whole ? *from->n_groups : *from->n_seqs, wrong = gr_resample_wrong(weight, n);
+    if (wrong < n)
+        return gr_diag_error(d, c->resample.at, GR_E_FAILED,
+                             "node '%s': the weight of %s %u of %u is %g; weights are finite, and 0 or more",
+                             t->node->name, whole ? "prompt" : "sequence", wrong + 1, n,
+                             (double)weight[wrong]);
+    t->key.step = t->session->step;
+    t->key.round = t->session->round;
+    if (!gr_resample(t->group, weight, n, &t->key, sums))
+        return gr_diag_error(d, c->resample.at, GR_E_FAILED,
+                             "node '%s': all %u weights are 0, so that nothing can be drawn", t->node->name,
+                             n);
+    gr_session_metric(t->session, count_distinct(t->group, n, weight), "%s.distinct", t->node->name);
+    for (t->n_group = 0; t->n_group < n; t->n_group++) {
+        uint32_t x = t->group[t->n_group], first = x, end = x + 1;
+        if (whole) {
+            gr_rows_part all = gr_rows_deal(from, x, x + 1, 0, 1);
+            first = all.seq;
+            end = all.seq_end;
+        } else {
+            t->group[t->n_group] = from->group[x];
+        }
+        for (uint32_t s = first; s < end; s++) {
+            t->seq[t->n_seq] = s;
+            t->in[t->n_seq++] = t->n_group;
+        }
+    }
+    return GR_OK;
 }
 
 static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uint32_t s, uint32_t group)
@@ -233,17 +348,25 @@ static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uin
            (from->prompt_len[s] + from->response_len[s]) * sizeof(*to->ids));
     memcpy(to->logprob + (size_t)at * n, from->logprob + (size_t)s * n,
            from->response_len[s] * sizeof(*to->logprob));
+    if (from->counts)
+        memcpy(to->counts + to->token_offset[at], from->counts + from->token_offset[s],
+               from->response_len[s]);
 }
 
 static void add_rows(const select_state *t, const gr_rows *from, gr_rows *to)
 {
     uint32_t groups = *to->n_groups;
     for (uint32_t i = 0; i < t->n_group; i++) to->record[groups + i] = from->record[t->group[i]];
-    for (uint32_t i = 0, g = 0; i < t->n_seq; i++) {
-        if (t->group[g] != from->group[t->seq[i]]) g++;
-        add_seq(t, from, to, t->seq[i], groups + g);
-    }
+    for (uint32_t i = 0; i < t->n_seq; i++) add_seq(t, from, to, t->seq[i], groups + t->in[i]);
     *to->n_groups += t->n_group;
+}
+
+/* A token that did not count before has verdict 0. */
+static void count_tokens(const select_state *t, gr_rows *to, const float *verdict)
+{
+    uint32_t n = to->token_offset[*to->n_seqs], counted = 0;
+    for (uint32_t i = 0; i < n; i++) counted += to->counts[i] = verdict[i] != 0;
+    gr_session_metric(t->session, counted, "%s.tokens", t->node->name);
 }
 
 /* Add the chosen elements of a parent's column behind those that are there; to: the rows with them. */
@@ -280,23 +403,25 @@ static void add_columns(const gr_call *c, const gr_env *e, const gr_rows *from, 
     }
 }
 
+static void report_kept(const select_state *t, const gr_rows *to)
+{
+    gr_session_metric(t->session, *to->n_groups, "%s.prompts", t->node->name);
+    gr_session_metric(t->session, (double)t->seen, "%s.drawn", t->node->name);
+}
+
 /* After a round: whether another follows, and what is said when there is none. */
-static gr_status end_round(select_state *t, const gr_rows *from, const gr_rows *to, gr_diag *d)
+static gr_status end_round(select_state *t, const gr_rows *to, gr_diag *d)
 {
     gr_session *s = t->session;
     const gr_select_cfg *c = t->node->cfg;
-    t->seen += *from->n_groups;
     uint32_t rounds = s->round + 1;
-    bool last = !t->node->refills || *to->n_groups == c->until || rounds == c->rounds;
-    if (!last) {
+    if (*to->n_groups != c->until && rounds != c->rounds) {
         s->round++;
         return GR_OK;
     }
     s->round = 0;
     t->enough = true;
-    gr_session_metric(s, *to->n_groups, "%s.prompts", t->node->name);
-    gr_session_metric(s, (double)t->seen, "%s.drawn", t->node->name);
-    if (!t->node->refills) return GR_OK;
+    report_kept(t, to);
     gr_session_metric(s, rounds, "%s.rounds", t->node->name);
     if (*to->n_groups == c->until || c->keep_short) return GR_OK;
     return gr_diag_error(
@@ -306,25 +431,42 @@ static gr_status end_round(select_state *t, const gr_rows *from, const gr_rows *
         t->node->name, *to->n_groups, c->until, (unsigned long long)t->seen, rounds);
 }
 
-static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
+/* What the round adds to the rows; e: the parent's values, with the verdict about them. */
+static gr_status add_round(const gr_call *c, const gr_env *e, gr_rows *to, float *verdict, double *sums,
+                           gr_diag *d)
 {
     select_state *t = c->state;
+    const gr_select_cfg *cfg = c->node->cfg;
+    const gr_rows *from = &e->blocks[c->node->of->rows->index];
+    t->n_group = t->n_seq = 0;
+    if (cfg->resample.expr) {
+        gr_status st = draw(t, from, verdict, sums, d);
+        if (st) return st;
+    } else {
+        choose(t, from, to, cfg->tokens.expr ? NULL : verdict);
+    }
+    add_rows(t, from, to);
+    if (cfg->tokens.expr) count_tokens(t, to, verdict);
+    add_columns(c, e, from, to);
+    t->seen += *from->n_groups;
+    if (c->node->refills) return end_round(t, to, d);
+    if (!cfg->tokens.expr && !cfg->resample.expr) report_kept(t, to);
+    return GR_OK;
+}
+
+static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
+{
     const gr_graph *g = c->session->graph;
-    const gr_node *parent = c->node->of->rows;
     size_t own = 1 + c->node->n_columns;
     float *verdict = c->ptr[own];
-    bool groups = ((const gr_select_cfg *)c->node->cfg)->groups.expr;
+    gr_level level = level_of(c->node->cfg);
     gr_env_reads r;
     gr_env e;
     reads_of(&r, g, c->node);
-    gr_env_init(&e, &r, c->session, c->node, c->ptr + own + 2);
-    gr_expr_eval(condition(c->node), &e.env, groups ? GR_LEVEL_GROUP : GR_LEVEL_SEQ,
-                 groups ? -1 : (int)parent->index, verdict, c->ptr[own + 1]);
-    const gr_rows *from = &e.blocks[parent->index];
-    choose(t, from, to, verdict);
-    add_rows(t, from, to);
-    add_columns(c, &e, from, to);
-    gr_status st = end_round(t, from, to, d);
+    gr_env_init(&e, &r, c->session, c->node, c->ptr + own + 3);
+    gr_expr_eval(asked(c->node->cfg)->expr, &e.env, level,
+                 level == GR_LEVEL_GROUP ? -1 : (int)c->node->of->rows->index, verdict, c->ptr[own + 1]);
+    gr_status st = add_round(c, &e, to, verdict, c->ptr[own + 2], d);
     gr_env_release(&e);
     gr_env_reads_release(&r);
     return st;
@@ -347,12 +489,12 @@ static bool more(const gr_call *c, uint32_t trip)
 
 const gr_op gr_op_select = {
     .name = "select",
-    .summary = "some of the rows of another node, drawn again until there are enough",
+    .summary = "some rows of another node, rows drawn from them by weight, or fewer tokens that count",
     .doc =
-        "An `of:` with fewer rows. An expression about them that names a value of the rows selected from, or "
-        "of their "
-        "prompts, reads what was kept of it. With refill, all nodes from the data to here run again in each "
-        "round; what else reads them reads them through this node.",
+        "An `of:` made of the rows of another. An expression about it that names a value of the rows "
+        "selected from, or of their prompts, reads what was kept of it. A row that is drawn several times is "
+        "there as often, each time as a group of its own. With refill, all nodes from the data to here run "
+        "again in each round; what else reads them reads them through this node.",
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,
     .narrows = true,

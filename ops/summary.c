@@ -1,5 +1,6 @@
 #include "ops/summary.h"
 
+#include "ops/configs.h"
 #include "ops/env.h"
 #include "runtime/session.h"
 
@@ -40,6 +41,19 @@ static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
     return NULL;
 }
 
+/* Rows that were drawn by weight say what is trained on, not how good the responses are: then the rows that
+ * they were drawn from are looked at, as far as the iteration's end has them. Rows of which tokens were left
+ * out are those that they were, so that a reward may be of either. */
+static const gr_node *rows_to_look_at(const gr_graph *g, const gr_node *rows)
+{
+    const gr_node *found = rows;
+    for (const gr_node *n = rows; n && n->op->narrows && !n->refills; n = n->of->rows) {
+        const gr_select_cfg *c = n->cfg;
+        if (c->resample.expr || (c->tokens.expr && found == n && !reward_of(g, n))) found = n->of->rows;
+    }
+    return found;
+}
+
 gr_subject gr_graph_subject(const gr_graph *g)
 {
     gr_subject s = {0};
@@ -48,7 +62,7 @@ gr_subject gr_graph_subject(const gr_graph *g)
     if (rollout && !s.update) /* its rows may be selected ones */
         s.update = first_of(g, "update", NULL, rollout->model, true);
     if (!s.update) s.update = first_of(g, "update", NULL, NULL, true);
-    s.rows = s.update ? s.update->rows : rollout;
+    s.rows = rows_to_look_at(g, s.update ? s.update->rows : rollout);
     if (!s.rows) return s;
     s.reward = reward_of(g, s.rows);
     if (!s.update) return s;
@@ -192,7 +206,8 @@ static double score_of(const gr_rows *rows, const gr_column *c, const float *dat
 {
     if (c->level == GR_LEVEL_SEQ) return data[seq];
     double sum = 0;
-    for (uint32_t t = rows->token_offset[seq]; t < rows->token_offset[seq + 1]; t++) sum += data[t];
+    for (uint32_t t = rows->token_offset[seq]; t < rows->token_offset[seq + 1]; t++)
+        if (gr_rows_counts(rows, t)) sum += data[t];
     return sum;
 }
 
@@ -209,14 +224,17 @@ static void summarize_kl(gr_session *s, const gr_node *node, const gr_rows *rows
                          const float *ref)
 {
     double sum = 0;
+    uint32_t n = 0;
     for (uint32_t seq = 0; seq < *rows->n_seqs; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t t = rows->token_offset[seq] + j;
+            if (!gr_rows_counts(rows, t)) continue;
             double own = policy ? policy[t] : rows->logprob[(size_t)seq * node->bounds.response_tokens + j];
             double x = ref[t] - own;
             sum += exp(x) - x - 1;
+            n++;
         }
-    gr_session_metric(s, sum / GR_MAX(rows->token_offset[*rows->n_seqs], 1u), "kl");
+    gr_session_metric(s, sum / GR_MAX(n, 1u), "kl");
 }
 
 static const float *column_data(const gr_env *e, const gr_session *s, const gr_column *c)

@@ -83,13 +83,17 @@ gr_loss_inputs gr_train_inputs(const gr_env_reads *r, const gr_graph *g, const g
 {
     gr_loss_column *columns = gr_calloc(r->n + 1, sizeof(*columns));
     int *rows = gr_calloc(r->n_rows + 1, sizeof(*rows));
+    bool masked = false;
     for (size_t i = 0; i < r->n; i++) {
         const gr_column *c = g->columns[r->columns[i]];
         columns[i] =
             (gr_loss_column){(int)r->columns[i], c->rows ? (int)c->rows->index : -1, c->level, c->dtype};
     }
-    for (size_t i = 0; i < r->n_rows; i++) rows[i] = (int)r->rows[i]->index;
-    return (gr_loss_inputs){columns, rows, r->n, r->n_rows, input_bounds(r, shape)};
+    for (size_t i = 0; i < r->n_rows; i++) {
+        rows[i] = (int)r->rows[i]->index;
+        masked = masked || r->rows[i]->bounds.masked;
+    }
+    return (gr_loss_inputs){columns, rows, r->n, r->n_rows, input_bounds(r, shape), masked};
 }
 
 void gr_train_inputs_release(gr_loss_inputs *in)

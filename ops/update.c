@@ -25,7 +25,11 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     gr_update_cfg *c = n->cfg;
     uint32_t batch = c->of->rows->bounds.groups;
     c->mini_batches = c->mini_batch ? batch / c->mini_batch : 1;
-    if (c->mini_batch && batch % c->mini_batch)
+    if (c->mini_batch && batch % c->mini_batch && gr_rows_split(c->of->rows))
+        gr_diag_error(d, n->at, GR_E_INVALID,
+                      "mini_batch: %u does not divide the %u rows that '%s' draws, each a group of its own",
+                      c->mini_batch, batch, c->of->rows->name);
+    else if (c->mini_batch && batch % c->mini_batch)
         gr_diag_error(d, n->at, GR_E_INVALID, "mini_batch: %u does not divide the batch of %u prompts",
                       c->mini_batch, batch);
     if (!n->model->trained)

@@ -65,3 +65,16 @@ same batch.yaml nodes.update.micro_tokens=20
 ppo_graph ppo.yaml
 classifier judge model
 same ppo.yaml
+
+# Tokens that a selection leaves out, and rows that one draws: masks and copies are brought to the device.
+selected() { # FILE KEYS: the graph, trained on a selection
+    sed "/^  update:/,/^run:/s/of: rollout/of: kept/; s/^  update:/  kept: {op: select, of: rollout, $2}\n&/" "$1"
+}
+selected short.yaml 'tokens: old_logprob < -2' >kept.yaml
+has kept.yaml '    of: kept'
+same kept.yaml
+same kept.yaml nodes.update.micro_tokens=20
+selected sequence.yaml 'tokens: old_logprob < -2' >kept.yaml
+same kept.yaml
+selected batch.yaml 'resample: score' >kept.yaml
+same kept.yaml

@@ -50,6 +50,7 @@ static void *pinned(size_t bytes)
 typedef struct batch {
     uint32_t n_groups, n_seqs, n_tokens;
     uint32_t *group, *offset;
+    uint8_t *mask; /* NULL: all tokens count */
     gr_expr_rows rows;
     gr_expr_column host[N_NAMES], device[N_NAMES]; /* device: fresh ones alone are there */
     gr_loss_column columns[N_NAMES];
@@ -78,6 +79,14 @@ static void draw_rows(batch *b, uint32_t n_seqs, uint32_t per_group, uint32_t le
     b->rows = (gr_expr_rows){.n_seqs = n_seqs, .group = b->group, .offset = b->offset, .first_seq = 3};
 }
 
+/* Leave out about three tokens of ten. */
+static void draw_mask(batch *b, uint64_t *seed)
+{
+    b->mask = gr_malloc(b->n_tokens);
+    for (uint32_t t = 0; t < b->n_tokens; t++) b->mask[t] = uniform(seed, 0, 1) < 0.7;
+    b->rows.mask = b->mask;
+}
+
 static void draw_column(batch *b, int i, uint64_t *seed)
 {
     const uint32_t count[] = {1, b->n_groups, b->n_seqs, 0, b->n_tokens};
@@ -92,11 +101,12 @@ static void draw_column(batch *b, int i, uint64_t *seed)
         b->columns[b->n_columns++] = (gr_loss_column){i, 0, names[i].level, GR_EXPR_F32};
 }
 
-static batch *batch_new(uint32_t n_seqs, uint32_t per_group, uint32_t length)
+static batch *batch_new(uint32_t n_seqs, uint32_t per_group, uint32_t length, bool masked)
 {
     uint64_t seed = 17 * n_seqs + length;
     batch *b = gr_calloc(1, sizeof(*b));
     draw_rows(b, n_seqs, per_group, length, &seed);
+    if (masked) draw_mask(b, &seed);
     for (int i = 0; i < N_NAMES; i++) draw_column(b, i, &seed);
     return b;
 }
@@ -109,6 +119,7 @@ static void batch_free(batch *b)
     }
     free(b->group);
     free(b->offset);
+    free(b->mask);
     free(b);
 }
 
@@ -173,7 +184,7 @@ static job *job_new(const batch *b, const gr_loss *l, uint32_t chunk)
     const gr_expr_bounds all = {b->n_groups, b->n_seqs, b->n_tokens};
     *j = (job){.b = b, .loss = l, .kernels = {.copy = copy, .code_run = run_pass}, .range = all};
     if (gr_loss_class_of(l) == GR_LOSS_TOKEN) j->range.tokens = GR_MIN(chunk, b->n_tokens);
-    j->in = (gr_loss_inputs){b->columns, row_sets, b->n_columns, 1, all};
+    j->in = (gr_loss_inputs){b->columns, row_sets, b->n_columns, 1, all, b->mask != NULL};
     j->data_bytes = gr_loss_data_bytes(&j->in);
     j->store_bytes = gr_loss_store_bytes(l, all);
     j->work_bytes = gr_loss_frame_bytes(l, all, j->range);
@@ -266,7 +277,7 @@ static void compare(const batch *b, const struct loss_case *c)
     char name[64];
     gr_loss *l = loss_new(c->text);
     if (!l) return;
-    snprintf(name, sizeof(name), "%s, %u x %u", c->name, b->n_seqs, b->n_tokens);
+    snprintf(name, sizeof(name), "%s, %u x %u%s", c->name, b->n_seqs, b->n_tokens, b->mask ? ", masked" : "");
     const gr_expr_bounds all = {b->n_groups, b->n_seqs, b->n_tokens};
     uint64_t bytes = 0;
     for (gr_loss_stage s = GR_LOSS_PREPARE; s <= GR_LOSS_VALUE; s++)
@@ -329,7 +340,7 @@ static void compare_cuts(const batch *b)
 
 static void bench(uint32_t n_seqs, uint32_t length)
 {
-    batch *b = batch_new(n_seqs, 8, length);
+    batch *b = batch_new(n_seqs, 8, length, false);
     for (size_t i = 0; i < 3; i++) {
         gr_loss *l = loss_new(losses[i].text);
         job *j = job_new(b, l, 4096);
@@ -357,8 +368,9 @@ int main(int argc, char **argv)
     }
     const uint32_t most = check_small ? 50 : 500,
                    sizes[][3] = {{1, 1, 1}, {7, 3, 5}, {37, 4, 61}, {2 * most, 8, most}};
-    for (size_t s = 0; s < GR_LEN(sizes); s++) {
-        batch *b = batch_new(sizes[s][0], sizes[s][1], sizes[s][2]);
+    for (size_t s = 0; s < 2 * GR_LEN(sizes); s++) {
+        const uint32_t *size = sizes[s / 2];
+        batch *b = batch_new(size[0], size[1], size[2], s % 2);
         for (size_t i = 0; i < GR_LEN(losses); i++) compare(b, &losses[i]);
         compare_cuts(b);
         batch_free(b);

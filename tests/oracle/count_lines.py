@@ -15,6 +15,7 @@ import sys
 
 TABLE = [
     ("ppo", "PPO with a critic", ["compute_gae_advantage_return", "compute_policy_loss_vanilla", "compute_value_loss", "AdaptiveKLController"]),
+    ("pf_ppo", "PF-PPO", ["compute_gae_advantage_return", "compute_policy_loss_vanilla", "compute_value_loss", "AdaptiveKLController", "compute_pf_ppo_reweight_data"]),
     ("grpo", "GRPO", ["compute_grpo_outcome_advantage", "compute_policy_loss_vanilla", "kl_penalty", "kl_penalty_forward"]),
     ("dr_grpo", "Dr. GRPO", ["compute_grpo_outcome_advantage", "compute_policy_loss_vanilla"]),
     ("dapo", "DAPO", ["compute_grpo_outcome_advantage", "compute_policy_loss_vanilla"]),

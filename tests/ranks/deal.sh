@@ -67,16 +67,23 @@ for n in 2 3; do
     even dpo-$n 1 0.05
 done
 
-# A selection leaves groups of different sizes, or fewer than a rank each.
-sed 's/^  advantage:.*/  kept: {op: select, of: rollout, sequences: rollout.length > 1}\n  advantage: {op: compute, of: kept, expr: score - group_mean(score)}/; /^  update:/,/^run:/s/of: rollout/of: kept/' grpo.yaml >kept.yaml
-has kept.yaml 'of: kept'
-set -- --set nodes.update.mini_batch=8 --set nodes.update.epochs=1 # one mini-batch: its loss is of the weights before
-status 0 "$gr" exec kept.yaml "$@" --steps 2 --out kept-1
-for n in 2 3 4; do
-    status 0 "$gr" exec kept.yaml "$@" --steps 2 --ranks $n --out kept-$n --check-memory
-    close kept-1 kept-$n 1
-    for name in loss entropy reward_mean response_tokens_mean; do # of columns, which have the bits of one rank
-        [ -n "$(metric kept-1 1 $name)" ] && [ "$(metric kept-$n 1 $name)" = "$(metric kept-1 1 $name)" ] ||
-            fail "$name on $n ranks is $(metric kept-$n 1 $name), on one $(metric kept-1 1 $name)"
+# A selection leaves groups of different sizes, or fewer than a rank each; rows drawn are the same ones, each a group; of
+# tokens that do not count, all ranks know.
+sed 's/^  advantage:.*/  kept: {op: select, of: rollout, SELECT}\n  advantage: {op: compute, of: kept, expr: SCORE}/; /^  update:/,/^run:/s/of: rollout/of: kept/' grpo.yaml >form.yaml
+has form.yaml 'of: kept'
+for form in 'sequences: rollout.length > 1|score - group_mean(score)|8|2 3 4' 'tokens: old_logprob < -2|score - group_mean(score)|8|2 3' \
+    'resample: score|score - batch_mean(score)|32|2 3' 'resample: group_mean(score)|score - group_mean(score)|8|3'; do
+    sed "s/SELECT/$(echo "$form" | cut -d '|' -f 1)/; s/SCORE/$(echo "$form" | cut -d '|' -f 2)/" form.yaml >kept.yaml
+    # one mini-batch: its loss is of the weights before
+    set -- --set nodes.update.mini_batch="$(echo "$form" | cut -d '|' -f 3)" --set nodes.update.epochs=1
+    rm -rf kept-*
+    status 0 "$gr" exec kept.yaml "$@" --steps 2 --out kept-1
+    for n in ${form##*|}; do
+        status 0 "$gr" exec kept.yaml "$@" --steps 2 --ranks $n --out kept-$n --check-memory
+        close kept-1 kept-$n 1
+        for name in loss entropy reward_mean response_tokens_mean; do # of columns, which have the bits of one rank
+            [ -n "$(metric kept-1 1 $name)" ] && [ "$(metric kept-$n 1 $name)" = "$(metric kept-1 1 $name)" ] ||
+                fail "$form: $name on $n ranks is $(metric kept-$n 1 $name), on one $(metric kept-1 1 $name)"
+        done
     done
 done

@@ -110,15 +110,17 @@ cmp ppo-one/checkpoints/step-5/state.json ppo-four/checkpoints/step-5/state.json
 [ "$(ls ppo-one/checkpoints)" = "$(ls ppo-four/checkpoints)" ] || fail "checkpoints are of other steps"
 [ "$(readlink ppo-one/checkpoints/best)" = "$(readlink ppo-four/checkpoints/best)" ] || fail "another one is the best"
 
-# A selection that draws anew until it has enough, beside the rollout, and an expression that reads the epoch.
+# A selection that draws anew until it has enough, beside the rollout, groups drawn from it, and of these some tokens; and an
+# expression that reads the epoch.
 sed 's/^  rollout: {/  raw: {pool: rollout, /; s/of: rollout/of: kept/; s/expr: reward + 0.1 \* rollout/of: kept, expr: reward + 0.01 * epoch + 0.1 * raw/; s/^  reward:  {op: reward, of: kept/  reward:  {op: reward, of: raw/
-     s/^  old_logprob/  kept: {op: select, of: raw, groups: "group_std(reward) > 0", refill: {until: 8, rounds: 6, short: keep}}\n&/
+     s/^  old_logprob/  full: {op: select, of: raw, groups: "group_std(reward) > 0", refill: {until: 8, rounds: 6, short: keep}}\n  drawn: {op: select, of: full, resample: group_mean(reward)}\n  kept: {op: select, of: drawn, tokens: raw.logprob < -1}\n&/
      s/^models:/pools: {train: {share: 1}, rollout: {share: 1}}\n&/; s/{checkpoint: $model, train/{pool: train, checkpoint: $model, train/' grpo.yaml >select.yaml
 "$gr" check select.yaml >out 2>&1 || { cat out; fail "select.yaml"; }
 status 0 "$gr" exec select.yaml --steps 5 --out select-one
 status 0 "$gr" exec select.yaml --ranks 2 --steps 5 --out select-two
 alike select-one select-two 5
-[ "$(metric select-two 1 kept.rounds)" -gt 1 ] || fail "nothing was drawn again"
+[ "$(metric select-two 1 full.rounds)" -gt 1 ] || fail "nothing was drawn again"
+[ "$(metric select-two 1 drawn.distinct)" -gt 1 ] && [ "$(metric select-two 1 kept.tokens)" -gt 1 ] || fail "nothing was selected"
 
 # Rewards by a command on a pool of its own. And proof that a lagging rollout and training are at work at once: on the
 # training's ranks, a reward of each iteration but the last waits until the rollout of the next one has been scored.

@@ -446,6 +446,8 @@ static const loss_case losses[] = {
     {"bypass_reinforce", "bypass_reinforce", "most=1.2", NULL, NULL},
     {"vanilla-even", "ppo", "low=0.2 high=0.2", NULL, NULL},
     {"value", "ppo", NULL, NULL, "update_critic"},
+    {"vanilla-even", "pf_ppo", "low=0.2 high=0.2", NULL, NULL},
+    {"value", "pf_ppo", NULL, NULL, "update_critic"},
 };
 
 static const gr_loss *loss_of(const gr_graph *g, const char *node)

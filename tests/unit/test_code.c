@@ -197,7 +197,8 @@ static void compare_text(const char *text, uint32_t seed, bool masked)
     gr_expr_free(metric);
     if (!l) fail_msg("'%s' does not compile", text);
     problem p = {.name = text, .loss = l, .env = &b->env, .n_tokens = b->n_tokens};
-    p.in = (gr_loss_inputs){.columns = columns, .rows = rows, .n_rows = 1, .bounds = batch_bounds(b)};
+    p.in = (gr_loss_inputs){
+        .columns = columns, .rows = rows, .n_rows = 1, .bounds = batch_bounds(b), .masked = masked};
     for (size_t i = 0; i < b->n_columns; i++) {
         const gr_expr_symbol *s = &b->columns[i].symbol;
         if (!s->constant && !s->fresh)
