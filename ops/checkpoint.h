@@ -38,16 +38,9 @@ GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, 
 GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
                                             uint64_t shard_bytes, gr_diag *d);
 
-/* The folder of a model in a run: spec is RUN, RUN@STEP or RUN@best (without: the last step), model its name
- * (NULL: the only one; where there are several the message lists them). *out: caller frees with free(). */
+/* The folder of a model in a run: spec is RUN, RUN@STEP, RUN@best (without: the last step), or the folder of
+ * a step, model its name (NULL: the only one; where there are several the message lists them). *out: caller
+ * frees with free(). */
 GR_NODISCARD gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d);
-
-/* Where the checkpoint lies that a graph names: a folder with config.json; a folder of the Hugging Face cache
- * (models--ORG--NAME: what its refs/main points at, or its only snapshot); a run, RUN@STEP or a run's step
- * folder (model chooses in it, or NULL); or a config.json itself, which means random weights: *random is set.
- * *out is the folder, or that file; caller frees with free(). Where nothing is there, the message, at the
- * place at, holds the command that would fetch it. Neither weights nor tokenizer need be there. */
-GR_NODISCARD gr_status gr_checkpoint_resolve(char **out, bool *random, const char *spec, const char *model,
-                                             gr_loc at, gr_diag *d);
 
 #endif

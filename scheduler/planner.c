@@ -1144,6 +1144,23 @@ static gr_status check_classes(const gr_plan *plan, const gr_graph *g, gr_diag *
     return GR_OK;
 }
 
+/* A plan that was made to show what is missing. */
+static gr_status check_fits(const gr_plan *plan, gr_diag *d)
+{
+    char need[32], have[32];
+    for (uint32_t c = 0; c <= plan->n_more && !plan->fits; c++) {
+        const gr_plan *p = gr_plan_class(plan, c);
+        bool device = p->peak_bytes > plan->budget_bytes;
+        if (!device && p->host_bytes <= plan->host_budget_bytes) continue;
+        return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
+                             "the plan does not fit, and says so: it needs %s of %s memory, its budget is %s",
+                             gr_bytes_format(device ? p->peak_bytes : p->host_bytes, need),
+                             device ? "device" : "host",
+                             gr_bytes_format(device ? plan->budget_bytes : plan->host_budget_bytes, have));
+    }
+    return GR_OK;
+}
+
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
@@ -1155,8 +1172,9 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     own.kernels = gr_kernels_as(own.kernels, g->strict, !g->loose);
     o = &own;
     if (check_device(g, o->kernels, d) || check_classes(plan, g, d)) return GR_E_INVALID;
+    gr_status st = check_fits(plan, d);
+    if (st) return st;
     gr_planned *p = planned_all(g, o->kernels);
-    gr_status st = GR_OK;
     for (uint32_t c = 0; c <= p->n_more && !st; c++)
         st = read_settings(planned_class(p, c), plan, view_of(g, c), d);
     if (!st) {

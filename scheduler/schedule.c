@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "scheduler/view.h"
+
 #define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK   60
 #define LEAST_STATES 800
@@ -365,6 +367,14 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
     }
 }
 
+void gr_note_fits(gr_diag *d, const char *what, uint64_t ns)
+{
+    gr_str time = {0};
+    gr_time_put(&time, ns);
+    gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %s an iteration", what, time.text);
+    gr_str_release(&time);
+}
+
 /* Whether other options would make it fit, and at what price. */
 static void suggest(const search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {
@@ -372,9 +382,7 @@ static void suggest(const search *s, const gr_schedule_options *o, const char *w
     gr_schedule_options quick = *o;
     gr_plan *p = NULL;
     quick.quick = true;
-    if (gr_schedule(&p, level, s->src, &quick, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration", what,
-                     (double)p->ns / 1e9);
+    if (gr_schedule(&p, level, s->src, &quick, NULL) == GR_OK) gr_note_fits(d, what, p->ns);
     gr_plan_free(p);
     free(level);
 }
@@ -388,10 +396,12 @@ static void suggest_host(const search *s, gr_diag *d)
     char text[32];
     o.quick = true;
     o.host_budget_bytes = UINT64_MAX;
-    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0},
-                     "would fit: --host-budget %" PRIu64 " (%s), with a predicted %.3g s an iteration",
-                     p->host_bytes, gr_bytes_format(p->host_bytes, text), (double)p->ns / 1e9);
+    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK) {
+        char *what =
+            gr_printf("--host-budget %" PRIu64 " (%s)", p->host_bytes, gr_bytes_format(p->host_bytes, text));
+        gr_note_fits(d, what, p->ns);
+        free(what);
+    }
     gr_plan_free(p);
     free(level);
 }
