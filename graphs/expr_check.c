@@ -619,15 +619,47 @@ static gr_typed lower_form(checker *c, const gr_ast *a, const gr_expr_function *
     }
 }
 
+/* What the functions of other languages are called here; NULL: nothing. Prefixes such as torch. do not count.
+ */
+static const char *called_here(const char *name)
+{
+    static const char *const names[][2] = {
+        {"mean", "token_mean', 'seq_mean', 'group_mean' or 'batch_mean"},
+        {"sum", "token_sum', 'seq_sum', 'group_sum' or 'batch_sum"},
+        {"std", "token_std', 'seq_std', 'group_std' or 'batch_std"},
+        {"count", "token_count', 'seq_count', 'group_count' or 'batch_count"},
+        {"len", "seq_count', 'group_count' or 'batch_count"},
+        {"masked_mean", "token_mean(x, mask)"},
+        {"masked_sum", "token_sum(x, mask)"},
+        {"masked_whiten", "token_whiten(x, mask)"},
+        {"whiten", "token_whiten"},
+        {"clamp", "clip"},
+        {"minimum", "min"},
+        {"maximum", "max"},
+        {"relu", "max(x, 0)"},
+        {"pow", "x ^ y"},
+        {"square", "x ^ 2"},
+        {"detach", "stop_gradient"},
+        {"stopgrad", "stop_gradient"},
+        {"cumsum", "prefix_sum"},
+        {"topk", "top"}};
+    const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+    for (size_t i = 0; i < GR_LEN(names); i++)
+        if (!strcmp(last, names[i][0])) return names[i][1];
+    return NULL;
+}
+
 static gr_typed unknown_function(checker *c, const gr_ast *a)
 {
     size_t n;
+    const char *dot = strrchr(a->name, '.'), *here = called_here(a->name);
+    if (here) return fail(c, a->at, "unknown function '%s'; did you mean '%s'?", a->name, here);
     const gr_expr_function *f = gr_expr_functions(&n);
     size_t n_own = c->scope->n_functions;
     const char **names = gr_calloc(n + n_own, sizeof(*names));
     for (size_t i = 0; i < n; i++) names[i] = f[i].name;
     for (size_t i = 0; i < n_own; i++) names[n + i] = c->scope->functions[i].name;
-    const char *near = gr_near(a->name, names, n + n_own);
+    const char *near = gr_near(dot ? dot + 1 : a->name, names, n + n_own);
     free(names);
     if (near) return fail(c, a->at, "unknown function '%s'; did you mean '%s'?", a->name, near);
     return fail(c, a->at, "unknown function '%s'; 'graphrun ops' lists them", a->name);
