@@ -4,7 +4,6 @@
 #include "ops/reshard.h"
 #include "ops/spread.h"
 #include "plan_edit.h"
-#include "scheduler/layout.h"
 #include "test_folder.h"
 
 static const char *const config_text =
@@ -311,23 +310,13 @@ static void test_peers_come_to_their_sums(void **state)
         gr_program_node(g, "node", GR_LANE_COMPUTE, false);
         gr_program_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "layer")->peers = 4;
         if (how == 2) gr_program_end(g);
-        gr_hardware hw = machine();
-        gr_facts *f = gr_facts_new(g, &hw);
-        gr_layout l = {0};
-        gr_choice none[1] = {{0}};
-        gr_layout_make(&l, f, none, false);
-        gr_plan *p = gr_plan_build(&l, f, 0, 10);
-        p->ranks = how == 1 ? "0-5" : "0-3";
-        p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
-        p->fits = true;
+        gr_plan *p = still_plan(g, how == 1 ? "0-5" : "0-3");
         gr_str why = {0};
         assert_int_equal(accepted(p, g, &why), how == 0);
         if (how == 1) assert_non_null(strstr(why.text, "of 4 ranks together, which 6 ranks are not"));
         if (how == 2) assert_non_null(strstr(why.text, "on whose trips the ranks do not agree"));
         gr_str_release(&why);
         gr_plan_free(p);
-        gr_layout_release(&l);
-        gr_facts_free(f);
         gr_program_free(g);
     }
 }
