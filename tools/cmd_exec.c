@@ -64,6 +64,9 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
         plan = NULL;
     }
     if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
+    if (st && own && plan)
+        gr_diag_note(d, (gr_loc){.file = own},
+                     "the run's plan does not serve this graph: --replan makes one that does");
     if (st) gr_plan_free(plan);
     if (!st && !plan) st = gr_plan_graph(p, g, o, d);
     free(own);
