@@ -601,8 +601,8 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *s
 {
     search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
     gr_plan *p = o->quick ? find_quickly(&s, level) : find_plan(&s, level);
-    bool fits = p != NULL;
-    if (!fits) p = smallest(&s, level);
+    if (!p) p = smallest(&s, level);
+    const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;
     p->hardware = gr_pool_strdup(p->pool, o->hardware.name);
     p->device = o->hardware.device;
     p->ranks = "0";
