@@ -43,13 +43,10 @@ GR_PRINTF(3, 4) static void fail(parser *ps, gr_loc at, const char *fmt, ...)
 {
     if (ps->failed) return;
     ps->failed = true;
-    gr_str s = {0};
     va_list ap;
     va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
+    (void)gr_diag_verror(ps->d, at, GR_E_INVALID, fmt, ap);
     va_end(ap);
-    (void)gr_diag_error(ps->d, at, GR_E_INVALID, "%s", s.text);
-    gr_str_release(&s);
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------- */

@@ -18,9 +18,14 @@ static bool is_folder(const char *path)
 
 /* ---- folders that appear whole ------------------------------------------------------------------------- */
 
-gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d)
+/* Made, filled at aside, finished; release removes what was not. */
+typedef struct folder {
+    char *path, *aside;
+} folder;
+
+static gr_status folder_begin(folder *f, const char *path, gr_diag *d)
 {
-    *f = (gr_folder){0};
+    *f = (folder){0};
     if (gr_path_exists(path))
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "'%s' exists already; remove it or choose another name", path);
@@ -32,7 +37,7 @@ gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d)
     return st ? st : gr_dir_make(f->aside, d);
 }
 
-gr_status gr_folder_finish(gr_folder *f, gr_diag *d)
+static gr_status folder_finish(folder *f, gr_diag *d)
 {
     gr_status st = gr_dir_sync(f->aside, d);
     if (!st && rename(f->aside, f->path))
@@ -48,13 +53,13 @@ gr_status gr_folder_finish(gr_folder *f, gr_diag *d)
     return st;
 }
 
-void gr_folder_release(gr_folder *f)
+static void folder_release(folder *f)
 {
     gr_status st = f->aside ? gr_path_remove(f->aside, NULL) : GR_OK;
     (void)st; /* what stays behind is removed by the next attempt */
     free(f->aside);
     free(f->path);
-    *f = (gr_folder){0};
+    *f = (folder){0};
 }
 
 /* ---- config and tokenizer ------------------------------------------------------------------------------ */
@@ -220,13 +225,13 @@ static gr_status write_folder(const char *path, struct stream *s, const char *co
 {
     const char *no_prefix = "";
     gr_weights_source from = {next_bucket, s, &no_prefix, 1};
-    gr_folder f = {0};
+    folder f = {0};
     gr_status st = take_buffer(s, d);
-    if (!st) st = gr_folder_begin(&f, path, d);
+    if (!st) st = folder_begin(&f, path, d);
     if (!st) st = gr_checkpoint_write_config(f.aside, s->shape, config, tokenizer, dtype, d);
     if (!st) st = gr_weights_write(s->shape, f.aside, "model", &from, dtype, shard_bytes, d);
-    if (!st) st = gr_folder_finish(&f, d);
-    gr_folder_release(&f);
+    if (!st) st = folder_finish(&f, d);
+    folder_release(&f);
     free(s->buffer);
     return st;
 }

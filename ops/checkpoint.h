@@ -12,16 +12,6 @@
 
 #include "ops/weights.h"
 
-/* A folder under construction. Make it, fill d->aside, finish it; gr_folder_release removes what was not
- * finished. */
-typedef struct gr_folder {
-    char *path, *aside;
-} gr_folder;
-
-GR_NODISCARD gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d);
-GR_NODISCARD gr_status gr_folder_finish(gr_folder *f, gr_diag *d);
-void gr_folder_release(gr_folder *f); /* {0} is fine */
-
 /* Write what stands beside the weights of a model of shape s into dir: config.json as it is at config (a
  * file, or the folder it is in) but for its dtype and, where s has a value head, the class that loads one;
  * generation_config.json from beside it, and the tokenizer's files of the folder tokenizer (NULL: none); a

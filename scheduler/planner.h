@@ -49,6 +49,12 @@ GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_g
                                      const gr_plan_options *o, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */
 
+/* Of class c of 1 + n_more. */
+static inline gr_planned *gr_planned_class(const gr_planned *p, uint32_t c)
+{
+    return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
+}
+
 /* A node of the program by its name: of the graph, or a summary. */
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name);
 
