@@ -161,6 +161,8 @@ typedef enum gr_kernel_set {
     GR_KERNELS_ROLLOUT = 1 << 4,    /* layers over the paged pool, sampling */
 } gr_kernel_set;
 
+#define GR_UNFIT_MAX 96
+
 typedef struct gr_kernels gr_kernels;
 struct gr_kernels {
     const char *device;
@@ -179,6 +181,9 @@ struct gr_kernels {
     void (*detach)(gr_queue *q);
     gr_status (*check)(gr_queue *q, gr_diag *d);
     const char *(*numerics)(void); /* what of the device changes bits, for the numerics hash: "cpu-fma" */
+    /* What of a shape they are not made for, as a text in buf; NULL: nothing. No function: they are for all.
+     */
+    const char *(*unfit)(const gr_model_shape *s, char buf[GR_UNFIT_MAX]);
 
     /* ---- sizes in bytes ---- */
     uint64_t (*acts_bytes)(const gr_model_shape *s,

@@ -3,6 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The parser passes over zero bytes, but who copies the text would end at one. */
+static gr_status refuse_zeros(const char *path, const char *text, size_t n, gr_diag *d)
+{
+    const char *zero = memchr(text, '\0', n);
+    if (!zero) return GR_OK;
+    gr_loc at = {path, 1, 1};
+    for (const char *c = text; c < zero; c++) {
+        at.line += *c == '\n';
+        at.col = *c == '\n' ? 1 : at.col + 1;
+    }
+    return gr_diag_error(d, at, GR_E_INVALID, "a zero byte, which JSON text does not have");
+}
+
 gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d)
 {
     *j = (gr_json){0};
@@ -10,6 +23,11 @@ gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d)
     size_t n;
     gr_status st = gr_file_read(path, GR_JSON_LIMIT, &text, &n, d);
     if (st) return st;
+    st = refuse_zeros(path, text, n, d);
+    if (st) {
+        free(text);
+        return st;
+    }
     json_error_t e;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (json_is_object(root)) {

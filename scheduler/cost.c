@@ -90,3 +90,9 @@ uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h)
     uint64_t ns = (uint64_t)llround(1e9 * w->bytes / h->host_memory) + h->step_ns;
     return GR_MAX(ns, gr_work_ns(w, h)); /* no host is faster than its device */
 }
+
+uint64_t gr_work_lost_ns(const gr_work *w, const gr_hardware *h)
+{
+    const bool beside = w->kind == GR_STEP_REDUCE && w->lane != GR_LANE_COMPUTE;
+    return beside && h->reduced > 0 ? (uint64_t)llround(1e9 * (double)w->moved / h->reduced) : 0;
+}

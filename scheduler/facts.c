@@ -271,9 +271,10 @@ gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw)
     for (uint32_t o = 0; o < g->n_objects; o++) find_lifetime(f, o);
     find_groups(f);
     find_ranks(f);
-    NEW(f, g->n_works, f->ns), NEW(f, g->n_works, f->host_ns);
+    NEW(f, g->n_works, f->ns), NEW(f, g->n_works, f->host_ns), NEW(f, g->n_works, f->lost_ns);
     for (uint32_t w = 0; w < g->n_works; w++) {
         if (g->works[w].body_last == GR_NONE) f->ns[w] = gr_work_ns(&g->works[w], hw);
+        f->lost_ns[w] = gr_work_lost_ns(&g->works[w], hw);
         if (g->works[w].host_with == GR_NONE) continue;
         f->host_ns[w] = gr_work_host_ns(&g->works[w], hw);
         f->n_movable++;

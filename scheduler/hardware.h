@@ -55,10 +55,12 @@ typedef struct gr_hardware {
     uint64_t step_ns; /* fixed cost of one step */
     double link;      /* bytes a rank receives in collectives within a host */
     double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
-    uint64_t collective_ns;      /* fixed cost of one */
-    uint64_t sum_ns;             /* of a sum over neighbours within a work (gr_work.sums) */
-    double network;              /* as link, from other hosts */
-    uint32_t devices;            /* of one host */
+    uint64_t collective_ns; /* fixed cost of one */
+    uint64_t sum_ns;        /* of a sum over neighbours within a work (gr_work.sums) */
+    double reduced;   /* bytes a rank receives in reductions while `compute` loses a second to them: they take
+                         multiprocessors and memory from what runs beside them; 0: nothing is lost */
+    double network;   /* as link, from other hosts */
+    uint32_t devices; /* of one host */
     gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */
     uint32_t n_rates;
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
@@ -101,9 +103,11 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t gr
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 
-/* scheduler/cost.c: predicted time of one execution of a work that is no loop; and of one that is done on the
- * host lane instead of its own: an optimizer step, which host memory bounds. */
+/* scheduler/cost.c: predicted time of one execution of a work that is no loop; of one that is done on the
+ * host lane instead of its own: an optimizer step, which host memory bounds; and what the lane `compute`
+ * loses while the work, a reduction, runs on another. */
 uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h);
 uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h);
+uint64_t gr_work_lost_ns(const gr_work *w, const gr_hardware *h);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION    2
+#define VERSION    3
 #define FILE_LIMIT (1 << 20)
 
 typedef struct reader {
@@ -40,6 +40,7 @@ static const number rates[] = {{"memory", AT(memory_bytes), false, false},
                                {"host", AT(host_memory), false, false},
                                {"disk", AT(disk), false, false},
                                {"link", AT(link), false, false},
+                               {"reduced", AT(reduced), false, true},
                                {"network", AT(network), false, false}};
 static const char *const libraries[] = {
 #define X(name, text) text,
@@ -228,7 +229,8 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "logits",
                                        "layer_graph_bytes",
                                        "pinned"};
-    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "kv", "host", "disk", "link", "network"};
+    static const char *const bandwidths[] = {"memory", "h2d",  "d2h",     "kv",     "host",
+                                             "disk",   "link", "reduced", "network"};
     if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {

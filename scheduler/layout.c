@@ -806,6 +806,7 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
         if (it->kind == GR_STEP_OFFLOAD) c->ready[it->home] = ends;
         if (it->work == GR_NONE) continue;
         c->done[it->work] = ends;
+        c->lane[GR_LANE_COMPUTE] += f->lost_ns[it->work];
         for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
             uint32_t e = l->use_entry[u];
             if (e == GR_NONE) continue;

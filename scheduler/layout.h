@@ -64,6 +64,7 @@ typedef struct gr_facts {
     uint32_t n_groups;
     uint32_t *cross_begin, *cross;  /* of works: works on other lanes that it waits for */
     uint64_t *ns, *host_ns;         /* of works; of those that may be moved to the host lane, there */
+    uint64_t *lost_ns;              /* of works on other lanes: what `compute` loses to them */
     uint32_t n_movable;             /* works that may */
     uint32_t *rollouts, n_rollouts; /* units at the top that generate, and always run */
     bool *waits_outside;            /* of loops: whether works inside wait for other lanes' works outside */
@@ -132,8 +133,9 @@ void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uin
 void gr_layout_release(gr_layout *l);
 
 /* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the
- * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow. Sets the
- * time of loop items, and validate_ns. */
+ * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow; what
+ * comes next on the compute lane ends later by what a reduction takes from it. Sets the time of loop items,
+ * and validate_ns. */
 uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f);
 
 /* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets.

@@ -899,12 +899,26 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
     return st;
 }
 
+/* What the device's kernels are not made for, of a model or of its slices. */
+static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
+{
+    char buf[GR_UNFIT_MAX];
+    const char *unfit = k->unfit ? k->unfit(&m->shape, buf) : NULL;
+    bool slice = !unfit && k->unfit && m->parts > 1;
+    if (slice) unfit = k->unfit(&m->slice, buf);
+    if (!unfit) return GR_OK;
+    return gr_diag_error(d, m->at, GR_E_INVALID, "model '%s' has%s %s: the %s device has no kernels for it",
+                         m->name, slice ? ", in slices," : "", unfit, k->device);
+}
+
 /* A device whose weights are fp32 trains in fp32; one may have no kernels for value heads. */
 static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];
+        gr_status shape = check_shape(m, k, d);
+        st = shape ? shape : st;
         if (m->shape.head == GR_HEAD_VALUE && !(gr_kernels_sets(k) & GR_KERNELS_VALUE_HEAD))
             st = gr_diag_error(d, m->at, GR_E_INVALID,
                                "model '%s' has a value head: the %s device has none in this version", m->name,

@@ -175,31 +175,59 @@ static void add_set(search *s, const uint32_t *level)
     GR_PUSH(s->sets, s->n_sets, s->cap_sets, set);
 }
 
-/* The next vector of levels of the knobs that do (or do not) change bits, counted like an odometer; false:
- * the last one was it. */
-static bool next_levels(const gr_source *src, uint32_t *level, bool bits)
+/* The next vector of levels of the knobs that do not change bits, counted like an odometer; false: the last
+ * one was it. */
+static bool next_levels(const gr_source *src, uint32_t *level)
 {
     for (size_t k = src->n_knobs; k-- > 0;) {
-        if (src->knobs[k].bits != bits) continue;
+        if (src->knobs[k].bits) continue;
         if (++level[k] < src->knobs[k].n_levels) return true;
         level[k] = 0;
     }
     return false;
 }
 
-static uint32_t sum_levels(const gr_source *src, const uint32_t *level, bool bits)
+/* The last of them. */
+static void set_last_levels(const gr_source *src, uint32_t *level)
 {
-    uint32_t sum = 0;
-    for (size_t k = 0; k < src->n_knobs; k++) sum += src->knobs[k].bits == bits ? level[k] : 0;
-    return sum;
+    for (size_t k = 0; k < src->n_knobs; k++)
+        if (!src->knobs[k].bits) level[k] = src->knobs[k].n_levels - 1;
 }
 
-static uint32_t count_levels(const gr_source *src, bool bits)
+/* How many there are; more than MAX_LEVELS: some number above that. */
+static uint32_t count_levels(const gr_source *src)
 {
     uint32_t n = 1;
     for (size_t k = 0; k < src->n_knobs && n <= MAX_LEVELS; k++)
-        if (src->knobs[k].bits == bits) n *= src->knobs[k].n_levels;
+        if (!src->knobs[k].bits) n *= src->knobs[k].n_levels;
     return n;
+}
+
+/* Of the knobs that change bits, from one on: the least vector of a sum, which has as much as goes in the
+ * last ones. */
+static void set_least_of_sum(const gr_source *src, uint32_t *level, size_t from, uint32_t sum)
+{
+    for (size_t k = src->n_knobs; k-- > from;) {
+        if (!src->knobs[k].bits) continue;
+        level[k] = GR_MIN(sum, src->knobs[k].n_levels - 1);
+        sum -= level[k];
+    }
+}
+
+/* The next one of the same sum, in the order of next_levels. */
+static bool next_of_sum(const gr_source *src, uint32_t *level)
+{
+    uint32_t behind = 0;
+    for (size_t k = src->n_knobs; k-- > 0;) {
+        if (!src->knobs[k].bits) continue;
+        if (behind && level[k] + 1 < src->knobs[k].n_levels) {
+            level[k]++;
+            set_least_of_sum(src, level, k + 1, behind - 1);
+            return true;
+        }
+        behind += level[k];
+    }
+    return false;
 }
 
 /* Programs for all levels of the knobs that keep the bits; where those are too many, the ones in which each
@@ -208,18 +236,15 @@ static uint32_t count_levels(const gr_source *src, bool bits)
 static void add_sets(search *s, uint32_t *level)
 {
     const gr_source *src = s->src;
-    bool all = count_levels(src, false) <= MAX_LEVELS;
+    bool all = count_levels(src) <= MAX_LEVELS;
     size_t begin = s->n_sets;
     do {
         uint32_t inner = 0;
-        bool last = true;
-        for (size_t k = 0; k < src->n_knobs; k++) {
-            if (src->knobs[k].bits) continue;
-            inner += level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
-            last &= level[k] + 1 == src->knobs[k].n_levels;
-        }
-        if (last || ((all || inner <= 1) && s->n_sets - begin < 2 * MAX_LEVELS)) add_set(s, level);
-    } while (next_levels(src, level, false));
+        if (s->n_sets - begin == 2 * MAX_LEVELS) set_last_levels(src, level); /* not by way of all others */
+        for (size_t k = 0; k < src->n_knobs; k++)
+            inner += !src->knobs[k].bits && level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
+        if (all || inner <= 1) add_set(s, level);
+    } while (next_levels(src, level));
 }
 
 typedef struct candidate { /* a residency, in its own bytes or in all the room there is */
@@ -458,7 +483,7 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
     explore(s, (uint32_t)first, 1);
     gr_plan *p = choose(s, begin, level); /* all resident at the first levels: no search */
     if (!p) {
-        if (next_levels(s->src, walk, false)) add_sets(s, walk);
+        if (next_levels(s->src, walk)) add_sets(s, walk);
         s->found.n = begin;
         uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
         for (size_t i = first; i < s->n_sets; i++)
@@ -539,8 +564,8 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     gr_plan *best = NULL;
     for (uint32_t sum = 0; sum <= most && !best; sum++) { /* least change first */
         if (sum == 1 && is_hopeless(s)) break;
+        set_least_of_sum(src, walk, 0, sum);
         do {
-            if (sum_levels(src, walk, true) != sum) continue;
             gr_plan *p = try_levels(s, walk, chosen);
             if (p && (!best || p->ns < best->ns)) {
                 gr_plan_free(best);
@@ -549,7 +574,7 @@ static gr_plan *find_plan(search *s, uint32_t *level)
             } else {
                 gr_plan_free(p);
             }
-        } while (next_levels(src, walk, true));
+        } while (next_of_sum(src, walk));
     }
     for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k);
     if (!best) { /* the smallest that can be had, to say what is missing */

@@ -2,6 +2,9 @@
 
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/model.h"
+#include "ops/cuda/parts.h"
+
+#include <stdio.h>
 
 static gr_bf16 *halves(gr_carve *c, uint64_t rows, uint64_t cols)
 {
@@ -151,4 +154,28 @@ uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsi
 uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s)
 {
     return 2ull * GR_KV_BLOCK * s->kv_heads * s->head_dim * sizeof(gr_bf16);
+}
+
+/* Rows are read in vectors of 16 bytes; kernels of norms, rope, attention and sampling hold so much at most.
+ */
+const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
+{
+    enum { VECTOR = 8, HEAD_MAX = 256, HIDDEN_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
+    const struct {
+        const char *what;
+        uint32_t n, of, most;
+    } sizes[] = {
+        {"hidden states", s->hidden, VECTOR, HIDDEN_MAX},
+        {"heads", s->head_dim, VECTOR, HEAD_MAX},
+        {"a feed-forward network", s->inter, VECTOR, UINT32_MAX},
+        {"a vocabulary", s->head == GR_HEAD_VALUE ? 0 : s->vocab, 1, VOCAB_MAX},
+    };
+    for (size_t i = 0; i < GR_LEN(sizes); i++) {
+        if (sizes[i].n % sizes[i].of == 0 && sizes[i].n <= sizes[i].most) continue;
+        bool large = sizes[i].n > sizes[i].most;
+        snprintf(buf, GR_UNFIT_MAX, "%s of %u, which %s %u", sizes[i].what, sizes[i].n,
+                 large ? "is more than" : "is no multiple of", large ? sizes[i].most : sizes[i].of);
+        return buf;
+    }
+    return NULL;
 }

@@ -12,6 +12,7 @@ uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads);
 uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s);
+const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX]);
 
 /* attach says which of the four tables of ops/cuda/table.c the queue is for. */
 gr_status gr_cuda_attach(gr_queue *q, gr_diag *d);

@@ -33,23 +33,23 @@ static const char *numerics_strict_loose(void)
 #endif
 
 /* What the four have in common. A queue knows by attach which of them it is for. */
-#define ALL                                                                                                \
-    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST,                                \
-    .sizes = {.micro_tokens = 16384,                                                                       \
-              .concurrent = 256,                                                                           \
-              .prefill_tokens = 4096,                                                                      \
-              .head_elems = 128 << 20,                                                                     \
-              .head_rows = 4096,                                                                           \
-              .head_step = 256,                                                                            \
-              .head_sums = true},                                                                          \
-    .acts_bytes = gr_cu_acts_bytes, .extend_ws_bytes = gr_cu_extend_ws_bytes,                              \
-    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
-    .kv_block_bytes = gr_cu_kv_block_bytes, .embed_ws_bytes = gr_cu_embed_backward_ws,                     \
-    .sum_squares_ws_bytes = gr_cu_sum_squares_ws, RUNS(detach), RUNS(check), RUNS(embed_forward),          \
-    RUNS(embed_backward), RUNS(layer_forward), RUNS(layer_backward), RUNS(head_forward),                   \
-    RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(layer_extend), RUNS(kv_copy),     \
-    RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares), RUNS(adamw), \
-    .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
+#define ALL                                                                                                  \
+    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST,                                  \
+    .sizes = {.micro_tokens = 16384,                                                                         \
+              .concurrent = 256,                                                                             \
+              .prefill_tokens = 4096,                                                                        \
+              .head_elems = 128 << 20,                                                                       \
+              .head_rows = 4096,                                                                             \
+              .head_step = 256,                                                                              \
+              .head_sums = true},                                                                            \
+    .acts_bytes = gr_cu_acts_bytes, .extend_ws_bytes = gr_cu_extend_ws_bytes,                                \
+    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                            \
+    .kv_block_bytes = gr_cu_kv_block_bytes, .embed_ws_bytes = gr_cu_embed_backward_ws,                       \
+    .sum_squares_ws_bytes = gr_cu_sum_squares_ws, .unfit = gr_cu_unfit, RUNS(detach), RUNS(check),           \
+    RUNS(embed_forward), RUNS(embed_backward), RUNS(layer_forward), RUNS(layer_backward),                    \
+    RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(layer_extend),  \
+    RUNS(kv_copy), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares), \
+    RUNS(adamw), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2

@@ -122,6 +122,22 @@ status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_l
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=drop --out dropped
 has out 'prompts: dropped [0-9]+ records'
 
+# Shapes that a device has no kernels for: said where the plan is made, whatever this machine has.
+for edit in 's/"hidden_size": 32/"hidden_size": 36/;hidden states of 36, which is no multiple of 8' \
+    's/"hidden_size": 32/"hidden_size": 16392/;hidden states of 16392, which is more than 16384' \
+    's/"head_dim": 8/"head_dim": 12/;heads of 12, which is no multiple of 8' \
+    's/"intermediate_size": 48/"intermediate_size": 44/;a feed-forward network of 44, which is no multiple of 8' \
+    's/"vocab_size": 16/"vocab_size": 1048577/;a vocabulary of 1048577, which is more than 1048576'; do
+    sed "${edit%;*}" model.json >shape.json
+    refused "grpo.yaml:4:3: error: model 'actor' has ${edit#*;}: the cuda device has no kernels for it" \
+        "$gr" plan grpo.yaml --set model=shape.json --hardware h200
+    [ "${edit#*16392}" != "$edit" ] || status 0 "$gr" plan grpo.yaml --set model=shape.json --device cpu
+done
+sed 's/"intermediate_size": 48/"intermediate_size": 40/' model.json >shape.json
+status 0 "$gr" plan grpo.yaml --set model=shape.json --hardware h200
+refused "model 'actor' has, in slices, a feed-forward network of 20, which is no multiple of 8" \
+    "$gr" plan grpo.yaml --set model=shape.json --hardware h200 --ranks 2 --set models.actor.tensor=2
+
 # A run directory that was tampered with.
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --steps 2 --out kept
 tamper() { # PATTERN COMMAND

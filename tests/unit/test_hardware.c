@@ -75,7 +75,7 @@ static void assert_refused(const char *from, const char *to, const char *message
 static void test_what_is_wrong_is_said_with_its_place(void **state)
 {
     (void)state;
-    assert_refused("\"version\": 2", "\"version\": 1", "$.version: this program reads version 2");
+    assert_refused("\"version\": 3", "\"version\": 1", "$.version: this program reads version 3");
     assert_refused("  \"step_ns\"", "  \"step_n\"", "$: unknown key 'step_n'; did you mean 'step_ns'?");
     assert_refused("  \"step_ns\"", "  \"step_n\"", "$: key 'step_ns' is missing");
     assert_refused("\"step_ns\": ", "\"step_ns\": -", "$.step_ns: -");

@@ -195,6 +195,24 @@ static void test_errors_are_all_named_with_their_lines(void **state)
     assert_int_equal(gr_model_shape_read(&s, "/nowhere/config.json", NULL), GR_E_IO);
 }
 
+/* A config is copied into checkpoints as text. */
+static void test_zero_bytes_are_refused(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"model_type\": \"llama\",\n \"tie_word_embeddings\": true\0}";
+    gr_model_shape s;
+    gr_diag d;
+    char *path = in_dir("config.json");
+    gr_diag_init(&d);
+    assert_int_equal(gr_file_write(path, text, sizeof(text) - 1, NULL), GR_OK);
+    assert_int_equal(gr_model_shape_read(&s, dir, &d), GR_E_INVALID);
+    assert_string_equal(d.messages[0].text, "a zero byte, which JSON text does not have");
+    assert_int_equal(d.messages[0].at.line, 2);
+    assert_int_equal(d.messages[0].at.col, 29);
+    gr_diag_release(&d);
+    free(path);
+}
+
 static void test_dropout_is_ignored_aloud(void **state)
 {
     (void)state;
@@ -278,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_rope_is_read_in_every_spelling),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
+        cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_dropout_is_ignored_aloud),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),

@@ -230,6 +230,40 @@ static gr_planned *plan_on(const gr_graph *g, const gr_hardware *hw, uint64_t bu
     return p;
 }
 
+/* Bytes that a rank receives in reductions beside `compute`, of all trips that are expected. */
+static double reduced_bytes(const gr_program *g)
+{
+    double sum = 0;
+    for (uint32_t w = 0; w < g->n_works; w++) {
+        if (g->works[w].kind != GR_STEP_REDUCE) continue;
+        double times = 1;
+        for (uint32_t l = 0; l < w; l++)
+            if (g->works[l].body_last != GR_NONE && g->works[l].body_last >= w)
+                times *= g->works[l].trips_expected;
+        sum += times * (double)g->works[w].moved;
+    }
+    return sum;
+}
+
+/* They are hidden behind the backward pass, which is slower for it; the last of them too. */
+static void test_reductions_take_time_from_what_runs_beside_them(void **state)
+{
+    (void)state;
+    config c = {.model = "qwen3", .ranks = 2};
+    gr_graph *g = load(&c);
+    gr_hardware fast = machine();
+    fast.link = 1e15, fast.collective_ns = 0;
+    gr_hardware taking = fast;
+    taking.reduced = 1e7;
+    gr_planned *hidden = plan_on(g, &fast, 0, GR_OK), *slower = plan_on(g, &taking, 0, GR_OK);
+    const double bytes = reduced_bytes(slower->program), lost = 1e9 * bytes / taking.reduced;
+    assert_true(bytes > 0 && lost > (double)hidden->plan->ns);
+    assert_close((double)(slower->plan->ns - hidden->plan->ns), lost, 2e-3 * lost, 0);
+    gr_planned_free(hidden);
+    gr_planned_free(slower);
+    gr_graph_free(g);
+}
+
 /* The planner's choice: by the time of collectives, if half a device holds what is kept; and over all ranks,
  * which changes bits, where nothing else fits. */
 static void test_nodes_are_chosen_by_topology_and_given_up_for_a_budget(void **state)
@@ -415,6 +449,7 @@ int main(void)
         cmocka_unit_test(test_shards_are_made_of_eighths),
         cmocka_unit_test(test_a_rollout_copy_beside_the_shards),
         cmocka_unit_test(test_nodes_are_replicas_of_each_other),
+        cmocka_unit_test(test_reductions_take_time_from_what_runs_beside_them),
         cmocka_unit_test(test_nodes_are_chosen_by_topology_and_given_up_for_a_budget),
         cmocka_unit_test(test_plans_of_ranks_run_in_any_interleaving),
         cmocka_unit_test(test_a_collective_that_not_all_ranks_come_to_is_refused),

@@ -561,6 +561,54 @@ static void test_a_refusal_looks_at_few_programs(void **state)
     gr_diag_release(&d);
 }
 
+/* 24 knobs of nine levels: nobody can go through all of their vectors. What is needed is the last level of
+ * those that keep the bits; of the others one step of one. */
+enum { MANY = 24, FREE = 0, BITS = 1 };
+
+static void sum_levels(const uint32_t *level, uint32_t *sum)
+{
+    sum[FREE] = sum[BITS] = 0;
+    for (int k = 0; k < MANY; k++) sum[k % 2] += level[k];
+}
+
+static gr_program *build_many(void *user, const uint32_t *level)
+{
+    shape s = *(const shape *)user;
+    uint32_t sum[2];
+    sum_levels(level, sum);
+    s.act_bytes >>= (sum[FREE] == MANY / 2 * 8) + (sum[BITS] > 0);
+    return grpo(&s);
+}
+
+/* The levels taken where there is as much as the smallest plan needs. */
+static void schedule_many(bool keep_bits, uint32_t *sum)
+{
+    gr_knob knobs[MANY];
+    for (int k = 0; k < MANY; k++) knobs[k] = (gr_knob){"knob", 9, k % 2 == BITS};
+    shape s = SMALL;
+    s.act_bytes = 1 << 20;
+    gr_source src = {&s, knobs, MANY, build_many, NULL};
+    gr_schedule_options o = {.hardware = machine(), .host_budget_bytes = 1ULL << 40, .keep_bits = keep_bits};
+    uint32_t level[MANY];
+    gr_plan *p = NULL;
+    assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_E_NOFIT);
+    o.budget_bytes = p->peak_bytes;
+    gr_plan_free(p);
+    assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);
+    gr_plan_free(p);
+    sum_levels(level, sum);
+}
+
+static void test_many_knobs_are_not_gone_through(void **state)
+{
+    (void)state;
+    uint32_t sum[2];
+    schedule_many(true, sum);
+    assert_true(sum[FREE] == MANY / 2 * 8 && sum[BITS] == 0);
+    schedule_many(false, sum);
+    assert_true(sum[FREE] == MANY / 2 * 8 && sum[BITS] == 1);
+}
+
 static void test_hardware_is_found_by_name_or_suggested(void **state)
 {
     (void)state;
@@ -595,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_knobs_that_change_bits_are_the_last_resort),
         cmocka_unit_test(test_bits_that_are_kept_are_not_changed_to_fit),
         cmocka_unit_test(test_a_refusal_looks_at_few_programs),
+        cmocka_unit_test(test_many_knobs_are_not_gone_through),
         cmocka_unit_test(test_hardware_is_found_by_name_or_suggested),
         cmocka_unit_test(test_what_does_not_fit_is_explained),
     };
