@@ -80,6 +80,11 @@ static void missing(gr_loader *l, const gr_model *m, const char *written)
     for (size_t i = 0; l->g->models[i] != m; i++)
         if (l->g->models[i]->checkpoint && !strcmp(l->g->models[i]->checkpoint, m->checkpoint)) return;
     gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "no checkpoint at '%s'", m->checkpoint);
+    if (gr_path_exists(gr_pool_printf(l->pool, "%s/checkpoints", m->checkpoint))) {
+        gr_diag_note(l->d, m->checkpoint_at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
+                     m->checkpoint, m->checkpoint);
+        return;
+    }
     gr_diag_note(l->d, m->checkpoint_at, "download one: hf download %s --local-dir %s", name, m->checkpoint);
     gr_diag_note(l->d, m->checkpoint_at,
                  "or make a random one: graphrun init --config CONFIG.json --tokenizer DIR --seed 0 -o %s",

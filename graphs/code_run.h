@@ -20,20 +20,6 @@ typedef struct gr_code_place {
     uint32_t at[GR_CODE_LEVELS];
 } gr_code_place;
 
-/* Last i < n with start[i] <= x; start[0] <= x. Empty ranges are passed over. */
-GR_BOTH uint32_t gr_code_search(const uint32_t *start, uint32_t n, uint32_t x)
-{
-    uint32_t lo = 0, hi = n;
-    while (hi - lo > 1) {
-        uint32_t mid = lo + (hi - lo) / 2;
-        if (start[mid] <= x)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 GR_BOTH gr_code_place gr_code_at_seq(const gr_code_call *c, uint32_t seq)
 {
     gr_code_place p = {{0, c->rows.group[seq], seq, 0, 0}};
@@ -57,31 +43,17 @@ GR_BOTH gr_code_place gr_code_at(const gr_code_call *c, int level, uint32_t i)
     case GR_LEVEL_SEQ:
         return gr_code_at_seq(c, i);
     case GR_LEVEL_POSITION:
-        p.at[GR_LEVEL_GROUP] = gr_code_search(c->rows.position, c->n_groups, i);
+        p.at[GR_LEVEL_GROUP] = gr_expr_range_of(c->rows.position, c->n_groups, i);
         p.at[GR_LEVEL_POSITION] = i;
         return p;
     case GR_LEVEL_TOKEN:
-        return gr_code_at_token(c, gr_code_search(c->rows.offset, c->rows.n_seqs, i), i);
+        return gr_code_at_token(c, gr_expr_range_of(c->rows.offset, c->rows.n_seqs, i), i);
     default:
         return p;
     }
 }
 
 /* ---- values -------------------------------------------------------------------------------------------- */
-
-GR_BOTH double gr_code_load(const gr_code_column *c, uint32_t i)
-{
-    switch (c->dtype) {
-    case GR_EXPR_F32:
-        return (double)((const float *)c->data)[i];
-    case GR_EXPR_F64:
-        return ((const double *)c->data)[i];
-    case GR_EXPR_I32:
-        return ((const int32_t *)c->data)[i];
-    default:
-        return ((const uint8_t *)c->data)[i];
-    }
-}
 
 /* Of a SLOT or KEPT value. */
 GR_BOTH double *gr_code_address(const gr_code_call *c, gr_code_arg a, const gr_code_place *p)
@@ -99,7 +71,7 @@ GR_BOTH double gr_code_get(const gr_code_call *c, gr_code_arg a, const gr_code_p
     case GR_CODE_CONST:
         return c->pass.consts[a.at];
     case GR_CODE_COLUMN:
-        return gr_code_load(&c->column[a.at], p->at[a.level]);
+        return gr_expr_load(c->column[a.at].data, c->column[a.at].dtype, p->at[a.level]);
     case GR_CODE_NONE:
         return 0;
     default:

@@ -9,13 +9,13 @@ gr_status gr_expr_compile(gr_expr *e, const gr_expr_scope *scope, gr_diag *d)
     gr_diag_init(&own);
     if (!d) d = &own;
     size_t before = d->n_errors;
-    gr_bindings b = {0};
+    gr_expr_values b = {0};
     e->ir = gr_ir_new();
     e->values = gr_calloc(e->n_lines, sizeof(*e->values));
     gr_expr_lower(e, scope, e->ir, &b, e->values, d);
     gr_status st = d->n_errors == before ? GR_OK : GR_E_INVALID;
     if (st == GR_OK) {
-        gr_bindings_warn_unused(&b, d);
+        gr_expr_values_warn_unused(&b, d);
         e->program = gr_ir_program_new(e->ir, &e->values[e->n_lines - 1].node, 1, NULL);
         e->reads = gr_ir_program_reads(e->program, &e->n_reads);
         e->row_sets = gr_ir_program_rows(e->program, &e->n_row_sets);

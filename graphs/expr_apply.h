@@ -1,5 +1,5 @@
-/* graphs/expr_apply.h: the value of one pointwise instruction: the definition, for the host and for device
- * code.
+/* graphs/expr_apply.h: what the evaluator and device code have in common: elements of columns, the ranges
+ * that they lie in, and, as its definition, the value of one pointwise instruction.
  */
 #ifndef GR_GRAPHS_EXPR_APPLY_H
 #define GR_GRAPHS_EXPR_APPLY_H
@@ -8,6 +8,35 @@
 
 #include "graphs/expr_ops.h"
 #include "runtime/philox.h"
+
+/* Last i < n with start[i] <= x; start[0] <= x. Empty ranges are passed over. */
+GR_BOTH uint32_t gr_expr_range_of(const uint32_t *start, uint32_t n, uint32_t x)
+{
+    uint32_t lo = 0, hi = n;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (start[mid] <= x)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Element i of a column of a gr_expr_dtype. */
+GR_BOTH double gr_expr_load(const void *data, uint32_t dtype, size_t i)
+{
+    switch (dtype) {
+    case GR_EXPR_F32:
+        return (double)((const float *)data)[i];
+    case GR_EXPR_F64:
+        return ((const double *)data)[i];
+    case GR_EXPR_I32:
+        return ((const int32_t *)data)[i];
+    default:
+        return ((const uint8_t *)data)[i];
+    }
+}
 
 /* 1 - C(n - c, k) / C(n, k), as a product of factors that are at most 1 (Chen et al., arXiv:2107.03374,
  * figure 3). k of more than n is n. */

@@ -61,23 +61,23 @@ struct gr_expr {
 };
 
 /* Named values visible while checking: those of the loss, for its metrics. */
-typedef struct gr_binding {
+typedef struct gr_expr_value {
     const char *name;
     gr_typed value;
     gr_loc at;
     bool used;
-} gr_binding;
+} gr_expr_value;
 
-typedef struct gr_bindings {
-    gr_binding *items;
+typedef struct gr_expr_values {
+    gr_expr_value *items;
     size_t n, cap;
-} gr_bindings;
+} gr_expr_values;
 
 /* Check e and add its instructions to ir. values[n_lines] receives each line's type. Names defined by e are
  * added to b. Counts errors into d; the result's node is -1 where there were any in what it needs. */
-void gr_expr_lower(const gr_expr *e, const gr_expr_scope *scope, gr_ir *ir, gr_bindings *b, gr_typed *values,
-                   gr_diag *d);
-void gr_bindings_warn_unused(const gr_bindings *b, gr_diag *d);
+void gr_expr_lower(const gr_expr *e, const gr_expr_scope *scope, gr_ir *ir, gr_expr_values *b,
+                   gr_typed *values, gr_diag *d);
+void gr_expr_values_warn_unused(const gr_expr_values *b, gr_diag *d);
 void gr_expr_explain_line(const char *name, gr_typed v, gr_str *out); /* without newline */
 
 #endif

@@ -10,7 +10,7 @@ typedef struct checker {
     const gr_expr *e;
     const gr_expr_scope *scope;
     gr_ir *ir;
-    gr_bindings *b;
+    gr_expr_values *b;
     gr_diag *d;
     unsigned depth; /* of calls */
 } checker;
@@ -27,13 +27,10 @@ static int words(const gr_ast *a) /* length for "%.*s" */
 
 GR_PRINTF(3, 4) static gr_typed fail(checker *c, gr_loc at, const char *fmt, ...)
 {
-    gr_str s = {0};
     va_list ap;
     va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
+    (void)gr_diag_verror(c->d, at, GR_E_INVALID, fmt, ap);
     va_end(ap);
-    (void)gr_diag_error(c->d, at, GR_E_INVALID, "%s", s.text);
-    gr_str_release(&s);
     return poison;
 }
 
@@ -45,7 +42,7 @@ static const char *rows_name(const checker *c, int rows)
 
 /* ---- names -------------------------------------------------------------------------------------------- */
 
-static gr_binding *binding_find(const checker *c, const char *name)
+static gr_expr_value *value_find(const checker *c, const char *name)
 {
     for (size_t i = c->b->n; i > 0; i--) {
         if (!strcmp(c->b->items[i - 1].name, name)) return &c->b->items[i - 1];
@@ -53,9 +50,9 @@ static gr_binding *binding_find(const checker *c, const char *name)
     return NULL;
 }
 
-static void binding_add(checker *c, const char *name, gr_typed value, gr_loc at)
+static void value_add(checker *c, const char *name, gr_typed value, gr_loc at)
 {
-    gr_binding b = {gr_pool_strdup(c->ir->pool, name), value, at, value.node < 0};
+    gr_expr_value b = {gr_pool_strdup(c->ir->pool, name), value, at, value.node < 0};
     GR_PUSH(c->b->items, c->b->n, c->b->cap, b);
 }
 
@@ -84,7 +81,7 @@ static const char *near_value(const checker *c, const char *name)
 
 static gr_typed unknown_name(checker *c, const gr_ast *a)
 {
-    binding_add(c, a->name, poison, a->at); /* said once */
+    value_add(c, a->name, poison, a->at); /* said once */
     for (size_t i = 0; i < c->e->n_lines; i++) {
         const char *defined = c->e->lines[i].name;
         if (defined && !strcmp(defined, a->name))
@@ -107,7 +104,7 @@ static gr_typed from_symbol(checker *c, const gr_expr_symbol *s)
 
 static gr_typed lower_name(checker *c, const gr_ast *a)
 {
-    gr_binding *b = binding_find(c, a->name);
+    gr_expr_value *b = value_find(c, a->name);
     if (b) {
         b->used = true;
         return b->value;
@@ -125,7 +122,7 @@ static int ambient_rows(checker *c, const gr_ast *a)
     int rows = c->scope->rows;
     if (rows >= 0) return rows;
     for (size_t i = 0; i < c->e->n_names; i++) {
-        const gr_binding *b = binding_find(c, c->e->names[i].name);
+        const gr_expr_value *b = value_find(c, c->e->names[i].name);
         gr_expr_symbol s = {.rows = -1};
         if (b)
             s.rows = b->value.rows;
@@ -622,15 +619,47 @@ static gr_typed lower_form(checker *c, const gr_ast *a, const gr_expr_function *
     }
 }
 
+/* What the functions of other languages are called here; NULL: nothing. Prefixes such as torch. do not count.
+ */
+static const char *called_here(const char *name)
+{
+    static const char *const names[][2] = {
+        {"mean", "token_mean', 'seq_mean', 'group_mean' or 'batch_mean"},
+        {"sum", "token_sum', 'seq_sum', 'group_sum' or 'batch_sum"},
+        {"std", "token_std', 'seq_std', 'group_std' or 'batch_std"},
+        {"count", "token_count', 'seq_count', 'group_count' or 'batch_count"},
+        {"len", "seq_count', 'group_count' or 'batch_count"},
+        {"masked_mean", "token_mean(x, mask)"},
+        {"masked_sum", "token_sum(x, mask)"},
+        {"masked_whiten", "token_whiten(x, mask)"},
+        {"whiten", "token_whiten"},
+        {"clamp", "clip"},
+        {"minimum", "min"},
+        {"maximum", "max"},
+        {"relu", "max(x, 0)"},
+        {"pow", "x ^ y"},
+        {"square", "x ^ 2"},
+        {"detach", "stop_gradient"},
+        {"stopgrad", "stop_gradient"},
+        {"cumsum", "prefix_sum"},
+        {"topk", "top"}};
+    const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+    for (size_t i = 0; i < GR_LEN(names); i++)
+        if (!strcmp(last, names[i][0])) return names[i][1];
+    return NULL;
+}
+
 static gr_typed unknown_function(checker *c, const gr_ast *a)
 {
     size_t n;
+    const char *dot = strrchr(a->name, '.'), *here = called_here(a->name);
+    if (here) return fail(c, a->at, "unknown function '%s'; did you mean '%s'?", a->name, here);
     const gr_expr_function *f = gr_expr_functions(&n);
     size_t n_own = c->scope->n_functions;
     const char **names = gr_calloc(n + n_own, sizeof(*names));
     for (size_t i = 0; i < n; i++) names[i] = f[i].name;
     for (size_t i = 0; i < n_own; i++) names[n + i] = c->scope->functions[i].name;
-    const char *near = gr_near(a->name, names, n + n_own);
+    const char *near = gr_near(dot ? dot + 1 : a->name, names, n + n_own);
     free(names);
     if (near) return fail(c, a->at, "unknown function '%s'; did you mean '%s'?", a->name, near);
     return fail(c, a->at, "unknown function '%s'; 'graphrun ops' lists them", a->name);
@@ -681,9 +710,9 @@ static gr_typed lower_body(checker *c, const gr_ast *a, const gr_expr_custom *f,
     scope.resolve = resolve_nothing;
     scope.names = NULL;
     scope.n_names = 0;
-    gr_bindings b = {0};
+    gr_expr_values b = {0};
     checker in = {f->body, &scope, c->ir, &b, c->d, c->depth + 1};
-    for (unsigned i = 0; i < f->n_args; i++) binding_add(&in, f->args[i], v[i], a->at);
+    for (unsigned i = 0; i < f->n_args; i++) value_add(&in, f->args[i], v[i], a->at);
     size_t before = c->d->n_errors, last = f->body->n_lines - 1;
     gr_typed *values = gr_calloc(f->body->n_lines, sizeof(*values)), result;
     lower_lines(&in, values);
@@ -753,13 +782,13 @@ static void define(checker *c, const gr_ast_line *l, gr_typed v)
     gr_expr_symbol s;
     if (function_find(l->name)) {
         (void)fail(c, l->at, "'%s' is a function; choose another name", l->name);
-    } else if (binding_find(c, l->name) && binding_find(c, l->name)->value.node >= 0) {
+    } else if (value_find(c, l->name) && value_find(c, l->name)->value.node >= 0) {
         (void)fail(c, l->at, c->depth ? "'%s' is an argument" : "'%s' is already defined by the loss",
                    l->name);
     } else if (c->scope->resolve(c->scope->user, l->name, &s)) {
         (void)fail(c, l->at, "'%s' is already the name of a value here; choose another", l->name);
     }
-    binding_add(c, l->name, v, l->at);
+    value_add(c, l->name, v, l->at);
 }
 
 static void lower_lines(checker *c, gr_typed *values)
@@ -770,14 +799,14 @@ static void lower_lines(checker *c, gr_typed *values)
     }
 }
 
-void gr_expr_lower(const gr_expr *e, const gr_expr_scope *scope, gr_ir *ir, gr_bindings *b, gr_typed *values,
-                   gr_diag *d)
+void gr_expr_lower(const gr_expr *e, const gr_expr_scope *scope, gr_ir *ir, gr_expr_values *b,
+                   gr_typed *values, gr_diag *d)
 {
     checker c = {e, scope, ir, b, d, 0};
     lower_lines(&c, values);
 }
 
-void gr_bindings_warn_unused(const gr_bindings *b, gr_diag *d)
+void gr_expr_values_warn_unused(const gr_expr_values *b, gr_diag *d)
 {
     for (size_t i = 0; i < b->n; i++) {
         if (!b->items[i].used)

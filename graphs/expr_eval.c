@@ -145,27 +145,12 @@ static double *target(const gr_ir_run *r, const span *s, int node)
 
 /* ---- instructions ------------------------------------------------------------------------------------- */
 
-static double load(const gr_expr_column *c, size_t i)
-{
-    switch (c->dtype) {
-    case GR_EXPR_F32:
-        return (double)((const float *)c->data)[i];
-    case GR_EXPR_F64:
-        return ((const double *)c->data)[i];
-    case GR_EXPR_I32:
-        return ((const int32_t *)c->data)[i];
-    case GR_EXPR_U8:
-        break;
-    }
-    return ((const uint8_t *)c->data)[i];
-}
-
 static void do_sym(const gr_ir_run *r, const gr_ir_node *n, int y)
 {
     const gr_expr_column *c = &r->env->columns[n->id];
     for (walk w = walk_new(r, n->level, n->rows); walk_next(&w);) {
         double *out = target(r, &w.s, y);
-        for (uint32_t i = 0; i < w.s.n; i++) out[i] = load(c, w.s.begin + i);
+        for (uint32_t i = 0; i < w.s.n; i++) out[i] = gr_expr_load(c->data, c->dtype, w.s.begin + i);
     }
 }
 
@@ -549,28 +534,14 @@ void gr_ir_run_whole(gr_ir_run *r, const gr_ir_program *p, const gr_expr_env *en
     run(r, work);
 }
 
-/* The sequence that token t is in: the last one that starts at or before it and is not empty. */
-static uint32_t seq_of(const gr_expr_rows *rows, uint32_t t)
-{
-    uint32_t lo = 0, hi = rows->n_seqs;
-    while (hi - lo > 1) {
-        uint32_t mid = lo + (hi - lo) / 2;
-        if (rows->offset[mid] <= t)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 void gr_ir_run_range(gr_ir_run *r, const gr_ir_program *p, const gr_expr_env *env, gr_ir_frame store,
                      int rows, uint32_t first, uint32_t end, void *work)
 {
     *r = (gr_ir_run){.p = p, .env = env, .store = store, .first = first, .end = end};
     const gr_expr_rows *in = &env->rows[rows];
     if (first < end) {
-        r->first_seq = seq_of(in, first);
-        r->end_seq = seq_of(in, end - 1) + 1;
+        r->first_seq = gr_expr_range_of(in->offset, in->n_seqs, first);
+        r->end_seq = gr_expr_range_of(in->offset, in->n_seqs, end - 1) + 1;
     }
     const uint64_t count[N_LEVELS] = {1, env->n_groups, r->end_seq - r->first_seq, end - first, end - first};
     memcpy(r->frame.count, count, sizeof(count));

@@ -43,13 +43,10 @@ GR_PRINTF(3, 4) static void fail(parser *ps, gr_loc at, const char *fmt, ...)
 {
     if (ps->failed) return;
     ps->failed = true;
-    gr_str s = {0};
     va_list ap;
     va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
+    (void)gr_diag_verror(ps->d, at, GR_E_INVALID, fmt, ap);
     va_end(ap);
-    (void)gr_diag_error(ps->d, at, GR_E_INVALID, "%s", s.text);
-    gr_str_release(&s);
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------- */
@@ -157,14 +154,33 @@ static bool take(parser *ps, const char *text)
     return true;
 }
 
+/* How what other languages write so is written here; "" for all else. */
+static const char *written_here(const parser *ps)
+{
+    switch (*ps->tok.begin) {
+    case '&':
+        return "; it is written 'and'";
+    case '|':
+        return "; it is written 'or'";
+    case '!':
+    case '~':
+        return "; it is written 'not'";
+    case '*': /* the second of two */
+        return ps->prev_end == ps->tok.begin && ps->tok.begin[-1] == '*' ? "; a power is written x ^ 2" : "";
+    default:
+        return tok_is(ps, "if") || *ps->tok.begin == '?' ? "; a choice is written where(condition, x, y)"
+                                                         : "";
+    }
+}
+
 static void unexpected(parser *ps, const char *wanted)
 {
     const token *t = &ps->tok;
     if (t->kind == TOK_END || t->kind == TOK_LINE) {
         fail(ps, t->at, "the line ends where %s was expected", wanted);
     } else {
-        fail(ps, t->at, "unexpected '%.*s' where %s was expected", (int)GR_MIN(t->end - t->begin, 40),
-             t->begin, wanted);
+        fail(ps, t->at, "unexpected '%.*s' where %s was expected%s", (int)GR_MIN(t->end - t->begin, 40),
+             t->begin, wanted, written_here(ps));
     }
 }
 

@@ -80,6 +80,7 @@ struct gr_column {
     gr_expr_dtype dtype;
     uint32_t id;           /* its place among the graph's columns */
     bool fresh;            /* logprob, entropy, value inside an update */
+    bool read;             /* by an expression that is evaluated; only those of the iteration need not be */
     const gr_column *from; /* of a select: the column of its parent's rows that this one narrows */
 };
 
@@ -106,9 +107,9 @@ typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr
 typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
 
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
-typedef struct gr_residency {
+typedef struct gr_model_residency {
     int policy[GR_N_RESOURCES];
-} gr_residency;
+} gr_model_residency;
 
 /* Parts of a mini-batch whose gradients are summed apart where `canonical: true`; ranks divide it. */
 #define GR_LEAVES 8
@@ -150,7 +151,7 @@ struct gr_model {
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train: */
     gr_train train;
-    gr_residency residency;
+    gr_model_residency residency;
     gr_loc residency_at;
     gr_gather gather;
     gr_shard_over shard;
@@ -315,10 +316,15 @@ bool gr_rows_split(const gr_node *rows);
 
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
+/* Whether all ranks do the same. */
+static inline bool gr_graph_one_class(const gr_graph *g)
+{
+    return g->n_classes < 2;
+}
 /* Whether the ranks that see the graph so run the node. */
 static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
 {
-    return g->n_classes < 2 || n->class == g->view || n->class == UINT32_MAX;
+    return gr_graph_one_class(g) || n->class == g->view || n->class == UINT32_MAX;
 }
 /* The column of a field of a node, NULL where nobody reads it. field NULL: the main one. */
 const gr_column *gr_node_column(const gr_node *n, const char *field);

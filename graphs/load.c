@@ -112,7 +112,7 @@ static void compile_loss(gr_loader *l, gr_draft *dr, const gr_formula *f)
     GR_PUSH(s->losses, s->n_losses, s->cap_losses, f->loss->loss);
     const gr_node *groups = dr->node->groups;
     size_t n;
-    const int *reads = gr_loss_reads(f->loss->loss, GR_LOSS_VALUE, &n);
+    const int *reads = gr_formula_reads(f, &n);
     if (!same_groups(l, f, reads, n, &groups)) dr->bad = true;
 }
 
@@ -226,6 +226,18 @@ static void warn_of_params(gr_loader *l)
 /* ---- the whole -------------------------------------------------------------------------------------------
  */
 
+/* Those of dead nodes read nothing. */
+static void mark_read(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        if (f->owner && !f->owner->live) continue;
+        size_t n;
+        const int *ids = gr_formula_reads(f, &n);
+        for (size_t j = 0; j < n; j++) l->g->columns[ids[j]]->read = true;
+    }
+}
+
 /* Dead nodes are checked too, last: what only they read is no column of the graph. */
 static void compile_dead(gr_loader *l)
 {
@@ -277,6 +289,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_best(l);
+    if (!l->d->n_errors) mark_read(l);
     if (!l->d->n_errors) warn(l);
 }
 

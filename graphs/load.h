@@ -209,6 +209,9 @@ typedef struct gr_scope_user {
 } gr_scope_user;
 void gr_scope_columns(gr_loader *l); /* step, epoch, progress, state */
 gr_expr_scope gr_scope(gr_scope_user *u);
+/* Ids of the columns that a compiled formula reads, ascending: a loss those of its metrics too, which have
+ * none of their own. Owned by f. */
+const int *gr_formula_reads(const gr_formula *f, size_t *n);
 /* The node whose rows a formula is about: what a select asks of its parent's rows, all else of its own. NULL:
  * not known, or none. */
 const gr_node *gr_formula_rows(const gr_formula *f);

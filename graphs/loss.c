@@ -55,7 +55,7 @@ static bool is_result(const gr_expr *e, gr_typed v, const char *what, gr_diag *d
 }
 
 static void lower_one(gr_loss *l, const gr_expr *e, size_t i, const char *what, const gr_expr_scope *scope,
-                      gr_bindings *b, gr_diag *d)
+                      gr_expr_values *b, gr_diag *d)
 {
     gr_typed *v = gr_calloc(e->n_lines, sizeof(*v));
     size_t n_before = b->n;
@@ -73,12 +73,12 @@ static void lower_one(gr_loss *l, const gr_expr *e, size_t i, const char *what, 
 static void lower_all(gr_loss *l, const gr_expr *loss, const gr_loss_metric *metrics, size_t n_metrics,
                       const gr_expr_scope *scope, gr_diag *d)
 {
-    gr_bindings b = {0};
+    gr_expr_values b = {0};
     l->file = loss->lines[0].at.file;
     lower_one(l, loss, 0, "loss", scope, &b, d);
     for (size_t i = 0; i < n_metrics; i++)
         lower_one(l, metrics[i].expr, i + 1, metrics[i].name, scope, &b, d);
-    gr_bindings_warn_unused(&b, d);
+    gr_expr_values_warn_unused(&b, d);
     free(b.items);
 }
 

@@ -47,7 +47,7 @@ const char *gr_loss_why(const gr_loss *l, gr_loc *at);
 /* The fresh symbols (ids) the loss has a derivative by, ascending: the order of the adjoints below. */
 const int *gr_loss_fresh(const gr_loss *l, size_t *n);
 
-/* Column ids read by a stage, ascending. Prepare reads no fresh one. */
+/* Column ids read by a stage, ascending. Prepare reads no fresh one; value all that any stage does. */
 typedef enum gr_loss_stage { GR_LOSS_PREPARE, GR_LOSS_ADJOINT, GR_LOSS_VALUE } gr_loss_stage;
 const int *gr_loss_reads(const gr_loss *l, gr_loss_stage stage, size_t *n);
 

@@ -276,7 +276,10 @@ static void say_what_is_dead(gr_loader *l)
         const gr_draft *dr = l->drafts[i];
         n_live += dr->live;
         if (!dr->live && !dr->alias)
-            gr_diag_warn(l->d, dr->node->at, "node '%s' is left out: nothing reads it", dr->node->name);
+            gr_diag_warn(l->d, dr->node->at, "node '%s' is left out: nothing reads it%s%s%s", dr->node->name,
+                         dr->node->op->scores ? "; 'log: {NAME: batch_mean(" : "",
+                         dr->node->op->scores ? dr->node->name : "",
+                         dr->node->op->scores ? ")}' would report it" : "");
     }
     if (!n_live)
         gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID,

@@ -207,7 +207,7 @@ static void print_train(const gr_model *m, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
-static void print_residency(const gr_residency *r, gr_str *out)
+static void print_residency(const gr_model_residency *r, gr_str *out)
 {
 #define X(name, text) text,
     static const char *const resources[] = {GR_RESOURCE_MAP(X)}, *const policies[] = {GR_POLICY_MAP(X)};

@@ -103,18 +103,10 @@ static void check_row_sets(gr_loader *l, const gr_formula *f)
 
 static void check_reads(gr_loader *l, const gr_formula *f)
 {
-    size_t n;
     if (f->owner && !f->owner->live) return;
-    if (f->loss) {
-        bool fine = true;
-        for (gr_loss_stage stage = GR_LOSS_PREPARE; fine && stage <= GR_LOSS_VALUE; stage++) {
-            const int *ids = gr_loss_reads(f->loss->loss, stage, &n);
-            fine = check_columns(l, f, ids, n);
-        }
-    } else if (!f->in_loss) {
-        const int *ids = gr_expr_reads(f->expr, &n);
-        if (check_columns(l, f, ids, n)) check_row_sets(l, f);
-    }
+    size_t n;
+    const int *ids = gr_formula_reads(f, &n);
+    if (check_columns(l, f, ids, n) && !f->loss && !f->in_loss) check_row_sets(l, f);
 }
 
 void gr_find_repeated(gr_loader *l)

@@ -88,6 +88,13 @@ const gr_node *gr_formula_rows(const gr_formula *f)
     return n && n->op->narrows && f->role == GR_ROLE_VALUE ? n->of->rows : n ? n->rows : NULL;
 }
 
+const int *gr_formula_reads(const gr_formula *f, size_t *n)
+{
+    *n = 0;
+    if (f->in_loss) return NULL;
+    return f->loss ? gr_loss_reads(f->loss->loss, GR_LOSS_VALUE, n) : gr_expr_reads(f->expr, n);
+}
+
 /* logprob, entropy and value are values of the update's own pass. */
 static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
 {

@@ -48,7 +48,7 @@ static const char *const state_policies[] = {GR_POLICY_MAP(X) NULL};
 static const char *const policies[] = {"auto", "keep", "transition", "every_node", NULL}; /* as gr_policy */
 
 #define TRAIN(f) offsetof(train_cfg, train.f)
-#define AT(r)    offsetof(gr_residency, policy[GR_RESOURCE_##r])
+#define AT(r)    offsetof(gr_model_residency, policy[GR_RESOURCE_##r])
 #define RUN(f)   offsetof(run_cfg, f)
 
 /* clang-format off */

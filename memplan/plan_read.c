@@ -388,7 +388,7 @@ gr_status gr_plan_read_json(gr_plan **out, const char *path, gr_diag *d)
     free(text);
     if (!root)
         return gr_diag_error(d,
-                             (gr_loc){path, (unsigned)GR_MAX(err.line, 0), (unsigned)GR_MAX(err.column, 0)},
+                             (gr_loc){path, (unsigned)GR_MAX(err.line, 1), (unsigned)GR_MAX(err.column, 1)},
                              GR_E_INVALID, "no whole JSON file: %s", err.text);
     gr_pool *pool = gr_pool_new();
     reader r = {.file = path, .d = d, .p = gr_pool_alloc(pool, sizeof(gr_plan))};

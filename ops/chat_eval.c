@@ -15,14 +15,11 @@ value gr_chat_fail(render *r, const node *at, const char *fmt, ...)
 {
     if (r->st != GR_OK) return undefined;
     if (!at) at = r->at;
-    gr_str s = {0};
+    gr_loc loc = at ? (gr_loc){CHAT_FILE, at->line, at->col} : (gr_loc){0};
     va_list ap;
     va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
+    r->st = gr_diag_verror(r->d, loc, GR_E_INVALID, fmt, ap);
     va_end(ap);
-    r->st = gr_diag_error(r->d, at ? (gr_loc){CHAT_FILE, at->line, at->col} : (gr_loc){0}, GR_E_INVALID, "%s",
-                          s.text);
-    gr_str_release(&s);
     return undefined;
 }
 

@@ -29,15 +29,12 @@ GR_PRINTF(3, 4)
 void gr_lex_fail(parser *p, size_t at, const char *fmt, ...)
 {
     if (p->st != GR_OK) return;
-    gr_str s = {0};
     gr_loc loc = {.file = CHAT_FILE};
+    gr_lex_place(p, at, &loc.line, &loc.col);
     va_list ap;
     va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
+    p->st = gr_diag_verror(p->d, loc, GR_E_INVALID, fmt, ap);
     va_end(ap);
-    gr_lex_place(p, at, &loc.line, &loc.col);
-    p->st = gr_diag_error(p->d, loc, GR_E_INVALID, "%s", s.text);
-    gr_str_release(&s);
     p->at = p->n;
     p->tok = (lexeme){.kind = T_EOF, .text = "", .at = p->n};
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/checkpoint_dir.h"
 #include "runtime/json.h"
 
 static bool is_folder(const char *path)
@@ -17,9 +18,14 @@ static bool is_folder(const char *path)
 
 /* ---- folders that appear whole ------------------------------------------------------------------------- */
 
-gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d)
+/* Made, filled at aside, finished; release removes what was not. */
+typedef struct folder {
+    char *path, *aside;
+} folder;
+
+static gr_status folder_begin(folder *f, const char *path, gr_diag *d)
 {
-    *f = (gr_folder){0};
+    *f = (folder){0};
     if (gr_path_exists(path))
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "'%s' exists already; remove it or choose another name", path);
@@ -31,7 +37,7 @@ gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d)
     return st ? st : gr_dir_make(f->aside, d);
 }
 
-gr_status gr_folder_finish(gr_folder *f, gr_diag *d)
+static gr_status folder_finish(folder *f, gr_diag *d)
 {
     gr_status st = gr_dir_sync(f->aside, d);
     if (!st && rename(f->aside, f->path))
@@ -47,13 +53,13 @@ gr_status gr_folder_finish(gr_folder *f, gr_diag *d)
     return st;
 }
 
-void gr_folder_release(gr_folder *f)
+static void folder_release(folder *f)
 {
     gr_status st = f->aside ? gr_path_remove(f->aside, NULL) : GR_OK;
     (void)st; /* what stays behind is removed by the next attempt */
     free(f->aside);
     free(f->path);
-    *f = (gr_folder){0};
+    *f = (folder){0};
 }
 
 /* ---- config and tokenizer ------------------------------------------------------------------------------ */
@@ -219,13 +225,13 @@ static gr_status write_folder(const char *path, struct stream *s, const char *co
 {
     const char *no_prefix = "";
     gr_weights_source from = {next_bucket, s, &no_prefix, 1};
-    gr_folder f = {0};
+    folder f = {0};
     gr_status st = take_buffer(s, d);
-    if (!st) st = gr_folder_begin(&f, path, d);
+    if (!st) st = folder_begin(&f, path, d);
     if (!st) st = gr_checkpoint_write_config(f.aside, s->shape, config, tokenizer, dtype, d);
     if (!st) st = gr_weights_write(s->shape, f.aside, "model", &from, dtype, shard_bytes, d);
-    if (!st) st = gr_folder_finish(&f, d);
-    gr_folder_release(&f);
+    if (!st) st = folder_finish(&f, d);
+    folder_release(&f);
     free(s->buffer);
     return st;
 }
@@ -323,31 +329,6 @@ static gr_status find_model(char **out, const char *step, const char *model, gr_
     return st;
 }
 
-gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d)
-{
-    const char *at = is_folder(spec) ? NULL : strrchr(spec, '@');
-    char *run = at ? gr_strndup(spec, (size_t)(at - spec)) : gr_strdup(spec);
-    bool best = at && !strcmp(at + 1, "best");
-    char *step = best ? gr_printf("%s/checkpoints/best", run)
-                 : at ? gr_printf("%s/checkpoints/step-%s", run, at + 1)
-                      : last_step(run);
-    gr_status st;
-    if (!step || !is_folder(step))
-        st = gr_diag_error(d, (gr_loc){run, 0, 0}, GR_E_INVALID,
-                           "no checkpoint%s%s in its folder 'checkpoints'",
-                           best ? " called "
-                           : at ? " of step "
-                                : "",
-                           at ? at + 1 : "");
-    else
-        st = find_model(out, step, model, d);
-    free(step);
-    free(run);
-    return st;
-}
-
-/* ---- what a graph names -------------------------------------------------------------------------------- */
-
 static bool has_file(const char *dir, const char *name)
 {
     char *path = gr_printf("%s/%s", dir, name);
@@ -356,75 +337,41 @@ static bool has_file(const char *dir, const char *name)
     return there;
 }
 
-/* The snapshot that refs/main of a cache folder names, else its only one; NULL where there is none. */
-static char *find_snapshot(const char *cache)
+/* at: what stands behind RUN@; NULL: the last step was asked for. */
+static gr_status no_step(const char *run, const char *at, gr_diag *d)
 {
-    char *ref = gr_printf("%s/refs/main", cache), *snapshots = gr_printf("%s/snapshots", cache),
-         *commit = NULL;
-    char *found = NULL, *only;
-    size_t n;
-    gr_str list = {0};
-    size_t n_whole = list_models(snapshots, &list, &only);
-    if (gr_path_exists(ref) && !gr_file_read(ref, 256, &commit, &n, NULL)) {
-        commit[strcspn(commit, "/ \r\n")] = '\0';
-        found = gr_printf("%s/%s", snapshots, commit);
-    } else if (n_whole == 1) {
-        found = gr_printf("%s/%s", snapshots, only);
+    enum { SHOWN = 20 };
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_str there = {0};
+    if (!gr_checkpoint_list(&steps, &n, run, NULL) && n) {
+        gr_str_puts(&there, n > SHOWN ? "; the last it has are" : "; it has");
+        for (size_t i = n > SHOWN ? n - SHOWN : 0; i < n; i++)
+            gr_str_printf(&there, " %llu", (unsigned long long)steps[i]);
     }
-    if (found && !has_file(found, "config.json")) {
-        free(found);
-        found = NULL;
-    }
-    gr_str_release(&list);
-    free(only);
-    free(commit);
-    free(snapshots);
-    free(ref);
-    return found;
-}
-
-static gr_status missing(const char *spec, gr_loc at, gr_diag *d)
-{
-    const char *slash = strrchr(spec, '/'), *name = slash ? slash + 1 : spec;
-    return gr_diag_error(
-        d, at, GR_E_INVALID,
-        "no checkpoint '%s'; 'hf download ORG/%s --local-dir %s' would fetch one from Hugging Face", spec,
-        name, spec);
-}
-
-static gr_status resolve_folder(char **out, const char *dir, const char *model, gr_loc at, gr_diag *d)
-{
-    gr_str list = {0};
-    char *only = NULL;
-    gr_status st = GR_OK;
-    if (has_file(dir, "config.json"))
-        *out = gr_strdup(dir);
-    else if (has_file(dir, "snapshots")) {
-        *out = find_snapshot(dir);
-        if (!*out) st = gr_diag_error(d, at, GR_E_INVALID, "no whole snapshot in the cache folder '%s'", dir);
-    } else if (has_file(dir, "checkpoints"))
-        st = gr_checkpoint_find(out, dir, model, d);
-    else if (list_models(dir, &list, &only))
-        st = find_model(out, dir, model, d);
-    else
-        st = gr_diag_error(d, at, GR_E_INVALID, "no config.json in the folder '%s'", dir);
-    free(only);
-    gr_str_release(&list);
+    gr_status st =
+        !at ? gr_diag_error(d, (gr_loc){run, 0, 0}, GR_E_INVALID, "no checkpoint in its folder 'checkpoints'")
+            : gr_diag_error(d, (gr_loc){run, 0, 0}, GR_E_INVALID,
+                            "no checkpoint %s %s in its folder 'checkpoints'%s",
+                            strcmp(at, "best") ? "of step" : "called", at, there.len ? there.text : "");
+    gr_str_release(&there);
+    free(steps);
     return st;
 }
 
-gr_status gr_checkpoint_resolve(char **out, bool *random, const char *spec, const char *model, gr_loc at,
-                                gr_diag *d)
+gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d)
 {
-    size_t n = strlen(spec);
-    *random = false;
-    if (is_folder(spec)) return resolve_folder(out, spec, model, at, d);
-    if (!gr_path_exists(spec))
-        return strchr(spec, '@') ? gr_checkpoint_find(out, spec, model, d) : missing(spec, at, d);
-    if (n < 5 || strcmp(spec + n - 5, ".json") != 0)
-        return gr_diag_error(d, at, GR_E_INVALID,
-                             "'%s' is neither a folder with a checkpoint nor a config.json", spec);
-    *random = true;
-    *out = gr_strdup(spec);
-    return GR_OK;
+    const char *at = is_folder(spec) ? NULL : strrchr(spec, '@');
+    size_t n = at ? (size_t)(at - spec) : strlen(spec);
+    while (n > 1 && spec[n - 1] == '/') n--;
+    char *run = gr_strndup(spec, n);
+    char *step = has_file(run, "state.json")   ? gr_strdup(run) /* a step's own folder */
+                 : !at                         ? last_step(run)
+                 : strcmp(at + 1, "best") != 0 ? gr_printf("%s/checkpoints/step-%s", run, at + 1)
+                                               : gr_printf("%s/checkpoints/best", run);
+    gr_status st =
+        step && is_folder(step) ? find_model(out, step, model, d) : no_step(run, at ? at + 1 : NULL, d);
+    free(step);
+    free(run);
+    return st;
 }

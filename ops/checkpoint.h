@@ -12,16 +12,6 @@
 
 #include "ops/weights.h"
 
-/* A folder under construction. Make it, fill d->aside, finish it; gr_folder_release removes what was not
- * finished. */
-typedef struct gr_folder {
-    char *path, *aside;
-} gr_folder;
-
-GR_NODISCARD gr_status gr_folder_begin(gr_folder *f, const char *path, gr_diag *d);
-GR_NODISCARD gr_status gr_folder_finish(gr_folder *f, gr_diag *d);
-void gr_folder_release(gr_folder *f); /* {0} is fine */
-
 /* Write what stands beside the weights of a model of shape s into dir: config.json as it is at config (a
  * file, or the folder it is in) but for its dtype and, where s has a value head, the class that loads one;
  * generation_config.json from beside it, and the tokenizer's files of the folder tokenizer (NULL: none); a
@@ -38,16 +28,9 @@ GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, 
 GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
                                             uint64_t shard_bytes, gr_diag *d);
 
-/* The folder of a model in a run: spec is RUN, RUN@STEP or RUN@best (without: the last step), model its name
- * (NULL: the only one; where there are several the message lists them). *out: caller frees with free(). */
+/* The folder of a model in a run: spec is RUN, RUN@STEP, RUN@best (without: the last step), or the folder of
+ * a step, model its name (NULL: the only one; where there are several the message lists them). *out: caller
+ * frees with free(). */
 GR_NODISCARD gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d);
-
-/* Where the checkpoint lies that a graph names: a folder with config.json; a folder of the Hugging Face cache
- * (models--ORG--NAME: what its refs/main points at, or its only snapshot); a run, RUN@STEP or a run's step
- * folder (model chooses in it, or NULL); or a config.json itself, which means random weights: *random is set.
- * *out is the folder, or that file; caller frees with free(). Where nothing is there, the message, at the
- * place at, holds the command that would fetch it. Neither weights nor tokenizer need be there. */
-GR_NODISCARD gr_status gr_checkpoint_resolve(char **out, bool *random, const char *spec, const char *model,
-                                             gr_loc at, gr_diag *d);
 
 #endif

@@ -199,12 +199,6 @@ uint64_t gr_data_epoch(const void *state)
     return ((const data_state *)state)->cursor.epoch;
 }
 
-double gr_data_epochs(const void *state)
-{
-    const data_state *s = state;
-    return (double)s->cursor.epoch + (double)s->cursor.position / (double)s->order.n;
-}
-
 size_t gr_data_records(const void *state)
 {
     return ((const data_state *)state)->order.n;

@@ -14,6 +14,5 @@ gr_loc gr_data_at(const void *state, uint32_t record);
 
 size_t gr_data_records(const void *state); /* in the file */
 uint64_t gr_data_epoch(const void *state); /* whole passes drawn so far */
-double gr_data_epochs(const void *state);  /* with the fraction of the current one */
 
 #endif

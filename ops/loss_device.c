@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "graphs/code_new.h"
+#include "graphs/expr_apply.h"
 #include "ops/carve.h"
 
 /* The row structure of one row set, on the host and in the same order on the device. */
@@ -255,20 +256,6 @@ typedef struct walked {
     uint32_t first, end, first_seq, end_seq; /* where not whole: tokens, and their sequences */
 } walked;
 
-/* The last sequence that begins at or before token t; it is not empty. */
-static uint32_t seq_of(const row_set *rows, uint32_t t)
-{
-    uint32_t lo = 0, hi = rows->device.n_seqs;
-    while (hi - lo > 1) {
-        uint32_t mid = lo + (hi - lo) / 2;
-        if (rows->offset[mid] <= t)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 static void set_span(gr_code_call *c, const gr_loss_device *x, const walked *w)
 {
     const row_set *rows = &x->rows[GR_MAX(c->pass.rows, 0)];
@@ -339,8 +326,8 @@ void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory
     assert(n <= GR_CODE_OUTPUTS && first <= end && end <= rows->offset[rows->device.n_seqs]);
     for (size_t i = 0; i < n; i++) call.out[i] = adjoint[i];
     if (first == end) return;
-    w.first_seq = seq_of(rows, first);
-    w.end_seq = seq_of(rows, end - 1) + 1;
+    w.first_seq = gr_expr_range_of(rows->offset, rows->device.n_seqs, first);
+    w.end_seq = gr_expr_range_of(rows->offset, rows->device.n_seqs, end - 1) + 1;
     run_stage(x, q, GR_LOSS_ADJOINT, m, &w, &call);
 }
 

@@ -3,7 +3,8 @@
 #include <assert.h>
 #include <stdio.h>
 
-#define TENSOR_ALIGN 64 /* elements */
+#define TENSOR_ALIGN 64   /* elements */
+#define BUCKET_ALIGN 4096 /* shards of up to 64 ranks are of one size, where these are a power of two */
 
 struct dims {
     uint64_t rows, cols; /* rows 0: the model does not have this tensor; cols 0: one dimension */
@@ -68,7 +69,7 @@ uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket)
     uint64_t sum = 0;
     for (gr_tensor_slot slot = first; slot <= last; slot++)
         sum += gr_align(elems(slot_dims(s, slot)), TENSOR_ALIGN);
-    return sum;
+    return gr_align(sum, BUCKET_ALIGN);
 }
 
 uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)

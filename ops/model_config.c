@@ -36,14 +36,11 @@ struct reader {
 
 GR_PRINTF(3, 4) static void refuse(struct reader *r, const char *key, const char *fmt, ...)
 {
-    gr_str s = {0};
     va_list ap;
     va_start(ap, fmt);
-    gr_str_vprintf(&s, fmt, ap);
+    gr_diag_verror(r->d, gr_json_at(&r->j, key), GR_E_INVALID, fmt, ap);
     va_end(ap);
-    gr_diag_error(r->d, gr_json_at(&r->j, key), GR_E_INVALID, "%s", s.text);
     r->bad = true;
-    gr_str_release(&s);
 }
 
 /* The value of a key, NULL where it is missing or null. */

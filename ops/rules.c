@@ -10,6 +10,7 @@
 #include <utf8proc.h>
 
 #include "ops/math_compare.h"
+#include "ops/math_text.h"
 
 /* Steps of backtracking from one starting place, and the heap it may take: far above what a sensible pattern
  * needs, and a fraction of a second. */
@@ -25,11 +26,6 @@ struct gr_rule {
     bool take_first, boxed;
     gr_compare compare;
 };
-
-typedef struct span {
-    const char *p;
-    size_t n;
-} span;
 
 bool gr_compare_find(const char *name, gr_compare *out)
 {
@@ -127,27 +123,19 @@ static bool starts_character(char c)
     return ((unsigned char)c & 0xC0) != 0x80;
 }
 
-static span tail_of(span s, size_t characters)
+static gr_span tail_of(gr_span s, size_t characters)
 {
     if (!characters) return s;
     const char *p = s.p + s.n;
     while (p > s.p && characters) characters -= starts_character(*--p);
-    return (span){p, s.n - (size_t)(p - s.p)};
-}
-
-static span trimmed(span s)
-{
-    static const char space[] = " \t\r\n\f\v";
-    while (s.n && memchr(space, s.p[s.n - 1], 6)) s.n--;
-    for (; s.n && memchr(space, *s.p, 6); s.n--) s.p++;
-    return s;
+    return (gr_span){p, s.n - (size_t)(p - s.p)};
 }
 
 enum found { FOUND_NOTHING, FOUND, FOUND_LIMIT };
 
 /* NULL where text is UTF-8; else a copy in which each byte that is not has become SUB. PCRE2 can do without,
  * but then it checks the whole text anew for every match. */
-static char *repaired(span text)
+static char *repaired(gr_span text)
 {
     char *copy = NULL;
     for (size_t i = 0; i < text.n;) {
@@ -166,7 +154,7 @@ static char *repaired(span text)
 
 /* Where to look on after a match of bytes [v[0], v[1]): behind it, and behind one more character where it was
  * empty. */
-static size_t next_start(span text, size_t from, const PCRE2_SIZE *v)
+static size_t next_start(gr_span text, size_t from, const PCRE2_SIZE *v)
 {
     size_t next = GR_MAX(v[1], from + (v[1] <= from || v[1] == v[0]));
     while (next < text.n && !starts_character(text.p[next])) next++;
@@ -174,11 +162,11 @@ static size_t next_start(span text, size_t from, const PCRE2_SIZE *v)
 }
 
 /* The first or last match of re in text, the non-overlapping ones counted from the start. */
-static enum found find(const pcre2_code *re, bool first, span text, span *out)
+static enum found find(const pcre2_code *re, bool first, gr_span text, gr_span *out)
 {
     enum found result = FOUND_NOTHING;
     char *copy = repaired(text);
-    span subject = {copy ? copy : text.p, text.n};
+    gr_span subject = {copy ? copy : text.p, text.n};
     pcre2_match_context *mc = pcre2_match_context_create(NULL);
     pcre2_match_data *md = pcre2_match_data_create_from_pattern(re, NULL);
     pcre2_set_match_limit(mc, MATCH_LIMIT);
@@ -192,7 +180,7 @@ static enum found find(const pcre2_code *re, bool first, span text, span *out)
         const PCRE2_SIZE *v = pcre2_get_ovector_pointer(md);
         const PCRE2_SIZE *group = rc > 1 && v[2] != PCRE2_UNSET ? v + 2 : v;
         if (group[0] <= group[1]) { /* \K in a lookahead can turn them around */
-            *out = (span){text.p + group[0], group[1] - group[0]};
+            *out = (gr_span){text.p + group[0], group[1] - group[0]};
             result = FOUND;
         }
         from = next_start(subject, from, v);
@@ -203,9 +191,9 @@ static enum found find(const pcre2_code *re, bool first, span text, span *out)
     return result;
 }
 
-static enum found find_response(const gr_rule *r, const gr_rule_input *in, span *out)
+static enum found find_response(const gr_rule *r, const gr_rule_input *in, gr_span *out)
 {
-    span text = tail_of((span){in->text, in->n}, r->tail);
+    gr_span text = tail_of((gr_span){in->text, in->n}, r->tail);
     *out = text;
     if (r->extract) {
         enum found f = find(r->extract, r->take_first, text, out);
@@ -222,17 +210,14 @@ static enum found find_response(const gr_rule *r, const gr_rule_input *in, span 
 gr_status gr_rule_truth(const gr_rule *r, const char *answer, size_t n, gr_loc at, const char **truth,
                         size_t *n_truth, gr_diag *d)
 {
-    span s = {answer, n};
-    enum found f = r->answer_extract ? find(r->answer_extract, r->take_first, (span){answer, n}, &s) : FOUND;
+    gr_span s = {answer, n};
+    enum found f = r->answer_extract ? find(r->answer_extract, r->take_first, s, &s) : FOUND;
+    if (f != FOUND)
+        return gr_diag_error(d, at, GR_E_INVALID, "'answer_extract' %s the answer '%.*s'%s",
+                             f == FOUND_NOTHING ? "finds nothing in" : "backtracks too much on",
+                             (int)GR_MIN(n, (size_t)60), answer, n > 60 ? "..." : "");
     size_t from, len;
-    if (f == FOUND_NOTHING)
-        return gr_diag_error(d, at, GR_E_INVALID, "'answer_extract' finds nothing in the answer '%.*s'%s",
-                             (int)GR_MIN(n, (size_t)60), answer, n > 60 ? "..." : "");
-    if (f == FOUND_LIMIT)
-        return gr_diag_error(d, at, GR_E_INVALID,
-                             "'answer_extract' backtracks too much on the answer '%.*s'%s",
-                             (int)GR_MIN(n, (size_t)60), answer, n > 60 ? "..." : "");
-    if (r->boxed && gr_math_boxed(s.p, s.n, &from, &len)) s = (span){s.p + from, len};
+    if (r->boxed && gr_math_boxed(s.p, s.n, &from, &len)) s = (gr_span){s.p + from, len};
     *truth = s.p;
     *n_truth = s.n;
     return GR_OK;
@@ -240,10 +225,10 @@ gr_status gr_rule_truth(const gr_rule *r, const char *answer, size_t n, gr_loc a
 
 /* ---- comparing ---------------------------------------------------------------------------------------- */
 
-static bool same_text(span a, span b, const char *strip)
+static bool same_text(gr_span a, gr_span b, const char *strip)
 {
-    a = trimmed(a);
-    b = trimmed(b);
+    a = gr_span_trim(a);
+    b = gr_span_trim(b);
     for (;;) {
         for (; a.n && *a.p && strchr(strip, *a.p); a.n--) a.p++;
         for (; b.n && *b.p && strchr(strip, *b.p); b.n--) b.p++;
@@ -253,7 +238,7 @@ static bool same_text(span a, span b, const char *strip)
     }
 }
 
-static bool same(const gr_rule *r, span got, span truth)
+static bool same(const gr_rule *r, gr_span got, gr_span truth)
 {
     if (r->compare == GR_COMPARE_NUMBER && gr_number_equal(got.p, got.n, truth.p, truth.n)) return true;
     if (r->compare != GR_COMPARE_MATH) return same_text(got, truth, r->strip);
@@ -264,27 +249,26 @@ static bool same(const gr_rule *r, span got, span truth)
 /* ---- dense -------------------------------------------------------------------------------------------- */
 
 /* Bytes of the first character: up to the next byte that can begin one, also where text is not UTF-8. */
-static size_t character_bytes(span s) /* s is not empty */
+static size_t character_bytes(gr_span s) /* s is not empty */
 {
     size_t n = 1;
     while (n < s.n && !starts_character(s.p[n])) n++;
     return n;
 }
 
-static span behind_character(span s)
+static gr_span behind_character(gr_span s)
 {
-    size_t n = character_bytes(s);
-    return (span){s.p + n, s.n - n};
+    return gr_span_skip(s, character_bytes(s));
 }
 
-static size_t characters(span s)
+static size_t characters(gr_span s)
 {
     size_t n = 0;
     for (; s.n; s = behind_character(s)) n++;
     return n;
 }
 
-static bool same_character(span a, span b)
+static bool same_character(gr_span a, gr_span b)
 {
     size_t n = a.n && b.n ? character_bytes(a) : 0;
     return n && n == character_bytes(b) && !memcmp(a.p, b.p, n);
@@ -298,7 +282,7 @@ static void pay(const gr_rule_input *in, gr_rule_output *out, size_t *token, siz
     if (*token < in->n_tokens) out->per_token[*token] += (float)reward;
 }
 
-static void score_prefix(const gr_rule_input *in, span got, span truth, gr_rule_output *out)
+static void score_prefix(const gr_rule_input *in, gr_span got, gr_span truth, gr_rule_output *out)
 {
     double each = 1.0 / (double)(characters(truth) + 1);
     bool empty = got.n == 0 && truth.n == 0, all = got.n > 0;
@@ -317,7 +301,7 @@ static void score_prefix(const gr_rule_input *in, span got, span truth, gr_rule_
 
 gr_status gr_rule_score(const gr_rule *r, const gr_rule_input *in, gr_rule_output *out, gr_diag *d)
 {
-    span truth, got;
+    gr_span truth, got;
     gr_status st = gr_rule_truth(r, in->answer, in->n_answer, in->at, &truth.p, &truth.n, d);
     if (st) return st;
     enum found f = find_response(r, in, &got);

@@ -82,13 +82,13 @@ typedef struct gr_rule_output {
         per_token; /* NULL, or n_tokens values to be filled: a score of a sequence is put on its last token */
 } gr_rule_output;
 
-/* per_token is the caller's; the rest is set. GR_E_INVALID where answer_extract does not fit the answer. */
-GR_NODISCARD gr_status gr_rule_score(const gr_rule *r, const gr_rule_input *in, gr_rule_output *out,
-                                     gr_diag *d);
-
 /* Where the rule sees the truth in an answer: lets a data set be checked before anything runs. */
 GR_NODISCARD gr_status gr_rule_truth(const gr_rule *r, const char *answer, size_t n, gr_loc at,
                                      const char **truth, size_t *n_truth, gr_diag *d);
+
+/* per_token is the caller's; the rest is set. GR_E_INVALID where answer_extract does not fit the answer. */
+GR_NODISCARD gr_status gr_rule_score(const gr_rule *r, const gr_rule_input *in, gr_rule_output *out,
+                                     gr_diag *d);
 
 /* ---- rules chosen by a field --------------------------------------------------------------------------- */
 

@@ -405,7 +405,8 @@ static void run_head_forward(const gr_call *c, train_state *t)
 /* ---- optimizer --------------------------------------------------------------------------------------------
  */
 
-double gr_learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
+/* Of iteration `step` (from 1) of `steps`. */
+static double learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
 {
     if (step <= t->warmup) return t->lr * step / t->warmup;
     double n = GR_MAX((double)steps - t->warmup - 1, 1.0), done = GR_MIN((step - t->warmup - 1) / n, 1.0);
@@ -534,7 +535,7 @@ static void run_step(const gr_call *c, train_state *t)
     if (t->scale == 0) return;
     const gr_model *m = c->node->model;
     const gr_train *train = &m->train;
-    gr_adamw how = {.lr = (float)gr_learning_rate(train, t->session->step, t->session->steps),
+    gr_adamw how = {.lr = (float)learning_rate(train, t->session->step, t->session->steps),
                     .beta1 = (float)train->beta1,
                     .beta2 = (float)train->beta2,
                     .eps = (float)train->eps,
@@ -602,7 +603,7 @@ static void report(train_state *t, uint32_t trips)
     gr_session_metric(s, t->grad_norm / trips, "%s.grad_norm", name);
     if (!gr_train_is_value(n))
         gr_session_metric(s, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1), "%s.entropy", name);
-    gr_session_metric(s, gr_learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
+    gr_session_metric(s, learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
     gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
     for (size_t i = 0; i < n->n_metrics; i++)
         gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);

@@ -26,7 +26,4 @@ uint32_t gr_train_trips(const gr_call *c);
 void gr_train_save(void *state, const char *prefix, gr_state_file *out);
 gr_status gr_train_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);
 
-/* Learning rate of iteration `step` (from 1) of `steps`. */
-double gr_learning_rate(const gr_train *t, uint32_t step, uint32_t steps);
-
 #endif

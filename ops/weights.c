@@ -208,20 +208,6 @@ gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t fi
     return st;
 }
 
-uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket)
-{
-    gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        char *name = stored_name(w, t[i].name);
-        const gr_st_tensor *there = gr_safetensors_find(w->file, name);
-        sum += there ? there->bytes : 0;
-        free(name);
-    }
-    return sum;
-}
-
 /* ---- random ------------------------------------------------------------------------------------------- */
 
 struct fill {
@@ -335,17 +321,6 @@ gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *
     return open_writer(out, s, dir, stem, prefix, n_sets, true, GR_ST_F32, 0, d);
 }
 
-gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
-{
-    gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
-    gr_status st = GR_OK;
-    assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
-    w->puts++;
-    for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
-    return st;
-}
-
 /* Tensors of a file go bucket by bucket, and in each set by set. */
 static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t bucket)
 {
@@ -381,6 +356,17 @@ void gr_weights_writer_free(gr_weights_writer *w)
     free(w);
 }
 
+static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    gr_status st = GR_OK;
+    assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
+    w->puts++;
+    for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
+    return st;
+}
+
 gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char *stem,
                            const gr_weights_source *from, gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
 {
@@ -390,7 +376,7 @@ gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char 
         for (size_t set = 0; set < from->n_sets && !st; set++) {
             const float *elems = NULL;
             st = from->bucket(from->ctx, set, b, &elems, d);
-            if (!st) st = gr_weights_writer_put(w, b, elems, d);
+            if (!st) st = put_bucket(w, b, elems, d);
         }
     if (!st) st = gr_weights_writer_finish(w, d);
     gr_weights_writer_free(w);

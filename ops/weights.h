@@ -39,9 +39,6 @@ GR_NODISCARD gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t buck
 GR_NODISCARD gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t first, uint64_t n,
                                             float *dst, gr_diag *d);
 
-/* Bytes that reading a bucket takes from the disk. */
-uint64_t gr_weights_bucket_disk_bytes(const gr_weights *w, uint32_t bucket);
-
 /* Fill dst with random weights: matrices normal with the shape's init_std, norms 1, biases 0, and zero
  * between tensors. A pure function of seed, tensor name and element, whatever the order of calls. */
 void gr_weights_random_bucket(gr_team *team, const gr_model_shape *s, uint64_t seed, uint32_t bucket,
@@ -64,8 +61,6 @@ GR_NODISCARD gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_
 /* Elements [first, first + n) of a bucket of a set, in any order. */
 GR_NODISCARD gr_status gr_weights_writer_put_part(gr_weights_writer *w, size_t set, uint32_t bucket,
                                                   uint64_t first, uint64_t n, const float *elems, gr_diag *d);
-GR_NODISCARD gr_status gr_weights_writer_put(gr_weights_writer *w, uint32_t bucket, const float *elems,
-                                             gr_diag *d);
 GR_NODISCARD gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d);
 void gr_weights_writer_free(gr_weights_writer *w); /* NULL is fine */
 

@@ -227,6 +227,12 @@ gr_status gr_diag_error(gr_diag *d, gr_loc at, gr_status st, const char *fmt, ..
     return st;
 }
 
+gr_status gr_diag_verror(gr_diag *d, gr_loc at, gr_status st, const char *fmt, va_list ap)
+{
+    diag_add(d, GR_ERROR, at, fmt, ap);
+    return st;
+}
+
 void gr_diag_warn(gr_diag *d, gr_loc at, const char *fmt, ...)
 {
     va_list ap;

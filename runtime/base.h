@@ -65,6 +65,7 @@ void gr_diag_release(gr_diag *d);
 
 /* Add one message and return st, so that callers report and return in one line. d may be NULL. */
 GR_PRINTF(4, 5) gr_status gr_diag_error(gr_diag *d, gr_loc at, gr_status st, const char *fmt, ...);
+GR_PRINTF(4, 0) gr_status gr_diag_verror(gr_diag *d, gr_loc at, gr_status st, const char *fmt, va_list ap);
 GR_PRINTF(3, 4) void gr_diag_warn(gr_diag *d, gr_loc at, const char *fmt, ...);
 GR_PRINTF(3, 4) void gr_diag_note(gr_diag *d, gr_loc at, const char *fmt, ...);
 

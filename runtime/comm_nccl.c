@@ -24,6 +24,7 @@
 #include <string.h>
 
 #define CALL_MAP(X)         \
+    X(GetVersion)           \
     X(GetUniqueId)          \
     X(CommInitRankConfig)   \
     X(CommWindowRegister)   \
@@ -278,6 +279,20 @@ static const gr_comm_type nccl_type = {
  * minCTAs is not taken alone (NCCL 2.28: "invalid argument"). */
 #define SUM_CTAS "16"
 
+/* Before 2.29, NCCL forgets where the peers' memory is for collectives (not windows') of a buffer that a
+ * message was sent from or to before, and writes at an offset from address 0 (src/transport/p2p.cc,
+ * ipcRegisterBuffer: devPeerRmtAddrs is taken, and not filled). Without registered buffers such collectives
+ * and messages go through NCCL's own; windows do not need them. */
+#define FIRST_TO_REMEMBER 22900
+
+static void set_up(const calls *call)
+{
+    int version = 0;
+    setenv("NCCL_SYM_CTAS", SUM_CTAS, 0);
+    if (call->GetVersion(&version) != ncclSuccess || version < FIRST_TO_REMEMBER)
+        setenv("NCCL_LOCAL_REGISTER", "0", 1);
+}
+
 static gr_status load(calls *to, gr_diag *d)
 {
     static const struct {
@@ -288,7 +303,6 @@ static gr_status load(calls *to, gr_diag *d)
         CALL_MAP(X)
 #undef X
     };
-    setenv("NCCL_SYM_CTAS", SUM_CTAS, 0);
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "several ranks on CUDA devices need NCCL: %s",
@@ -300,6 +314,7 @@ static gr_status load(calls *to, gr_diag *d)
                                  wanted[i].name);
         memcpy((char *)to + wanted[i].at, &call, sizeof(call)); /* a function's address, found as data */
     }
+    set_up(to);
     return GR_OK;
 }
 

@@ -34,6 +34,13 @@ bool gr_node_is_due(const gr_node *n, uint32_t step)
     return n->every && (step ? step % n->every == 0 : n->before);
 }
 
+bool gr_validation_is_due(const gr_graph *g, uint32_t step)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (gr_node_is_due(g->nodes[i], step)) return true;
+    return false;
+}
+
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user)
 {

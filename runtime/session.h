@@ -55,6 +55,7 @@ void gr_session_close(gr_session *s);
 
 /* Whether a validation's node runs behind this iteration; step 0: before the first. False for others. */
 bool gr_node_is_due(const gr_node *n, uint32_t step);
+bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
 
 /* Have finished called, on the compute lane, as soon as a sequence of rows has its last token: before the
  * other rows are final, and before the plan's own step that reads them. Not while node, who listens, is

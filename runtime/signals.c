@@ -15,27 +15,17 @@ static void on_signal(int number)
     asked = 1;
 }
 
-static void set(void (*handler)(int))
+void gr_signals_catch(void)
 {
-    struct sigaction s = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    struct sigaction s = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    asked = 0;
     sigemptyset(&s.sa_mask);
     sigaction(SIGINT, &s, NULL);
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGUSR1, &s, NULL);
 }
 
-void gr_signals_catch(void)
-{
-    asked = 0;
-    set(on_signal);
-}
-
 bool gr_signals_stop(void)
 {
     return asked;
-}
-
-void gr_signals_restore(void)
-{
-    set(SIG_DFL);
 }

@@ -1,12 +1,11 @@
 /* runtime/signals.h: SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to ranks): the first asks the run to
- * stop after its step, the second exits with status 1 at once. One user a process. */
+ * stop after its iteration, the second exits with status 1 at once. One user a process. */
 #ifndef GR_RUNTIME_SIGNALS_H
 #define GR_RUNTIME_SIGNALS_H
 
 #include "runtime/base.h"
 
-void gr_signals_catch(void);
+void gr_signals_catch(void); /* from here on */
 bool gr_signals_stop(void); /* whether a signal asked to stop; any thread */
-void gr_signals_restore(void);
 
 #endif

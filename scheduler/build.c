@@ -71,10 +71,10 @@ static uint64_t pack_place(builder *b, gr_place place, uint64_t enough, uint32_t
 static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
 {
     gr_plan *p = b->p;
-    p->n_ledger = b->l->n_drafts;
+    p->n_ledger = b->l->n_copies;
     p->ledger = gr_pool_alloc(p->pool, (p->n_ledger + 1) * sizeof(*p->ledger));
     for (uint32_t e = 0; e < p->n_ledger; e++) {
-        const gr_draft *d = &b->l->drafts[e];
+        const gr_copy *d = &b->l->copies[e];
         const gr_object *o = &b->f->g->objects[d->object];
         p->ledger[e] = (gr_entry){.what = gr_pool_strdup(p->pool, o->name),
                                   .category = o->category,

@@ -39,11 +39,11 @@ static bool is_loop(const gr_program *g, uint32_t work)
     return g->works[work].body_last != GR_NONE;
 }
 
-static uint32_t add_draft(gr_layout *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
+static uint32_t add_copy(gr_layout *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
 {
-    gr_draft d = {object, place, first, last};
-    GR_PUSH(l->drafts, l->n_drafts, l->caps[1], d);
-    return l->n_drafts - 1;
+    gr_copy d = {object, place, first, last};
+    GR_PUSH(l->copies, l->n_copies, l->caps[1], d);
+    return l->n_copies - 1;
 }
 
 /* use: the unit that what comes is for; of others 0. */
@@ -76,7 +76,7 @@ static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
     uint64_t bytes = m->g->objects[s->object].bytes;
     gr_item it = {.work = GR_NONE,
                   .object = s->object,
-                  .entry = add_draft(m->l, s->object, GR_DEVICE, 0, 0),
+                  .entry = add_copy(m->l, s->object, GR_DEVICE, 0, 0),
                   .home = home,
                   .scope = s->scope,
                   .body_last = GR_NONE,
@@ -158,7 +158,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
 {
     const gr_facts *f = m->f;
     bool apart = m->choice[f->group[o]].policy == GR_POLICY_EVERY_NODE;
-    uint32_t home = add_draft(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
+    uint32_t home = add_copy(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
     if (m->g->objects[o].span == GR_SPAN_KEEP) m->l->home[o] = home;
     m->l->hosted[o] = home;
     segment s = {.object = GR_NONE};
@@ -263,7 +263,7 @@ static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_
     gr_item it = {.kind = GR_STEP_LOAD,
                   .work = GR_NONE,
                   .object = o,
-                  .entry = add_draft(m->l, o, GR_DEVICE, 0, 0),
+                  .entry = add_copy(m->l, o, GR_DEVICE, 0, 0),
                   .home = home,
                   .scope = GR_NONE,
                   .body_last = GR_NONE,
@@ -303,7 +303,7 @@ static uint32_t stay_between(maker *m, uint32_t o)
     uint32_t *idle = gr_malloc((f->n_rollouts + 1) * sizeof(*idle)), n = idle_rollouts(f, o, idle);
     zone *z = gr_malloc((n + 1) * sizeof(*z));
     bool wraps = find_zones(f, o, idle, n, z) && z[n].first != GR_NONE;
-    uint32_t home = add_draft(m->l, o, GR_HOST, 0, GR_NONE), held = GR_NONE;
+    uint32_t home = add_copy(m->l, o, GR_HOST, 0, GR_NONE), held = GR_NONE;
     if (wraps) held = stay(m, o, home, z[n].first, idle[0], true);
     for (uint32_t i = wraps; i < n + !wraps; i++)
         if (z[i].first != GR_NONE) stay(m, o, home, z[i].first, i < n ? idle[i] : GR_NONE, z[i].dirty);
@@ -350,7 +350,7 @@ static void place_met(maker *m, uint32_t o)
 {
     const gr_choice *c = &m->choice[m->f->group[o]];
     if (m->f->groups[m->f->group[o]].may_host && c->host) {
-        m->l->home[o] = m->l->hosted[o] = add_draft(m->l, o, GR_HOST, 0, GR_NONE);
+        m->l->home[o] = m->l->hosted[o] = add_copy(m->l, o, GR_HOST, 0, GR_NONE);
         return;
     }
     bool stays = c->policy == GR_POLICY_TRANSITION || resident(m, o);
@@ -378,7 +378,7 @@ static void place_objects(maker *m, uint32_t *fixed)
         } else {
             bool whole = ob->span != GR_SPAN_TEMP;
             fixed[o] =
-                add_draft(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
+                add_copy(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
             if (ob->span == GR_SPAN_KEEP) m->l->home[o] = fixed[o];
         }
     }
@@ -450,8 +450,8 @@ static bool on_validate(const maker *m, uint32_t o)
 static void number(maker *m, uint32_t *current)
 {
     gr_layout *l = m->l;
-    for (uint32_t d = 0; d < l->n_drafts; d++) {
-        gr_draft *e = &l->drafts[d];
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        gr_copy *e = &l->copies[d];
         gr_span span = m->g->objects[e->object].span;
         bool temp = span == GR_SPAN_TEMP, validates = span != GR_SPAN_KEEP && on_validate(m, e->object);
         if (temp) e->first = l->step_of[e->first];
@@ -467,9 +467,9 @@ static void number(maker *m, uint32_t *current)
         const gr_item *it = &l->items[i];
         if (it->kind == GR_STEP_LOAD || it->kind == GR_STEP_RESUME) {
             current[it->object] = it->entry;
-            l->drafts[it->entry].first = i;
+            l->copies[it->entry].first = i;
         } else if (it->kind == GR_STEP_OFFLOAD || it->kind == GR_STEP_RELEASE) {
-            l->drafts[it->entry].last = i;
+            l->copies[it->entry].last = i;
         } else {
             const gr_work *w = &m->g->works[it->work];
             for (uint32_t u = 0; u < w->n_uses; u++) {
@@ -488,12 +488,12 @@ static uint64_t *live_bytes(const maker *m, gr_place place)
 {
     const gr_layout *l = m->l;
     uint64_t *live = gr_calloc(l->n_items + 1, sizeof(*live)); /* first changes, then their sums */
-    for (uint32_t d = 0; d < l->n_drafts; d++) {
-        uint64_t bytes = m->g->objects[l->drafts[d].object].bytes;
-        if (l->drafts[d].place != place) continue;
-        if (l->drafts[d].last < l->drafts[d].first) live[0] += bytes;
-        live[l->drafts[d].first] += bytes;
-        live[l->drafts[d].last + 1] -= bytes;
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        uint64_t bytes = m->g->objects[l->copies[d].object].bytes;
+        if (l->copies[d].place != place) continue;
+        if (l->copies[d].last < l->copies[d].first) live[0] += bytes;
+        live[l->copies[d].first] += bytes;
+        live[l->copies[d].last + 1] -= bytes;
     }
     for (uint32_t i = 1; i < l->n_items; i++) live[i] += live[i - 1];
     return live;
@@ -587,11 +587,11 @@ static void reorder(maker *m, const uint32_t *to)
     for (uint32_t i = 0; i < n; i++) l->items[place[i]] = was[i];
     for (uint32_t i = 0; i < n; i++)
         if (was[i].work != GR_NONE) l->step_of[was[i].work] = place[i];
-    for (uint32_t d = 0; d < l->n_drafts; d++) {
-        uint32_t first = l->drafts[d].first; /* what a path begins with, it still does */
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        uint32_t first = l->copies[d].first; /* what a path begins with, it still does */
         bool begins = (first == 0 || first == l->validate) && was[first].entry != d;
-        l->drafts[d].first = begins ? first : place[first];
-        l->drafts[d].last = place[l->drafts[d].last];
+        l->copies[d].first = begins ? first : place[first];
+        l->copies[d].last = place[l->copies[d].last];
     }
     free(place);
     free(was);
@@ -637,7 +637,7 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
         l->lanes = gr_malloc((g->n_works + 1) * sizeof(*l->lanes));
         l->meets = gr_malloc(g->n_objects + 1);
     }
-    l->n_items = l->n_drafts = l->n_inserts = l->n_transitions = 0;
+    l->n_items = l->n_copies = l->n_inserts = l->n_transitions = 0;
     uint32_t *current = gr_malloc((g->n_objects + 1) * sizeof(*current));
     find_moved(&m);
     place_objects(&m, current);
@@ -682,7 +682,7 @@ void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uin
 void gr_layout_release(gr_layout *l)
 {
     free(l->items);
-    free(l->drafts);
+    free(l->copies);
     free(l->inserts);
     free(l->use_entry);
     free(l->home);
@@ -692,145 +692,4 @@ void gr_layout_release(gr_layout *l)
     free(l->lanes);
     free(l->step_of);
     *l = (gr_layout){0};
-}
-
-/* ---- predicted time ----------------------------------------------------------------------------------- */
-
-#define ALL_LANES ((1u << GR_N_LANES) - 1)
-
-typedef struct clocks {
-    uint64_t lane[GR_N_LANES];
-    uint64_t *ready;   /* of entries: when the last copy into them, or write on the host lane, ends */
-    uint64_t *used;    /* of entries: when the last use of them, or load from them, ends */
-    uint32_t *used_by; /* of entries: the step that is */
-    uint64_t *done;    /* of works; loops: of all trips */
-    uint64_t outside;  /* in a loop: when all ends that was begun before the outermost one */
-    uint64_t stalled;  /* how long the compute lane waited for that, in loops */
-} clocks;
-
-static uint64_t join(const clocks *c, unsigned lanes)
-{
-    uint64_t t = 0;
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
-    return t;
-}
-
-static void meet_at(clocks *c, unsigned lanes, uint64_t t)
-{
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
-}
-
-/* When the last use of an entry is over for a step: one in loops that the step is not in ends with them. */
-static uint64_t free_at(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
-{
-    uint64_t t = c->used[it->entry];
-    const uint32_t i = (uint32_t)(it - l->items);
-    for (uint32_t w = l->items[c->used_by[it->entry]].scope; w != GR_NONE; w = f->parent[w]) {
-        uint32_t loop = l->step_of[w];
-        if (i > loop && i <= l->items[loop].body_last) break;
-        t = GR_MAX(t, c->done[w]);
-    }
-    return t;
-}
-
-static uint64_t start_of(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
-{
-    const uint64_t *t = c->lane;
-    switch (it->kind) {
-    case GR_STEP_LOAD:
-        return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
-    case GR_STEP_OFFLOAD:
-        return GR_MAX(t[GR_LANE_D2H], free_at(l, f, c, it));
-    case GR_STEP_RELEASE:
-        return GR_MAX(t[it->lane], c->used[it->entry]);
-    case GR_STEP_RESUME:
-    case GR_STEP_LOOP:
-        return t[it->lane];
-    default:
-        break;
-    }
-    uint64_t at = GR_MAX(t[it->lane], it->lane == GR_LANE_COMPUTE ? 0 : t[GR_LANE_COMPUTE]);
-    bool moved = l->moved[it->work];
-    for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
-        uint32_t e = l->use_entry[u];
-        if (e != GR_NONE) at = GR_MAX(at, GR_MAX(c->ready[e], moved ? c->used[e] : 0));
-    }
-    for (uint32_t w = f->cross_begin[it->work]; w < f->cross_begin[it->work + 1]; w++)
-        at = GR_MAX(at, c->done[f->cross[w]]);
-    return at;
-}
-
-static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end);
-
-static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
-{
-    gr_item *it = &l->items[i];
-    const unsigned lanes = l->lanes[it->work];
-    uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
-    const bool outermost = !c->outside;
-    if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
-    uint32_t trips = f->g->works[it->work].trips_expected;
-    bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
-    if (trips) {
-        run_items(l, f, c, i + 1, it->body_last + 1);
-        uint64_t ends = join(c, lanes), trip = ends - t;
-        meet_at(c, lanes, ends);
-        if (trips > 1 && late) {
-            run_items(l, f, c, i + 1, it->body_last + 1);
-            trip = join(c, lanes) - ends;
-        }
-        all = ends + trip * (trips - 1);
-    }
-    meet_at(c, lanes, all);
-    c->done[it->work] = all;
-    if (outermost) c->outside = 0;
-    it->ns = all - t - (c->stalled - stalled); /* its own time: what it waits for has its own step */
-}
-
-static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
-{
-    for (uint32_t i = begin; i < end; i++) {
-        gr_item *it = &l->items[i];
-        if (it->kind == GR_STEP_LOOP) {
-            run_loop(l, f, c, i);
-            i = it->body_last;
-            continue;
-        }
-        uint64_t begins = start_of(l, f, c, it), ends = begins + it->ns;
-        if (it->lane == GR_LANE_COMPUTE && begins <= c->outside)
-            c->stalled += begins - c->lane[GR_LANE_COMPUTE];
-        c->lane[it->lane] = ends;
-        if (it->kind == GR_STEP_LOAD) c->ready[it->entry] = c->used[it->home] = ends;
-        if (it->kind == GR_STEP_OFFLOAD) c->ready[it->home] = ends;
-        if (it->work == GR_NONE) continue;
-        c->done[it->work] = ends;
-        c->lane[GR_LANE_COMPUTE] += f->lost_ns[it->work];
-        for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
-            uint32_t e = l->use_entry[u];
-            if (e == GR_NONE) continue;
-            c->used[e] = ends;
-            c->used_by[e] = i;
-            if (l->moved[it->work]) c->ready[e] = ends;
-        }
-    }
-}
-
-uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
-{
-    clocks c = {.ready = gr_calloc(l->n_drafts + 1, sizeof(*c.ready)),
-                .used = gr_calloc(l->n_drafts + 1, sizeof(*c.used)),
-                .used_by = gr_calloc(l->n_drafts + 1, sizeof(*c.used_by)),
-                .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
-    run_items(l, f, &c, 0, l->validate);
-    uint64_t ns = join(&c, ALL_LANES);
-    meet_at(&c, ALL_LANES, ns);
-    run_items(l, f, &c, l->validate, l->n_items);
-    l->validate_ns = join(&c, ALL_LANES) - ns;
-    free(c.ready);
-    free(c.used);
-    free(c.used_by);
-    free(c.done);
-    return ns;
 }

@@ -76,7 +76,7 @@ void gr_facts_free(gr_facts *f);
 
 typedef struct gr_choice {
     uint64_t stream;  /* nodes, by bit, in which the others are streamed */
-    uint16_t parts;   /* how much stays resident, in quarters */
+    uint16_t parts;   /* how much stays resident, of GR_PARTS */
     uint16_t host;    /* 1: the others stay in the host pool, and what uses them is done there */
     gr_policy policy; /* AUTO: by those above; else they say nothing */
 } gr_choice;
@@ -93,17 +93,17 @@ typedef struct gr_item { /* a step to be */
     uint64_t ns;
 } gr_item;
 
-typedef struct gr_draft { /* a ledger entry to be */
+typedef struct gr_copy { /* of an object: a ledger entry to be */
     uint32_t object;
     gr_place place;
     uint32_t first, last;
-} gr_draft;
+} gr_copy;
 
 typedef struct gr_layout {
     gr_item *items;
     uint32_t n_items;
-    gr_draft *drafts;
-    uint32_t n_drafts;
+    gr_copy *copies;
+    uint32_t n_copies;
     uint32_t *use_entry; /* [all uses], see use_begin */
     uint32_t *home;      /* [objects] of span KEEP: the entry that holds it between iterations */
     uint32_t *hosted;    /* [objects] the copy in the host pool, where there is one */
@@ -116,7 +116,7 @@ typedef struct gr_layout {
     uint64_t validate_ns; /* of one validation */
     uint32_t validate;    /* first item of the path validate; n_items where it has none */
     uint32_t n_transitions;
-    uint32_t caps[3]; /* allocated items, drafts, inserts */
+    uint32_t caps[3]; /* allocated items, copies, inserts */
     struct gr_insert *inserts;
     uint32_t n_inserts;
     uint32_t *step_of; /* [works] */
@@ -132,10 +132,10 @@ void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, u
 void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room);
 void gr_layout_release(gr_layout *l);
 
-/* Predicted time of an iteration: lanes run side by side; a copy begins when what stands before it on the
- * compute lane and on the other copy lane is done, which is never sooner than a plan's waits allow; what
- * comes next on the compute lane ends later by what a reduction takes from it. Sets the time of loop items,
- * and validate_ns. */
+/* layout_time.c: predicted time of an iteration, in ns: lanes run side by side; a copy begins when what
+ * stands before it on the compute lane and on the other copy lane is done, which is never sooner than a
+ * plan's waits allow; what comes next on the compute lane ends later by what a reduction takes from it. Sets
+ * the time of loop items, and validate_ns. */
 uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f);
 
 /* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets.

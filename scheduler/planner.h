@@ -43,10 +43,17 @@ typedef struct gr_planned {
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
                                      gr_diag *d);
 /* The same for a plan made before (`--plan FILE`): proven against the graph, which must need the memory of
- * the one it was made from. The plan then holds this graph's name, text and numerics. */
+ * the one it was made from. The plan then holds this graph's name, text and numerics. GR_E_NOFIT: it says itself
+ * that it does not fit; GR_E_INVALID: it is not proven. */
 GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g,
                                      const gr_plan_options *o, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */
+
+/* Of class c of 1 + n_more. */
+static inline gr_planned *gr_planned_class(const gr_planned *p, uint32_t c)
+{
+    return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
+}
 
 /* A node of the program by its name: of the graph, or a summary. */
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name);

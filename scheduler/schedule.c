@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "scheduler/view.h"
+
 #define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK   60
 #define LEAST_STATES 800
@@ -23,7 +25,7 @@ typedef struct level_set { /* levels of all knobs, and what follows from them */
 } level_set;
 
 typedef struct search {
-    const gr_source *src;
+    const gr_program_source *src;
     const gr_schedule_options *o;
     level_set *sets;
     size_t n_sets, cap_sets;
@@ -177,7 +179,7 @@ static void add_set(search *s, const uint32_t *level)
 
 /* The next vector of levels of the knobs that do not change bits, counted like an odometer; false: the last
  * one was it. */
-static bool next_levels(const gr_source *src, uint32_t *level)
+static bool next_levels(const gr_program_source *src, uint32_t *level)
 {
     for (size_t k = src->n_knobs; k-- > 0;) {
         if (src->knobs[k].bits) continue;
@@ -188,14 +190,14 @@ static bool next_levels(const gr_source *src, uint32_t *level)
 }
 
 /* The last of them. */
-static void set_last_levels(const gr_source *src, uint32_t *level)
+static void set_last_levels(const gr_program_source *src, uint32_t *level)
 {
     for (size_t k = 0; k < src->n_knobs; k++)
         if (!src->knobs[k].bits) level[k] = src->knobs[k].n_levels - 1;
 }
 
 /* How many there are; more than MAX_LEVELS: some number above that. */
-static uint32_t count_levels(const gr_source *src)
+static uint32_t count_levels(const gr_program_source *src)
 {
     uint32_t n = 1;
     for (size_t k = 0; k < src->n_knobs && n <= MAX_LEVELS; k++)
@@ -205,7 +207,7 @@ static uint32_t count_levels(const gr_source *src)
 
 /* Of the knobs that change bits, from one on: the least vector of a sum, which has as much as goes in the
  * last ones. */
-static void set_least_of_sum(const gr_source *src, uint32_t *level, size_t from, uint32_t sum)
+static void set_least_of_sum(const gr_program_source *src, uint32_t *level, size_t from, uint32_t sum)
 {
     for (size_t k = src->n_knobs; k-- > from;) {
         if (!src->knobs[k].bits) continue;
@@ -215,7 +217,7 @@ static void set_least_of_sum(const gr_source *src, uint32_t *level, size_t from,
 }
 
 /* The next one of the same sum, in the order of next_levels. */
-static bool next_of_sum(const gr_source *src, uint32_t *level)
+static bool next_of_sum(const gr_program_source *src, uint32_t *level)
 {
     uint32_t behind = 0;
     for (size_t k = src->n_knobs; k-- > 0;) {
@@ -235,7 +237,7 @@ static bool next_of_sum(const gr_source *src, uint32_t *level)
  * smallest. */
 static void add_sets(search *s, uint32_t *level)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     bool all = count_levels(src) <= MAX_LEVELS;
     size_t begin = s->n_sets;
     do {
@@ -365,6 +367,14 @@ static void add_culprits(gr_str *out, const gr_plan *p, gr_place place, uint32_t
     }
 }
 
+void gr_note_fits(gr_diag *d, const char *what, uint64_t ns)
+{
+    gr_str time = {0};
+    gr_time_put(&time, ns);
+    gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %s an iteration", what, time.text);
+    gr_str_release(&time);
+}
+
 /* Whether other options would make it fit, and at what price. */
 static void suggest(const search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {
@@ -372,9 +382,7 @@ static void suggest(const search *s, const gr_schedule_options *o, const char *w
     gr_schedule_options quick = *o;
     gr_plan *p = NULL;
     quick.quick = true;
-    if (gr_schedule(&p, level, s->src, &quick, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration", what,
-                     (double)p->ns / 1e9);
+    if (gr_schedule(&p, level, s->src, &quick, NULL) == GR_OK) gr_note_fits(d, what, p->ns);
     gr_plan_free(p);
     free(level);
 }
@@ -388,10 +396,12 @@ static void suggest_host(const search *s, gr_diag *d)
     char text[32];
     o.quick = true;
     o.host_budget_bytes = UINT64_MAX;
-    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK)
-        gr_diag_note(d, (gr_loc){0},
-                     "would fit: --host-budget %" PRIu64 " (%s), with a predicted %.3g s an iteration",
-                     p->host_bytes, gr_bytes_format(p->host_bytes, text), (double)p->ns / 1e9);
+    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK) {
+        char *what =
+            gr_printf("--host-budget %" PRIu64 " (%s)", p->host_bytes, gr_bytes_format(p->host_bytes, text));
+        gr_note_fits(d, what, p->ns);
+        free(what);
+    }
     gr_plan_free(p);
     free(level);
 }
@@ -441,7 +451,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     return GR_E_NOFIT;
 }
 
-static const char *make_notes(const gr_source *src, const uint32_t *level, gr_plan *p)
+static const char *make_notes(const gr_program_source *src, const uint32_t *level, gr_plan *p)
 {
     gr_str s = {0}, text = {0};
     for (size_t k = 0; k < src->n_knobs; k++) {
@@ -513,7 +523,7 @@ static void drop_last_set(search *s)
  * every knob at its last level, or of those that keep the bits some at their first. */
 static bool is_hopeless(search *s)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
     bool hopeless = true;
     for (size_t k = 0; k < src->n_knobs; k++) n_free += !src->knobs[k].bits;
@@ -536,7 +546,7 @@ static bool is_hopeless(search *s)
 /* Of all knobs together the first level, one between, the last: of what fits the fastest. */
 static gr_plan *find_quickly(search *s, uint32_t *level)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk));
     gr_plan *p = NULL;
     for (uint32_t i = 0; i < QUICK_LEVELS && !p; i++) {
@@ -556,7 +566,7 @@ static gr_plan *find_quickly(search *s, uint32_t *level)
 /* The least change of the knobs that change bits with which anything fits; among equal ones the fastest. */
 static gr_plan *find_plan(search *s, uint32_t *level)
 {
-    const gr_source *src = s->src;
+    const gr_program_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
     uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
     for (size_t k = 0; k < src->n_knobs && !s->o->keep_bits; k++)
@@ -586,13 +596,13 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     return best;
 }
 
-gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src, const gr_schedule_options *o,
-                      gr_diag *d)
+gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *src,
+                      const gr_schedule_options *o, gr_diag *d)
 {
     search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
     gr_plan *p = o->quick ? find_quickly(&s, level) : find_plan(&s, level);
-    bool fits = p != NULL;
-    if (!fits) p = smallest(&s, level);
+    if (!p) p = smallest(&s, level);
+    const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;
     p->hardware = gr_pool_strdup(p->pool, o->hardware.name);
     p->device = o->hardware.device;
     p->ranks = "0";

@@ -28,13 +28,13 @@ typedef struct gr_knob {
 } gr_knob;
 
 /* Where programs come from: the graph, for given levels of its knobs. Same levels, same program. */
-typedef struct gr_source {
+typedef struct gr_program_source {
     void *user;
     const gr_knob *knobs;
     size_t n_knobs;
     gr_program *(*build)(void *user, const uint32_t *level);                /* caller frees */
     void (*describe)(void *user, size_t knob, uint32_t level, gr_str *out); /* "256 blocks" */
-} gr_source;
+} gr_program_source;
 
 typedef struct gr_schedule_options {
     gr_hardware hardware;
@@ -47,11 +47,14 @@ typedef struct gr_schedule_options {
                  */
 } gr_schedule_options;
 
+/* A note to d: "would fit: WHAT, with a predicted 1.2 s an iteration". */
+void gr_note_fits(gr_diag *d, const char *what, uint64_t ns);
+
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics
  * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
  * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
  * changes that would fit. */
-GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_source *src,
+GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *src,
                                    const gr_schedule_options *o, gr_diag *d);
 
 #endif

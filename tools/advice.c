@@ -6,6 +6,7 @@
 
 #include "ops/op.h"
 #include "ops/slices.h"
+#include "scheduler/schedule.h"
 
 enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
 
@@ -207,9 +208,7 @@ void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const 
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);
     for (size_t i = 0; i < v.n; i++) {
-        if (i < SHOWN)
-            gr_diag_note(d, (gr_loc){0}, "would fit: %s, with a predicted %.3g s an iteration",
-                         v.found[i].text, (double)v.found[i].ns / 1e9);
+        if (i < SHOWN) gr_note_fits(d, v.found[i].text, v.found[i].ns);
         free(v.found[i].text);
     }
     free(v.found);

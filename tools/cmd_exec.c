@@ -238,7 +238,8 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
-    if (st == GR_E_NOFIT && !a->resume && !gr_comm_rank(c)) gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
+    if (st == GR_E_NOFIT && !a->resume && !a->plan && !gr_comm_rank(c))
+        gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
     if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
     if (!st && !*x->out) {
         free(x->out);

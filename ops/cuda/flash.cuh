@@ -20,6 +20,8 @@
 #include <math_constants.h>
 #include <stdint.h>
 
+#include "ops/cuda/launch.h"
+
 namespace gr_flash {
 
 constexpr int THREADS = 128, ROWS = 64; /* 4 warps, 16 rows each */
@@ -41,6 +43,21 @@ struct problem {
     __device__ uint32_t width() const { return (heads + 2 * kv_heads) * d; }
     __device__ uint32_t group() const { return heads / kv_heads; }
 };
+
+/* New tokens in qkv that follow keys in the pool; of which sequences and how many, the caller says. */
+inline problem paged_problem(const gr_cu_paged *c, const uint16_t *qkv)
+{
+    problem p = {};
+    p.qkv = qkv;
+    p.kv = c->kv;
+    p.table = c->table;
+    p.table_stride = c->table_stride;
+    p.heads = c->heads.heads;
+    p.kv_heads = c->heads.kv_heads;
+    p.d = c->heads.head_dim;
+    p.scale = 1 / sqrtf((float)p.d);
+    return p;
+}
 
 /* The part of a problem that one block of threads works on. */
 struct place {

@@ -186,15 +186,7 @@ void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_d
                             void *ws)
 {
     if (!d->n) return;
-    problem p = {};
-    p.qkv = qkv;
-    p.kv = c->kv;
-    p.table = c->table;
-    p.table_stride = c->table_stride;
-    p.heads = c->heads.heads;
-    p.kv_heads = c->heads.kv_heads;
-    p.d = c->heads.head_dim;
-    p.scale = 1 / sqrtf((float)p.d);
+    const problem p = paged_problem(c, qkv);
     partial to;
     to.length = d->length;
     to.n = d->n;

@@ -50,6 +50,10 @@ has out 'tiny on cpu: fits'
 status 3 "$gr" plan grpo.yaml --budget 1MiB
 has err 'MiB missing at step [0-9]+ .*; alive then: .*'
 has err 'would fit: --budget'
+status 3 "$gr" plan grpo.yaml --budget 1MiB --format json -o small.json # it is shown, and neither proven nor run
+status 3 "$gr" verify small.json
+has err 'the plan does not fit, and says so: it needs .* of device memory, its budget is 1.00 MiB'
+status 3 "$gr" exec grpo.yaml --plan small.json --out small
 status 3 "$gr" exec grpo.yaml --budget 1MiB --out small
 [ ! -s out ] && [ ! -e small ] || fail "what does not fit has begun"
 status 1 "$gr" plan grpo.yaml -o absent/plan
@@ -63,7 +67,13 @@ status 1 "$gr" exec grpo.yaml --out grpo.yaml/x
 status 0 "$gr" export run -o last
 status 0 "$gr" export run@6 -o same --dtype bfloat16
 cmp last/model.safetensors run/checkpoints/step-6/actor/model.safetensors
-refused 'step 5' "$gr" export run@5 -o x
+refused 'step 5 in .*; it has 6$' "$gr" export run@5 -o x
+status 0 "$gr" export run/checkpoints/step-6/ -o folder
+cmp last/model.safetensors folder/model.safetensors
+refused "it is a run: name a step of it, such as 'run@100'" "$gr" exec grpo.yaml --set model=run --out x
+sed 's/^  update:/  unread: {op: reward, of: rollout, answer: prompts.answer, rule: exact}\n&/' grpo.yaml >unread.yaml
+status 0 "$gr" check unread.yaml
+has err "'unread' is left out: nothing reads it; 'log: .NAME: batch_mean\(unread\).' would report it"
 refused 'exists' "$gr" export run -o last
 status 0 "$gr" exec grpo.yaml --set model=last --out next # what was exported is a checkpoint
 has next/metrics.jsonl '"kl": 0,'

@@ -100,6 +100,18 @@ model() { # DIR TYPE HIDDEN TIED BIAS
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
 }
 
+# two_ways PROGRAM GRAPH SETTING...: run a by graphrun and run b by PROGRAM GRAPH RUN SETTING..., whose output is left in out
+two_ways() {
+    program=$1 g=$2
+    shift 2
+    set_options=
+    for s in "$@"; do set_options="$set_options --set $s"; done
+    rm -rf a b
+    # shellcheck disable=SC2086 # settings have no spaces
+    status 0 "$gr" exec $g $set_options --out a
+    status 0 "$program" $g b "$@"
+}
+
 # A GRPO graph with everything that has state: shuffled data, two mini-batches, two epochs, warm-up, state, a
 # reference. The reward (the number of digits) differs among untrained responses.
 graph() { # FILE

@@ -28,14 +28,7 @@ close_metrics() { # RUN RUN
 }
 
 same() { # GRAPH SETTING...
-    g=$1
-    shift
-    set_options=
-    for s in "$@"; do set_options="$set_options --set $s"; done
-    rm -rf a b
-    # shellcheck disable=SC2086 # settings have no spaces
-    status 0 "$gr" exec $g $set_options --out a
-    status 0 "$GR_LOSS_EXEC" $g b "$@"
+    two_ways "$GR_LOSS_EXEC" "$@"
     close_metrics a b
 }
 

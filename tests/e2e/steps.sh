@@ -4,18 +4,11 @@
 . "$(dirname "$0")/lib.sh"
 
 same() { # GRAPH SETTING...
-    g=$1
-    shift
-    set_options=
-    for s in "$@"; do set_options="$set_options --set $s"; done
-    rm -rf a b
-    # shellcheck disable=SC2086 # settings have no spaces
-    status 0 "$gr" exec $g $set_options --out a
-    status 0 "$GR_STEPS_EXEC" $g b "$@"
+    two_ways "$GR_STEPS_EXEC" "$@"
     cp out steps.out
     same_metrics a b
     same_weights a b
-    cmp a/samples.jsonl b/samples.jsonl || fail "samples of $g with $*"
+    cmp a/samples.jsonl b/samples.jsonl || fail "samples of $*"
 }
 
 sed 's/run: .*/run: {steps: 3, seed: 7, samples: 32}/' grpo.yaml >tiny.yaml

@@ -2,7 +2,7 @@
  * same bf16 values.
  *
  *     gpu_attention           compare cuDNN and the simple kernels; a line a tensor
- *     gpu_attention --small   the same with shorter sequences
+ *     gpu_attention --small   the same with fewer heads and shorter sequences
  *     gpu_attention --bench   times beside what one H200 was measured to reach
  */
 #include "ops/cuda/attention.h"
@@ -402,9 +402,13 @@ static uint64_t pairs(const batch *b)
     return b->heads * sum;
 }
 
+/* As many query heads a kv head as before. */
 static void make_small(batch *b)
 {
-    while (pairs(b) > 1500000) {
+    const uint32_t group = b->heads / b->kv_heads;
+    b->kv_heads = GR_MIN(b->kv_heads, 2);
+    b->heads = group * b->kv_heads;
+    while (pairs(b) > 600000) {
         b->name = "made small";
         for (uint32_t i = 0; i < b->n_seqs; i++) b->length[i] = (b->length[i] + 1) / 2;
     }

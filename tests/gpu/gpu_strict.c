@@ -3,7 +3,7 @@
  * prefill by parts, and in decoding.
  *
  *     gpu_strict           compare bits; a line for each shape
- *     gpu_strict --small   shorter sequences, and the smaller half of the products
+ *     gpu_strict --small   shorter sequences of fewer heads, and the smaller half of the products
  *     gpu_strict --bench   times beside the same work without strict, and the algorithms of the products
  */
 #include "ops/cuda/attention.h"
@@ -336,6 +336,7 @@ static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t D)
     const uint32_t *length = lengths[check_small], rounds = check_small ? 2 : 4;
     uint32_t cached[N], keys[N];
     char name[32];
+    if (check_small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
     snprintf(name, sizeof(name), "%u/%u heads of %u", heads, kv_heads, D);
     batch b = batch_new(heads, kv_heads, D, N, length);
     b.o = packed_of(&b, 0, N);

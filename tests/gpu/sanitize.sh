@@ -3,9 +3,9 @@
 # and program: checks that passed, checks that failed, what the tool found, seconds. Fails where any of it is not as it
 # must be, or a time is up; skips (77) where there is no device or no tool.
 #
-# usage: [JOBS=9] [LIMIT=280] [OUT=DIR] sanitize.sh DIR [TOOL...]
+# usage: [JOBS=9] [OUT=DIR] [PROGRAMS="NAME..."] sanitize.sh DIR [TOOL[:SECONDS]...]
 #   DIR holds the programs (B/tests/gpu); tools: memcheck initcheck racecheck (these three where none is named) synccheck.
-#   PROGRAMS: without gpu_; all where it is not set. LIMIT: seconds for each. OUT: where logs are left.
+#   SECONDS: for each program, 280 where not said. PROGRAMS: without gpu_; all where it is not set. OUT: where logs are left.
 #
 # racecheck and synccheck follow our kernels alone, for instrumented kernels of cuBLASLt break off ("failed to handle a
 # hardware exception"), as cuDNN's may. Not `--kernel-name`: the names of many of theirs end like ours (`..._kernel__5x_cublas`).
@@ -23,11 +23,16 @@ found_by() { # LOG: errors or hazards; nothing where the tool did not come to it
     sed -n 's/^=* *\(ERROR\|RACECHECK\) SUMMARY: \([0-9]*\).*/\2/p' "$1" | tail -1
 }
 
-one() { # DIR TOOL PROGRAM
+one() { # DIR TOOL[:SECONDS] PROGRAM
+    limit=280
+    case $2 in
+    *:*) limit=${2#*:} ;;
+    esac
+    set -- "$1" "${2%%:*}" "$3"
     log=$OUT/$2-$3.log
     began=$(date +%s)
     # shellcheck disable=SC2046 # several words
-    timeout "$LIMIT" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_$3" --small >"$log" 2>&1
+    timeout -k 5 "$limit" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_$3" --small >"$log" 2>&1
     status=$?
     passed=$(grep -v '^all OK$' "$log" | grep -cE '\bOK( |$)')
     failed=$(grep -cw FAIL "$log")
@@ -41,8 +46,8 @@ one() { # DIR TOOL PROGRAM
     [ $verdict != FAIL ] || { grep -aE 'Error|Race reported|Invalid|Uninit|FAIL' "$log" | head -5; exit 1; }
 }
 
-: "${JOBS:=9}" "${LIMIT:=280}" "${OUT:=}"
-export LIMIT OUT
+: "${JOBS:=9}" "${OUT:=}"
+export OUT
 if [ "${1:-}" = --one ]; then
     shift
     one "$@"

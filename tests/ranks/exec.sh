@@ -8,16 +8,7 @@ points=4
 [ "$slow" = 0 ] || points=50
 set -- --set models.actor.train.schedule=constant --set run.checkpoint.every=1
 status 0 "$gr" exec grpo.yaml "$@" --out one --steps $points
-k=1
-while [ $k -lt $points ]; do
-    for n in 2 4; do
-        point one $k at
-        status 0 "$gr" exec --resume at --ranks $n --steps $((k + 1))
-        close one at $((k + 1))
-        rm -r at
-    done
-    k=$((k + 1))
-done
+for n in 2 4; do each_step one $points 1e-5 "$gr" exec --ranks $n; done
 
 # What is sharded, and how it is gathered, changes nothing; nor does a rank more than there are groups for all.
 status 0 "$gr" exec grpo.yaml --ranks 4 --steps 2 --out whole

@@ -66,15 +66,8 @@ points=4
 [ "$slow" = 0 ] || points=50
 set -- --set models.actor.train.schedule=constant --set run.checkpoint.every=1
 status 0 "$gr" exec grpo.yaml "$@" --out one --steps $points
-k=1
-while [ $k -lt $points ]; do
-    point one $k at
-    # shellcheck disable=SC2086
-    status 0 across $four "$gr" exec --resume at --steps $((k + 1))
-    close one at $((k + 1))
-    rm -r at
-    k=$((k + 1))
-done
+# shellcheck disable=SC2086
+each_step one $points 1e-5 across $four "$gr" exec
 
 # canonical: the same bits; and with two ranks on two hosts, and one, in one run.
 steps=6

@@ -11,6 +11,20 @@ point() {
     cp -r "$1/checkpoints/step-$2" "$3/checkpoints"
 }
 
+# each_step RUN POINTS TOLERANCE COMMAND...: one step by COMMAND from the state behind each of the first POINTS - 1 iterations
+# of RUN, which keeps them all, is RUN's next one. COMMAND takes --resume and --steps behind it
+each_step() {
+    of=$1 last=$2 tolerance=$3 k=1
+    shift 3
+    while [ $k -lt "$last" ]; do
+        point "$of" $k at
+        status 0 "$@" --resume at --steps $((k + 1))
+        close "$of" at $((k + 1)) "$tolerance"
+        rm -r at
+        k=$((k + 1))
+    done
+}
+
 ranks_of() { # RUN: the processes that are ranks of it, the first one first
     for p in /proc/[0-9]*; do
         tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -q '^OMPI_COMM_WORLD_RANK=' || continue

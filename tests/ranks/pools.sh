@@ -67,14 +67,7 @@ for place in $places; do
     set -- --set lag=$lag --set run.checkpoint.every=1
     rm -rf one
     status 0 "$gr" exec colocated.yaml "$@" --out one --steps $points
-    k=1
-    while [ $k -lt $points ]; do
-        point one $k at
-        status 0 "$gr" exec split.yaml "$@" --resume at --ranks "$ranks" --steps $((k + 1))
-        close one at $((k + 1)) 1e-5
-        rm -r at
-        k=$((k + 1))
-    done
+    each_step one $points 1e-5 "$gr" exec split.yaml "$@" --ranks "$ranks"
 done
 status 0 "$gr" exec split.yaml --set lag=1 --ranks 4 --steps 3 --out whole
 status 0 "$gr" exec split.yaml --set lag=1 --ranks 4 --steps 3 --out shards --check-memory \

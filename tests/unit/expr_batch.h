@@ -130,6 +130,21 @@ static inline float *batch_random(batch *b, const char *name, gr_level level, bo
     return x;
 }
 
+/* What losses of the tests read: fresh values, and columns of each level. */
+static inline void batch_loss_columns(batch *b)
+{
+    batch_random(b, "logprob", GR_LEVEL_TOKEN, true, -2.5, -0.05);
+    batch_random(b, "entropy", GR_LEVEL_TOKEN, true, 0.1, 2);
+    batch_random(b, "value", GR_LEVEL_TOKEN, true, -1, 1);
+    batch_random(b, "old_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05);
+    batch_random(b, "ref_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05);
+    batch_random(b, "advantage", GR_LEVEL_SEQ, false, -2, 2);
+    batch_random(b, "adv", GR_LEVEL_TOKEN, false, -2, 2);
+    batch_random(b, "values", GR_LEVEL_TOKEN, false, -1, 1);
+    batch_random(b, "returns", GR_LEVEL_TOKEN, false, -1, 1);
+    batch_random(b, "pg", GR_LEVEL_GROUP, false, -1, 1);
+}
+
 static inline gr_expr_bounds batch_bounds(const batch *b)
 {
     return (gr_expr_bounds){b->n_groups, b->n_seqs, b->n_tokens};

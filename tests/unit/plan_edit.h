@@ -3,13 +3,14 @@
 #define GR_TESTS_PLAN_EDIT_H
 
 #include "memplan/verify.h"
+#include "scheduler/layout.h"
 #include "synthetic.h"
 
 /* A plan for a budget a good part below what all resident takes, with transitions of all kinds. */
 static inline gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *), void *user,
                                   uint32_t percent)
 {
-    gr_source src = {.user = user, .build = build};
+    gr_program_source src = {.user = user, .build = build};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = 1ULL << 40,
@@ -25,6 +26,23 @@ static inline gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *)
     }
     gr_plan_free(p);
     return whole;
+}
+
+/* The plan of a program as it stands: nothing moves, and it fits. */
+static inline gr_plan *still_plan(const gr_program *g, const char *ranks)
+{
+    const gr_hardware hw = machine();
+    gr_facts *f = gr_facts_new(g, &hw);
+    gr_layout l = {0};
+    const gr_choice stays[1] = {{0}};
+    gr_layout_make(&l, f, stays, 0);
+    gr_plan *p = gr_plan_build(&l, f, 0, 10);
+    p->ranks = ranks;
+    p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
+    p->fits = true;
+    gr_layout_release(&l);
+    gr_facts_free(f);
+    return p;
 }
 
 static inline gr_plan *copy_plan(const gr_plan *p)

@@ -33,16 +33,7 @@ static batch *make_batch(uint32_t seed, bool masked)
     for (uint32_t t = 0; t < b->n_tokens && masked; t++) b->mask[t] = batch_noise(300 + seed, t, 0, 1) > 0.3;
     for (int i = 0; i < 2 && !masked; i++) b->rows[i].mask = NULL;
     b->rows[0].first_seq = 5;
-    batch_random(b, "logprob", GR_LEVEL_TOKEN, true, -2.5, -0.05);
-    batch_random(b, "entropy", GR_LEVEL_TOKEN, true, 0.1, 2);
-    batch_random(b, "value", GR_LEVEL_TOKEN, true, -1, 1);
-    batch_random(b, "old_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05);
-    batch_random(b, "ref_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05);
-    batch_random(b, "advantage", GR_LEVEL_SEQ, false, -2, 2);
-    batch_random(b, "adv", GR_LEVEL_TOKEN, false, -2, 2);
-    batch_random(b, "values", GR_LEVEL_TOKEN, false, -1, 1);
-    batch_random(b, "returns", GR_LEVEL_TOKEN, false, -1, 1);
-    batch_random(b, "pg", GR_LEVEL_GROUP, false, -1, 1);
+    batch_loss_columns(b);
     batch_random(b, "step", GR_LEVEL_SCALAR, false, 1, 9);
     for (uint32_t t = 0; t < b->n_tokens; t += 3) b->columns[6].data[t] = 0.5f; /* ties */
     batch_param(b, "$lo", 0.2);

@@ -62,6 +62,23 @@ static const struct {
     {"a = b\nb = 1\na + b", "3:13: error: 'b' is used before its definition; move that line up", false},
     {"exp", "3:9: error: 'exp' is a function; write 'exp(...)'", false},
     {"exq(1)", "3:9: error: unknown function 'exq'; did you mean 'exp'?", false},
+    {"torch.exp(1)", "3:9: error: unknown function 'torch.exp'; did you mean 'exp'?", false},
+    {"kl.detach()", "3:9: error: unknown function 'kl.detach'; did you mean 'stop_gradient'?", false},
+    {"mean(kl)",
+     "3:9: error: unknown function 'mean'; did you mean 'token_mean', 'seq_mean', 'group_mean' or "
+     "'batch_mean'?",
+     false},
+    {"kl ** 2", "3:13: error: unexpected '*' where a value was expected; a power is written x ^ 2", false},
+    {"2 * * 3", "3:13: error: unexpected '*' where a value was expected", false},
+    {"kl > 1 && kl < 2",
+     "3:16: error: unexpected '&' where an operator or the end of the line was expected; it is written 'and'",
+     false},
+    {"!kl", "3:9: error: unexpected '!' where a value was expected; it is written 'not'", false},
+    {"1 if kl > 0 else 2",
+     "3:11: error: unexpected 'if' where an operator or the end of the line was expected; a choice is "
+     "written "
+     "where(condition, x, y)",
+     false},
     {"reward = 1\nreward", "3:9: error: 'reward' is already the name of a value here; choose another", false},
     {"exp = 1\nexp + 1", "3:9: error: 'exp' is a function; choose another name", false},
     {"clip(kl, 1)", "3:9: error: 'clip' is called with 2 arguments; it is clip(x, lo, hi)", false},

@@ -9,16 +9,7 @@ static batch *make_batch(void)
     b->mask[2] = 0;
     b->mask[3] = 0;
     b->mask[12] = 0;
-    batch_random(b, "logprob", GR_LEVEL_TOKEN, true, -2.5, -0.05);
-    batch_random(b, "entropy", GR_LEVEL_TOKEN, true, 0.1, 2);
-    batch_random(b, "value", GR_LEVEL_TOKEN, true, -1, 1);
-    batch_random(b, "old_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05);
-    batch_random(b, "ref_logprob", GR_LEVEL_TOKEN, false, -2.5, -0.05);
-    batch_random(b, "advantage", GR_LEVEL_SEQ, false, -2, 2);
-    batch_random(b, "adv", GR_LEVEL_TOKEN, false, -2, 2);
-    batch_random(b, "values", GR_LEVEL_TOKEN, false, -1, 1);
-    batch_random(b, "returns", GR_LEVEL_TOKEN, false, -1, 1);
-    batch_random(b, "pg", GR_LEVEL_GROUP, false, -1, 1);
+    batch_loss_columns(b);
     batch_param(b, "$lo", 0.2);
     batch_param(b, "$hi", 0.28);
     return b;

@@ -62,6 +62,35 @@ static void test_only_fields_that_are_read_are_columns(void **state)
     gr_graph_free(g);
 }
 
+static bool reads_epoch(const char *more)
+{
+    char *text = gr_printf("graph: t\nuse: parts/base.yaml\n%s", more);
+    gr_graph *g = load(text, NULL, 0);
+    bool reads = g->columns[g->column_epoch]->read;
+    assert_false(g->columns[g->column_progress]->read);
+    gr_graph_free(g);
+    free(text);
+    return reads;
+}
+
+static void test_who_reads_the_epoch_is_known_by_columns(void **state)
+{
+    (void)state;
+    assert_true(reads_epoch("log: {e: epoch}\n"));
+    assert_true(reads_epoch("state: {beta: {init: 1, next: beta + epoch}}\n"));
+    assert_true(reads_epoch("nodes: {advantage: {expr: reward * epoch}}\n"));
+    assert_true(reads_epoch("nodes: {rollout: {metrics: {m: batch_mean(rollout.length) + epoch}}}\n"));
+    assert_true(reads_epoch("nodes: {update: {loss: token_mean(-logprob * advantage) * (1 + epoch)}}\n"));
+    assert_true(reads_epoch("nodes: {update: {metrics: {m: epoch}}}\n"));
+    /* the word alone says nothing: in a comment, a text, a line that is not used, a node that is left out */
+    assert_false(reads_epoch("nodes: {advantage: {expr: \"reward # an epoch\"}}\n"));
+    assert_false(reads_epoch("nodes: {prompts: {template: \"epoch {question}\"}}\n"));
+    assert_false(reads_epoch("functions: {f(epoch): epoch + 1}\nlog: {e: f(step)}\n"));
+    assert_false(reads_epoch("log:\n  e: |\n    unused = epoch\n    step\n"));
+    assert_false(reads_epoch("nodes: {dead: {op: compute, of: rollout, expr: reward * epoch}}\n"));
+    assert_false(reads_epoch("run: {epochs: 2}\n"));
+}
+
 static void test_settings_replace_parameters_and_keys(void **state)
 {
     (void)state;
@@ -292,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_readers_of_the_old_weights_come_before_the_update),
         cmocka_unit_test(test_only_fields_that_are_read_are_columns),
+        cmocka_unit_test(test_who_reads_the_epoch_is_known_by_columns),
         cmocka_unit_test(test_settings_replace_parameters_and_keys),
         cmocka_unit_test(test_wrong_settings_are_named),
         cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),

@@ -133,7 +133,7 @@ static void compare(space *s, uint64_t seed, tally *score)
     }
     for (uint32_t k = 0; k < 4; k++) {
         uint64_t arena = gr_align(least + (most - least) * k / 4, GR_ALIGN);
-        gr_source src = {.user = &seed, .build = build_random};
+        gr_program_source src = {.user = &seed, .build = build_random};
         gr_schedule_options o = {
             .hardware = machine(), .policy = GR_POLICY_AUTO, .host_budget_bytes = 1ULL << 40};
         o.budget_bytes = o.hardware.overhead_bytes + arena;

@@ -2,7 +2,6 @@
  * proven: each class run in any interleaving of its lanes, and broken ones refused. */
 #include "plan_edit.h"
 #include "scheduler/classes.h"
-#include "scheduler/layout.h"
 #include "planned.h"
 #include "simulate.h"
 
@@ -484,31 +483,15 @@ static gr_program *one_side(uint32_t self, bool first)
     return g;
 }
 
-static gr_plan *plan_of(const gr_program *g, const char *ranks)
-{
-    gr_hardware hw = machine();
-    gr_facts *f = gr_facts_new(g, &hw);
-    gr_layout l = {0};
-    gr_choice none[1] = {{0}};
-    gr_layout_make(&l, f, none, false);
-    gr_plan *p = gr_plan_build(&l, f, 0, 10);
-    p->ranks = ranks;
-    p->pools = "x";
-    p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
-    p->fits = true;
-    gr_layout_release(&l);
-    gr_facts_free(f);
-    return p;
-}
-
 static void test_classes_that_wait_for_each_other_are_refused(void **state)
 {
     (void)state;
     for (int both = 0; both < 2; both++) {
         const gr_program *g[] = {one_side(0, true), one_side(1, both)};
-        gr_plan *p = plan_of(g[0], "0"), *more = plan_of(g[1], "1");
+        gr_plan *p = still_plan(g[0], "0"), *more = still_plan(g[1], "1");
         gr_diag d;
         gr_diag_init(&d);
+        p->pools = more->pools = "x";
         p->more = gr_pool_alloc(p->pool, sizeof(*p->more));
         p->more[p->n_more++] = more;
         gr_classes_link(p, g);

@@ -125,7 +125,7 @@ static gr_schedule_options options(void)
 static void test_a_race_before_the_kv_pool_is_resumed_verl_7851(void **state)
 {
     (void)state;
-    gr_source src = {.build = build_pair};
+    gr_program_source src = {.build = build_pair};
     gr_schedule_options o = options();
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);
@@ -147,7 +147,7 @@ static void test_a_race_before_the_kv_pool_is_resumed_verl_7851(void **state)
 static void test_an_order_of_two_calls_that_raises_the_peak_verl_6729(void **state)
 {
     (void)state;
-    gr_source src = {.build = build_pair};
+    gr_program_source src = {.build = build_pair};
     gr_schedule_options o = options();
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);

@@ -2,7 +2,6 @@
 #include "all_ways.h"
 #include "ops/spread.h"
 #include "plan_edit.h"
-#include "scheduler/layout.h"
 #include "scheduler/view.h"
 
 static const char *const graph_text =
@@ -424,23 +423,13 @@ static void test_a_collective_needs_trips_that_ranks_agreed_on(void **state)
         gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_UPDATE}}, 1, "work");
         gr_spread_total(g, sum, 1, "total");
         gr_program_end(g);
-        gr_hardware hw = machine();
-        gr_facts *f = gr_facts_new(g, &hw);
-        gr_layout l = {0};
-        gr_choice none[1] = {{0}};
-        gr_layout_make(&l, f, none, false);
-        gr_plan *p = gr_plan_build(&l, f, 0, 10);
-        p->ranks = "0-1";
-        p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
-        p->fits = true;
+        gr_plan *p = still_plan(g, "0-1");
         gr_str why = {0};
         assert_int_equal(accepted(p, g, &why), agreed);
         assert_int_equal(why.len > 0 && strstr(why.text, "on whose trips the ranks do not agree") != NULL,
                          !agreed);
         gr_str_release(&why);
         gr_plan_free(p);
-        gr_layout_release(&l);
-        gr_facts_free(f);
         gr_program_free(g);
     }
 }

@@ -18,7 +18,7 @@ static void print_errors(const gr_diag *d)
 /* Schedule, and prove what comes out. *st: whether it fits. */
 static gr_plan *plan_for(build_fn *build, void *user, uint64_t budget, gr_policy policy, gr_status *st)
 {
-    gr_source src = {.user = user, .build = build};
+    gr_program_source src = {.user = user, .build = build};
     gr_schedule_options o = {
         .hardware = machine(), .policy = policy, .budget_bytes = budget, .host_budget_bytes = 1ULL << 40};
     gr_diag d;
@@ -198,7 +198,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_faster(void **state)
 {
     (void)state;
     shape s = SMALL;
-    gr_source src = {.user = &s, .build = build_shape};
+    gr_program_source src = {.user = &s, .build = build_shape};
     s.mini = 1;
     s.host_step = true;
     gr_schedule_options o = {
@@ -236,7 +236,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_asked_for(void **sta
     (void)state;
     shape s = SMALL;
     s.host_step = true;
-    gr_source src = {.user = &s, .build = build_shape};
+    gr_program_source src = {.user = &s, .build = build_shape};
     gr_program *g = build_shape(&s, NULL);
     const gr_rule rule = {"actor", GR_CAT_OPTIMIZER, GR_POLICY_HOST};
     gr_schedule_options o = {.hardware = machine(),
@@ -306,7 +306,7 @@ static void test_policies_run_in_any_interleaving(void **state)
     for (uint64_t seed = 1; seed <= 400; seed++) {
         gr_rule rules[] = {{"actor", GR_CAT_OPTIMIZER, (gr_policy)(seed / 4 % GR_N_POLICIES)},
                            {"ref", GR_CAT_WEIGHTS, (gr_policy)(seed / 16 % 4)}};
-        gr_source src = {.user = &seed, .build = build_random};
+        gr_program_source src = {.user = &seed, .build = build_random};
         gr_schedule_options o = {.hardware = machine(),
                                  .policy = (gr_policy)(seed % 4),
                                  .budget_bytes = 1ULL << 40,
@@ -366,7 +366,7 @@ static void test_what_does_not_fit_is_explained(void **state)
 {
     (void)state;
     shape s = SMALL;
-    gr_source src = {.user = &s, .build = build_shape};
+    gr_program_source src = {.user = &s, .build = build_shape};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_KEEP,
                              .budget_bytes = 20 << 20,
@@ -434,7 +434,7 @@ static void test_knobs_that_change_bits_are_the_last_resort(void **state)
     static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_program_source src = {&s, knobs, 2, build_knobs, describe_knob};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = 1ULL << 40,
@@ -468,7 +468,7 @@ static void test_bits_that_are_kept_are_not_changed_to_fit(void **state)
     static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_program_source src = {&s, knobs, 2, build_knobs, describe_knob};
     gr_schedule_options o = {
         .hardware = machine(), .budget_bytes = 1ULL << 40, .host_budget_bytes = 1ULL << 40};
     uint32_t level[2] = {0, 0};
@@ -515,7 +515,7 @@ static void test_a_refusal_looks_at_few_programs(void **state)
         {"a", 6, true}, {"b", 6, false}, {"c", 6, true}, {"d", 6, false}, {"e", 6, true}};
     counted c = {.s = SMALL};
     c.s.layers = 12;
-    gr_source src = {.user = &c, .knobs = knobs, .n_knobs = 5, .build = build_counted};
+    gr_program_source src = {.user = &c, .knobs = knobs, .n_knobs = 5, .build = build_counted};
     gr_schedule_options o = {
         .hardware = machine(), .budget_bytes = (1 << 20) + (3 << 19), .host_budget_bytes = 1ULL << 40};
     gr_diag d;
@@ -587,7 +587,7 @@ static void schedule_many(bool keep_bits, uint32_t *sum)
     for (int k = 0; k < MANY; k++) knobs[k] = (gr_knob){"knob", 9, k % 2 == BITS};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_source src = {&s, knobs, MANY, build_many, NULL};
+    gr_program_source src = {&s, knobs, MANY, build_many, NULL};
     gr_schedule_options o = {.hardware = machine(), .host_budget_bytes = 1ULL << 40, .keep_bits = keep_bits};
     uint32_t level[MANY];
     gr_plan *p = NULL;

@@ -4,7 +4,6 @@
 #include "ops/reshard.h"
 #include "ops/spread.h"
 #include "plan_edit.h"
-#include "scheduler/layout.h"
 #include "test_folder.h"
 
 static const char *const config_text =
@@ -97,15 +96,15 @@ static uint64_t bytes_of(uint64_t elems)
 }
 
 /* By hand, of a layer of hidden 24, 8 heads of 6 on 4 KV heads, width 40: q 48 x 24, k and v 24 x 24, o 24 x
- * 48, gate, up, down 40 x 24, each rounded up to 64 elements where a tensor ends; two norms of 24, and two of
- * 6 for q and k. */
+ * 48, gate, up, down 40 x 24, each rounded up to 64 elements where a tensor ends, and all to 4096; two norms
+ * of 24, and two of 6 for q and k. */
 static uint64_t layer_elems(uint64_t parts)
 {
     const uint64_t n[] = {
         24, (48 + 2 * 24) * 24 / parts, 6, 6, 24 * 48 / parts, 24, 2 * 40 * 24 / parts, 40 * 24 / parts};
     uint64_t sum = 0;
-    for (size_t i = 0; i < GR_LEN(n); i++) sum += (n[i] + 63) / 64 * 64;
-    return sum;
+    for (size_t i = 0; i < GR_LEN(n); i++) sum += gr_align(n[i], 64);
+    return gr_align(sum, 4096);
 }
 
 static void test_a_rank_holds_its_slices(void **state)
@@ -117,7 +116,7 @@ static void test_a_rank_holds_its_slices(void **state)
         gr_graph *g = load(&c);
         gr_planned *p = plan(&c, g);
         assert_non_null(p);
-        const uint64_t embed = 64 * 24, last = 64; /* the final norm */
+        const uint64_t embed = 4096, last = 4096; /* of 64 x 24, and the final norm */
         assert_int_equal(held(p->plan, "actor.rollout."),
                          bytes_of(embed) + bytes_of(last) + 3 * bytes_of(layer_elems(parts)));
         /* keys and values of 4 blocks of 16 positions, in 3 layers; of a head 16 wide on this device */
@@ -143,8 +142,7 @@ static void test_what_is_the_same_bytes_is_held_once(void **state)
     gr_graph *g = load(&c);
     gr_planned *p = plan(&c, g);
     assert_non_null(p);
-    assert_int_equal(held(p->plan, "actor.params."),
-                     bytes_of(64 * 24) + bytes_of(64) + 3 * bytes_of(layer_elems(1)));
+    assert_int_equal(held(p->plan, "actor.params."), 2 * bytes_of(4096) + 3 * bytes_of(layer_elems(1)));
     assert_int_equal(held(p->plan, "actor.rollout."), 3 * bytes_of(layer_elems(2)));
     assert_null(step_named(p->plan, "rollout.sync.0"));
     assert_int_equal(step_named(p->plan, "rollout.sync.1")->bytes, 0);
@@ -162,8 +160,7 @@ static void test_an_older_copy_is_in_slices(void **state)
     gr_graph *g = load(&c);
     gr_planned *p = plan(&c, g);
     assert_non_null(p);
-    assert_int_equal(held(p->plan, "actor.lagged."),
-                     bytes_of(64 * 24) + bytes_of(64) + 3 * bytes_of(layer_elems(2)));
+    assert_int_equal(held(p->plan, "actor.lagged."), 2 * bytes_of(4096) + 3 * bytes_of(layer_elems(2)));
     assert_int_equal(held(p->plan, "actor.rollout."), 0);
     assert_int_equal(step_named(p->plan, "rollout.lag.1")->bytes, layer_elems(2) * sizeof(float) * 3 / 4);
     gr_planned_free(p);
@@ -313,23 +310,13 @@ static void test_peers_come_to_their_sums(void **state)
         gr_program_node(g, "node", GR_LANE_COMPUTE, false);
         gr_program_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "layer")->peers = 4;
         if (how == 2) gr_program_end(g);
-        gr_hardware hw = machine();
-        gr_facts *f = gr_facts_new(g, &hw);
-        gr_layout l = {0};
-        gr_choice none[1] = {{0}};
-        gr_layout_make(&l, f, none, false);
-        gr_plan *p = gr_plan_build(&l, f, 0, 10);
-        p->ranks = how == 1 ? "0-5" : "0-3";
-        p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
-        p->fits = true;
+        gr_plan *p = still_plan(g, how == 1 ? "0-5" : "0-3");
         gr_str why = {0};
         assert_int_equal(accepted(p, g, &why), how == 0);
         if (how == 1) assert_non_null(strstr(why.text, "of 4 ranks together, which 6 ranks are not"));
         if (how == 2) assert_non_null(strstr(why.text, "on whose trips the ranks do not agree"));
         gr_str_release(&why);
         gr_plan_free(p);
-        gr_layout_release(&l);
-        gr_facts_free(f);
         gr_program_free(g);
     }
 }
@@ -412,8 +399,7 @@ static void test_slices_of_what_another_pool_trains(void **state)
     assert_int_equal(p->plan->n_more, 1);
     const gr_plan *rollout = p->plan->more[0];
     assert_string_equal(rollout->ranks, "2-5");
-    assert_int_equal(held(rollout, "actor.rollout."),
-                     bytes_of(64 * 24) + bytes_of(64) + 3 * bytes_of(layer_elems(2)));
+    assert_int_equal(held(rollout, "actor.rollout."), 2 * bytes_of(4096) + 3 * bytes_of(layer_elems(2)));
     assert_int_equal(held(rollout, "rollout.received.2"), bytes_of(layer_elems(1)));
     assert_int_equal(held(rollout, "rollout.received.0"), 0);
     assert_int_equal(held(p->plan, "actor.rollout."), 0);

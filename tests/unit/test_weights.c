@@ -248,6 +248,8 @@ static void test_export_finds_the_step_and_the_model(void **state)
     assert_int_equal(gr_checkpoint_find(&found, run, "reference", &d), GR_E_INVALID);
     assert_int_equal(gr_checkpoint_find(&found, run, "../step-2/actor", &d), GR_E_INVALID);
     assert_int_equal(gr_checkpoint_find(&found, gone, "actor", &d), GR_E_INVALID);
+    assert_string_equal(d.messages[d.n - 1].text,
+                        "no checkpoint of step 7 in its folder 'checkpoints'; it has 2 10");
     assert_int_equal(gr_checkpoint_find(&found, second, NULL, &d), GR_OK);
     assert_string_equal(found, steps[0]);
     free(found);
@@ -269,72 +271,6 @@ static void test_export_finds_the_step_and_the_model(void **state)
     free(config);
     free(out);
     free(run);
-}
-
-static void assert_resolves(const char *name, const char *model, const char *want, bool random)
-{
-    char *spec = in_dir(name), *path = in_dir(want), *found = NULL;
-    bool is_random = !random;
-    assert_int_equal(gr_checkpoint_resolve(&found, &is_random, spec, model, (gr_loc){0}, NULL), GR_OK);
-    assert_string_equal(found, path);
-    assert_int_equal(is_random, random);
-    free(found);
-    free(path);
-    free(spec);
-}
-
-static void assert_unresolved(const char *name, const char *text)
-{
-    char *spec = in_dir(name), *found = NULL;
-    bool random;
-    gr_diag d;
-    gr_diag_init(&d);
-    assert_int_equal(gr_checkpoint_resolve(&found, &random, spec, NULL, (gr_loc){"g.yaml", 4, 20}, &d),
-                     GR_E_INVALID);
-    assert_null(found);
-    char *got = gr_message_format(&d.messages[0]);
-    if (!strstr(got, text)) fail_msg("\"%s\" does not hold \"%s\"", got, text);
-    free(got);
-    gr_diag_release(&d);
-    free(spec);
-}
-
-static void test_a_checkpoint_is_found_in_every_form_a_graph_names(void **state)
-{
-    (void)state;
-    static const char *const folders[] = {"place/plain",
-                                          "place/cache/snapshots/abc",
-                                          "place/cache/snapshots/def",
-                                          "place/cache/refs",
-                                          "place/one/snapshots/xyz",
-                                          "place/none/snapshots",
-                                          "place/r/checkpoints/step-3/actor",
-                                          "place/empty"};
-    for (size_t i = 0; i < GR_LEN(folders); i++) {
-        char *path = in_dir(folders[i]);
-        assert_int_equal(gr_dir_make(path, NULL), GR_OK);
-        free(path);
-    }
-    static const char *const configs[] = {"place/plain", "place/cache/snapshots/abc",
-                                          "place/cache/snapshots/def", "place/one/snapshots/xyz",
-                                          "place/r/checkpoints/step-3/actor"};
-    for (size_t i = 0; i < GR_LEN(configs); i++) {
-        char *name = gr_printf("%s/config.json", configs[i]);
-        write_text(name, "{}");
-        free(name);
-    }
-    write_text("place/cache/refs/main", "def\n");
-    assert_resolves("place/plain", NULL, "place/plain", false);
-    assert_resolves("place/plain/config.json", NULL, "place/plain/config.json", true);
-    assert_resolves("place/cache", NULL, "place/cache/snapshots/def", false);
-    assert_resolves("place/one", NULL, "place/one/snapshots/xyz", false);
-    assert_resolves("place/r", NULL, "place/r/checkpoints/step-3/actor", false);
-    assert_resolves("place/r@3", "actor", "place/r/checkpoints/step-3/actor", false);
-    assert_resolves("place/r/checkpoints/step-3", "actor", "place/r/checkpoints/step-3/actor", false);
-    assert_unresolved("place/none", "g.yaml:4:20: error: no whole snapshot in the cache folder '");
-    assert_unresolved("place/empty", "no config.json in the folder '");
-    assert_unresolved("place/cache/refs/main", "is neither a folder");
-    assert_unresolved("models/qwen3-0.6b", "'hf download ORG/qwen3-0.6b --local-dir ");
 }
 
 static void assert_published_opens(const char *path)
@@ -400,7 +336,6 @@ int main(void)
         cmocka_unit_test(test_random_weights_are_the_same_by_any_number_of_threads),
         cmocka_unit_test(test_init_makes_a_whole_folder_or_none),
         cmocka_unit_test(test_export_finds_the_step_and_the_model),
-        cmocka_unit_test(test_a_checkpoint_is_found_in_every_form_a_graph_names),
         cmocka_unit_test(test_published_weights_open),
         cmocka_unit_test(test_quantised_weights_are_refused_by_name),
     };

@@ -136,13 +136,7 @@ class Bench:
         return model, label, s, run
 
     def memory(self, label, run):
-        m = run.memory()
-        self.emit("reserved over allocated " + label, m["arena"] / m["used"], "", **m)
-        self.emit("measured over planned peak " + label, m["measured"] / m["planned"], "", **m)
-        predicted, seconds = run.plan["seconds"], run.seconds()
-        nodes = {n: dict(predicted=run.predicted(n), measured=run.node_seconds(n)) for n in run.nodes()}
-        self.emit("predicted over measured seconds " + label, predicted / seconds, "", predicted=predicted, seconds=seconds,
-                  nodes=nodes)
+        self.results.memory(label, run)
         c = run.copying()
         if c:
             self.emit("copies hidden, both ways, " + label, c["hidden"], "", **c)
@@ -270,18 +264,8 @@ def main():
             lines = [json.loads(line) for line in f]
         print(rows.table(lines, BARS) + rows.plans_table(lines))
         return 0
-    names = a.row + LISTS.get(a.rows, [])
-    unknown = [r for r in names if r.split(":")[0] not in ("iteration", "strict", "numerics", "single", "plan", "offload",
-                                                           "calibrate", "head", "copies")]
-    if not names or unknown:
-        p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
-    bench = Bench(a)
-    for name in names:
-        bench.results.row(name, getattr(bench, name.split(":")[0]))
-    if bench.peer:
-        bench.peer.close()
-    print(bench.results.tables())
-    return 1 if bench.results.failed() else 0
+    known = ("iteration", "strict", "numerics", "single", "plan", "offload", "calibrate", "head", "copies")
+    return rows.run(p, lambda: Bench(a), a.row + LISTS.get(a.rows, []), known)
 
 
 if __name__ == "__main__":

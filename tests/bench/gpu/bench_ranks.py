@@ -137,11 +137,7 @@ class Bench:
             return
         m = run.memory()
         self.emit(f"peak a GPU {label}, GB", m["measured"] / 1e9, "GB", **m)
-        self.emit("reserved over allocated " + label, m["arena"] / m["used"], "", **m)
-        self.emit("measured over planned peak " + label, m["measured"] / m["planned"], "", **m)
-        nodes = {n: dict(predicted=run.predicted(n), measured=run.node_seconds(n)) for n in run.nodes()}
-        self.emit("predicted over measured seconds " + label, run.plan["seconds"] / run.seconds(), "",
-                  predicted=run.plan["seconds"], seconds=run.seconds(), nodes=nodes)
+        self.results.memory(label, run)
 
     def weights(self, label, run):
         """All weights in bf16, gathered from their shards: once after the optimizer's steps, or in each pass."""
@@ -285,16 +281,7 @@ def main():
     a = p.parse_args()
     a.row += LISTS.get(a.rows, [])
     known = ("nccl", "fsdp", "update", "iteration", "scaling", "offload", "tensor", "split")
-    unknown = [r for r in a.row if r.split(":")[0] not in known]
-    if not a.row or unknown:
-        p.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
-    bench = Bench(a)
-    for name in a.row:
-        bench.results.row(name, getattr(bench, name.split(":")[0]))
-    if bench.peer:
-        bench.peer.close()
-    print(bench.results.tables())
-    return 1 if bench.results.failed() else 0
+    return rows.run(p, lambda: Bench(a), a.row, known)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,15 @@ class Results:
             f.write(self.tables() + "\n")
         print(f"# {name}: {time.time() - begin:.0f} s", flush=True)
 
+    def memory(self, label, run):
+        """What a run took and how long, beside its plan; of each node, too."""
+        m, predicted, seconds = run.memory(), run.plan["seconds"], run.seconds()
+        self.emit("reserved over allocated " + label, m["arena"] / m["used"], "", **m)
+        self.emit("measured over planned peak " + label, m["measured"] / m["planned"], "", **m)
+        nodes = {n: dict(predicted=run.predicted(n), measured=run.node_seconds(n)) for n in run.nodes()}
+        self.emit("predicted over measured seconds " + label, predicted / seconds, "", predicted=predicted, seconds=seconds,
+                  nodes=nodes)
+
     def tables(self):
         return table(self.lines, self.bars) + plans_table(self.lines)
 
@@ -103,6 +112,20 @@ class Peer:
     def close(self):
         if self.process:
             self.process.communicate("")
+
+
+def run(parser, bench, names, known):
+    """Each row of the command line by the method of its name, which is one of the known; the exit status."""
+    unknown = [r for r in names if r.split(":")[0] not in known]
+    if not names or unknown:
+        parser.error(f"no such row: {unknown[0]}" if unknown else "no row is given")
+    b = bench()
+    for name in names:
+        b.results.row(name, getattr(b, name.split(":")[0]))
+    if b.peer:
+        b.peer.close()
+    print(b.results.tables())
+    return 1 if b.results.failed() else 0
 
 
 def number(x):

@@ -1,0 +1,131 @@
+#include "runtime/run_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool gr_run_is_due(const gr_running *r, uint32_t step)
+{
+    return r->g->run.checkpoint_every && step % r->g->run.checkpoint_every == 0;
+}
+
+/* ---- the best ------------------------------------------------------------------------------------------ */
+
+/* Which step was the best so far, and by what: another metric, or a run that had none, begins anew. */
+static void save_best(const gr_running *r, gr_state_file *f)
+{
+    if (!r->g->run.best || !r->best.step) return;
+    gr_state_set_text(f, "best", "metric", r->g->run.best);
+    gr_state_set_text(f, "best", "is", r->g->run.best_is_least ? "min" : "max");
+    gr_state_set_u64(f, "best", "step", r->best.step);
+    gr_state_set_number(f, "best", "value", r->best.value);
+}
+
+static void load_best(gr_running *r, const gr_state_file *f)
+{
+    char *metric = NULL, *is = NULL;
+    uint64_t step = 0;
+    double value = 0;
+    bool there = r->g->run.best && !gr_state_get_text(f, "best", "metric", &metric, NULL) &&
+                 !gr_state_get_text(f, "best", "is", &is, NULL) &&
+                 !gr_state_get_u64(f, "best", "step", &step, NULL) &&
+                 !gr_state_get_number(f, "best", "value", &value, NULL);
+    if (there && !strcmp(metric, r->g->run.best) && !strcmp(is, r->g->run.best_is_least ? "min" : "max"))
+        r->best = (gr_scored){value, (uint32_t)step};
+    free(metric);
+    free(is);
+}
+
+/* All ranks have the same metrics. */
+bool gr_run_is_best(gr_running *r)
+{
+    const gr_run_settings *s = &r->g->run;
+    double now = s->best && r->candidate.step == r->session.step ? r->candidate.value : NAN;
+    double before = r->best.value;
+    if (isnan(now) || (r->best.step && !(s->best_is_least ? now < before : now > before))) return false;
+    r->best = r->candidate;
+    gr_outputs_best(r->outputs, s->best, r->best.value, r->best.step);
+    return true;
+}
+
+/* ---- saved --------------------------------------------------------------------------------------------- */
+
+static gr_state_file *state_of(const gr_running *r)
+{
+    gr_state_file *f = gr_state_new();
+    gr_state_set_u64(f, "run", "step", r->session.step);
+    gr_state_set_u64(f, "run", "seed", r->session.seed);
+    gr_state_set_text(f, "run", "numerics", r->p->plan->numerics);
+    save_best(r, f);
+    for (size_t i = 0; i < r->g->n_state; i++)
+        gr_state_set_number(f, "state", r->g->state[i].name, r->session.next_state[i]);
+    gr_run_save_ops(r, true, f);
+    return f;
+}
+
+static gr_status save_state(const gr_running *r, const char *dir, gr_diag *d)
+{
+    gr_state_file *f = state_of(r);
+    char *path = gr_printf("%s/state.json", dir);
+    gr_status st = gr_state_write(f, path, d);
+    free(path);
+    gr_state_free(f);
+    return st;
+}
+
+/* Of several classes none is before or behind this point alone. */
+static gr_status await_classes(const gr_running *r, gr_diag *d)
+{
+    return gr_graph_one_class(r->g) ? GR_OK : r->comms.all->type->barrier(r->comms.all, d);
+}
+
+gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
+{
+    char *aside = NULL;
+    gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
+    if (!st) st = await_classes(r, d); /* the folder is there */
+    if (!st) st = gr_bytes_to(r->bytes, aside, d);
+    if (!st) st = gr_run_path(r, path, d);
+    if (!st) st = gr_bytes_finish(r->bytes, d);
+    if (!st && !gr_comm_rank(r->comms.all)) st = save_state(r, aside, d); /* it is the same everywhere */
+    if (!st) st = await_classes(r, d);                                    /* all of it is there */
+    if (!st)
+        st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
+                                          r->best.step, d);
+    free(aside);
+    return st;
+}
+
+/* ---- resumed ------------------------------------------------------------------------------------------- */
+
+gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
+{
+    char *path = gr_printf("%s/state.json", dir), *numerics = NULL;
+    gr_state_file *f = NULL;
+    uint64_t step = 0, seed = 0;
+    gr_status st = gr_state_read(&f, path, d);
+    if (!st) st = gr_state_get_u64(f, "run", "step", &step, d);
+    if (!st) st = gr_state_get_u64(f, "run", "seed", &seed, d);
+    if (!st) st = gr_state_get_text(f, "run", "numerics", &numerics, d);
+    if (!st && seed != r->session.seed)
+        st = gr_diag_error(
+            d, (gr_loc){path, 0, 0}, GR_E_INVALID,
+            "the run has seed %llu, but graph '%s' has %llu: give no graph file, or --set run.seed=%llu",
+            (unsigned long long)seed, r->g->name, (unsigned long long)r->session.seed,
+            (unsigned long long)seed);
+    for (size_t i = 0; i < r->g->n_state && !st; i++)
+        st = gr_state_get_number(f, "state", r->g->state[i].name, &r->session.next_state[i], d);
+    for (size_t i = 0; i < r->g->n_nodes && !st; i++)
+        if (r->g->nodes[i]->op->load)
+            st = r->g->nodes[i]->op->load(r->session.state[i], r->g->nodes[i]->name, f, d);
+    if (!st && step < r->session.steps && strcmp(numerics, r->p->plan->numerics))
+        gr_diag_warn(d, (gr_loc){0},
+                     "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
+                     numerics, r->p->plan->numerics);
+    r->session.step = (uint32_t)step;
+    if (!st) load_best(r, f);
+    gr_state_free(f);
+    free(numerics);
+    free(path);
+    return st;
+}

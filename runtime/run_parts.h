@@ -1,0 +1,80 @@
+/* runtime/run_parts.h: the parts of a run; private to runtime/.
+ *
+ *     run.c             from the first iteration to the last, with their validations; opening, closing
+ *     run_steps.c       what the executor asks for: works of steps, and how long they may take
+ *     run_letters.c     what the classes of ranks tell each other behind an iteration
+ *     run_checkpoint.c  saved, resumed, and which iteration was the best
+ *
+ * Threads: the executor's hooks run on all lanes, and change nothing here but the record's times; the rest is
+ * the compute lane's, between paths. Ranks of a class make the same calls in the same order.
+ */
+#ifndef GR_RUNTIME_RUN_PARTS_H
+#define GR_RUNTIME_RUN_PARTS_H
+
+#include "runtime/bytes.h"
+#include "runtime/comms.h"
+#include "runtime/executor.h"
+#include "runtime/news.h"
+#include "runtime/outputs.h"
+#include "runtime/run.h"
+#include "runtime/session.h"
+#include "runtime/state.h"
+
+/* A value of the metric that says which checkpoint is the best. */
+typedef struct gr_scored {
+    double value;
+    uint32_t step; /* of its iteration; 0: there is none yet */
+} gr_scored;
+
+/* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
+typedef struct gr_running {
+    const gr_graph *g;         /* as this rank's class sees it */
+    const gr_planned *p, *all; /* of the class; of the first class, with those of all others */
+    const gr_run_options *o;
+    gr_exec_hooks hooks;
+    gr_session session;
+    gr_executor *executor;
+    gr_bytes *bytes;
+    gr_outputs *outputs;
+    gr_comms comms;
+    gr_news *news;
+    gr_record *record;   /* of the iteration that runs; NULL between them */
+    uint32_t entered;    /* the iteration that the run had behind it when it began here */
+    bool over_plan;      /* that libraries take more than planned has been said */
+    bool stop;           /* of several classes: one was asked to, in an iteration that all have heard of */
+    gr_scored candidate; /* of the latest iteration that all have heard of */
+    gr_scored best;      /* of all so far */
+} gr_running;
+
+/* ---- run_steps.c ---- */
+
+/* The executor on the device of these kernels, whose hooks are here. r's session and outputs are open. */
+GR_NODISCARD gr_status gr_run_open_executor(gr_running *r, const gr_kernels *k, gr_diag *d);
+/* A path of the plan, from its first step to its last. */
+GR_NODISCARD gr_status gr_run_path(gr_running *r, gr_path_id path, gr_diag *d);
+
+/* ---- run_letters.c ---- */
+
+/* Tell of the iteration that has ended, which took ns, and take what has come from other classes: into
+ * outputs, ops' states, stop and candidate. await: until all have told of this iteration, too. */
+GR_NODISCARD gr_status gr_run_tell(gr_running *r, uint64_t ns, bool await, gr_diag *d);
+/* The same of all that has been told of, when there is nothing more to tell. */
+GR_NODISCARD gr_status gr_run_hear(gr_running *r, gr_diag *d);
+/* Whether what follows an iteration needs its record from all classes. The same answer on all ranks. */
+bool gr_run_is_awaited(const gr_running *r, uint32_t step);
+/* The states that ops keep, into f: of all nodes, or of those that this class runs. */
+void gr_run_save_ops(const gr_running *r, bool all, gr_state_file *f);
+
+/* ---- run_checkpoint.c ---- */
+
+/* Whether a checkpoint stands behind an iteration by its number. */
+bool gr_run_is_due(const gr_running *r, uint32_t step);
+/* Whether the iteration that has ended is the best so far, which is then noted and said. The same answer on
+ * all ranks. */
+bool gr_run_is_best(gr_running *r);
+/* Save what the run goes on from; path: GR_PATH_CHECKPOINT, or GR_PATH_FINAL. */
+GR_NODISCARD gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d);
+/* The iteration, states and best so far from a checkpoint's folder; models come with the path resume. */
+GR_NODISCARD gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d);
+
+#endif
