@@ -80,7 +80,8 @@ static const option options[N_OPTIONS] = {
     [CONFIG] = {"config", "FILE", 0, TEXT, AT(config), 0, NULL, "config.json of the model's shape"},
     [TOKENIZER] = {"tokenizer", "DIR", 0, TEXT, AT(tokenizer), 0, NULL, "folder with the tokenizer's files"},
     [MODEL] = {"model", "NAME", 0, TEXT, AT(model), 0, NULL, "model of the graph to export"},
-    [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16", "type of the weights written"},
+    [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16 fp32 bf16",
+               "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
                       "hold every step to the memory it declared; touched.csv says how much of the peak was "
@@ -200,6 +201,7 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
         return GR_OK;
     case COUNT:
         if (!parse_count(value, &number)) return wrong_value(o, value, "an integer of at least 0", d);
+        if (o == &options[STEPS] && !number) return wrong_value(o, value, "an integer of at least 1", d);
         break;
     case BYTES:
         if (strcmp(value, "max") && (!gr_bytes_parse(value, &number) || !number))
@@ -344,7 +346,8 @@ void gr_args_help(const char *name, gr_str *out)
                       commands[i].built ? "" : " (not built yet)");
         free(left);
     }
-    gr_str_puts(out, "\ngraphrun COMMAND --help shows a command's options.\n\nexit status:\n");
+    gr_str_puts(out, "\ngraphrun COMMAND --help shows a command's options, graphrun --version what this "
+                     "is.\n\nexit status:\n");
     for (size_t i = 0; i < GR_LEN(statuses); i++) gr_str_printf(out, "  %s\n", statuses[i]);
 }
 

@@ -35,7 +35,7 @@ int gr_cmd_init(const gr_args *a, gr_diag *d)
 
 int gr_cmd_export(const gr_args *a, gr_diag *d)
 {
-    gr_st_dtype dtype = a->dtype && !strcmp(a->dtype, "bfloat16") ? GR_ST_BF16 : GR_ST_F32;
+    gr_st_dtype dtype = a->dtype && *a->dtype == 'b' ? GR_ST_BF16 : GR_ST_F32; /* args.c knows the names */
     uint64_t shard_bytes;
     char *from = NULL;
     gr_status st = GR_OK;

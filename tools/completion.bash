@@ -9,7 +9,7 @@ _graphrun()
         --device) COMPREPLY=($(compgen -W 'cpu cuda' -- "$word")); return ;;
         --policy) COMPREPLY=($(compgen -W 'auto keep transition every_node' -- "$word")); return ;;
         --format) COMPREPLY=($(compgen -W 'table json csv dot svg html' -- "$word")); return ;;
-        --dtype) COMPREPLY=($(compgen -W 'float32 bfloat16' -- "$word")); return ;;
+        --dtype) COMPREPLY=($(compgen -W 'float32 bfloat16 fp32 bf16' -- "$word")); return ;;
         esac
         case ${COMP_WORDS[1]} in
         check) words='--help --set --ranks --explain' ;;

@@ -37,13 +37,25 @@ void gr_cmd_say(gr_diag *d, const char *before)
     gr_diag_init(d);
 }
 
-static int print_text(void (*make)(gr_str *out))
+typedef void text_maker(gr_str *out);
+
+static int print_text(text_maker *make)
 {
     gr_str s = {0};
     make(&s);
     fputs(s.text, stdout);
     gr_str_release(&s);
     return 0;
+}
+
+static void put_version(gr_str *out)
+{
+#ifdef GR_CUDA
+    static const char devices[] = "cpu, cuda";
+#else
+    static const char devices[] = "cpu";
+#endif
+    gr_str_printf(out, "graphrun %s (devices: %s)\n", GR_VERSION, devices);
 }
 
 static int print_help(const char *command)
@@ -62,16 +74,30 @@ static int dispatch(const gr_args *a, gr_diag *d)
     return 2; /* gr_args_parse has refused what is not built */
 }
 
+/* Texts that are asked for in the place of a command; NULL: argv is of another kind. */
+static text_maker *text_asked(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        text_maker *make;
+    } texts[] = {{"--man", gr_args_man}, {"--completion", gr_args_completion}, {"--version", put_version}};
+    for (size_t i = 0; argc == 2 && i < GR_LEN(texts); i++)
+        if (!strcmp(argv[1], texts[i].name)) return texts[i].make;
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--man")) return print_text(gr_args_man);
-    if (argc == 2 && !strcmp(argv[1], "--completion")) return print_text(gr_args_completion);
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of write, not our end */
     signal(SIGXFSZ, SIG_IGN); /* so is a file that may not grow */
-    gr_args a;
+    gr_args a = {0};
     gr_diag d;
     gr_diag_init(&d);
-    int status = gr_args_parse(&a, argc, argv, &d) ? 2 : a.help ? print_help(a.command) : dispatch(&a, &d);
+    text_maker *text = text_asked(argc, argv);
+    int status = text                                ? print_text(text)
+                 : gr_args_parse(&a, argc, argv, &d) ? 2
+                 : a.help                            ? print_help(a.command)
+                                                     : dispatch(&a, &d);
     bool progress_only = a.command && !strcmp(a.command, "exec"); /* no reason to call a run failed */
     if ((fflush(stdout) || ferror(stdout)) && !progress_only) {
         gr_diag_error(&d, (gr_loc){0}, GR_E_IO, "cannot write to standard output");

@@ -22,6 +22,9 @@ refused 'needs GRAPH' "$gr" check
 refused "unexpected argument 'b'" "$gr" check a b
 refused "did you mean '--steps'" "$gr" exec grpo.yaml --step 3
 refused 'needs a value' "$gr" exec grpo.yaml --out
+refused "error: --steps '0' must be an integer of at least 1" "$gr" exec grpo.yaml --steps 0
+status 0 "$gr" --version
+has out '^graphrun [0-9.]+ .devices: cpu'
 refused "seed '-1'" "$gr" exec grpo.yaml --seed -1
 refused "budget 'much'" "$gr" plan grpo.yaml --budget much
 refused "policy 'foo'" "$gr" plan grpo.yaml --policy foo
@@ -66,6 +69,8 @@ refused 'holds a run already' "$gr" exec grpo.yaml --out run
 status 1 "$gr" exec grpo.yaml --out grpo.yaml/x
 status 0 "$gr" export run -o last
 status 0 "$gr" export run@6 -o same --dtype bfloat16
+status 0 "$gr" export run@6 -o short-name --dtype bf16
+cmp same/model.safetensors short-name/model.safetensors
 cmp last/model.safetensors run/checkpoints/step-6/actor/model.safetensors
 refused 'step 5 in .*; it has 6$' "$gr" export run@5 -o x
 status 0 "$gr" export run/checkpoints/step-6/ -o folder

@@ -141,6 +141,9 @@ got=0
 "$gr" ops >/dev/full 2>err || got=$?
 [ $got = 1 ] || fail "exit status $got with a full disk"
 has err 'cannot write to standard output'
+got=0
+"$gr" --man >/dev/full 2>err || got=$?
+[ $got = 1 ] || fail "exit status $got of a text with a full disk"
 
 # What ends no response: its ids are the checkpoint's, not those that the graph lists, nor texts.
 sed 's/max_tokens: 6}/max_tokens: 6, ignore_eos: true}/' grpo.yaml >full.yaml

@@ -28,7 +28,7 @@ static void test_options_reach_their_fields(void **state)
     assert_string_equal(a.out, "x");
     assert_string_equal(a.policy, "keep");
     gr_args_release(&a);
-    assert_int_equal(parse(&a, "exec --resume runs/x --steps 0"), GR_OK);
+    assert_int_equal(parse(&a, "exec --resume runs/x --steps 1"), GR_OK);
     assert_true(a.has_steps && !a.has_seed);
     assert_int_equal(parse(&a, "plan --help"), GR_OK);
     assert_true(a.help);

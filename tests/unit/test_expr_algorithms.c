@@ -94,6 +94,15 @@ static void test_kl_forms(void **state)
     batch_expect(b, "d = clip(x, -20, 20)\nclip(exp(d) - d - 1, -10, 10)", GR_LEVEL_TOKEN,
                  (const double[]){e - 2, 1 / e, 10});
     batch_expect(b, "0.5 * x ^ 2", GR_LEVEL_TOKEN, (const double[]){0.5, 0.5, 12.5});
+    /* As NeMo-RL's tests have them: clamped to 20 before and to 10 behind. */
+    batch_set(b, "logprob", GR_LEVEL_TOKEN, (const double[]){-1, -1, -1});
+    batch_set(b, "ref", GR_LEVEL_TOKEN, (const double[]){0, -15, -30});
+    batch_expect(b, "clip(clip(logprob - ref, -20, 20), -10, 10)", GR_LEVEL_TOKEN,
+                 (const double[]){-1, 10, 10});
+    batch_expect(b, "clip(0.5 * clip(logprob - ref, -20, 20) ^ 2, -10, 10)", GR_LEVEL_TOKEN,
+                 (const double[]){0.5, 10, 10});
+    batch_expect(b, "d = clip(ref - logprob, -20, 20)\nclip(exp(d) - d - 1, -10, 10)", GR_LEVEL_TOKEN,
+                 (const double[]){e - 2, 10, 10});
     batch_free(b);
 }
 

@@ -326,6 +326,69 @@ static void test_vanilla_policy_loss_has_the_hand_computed_values(void **state)
     }
 }
 
+/* Values that NeMo-RL's tests of its ClippedPG loss work out by hand
+ * (tests/unit/algorithms/test_loss_functions.py, commit 002cdc2): ratios of 0.5, 1 and 1.5, advantages of 1,
+ * -1 and 2. */
+static void test_policy_losses_have_the_values_that_others_work_out_by_hand(void **state)
+{
+    static const int three[] = {3, -1};
+    static const double adv[] = {1, -1, 2}, old[] = {-1, -1, -1}, sampled[] = {-0.5, -1.5, -0.8};
+    static const float logprob[] = {-1.69315f, -1, -0.59453f};
+    static const struct {
+        const char *text;
+        double want;
+    } cases[] = {
+        {"r = exp(logprob - old)\ntoken_mean(max(-adv * r, -adv * clip(r, 0.8, 1.2)))", -1.9 / 3},
+        {"r = exp(logprob - stop_gradient(logprob))\ntoken_mean(max(-adv * r, -adv * clip(r, 0.8, 1.2)))",
+         -2.0 / 3},
+        {"token_mean(-adv * logprob)", (1.69315 - 1 + 1.18906) / 3},
+        {"token_mean(-adv * stop_gradient(clip(exp(logprob - old), 0.8, 1.2)) * logprob)",
+         (0.8 * 1.69315 - 1 + 2.4 * 0.59453) / 3},
+        {"token_mean(-adv * exp(old - sampled) * stop_gradient(clip(exp(logprob - old), 0.8, 1.2)) * "
+         "logprob)",
+         (0.606531 * 0.8 * 1.69315 - 1.648721 + 0.818731 * 2.4 * 0.59453) / 3}};
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        batch *b = batch_new(1, three);
+        float *x = batch_add(b, "logprob", GR_LEVEL_TOKEN, true), g[3], *out = g;
+        memcpy(x, logprob, sizeof(logprob));
+        batch_set(b, "adv", GR_LEVEL_TOKEN, adv);
+        batch_set(b, "old", GR_LEVEL_TOKEN, old);
+        batch_set(b, "sampled", GR_LEVEL_TOKEN, sampled);
+        gr_loss *l = batch_loss(b, cases[i].text);
+        batch_adjoint(b, l, (const uint32_t[]){0, 3}, 1, &out);
+        assert_close(batch_loss_value(b, l), cases[i].want, 1e-5, 1e-5);
+        gr_loss_free(l);
+        batch_free(b);
+    }
+}
+
+/* Of the same tests: a KL penalty as a sampled expectation has a gradient of its weight, too. */
+static void test_the_gradient_of_a_kl_has_the_term_of_its_sampling(void **state)
+{
+    static const int two[] = {2, -1};
+    static const double ref[] = {-0.9, -1.1}, logprob[] = {-1.2, -0.7}, sampled[] = {-1.5, -0.4}, beta = 0.3;
+    (void)state;
+    for (int weighted = 0; weighted < 2; weighted++) {
+        batch *b = batch_new(1, two);
+        float *x = batch_add(b, "logprob", GR_LEVEL_TOKEN, true), g[2], *out = g;
+        for (int t = 0; t < 2; t++) x[t] = (float)logprob[t];
+        batch_set(b, "ref", GR_LEVEL_TOKEN, ref);
+        batch_set(b, "sampled", GR_LEVEL_TOKEN, sampled);
+        gr_loss *l = batch_loss(
+            b, weighted ? "x = ref - logprob\n0.3 * token_mean(exp(logprob - sampled) * (exp(x) - x - 1))"
+                        : "x = ref - logprob\n"
+                          "0.3 * token_mean(exp(logprob - stop_gradient(logprob)) * (exp(x) - x - 1))");
+        batch_adjoint(b, l, (const uint32_t[]){0, 2}, 1, &out);
+        for (int t = 0; t < 2; t++) {
+            double r = ref[t] - logprob[t], weight = weighted ? exp(logprob[t] - sampled[t]) : 1;
+            assert_close((double)g[t], beta * weight * (exp(r) - 1 - r + 1 - exp(r)) / 2, 1e-6, 1e-6);
+        }
+        gr_loss_free(l);
+        batch_free(b);
+    }
+}
+
 static void test_metrics_read_the_names_of_the_loss(void **state)
 {
     (void)state;
@@ -402,6 +465,8 @@ int main(void)
         cmocka_unit_test(test_the_branch_not_taken_gives_no_nan),
         cmocka_unit_test(test_a_maximum_shares_its_derivative_among_equals),
         cmocka_unit_test(test_vanilla_policy_loss_has_the_hand_computed_values),
+        cmocka_unit_test(test_policy_losses_have_the_values_that_others_work_out_by_hand),
+        cmocka_unit_test(test_the_gradient_of_a_kl_has_the_term_of_its_sampling),
         cmocka_unit_test(test_metrics_read_the_names_of_the_loss),
         cmocka_unit_test(test_a_stopped_symbol_is_its_fresh_one_without_derivative),
         cmocka_unit_test(test_prepare_reads_no_fresh_column),
