@@ -5,6 +5,7 @@
 #define GR_GRAPHS_EXPR_APPLY_H
 
 #include <math.h>
+#include <stddef.h>
 
 #include "graphs/expr_ops.h"
 #include "runtime/philox.h"

@@ -33,7 +33,8 @@ typedef enum gr_head { GR_HEAD_LM, GR_HEAD_VALUE } gr_head;
 typedef struct gr_model_shape {
     char model_type[16]; /* llama, qwen2, qwen3, mistral */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim, max_positions;
-    uint32_t parts; /* of a slice (ops/slices.h): heads, kv_heads and inter are one of so many parts; else 0 */
+    uint32_t
+        parts; /* of a slice (ops/slices.h): heads, kv_heads and inter are one of so many parts; else 0 */
     float norm_eps;
     double rope_theta;
     struct {

@@ -72,7 +72,8 @@ gr_status gr_run_hear(gr_running *r, gr_diag *d)
 bool gr_run_is_awaited(const gr_running *r, uint32_t step)
 {
     const gr_run_settings *s = &r->g->run;
-    bool of_validation = s->best && !strncmp(s->best, GR_VALIDATION, strlen(GR_VALIDATION));
-    bool may_be_best = s->best && (!of_validation || gr_validation_is_due(r->g, step));
-    return gr_run_is_due(r, step) || may_be_best || step >= r->session.steps || r->g->columns[r->g->column_epoch]->read;
+    const bool of_validation = s->best && !strncmp(s->best, GR_VALIDATION, strlen(GR_VALIDATION));
+    const bool may_be_best = s->best && (!of_validation || gr_validation_is_due(r->g, step));
+    const bool reads_epoch = r->g->columns[r->g->column_epoch]->read;
+    return gr_run_is_due(r, step) || may_be_best || step >= r->session.steps || reads_epoch;
 }

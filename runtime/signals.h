@@ -6,6 +6,6 @@
 #include "runtime/base.h"
 
 void gr_signals_catch(void); /* from here on */
-bool gr_signals_stop(void); /* whether a signal asked to stop; any thread */
+bool gr_signals_stop(void);  /* whether a signal asked to stop; any thread */
 
 #endif

@@ -43,8 +43,8 @@ typedef struct gr_planned {
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
                                      gr_diag *d);
 /* The same for a plan made before (`--plan FILE`): proven against the graph, which must need the memory of
- * the one it was made from. The plan then holds this graph's name, text and numerics. GR_E_NOFIT: it says itself
- * that it does not fit; GR_E_INVALID: it is not proven. */
+ * the one it was made from. The plan then holds this graph's name, text and numerics. GR_E_NOFIT: it says
+ * itself that it does not fit; GR_E_INVALID: it is not proven. */
 GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g,
                                      const gr_plan_options *o, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */

@@ -64,7 +64,7 @@ for tokens in 14 20 33; do
     same_metrics even even$tokens
 done
 status 3 "$gr" plan grpo.yaml $even --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 status 0 "$gr" exec grpo.yaml $even --budget "$least" --out tight
 same_weights even tight
 status 0 "$gr" exec grpo.yaml $even --steps 3 --out part

@@ -15,7 +15,7 @@ sweep() { # MODEL N: N + 1 budgets
     peak=$(json_number out peak_bytes)
     numerics=$(sed -nE 's/.*"numerics": *"([0-9a-f]+)".*/\1/p' out | head -1)
     status 3 $plan --budget 4KiB
-    least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+    least=$(least_budget)
     [ -n "$least" ] || fail "the message does not say what would fit: $(cat err)"
     echo "$1: from $peak down to $least bytes"
 
@@ -64,7 +64,7 @@ plan="$gr plan grpo.yaml --format json"
 status 0 $plan
 peak=$(json_number out peak_bytes)
 status 3 $plan --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 for budget in $peak $(((peak + least) / 2)) $least; do
     run="--set models.actor.train.schedule=constant --set run.checkpoint.every=2"
     status 0 "$gr" exec grpo.yaml $run --budget $budget --out free-$budget

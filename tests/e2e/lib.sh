@@ -100,6 +100,37 @@ model() { # DIR TYPE HIDDEN TIED BIAS
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
 }
 
+least_budget() { # bytes that the last command, refused for want of memory, says would fit
+    sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1
+}
+
+# any_budget GRAPH RUN: under budgets, whose plans are proven, runs of GRAPH.yaml have the bits of RUN
+any_budget() {
+    status 0 "$gr" plan "$1.yaml" --format json
+    peak=$(json_number out peak_bytes)
+    status 3 "$gr" plan "$1.yaml" --budget 4KiB
+    least=$(least_budget)
+    for budget in $(((peak + least) / 2)) "$least"; do
+        status 0 "$gr" plan "$1.yaml" --budget $budget --format json -o plan.json
+        status 0 "$gr" verify plan.json
+        status 0 "$gr" exec "$1.yaml" --budget $budget --out "$1-$budget" --check-memory
+        same_weights "$2" "$1-$budget"
+        same_metrics "$2" "$1-$budget"
+    done
+}
+
+# any_stop GRAPH RUN STEPS K...: runs of GRAPH.yaml that stop behind iteration K and go on have the bits of RUN, of STEPS
+any_stop() {
+    stopped=$1 whole=$2 steps=$3
+    shift 3
+    for k in "$@"; do
+        status 0 "$gr" exec "$stopped.yaml" --out part$k --steps $k
+        status 0 "$gr" exec --resume part$k --steps $steps
+        same_weights "$whole" part$k
+        same_metrics "$whole" part$k
+    done
+}
+
 # two_ways PROGRAM GRAPH SETTING...: run a by graphrun and run b by PROGRAM GRAPH RUN SETTING..., whose output is left in out
 two_ways() {
     program=$1 g=$2

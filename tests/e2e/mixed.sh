@@ -99,7 +99,7 @@ for g in lagging rounds; do
     numerics=$(sed -nE 's/.*"numerics": *"([0-9a-f]+)".*/\1/p' $g/plan.json | head -1)
     peak=$(json_number $g/plan.json peak_bytes)
     status 3 "$gr" plan $g.yaml --set run.bits=keep --budget 4KiB
-    least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+    least=$(least_budget)
     [ "$least" -lt "$peak" ] || fail "$g: no budget moves anything"
     for how in '--policy transition' '--policy every_node' "--budget $(((peak + least) / 2))"; do
         # shellcheck disable=SC2086

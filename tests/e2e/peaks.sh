@@ -116,7 +116,7 @@ while [ $i -lt $last ]; do
     status 0 "$gr" plan random.yaml --policy $policy --format json
     peak=$(json_number out peak_bytes)
     status 3 "$gr" plan random.yaml --policy $policy --budget 4KiB
-    least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+    least=$(least_budget)
     budget=$((least + (peak - least) * quarter / 4))
     options="random.yaml --policy $policy --budget $budget"
     status 0 "$gr" exec $options --out held --check-memory

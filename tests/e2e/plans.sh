@@ -87,7 +87,7 @@ done
 status 0 $timed
 peak=$(json_number timed.json peak_bytes)
 status 3 $timed --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 for part in 1 2; do
     budget=$((least + (peak - least) * part / 4))
     status 0 $timed --budget $budget

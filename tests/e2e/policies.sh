@@ -69,7 +69,7 @@ refused "must be one of auto, keep, transition, every_node" "$gr" plan grpo.yaml
 # Where copies are slow, that is what the planner chooses below what the device can hold of the state.
 sed -E 's/"(h2d|d2h)": [0-9.e+]+/"\1": 1e+07/' "$here/../golden/hardware.json" >slow.json
 status 3 "$gr" plan grpo.yaml --hardware ./slow.json --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 run slow_link --hardware ./slow.json --budget $((least + 200000))
 grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' slow_link.json || fail "copies of state are slower than a step on the host"
 
@@ -84,7 +84,7 @@ refused "unknown key 'param' in residency; did you mean 'params'" "$gr" check gr
 refused 'policy' "$gr" plan grpo.yaml --policy sometimes
 # What a policy forbids to move is refused where it does not fit, with the policy as the way out.
 status 3 "$gr" plan grpo.yaml --policy keep --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 status 3 "$gr" plan grpo.yaml --policy keep --budget $((least - 1))
 has err 'would fit: .*--policy auto'
 has err 'would fit: --ranks [24] instead of 1'
@@ -92,7 +92,7 @@ has err 'would fit: --ranks [24] instead of 1'
 # bits: keep refuses what would fit with other bits only, and says so; and where it fits, it changes nothing.
 model tied llama 64 true false
 status 3 "$gr" plan grpo.yaml --set model=tied --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 status 0 "$gr" plan grpo.yaml --set model=tied --budget $least
 has out 'changes the bits'
 status 3 "$gr" plan grpo.yaml --set model=tied --budget $least --set run.bits=keep

@@ -48,7 +48,7 @@ echo "$(metric alone 1 loss) $(metric alone 60 loss)" | awk '{ exit !($2 < $1 / 
 
 # Stopped and gone on with, also under another budget: the same bits of both models, of beta and of all metrics.
 status 3 "$gr" plan ppo.yaml --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 for k in 1 3; do
     status 0 "$gr" exec ppo.yaml --out part$k --steps $k
     status 0 "$gr" exec --resume part$k --steps 4 --budget "$least" --check-memory
@@ -63,7 +63,7 @@ plan="$gr plan ppo.yaml --set model=wide --format json"
 status 0 $plan
 peak=$(json_number out peak_bytes)
 status 3 $plan --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 status 0 "$gr" exec ppo.yaml --set model=wide --steps 2 --out all
 for budget in $(((peak + least) / 2)) "$least"; do
     status 0 $plan --budget $budget

@@ -46,7 +46,7 @@ runs() { # NAME CLASS
     status 0 "$gr" plan $1.yaml --format json
     peak=$(json_number out peak_bytes)
     status 3 "$gr" plan $1.yaml --budget 4KiB
-    least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+    least=$(least_budget)
     status 0 "$gr" exec $1.yaml --out $1
     [ "$(wc -l <$1/metrics.jsonl)" = 2 ] || fail "$1 made $(wc -l <$1/metrics.jsonl) lines"
     for name in loss grad_norm update.ppo_kl; do

@@ -21,7 +21,7 @@ refused "'?--seed'? does not go with" "$gr" exec --resume part4 --seed 9
 # Another budget is another plan of the same numbers.
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out moved --steps 3
 status 3 "$gr" plan grpo.yaml --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 status 0 "$gr" exec --resume moved --steps 6 --budget "$least"
 [ ! -s err ] || fail "resuming with another budget warns: $(cat err)"
 same_weights whole moved

@@ -80,23 +80,8 @@ done
 [ $many = 1 ] || fail "one round was always enough: the test says nothing"
 
 # The same bits under any budget, whose plans are proven, and after a stop between iterations of many rounds.
-status 0 "$gr" plan refill.yaml --format json
-peak=$(json_number out peak_bytes)
-status 3 "$gr" plan refill.yaml --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
-for budget in $(((peak + least) / 2)) "$least"; do
-    status 0 "$gr" plan refill.yaml --budget $budget --format json -o plan.json
-    status 0 "$gr" verify plan.json
-    status 0 "$gr" exec refill.yaml --budget $budget --out refill-$budget --check-memory
-    same_weights refill refill-$budget
-    same_metrics refill refill-$budget
-done
-for k in 1 3; do
-    status 0 "$gr" exec refill.yaml --out part$k --steps $k
-    status 0 "$gr" exec --resume part$k --steps 4
-    same_weights refill part$k
-    same_metrics refill part$k
-done
+any_budget refill refill
+any_stop refill refill 4 1 3
 
 # Too few: an error that says how many, or a smaller batch, or none at all.
 write short.yaml 'groups: group_std(score) > 0

@@ -11,7 +11,7 @@ same_everywhere() { # GRAPH STEPS MODEL...: undisturbed, resumed half-way, and i
     status 0 "$gr" exec $graph.yaml --steps $((steps / 2)) --out part-$graph
     status 0 "$gr" exec --resume part-$graph --steps $steps
     status 3 "$gr" plan $graph.yaml --budget 4KiB
-    least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+    least=$(least_budget)
     status 0 "$gr" exec $graph.yaml --steps $steps --out least-$graph --budget $least --check-memory
     for other in part least; do
         for m in "$@"; do

@@ -61,7 +61,7 @@ done
 
 # A budget that makes everything come and go changes nothing.
 status 3 "$gr" plan val.yaml --budget 4KiB
-least=$(sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1)
+least=$(least_budget)
 status 0 "$gr" exec val.yaml --budget "$least" --out tight --check-memory
 has tight/plan.json '"validate": \{"entry": \[[0-9, ]+\], "exit": \[[0-9, ]+\], "steps": \[$'
 sed -n '/"validate"/,/"checkpoint"/p' tight/plan.json >validate.json
