@@ -10,6 +10,7 @@
 #include "tools/calibrate.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -710,12 +711,26 @@ static void print_summary(const gr_hardware *h, const char *path)
            (double)h->layer_graph_bytes / 1024);
 }
 
+/* Measuring takes minutes: a place that cannot be written is told before. */
+static gr_status check_out(const char *path, gr_diag *d)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char *folder = slash ? gr_strndup(path, (size_t)(slash + 1 - path)) : gr_strdup(".");
+    gr_status st =
+        path && access(path, W_OK) && access(folder, W_OK)
+            ? gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': %s", path, strerror(errno))
+            : GR_OK;
+    free(folder);
+    return st;
+}
+
 int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
 {
     gr_plan_options o;
     gr_hardware h;
     gr_str text = {0};
     gr_status st = gr_cmd_plan_options(&o, a, d);
+    if (!st) st = check_out(a->out, d);
     if (!st) st = calibrate(&h, &o, d);
     if (st) return gr_exit_status(st);
     gr_hardware_write(&h, &text);

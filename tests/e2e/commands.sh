@@ -60,6 +60,8 @@ status 3 "$gr" exec grpo.yaml --plan small.json --out small
 status 3 "$gr" exec grpo.yaml --budget 1MiB --out small
 [ ! -s out ] && [ ! -e small ] || fail "what does not fit has begun"
 status 1 "$gr" plan grpo.yaml -o absent/plan
+status 1 timeout 20 "$gr" calibrate -o absent/here.json # at once: measuring takes minutes
+has err "cannot write 'absent/here.json': No such file"
 
 status 0 "$gr" exec grpo.yaml --out run
 has out 'step 6/6'
