@@ -194,6 +194,8 @@ static void unknown_name(gr_loader *l, gr_loc at, const char *what, const char *
     if (near) gr_str_printf(&hint, "; did you mean '%s'?", near);
     for (size_t i = 0; !near && map && i < map->n; i++)
         gr_str_printf(&hint, "%s%s", i ? ", " : "; there are ", names[i]);
+    if (!(map && map->n) && !at.line) /* of --set; a run's own graph has its parameters put in */
+        gr_str_puts(&hint, "; the graph has none: a key is set by its path, such as models.actor.train.lr");
     gr_diag_error(l->d, at, GR_E_INVALID, "unknown %s '%s'%s", what, name, hint.text ? hint.text : "");
     gr_str_release(&hint);
     free(names);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,14 +124,23 @@ static int run_into(const char *command, int out, int err)
     extern char **environ;
     char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
     posix_spawn_file_actions_t fa;
+    posix_spawnattr_t attr;
+    sigset_t none, all; /* a command's own: it begins with no signal blocked or ignored */
     pid_t pid;
     int status;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&fa, out, 1);
     posix_spawn_file_actions_adddup2(&fa, err, 2);
-    errno = posix_spawn(&pid, argv[0], &fa, NULL, argv, environ);
+    errno = posix_spawn(&pid, argv[0], &fa, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
+    posix_spawnattr_destroy(&attr);
     if (errno) return -1;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) return -1;

@@ -286,6 +286,11 @@ static gr_status take_pool(cuda_device *dev, uint64_t bytes, gr_diag *d)
         st = failed(cudaHostRegister(m->base, m->bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
                     "cudaHostRegister of the host pool", d);
     dev->locked = !st;
+    void *there = NULL; /* kernels read and write it by the host's addresses: see gr_cuda_copy */
+    if (!st) st = failed(cudaHostGetDevicePointer(&there, m->base, 0), "cudaHostGetDevicePointer", d);
+    if (!st && there != m->base)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                           "the device does not reach page-locked memory by the host's addresses");
     return st;
 }
 

@@ -61,7 +61,8 @@ static double special_seconds(const gr_work *w, const gr_hardware *h, double *fl
         seconds += w->attention / attention_rate(h, w);
     else
         *flops += w->attention, *bytes += w->kv;
-    if (h->logits > 0) seconds += w->logits / h->logits;
+    const double logits = h->kept > 0 && (w->backward || w->paged) ? h->kept : h->logits;
+    if (logits > 0) seconds += w->logits / logits;
     return seconds;
 }
 
@@ -94,5 +95,5 @@ uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h)
 uint64_t gr_work_lost_ns(const gr_work *w, const gr_hardware *h)
 {
     const bool beside = w->kind == GR_STEP_REDUCE && w->lane != GR_LANE_COMPUTE;
-    return beside && h->reduced > 0 ? (uint64_t)llround(1e9 * (double)w->moved / h->reduced) : 0;
+    return beside ? (uint64_t)llround((double)gr_work_ns(w, h) * h->reduce_share) : 0;
 }

@@ -16,8 +16,9 @@
 
 /* Of an H200, beside its grid below. */
 #define H200_KV           (4145 * GB)
-#define H200_HEAD         (758 * TERA)
-#define H200_LOGITS       0.576e12
+#define H200_HEAD         (700 * TERA)
+#define H200_LOGITS       1.725e12
+#define H200_KEPT         0.41e12
 #define LAYER_GRAPH_BYTES 24576
 
 /* Rates: of H200 measured (device copies, pinned copies over PCIe 5 x16; what layers, attention and the rest
@@ -31,13 +32,9 @@
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
  * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); a sum over
  * neighbours: as two H200 were seen to add 8 KB to 134 MB of bf16 in captured graphs, which fits the link's
- * rate and 8 us. Reduced: two H200 took 0.223 s
- * longer for the update of a 1.7B model than one for the same work, and 0.8 s longer of 8B; they
- * received 44.7 and 213 GB in reductions of fp32 gradients (200 and 260 GB a second). NCCL sums with 16 of
- * 132 multiprocessors (runtime/comm_nccl.c), without which a product of one wave of blocks takes two. (A100:
- * the same part of its link; an RTX 4090 was not seen.) Network: nine tenths of one adapter for each device.
- * Host memory: six tenths of what the channels of such a host move (H200, H100: 16 of DDR5-4800; A100: 16 of
- * DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices.
+ * rate and 8 us. Reductions hold 16 multiprocessors, as runtime/comm_nccl.c asks. Network: nine tenths of one
+ * adapter for each device. Host memory: six tenths of what the channels of such a host move (H200, H100: 16
+ * of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices.
  */
 static const gr_hardware profiles[] = {
     {.name = "h200",
@@ -56,7 +53,7 @@ static const gr_hardware profiles[] = {
      .link = 339 * GB,
      .collective_ns = 100000,
      .sum_ns = 8000,
-     .reduced = 230 * GB,
+     .reduce_share = 16 / 132.,
      .network = 45 * GB,
      .devices = 8},
     {.name = "h100-80g",
@@ -74,7 +71,7 @@ static const gr_hardware profiles[] = {
      .link = 339 * GB,
      .collective_ns = 100000,
      .sum_ns = 8000,
-     .reduced = 230 * GB,
+     .reduce_share = 16 / 132.,
      .network = 45 * GB,
      .devices = 8},
     {.name = "a100-80g",
@@ -92,7 +89,7 @@ static const gr_hardware profiles[] = {
      .link = 226 * GB,
      .collective_ns = 100000,
      .sum_ns = 8000,
-     .reduced = 153 * GB,
+     .reduce_share = 16 / 108.,
      .network = 22 * GB,
      .devices = 8},
     {.name = "a100-40g",
@@ -110,7 +107,7 @@ static const gr_hardware profiles[] = {
      .link = 226 * GB,
      .collective_ns = 100000,
      .sum_ns = 8000,
-     .reduced = 153 * GB,
+     .reduce_share = 16 / 108.,
      .network = 22 * GB,
      .devices = 8},
     {.name = "rtx4090",
@@ -128,10 +125,17 @@ static const gr_hardware profiles[] = {
      .link = 18 * GB,
      .collective_ns = 100000,
      .sum_ns = 8000,
+     .reduce_share = 16 / 128.,
      .network = 11 * GB,
      .devices = 8},
 };
 
+/* Of 4,096 rows and more, and in a rollout's step of 64 and 256: what layers reach in iterations of seconds,
+ * while the power limit holds the clocks down. They follow from what log-prob passes, updates and rollouts of
+ * 0.6B, 1.7B and 8B took, whose widths these are (2026-11-22, docs/PERFORMANCE.md), and step times of traces
+ * agree with them: a layer of 1.7B takes 2.93 ms forward and 6.14 backward, where 2.91 to 2.95 and 6.11
+ * to 6.17 were seen. The rest is of a calibration. The head: a bare product of it beside others; logits: kept
+ * ones of an update's head (21.3 ms of 0.6B, 10,752 rows), the others of a calibration. */
 static const gr_rate h200_rates[] = {
     {1, 512, 0.0619 * TERA, 0.0748 * TERA, 0.223 * TERA},
     {1, 1024, 0.258 * TERA, 0.309 * TERA, 0.692 * TERA},
@@ -142,25 +146,25 @@ static const gr_rate h200_rates[] = {
     {16, 2048, 20.6 * TERA, 11.4 * TERA, 29.8 * TERA},
     {16, 4096, 42.5 * TERA, 15.7 * TERA, 50.2 * TERA},
     {64, 512, 4 * TERA, 5 * TERA, 14 * TERA},
-    {64, 1024, 17 * TERA, 19 * TERA, 46 * TERA},
-    {64, 2048, 70 * TERA, 45 * TERA, 116 * TERA},
-    {64, 4096, 164 * TERA, 63 * TERA, 195 * TERA},
+    {64, 1024, 17 * TERA, 19 * TERA, 46.3 * TERA},
+    {64, 2048, 70 * TERA, 45 * TERA, 102 * TERA},
+    {64, 4096, 164 * TERA, 63 * TERA, 185 * TERA},
     {256, 512, 25 * TERA, 26 * TERA, 55 * TERA},
-    {256, 1024, 99 * TERA, 79 * TERA, 162 * TERA},
-    {256, 2048, 273 * TERA, 163 * TERA, 369 * TERA},
-    {256, 4096, 507 * TERA, 233 * TERA, 562 * TERA},
+    {256, 1024, 99 * TERA, 79 * TERA, 161 * TERA},
+    {256, 2048, 273 * TERA, 163 * TERA, 355 * TERA},
+    {256, 4096, 507 * TERA, 233 * TERA, 486 * TERA},
     {1024, 512, 86 * TERA, 91 * TERA, 160 * TERA},
     {1024, 1024, 265 * TERA, 234 * TERA, 354 * TERA},
     {1024, 2048, 531 * TERA, 416 * TERA, 559 * TERA},
     {1024, 4096, 723 * TERA, 541 * TERA, 697 * TERA},
     {4096, 512, 236 * TERA, 230 * TERA, 236 * TERA},
-    {4096, 1024, 472 * TERA, 450 * TERA, 472 * TERA},
-    {4096, 2048, 675 * TERA, 634 * TERA, 675 * TERA},
-    {4096, 4096, 752 * TERA, 718 * TERA, 752 * TERA},
+    {4096, 1024, 457 * TERA, 395 * TERA, 457 * TERA},
+    {4096, 2048, 582 * TERA, 555 * TERA, 582 * TERA},
+    {4096, 4096, 696 * TERA, 657 * TERA, 696 * TERA},
     {16384, 512, 364 * TERA, 371 * TERA, 364 * TERA},
-    {16384, 1024, 558 * TERA, 566 * TERA, 558 * TERA},
-    {16384, 2048, 689 * TERA, 675 * TERA, 689 * TERA},
-    {16384, 4096, 687 * TERA, 690 * TERA, 687 * TERA},
+    {16384, 1024, 540 * TERA, 497 * TERA, 540 * TERA},
+    {16384, 2048, 594 * TERA, 590 * TERA, 594 * TERA},
+    {16384, 4096, 636 * TERA, 631 * TERA, 636 * TERA},
 };
 static const gr_attention_rate h200_attention[] = {
     {256, 187 * TERA, 89 * TERA},   {512, 290 * TERA, 151 * TERA},  {1024, 395 * TERA, 217 * TERA},
@@ -187,6 +191,7 @@ static gr_hardware whole_profile(const gr_hardware *p)
     h.kv_bytes = H200_KV * wider;
     h.head = H200_HEAD * faster;
     h.logits = H200_LOGITS * wider;
+    h.kept = H200_KEPT * wider;
     h.layer_graph_bytes = LAYER_GRAPH_BYTES;
     h.pinned = 8.0 / 4096;
     return h;

@@ -55,20 +55,22 @@ typedef struct gr_hardware {
     uint64_t step_ns; /* fixed cost of one step */
     double link;      /* bytes a rank receives in collectives within a host */
     double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
-    uint64_t collective_ns; /* fixed cost of one */
-    uint64_t sum_ns;        /* of a sum over neighbours within a work (gr_work.sums) */
-    double reduced;   /* bytes a rank receives in reductions while `compute` loses a second to them: they take
-                         multiprocessors and memory from what runs beside them; 0: nothing is lost */
-    double network;   /* as link, from other hosts */
-    uint32_t devices; /* of one host */
+    uint64_t collective_ns;      /* fixed cost of one */
+    uint64_t sum_ns;             /* of a sum over neighbours within a work (gr_work.sums) */
+    double reduce_share;         /* the part of the device that a reduction holds while it runs, and that
+                                    `compute` lacks beside it: of its multiprocessors */
+    double network;              /* as link, from other hosts */
+    uint32_t devices;            /* of one host */
     gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */
     uint32_t n_rates;
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
     uint32_t n_attention;
-    double decode_attention;       /* arithmetic of attention to keys and values in the pool; */
-    double kv_bytes;               /* or, where it is they that take the time, bytes of them read */
-    double head;                   /* arithmetic of products with an output matrix */
-    double logits;                 /* logits whose softmax is taken */
+    double decode_attention; /* arithmetic of attention to keys and values in the pool; */
+    double kv_bytes;         /* or, where it is they that take the time, bytes of them read */
+    double head;             /* arithmetic of products with an output matrix */
+    double logits;           /* logits whose softmax is taken, */
+    double kept;             /* and of those that go through memory: sampled from, or kept for gradients;
+                                0: as logits */
     uint64_t part[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
                                          several, for all of them and for each group */
 } gr_hardware;

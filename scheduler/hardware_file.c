@@ -28,11 +28,13 @@ static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
                              {"collective_ns", AT(collective_ns), true, true},
                              {"sum_ns", AT(sum_ns), true, true},
                              {"layer_graph_bytes", AT(layer_graph_bytes), true, true},
+                             {"reduce_share", AT(reduce_share), false, true},
                              {"flops", AT(flops), false, false},
                              {"pinned", AT(pinned), false, true},
                              {"decode_attention", AT(decode_attention), false, true},
                              {"head", AT(head), false, true},
-                             {"logits", AT(logits), false, true}};
+                             {"logits", AT(logits), false, true},
+                             {"kept", AT(kept), false, true}};
 static const number rates[] = {{"memory", AT(memory_bytes), false, false},
                                {"h2d", AT(h2d), false, false},
                                {"d2h", AT(d2h), false, false},
@@ -40,7 +42,6 @@ static const number rates[] = {{"memory", AT(memory_bytes), false, false},
                                {"host", AT(host_memory), false, false},
                                {"disk", AT(disk), false, false},
                                {"link", AT(link), false, false},
-                               {"reduced", AT(reduced), false, true},
                                {"network", AT(network), false, false}};
 static const char *const libraries[] = {
 #define X(name, text) text,
@@ -210,27 +211,13 @@ static void read_attention(reader *r, json_t *o, gr_hardware *out)
 
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
-    static const char *const keys[] = {"version",
-                                       "name",
-                                       "device",
-                                       "bytes_per_second",
-                                       "matrix",
-                                       "overhead",
-                                       "device_bytes",
-                                       "host_bytes",
-                                       "step_ns",
-                                       "collective_ns",
-                                       "sum_ns",
-                                       "devices",
-                                       "flops",
-                                       "attention",
-                                       "decode_attention",
-                                       "head",
-                                       "logits",
-                                       "layer_graph_bytes",
+    static const char *const keys[] = {"version", "name",          "device",       "bytes_per_second",
+                                       "matrix",  "overhead",      "device_bytes", "host_bytes",
+                                       "step_ns", "collective_ns", "sum_ns",       "reduce_share",
+                                       "devices", "flops",         "attention",    "decode_attention",
+                                       "head",    "logits",        "kept",         "layer_graph_bytes",
                                        "pinned"};
-    static const char *const bandwidths[] = {"memory", "h2d",  "d2h",     "kv",     "host",
-                                             "disk",   "link", "reduced", "network"};
+    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "kv", "host", "disk", "link", "network"};
     if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {

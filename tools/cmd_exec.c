@@ -1,9 +1,11 @@
 /* graphrun exec: on one rank, or as one of the ranks that mpirun, srun or this program itself has started. */
 #include "tools/cmd.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,13 +14,22 @@
 #include "runtime/run.h"
 #include "runtime/signals.h"
 
+/* A folder that nobody has: runs of one graph may begin in the same second, so that it is made here. What
+ * cannot be made is said by who opens it. */
 static char *default_out(const gr_graph *g)
 {
     char when[32];
     time_t now = time(NULL);
     struct tm tm;
     strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    return gr_printf("runs/%s-%s", g->name, when);
+    char *name = gr_printf("runs/%s-%s", g->name, when), *path = gr_strdup(name);
+    (void)mkdir("runs", 0777);
+    for (unsigned i = 2; mkdir(path, 0777) && errno == EEXIST; i++) {
+        free(path);
+        path = gr_printf("%s-%u", name, i);
+    }
+    free(name);
+    return path;
 }
 
 /* The plan of a resumed run, where it is to be used; NULL: none. */
@@ -64,6 +75,9 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
         plan = NULL;
     }
     if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
+    if (st && own && plan)
+        gr_diag_note(d, (gr_loc){.file = own},
+                     "the run's plan does not serve this graph: --replan makes one that does");
     if (st) gr_plan_free(plan);
     if (!st && !plan) st = gr_plan_graph(p, g, o, d);
     free(own);
@@ -241,7 +255,7 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     if (st == GR_E_NOFIT && !a->resume && !a->plan && !gr_comm_rank(c))
         gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
     if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
-    if (!st && !*x->out) {
+    if (!st && !*x->out && !gr_comm_rank(c)) { /* the others are told */
         free(x->out);
         x->out = default_out(x->g);
     }

@@ -99,6 +99,12 @@ sed -i 's/epochs: 1, //' epoch.yaml
 status 0 "$gr" exec epoch.yaml --set data=ten.jsonl --out one
 has out 'neither steps nor epochs'
 
+# Runs without --out that begin in the same second are in folders of their own.
+for i in 1 2 3 4; do "$gr" exec grpo.yaml --steps 1 >default-$i 2>&1 & done
+wait
+[ "$(ls runs | wc -l)" = 4 ] || fail "$(ls runs; cat default-*)"
+[ "$(sed -n 's/^results are in //p' default-* | sort -u | wc -l)" = 4 ] || fail "$(cat default-*)"
+
 # Standard output that is gone or full is no reason to lose a run.
 "$gr" exec grpo.yaml --out deaf >/dev/full 2>err || fail "exit status $? with a full standard output"
 same_weights run deaf

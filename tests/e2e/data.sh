@@ -12,6 +12,9 @@ same_metrics file command
 status 0 "$gr" exec command.yaml $flat --steps 2 --out part
 status 0 "$gr" exec --resume part --steps 6
 [ ! -s err ] || fail "resuming a command warns: $(cat err)"
+# Its signals are its own: what writes to a reader that has gone is ended by that, and says nothing.
+status 0 "$gr" exec command.yaml $flat --steps 1 --out piped --set 'nodes.prompts.command=(while cat train.jsonl; do :; done) 2>complaints | head -n 100'
+[ ! -s complaints ] || fail "SIGPIPE is ignored in commands: $(head -n 3 complaints)"
 same_weights file part
 same_metrics file part
 
