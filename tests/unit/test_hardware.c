@@ -133,6 +133,10 @@ static void test_rates_lie_between_those_measured(void **state)
     assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 250000);
     w = (gr_work){.logits = 1e6, .bytes = 1};
     assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 1000000);
+    h.kept = 2e6; /* logits that go through memory have a rate of their own */
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 1000000);
+    w.backward = true;
+    assert_int_equal((gr_work_ns(&w, &h) + 500) / 1000, 500000);
     w = (gr_work){.bytes = 2e15};
     assert_int_equal(gr_work_ns(&w, &h), 2000000007);
 }
