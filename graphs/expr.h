@@ -1,14 +1,13 @@
 /* graphs/expr.h: the expression language of graph files: parse, check, compile, evaluate.
  *
  * A source text is lines of `name = expression` and a final expression; parentheses and brackets may span
- * lines, `#` starts a comment. Operators, loosest first: `or`, `and`, `not`, comparisons (not chained), `+
- * -`, `* /`, unary
- * `-`, `^` (right associative). gr_expr_functions lists the functions, for checking, printing and documents
- * alike.
+ * lines, `#` starts a comment. Operators, loosest first: `or`, `and`, `not`, comparisons (not chained), sums,
+ * products, unary `-`, `^` (right associative). gr_expr_functions lists the functions, for checking, printing
+ * and documents alike.
  *
  * Every value has a level, a kind and, at sequence, position and token level, a row set (an integer chosen by
  * the caller: the node that made the rows). Coarse broadcasts to fine along scalar < group < sequence < token
- * and   group < position < token. Values of two row sets never meet below the group level. Tokens whose mask
+ * and group < position < token. Values of two row sets never meet below the group level. Tokens whose mask
  * is 0 do not exist for reductions and scans, and are 0 in every output.
  *
  * Names come from the caller through gr_expr_scope, so nothing here knows about graphs. Order of use:

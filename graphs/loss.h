@@ -2,11 +2,13 @@
  *
  * In an update, symbols marked fresh (logprob, entropy, value) are values of the running pass; everything
  * else is a constant. The derivative of the loss by each fresh symbol is built symbolically
- * (graphs/expr_ir.h) and split: prepare   terms over columns alone, for the whole mini-batch, before its
- * first micro-batch adjoint   d loss / d fresh, per token, for a range of tokens of the mini-batch value the
- * loss and the metrics, once every fresh value of the mini-batch is stored How much of the fresh values
- * `adjoint` must see at once is the loss's class. Outermost linear reductions over sequences (token_mean,
- * batch_mean) leave nothing but constants in the derivative, so most losses are GR_LOSS_TOKEN.
+ * (graphs/expr_ir.h) and split into stages:
+ *   - prepare: terms over columns alone, for the whole mini-batch, before its first micro-batch;
+ *   - adjoint: d loss / d fresh, per token, for a range of tokens of the mini-batch;
+ *   - value: the loss and the metrics, once every fresh value of the mini-batch is stored.
+ * How much of the fresh values `adjoint` must see at once is the loss's class. Outermost linear reductions
+ * over sequences (token_mean, batch_mean) leave nothing but constants in the derivative, so most losses are
+ * GR_LOSS_TOKEN.
  *
  * All arrays are those of the whole mini-batch (all ranks and micro-batches), in the order of its sequences:
  * fresh columns and adjoints too, as f32 a token, filled as the micro-batches go. Each stage gives the same

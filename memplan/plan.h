@@ -231,7 +231,7 @@ const char *gr_category_str(gr_category c);
 const char *gr_step_kind_str(gr_step_kind k);
 const char *gr_path_str(gr_path_id p);
 
-/* The JSON of DESIGN.md section 8; the same plan gives the same bytes. *out: caller frees. */
+/* Append the plan as JSON, with all its classes; the same plan gives the same bytes. */
 void gr_plan_write_json(const gr_plan *p, gr_str *out);
 
 /* Read it back. Every key, index, range and enum is checked; what is wrong is said with its JSON path. The

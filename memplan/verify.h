@@ -8,10 +8,11 @@
  * allows;
  *   - collectives match across ranks: all on one lane, with the program's bytes, in no loop whose trips ranks
  * count alone;
- *   - sums within works, over ranks that have slices of a layer, match across these: on one lane, in no loop of
- * another node whose trips ranks count alone, and the ranks come out even;
+ *   - sums within works, over ranks that have slices of a layer, match across these: on one lane, in no loop
+ * of another node whose trips ranks count alone, and the ranks come out even;
  *   - every use finds a copy in the right place, of the right size, with fresh contents where it reads;
- *   - load, offload, release, resume, save, restore find what DESIGN.md section 5 says they need before;
+ *   - loads, offloads and saves read a fresh copy, and steps that begin or end copies are where the ledger
+ *     has them begin and end;
  *   - no version that only one copy holds is released while the program still needs it;
  *   - two entries share bytes only if all uses of one happen before all uses of the other, by lane order and
  * `after`;
