@@ -83,9 +83,10 @@ static const option options[N_OPTIONS] = {
     [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16 fp32 bf16",
                "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
-    [CHECK_MEMORY] = {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
-                      "hold every step to the memory it declared; touched.csv says how much of the peak was "
-                      "written (slow)"},
+    [CHECK_MEMORY] =
+        {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
+         "CPU device: hold every step to the memory it declared; touched.csv says how much of the "
+         "peak was written (slow)"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };

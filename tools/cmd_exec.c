@@ -252,6 +252,8 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
+    if (!st && a->check_memory && strcmp(x->p->plan->device, "cpu")) /* the host looks at every byte */
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--check-memory is of the CPU device: --device cpu");
     if (st == GR_E_NOFIT && !a->resume && !a->plan && !gr_comm_rank(c))
         gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
     if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");

@@ -68,6 +68,7 @@ has err 'would fit: --budget [0-9]+ --host-budget [0-9]+ '
 status 0 "$gr" plan grpo.yaml $(sed -nE 's/.*would fit: (--budget [0-9]+ --host-budget [0-9]+) .*/\1/p' err)
 refused 'error: --budget 141.00 GiB is more than the 140.40 GiB of .h200' "$gr" plan grpo.yaml --hardware h200 --budget 141GiB
 refused 'error: --budget 2.00 PiB is more than' "$gr" exec grpo.yaml --budget 2048TiB --out refused
+refused 'error: --check-memory is of the CPU device' "$gr" exec grpo.yaml --device cuda --hardware h200 --check-memory --out refused
 [ ! -e refused ] || fail "a refused run left files"
 
 # Plan files: of another version, changed by hand, cut short anywhere.

@@ -166,6 +166,8 @@ static void prepare(worker *w)
             both[k]->x = device_random_bf16((size_t)ROWS * both[k]->H, 1 + i);
             both[k]->w = device_random_bf16((size_t)(1 + k) * both[k]->n * both[k]->H, 11 + i);
         }
+        CUDA(cudaDeviceSynchronize()); /* copies on the device go on behind the call, and w->st waits for none
+                                        */
         const turn all = {.head = head, .up = up, .rows = ROWS, .up_rows = ROWS};
         enqueue(w, &all);
         CUDA(cudaStreamSynchronize(w->st));

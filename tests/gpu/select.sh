@@ -8,7 +8,7 @@ train() { # GRAPH OUT OPTIONS...
     graph=$1
     out=$2
     shift 2
-    "$gr" exec "$work/$graph.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --out "$work/$out" --check-memory "$@" \
+    "$gr" exec "$work/$graph.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --out "$work/$out" "$@" \
         >"$work/$out.log" 2>&1 || { cat "$work/$out.log"; exit 1; }
 }
 
