@@ -3,9 +3,9 @@
 # and program: checks that passed, checks that failed, what the tool found, seconds. Fails where any of it is not as it
 # must be, or a time is up; skips (77) where there is no device or no tool.
 #
-# usage: [JOBS=9] [OUT=DIR] [PROGRAMS="NAME..."] sanitize.sh DIR [TOOL[:SECONDS]...]
+# usage: [JOBS=9] [LOGS=DIR] [PROGRAMS="NAME..."] sanitize.sh DIR [TOOL[:SECONDS]...]
 #   DIR holds the programs (B/tests/gpu); tools: memcheck initcheck racecheck (these three where none is named) synccheck.
-#   SECONDS: for each program, 280 where not said. PROGRAMS: without gpu_; all where it is not set. OUT: where logs are left.
+#   SECONDS: for each program, 280 where not said. PROGRAMS: without gpu_; all where it is not set. LOGS: where logs are left.
 #
 # racecheck and synccheck follow our kernels alone, for instrumented kernels of cuBLASLt break off ("failed to handle a
 # hardware exception"), as cuDNN's may. Not `--kernel-name`: the names of many of theirs end like ours (`..._kernel__5x_cublas`).
@@ -29,7 +29,7 @@ one() { # DIR TOOL[:SECONDS] PROGRAM
     *:*) limit=${2#*:} ;;
     esac
     set -- "$1" "${2%%:*}" "$3"
-    log=$OUT/$2-$3.log
+    log=$LOGS/$2-$3.log
     began=$(date +%s)
     # shellcheck disable=SC2046 # several words
     timeout -k 5 "$limit" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_$3" --small >"$log" 2>&1
@@ -46,8 +46,8 @@ one() { # DIR TOOL[:SECONDS] PROGRAM
     [ $verdict != FAIL ] || { grep -aE 'Error|Race reported|Invalid|Uninit|FAIL' "$log" | head -5; exit 1; }
 }
 
-: "${JOBS:=9}" "${OUT:=}"
-export OUT
+: "${JOBS:=9}" "${LOGS:=}"
+export LOGS
 if [ "${1:-}" = --one ]; then
     shift
     one "$@"
@@ -59,9 +59,9 @@ shift
 command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer: skipped"; exit 77; }
 "$dir/gpu_steps" >/dev/null
 [ $? != 77 ] || { echo "no CUDA device: skipped"; exit 77; }
-if [ -z "$OUT" ]; then
-    OUT=$(mktemp -d)
-    trap 'rm -rf "$OUT"' EXIT
+if [ -z "$LOGS" ]; then
+    LOGS=$(mktemp -d)
+    trap 'rm -rf "$LOGS"' EXIT
 fi
 for tool in "$@"; do
     for name in ${PROGRAMS:-model strict attention decode head kernels loss steps gemm}; do echo "$dir $tool $name"; done
