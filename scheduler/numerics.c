@@ -91,7 +91,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
         if (c->shards && gr_node_is(g->nodes[i], "update") && !g->canonical)
             gr_str_printf(&s, " in shards of %u", c->shards);
         if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
-        if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
+        if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
         if (gr_head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
