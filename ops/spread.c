@@ -333,7 +333,8 @@ static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
     return comm->type->all_gather(comm, c->queue, &whole, d);
 }
 
-/* The ranks' sum, onto what the shard has of the micro-batches before; of all of them at once there is none. */
+/* The ranks' sum, onto what the shard has of the micro-batches before; of all of them at once there is none.
+ */
 static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts *whole, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
