@@ -322,7 +322,7 @@ static void test_whole_gradients_are_the_first_that_a_budget_takes(void **state)
     gr_planned *whole = plan(&c, g), *each = plan(&keep, kept);
     assert_string_not_equal(whole->plan->numerics, each->plan->numerics);
     uint32_t n[2] = {0, 0}, plain = 0;
-    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 25) {
+    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 40) {
         gr_planned *p = plan_or_null(g, GR_POLICY_AUTO, budget, 1);
         if (!p) break;
         const bool is_whole = setting(p->plan, "update", "whole_grads"),
@@ -338,7 +338,7 @@ static void test_whole_gradients_are_the_first_that_a_budget_takes(void **state)
     }
     print_message("%u plans with whole gradients, %u without, %u of these with nothing else cut\n", n[1],
                   n[0], plain);
-    assert_true(n[1] > 1 && n[0] > 1);
+    assert_true(n[1] > 1 && n[0] > 0);
     gr_planned_free(whole);
     gr_planned_free(each);
     gr_graph_free(g);
@@ -479,12 +479,25 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
     assert_true(plans > 25);
 }
 
-/* What reads a sum over nodes, or one behind the micro-batches, may not begin before it has ended. */
+/* What reads sums that were reduced behind the micro-batches may not begin before they have ended. Some of
+ * these waits stand for others: where bytes are taken that a later reduction frees. */
+static void refuse_without_any_wait(const gr_planned *p)
+{
+    const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
+    gr_plan *bad = copy_plan(p->plan);
+    assert_int_equal(setting(p->plan, "update", "whole_grads"), 1);
+    for (uint32_t i = 0; i < path->n; i++)
+        if (!strncmp(path->steps[i].what, "update.norm.", 12))
+            bad->paths[GR_PATH_STEADY].steps[i].n_after = 0;
+    assert_false(accepted(bad, p->program, NULL));
+    gr_plan_free(bad);
+}
+
+/* What reads a sum over nodes may not begin before it has ended. */
 static void refuse_without_waits(const gr_planned *p)
 {
     const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
     uint32_t tried = 0, sums = count(p->plan, GR_STEP_REDUCE, "update.across.");
-    if (setting(p->plan, "update", "whole_grads")) sums = count(p->plan, GR_STEP_REDUCE, "update.reduce.");
     for (uint32_t i = 0; i < path->n && sums; i++) {
         if (strncmp(path->steps[i].what, "update.norm.", 12)) continue;
         gr_plan *bad = copy_plan(p->plan);
@@ -519,6 +532,7 @@ static void refuse_mutants(const config *c)
     }
     assert_true(tried > 40);
     refuse_without_waits(p);
+    if (c->update) refuse_without_any_wait(p);
     gr_plan *bad = copy_plan(p->plan);
     bad->ranks = "0-7";
     gr_str why = {0};
