@@ -141,8 +141,8 @@ static void announce(const gr_outputs *o, const gr_session *s)
     char peak[32], host[32];
     if (!to) return;
     if (s->step >= s->steps) {
-        fprintf(to, "%s: nothing is left to do: %u of %u iterations are done\n", o->g->name, s->step,
-                s->steps);
+        fprintf(to, "%s: nothing is left to do: %u iterations are done, of %u that are asked for\n",
+                o->g->name, s->step, s->steps);
         return;
     }
     fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
@@ -158,6 +158,15 @@ gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
     return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
+}
+
+void gr_outputs_stopped(gr_outputs *o, const gr_session *s)
+{
+    gr_str line = {0};
+    gr_str_printf(&line, "stopped after iteration %u of %u; graphrun exec --resume %s goes on", s->step,
+                  s->steps, o->options->out);
+    gr_progress_say(&o->progress, line.text);
+    gr_str_release(&line);
 }
 
 /* Of several classes a line each; what steps have touched is known of rank 0's. */

@@ -5,7 +5,8 @@
 
 #include "runtime/base.h"
 
-void gr_signals_catch(void); /* from here on */
-bool gr_signals_stop(void);  /* whether a signal asked to stop; any thread */
+void gr_signals_catch(void);           /* from here on */
+void gr_signals_say(const char *text); /* written to stderr by the first signal; kept, not copied */
+bool gr_signals_stop(void);            /* whether a signal asked to stop; any thread */
 
 #endif
