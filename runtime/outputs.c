@@ -20,7 +20,7 @@ struct gr_outputs {
     const gr_run_options *options;
     bool silent; /* of the ranks another than the first: nothing is written */
     int lock;
-    bool locked;
+    bool locked, begun; /* begun: iterations, or what comes before them */
     gr_lines *metrics, *samples;
     gr_trace *trace;
     gr_tensorboard *board;
@@ -157,6 +157,7 @@ static void announce(const gr_outputs *o, const gr_session *s)
 gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
+    o->begun = s->step < s->steps;
     return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
 }
 
@@ -228,7 +229,7 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
     if (to) gr_progress_end(&o->progress);
     o->peaks[0] = GR_MAX(o->peaks[0], measured_peak);
     if (to && o->drops.len) fputs(o->drops.text, to);
-    if (to && e && o->metrics) print_peaks(o, e);
+    if (to && o->begun) print_peaks(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
                 o->last_sample);
