@@ -118,11 +118,12 @@ static void print_text(gr_str *out, const gr_value *v, int indent)
     }
 }
 
-static void print_path(gr_str *out, const char *path)
+static void print_path(gr_str *out, const char *path, gr_paths how)
 {
     char *real = realpath(path, NULL), *cwd = getcwd(NULL, 0);
     char *whole = *path == '/' || !cwd ? gr_strdup(path) : gr_printf("%s/%s", cwd, path);
-    gr_str_quoted(out, real ? real : whole);
+    const char *found = real ? real : whole, *slash = strrchr(found, '/');
+    gr_str_quoted(out, how == GR_PATHS_NAME && slash ? slash + 1 : found);
     free(real);
     free(cwd);
     free(whole);
@@ -150,7 +151,7 @@ static void print_number(gr_str *out, const char *key, double x)
  */
 
 /* What the config holds, which is what was written, the default, or the planner's choice. False: nothing. */
-static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool written)
+static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool written, gr_paths paths)
 {
     const void *at = (const char *)cfg + k->offset;
     char buf[32];
@@ -172,43 +173,44 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
         return true;
     case GR_KEY_PATH:
         if (!*(const char *const *)at) return false;
-        print_path(out, *(const char *const *)at);
+        print_path(out, *(const char *const *)at, paths);
         return true;
     default:
         return false;
     }
 }
 
-/* What an expression of the file is in the resolved one. */
-typedef struct exprs {
+/* What is printed of the file. */
+typedef struct printed {
     const gr_source *source;
+    gr_paths paths;
     gr_pool *pool;
-} exprs;
+} printed;
 
-static void print_expr(gr_str *out, const gr_value *v, int indent, const exprs *e)
+static void print_expr(gr_str *out, const gr_value *v, const printed *of)
 {
-    const gr_value whole = gr_source_put_in(e->source, e->pool, v);
-    print_text(out, &whole, indent);
+    const gr_value whole = gr_source_put_in(of->source, of->pool, v);
+    print_text(out, &whole, 6);
 }
 
-static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg, int indent,
-                       const exprs *e)
+static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg,
+                       const printed *of)
 {
     for (const gr_key *k = keys; k && k->name; k++) {
         const gr_value *v = gr_value_get(map, k->name);
         const bool expr = k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS;
         gr_str one = {0};
-        if (!print_config(&one, k, cfg, v != NULL)) {
+        if (!print_config(&one, k, cfg, v != NULL, of->paths)) {
             if (v && expr) {
-                print_expr(&one, v, indent + 2, e);
+                print_expr(&one, v, of);
             } else if (v) {
-                print_text(&one, v, indent + 2);
+                print_text(&one, v, 6);
             } else if (k->fallback) {
                 const gr_value fallback = {.kind = GR_VALUE_SCALAR, .text = k->fallback, .quoted = true};
                 print_value(&one, &fallback);
             }
         }
-        if (one.len) gr_str_printf(out, "%*s%s: %s\n", indent, "", k->name, one.text);
+        if (one.len) gr_str_printf(out, "    %s: %s\n", k->name, one.text);
         gr_str_release(&one);
     }
 }
@@ -263,16 +265,16 @@ static void print_residency(const gr_model_residency *r, gr_str *out)
     if (any) gr_str_puts(out, "}\n");
 }
 
-static void print_node(const gr_node *n, gr_str *out, const exprs *e)
+static void print_node(const gr_node *n, const printed *of, gr_str *out)
 {
     static const char *const common[] = {"when", "every", "before", "after", "metrics"};
     gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
-    print_keys(out, n->op->keys, n->value, n->cfg, 4, e);
+    print_keys(out, n->op->keys, n->value, n->cfg, of);
     for (size_t i = 0; i < GR_LEN(common); i++) {
         const gr_value *v = gr_value_get(n->value, common[i]);
         if (!v) continue;
         gr_str_printf(out, "    %s: ", common[i]);
-        print_expr(out, v, 6, e);
+        print_expr(out, v, of);
         gr_str_putc(out, '\n');
     }
     if (n->pool && n->pool_at.line) gr_str_printf(out, "    pool: %s\n", n->pool->name);
@@ -301,16 +303,16 @@ static void print_run(const gr_graph *g, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
-void gr_graph_resolved(const gr_graph *g, gr_str *out)
+void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
     static const char *const tops[] = {"graph", "doc", "functions", "pools", "state", "log"};
-    const exprs e = {g->source, gr_pool_new()};
+    const printed of = {g->source, paths, gr_pool_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
         if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i], "pools") && !g->n_pools)) continue;
         print_key(out, tops[i]);
         const bool own = !strcmp(tops[i], "state") || !strcmp(tops[i], "log");
-        const gr_value whole = own ? gr_source_put_in(e.source, e.pool, v) : *v;
+        const gr_value whole = own ? gr_source_put_in(of.source, of.pool, v) : *v;
         print_value(out, &whole);
         gr_str_putc(out, '\n');
     }
@@ -318,7 +320,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
     if (g->n_models) gr_str_puts(out, "models:\n");
     for (size_t i = 0; i < g->n_models; i++) {
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
-        print_path(out, g->models[i]->checkpoint);
+        print_path(out, g->models[i]->checkpoint, paths);
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
@@ -332,13 +334,13 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");
-    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out, &e);
-    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], out, &e);
+    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], &of, out);
+    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], &of, out);
     print_run(g, out);
     if (g->strict) gr_str_puts(out, "strict: true\n");
     if (g->canonical) gr_str_puts(out, "canonical: true\n");
     if (g->loose) gr_str_puts(out, "deterministic: false\n");
-    gr_pool_free(e.pool);
+    gr_pool_free(of.pool);
 }
 
 /* ---- check --explain -------------------------------------------------------------------------------------

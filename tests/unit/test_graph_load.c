@@ -168,9 +168,9 @@ static void test_a_resolved_graph_loads_again_to_the_same(void **state)
              "run: {epochs: 2, checkpoint: {every: 5}}\n",
              NULL, 0);
     gr_str one = {0}, two = {0};
-    gr_graph_resolved(g, &one);
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &one);
     gr_graph *again = load(one.text, NULL, 0);
-    gr_graph_resolved(again, &two);
+    gr_graph_resolved(again, GR_PATHS_WHOLE, &two);
     assert_string_equal(one.text, two.text);
     assert_non_null(strstr(one.text, "extract: \"#### (.+)$\""));
     gr_str explained[2] = {{0}, {0}};
@@ -201,7 +201,7 @@ static void test_a_resolved_graph_has_no_half_of_a_parameter(void **state)
                        "log: {b: beta + $low}\n",
                        NULL, 0);
     gr_str one = {0}, two = {0};
-    gr_graph_resolved(g, &one);
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &one);
     assert_non_null(strstr(one.text, "params: {clip: 0.2, only: 3}\n"));
     assert_non_null(strstr(one.text, "expr: \"4 * reward + (-2.5)^2 + $only\"\n"));
     assert_non_null(strstr(one.text, "next: \"beta * $only + (-2.5)\""));
@@ -210,7 +210,7 @@ static void test_a_resolved_graph_has_no_half_of_a_parameter(void **state)
     assert_non_null(strstr(one.text, "log: {b: \"beta + (-2.5)\"}\n"));
     assert_non_null(strstr(one.text, "extract: \"(.+)$group\""));
     gr_graph *again = load(one.text, NULL, 0);
-    gr_graph_resolved(again, &two);
+    gr_graph_resolved(again, GR_PATHS_WHOLE, &two);
     assert_string_equal(one.text, two.text);
     gr_str_release(&one);
     gr_str_release(&two);
@@ -230,7 +230,7 @@ static void test_a_resolved_graph_has_every_character(void **state)
                       ends[i]);
         gr_graph *g = load(text, NULL, 0);
         gr_str one = {0};
-        gr_graph_resolved(g, &one);
+        gr_graph_resolved(g, GR_PATHS_WHOLE, &one);
         gr_graph *again = load(one.text, NULL, 0);
         const gr_data_cfg *a = gr_graph_node(g, "prompts")->cfg, *b = gr_graph_node(again, "prompts")->cfg;
         assert_string_equal(a->template, b->template);
