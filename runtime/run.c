@@ -260,8 +260,6 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     const gr_planned *own = gr_planned_class(p, find_class(g, gr_comm_rank(o->comm)));
     gr_running r = {.g = own->graph, .p = own, .all = p, .o = o};
     gr_watch_between(g->run.timeout);
-    if (o->progress)
-        gr_signals_say("stopping after this iteration, with a checkpoint; a second signal ends at once\n");
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
     r.entered = r.session.step;

@@ -297,6 +297,7 @@ static int exec_one(exec *x, const gr_args *a, gr_diag *d)
     gr_status st = prepare(x, a, NULL, d);
     if (st) return gr_exit_status_input(st);
     gr_signals_catch();
+    gr_signals_say();
     return gr_exit_status(run(x, a, NULL, d));
 }
 
