@@ -292,8 +292,10 @@ GR_NODISCARD gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n
                                       const gr_load_options *o, gr_diag *d);
 void gr_graph_free(gr_graph *g); /* NULL is fine */
 
-/* The resolved file: `use:` merged, parameters replaced, defaults and the planner's choices written out. */
-void gr_graph_resolved(const gr_graph *g, gr_str *out);
+/* The resolved file: `use:` merged, parameters replaced, defaults and the planner's choices written out; of
+ * files the whole path, which reads back anywhere, or their name alone. */
+typedef enum gr_paths { GR_PATHS_WHOLE, GR_PATHS_NAME } gr_paths;
+void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out);
 
 /* `check --explain`: every value with level, rows, size; every expression with its stages. */
 void gr_graph_explain(const gr_graph *g, gr_str *out);

@@ -92,11 +92,12 @@ static void print_text(gr_str *out, const gr_value *v, int indent)
     }
 }
 
-static void print_path(gr_str *out, const char *path)
+static void print_path(gr_str *out, const char *path, gr_paths how)
 {
     char *real = realpath(path, NULL), *cwd = getcwd(NULL, 0);
     char *whole = *path == '/' || !cwd ? gr_strdup(path) : gr_printf("%s/%s", cwd, path);
-    gr_str_quoted(out, real ? real : whole);
+    const char *found = real ? real : whole, *slash = strrchr(found, '/');
+    gr_str_quoted(out, how == GR_PATHS_NAME && slash ? slash + 1 : found);
     free(real);
     free(cwd);
     free(whole);
@@ -124,7 +125,7 @@ static void print_number(gr_str *out, const char *key, double x)
  */
 
 /* What the config holds, which is what was written, the default, or the planner's choice. False: nothing. */
-static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool written)
+static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool written, gr_paths paths)
 {
     const void *at = (const char *)cfg + k->offset;
     char buf[32];
@@ -146,27 +147,27 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
         return true;
     case GR_KEY_PATH:
         if (!*(const char *const *)at) return false;
-        print_path(out, *(const char *const *)at);
+        print_path(out, *(const char *const *)at, paths);
         return true;
     default:
         return false;
     }
 }
 
-static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg, int indent)
+static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg, gr_paths paths)
 {
     for (const gr_key *k = keys; k && k->name; k++) {
         const gr_value *v = gr_value_get(map, k->name);
         gr_str one = {0};
-        if (!print_config(&one, k, cfg, v != NULL)) {
+        if (!print_config(&one, k, cfg, v != NULL, paths)) {
             if (v) {
-                print_text(&one, v, indent + 2);
+                print_text(&one, v, 6);
             } else if (k->fallback) {
                 const gr_value fallback = {.kind = GR_VALUE_SCALAR, .text = k->fallback, .quoted = true};
                 print_value(&one, &fallback);
             }
         }
-        if (one.len) gr_str_printf(out, "%*s%s: %s\n", indent, "", k->name, one.text);
+        if (one.len) gr_str_printf(out, "    %s: %s\n", k->name, one.text);
         gr_str_release(&one);
     }
 }
@@ -221,11 +222,11 @@ static void print_residency(const gr_model_residency *r, gr_str *out)
     if (any) gr_str_puts(out, "}\n");
 }
 
-static void print_node(const gr_node *n, gr_str *out)
+static void print_node(const gr_node *n, gr_paths paths, gr_str *out)
 {
     static const char *const common[] = {"when", "every", "before", "after", "metrics"};
     gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
-    print_keys(out, n->op->keys, n->value, n->cfg, 4);
+    print_keys(out, n->op->keys, n->value, n->cfg, paths);
     for (size_t i = 0; i < GR_LEN(common); i++) {
         const gr_value *v = gr_value_get(n->value, common[i]);
         if (!v) continue;
@@ -259,7 +260,7 @@ static void print_run(const gr_graph *g, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
-void gr_graph_resolved(const gr_graph *g, gr_str *out)
+void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
     static const char *const tops[] = {"graph", "doc", "functions", "pools", "state", "log"};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
@@ -273,7 +274,7 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
     if (g->n_models) gr_str_puts(out, "models:\n");
     for (size_t i = 0; i < g->n_models; i++) {
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
-        print_path(out, g->models[i]->checkpoint);
+        print_path(out, g->models[i]->checkpoint, paths);
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
@@ -287,8 +288,8 @@ void gr_graph_resolved(const gr_graph *g, gr_str *out)
         if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");
-    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], out);
-    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], out);
+    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], paths, out);
+    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], paths, out);
     print_run(g, out);
     if (g->strict) gr_str_puts(out, "strict: true\n");
     if (g->canonical) gr_str_puts(out, "canonical: true\n");

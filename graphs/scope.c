@@ -111,14 +111,15 @@ static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
                                      .fresh = true});
 }
 
+static const char *const run_names[] = {"step", "epoch", "progress"};
+
 void gr_scope_columns(gr_loader *l)
 {
     gr_graph *g = l->g;
-    static const char *const names[] = {"step", "epoch", "progress"};
-    uint32_t *ids[] = {&g->column_step, &g->column_epoch, &g->column_progress};
-    for (size_t i = 0; i < GR_LEN(names); i++) {
+    uint32_t *ids[GR_LEN(run_names)] = {&g->column_step, &g->column_epoch, &g->column_progress};
+    for (size_t i = 0; i < GR_LEN(run_names); i++) {
         *ids[i] = (uint32_t)g->n_columns;
-        add_column(g, (gr_column){.name = names[i], .dtype = GR_EXPR_F64});
+        add_column(g, (gr_column){.name = run_names[i], .dtype = GR_EXPR_F64});
     }
     for (size_t i = 0; i < g->n_state; i++) {
         g->state[i].column = (uint32_t)g->n_columns;
@@ -216,7 +217,7 @@ static struct gr_names list_names(gr_loader *l, bool update)
     for (size_t i = 0; i < l->g->source->n_params; i++)
         GR_PUSH(names, n, cap, gr_pool_printf(l->pool, "$%s", l->g->source->params[i].name));
     for (size_t i = 0; i < l->g->n_state; i++) GR_PUSH(names, n, cap, l->g->state[i].name);
-    GR_PUSH(names, n, cap, "step");
+    for (size_t i = 0; i < GR_LEN(run_names); i++) GR_PUSH(names, n, cap, run_names[i]);
     if (update) {
         GR_PUSH(names, n, cap, "logprob");
         GR_PUSH(names, n, cap, "entropy");

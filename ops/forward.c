@@ -81,7 +81,7 @@ gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
 {
     gr_pass *pass = gr_calloc(1, sizeof(*pass));
     pass->last = last;
-    pass->balanced = gr_rows_balanced(g, n->rows);
+    pass->longest_first = gr_rows_longest_first(g, n->rows);
     return pass;
 }
 

@@ -16,7 +16,7 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_deal_bounds
                     GR_MAX(m.tokens / 2, 1u)); /* a sequence has a prompt and a response token at least */
     m.rows = (uint32_t)GR_MIN((uint64_t)m.tokens * b->response_tokens / (b->response_tokens + 1ull),
                               (uint64_t)m.seqs * b->response_tokens);
-    /* two neighbours together exceed the bound, else they would be one */
+    /* as few as can be, so that two neighbours together exceed the bound, else they would be one */
     m.trips = (uint32_t)GR_MIN((uint64_t)most->seqs, 2 * most->tokens / m.tokens + 1);
     return m;
 }
@@ -77,9 +77,9 @@ static uint32_t seq_tokens(const gr_rows *r, uint32_t seq)
     return r->prompt_len[seq] + r->response_len[seq];
 }
 
-/* ---- balanced ------------------------------------------------------------------------------------------ */
+/* ---- order and bound ----------------------------------------------------------------------------------- */
 
-bool gr_rows_balanced(const gr_graph *g, const gr_node *rows)
+bool gr_rows_longest_first(const gr_graph *g, const gr_node *rows)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
         if (!strcmp(g->nodes[i]->op->name, "update") && g->nodes[i]->rows == rows &&
@@ -88,7 +88,7 @@ bool gr_rows_balanced(const gr_graph *g, const gr_node *rows)
     return false;
 }
 
-static int longest_first(const void *a, const void *b, void *rows)
+static int by_length(const void *a, const void *b, void *rows)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b, m = seq_tokens(rows, x),
              n = seq_tokens(rows, y);
@@ -111,13 +111,11 @@ static uint32_t count_cuts(const gr_pass *p, const gr_rows *rows, uint32_t most_
     return cuts;
 }
 
-/* Put the sequences in order, and find the least bound that takes no more micro-batches than the one given.
- */
-static void balance(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+/* The least bound that takes no more micro-batches than the one given. */
+static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    qsort_r(p->seqs.seq, p->seqs.n, sizeof(*p->seqs.seq), longest_first, (void *)(uintptr_t)rows);
-    uint32_t low = seq_tokens(rows, p->seqs.seq[0]), high = b->tokens;
-    uint32_t cuts = count_cuts(p, rows, b->seqs, high);
+    uint32_t low = 0, high = b->tokens, cuts = count_cuts(p, rows, b->seqs, high);
+    for (uint32_t i = 0; i < p->seqs.n; i++) low = GR_MAX(low, seq_tokens(rows, p->seqs.seq[i]));
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (count_cuts(p, rows, b->seqs, middle) > cuts)
@@ -125,7 +123,7 @@ static void balance(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
         else
             high = middle;
     }
-    p->limit = high;
+    return high;
 }
 
 /* ---- one micro-batch ------------------------------------------------------------------------------------
@@ -141,11 +139,10 @@ static void reserve(gr_pass *p, const gr_micro_bounds *b)
 
 static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    uint32_t most = p->balanced ? p->limit : b->tokens;
     p->n_seqs = p->n_tokens = p->n_rows = 0;
     for (; p->next < p->seqs.n && p->n_seqs < b->seqs; p->next++) {
         uint32_t seq = p->seqs.seq[p->next], n = seq_tokens(rows, seq);
-        if (p->n_tokens + n > most) break;
+        if (p->n_tokens + n > p->limit) break;
         p->part[p->n_seqs++] = (struct gr_pass_part){seq, p->n_rows, p->last ? seq : rows->token_offset[seq]};
         p->n_tokens += n;
         p->n_rows += p->last ? 1 : rows->response_len[seq];
@@ -176,14 +173,18 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    if (p->balanced && !p->limit && p->seqs.n) balance(p, rows, b);
+    if (!p->limit && p->seqs.n) {
+        if (p->longest_first)
+            qsort_r(p->seqs.seq, p->seqs.n, sizeof(*p->seqs.seq), by_length, (void *)(uintptr_t)rows);
+        p->limit = least_bound(p, rows, b);
+    }
     reserve(p, b);
     take(p, rows, b);
 }
 
 uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs)
 {
-    gr_pass own = {.last = p->last, .balanced = p->balanced};
+    gr_pass own = {.last = p->last, .longest_first = p->longest_first};
     uint32_t n = 0;
     for (gr_pass_begin(&own, seqs); gr_pass_more(&own); n++) cut(&own, rows, b);
     gr_pass_release(&own);
@@ -310,10 +311,9 @@ const gr_model_shape *gr_node_shape(const gr_node *n)
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
 {
-    double tokens = (double)seqs * (b->prompt_tokens + b->response_tokens);
-    double rows = (double)seqs * b->response_tokens;
-    uint32_t trips = (uint32_t)GR_MAX(ceil(tokens / m->tokens), 1.0);
-    return (gr_micro_cost){trips, tokens / trips, rows / trips};
+    const uint32_t length = b->prompt_tokens + b->response_tokens, each = GR_MAX(m->tokens / length, 1u),
+                   trips = GR_MAX((seqs + each - 1) / each, 1u);
+    return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
 }
 
 void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,

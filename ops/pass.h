@@ -1,13 +1,12 @@
 /* ops/pass.h: packed passes of a model over the rows of a batch, a micro-batch at a time.
  *
- * What `logprob` and `update` share: how a rank's sequences (ops/deal.h) are cut into micro-batches (as many
- * as fit the bound of tokens; a sequence is never split), the packed arrays on the device, and the works of a
- * forward pass.
+ * What `logprob` and `update` share: how a rank's sequences (ops/deal.h) are cut into micro-batches, the
+ * packed arrays on the device, and the works of a forward pass.
  *
- * Sequences are taken in their order or, balanced, from the longest to the shortest, where those of one
- * length keep theirs; they are then cut so that, of as many micro-batches as are needed, the fullest has as
- * few tokens as can be. Which sequence follows which does not depend on the bound: so neither do the sums
- * over them.
+ * Sequences are taken in their order or, where an update of the rows says `balance: true`, from the longest
+ * to the shortest, where those of one length keep theirs. A sequence is never split; there are as few
+ * micro-batches as the bound of tokens allows, and of so many the fullest has as few tokens as can be. Which
+ * sequence follows which does not depend on the bound: so neither do the sums over them.
  */
 #ifndef GR_OPS_PASS_H
 #define GR_OPS_PASS_H
@@ -27,7 +26,7 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_deal_bounds
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
 typedef struct gr_pass {
     bool last;                 /* the head is asked at each sequence's last token: one row a sequence */
-    bool balanced;             /* see above */
+    bool longest_first;        /* see above */
     gr_seqs seqs;              /* of this pass, as they are taken */
     uint32_t next;             /* place among them of the next micro-batch's first */
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
@@ -37,7 +36,7 @@ typedef struct gr_pass {
         uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
     uint32_t cap;              /* of offset and part */
-    uint32_t limit;            /* balanced: most tokens of a micro-batch; 0: not known yet */
+    uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
@@ -51,12 +50,12 @@ typedef struct gr_micro {
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
-/* Over these sequences; the list is copied. p->last and p->balanced are kept. */
+/* Over these sequences; the list is copied. p->last and p->longest_first are kept. */
 void gr_pass_begin(gr_pass *p, const gr_seqs *seqs);
 void gr_pass_release(gr_pass *p);
 bool gr_pass_more(const gr_pass *p);
-/* Take the next micro-batch of at most b->tokens and write its arrays; an empty one where there are no more
- * sequences. staging: host memory of gr_micro_bytes.
+/* Take the next micro-batch and write its arrays; an empty one where there are no more sequences. staging:
+ * host memory of gr_micro_bytes.
  */
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
@@ -64,8 +63,8 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
 /* How many micro-batches these sequences take, cut as p cuts. */
 uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs);
 
-/* Whether passes over these rows are balanced: an update of them asks for it. */
-bool gr_rows_balanced(const gr_graph *g, const gr_node *rows);
+/* Whether passes over these rows take the longest first: an update of them asks for it (`balance`). */
+bool gr_rows_longest_first(const gr_graph *g, const gr_node *rows);
 
 /* Rows of the head that follow each other in the micro-batch and in the batch's columns alike: [row, row +
  * n), of which the first is row `at` of the batch. Begin with {0}; at most `most` at a time, and in all
@@ -130,11 +129,10 @@ gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_
 /* Bytes of hidden states of so many tokens. */
 uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens);
 
-/* Costs for the cost model: what is expected of `seqs` sequences of full length, cut into full micro-batches.
- */
+/* Costs for the cost model: what is expected of `seqs` sequences of full length, as they are cut. */
 typedef struct gr_micro_cost {
     uint32_t trips;
-    double tokens, rows; /* of one micro-batch */
+    double tokens, rows; /* of one micro-batch, the mean of them */
 } gr_micro_cost;
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs);
 

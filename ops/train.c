@@ -51,7 +51,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     (void)d;
     train_state *t = gr_calloc(1, sizeof(*t));
     *t = (train_state){.session = s, .node = n, .loss = ((const gr_update_cfg *)n->cfg)->loss.loss};
-    t->pass.balanced = gr_rows_balanced(s->graph, n->rows);
+    t->pass.longest_first = gr_rows_longest_first(s->graph, n->rows);
     t->n_values = 1 + n->n_metrics;
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
     t->sums = gr_calloc(GR_LEAVES * (size_t)gr_model_buckets(&n->model->shape), sizeof(*t->sums));

@@ -13,7 +13,7 @@ static const gr_key keys[] = {
     {"mini_batch", GR_KEY_UINT, CFG(mini_batch), false, "0", 0, 1 << 20, NULL, "prompts of one optimizer step; must divide the batch; 0: all"},
     {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "passes over the batch"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
-    {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "the passes over these rows, those of other nodes too, take the longest sequences first and cut them into micro-batches of about the same tokens"},
+    {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "the passes over these rows, those of other nodes too, take the longest sequences first"},
     {0}};
 /* clang-format on */
 

@@ -66,9 +66,24 @@ static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
     return out;
 }
 
-/* What fixes the bits: the graph, the device's arithmetic, the ranks, and of what the planner chooses the
- * cuts of passes where they matter. How long it runs and what it writes do not, unless the learning rate
- * follows the number of iterations. */
+/* What a model is, whatever folder it lies in; but its weights. */
+static void put_shape(gr_str *s, const gr_model_shape *m)
+{
+    gr_str_printf(s, "\n%s %u %u %u %u %u %u %u", m->model_type, m->vocab, m->hidden, m->inter, m->layers,
+                  m->heads, m->kv_heads, m->head_dim);
+    gr_str_printf(s, " %.9g %.17g %d%d%d%d%d", (double)m->norm_eps, m->rope_theta, m->head, m->value_bias,
+                  m->tied, m->qkv_bias, m->qk_norm);
+    if (m->rope_scaling.on)
+        gr_str_printf(s, " %.17g %.17g %.17g %u", m->rope_scaling.factor, m->rope_scaling.low_freq_factor,
+                      m->rope_scaling.high_freq_factor, m->rope_scaling.original_positions);
+    for (uint32_t i = 0; i < m->n_eos; i++) gr_str_printf(s, " eos %d", m->eos[i]);
+}
+
+/* What fixes the bits: the graph, its models' shapes, the device's arithmetic, the ranks, and of what the
+ * planner chooses the cuts of passes where they matter. Of files it has the names: nothing is read for it,
+ * and a run in another folder is the same; that a resumed run has the same data is checked apart
+ * (ops/data.c). How long it runs and what it writes do not count, unless the learning rate follows the number
+ * of iterations. */
 const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o, gr_pool *pool)
 {
     gr_graph same = without_validation(g, pool);
@@ -81,7 +96,8 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     same.run.keep_bits = false;
     same.strict = same.loose = false; /* the kernels' own name says it, where they differ */
     if (!keep_length) same.run.steps = same.run.epochs = 0;
-    gr_graph_resolved(&same, &s);
+    gr_graph_resolved(&same, GR_PATHS_NAME, &s);
+    for (size_t i = 0; i < g->n_models; i++) put_shape(&s, &g->models[i]->shape);
     gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(),
                   g->canonical ? 0 : g->ranks);
     if (g->ranks > 1 && !g->canonical) gr_str_puts(&s, " dealt by length");
@@ -91,7 +107,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
         if (c->shards && gr_node_is(g->nodes[i], "update") && !g->canonical)
             gr_str_printf(&s, " in shards of %u", c->shards);
         if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
-        if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->micro_tokens);
+        if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
         if (gr_head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);

@@ -76,7 +76,7 @@ static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o
     gr_choices *choices = gr_calloc(gr_n_choices(g), sizeof(*choices));
     gr_str text = {0};
     for (size_t i = 0; i < g->n_nodes; i++) choices[i] = gr_planned_class(p, g->nodes[i]->class)->choices[i];
-    gr_graph_resolved(g, &text);
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
     add_choices(g, choices, &text);
     plan->graph = gr_pool_strdup(plan->pool, g->name);
     plan->graph_text = gr_pool_strndup(plan->pool, text.text, text.len);

@@ -312,7 +312,7 @@ void gr_args_release(gr_args *a)
 /* ---- texts --------------------------------------------------------------------------------------------- */
 
 static const char *const statuses[] = {
-    "0  done, also after SIGINT or SIGTERM, which finish the step and write a checkpoint",
+    "0  done, also after SIGINT or SIGTERM, which finish the iteration and write a checkpoint",
     "1  failed while running, or stopped by a second signal",
     "2  usage, or the graph is invalid",
     "3  does not fit the budget",

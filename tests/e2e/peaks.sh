@@ -16,6 +16,11 @@ pick() { # WORD...: one of them, in $word
     word=$1
 }
 
+two() { # NUMBER: the largest power of two up to it, in $word
+    word=1
+    while [ $((2 * word)) -le $1 ]; do word=$((2 * word)); done
+}
+
 data() { # LENGTH: prompts of so many tokens
     [ -e p$1.jsonl ] || awk -v n="$1" 'BEGIN {
         for (i = 0; i < 64; i++) {
@@ -44,8 +49,8 @@ random_graph() { # a graph and options for it
     pick 1 2 && epochs=$word
     pick 0 1 && mini=$word
     pick 1 2 64 64 64 && micro=$((word * (prompt + tokens))) # whole sequences fill it
-    pick 0 0 8 16 32 # as they do what the planner chooses, a power of two
-    [ $word = 0 ] || { tokens=$((word - prompt)); micro=0; }
+    pick 0 0 8 16 32 # as they do what the planner chooses, a power of two, where there are as many to each cut
+    [ $word = 0 ] || { tokens=$((word - prompt)); micro=0; two $batch && batch=$word; two $samples && samples=$word; }
     pick '' yes && ref=$word
     pick constant cosine && schedule=$word
     pick token token sequence batch && losses $word

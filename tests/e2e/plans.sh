@@ -73,6 +73,14 @@ asked="--set models.actor.residency.optimizer=host"
 [ "$(numerics)" = "$(numerics $asked)" ] || fail "the step's place changes the numerics of the CPU device"
 [ "$(numerics --hardware h200)" != "$(numerics --hardware h200 $asked)" ] || fail "the numerics of CUDA hide the step's place"
 
+# Files count by their names, models by their shapes too: the same run in another folder is the same.
+mkdir moved
+cp -r model train.jsonl grpo.yaml moved/
+[ "$(numerics)" = "$(cd moved && numerics)" ] || fail "another folder has another hash"
+[ "$(numerics)" != "$(numerics --set data=absent.jsonl)" ] || fail "the hash does not know the data's name"
+sed 's/"rope_theta": 10000.0/"rope_theta": 20000.0/' model/config.json >moved/model/config.json
+[ "$(numerics)" != "$(cd moved && numerics)" ] || fail "the hash does not know the model's shape"
+
 # A smaller KV pool has its price, steps of fewer rows and more of them; and the planner's own choice under a budget is
 # never slower than a pool set by hand (but for 2 % of what the search may miss).
 timed="$gr plan grpo.yaml --hardware $here/../golden/hardware.json --format json -o timed.json"

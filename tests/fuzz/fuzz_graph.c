@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if ((st == GR_OK) != (d.n_errors == 0)) abort(); /* refused without a message, or the reverse */
     if (g) {
         gr_str text = {0}, explained = {0};
-        gr_graph_resolved(g, &text);
+        gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
         gr_graph_explain(g, &explained);
         if (gr_graph_parse(&again, text.text, text.len, "again.yaml", NULL, &d)) abort();
         gr_str_release(&text);

@@ -162,9 +162,9 @@ static void test_a_resolved_graph_loads_again_to_the_same(void **state)
              "run: {epochs: 2, checkpoint: {every: 5}}\n",
              NULL, 0);
     gr_str one = {0}, two = {0};
-    gr_graph_resolved(g, &one);
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &one);
     gr_graph *again = load(one.text, NULL, 0);
-    gr_graph_resolved(again, &two);
+    gr_graph_resolved(again, GR_PATHS_WHOLE, &two);
     assert_string_equal(one.text, two.text);
     assert_non_null(strstr(one.text, "extract: \"#### (.+)$\""));
     gr_str explained[2] = {{0}, {0}};

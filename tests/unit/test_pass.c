@@ -1,4 +1,4 @@
-/* Which sequences a pass takes together, in their order and balanced, and where their rows stand. */
+/* Which sequences a pass takes together, in their order and the longest first, and where their rows stand. */
 #include "ops/pass.h"
 
 #include "test.h"
@@ -94,22 +94,6 @@ static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end,
     return w;
 }
 
-static void test_sequences_are_taken_in_their_order(void **state)
-{
-    (void)state;
-    uint64_t seed = 1;
-    gr_pass p = {0};
-    for (uint32_t round = 0; round < 200; round++) {
-        fixture f = make_rows(&seed, 1 + round % 23, 5, 9);
-        uint32_t first = round % 23 / 3;
-        walk w = run_pass(&f, &p, first, 1 + round % 23, 14 + round % 40);
-        for (uint32_t i = 0; i < w.n_seqs; i++) assert_int_equal(w.seqs[i], first + i);
-        free(w.seqs);
-        free(f.block);
-    }
-    gr_pass_release(&p);
-}
-
 /* How many cuts of at most so many tokens the sequences take, as they come. */
 static uint32_t cuts_of(const fixture *f, const walk *w, uint32_t most)
 {
@@ -122,42 +106,92 @@ static uint32_t cuts_of(const fixture *f, const walk *w, uint32_t most)
     return cuts;
 }
 
-static void test_balanced_the_longest_come_first_and_cuts_are_even(void **state)
+/* As few cuts as the bound allows, and of so many none could be smaller than the fullest. */
+static void check_cuts(const fixture *f, const walk *w, uint32_t bound)
 {
-    (void)state;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < w->n_seqs; i++) longest = GR_MAX(longest, length_of(f, w->seqs[i]));
+    assert_int_equal(w->n_cuts, cuts_of(f, w, bound));
+    for (uint32_t less = longest; less < w->most; less++) assert_true(cuts_of(f, w, less) > w->n_cuts);
+}
+
+/* Whatever the bound. */
+static void check_order(const fixture *f, const walk *w, bool longest_first)
+{
+    for (uint32_t i = 1; i < w->n_seqs; i++) {
+        uint32_t m = length_of(f, w->seqs[i - 1]), n = length_of(f, w->seqs[i]);
+        if (longest_first)
+            assert_true(m > n || (m == n && w->seqs[i - 1] < w->seqs[i]));
+        else
+            assert_int_equal(w->seqs[i], w->seqs[i - 1] + 1);
+    }
+}
+
+static void check_passes(bool longest_first)
+{
     uint64_t seed = 7;
-    gr_pass p = {.balanced = true};
+    gr_pass p = {.longest_first = longest_first};
     uint32_t evener = 0;
     for (uint32_t round = 0; round < 200; round++) {
+        const uint32_t bounds[] = {14 + round % 40, 64};
         fixture f = make_rows(&seed, 1 + round % 23, 5, 9);
-        uint32_t first = round % 23 / 3, bound = 14 + round % 40;
         p.last = round % 3 == 0;
-        walk w = run_pass(&f, &p, first, 1 + round % 23, bound),
-             other = run_pass(&f, &p, first, 1 + round % 23, 64);
-        for (uint32_t i = 1; i < w.n_seqs; i++) {
-            uint32_t m = length_of(&f, w.seqs[i - 1]), n = length_of(&f, w.seqs[i]);
-            assert_true(m > n || (m == n && w.seqs[i - 1] < w.seqs[i]));
+        for (size_t i = 0; i < GR_LEN(bounds); i++) {
+            walk w = run_pass(&f, &p, round % 23 / 3, 1 + round % 23, bounds[i]);
+            check_order(&f, &w, longest_first);
+            check_cuts(&f, &w, bounds[i]);
+            evener += w.most < bounds[i] && w.n_cuts > 1;
+            free(w.seqs);
         }
-        /* as few cuts as the bound allows, and none of them could be smaller */
-        assert_int_equal(w.n_cuts, cuts_of(&f, &w, bound));
-        for (uint32_t less = length_of(&f, w.seqs[0]); less < w.most; less++)
-            assert_true(cuts_of(&f, &w, less) > w.n_cuts);
-        evener += w.most < bound;
-        /* another bound cuts them elsewhere, and takes them in the same order */
-        assert_memory_equal(w.seqs, other.seqs, w.n_seqs * sizeof(*w.seqs));
-        free(w.seqs);
-        free(other.seqs);
         free(f.block);
     }
     assert_true(evener > 50);
     gr_pass_release(&p);
 }
 
+static void test_sequences_are_taken_in_their_order_and_cuts_are_even(void **state)
+{
+    (void)state;
+    check_passes(false);
+}
+
+static void test_the_longest_come_first_where_asked(void **state)
+{
+    (void)state;
+    check_passes(true);
+}
+
+/* All of one length: no rest is left for the last. */
+static void test_one_length_gives_equal_micro_batches(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t seqs, length, bound, cuts, most; /* sequences of the fullest */
+    } cases[] = {{64, 768, 16384, 4, 16}, {64, 768, 8192, 7, 10}, {65, 768, 16384, 4, 17}, {3, 10, 30, 1, 3},
+                 {3, 10, 29, 2, 2},       {5, 10, 10, 5, 1},      {1, 10, 4096, 1, 1}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        uint64_t seed = 1;
+        fixture f = make_rows(&seed, cases[i].seqs, 2, cases[i].length);
+        for (uint32_t s = 0; s < cases[i].seqs; s++) {
+            f.rows.response_len[s] = cases[i].length - f.rows.prompt_len[s];
+            f.rows.token_offset[s + 1] = f.rows.token_offset[s] + f.rows.response_len[s];
+        }
+        gr_pass p = {0};
+        walk w = run_pass(&f, &p, 0, cases[i].seqs, cases[i].bound);
+        assert_int_equal(w.n_cuts, cases[i].cuts);
+        assert_int_equal(w.most, cases[i].most * cases[i].length);
+        gr_pass_release(&p);
+        free(w.seqs);
+        free(f.block);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences_are_taken_in_their_order),
-        cmocka_unit_test(test_balanced_the_longest_come_first_and_cuts_are_even),
+        cmocka_unit_test(test_sequences_are_taken_in_their_order_and_cuts_are_even),
+        cmocka_unit_test(test_the_longest_come_first_where_asked),
+        cmocka_unit_test(test_one_length_gives_equal_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,10 +4,10 @@
     torch_fsdp.py wait        imports, then takes one of these from standard input, as a JSON list of arguments
 
 A log-prob pass and an update (forward, backward with recomputation, AdamW) of so many sequences a GPU, of 256 + 512 tokens,
-in micro-batches; then a gather of all weights in bf16, and the training state to host memory and back. Each layer is
-sharded by itself; parameters, moments and gradients are of --state, passes are in bf16, gradients are reduced in fp32.
-N is the number of all parameters, a token any token of a sequence, 2 N a log-prob and 6 N an update, the head runs on
-response positions; TFLOP/s are of one GPU. Rank 0 prints one JSON line a result.
+in micro-batches; then a gather of all weights in bf16, the training state to host memory and back, and copies of pinned
+memory. Each layer is sharded by itself; parameters, moments and gradients are of --state, passes are in bf16, gradients are
+reduced in fp32. N is the number of all parameters, a token any token of a sequence, 2 N a log-prob and 6 N an update, the
+head runs on response positions; TFLOP/s are of one GPU. Rank 0 prints one JSON line a result.
 """
 import argparse
 import json
@@ -187,6 +187,24 @@ class Training:
                    new_memory=size / new / 1e9)
         back, _ = ranks.timed(lambda: [x.copy_(h) for h, x in zip(host, taken)])
         ranks.emit(f"load on all ranks: {self.label}", size / back / 1e9, "GB/s", bytes=size, how="pageable")
+        if ranks.gpu:
+            self.pinned_copies()
+
+    def pinned_copies(self):
+        """What the host's memory and links give all GPUs at once: plain copies of pinned memory, one way and both."""
+        ranks, size = self.ranks, int(self.a.copy_gb * 1e9 / 4)
+        host = [torch.zeros(size, dtype=torch.uint8).pin_memory() for _ in range(2)]
+        device = [torch.zeros(size, dtype=torch.uint8, device=ranks.device) for _ in range(2)]
+        streams = [torch.cuda.Stream() for _ in range(2)]
+
+        def copy(ways):
+            for way in ways:
+                with torch.cuda.stream(streams[way]):
+                    to, source = (device, host) if way else (host, device)
+                    to[way].copy_(source[way], non_blocking=True)
+        for name, ways in (("out", [0]), ("in", [1]), ("both ways, each", [0, 1])):
+            seconds = ranks.median(lambda: copy(ways), 3)
+            ranks.emit(f"pinned copies {name}, on {ranks.size}", size / seconds / 1e9, "GB/s", bytes=size)
 
 
 def train(a):
