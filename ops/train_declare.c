@@ -59,6 +59,11 @@ uint32_t gr_train_rows(const gr_node *n, const gr_choices *how)
     return gr_train_shape_of(n, how).micro.rows;
 }
 
+uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how)
+{
+    return gr_train_shape_of(n, how).micro.trips;
+}
+
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
 {
     gr_env_reads_init(r);

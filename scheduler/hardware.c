@@ -1,5 +1,7 @@
 #include "scheduler/hardware.h"
 
+#include "runtime/limits.h"
+
 #ifdef GR_CUDA
 #include "runtime/device_cuda.h"
 #endif
@@ -209,24 +211,6 @@ static gr_hardware whole_profile(const gr_hardware *p)
     return h;
 }
 
-/* A limit in a file of one number ("max" and unreadable files are none). */
-static uint64_t limit_in(const char *path)
-{
-    FILE *f = fopen(path, "re");
-    unsigned long long v = 0;
-    bool ok = f && fscanf(f, "%llu", &v) == 1;
-    if (f) fclose(f);
-    return ok ? v : UINT64_MAX;
-}
-
-/* Bytes that this process may use: physical memory, less where a control group sets a limit. */
-static uint64_t usable_memory(void)
-{
-    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    bytes = GR_MIN(bytes, limit_in("/sys/fs/cgroup/memory.max"));
-    return GR_MIN(bytes, limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-}
-
 /* A copy is a core's, as long as memory has what all of them read and write. */
 static void describe_cpu_copies(gr_hardware *h)
 {
@@ -242,8 +226,8 @@ static void describe_cpu_copies(gr_hardware *h)
  * run touches beside its arena once it has started: small objects, buffers of files, the threads' stacks. */
 static void describe_cpu(gr_hardware *out)
 {
-    long cores = GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
-    uint64_t memory = usable_memory() / 16 * 7;
+    const unsigned cores = gr_usable_cores();
+    uint64_t memory = gr_usable_memory() / 16 * 7;
     *out = (gr_hardware){.name = "cpu",
                          .device = "cpu",
                          .flops = 20e9 * (double)cores,
@@ -281,7 +265,7 @@ static gr_status describe_cuda(gr_hardware *out, gr_diag *d)
         }
     }
     out->device_bytes = info.bytes;
-    out->host_bytes = usable_memory() / 8 * 7;
+    out->host_bytes = gr_usable_memory() / 8 * 7;
     return GR_OK;
 }
 #endif
