@@ -26,9 +26,14 @@ static const char *kind_str(const gr_value *v)
 /* "'samples' must be <wanted>, not 'x'" */
 static bool wrong(gr_loader *l, const char *key, const gr_value *v, const char *wanted)
 {
+    gr_value bare = *v;
+    double x;
+    bare.quoted = bare.block = false;
     if (v->broken) return false;
     if (v->kind == GR_VALUE_SCALAR)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "'%s' must be %s, not '%s'", key, wanted, v->text);
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "'%s' must be %s, not %s'%s'", key, wanted,
+                      (v->quoted || v->block) && gr_value_number(&bare, &x) ? "the quoted text " : "",
+                      v->text);
     else
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'%s' must be %s, but is %s", key, wanted, kind_str(v));
     return false;

@@ -39,6 +39,7 @@ typedef struct gr_param {
     gr_loc at;
     gr_value value;
     bool used, in_expressions;
+    bool replaced;       /* also by what it stands for, in a key or in another parameter */
     unsigned char state; /* 0: as written, 1: being replaced, 2: done */
 } gr_param;
 
@@ -129,6 +130,9 @@ typedef struct gr_loader {
 /* source.c: the file at path with what it uses, --set applied and parameters replaced, into g->source. */
 GR_NODISCARD gr_status gr_source_read(gr_loader *l, const char *text, size_t n, const char *path);
 gr_param *gr_param_find(const gr_source *s, const char *name);
+/* An expression, or a map of them, with the values of those parameters that keys have, too, in their places:
+ * a parameter that stayed would, set anew, change the expressions and not the keys. */
+gr_value gr_source_put_in(const gr_source *s, gr_pool *pool, const gr_value *exprs);
 /* A path as written at `at`, seen from here: relative ones belong to the folder of their file. */
 const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path);
 

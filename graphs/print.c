@@ -12,10 +12,27 @@
 /* ---- values ----------------------------------------------------------------------------------------------
  */
 
+/* What YAML takes as a line's end, or not at all: C1 controls (NEL is one), LS, PS, a BOM and no characters.
+ * Bytes of it; 0: text as any other. */
+static int unprintable(const unsigned char *p, unsigned *code)
+{
+    if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) return *code = p[1], 2;
+    if (p[0] < 0xe2 || p[0] > 0xef || !p[1] || !p[2]) return 0;
+    *code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+    return *code == 0x2028 || *code == 0x2029 || *code == 0xfeff || *code >= 0xfffe ? 3 : 0;
+}
+
 void gr_str_quoted(gr_str *out, const char *text)
 {
+    unsigned code;
     gr_str_putc(out, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        const int bytes = unprintable(p, &code);
+        if (bytes) {
+            gr_str_printf(out, "\\u%04x", code);
+            p += bytes - 1;
+            continue;
+        }
         if (*p == '"' || *p == '\\')
             gr_str_printf(out, "\\%c", *p);
         else if (*p == '\n')
@@ -75,11 +92,20 @@ static void print_value(gr_str *out, const gr_value *v)
         gr_str_quoted(out, v->text);
 }
 
+/* Whether a block may hold it, which has no escapes. */
+static bool is_plain(const char *text)
+{
+    unsigned code;
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+        if ((*p < 0x20 && *p != '\n') || *p == 0x7f || unprintable(p, &code)) return false;
+    return true;
+}
+
 /* Lines stay lines, where a block holds exactly this text. */
 static void print_text(gr_str *out, const gr_value *v, int indent)
 {
     size_t n = v->kind == GR_VALUE_SCALAR ? strlen(v->text) : 0;
-    bool block = n && strchr(v->text, '\n') && !strchr(" \n", *v->text) && strcspn(v->text, "\t\r") == n;
+    bool block = n && strchr(v->text, '\n') && !strchr(" \n", *v->text) && is_plain(v->text);
     if (!block || (n > 1 && v->text[n - 1] == '\n' && v->text[n - 2] == '\n')) {
         print_value(out, v);
         return;
@@ -154,13 +180,30 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
     }
 }
 
-static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg, gr_paths paths)
+/* What is printed of the file. */
+typedef struct printed {
+    const gr_source *source;
+    gr_paths paths;
+    gr_pool *pool;
+} printed;
+
+static void print_expr(gr_str *out, const gr_value *v, const printed *of)
+{
+    const gr_value whole = gr_source_put_in(of->source, of->pool, v);
+    print_text(out, &whole, 6);
+}
+
+static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, const void *cfg,
+                       const printed *of)
 {
     for (const gr_key *k = keys; k && k->name; k++) {
         const gr_value *v = gr_value_get(map, k->name);
+        const bool expr = k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS;
         gr_str one = {0};
-        if (!print_config(&one, k, cfg, v != NULL, paths)) {
-            if (v) {
+        if (!print_config(&one, k, cfg, v != NULL, of->paths)) {
+            if (v && expr) {
+                print_expr(&one, v, of);
+            } else if (v) {
                 print_text(&one, v, 6);
             } else if (k->fallback) {
                 const gr_value fallback = {.kind = GR_VALUE_SCALAR, .text = k->fallback, .quoted = true};
@@ -180,7 +223,7 @@ static void print_params(const gr_graph *g, gr_str *out)
     bool any = false;
     for (size_t i = 0; i < g->source->n_params; i++) {
         const gr_param *p = &g->source->params[i];
-        if (!p->in_expressions) continue; /* the others are replaced */
+        if (!p->in_expressions || p->replaced) continue; /* these are put in */
         gr_str_puts(out, any ? ", " : "params: {");
         any = true;
         print_key(out, p->name);
@@ -222,16 +265,16 @@ static void print_residency(const gr_model_residency *r, gr_str *out)
     if (any) gr_str_puts(out, "}\n");
 }
 
-static void print_node(const gr_node *n, gr_paths paths, gr_str *out)
+static void print_node(const gr_node *n, const printed *of, gr_str *out)
 {
     static const char *const common[] = {"when", "every", "before", "after", "metrics"};
     gr_str_printf(out, "  %s:\n    op: %s\n", n->name, n->op->name);
-    print_keys(out, n->op->keys, n->value, n->cfg, paths);
+    print_keys(out, n->op->keys, n->value, n->cfg, of);
     for (size_t i = 0; i < GR_LEN(common); i++) {
         const gr_value *v = gr_value_get(n->value, common[i]);
         if (!v) continue;
         gr_str_printf(out, "    %s: ", common[i]);
-        print_text(out, v, 6);
+        print_expr(out, v, of);
         gr_str_putc(out, '\n');
     }
     if (n->pool && n->pool_at.line) gr_str_printf(out, "    pool: %s\n", n->pool->name);
@@ -263,11 +306,14 @@ static void print_run(const gr_graph *g, gr_str *out)
 void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
     static const char *const tops[] = {"graph", "doc", "functions", "pools", "state", "log"};
+    const printed of = {g->source, paths, gr_pool_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i]);
         if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i], "pools") && !g->n_pools)) continue;
         print_key(out, tops[i]);
-        print_value(out, v);
+        const bool own = !strcmp(tops[i], "state") || !strcmp(tops[i], "log");
+        const gr_value whole = own ? gr_source_put_in(of.source, of.pool, v) : *v;
+        print_value(out, &whole);
         gr_str_putc(out, '\n');
     }
     print_params(g, out);
@@ -288,12 +334,13 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
         if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
     }
     gr_str_puts(out, "nodes:\n");
-    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], paths, out);
-    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], paths, out);
+    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], &of, out);
+    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], &of, out);
     print_run(g, out);
     if (g->strict) gr_str_puts(out, "strict: true\n");
     if (g->canonical) gr_str_puts(out, "canonical: true\n");
     if (g->loose) gr_str_puts(out, "deterministic: false\n");
+    gr_pool_free(of.pool);
 }
 
 /* ---- check --explain -------------------------------------------------------------------------------------

@@ -194,8 +194,10 @@ static void unknown_name(gr_loader *l, gr_loc at, const char *what, const char *
     if (near) gr_str_printf(&hint, "; did you mean '%s'?", near);
     for (size_t i = 0; !near && map && i < map->n; i++)
         gr_str_printf(&hint, "%s%s", i ? ", " : "; there are ", names[i]);
-    if (!(map && map->n) && !at.line) /* of --set; a run's own graph has its parameters put in */
-        gr_str_puts(&hint, "; the graph has none: a key is set by its path, such as models.actor.train.lr");
+    if (!near && !at.line && !strcmp(what, "parameter")) /* of --set; a run's own graph has most put in */
+        gr_str_printf(&hint, "%s, such as models.actor.train.lr",
+                      map && map->n ? ", and keys by their paths"
+                                    : "; the graph has none: a key is set by its path");
     gr_diag_error(l->d, at, GR_E_INVALID, "unknown %s '%s'%s", what, name, hint.text ? hint.text : "");
     gr_str_release(&hint);
     free(names);
@@ -283,7 +285,7 @@ static const gr_value *param_value(gr_loader *l, const char *name, size_t n, gr_
     }
     free(copy);
     if (!p) return NULL;
-    p->used = true;
+    p->used = p->replaced = true;
     settle(l, p);
     return &p->value;
 }
@@ -370,6 +372,54 @@ static replace how_in_node(const gr_op *op, const char *key)
         if (k->kind == GR_KEY_VALUE) return REPLACE_WHOLE; /* regular expressions have a $ of their own */
     }
     return REPLACE_ALL;
+}
+
+/* Where a $name in an expression ends. */
+static const char *end_of_name(const char *p)
+{
+    for (p++; isalnum((unsigned char)*p) || *p == '_'; p++) continue;
+    return p;
+}
+
+/* A text in quotes, which is as it is, to its end or that of the line. */
+static const char *end_of_text(const char *p)
+{
+    const char quote = *p++;
+    while (*p && *p != '\n' && *p != quote) p += 1 + (*p == '\\' && p[1] && p[1] != '\n');
+    return p + (*p == quote);
+}
+
+static const char *put_in_text(const gr_source *s, gr_pool *pool, const char *expr)
+{
+    gr_str out = {0};
+    for (const char *p = expr, *end; *p; p = end) {
+        const bool text = *p == '"' || *p == '\'';
+        end = *p == '$' ? end_of_name(p) : text ? end_of_text(p) : p + 1;
+        char *name = gr_strndup(p, (size_t)(end - p));
+        const gr_param *param = *p == '$' ? gr_param_find(s, name + 1) : NULL;
+        if (param && param->replaced)
+            gr_str_printf(&out, *param->value.text == '-' ? "(%s)" : "%s",
+                          param->value.text + (*param->value.text == '+'));
+        else
+            gr_str_puts(&out, name);
+        free(name);
+    }
+    const char *text = gr_pool_strndup(pool, out.text ? out.text : "", out.len);
+    gr_str_release(&out);
+    return text;
+}
+
+gr_value gr_source_put_in(const gr_source *s, gr_pool *pool, const gr_value *v)
+{
+    gr_value out = *v;
+    if (v->kind == GR_VALUE_SCALAR) out.text = put_in_text(s, pool, v->text);
+    gr_pair *pairs = gr_pool_alloc(pool, v->kind == GR_VALUE_MAP ? v->n * sizeof(*pairs) : 0);
+    for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++) {
+        pairs[i] = v->pairs[i];
+        pairs[i].value = gr_source_put_in(s, pool, &v->pairs[i].value);
+    }
+    if (v->kind == GR_VALUE_MAP) out.pairs = pairs;
+    return out;
 }
 
 static void replace_in_node(gr_loader *l, gr_value *node)

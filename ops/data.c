@@ -344,7 +344,8 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
         st = encode_record(s, (uint32_t)record, &x, d);
         if (!st) st = fit(s, (uint32_t)record, &x, &keep, d);
         dropped_in_a_row = keep ? 0 : dropped_in_a_row + 1;
-        if (!st && dropped_in_a_row > s->order.n) break;
+        /* the only one that fits may be the first of its epoch and the last of the next */
+        if (!st && dropped_in_a_row > 2 * s->order.n) break;
         if (!st && keep) add_record(s, r, (uint32_t)record, &x);
     }
     if (!st && !*r->n_groups)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utf8proc.h>
@@ -113,8 +114,17 @@ static gr_status source_new(gr_jsonl **out, const char *name, int fd, gr_loc at,
 
 gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes must not stop us */
     if (fd < 0) return gr_diag_error(d, at, GR_E_IO, "cannot read '%s': %s", path, strerror(errno));
+    if (!fstat(fd, &info) && S_ISFIFO(info.st_mode)) {
+        close(fd);
+        return gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'%s' is a pipe, and rows are read again and again: write them to a file, or give "
+            "the command that prints them",
+            path);
+    }
     return source_new(out, path, fd, at, d);
 }
 

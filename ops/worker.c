@@ -299,7 +299,7 @@ static bool take_line(gr_workers *w, struct worker *k, const char *line, size_t 
         stop(k);
         return false;
     }
-    const char *why = "not JSON";
+    const char *why = "not JSON (what is no answer goes to stderr)";
     json_t *reply = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     struct request **at = reply ? find_request(k, reply) : NULL;
     gr_reward got = {0};

@@ -23,8 +23,10 @@ static gr_status each_name(const char *dir,
     DIR *open_dir = opendir(dir);
     if (!open_dir) return errno == ENOENT ? GR_OK : io_error(d, "read", dir);
     gr_status st = GR_OK;
-    for (struct dirent *e; !st && (e = readdir(open_dir));)
+    struct dirent *e;
+    while (errno = 0, !st && (e = readdir(open_dir)))
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) st = fn(user, dir, e->d_name, d);
+    if (!st && errno) st = io_error(d, "read", dir); /* a name that was not seen would not be synced */
     closedir(open_dir);
     return st;
 }
@@ -39,6 +41,18 @@ static gr_status remove_aside(void *user, const char *dir, const char *name, gr_
     return st;
 }
 
+/* Some file systems of clusters know no locks: the run goes on without. */
+static gr_status not_locked(const char *path, const char *run, gr_diag *d)
+{
+    if (errno == EWOULDBLOCK)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "run directory '%s' is in use by another process",
+                             run);
+    if (errno != ENOSYS && errno != EOPNOTSUPP && errno != ENOLCK) return io_error(d, "lock", path);
+    gr_diag_warn(d, (gr_loc){0}, "cannot lock '%s': %s; let no other process use this folder", path,
+                 strerror(errno));
+    return GR_OK;
+}
+
 gr_status gr_run_lock(int *lock, const char *run, gr_diag *d)
 {
     gr_status st = gr_dir_make(run, d);
@@ -48,8 +62,7 @@ gr_status gr_run_lock(int *lock, const char *run, gr_diag *d)
     if (fd < 0)
         st = io_error(d, "create", path);
     else if (flock(fd, LOCK_EX | LOCK_NB))
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "run directory '%s' is in use by another process",
-                           run);
+        st = not_locked(path, run, d);
     if (!st) st = each_name(checkpoints, remove_aside, NULL, d);
     if (st && fd >= 0) close(fd);
     if (!st) *lock = fd;

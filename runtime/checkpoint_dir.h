@@ -10,7 +10,8 @@
 #include "runtime/base.h"
 
 /* Take a run directory for this process (it is made where missing) and remove what a killed run left half
- * done. GR_E_INVALID where another process holds it. *lock: to gr_run_unlock. */
+ * done. GR_E_INVALID where another process holds it; a warning where the file system has no locks. *lock: to
+ * gr_run_unlock. */
 GR_NODISCARD gr_status gr_run_lock(int *lock, const char *run, gr_diag *d);
 void gr_run_unlock(int lock);
 

@@ -427,8 +427,9 @@ static char *module_path(void)
 bool gr_comm_has_mpi(void)
 {
     char *path = module_path();
+    const bool there = path != NULL;
     free(path);
-    return path;
+    return there;
 }
 
 static void free_comm(mpi_comm *m)

@@ -109,7 +109,7 @@ gr_status gr_dir_make(const char *path, gr_diag *d)
 {
     gr_status st = GR_OK;
     char *copy = gr_strdup(path);
-    for (char *c = copy + 1; !st; c++) {
+    for (char *c = copy + (*copy != '\0'); !st; c++) {
         if (*c && *c != '/') continue;
         char was = *c;
         *c = '\0';

@@ -20,7 +20,7 @@ struct gr_outputs {
     const gr_run_options *options;
     bool silent; /* of the ranks another than the first: nothing is written */
     int lock;
-    bool locked;
+    bool locked, begun; /* begun: iterations, or what comes before them */
     gr_lines *metrics, *samples;
     gr_trace *trace;
     gr_tensorboard *board;
@@ -141,8 +141,8 @@ static void announce(const gr_outputs *o, const gr_session *s)
     char peak[32], host[32];
     if (!to) return;
     if (s->step >= s->steps) {
-        fprintf(to, "%s: nothing is left to do: %u of %u iterations are done\n", o->g->name, s->step,
-                s->steps);
+        fprintf(to, "%s: nothing is left to do: %u iterations are done, of %u that are asked for\n",
+                o->g->name, s->step, s->steps);
         return;
     }
     fprintf(to, "%s: iterations %u to %u, peak %s, host %s, seed %llu, numerics %s\n", o->g->name,
@@ -157,7 +157,17 @@ static void announce(const gr_outputs *o, const gr_session *s)
 gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
+    o->begun = s->step < s->steps;
     return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
+}
+
+void gr_outputs_stopped(gr_outputs *o, const gr_session *s)
+{
+    gr_str line = {0};
+    gr_str_printf(&line, "stopped after iteration %u of %u; graphrun exec --resume %s goes on", s->step,
+                  s->steps, o->options->out);
+    gr_progress_say(&o->progress, line.text);
+    gr_str_release(&line);
 }
 
 /* Of several classes a line each; what steps have touched is known of rank 0's. */
@@ -219,7 +229,7 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
     if (to) gr_progress_end(&o->progress);
     o->peaks[0] = GR_MAX(o->peaks[0], measured_peak);
     if (to && o->drops.len) fputs(o->drops.text, to);
-    if (to && e && o->metrics) print_peaks(o, e);
+    if (to && o->begun) print_peaks(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
                 o->last_sample);

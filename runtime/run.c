@@ -28,7 +28,8 @@ static uint32_t total_steps(const gr_running *r)
     if (r->g->run.steps) return r->g->run.steps;
     uint32_t epochs = GR_MAX(r->g->run.epochs, 1u);
     const void *data = data_of(r);
-    return data ? (uint32_t)ceil((double)gr_data_records(data) * epochs / pace(r)->bounds.groups) : 1;
+    if (!data) return 1;
+    return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / pace(r)->bounds.groups), UINT32_MAX);
 }
 
 /* Whether its `when:` switches a node off. */
@@ -264,6 +265,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     r.entered = r.session.step;
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st) st = iterate(&r, d);
+    if (!st && r.session.step < r.session.steps) gr_outputs_stopped(r.outputs, &r.session);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
     close_all(&r, k, !st); /* after a failure the caller ends all ranks */
     return st;

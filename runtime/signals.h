@@ -8,4 +8,9 @@
 void gr_signals_catch(void); /* from here on */
 bool gr_signals_stop(void);  /* whether a signal asked to stop; any thread */
 
+/* From here on the first signal is answered. Not on ranks: mpirun sends them signals of its own, and who
+ * starts it answers the user (tools/launch.c). */
+void gr_signals_say(void);
+void gr_signals_answer(void); /* to stderr, that the run stops; a handler may call it */
+
 #endif

@@ -41,8 +41,7 @@ static const gr_hardware profiles[] = {
      .device = "cuda",
      .flops = 773 * TERA,
      .memory_bytes = 4260 * GB,
-     .h2d = 55.6 * GB,
-     .d2h = 55.4 * GB,
+     .copy = {.h2d = 55.3 * GB},
      .host_memory = 46 * GB,
      .disk = 3 * GB,
      .device_bytes = 143771 * MIB,
@@ -60,8 +59,7 @@ static const gr_hardware profiles[] = {
      .device = "cuda",
      .flops = 742 * TERA,
      .memory_bytes = 3015 * GB,
-     .h2d = 55 * GB,
-     .d2h = 55 * GB,
+     .copy = {.h2d = 55 * GB},
      .host_memory = 46 * GB,
      .disk = 3 * GB,
      .device_bytes = 81559 * MIB,
@@ -78,8 +76,7 @@ static const gr_hardware profiles[] = {
      .device = "cuda",
      .flops = 234 * TERA,
      .memory_bytes = 1835 * GB,
-     .h2d = 25 * GB,
-     .d2h = 25 * GB,
+     .copy = {.h2d = 25 * GB},
      .host_memory = 31 * GB,
      .disk = 2 * GB,
      .device_bytes = 81920 * MIB,
@@ -96,8 +93,7 @@ static const gr_hardware profiles[] = {
      .device = "cuda",
      .flops = 234 * TERA,
      .memory_bytes = 1400 * GB,
-     .h2d = 25 * GB,
-     .d2h = 25 * GB,
+     .copy = {.h2d = 25 * GB},
      .host_memory = 31 * GB,
      .disk = 2 * GB,
      .device_bytes = 40960 * MIB,
@@ -114,8 +110,7 @@ static const gr_hardware profiles[] = {
      .device = "cuda",
      .flops = 124 * TERA,
      .memory_bytes = 907 * GB,
-     .h2d = 25 * GB,
-     .d2h = 25 * GB,
+     .copy = {.h2d = 25 * GB},
      .host_memory = 50 * GB,
      .disk = 2 * GB,
      .device_bytes = 24564 * MIB,
@@ -171,8 +166,17 @@ static const gr_attention_rate h200_attention[] = {
     {2048, 474 * TERA, 248 * TERA}, {4096, 545 * TERA, 243 * TERA},
 };
 
+/* Pinned copies of 4 GiB on 1, 2 and 4 of the H200s of a host at once, 2026-11-22. What bounds several is the
+ * host, and hosts differ: on another one four moved 54.3 to the devices and 40.9 from them, each. */
+static const gr_copy_rate h200_copies[] = {
+    {1, 55.3 * GB, 55.3 * GB, 50.7 * GB},
+    {2, 54.4 * GB, 51.7 * GB, 40.3 * GB},
+    {4, 44.3 * GB, 34.4 * GB, 24.7 * GB},
+};
+
 /* A profile with what a layer, attention and the rest reach on it: measured on an H200 (docs/PERFORMANCE.md),
- * the same part of the peaks elsewhere; steps of a rollout, which read weights and keys, by the memory's. */
+ * the same part of the peaks elsewhere; steps of a rollout, which read weights and keys, by the memory's, and
+ * copies of several ranks by those of one. */
 static gr_hardware whole_profile(const gr_hardware *p)
 {
     gr_hardware h = *p;
@@ -188,6 +192,13 @@ static gr_hardware whole_profile(const gr_hardware *p)
         const gr_attention_rate *a = &h200_attention[i];
         h.attention[i] = (gr_attention_rate){a->length, a->forward * faster, a->backward * faster};
     }
+    const double closer = p->copy.h2d / h200_copies[0].h2d;
+    h.n_copies = GR_LEN(h200_copies);
+    for (uint32_t i = 0; i < h.n_copies; i++) {
+        const gr_copy_rate *c = &h200_copies[i];
+        h.copies[i] = (gr_copy_rate){c->ranks, c->h2d * closer, c->d2h * closer, c->both * closer};
+    }
+    h.copy = h.copies[0];
     h.kv_bytes = H200_KV * wider;
     h.head = H200_HEAD * faster;
     h.logits = H200_LOGITS * wider;
@@ -215,6 +226,16 @@ static uint64_t usable_memory(void)
     return GR_MIN(bytes, limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
 }
 
+/* A copy is a core's, as long as memory has what all of them read and write. */
+static void describe_cpu_copies(gr_hardware *h)
+{
+    for (uint32_t ranks = 1; ranks <= h->devices && h->n_copies < GR_COPIES_MAX; ranks *= 2) {
+        const double all = h->memory_bytes / 2 / ranks, alone = GR_MIN(5e9, all);
+        h->copies[h->n_copies++] = (gr_copy_rate){ranks, alone, alone, GR_MIN(5e9, all / 2)};
+    }
+    h->copy = h->copies[0];
+}
+
 /* Rates are those of one ordinary core with 256-bit vectors, times the cores. Device and host pool share the
  * machine's memory: half each by default, less an eighth for everything else. Overhead: what a
  * run touches beside its arena once it has started: small objects, buffers of files, the threads' stacks. */
@@ -226,8 +247,6 @@ static void describe_cpu(gr_hardware *out)
                          .device = "cpu",
                          .flops = 20e9 * (double)cores,
                          .memory_bytes = GR_MIN(6e9 * (double)cores, 100e9),
-                         .h2d = 5e9,
-                         .d2h = 5e9,
                          .host_memory = GR_MIN(6e9 * (double)cores, 100e9),
                          .disk = 0.5e9,
                          .device_bytes = memory,
@@ -239,6 +258,7 @@ static void describe_cpu(gr_hardware *out)
                          .sum_ns = 20000,
                          .network = 1e9,
                          .devices = 8};
+    describe_cpu_copies(out);
 }
 
 #ifdef GR_CUDA
@@ -336,4 +356,15 @@ double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
     if (hosts < 2) return hw->link;
     double out = hw->network * (ranks / hosts);
     return ranks == hosts ? out : GR_MIN(hw->link, out);
+}
+
+gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks)
+{
+    uint32_t i = 0;
+    while (i + 1 < hw->n_copies && hw->copies[i + 1].ranks <= ranks) i++;
+    const gr_copy_rate *a = &hw->copies[i], *b = i + 1 < hw->n_copies ? a + 1 : a;
+    const double part = b > a ? (double)(ranks - a->ranks) / (b->ranks - a->ranks) : 0;
+    const double first = a->ranks * (1 - part) / ranks, last = b->ranks * part / ranks;
+    return (gr_copy_rate){ranks, first * a->h2d + last * b->h2d, first * a->d2h + last * b->d2h,
+                          first * a->both + last * b->both};
 }

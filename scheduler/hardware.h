@@ -10,6 +10,7 @@
 
 #define GR_RATES_MAX   64
 #define GR_LENGTHS_MAX 8
+#define GR_COPIES_MAX  8
 
 /* What products of a matrix of `rows` rows with weights of about width x width reach within a layer's pass,
  * in arithmetic operations a second, all other work of the layer but attention included: forward; backward
@@ -24,6 +25,13 @@ typedef struct gr_attention_rate {
     uint32_t length;
     double forward, backward;
 } gr_attention_rate;
+
+/* Copies between host pool and arena, of each of so many ranks of a host that all copy at once, bytes: to the
+ * device or from it alone, and each of both ways at once. */
+typedef struct gr_copy_rate {
+    uint32_t ranks;
+    double h2d, d2h, both;
+} gr_copy_rate;
 
 #define GR_LIBRARY_MAP(X) \
     X(PROCESS, "process") \
@@ -42,12 +50,14 @@ typedef enum gr_library {
  * arithmetic, keys and values and logits as memory. */
 typedef struct gr_hardware {
     char name[64];
-    const char *device;  /* "cpu" or "cuda", static */
-    double flops;        /* matrix arithmetic in the device's own type, at large shapes */
-    double memory_bytes; /* device memory, read + written */
-    double h2d, d2h;     /* copies between host pool and arena, bytes */
-    double host_memory;  /* what an optimizer step on the host reads and writes there, bytes; of one rank */
-    double disk;         /* bytes */
+    const char *device;                 /* "cpu" or "cuda", static */
+    double flops;                       /* matrix arithmetic in the device's own type, at large shapes */
+    double memory_bytes;                /* device memory, read + written */
+    gr_copy_rate copies[GR_COPIES_MAX]; /* from one rank on, ranks rise */
+    uint32_t n_copies;
+    gr_copy_rate copy;  /* of the ranks that are planned for; at first of one */
+    double host_memory; /* what an optimizer step on the host reads and writes there, bytes; of one rank */
+    double disk;        /* bytes */
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */
@@ -95,6 +105,10 @@ const gr_hardware *gr_hardware_known(size_t i);
 
 /* What a rank of so many receives a second in collectives, on so many hosts. */
 double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
+
+/* Copies of so many ranks of one host at once. Between counts that were measured, what all of them move
+ * together is interpolated; beyond the last it stays what it is. */
+gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks);
 
 /* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
  * them, with so many layers in captured graphs, and such a host pool. */

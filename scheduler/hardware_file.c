@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION    3
+#define VERSION    4
 #define FILE_LIMIT (1 << 20)
 
 typedef struct reader {
@@ -35,14 +35,10 @@ static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
                              {"head", AT(head), false, true},
                              {"logits", AT(logits), false, true},
                              {"kept", AT(kept), false, true}};
-static const number rates[] = {{"memory", AT(memory_bytes), false, false},
-                               {"h2d", AT(h2d), false, false},
-                               {"d2h", AT(d2h), false, false},
-                               {"kv", AT(kv_bytes), false, true},
-                               {"host", AT(host_memory), false, false},
-                               {"disk", AT(disk), false, false},
-                               {"link", AT(link), false, false},
-                               {"network", AT(network), false, false}};
+static const number rates[] = {
+    {"memory", AT(memory_bytes), false, false}, {"kv", AT(kv_bytes), false, true},
+    {"host", AT(host_memory), false, false},    {"disk", AT(disk), false, false},
+    {"link", AT(link), false, false},           {"network", AT(network), false, false}};
 static const char *const libraries[] = {
 #define X(name, text) text,
     GR_LIBRARY_MAP(X)
@@ -209,6 +205,27 @@ static void read_attention(reader *r, json_t *o, gr_hardware *out)
     }
 }
 
+static void read_copies(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"ranks", "h2d", "d2h", "both"};
+    json_t *list;
+    const size_t n = list_of(r, o, "copies", GR_COPIES_MAX, &list);
+    for (size_t i = 0; i < n; i++) {
+        char at[32];
+        snprintf(at, sizeof(at), "$.copies[%zu]", i);
+        json_t *v = json_array_get(list, i);
+        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        gr_copy_rate *x = &out->copies[out->n_copies++];
+        *x =
+            (gr_copy_rate){(uint32_t)whole_of(r, at, v, "ranks", 1, 1 << 16), rate_of(r, at, v, "h2d", false),
+                           rate_of(r, at, v, "d2h", false), rate_of(r, at, v, "both", false)};
+        if (out->n_copies > 1 ? x->ranks <= x[-1].ranks : x->ranks != 1)
+            bad(r, at, "ranks", "should be 1 at first, and rise");
+        if (x->both > GR_MIN(x->h2d, x->d2h)) bad(r, at, "both", "%g is more than one way alone", x->both);
+    }
+    out->copy = out->copies[0];
+}
+
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
     static const char *const keys[] = {"version", "name",          "device",       "bytes_per_second",
@@ -216,8 +233,8 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "step_ns", "collective_ns", "sum_ns",       "reduce_share",
                                        "devices", "flops",         "attention",    "decode_attention",
                                        "head",    "logits",        "kept",         "layer_graph_bytes",
-                                       "pinned"};
-    static const char *const bandwidths[] = {"memory", "h2d", "d2h", "kv", "host", "disk", "link", "network"};
+                                       "pinned",  "copies"};
+    static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
     if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
@@ -229,6 +246,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     out->devices = (uint32_t)whole_of(r, "$", o, "devices", 1, 1 << 16);
     if (bytes && has_keys(r, "$.bytes_per_second", bytes, bandwidths, GR_LEN(bandwidths)))
         read_numbers(r, "$.bytes_per_second", bytes, rates, GR_LEN(rates), out);
+    read_copies(r, o, out);
     read_matrix(r, o, out);
     read_attention(r, o, out);
     read_overhead(r, o, out);
@@ -272,7 +290,12 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
                   h->name, h->device);
     gr_str_puts(out, "  \"bytes_per_second\": {\n");
     write_numbers(h, "    ", rates, GR_LEN(rates), out);
-    gr_str_puts(out, "  },\n  \"matrix\": [\n");
+    gr_str_puts(out, "  },\n  \"copies\": [\n");
+    for (uint32_t i = 0; i < h->n_copies; i++)
+        gr_str_printf(out, "    {\"ranks\": %u, \"h2d\": %.4g, \"d2h\": %.4g, \"both\": %.4g}%s\n",
+                      h->copies[i].ranks, h->copies[i].h2d, h->copies[i].d2h, h->copies[i].both,
+                      i + 1 < h->n_copies ? "," : "");
+    gr_str_puts(out, "  ],\n  \"matrix\": [\n");
     for (uint32_t i = 0; i < h->n_rates; i++)
         gr_str_printf(
             out,

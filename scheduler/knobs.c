@@ -299,6 +299,7 @@ gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view)
     uint32_t hosts = gr_graph_one_class(view) ? o->hosts : view->classes[view->view].hosts;
     hw.near = o->hardware.link;
     hw.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
+    hw.copy = gr_hardware_copy(&o->hardware, GR_MAX(view->ranks / GR_MAX(hosts, 1u), 1u));
     return hw;
 }
 

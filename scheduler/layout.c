@@ -1,7 +1,6 @@
 #include "scheduler/layout.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,11 +55,6 @@ static void insert(maker *m, bool after, uint32_t unit, uint32_t use, gr_item it
     GR_PUSH(m->l->inserts, m->l->n_inserts, m->l->caps[2], in);
 }
 
-static uint64_t copy_ns(const gr_facts *f, uint64_t bytes, double rate)
-{
-    return (uint64_t)llround(1e9 * (double)bytes / rate) + f->hardware.step_ns;
-}
-
 /* Before which unit a load for one stands: the one before it, if not before `busy`, up to where the object's
  * last copy is still used. */
 static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
@@ -72,8 +66,6 @@ static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
 /* The steps that bring a segment in and end it. busy: works before this one still use the object. */
 static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
 {
-    const gr_facts *f = m->f;
-    uint64_t bytes = m->g->objects[s->object].bytes;
     gr_item it = {.work = GR_NONE,
                   .object = s->object,
                   .entry = add_copy(m->l, s->object, GR_DEVICE, 0, 0),
@@ -84,12 +76,10 @@ static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
                   .optional = s->optional};
     it.kind = s->load ? GR_STEP_LOAD : GR_STEP_RESUME;
     it.lane = s->load ? GR_LANE_H2D : GR_LANE_COMPUTE;
-    it.ns = s->load ? copy_ns(f, bytes, f->hardware.h2d) : 0;
     insert(m, false, s->load && !s->apart ? begin_ahead(m, s->first, busy) : s->first, s->first, it);
     bool offload = s->dirty && !s->dead;
     it.kind = offload ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = offload ? GR_LANE_D2H : GR_LANE_COMPUTE;
-    it.ns = offload ? copy_ns(f, bytes, f->hardware.d2h) : 0;
     insert(m, true, s->last, 0, it);
     m->l->n_transitions += 2;
 }
@@ -258,7 +248,6 @@ static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint
 static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_t until, bool dirty)
 {
     const gr_facts *f = m->f;
-    uint64_t bytes = m->g->objects[o].bytes;
     const gr_work *w = &m->g->works[from];
     gr_item it = {.kind = GR_STEP_LOAD,
                   .work = GR_NONE,
@@ -268,12 +257,10 @@ static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_
                   .scope = GR_NONE,
                   .body_last = GR_NONE,
                   .lane = GR_LANE_H2D,
-                  .node = w->optional ? NULL : w->node,
-                  .ns = copy_ns(f, bytes, f->hardware.h2d)};
+                  .node = w->optional ? NULL : w->node};
     insert(m, false, from, from, it);
     it.kind = dirty ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = dirty ? GR_LANE_D2H : GR_LANE_COMPUTE;
-    it.ns = dirty ? copy_ns(f, bytes, f->hardware.d2h) : 0;
     it.node = until == GR_NONE ? NULL : m->g->works[until].node;
     uint32_t steady = gr_program_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_works) - 1;
     insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, 0, it);

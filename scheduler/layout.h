@@ -132,10 +132,10 @@ void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, u
 void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room);
 void gr_layout_release(gr_layout *l);
 
-/* layout_time.c: predicted time of an iteration, in ns: lanes run side by side; a copy begins when what
+/* layout_time.c: predicted time of an iteration, in ns: lanes run side by side; a load begins when what
  * stands before it on the compute lane and on the other copy lane is done, which is never sooner than a
- * plan's waits allow; what comes next on the compute lane ends later by what a reduction takes from it. Sets
- * the time of loop items, and validate_ns. */
+ * plan's waits allow; copies both ways at once slow each other; what comes next on the compute lane ends
+ * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
 uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f);
 
 /* scheduler/build.c: pack a layout and make it a plan (with every path); the caller sets names and budgets.

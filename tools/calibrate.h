@@ -73,8 +73,11 @@ void gr_bench_decode(gr_bench *b);
 /* What context, libraries and graphs take, by the driver's count around their making; attaches the kernels to
  * the queue. The device should be idle: what other processes hold would be taken for the context's. */
 GR_NODISCARD gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d);
-/* memory_bytes, h2d and d2h; both directions at once are printed. */
-GR_NODISCARD gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d);
+GR_NODISCARD gr_status gr_calibrate_cuda_memory(gr_hardware *h, gr_bench *b, gr_diag *d);
+/* Copies of 1, 2, 4 ... and all of the devices that this process sees, at once, as ranks of a run would: a
+ * GiB of each and of page-locked memory. Of the devices behind one that cannot be used, which is told,
+ * nothing is measured. Other work on any of them, or in the host's memory, is measured with it. */
+GR_NODISCARD gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_diag *d);
 /* What has been loaded since: kernels of all the shapes measured. */
 void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b);
 /* Rates of attention, forward and backward, of the lengths in b->sizes: measured apart from the layers that

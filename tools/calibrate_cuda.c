@@ -20,7 +20,8 @@ enum {
     GRAPH_LAYERS = 32, /* of one step */
     GRAPHS = 8,        /* whose memory is measured */
     MIB = 1 << 20,
-    COPIES = 5
+    COPIES = 5,
+    COPY_BYTES = 512 << 20 /* of a device and way */
 };
 
 static uint64_t used(const gr_bench *b)
@@ -274,58 +275,128 @@ gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
     return st;
 }
 
-/* ---- copies ----------------------------------------------------------------------------------------------
+/* ---- memory and copies -----------------------------------------------------------------------------------
  */
 
-typedef struct copies {
-    gr_bench *b;
-    gr_queue back; /* of copies to the host */
-    char *device[2], *host[2];
-    uint64_t bytes;
-} copies;
-
-/* Seconds of a copy each way that is asked for. */
-static double copy_seconds(copies *c, bool to, bool from, gr_diag *d)
+gr_status gr_calibrate_cuda_memory(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
-    const gr_device_type *t = c->b->dev->type;
-    const uint64_t begin = gr_now_ns();
-    if (to) t->copy(&c->b->q, c->device[0], c->host[0], c->bytes);
-    if (from) t->copy(&c->back, c->host[1], c->device[1], c->bytes);
-    gr_status st = t->finish(&c->b->q, d);
-    if (!st) st = t->finish(&c->back, d);
-    if (!c->b->st) c->b->st = st;
-    return (double)(gr_now_ns() - begin) / 1e9;
-}
-
-static double within_seconds(copies *c, gr_diag *d)
-{
-    const uint64_t begin = gr_now_ns();
-    for (int i = 0; i < 8; i++) c->b->k->copy(&c->b->q, c->device[0], c->device[1], c->bytes);
-    gr_status st = gr_queue_finish(&c->b->q, d);
-    if (!c->b->st) c->b->st = st;
-    return (double)(gr_now_ns() - begin) / 8e9;
-}
-
-gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d)
-{
-    copies c = {.b = b, .bytes = b->sizes->copy_bytes};
-    double both = 0;
-    gr_status st = b->dev->type->queue_open(b->dev, &c.back, false, d);
+    enum { TIMES = 8 };
+    const uint64_t bytes = b->sizes->copy_bytes;
     b->used = 0;
-    for (int i = 0; i < 2; i++) {
-        c.device[i] = gr_bench_place(b, NULL, c.bytes);
-        c.host[i] = b->dev->pool.base + (uint64_t)i * c.bytes;
+    char *to = gr_bench_place(b, NULL, bytes), *from = gr_bench_place(b, NULL, bytes);
+    for (int i = 0; i < COPIES && !b->st; i++) {
+        const uint64_t begin = gr_now_ns();
+        for (int k = 0; k < TIMES; k++) b->k->copy(&b->q, to, from, bytes);
+        b->st = gr_queue_finish(&b->q, d);
+        const double seconds = (double)(gr_now_ns() - begin) / (1e9 * TIMES);
+        h->memory_bytes = fmax(h->memory_bytes, 2 * (double)bytes / seconds);
     }
-    const double bytes = (double)c.bytes;
-    for (int i = 0; i < COPIES && !st; i++) {
-        h->memory_bytes = fmax(h->memory_bytes, 2 * bytes / within_seconds(&c, d));
-        h->h2d = fmax(h->h2d, bytes / copy_seconds(&c, true, false, d));
-        h->d2h = fmax(h->d2h, bytes / copy_seconds(&c, false, true, d));
-        both = fmax(both, 2 * bytes / copy_seconds(&c, true, true, d));
-        st = b->st;
+    return b->st;
+}
+
+enum { WAYS = 2 }; /* to the device, from it */
+
+typedef struct copier { /* a device as a rank of a run has it */
+    int device;
+    cudaStream_t stream[WAYS];
+    void *there[WAYS], *here[WAYS];
+} copier;
+
+static gr_status open_copier(copier *c, int device, gr_diag *d)
+{
+    c->device = device;
+    cudaError_t e = cudaSetDevice(device);
+    for (int way = 0; way < WAYS && e == cudaSuccess; way++) {
+        e = cudaStreamCreateWithFlags(&c->stream[way], cudaStreamNonBlocking);
+        if (e == cudaSuccess) e = cudaMalloc(&c->there[way], COPY_BYTES);
+        if (e == cudaSuccess) e = cudaHostAlloc(&c->here[way], COPY_BYTES, 0);
     }
-    if (c.back.device) b->dev->type->queue_close(&c.back);
-    if (!st) fprintf(stderr, "copies to the host and from it at once: %.1f GB/s together\n", both / 1e9);
+    return cuda_failed(e, "what copies are measured with", d);
+}
+
+static void close_copier(copier *c)
+{
+    cudaSetDevice(c->device);
+    for (int way = 0; way < WAYS; way++) {
+        if (c->stream[way]) cudaStreamDestroy(c->stream[way]);
+        if (c->there[way]) cudaFree(c->there[way]);
+        if (c->here[way]) cudaFreeHost(c->here[way]);
+    }
+}
+
+static cudaError_t copy_at_once(copier *c, uint32_t n, const bool *goes)
+{
+    cudaError_t e = cudaSuccess;
+    for (uint32_t i = 0; i < n && e == cudaSuccess; i++) {
+        e = cudaSetDevice(c[i].device);
+        if (e == cudaSuccess && goes[0])
+            e = cudaMemcpyAsync(c[i].there[0], c[i].here[0], COPY_BYTES, cudaMemcpyHostToDevice,
+                                c[i].stream[0]);
+        if (e == cudaSuccess && goes[1])
+            e = cudaMemcpyAsync(c[i].here[1], c[i].there[1], COPY_BYTES, cudaMemcpyDeviceToHost,
+                                c[i].stream[1]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (int way = 0; way < WAYS; way++) {
+            cudaError_t done = cudaStreamSynchronize(c[i].stream[way]);
+            if (e == cudaSuccess) e = done;
+        }
+    return e;
+}
+
+/* Bytes a second of a device and way: of the best of several tries, until the last of all has ended. */
+static gr_status measure_at_once(double *rate, copier *c, uint32_t n, bool to, bool from, gr_diag *d)
+{
+    for (int i = 0; i < COPIES; i++) {
+        const uint64_t begin = gr_now_ns();
+        gr_status st = cuda_failed(copy_at_once(c, n, (bool[]){to, from}), "copies of several devices", d);
+        if (st) return st;
+        *rate = fmax(*rate, 1e9 * COPY_BYTES / (double)(gr_now_ns() - begin));
+    }
+    return GR_OK;
+}
+
+/* Devices that can be used, from the first on, which has to be one. */
+static gr_status open_copiers(copier *c, uint32_t most, uint32_t *n, gr_diag *d)
+{
+    gr_diag quiet;
+    gr_status st = GR_OK;
+    gr_diag_init(&quiet);
+    for (*n = 0; *n < most && !st; *n += !st) {
+        st = open_copier(&c[*n], (int)*n, *n ? &quiet : d);
+        if (!st) continue;
+        cudaGetLastError(); /* else a later call would find it */
+        close_copier(&c[*n]);
+        c[*n] = (copier){0};
+    }
+    if (st && *n)
+        fprintf(stderr, "device %u cannot be used (%s): copies are measured on %u\n", *n,
+                quiet.n ? quiet.messages[0].text : gr_status_str(st), *n);
+    gr_diag_release(&quiet);
+    return *n ? GR_OK : st;
+}
+
+gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_diag *d)
+{
+    enum { MOST = 1 << (GR_COPIES_MAX - 1) };
+    int visible = 0;
+    uint32_t n = 0;
+    gr_status st = cuda_failed(cudaGetDeviceCount(&visible), "the number of devices", d);
+    if (st) return st;
+    copier *c = gr_calloc((size_t)visible + 1, sizeof(*c));
+    st = open_copiers(c, (uint32_t)GR_MIN(visible, MOST), &n, d);
+    h->n_copies = 0;
+    for (uint32_t ranks = 1; ranks <= n && !st; ranks = ranks < n ? GR_MIN(2 * ranks, n) : n + 1) {
+        gr_copy_rate *r = &h->copies[h->n_copies++];
+        *r = (gr_copy_rate){.ranks = ranks};
+        st = measure_at_once(&r->h2d, c, ranks, true, false, d);
+        if (!st) st = measure_at_once(&r->d2h, c, ranks, false, true, d);
+        if (!st) st = measure_at_once(&r->both, c, ranks, true, true, d);
+        r->both = fmin(r->both, fmin(r->h2d, r->d2h));
+    }
+    for (uint32_t i = 0; i < n; i++) close_copier(&c[i]);
+    free(c);
+    cudaSetDevice(0);
     return st;
 }
 
@@ -347,9 +418,15 @@ gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d)
     return refused(d);
 }
 
-gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_bench *b, gr_diag *d)
+gr_status gr_calibrate_cuda_memory(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
     (void)h, (void)b;
+    return refused(d);
+}
+
+gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_diag *d)
+{
+    (void)h;
     return refused(d);
 }
 

@@ -494,17 +494,61 @@ static void measure_memory(gr_hardware *h, gr_bench *b)
     char *bytes = gr_bench_place(b, NULL, 4 * copy);
     const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
     const gr_adamw_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
-    double step = 1, copied = 1;
+    double step = 1;
     for (int i = 0; i < 3; i++) {
         uint64_t begin = gr_now_ns();
         b->k->adamw(&b->q, &how, true, &all, copy / sizeof(float));
-        uint64_t middle = gr_now_ns();
-        memcpy(bytes, bytes + copy, copy);
-        step = fmin(step, (double)(middle - begin) / (7e9 * (double)copy));
-        copied = fmin(copied, (double)(gr_now_ns() - middle) / (1e9 * (double)copy));
+        step = fmin(step, (double)(gr_now_ns() - begin) / (7e9 * (double)copy));
     }
     h->memory_bytes += step / b->sizes->rounds;
-    h->h2d += copied / b->sizes->rounds;
+}
+
+static void copy_one(void *arg, unsigned rank, unsigned n)
+{
+    const gr_bench *b = arg;
+    char *to = b->dev->arena.base + 2 * rank * b->sizes->copy_bytes;
+    (void)n;
+    memcpy(to, to + b->sizes->copy_bytes, b->sizes->copy_bytes);
+}
+
+/* Seconds a byte of so many copies at once, each a thread's own. */
+static double copies_seconds(gr_bench *b, unsigned n)
+{
+    gr_team *team = NULL;
+    double least = INFINITY;
+    b->used = 0;
+    gr_bench_place(b, NULL, 2 * n * b->sizes->copy_bytes);
+    if (!b->st) b->st = gr_team_new(&team, n, b->d);
+    for (int i = 0; i < 3 && !b->st; i++) {
+        const uint64_t begin = gr_now_ns();
+        gr_team_run(team, copy_one, b);
+        least = fmin(least, (double)(gr_now_ns() - begin) / (1e9 * (double)b->sizes->copy_bytes));
+    }
+    gr_team_free(team);
+    return least;
+}
+
+/* Of ranks up to a core for each: of more than that all get no more. Sums of seconds, until finish_copies. */
+static void measure_copies(gr_hardware *h, gr_bench *b)
+{
+    const uint32_t most = GR_MIN(h->devices, b->threads);
+    h->n_copies = 0;
+    for (uint32_t ranks = 1; ranks <= most && 4 * ranks * b->sizes->copy_bytes <= b->sizes->arena_bytes;
+         ranks *= 2) {
+        gr_copy_rate *c = &h->copies[h->n_copies++];
+        c->ranks = ranks;
+        c->h2d += copies_seconds(b, ranks);
+        c->both += copies_seconds(b, 2 * ranks);
+    }
+}
+
+static void finish_copies(gr_hardware *h, uint32_t rounds)
+{
+    for (uint32_t i = 0; i < h->n_copies; i++) {
+        gr_copy_rate *c = &h->copies[i];
+        c->h2d = c->d2h = rounds / c->h2d;
+        c->both = fmin(c->h2d, rounds / c->both);
+    }
 }
 
 /* Of a host that has a device: an optimizer step in its memory, with all threads. */
@@ -613,7 +657,7 @@ static void close_device(gr_bench *b)
 
 static gr_status measure_on_cuda(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
-    gr_status st = gr_calibrate_cuda_copies(h, b, d);
+    gr_status st = gr_calibrate_cuda_memory(h, b, d);
     if (st) return st;
     heat(b);
     return b->st ? b->st : gr_calibrate_cuda_attention(h, b, d);
@@ -623,17 +667,18 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
 {
     const bool cuda = b->sizes == &sizes_cuda;
     gr_status st = cuda ? gr_calibrate_cuda_overhead(h, b, d) : GR_OK;
-    h->flops = h->memory_bytes = h->h2d = h->d2h = h->kv_bytes = h->decode_attention = 0;
+    h->flops = h->memory_bytes = h->kv_bytes = h->decode_attention = 0;
     h->n_attention = 0;
     attention packed = {0};
     pool paged = {0};
     for (uint32_t i = 0; i < GR_RATES_MAX; i++) h->rates[i] = (gr_rate){0};
+    for (uint32_t i = 0; i < GR_COPIES_MAX; i++) h->copies[i] = (gr_copy_rate){0};
     for (uint32_t round = 0; round < b->sizes->rounds && !st;
          round++) { /* a machine may be slower for a while */
         if (cuda)
             st = measure_on_cuda(h, b, d);
         else
-            measure_memory(h, b);
+            measure_memory(h, b), measure_copies(h, b);
         measure_pool(&paged, b);
         if (cuda) h->kv_bytes = rate_of_more(paged.bytes, paged.seconds, 1); /* one round: it is all there */
         measure_matrix(h, b);
@@ -645,7 +690,7 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
     if (!cuda) finish_attention(h, &packed, b->sizes);
     if (!cuda) {
         h->memory_bytes = 1 / h->memory_bytes;
-        h->h2d = h->d2h = 1 / h->h2d;
+        finish_copies(h, b->sizes->rounds);
         h->decode_attention = rate_of_more(paged.flops, paged.seconds, 1);
         h->host_memory = h->memory_bytes; /* the host pool is the same memory, and the kernel the same */
     }
@@ -673,6 +718,7 @@ static gr_status calibrate(gr_hardware *h, const gr_plan_options *o, gr_diag *d)
     if (!st) st = measure_all(h, &b, d);
     close_device(&b);
     if (!st && cuda) st = measure_host(h, b.threads, d);
+    if (!st && cuda) st = gr_calibrate_cuda_copies(h, d);
     if (!st) st = measure_step(h, type, b.threads, d);
     return st ? st : measure_disk(h, d);
 }
@@ -686,8 +732,14 @@ static void print_summary(const gr_hardware *h, const char *path)
     char text[32];
     while (widths < h->n_rates && h->rates[widths].rows == h->rates[0].rows) widths++;
     printf("%s: %s\n", path, h->name);
-    printf("  memory      %.1f GB/s, copies to the device %.1f, from it %.1f, host %.1f, disk %.2f GB/s\n",
-           h->memory_bytes / 1e9, h->h2d / 1e9, h->d2h / 1e9, h->host_memory / 1e9, h->disk / 1e9);
+    printf("  memory      %.1f GB/s, host %.1f, disk %.2f GB/s\n", h->memory_bytes / 1e9,
+           h->host_memory / 1e9, h->disk / 1e9);
+    printf("  copies      GB/s of each of so many ranks to the device, from it, and each of both at once:");
+    for (uint32_t i = 0; i < h->n_copies; i++) {
+        const gr_copy_rate *c = &h->copies[i];
+        printf("%s %u: %.1f %.1f %.1f", i ? "," : "", c->ranks, c->h2d / 1e9, c->d2h / 1e9, c->both / 1e9);
+    }
+    printf("\n");
     printf("  matrices    %s of a layer: forward, backward and in a rollout's step, by rows and width\n",
            name);
     printf("    %6s", "");

@@ -62,6 +62,22 @@ static bool is_placed_alike(const gr_plan *plan, const gr_graph *g)
     return alike;
 }
 
+/* Its reason is the verifier's: a note to what to do. */
+static gr_status adopt_own(gr_planned **p, gr_plan *plan, const char *path, const gr_graph *g,
+                           const gr_plan_options *o, gr_diag *d)
+{
+    gr_diag why;
+    gr_diag_init(&why);
+    gr_status st = gr_plan_adopt(p, plan, g, o, &why);
+    if (st)
+        gr_diag_error(
+            d, (gr_loc){.file = path}, st,
+            "the run's plan does not serve its graph as it is now set: --replan makes one that does");
+    if (st && why.n) gr_diag_note(d, (gr_loc){.file = path}, "%s", why.messages[0].text);
+    gr_diag_release(&why);
+    return st;
+}
+
 /* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks, or pools. */
 static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
                            gr_diag *d)
@@ -74,10 +90,7 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
         gr_plan_free(plan);
         plan = NULL;
     }
-    if (!st && plan) st = gr_plan_adopt(p, plan, g, o, d);
-    if (st && own && plan)
-        gr_diag_note(d, (gr_loc){.file = own},
-                     "the run's plan does not serve this graph: --replan makes one that does");
+    if (!st && plan) st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, d);
     if (st) gr_plan_free(plan);
     if (!st && !plan) st = gr_plan_graph(p, g, o, d);
     free(own);
@@ -284,6 +297,7 @@ static int exec_one(exec *x, const gr_args *a, gr_diag *d)
     gr_status st = prepare(x, a, NULL, d);
     if (st) return gr_exit_status_input(st);
     gr_signals_catch();
+    gr_signals_say();
     return gr_exit_status(run(x, a, NULL, d));
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ops/jsonl.h"
 #include "ops/summary.h"
@@ -49,8 +50,11 @@ static char *path_in(const gr_args *a, const char *name)
 static gr_status read_graph_name(report *r, const gr_args *a, gr_diag *d)
 {
     char *path = path_in(a, "plan.json");
-    gr_json plan;
-    gr_status st = gr_json_read(&plan, path, d);
+    gr_json plan = {0};
+    gr_status st = gr_path_exists(path)
+                       ? gr_json_read(&plan, path, d)
+                       : gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "no run in '%s': there is no '%s'",
+                                       a->operand[0], path);
     const char *name = st ? NULL : json_string_value(json_object_get(plan.root, "graph"));
     if (name)
         r->graph = gr_strdup(name);
@@ -70,28 +74,15 @@ static series *series_of(report *r, const char *key)
     return &r->s[r->n_series - 1];
 }
 
-/* Lines behind a validation have more than others; else each iteration has what the first one had. */
-static bool is_of_validation(const char *key)
-{
-    return !strncmp(key, GR_VALIDATION, strlen(GR_VALIDATION));
-}
-
-static gr_status check_whole(const report *r, const json_t *line, gr_loc at, gr_diag *d)
-{
-    for (size_t i = 0; i < r->n_series; i++)
-        if (!is_of_validation(r->s[i].key) && !json_object_get(line, r->s[i].key))
-            return gr_diag_error(d, at, GR_E_INVALID, "'%s' is missing", r->s[i].key);
-    return GR_OK;
-}
-
-/* Step 0 is a validation before the first iteration, and has nothing else. */
+/* Lines need not have the same keys: step 0 is a validation before the first iteration, some lines have one
+ * behind them, and a run may have gone on with another graph. */
 static gr_status add_line(report *r, json_t *line, gr_loc at, gr_diag *d)
 {
     const json_t *number = json_object_get(line, "step");
     double step = json_number_value(number);
-    bool before = json_is_number(number) && step == 0;
-    gr_status st = before ? GR_OK : check_whole(r, line, at, d);
-    for (void *i = json_object_iter(line); !st && i; i = json_object_iter_next(line, i)) {
+    bool before = step == 0;
+    if (!json_is_number(number)) return gr_diag_error(d, at, GR_E_INVALID, "'step' is not a number");
+    for (void *i = json_object_iter(line); i; i = json_object_iter_next(line, i)) {
         const char *key = json_object_iter_key(i);
         const json_t *v = json_object_iter_value(i);
         if (!json_is_number(v) && !json_is_null(v))
@@ -100,15 +91,19 @@ static gr_status add_line(report *r, json_t *line, gr_loc at, gr_diag *d)
         GR_PUSH(s->values, s->n, s->cap, json_is_null(v) ? NAN : json_number_value(v));
         GR_PUSH(s->steps, s->n_steps, s->cap_steps, step);
     }
-    r->n_steps += !st && !before;
-    return st;
+    r->n_steps += !before;
+    return GR_OK;
 }
 
 static gr_status read_metrics(report *r, const gr_args *a, gr_diag *d)
 {
     char *path = path_in(a, "metrics.jsonl");
     gr_jsonl *file = NULL;
-    gr_status st = gr_jsonl_open(&file, path, (gr_loc){0}, d);
+    struct stat info;
+    gr_status st = stat(path, &info) || info.st_size
+                       ? gr_jsonl_open(&file, path, (gr_loc){0}, d)
+                       : gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID,
+                                       "no line: no iteration of this run has ended");
     for (size_t i = 0; !st && i < gr_jsonl_rows(file); i++) {
         json_t *line = NULL;
         st = gr_jsonl_row(file, i, &line, d);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "runtime/comm.h"
+#include "runtime/signals.h"
 #include "runtime/watch.h"
 
 #define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are */
@@ -35,9 +36,12 @@ static char board_path[64];
 
 static void pass_on(int number)
 {
+    const int error = errno;
     (void)number;
     if (mpirun_pid > 0) kill((pid_t)mpirun_pid, asked ? SIGTERM : SIGUSR1);
+    if (!asked) gr_signals_answer();
     asked = 1;
+    errno = error;
 }
 
 /* mpirun waits for ever for a host that is out of reach, and what it has started to reach it holds our pipe.

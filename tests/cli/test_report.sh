@@ -53,9 +53,20 @@ report supervised 0
 lacks reward
 has 'loss     first 3'
 
+# One that went on with another graph: a number is gone, another has come.
+cp -r "$dir/run" "$dir/changed"
+sed -i '3s/"loss": 2, /"other.loss": 5, /' "$dir/changed/metrics.jsonl"
+report changed 0
+has 'small: 3 iterations in 8.0 s'
+has 'loss     first 3, last 1, best 1 in step 2'
+
 report nothing 2
-has nothing/plan.json
-for break in 's/"loss": 1,/"loss": "low",/' 's/"loss": 1,//' '2s/.*/{"step": 2, /' '2s/.*/[]/'; do
+has "no run in '$dir/nothing': there is no '$dir/nothing/plan.json'"
+cp -r "$dir/run" "$dir/refused"
+: >"$dir/refused/metrics.jsonl"
+report refused 2
+has 'refused/metrics.jsonl: error: no line: no iteration of this run has ended'
+for break in 's/"loss": 1,/"loss": "low",/' 's/"step": 2,//' '2s/.*/{"step": 2, /' '2s/.*/[]/'; do
     rm -rf "$dir/broken"
     cp -r "$dir/run" "$dir/broken"
     sed -i "$break" "$dir/broken/metrics.jsonl"

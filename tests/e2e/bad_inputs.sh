@@ -121,6 +121,9 @@ sed '5s/"question": "/&1+1+1+1+1+/; 8q' train.jsonl >toolong.jsonl
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=truncate_left --out truncated
 status 0 "$gr" exec grpo.yaml --set data=toolong.jsonl --set nodes.prompts.too_long=drop --out dropped
 has out 'prompts: dropped [0-9]+ records'
+# Where only one fits, it may be the first of an epoch and the last of the next.
+sed '2,$s/"question": "/&1+1+1+1+1+/; 20q' train.jsonl >onefits.jsonl
+status 0 "$gr" exec grpo.yaml --set data=onefits.jsonl --set nodes.prompts.too_long=drop --out onefits
 
 # Shapes that a device has no kernels for: said where the plan is made, whatever this machine has.
 for edit in 's/"hidden_size": 32/"hidden_size": 36/;hidden states of 36, which is no multiple of 8' \

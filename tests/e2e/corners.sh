@@ -132,7 +132,7 @@ has err "state.json: error: the run has seed 7, but graph 'epochs' has 0"
 model wider llama 48 false false
 sed 's/samples: 2/samples: 3/' epochs.yaml >more.yaml
 status 2 "$gr" exec more.yaml --resume own --steps 2 --set run.seed=7
-has err "own/plan.json: note: the run's plan does not serve this graph: --replan makes one that does"
+has err "own/plan.json: error: the run's plan does not serve its graph as it is now set: --replan makes"
 refused "unknown parameter 'lr'; the graph has none: a key is set by its path" "$gr" exec --resume own --steps 2 --set lr=0.1
 status 2 "$gr" exec epochs.yaml --resume own --steps 2 --replan --set run.seed=7 --set models.actor.checkpoint=wider
 has err 'own/checkpoints/step-1/actor'

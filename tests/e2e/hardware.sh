@@ -31,10 +31,11 @@ done
 bad '\$: unknown key .speed.' 's/"step_ns"/"speed": 1, &/'
 bad '\$.step_ns: -1 is not in' 's/("step_ns": ).*/\1-1,/'
 bad '\$.bytes_per_second.disk: should be a number' 's/("disk": )[^,]*/\1"fast"/'
+bad '\$.copies\[0\].ranks: should be 1 at first' 's/("ranks": )1/\12/'
 bad '\$.matrix\[1\].forward: -' 's/(1024, "forward": )/\1-/'
 bad '\$.attention\[0\].length: 0 is not in' 's/("length": )1024/\10/'
 bad '\$.head: -1 is not a rate above 0, or 0' 's/("head": )0/\1-1/'
-bad '\$.version: this program reads version 3' 's/("version": )3/\11/'
+bad '\$.version: this program reads version 4' 's/("version": )4/\13/'
 bad '.*(expected|unexpected|premature)' '$d'
 refused 'absent.json' "$gr" plan grpo.yaml --hardware ./absent.json
 refused "unknown hardware 'h20'; did you mean 'h200'" "$gr" plan grpo.yaml --hardware h20
@@ -99,4 +100,4 @@ status 0 "$gr" calibrate -o mine.json
 has out 'mine.json: cpu, [0-9]+ thread'
 status 0 "$gr" plan grpo.yaml --hardware mine.json
 status 0 "$gr" calibrate
-has out '"version": 3'
+has out '"version": 4'

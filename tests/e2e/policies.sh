@@ -67,7 +67,7 @@ done
 refused "must be one of auto, keep, transition, every_node" "$gr" plan grpo.yaml --set models.actor.residency.kv=host
 
 # Where copies are slow, that is what the planner chooses below what the device can hold of the state.
-sed -E 's/"(h2d|d2h)": [0-9.e+]+/"\1": 1e+07/' "$here/../golden/hardware.json" >slow.json
+sed -E 's/"(h2d|d2h|both)": [0-9.e+]+/"\1": 1e+07/g' "$here/../golden/hardware.json" >slow.json
 status 3 "$gr" plan grpo.yaml --hardware ./slow.json --budget 4KiB
 least=$(least_budget)
 run slow_link --hardware ./slow.json --budget $((least + 200000))

@@ -13,7 +13,7 @@ for k in 1 4; do
     cmp whole/samples.jsonl part$k/samples.jsonl
 done
 status 0 "$gr" exec --resume part4 --steps 6
-has out 'nothing is left to do: 6 of 6'
+has out 'nothing is left to do: 6 iterations are done, of 6 '
 [ ! -s err ] || fail "resuming warns: $(cat err)"
 refused "'?--out'? does not go with" "$gr" exec --resume part4 --out elsewhere
 refused "'?--seed'? does not go with" "$gr" exec --resume part4 --seed 9
@@ -71,6 +71,8 @@ for signal in INT TERM; do
     n=$(wc -l <asked-$signal/metrics.jsonl)
     [ "$(last_step asked-$signal)" = "$n" ] || fail "$n steps done, checkpoint of $(last_step asked-$signal)"
     [ "$n" -lt $steps ] || fail "SIG$signal came too late to mean anything"
+    has err '^stopping after this iteration, .* a second signal'
+    has out "^stopped after iteration $n of $steps; graphrun exec --resume asked-$signal goes on"
     status 0 "$gr" exec --resume asked-$signal
     same_weights calm asked-$signal $steps
     same_metrics calm asked-$signal

@@ -68,6 +68,8 @@ got=0
 wait $pid || got=$?
 [ $got = 0 ] || { cat out err >&2; fail "exit status $got of a run that was asked to end"; }
 [ "$(last_step $run)" = "$(grep -c '"step"' $run/metrics.jsonl)" ] || fail "no checkpoint of the last iteration"
+[ "$(grep -c '^stopping after this iteration' err)" = 1 ] || fail "a request is answered once: $(cat err)"
+has out "^stopped after iteration $(last_step $run) of 100000; graphrun exec --resume $run goes on"
 
 [ "$slow" = 1 ] || exit 0
 rm -rf $run

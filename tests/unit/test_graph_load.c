@@ -127,6 +127,12 @@ static void test_wrong_settings_are_named(void **state)
     refused("group=two",
             "--set 'group=two': error: 'samples' must be a whole number from 1 to 65536, not 'two'");
     refused("group", "--set 'group': error: expected NAME=VALUE");
+    refused("learning_rate=1",
+            "--set 'learning_rate=1': error: unknown parameter 'learning_rate'; there are model, group, "
+            "clip, and keys by their paths, such as models.actor.train.lr");
+    refused("nodes.rollout.temperature='1'",
+            "--set 'nodes.rollout.temperature='1'':1:2: error: 'temperature' must be a "
+            "number from 0 to 100, not the quoted text '1'");
 }
 
 static void test_paths_belong_to_the_file_they_stand_in(void **state)
@@ -177,6 +183,63 @@ static void test_a_resolved_graph_loads_again_to_the_same(void **state)
     gr_str_release(&two);
     gr_graph_free(again);
     gr_graph_free(g);
+}
+
+/* A parameter that a key has, too, is put in: set anew of a resolved graph, it would change the expression
+ * and not the key. One that only expressions have can be set. */
+static void test_a_resolved_graph_has_no_half_of_a_parameter(void **state)
+{
+    (void)state;
+    gr_graph *g = load("graph: t\n"
+                       "use: parts/base.yaml\n"
+                       "params: {low: -2.5, only: 3}\n"
+                       "state: {beta: {init: $low, next: \"beta * $only + $low\"}}\n"
+                       "nodes:\n"
+                       "  advantage: {expr: \"$group * reward + $low^2 + $only\"}\n"
+                       "  update: {when: step >= $group, metrics: {kl: token_mean(logprob) - $group}}\n"
+                       "  reward: {rule: {extract: '(.+)$group', compare: string}}\n"
+                       "log: {b: beta + $low}\n",
+                       NULL, 0);
+    gr_str one = {0}, two = {0};
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &one);
+    assert_non_null(strstr(one.text, "params: {clip: 0.2, only: 3}\n"));
+    assert_non_null(strstr(one.text, "expr: \"4 * reward + (-2.5)^2 + $only\"\n"));
+    assert_non_null(strstr(one.text, "next: \"beta * $only + (-2.5)\""));
+    assert_non_null(strstr(one.text, "when: \"step >= 4\"\n"));
+    assert_non_null(strstr(one.text, "metrics: {kl: \"token_mean(logprob) - 4\"}\n"));
+    assert_non_null(strstr(one.text, "log: {b: \"beta + (-2.5)\"}\n"));
+    assert_non_null(strstr(one.text, "extract: \"(.+)$group\""));
+    gr_graph *again = load(one.text, NULL, 0);
+    gr_graph_resolved(again, GR_PATHS_WHOLE, &two);
+    assert_string_equal(one.text, two.text);
+    gr_str_release(&one);
+    gr_str_release(&two);
+    gr_graph_free(again);
+    gr_graph_free(g);
+}
+
+/* YAML would take some of them for a line's end, and refuse others. */
+static void test_a_resolved_graph_has_every_character(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {"", "\\n", "\\nx"}; /* alone, and where a block could hold the lines */
+    for (size_t i = 0; i < GR_LEN(ends); i++) {
+        char *text =
+            gr_printf("graph: t\nuse: parts/base.yaml\nnodes:\n  prompts: {template: \"{question}\\N a\\L "
+                      "b\\P c\\x01\\t\\x7f\\u0090\\uFEFF\\uFFFE d\\u00e9%s\"}\n",
+                      ends[i]);
+        gr_graph *g = load(text, NULL, 0);
+        gr_str one = {0};
+        gr_graph_resolved(g, GR_PATHS_WHOLE, &one);
+        gr_graph *again = load(one.text, NULL, 0);
+        const gr_data_cfg *a = gr_graph_node(g, "prompts")->cfg, *b = gr_graph_node(again, "prompts")->cfg;
+        assert_string_equal(a->template, b->template);
+        assert_non_null(strstr(a->template, "\xc2\x85 a\xe2\x80\xa8 b"));
+        gr_str_release(&one);
+        gr_graph_free(again);
+        gr_graph_free(g);
+        free(text);
+    }
 }
 
 static gr_status load_model(const char *checkpoint, gr_graph **g, gr_diag *d)
@@ -326,6 +389,8 @@ int main(void)
         cmocka_unit_test(test_wrong_settings_are_named),
         cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),
         cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
+        cmocka_unit_test(test_a_resolved_graph_has_no_half_of_a_parameter),
+        cmocka_unit_test(test_a_resolved_graph_has_every_character),
         cmocka_unit_test(test_checkpoints_are_found_in_every_form),
         cmocka_unit_test(test_a_missing_checkpoint_says_how_to_get_it),
         cmocka_unit_test(test_paths_above_a_file_are_short),

@@ -46,6 +46,8 @@ static void test_a_file_is_read_back_as_it_was_written(void **state)
     assert_string_equal(h.name, "cpu, 2 threads");
     assert_string_equal(h.device, "cpu");
     assert_int_equal(h.n_rates, 6);
+    assert_int_equal(h.n_copies, 2);
+    assert_memory_equal(&h.copy, &h.copies[0], sizeof(h.copy));
     assert_int_equal(h.overhead_bytes, 4194304);
     gr_hardware_write(&h, &text);
     assert_int_equal(read_text(&again, text.text, &messages), GR_OK);
@@ -75,14 +77,23 @@ static void assert_refused(const char *from, const char *to, const char *message
 static void test_what_is_wrong_is_said_with_its_place(void **state)
 {
     (void)state;
-    assert_refused("\"version\": 3", "\"version\": 1", "$.version: this program reads version 3");
+    assert_refused("\"version\": 4", "\"version\": 3", "$.version: this program reads version 4");
     assert_refused("  \"step_ns\"", "  \"step_n\"", "$: unknown key 'step_n'; did you mean 'step_ns'?");
     assert_refused("  \"step_ns\"", "  \"step_n\"", "$: key 'step_ns' is missing");
     assert_refused("\"step_ns\": ", "\"step_ns\": -", "$.step_ns: -");
     assert_refused("\"device\": \"cpu\"", "\"device\": \"tpu\"", "$.device: should be \"cpu\" or \"cuda\"");
     assert_refused("\"name\": \"cpu, 2 threads\"", "\"name\": 5", "$.name: should be a text");
     assert_refused("\"disk\": ", "\"disk\": -", "$.bytes_per_second.disk: -");
-    assert_refused("\"h2d\"", "\"h2e\"", "$.bytes_per_second: unknown key 'h2e'; did you mean 'h2d'?");
+    assert_refused("\"host\"", "\"hosts\"", "$.bytes_per_second: unknown key 'hosts'; did you mean 'host'?");
+    assert_refused("\"h2d\"", "\"h2e\"", "$.copies[0]: unknown key 'h2e'; did you mean 'h2d'?");
+    assert_refused("\"ranks\": 1", "\"ranks\": 2", "$.copies[0].ranks: should be 1 at first, and rise");
+    assert_refused("\"ranks\": 2", "\"ranks\": 1", "$.copies[1].ranks: should be 1 at first, and rise");
+    assert_refused("\"ranks\": 2", "\"ranks\": 0", "$.copies[1].ranks: 0 is not in 1 .. ");
+    assert_refused("\"both\": 6.8e+09", "\"both\": 1.4e+10",
+                   "$.copies[1].both: 1.4e+10 is more than one way");
+    assert_refused("\"d2h\": 1.31e+10", "\"d2h\": 0", "$.copies[1].d2h: 0 is not a rate above 0");
+    assert_refused(", \"both\": 6.8e+09", "", "$.copies[1]: key 'both' is missing");
+    assert_refused("\"copies\": [", "\"copies\": [], \"x\": [", "$.copies: should be a list of 1 to 8 rates");
     assert_refused("\"blas\": 0", "\"blas\": 0.5", "$.overhead.blas: should be a whole number");
     assert_refused("\"blas\": 0, ", "", "$.overhead: key 'blas' is missing");
     assert_refused("\"logits\": ", "\"logits\": \"x\", \"y\": ", "$.logits: should be a number");
@@ -174,6 +185,28 @@ static void test_attention_and_the_head_have_rates_of_their_own(void **state)
     assert_near(seconds(&h, (gr_work){.flops = 1e9, .head = 4e9}), 2);
 }
 
+/* Of 3 ranks all move what lies in the middle of 2 x 51.7 and 4 x 34.4; of 8 together what 4 do. */
+static void test_copies_of_ranks_share_what_their_host_moves(void **state)
+{
+    (void)state;
+    gr_hardware h, a100;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_hardware_find(&h, "h200", &d), GR_OK);
+    assert_memory_equal(&h.copy, &h.copies[0], sizeof(h.copy));
+    assert_near(gr_hardware_copy(&h, 1).d2h, 55.3e9);
+    assert_near(gr_hardware_copy(&h, 2).h2d, 54.4e9);
+    assert_near(gr_hardware_copy(&h, 3).d2h, (2 * 51.7e9 + 4 * 34.4e9) / 2 / 3);
+    assert_near(gr_hardware_copy(&h, 3).both, (2 * 40.3e9 + 4 * 24.7e9) / 2 / 3);
+    assert_near(gr_hardware_copy(&h, 4).both, 24.7e9);
+    assert_near(gr_hardware_copy(&h, 8).h2d, 44.3e9 / 2);
+    assert_near(gr_hardware_copy(&h, 8).both, 24.7e9 / 2);
+    assert_int_equal(gr_hardware_find(&a100, "a100-80g", &d), GR_OK);
+    assert_near(gr_hardware_copy(&a100, 1).d2h, 25e9);
+    assert_near(gr_hardware_copy(&a100, 4).d2h, 25e9 * 34.4 / 55.3);
+    gr_diag_release(&d);
+}
+
 static void test_what_a_process_takes_beside_its_arena(void **state)
 {
     (void)state;
@@ -221,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_a_file_cut_short_is_refused_wherever_it_ends),
         cmocka_unit_test(test_rates_lie_between_those_measured),
         cmocka_unit_test(test_attention_and_the_head_have_rates_of_their_own),
+        cmocka_unit_test(test_copies_of_ranks_share_what_their_host_moves),
         cmocka_unit_test(test_what_a_process_takes_beside_its_arena),
         cmocka_unit_test(test_ranks_share_a_host),
     };

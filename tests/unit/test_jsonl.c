@@ -1,6 +1,8 @@
 #include "ops/jsonl.h"
 #include "ops/template.h"
 
+#include <sys/stat.h>
+
 #include "tests/unit/test.h"
 
 static const char file[] = "test_jsonl.tmp.jsonl"; /* in the working directory of the test */
@@ -118,6 +120,22 @@ static void test_a_source_without_rows_is_refused(void **state)
                         "g.yaml:4:20: error: cannot read 'no/such.jsonl': No such file or directory");
     assert_int_equal(gr_jsonl_open(&s, "tests", at, &d), GR_E_IO); /* a directory */
     gr_diag_release(&d);
+}
+
+static void test_a_pipe_is_refused_at_once(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_path_remove(file, NULL), GR_OK);
+    assert_int_equal(mkfifo(file, 0600), 0);
+    assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){"g.yaml", 3, 9}, &d), GR_E_INVALID);
+    assert_string_equal(message(&d), "g.yaml:3:9: error: 'test_jsonl.tmp.jsonl' is a pipe, and rows are read "
+                                     "again and again: write them to a file, or give the command that prints "
+                                     "them");
+    gr_diag_release(&d);
+    assert_int_equal(gr_path_remove(file, NULL), GR_OK);
 }
 
 static void test_a_command_is_a_source(void **state)
@@ -495,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_lines_longer_than_a_read_are_whole),
         cmocka_unit_test(test_a_bad_row_is_named_by_file_and_line),
         cmocka_unit_test(test_a_source_without_rows_is_refused),
+        cmocka_unit_test(test_a_pipe_is_refused_at_once),
         cmocka_unit_test(test_a_command_is_a_source),
         cmocka_unit_test(test_a_command_that_fails_is_quoted),
         cmocka_unit_test(test_the_end_of_what_a_command_says_is_kept),

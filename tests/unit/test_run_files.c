@@ -1,5 +1,9 @@
+#include <errno.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 #include <time.h>
 
 #include <jansson.h>
@@ -235,6 +239,41 @@ static void test_a_run_directory_has_one_owner(void **state)
     gr_run_unlock(b);
 }
 
+/* Stands before the C library's: what a file system without locks says. */
+static int no_locks;
+
+int flock(int fd, int op)
+{
+    if (!no_locks) return (int)syscall(SYS_flock, fd, op);
+    errno = no_locks;
+    return -1;
+}
+
+static void test_a_file_system_without_locks_is_warned_of(void **state)
+{
+    (void)state;
+    const int without[] = {ENOSYS, EOPNOTSUPP, ENOLCK};
+    int lock;
+    for (size_t i = 0; i < GR_LEN(without); i++) {
+        no_locks = without[i];
+        assert_int_equal(gr_run_lock(&lock, dir, &diag), GR_OK);
+        assert_int_equal(diag.n, i + 1);
+        assert_int_equal(diag.messages[i].severity, GR_WARNING);
+        assert_non_null(strstr(diag.messages[i].text, "let no other process use this folder"));
+        gr_run_unlock(lock);
+    }
+    no_locks = EIO;
+    assert_int_equal(gr_run_lock(&lock, dir, &diag), GR_E_IO);
+    no_locks = 0;
+}
+
+static void test_a_folder_without_a_name_is_an_error(void **state)
+{
+    (void)state;
+    assert_int_equal(gr_dir_make("", &diag), GR_E_IO);
+    assert_int_equal(gr_dir_make("/", &diag), GR_OK);
+}
+
 static void test_a_killed_writer_leaves_whole_checkpoints(void **state)
 {
     (void)state;
@@ -280,6 +319,8 @@ int main(void)
         TEST(test_old_checkpoints_are_pruned),
         TEST(test_the_best_checkpoint_stays),
         TEST(test_a_run_directory_has_one_owner),
+        TEST(test_a_file_system_without_locks_is_warned_of),
+        TEST(test_a_folder_without_a_name_is_an_error),
         TEST(test_a_killed_writer_leaves_whole_checkpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,6 +173,87 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
     gr_program_free(g);
 }
 
+/* A layout's time where everything comes and goes, around each use or each node, in so much room. */
+static uint64_t moving_ns(gr_program *g, const gr_hardware *hw, bool stream, uint64_t room)
+{
+    gr_facts *f = gr_facts_new(g, hw);
+    gr_choice come_and_go = {.stream = stream};
+    gr_layout l = {0};
+    gr_layout_make(&l, f, &come_and_go, 0);
+    gr_layout_widen(&l, f, &come_and_go, room);
+    const uint64_t ns = l.ns;
+    gr_layout_release(&l);
+    gr_facts_free(f);
+    gr_program_free(g);
+    return ns;
+}
+
+/* The bursts above with room for two, and half the rate both ways at once: the third load, which waits for
+ * the first offload, runs beside the second one, and both take twice as long. Elsewhere all go one way. */
+static void test_copies_both_ways_at_once_are_slower(void **state)
+{
+    (void)state;
+    gr_hardware hw = machine();
+    hw.copy.both = 1e10;
+    const uint64_t work = 2 * 1001000 + 3 * 2000, copy = 1000 + 52429;
+    assert_int_equal(moving_ns(build_bursts(NULL, NULL), &hw, true, (1 << 20) + GR_ALIGN), work + 4 * copy);
+    assert_in_range(moving_ns(build_bursts(NULL, NULL), &hw, true, (2 << 20) + GR_ALIGN),
+                    work - 2000 + 3 * copy - 2, work - 2000 + 3 * copy + 2);
+    assert_int_equal(moving_ns(build_bursts(NULL, NULL), &hw, true, (3 << 20) + GR_ALIGN), work);
+}
+
+/* A load that a collective asks for, and an offload that stands behind it but begins before the load has
+ * ended: whatever the order, both directions together move no more than they can. By hand, at half the rate
+ * both ways at once: the load has been given 53.429 us, the offload may begin at 2 us, and all that one does
+ * beside the other it takes from that; so they end when one behind the other would. */
+static void test_an_offload_beside_a_load_that_has_its_time(void **state)
+{
+    (void)state;
+    gr_hardware hw = machine();
+    for (int part = 1; part <= 2; part++) { /* at the full rate one does nothing to the other */
+        gr_program *g = gr_program_new();
+        const gr_object a = {"a.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 0},
+                        b = {"b.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 1};
+        const gr_use read = {gr_program_object(g, &a), GR_READ}, write = {gr_program_object(g, &b), GR_WRITE};
+        gr_program_node(g, "n", GR_LANE_COMPUTE, false);
+        gr_program_run(g, 0, 0, &read, 1, "collective")->lane = GR_LANE_COMM;
+        gr_program_run(g, 0, 1, &write, 1, "work")->flops = 1e6;
+        gr_program_run(g, 0, 2, &read, 1, "end");
+        hw.copy.both = part * 1e10;
+        const uint64_t copy = 1000 + 52429, want = part == 1 ? 2 * copy : 2000 + copy;
+        assert_in_range(moving_ns(g, &hw, false, 1ULL << 40), want - 2, want + 2);
+    }
+}
+
+/* As four H200s of one host were seen to stream the state of an 8B model through their optimizer's steps, 28
+ * buckets of 579 MB to each and 29 from it: 704 ms, of which 5 passed before the first offload. */
+static void test_state_streams_at_the_rates_of_the_host(void **state)
+{
+    (void)state;
+    enum { BUCKETS = 29, BYTES = 578850816 };
+    uint64_t ns[3];
+    for (uint32_t k = 0; k < GR_LEN(ns); k++) {
+        gr_hardware hw;
+        gr_program *g = gr_program_new();
+        assert_int_equal(gr_hardware_find(&hw, "h200", NULL), GR_OK);
+        hw.copy = gr_hardware_copy(&hw, 1u << k);
+        gr_program_node(g, "update", GR_LANE_COMPUTE, false);
+        for (uint32_t i = 0; i < BUCKETS; i++) {
+            char name[16];
+            snprintf(name, sizeof(name), "state.%u", i);
+            const gr_object o = {name, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, BYTES, "actor", i};
+            const gr_use u = {gr_program_object(g, &o), i ? GR_UPDATE : GR_WRITE}; /* the first is there */
+            gr_program_run(g, 0, i, &u, 1, "step.%u", i)->bytes = 3 * BYTES;
+        }
+        ns[k] = moving_ns(g, &hw, true, 1ULL << 40);
+    }
+    assert_in_range(ns[2], 670000000, 710000000);
+    /* An offload beside each load, and the last one alone. */
+    const double alone = BYTES / 55.3, both = BYTES / 50.7;
+    assert_close((double)ns[0], 28 * both + alone, 2e6, 0);
+    assert_close((double)ns[1], 28 * (BYTES / 40.3) + BYTES / 51.7, 2e6, 0);
+}
+
 /* Steps that are done on the host lane instead of their own. */
 static uint32_t count_moved(const gr_plan *p, const gr_program *g)
 {
@@ -634,6 +715,9 @@ int main(void)
         cmocka_unit_test(test_keep_never_moves_anything),
         cmocka_unit_test(test_smaller_budgets_are_met_and_never_faster),
         cmocka_unit_test(test_several_copies_are_in_flight_where_memory_allows),
+        cmocka_unit_test(test_copies_both_ways_at_once_are_slower),
+        cmocka_unit_test(test_an_offload_beside_a_load_that_has_its_time),
+        cmocka_unit_test(test_state_streams_at_the_rates_of_the_host),
         cmocka_unit_test(test_the_step_is_done_on_the_host_where_that_is_faster),
         cmocka_unit_test(test_the_step_is_done_on_the_host_where_that_is_asked_for),
         cmocka_unit_test(test_random_programs_run_in_any_interleaving),

@@ -186,7 +186,8 @@ static void test_nonsense_is_shown_with_its_sequence(void **state)
     static const struct {
         const char *reply, *wants;
     } cases[] = {
-        {"hello", "sequence 7: bad reply of the reward worker: not JSON: 'hello'"},
+        {"hello",
+         "sequence 7: bad reply of the reward worker: not JSON (what is no answer goes to stderr): 'hello'"},
         {"[1]", "not an object: '[1]'"},
         {"{\"score\":1}", "no 'id' of a request: '{\"score\":1}'"},
         {"{\"id\":8,\"score\":1}", "no 'id' of a request"},
@@ -197,9 +198,10 @@ static void test_nonsense_is_shown_with_its_sequence(void **state)
         {"{\"id\":7,\"score\":NaN}", "not JSON"},
         {"{\"id\":7,\"score\":1e999}", "not JSON"},
         {"{\"id\":7,\"score\":[1]}", "'score' is not a number"},
-        {"", "not JSON: ''"},
+        {"", "not JSON (what is no answer goes to stderr): ''"},
         {"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
-         "not JSON: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'"},
+         "not JSON (what is no answer goes to stderr): "
+         "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'"},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         char command[400];
@@ -293,7 +295,7 @@ static void test_floods_end(void **state)
     gr_workers_free(w);
     w = pool((gr_workers_config){.timeout_ms = 20000}, "exec perl -e 'while (1) { print \"y\\n\" x 1000 }'");
     submit(w, 4, 0, "x");
-    wants_error(w, 4, "not JSON: 'y'");
+    wants_error(w, 4, "not JSON (what is no answer goes to stderr): 'y'");
     gr_workers_free(w);
 }
 
