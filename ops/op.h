@@ -93,7 +93,9 @@ typedef struct gr_choices {
     uint32_t shards;         /* of many: ranks that its shards are spread over; 0: all */
     uint32_t leaves;         /* canonical: those of a rank, see ops/spread.h; else 0 */
     uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
-    uint32_t host_step; /* of an update: 1 where the optimizer step of a bucket may be done on the host */
+    uint32_t whole_grads; /* of an update of many shards: 1 where whole gradients are summed on each rank, and
+                             reduced once a mini-batch (ops/spread.h) */
+    uint32_t host_step;   /* of an update: 1 where the optimizer step of a bucket may be done on the host */
     unsigned threads;
 } gr_choices;
 

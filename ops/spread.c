@@ -30,7 +30,8 @@ static double moved(uint32_t ranks, uint64_t bytes)
 enum {
     SPREAD_GATHER, /* a shard into a whole bucket */
     SPREAD_STEPPED,
-    SPREAD_REDUCE,
+    SPREAD_REDUCE,     /* onto what the shard has */
+    SPREAD_REDUCE_ALL, /* in its place */
     SPREAD_ACROSS,
     SPREAD_COPY,    /* of a bucket that is whole already */
     SPREAD_SLICE,   /* of one, what a slice has of it */
@@ -196,7 +197,7 @@ void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
     }
 }
 
-static uint32_t full_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+uint32_t gr_spread_whole(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     return gr_program_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u",
                            bucket);
@@ -204,15 +205,10 @@ static uint32_t full_grads(gr_program *p, const gr_kernels *k, const gr_model *m
 
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
 {
-    if (p->leaves) return (gr_use){full_grads(p, k, m, bucket), GR_UPDATE};
+    if (p->leaves) return (gr_use){gr_spread_whole(p, k, m, bucket), GR_UPDATE};
     if (gr_spread_shards(p, m) < 2)
         return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
-    return (gr_use){full_grads(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
-}
-
-uint32_t gr_spread_leaf(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
-{
-    return full_grads(p, k, m, bucket);
+    return (gr_use){gr_spread_whole(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
 }
 
 uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
@@ -221,7 +217,7 @@ uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, u
     return levels ? gr_program_temp(p, GR_CAT_GRADIENTS, levels * bytes, "fold.%u", bucket) : GR_NONE;
 }
 
-void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all)
 {
     char what[64];
     uint32_t shards = gr_spread_shards(p, m);
@@ -230,9 +226,10 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
     if (k->chained) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    of_shards(p, m, GR_STEP_REDUCE, SPREAD_REDUCE, bucket, gr_part_bytes(k, m, GR_PART_GRADS, bucket),
-              (gr_use[]){{full_grads(p, k, m, bucket), GR_UPDATE},
-                         {gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE},
+    of_shards(p, m, GR_STEP_REDUCE, all ? SPREAD_REDUCE_ALL : SPREAD_REDUCE, bucket,
+              gr_part_bytes(k, m, GR_PART_GRADS, bucket),
+              (gr_use[]){{gr_spread_whole(p, k, m, bucket), GR_UPDATE},
+                         {gr_model_object(p, k, m, GR_PART_GRADS, bucket), all ? GR_WRITE : GR_UPDATE},
                          {staging, GR_WRITE}},
               3, what);
 }
@@ -336,14 +333,17 @@ static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
     return comm->type->all_gather(comm, c->queue, &whole, d);
 }
 
-/* The ranks' sum, onto what the shard has of the micro-batches before. */
+/* The ranks' sum, onto what the shard has of the micro-batches before; of all of them at once there is none.
+ */
 static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts *whole, gr_diag *d)
 {
+    const gr_kernels *k = c->session->kernels;
     gr_shard own = gr_shard_of(c, c->arg);
+    if (c->kernel == SPREAD_REDUCE_ALL) k->zero(c->queue, c->ptr[1], own.n * whole->elem_bytes);
     gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[2], d);
     if (!st && own.n)
-        c->session->kernels->add(c->queue, c->ptr[1], (char *)whole->at + own.first * whole->elem_bytes,
-                                 c->node->model->train.grads, own.n);
+        k->add(c->queue, c->ptr[1], (char *)whole->at + own.first * whole->elem_bytes,
+               c->node->model->train.grads, own.n);
     return st;
 }
 
@@ -386,7 +386,8 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
         gr_comm_parts whole = parts_of(c, c->ptr[0], k->dtype);
         return device->type->all_gather(device, c->queue, &whole, d);
     }
-    case SPREAD_REDUCE: {
+    case SPREAD_REDUCE:
+    case SPREAD_REDUCE_ALL: {
         gr_comm_parts whole = parts_of(c, c->ptr[0], c->node->model->train.grads);
         return run_reduce(c, device, &whole, d);
     }

@@ -13,8 +13,11 @@
  * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
  * before.
  *
- * Gradients of a bucket are computed whole, reduced over the ranks in each micro-batch and added to the
- * rank's shard: the sums have one order, whether weights are sharded or not.
+ * Gradients of a bucket are computed whole. They are reduced over the ranks in each micro-batch, beside the
+ * backward pass of the buckets below, and added to the rank's shard; or, where the planner takes the memory
+ * for it (gr_choices.whole_grads), each rank sums those of its micro-batches, whole, and they are reduced
+ * once, behind the last one: that is another order of sums. Either way sums have the same order, whether
+ * weights are sharded or not.
  *
  * The batch is dealt to the ranks by whole groups to be generated and scored (gr_rows_own), and by length to
  * be passed over (ops/deal.h): each rank fills in its own, in columns that are zero elsewhere, and `share`
@@ -33,7 +36,7 @@
  * added in one binary tree, within a rank as they come (as a binary counter carries) and over the ranks in
  * `reduce`, once a mini-batch. So the sum is the same tree on any number of ranks.
  *
- * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 2 and 3); Zhao et al., FSDP, arXiv:2304.11277
+ * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 1, 2 and 3); Zhao et al., FSDP, arXiv:2304.11277
  * (hybrid sharding: its section 3.2.2).
  */
 #ifndef GR_OPS_SPREAD_H
@@ -66,15 +69,18 @@ void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, gr_mod
  * last of these, before the update. */
 void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m);
 
-/* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket of this micro-batch
- * only, which the first work that uses it writes. */
+/* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket, which a work that is
+ * the first to use it writes. */
 gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
-/* Canonical: the gradients of the leaf that runs; and sums of leaves before it that wait for their other
- * half, one bucket for each level of the tree within a rank (GR_NONE: there is none). */
-uint32_t gr_spread_leaf(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+/* Of many ranks, or leaves: the whole gradients of a bucket, of one micro-batch, of all of them, or of the
+ * leaf that runs. */
+uint32_t gr_spread_whole(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+/* Canonical: sums of leaves before the one that runs that wait for their other half, one bucket for each
+ * level of the tree within a rank (GR_NONE: there is none). */
 uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
-/* Declare the reduction of these gradients into the model's own. */
-void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+/* Declare the reduction of whole gradients into the model's own: added to what is there, or, where it is all
+ * of a mini-batch, in its place. */
+void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all);
 /* Declare its sum over nodes, where they are replicas: once a mini-batch, behind all its reductions. */
 void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */

@@ -359,12 +359,12 @@ static void forward_all(const head *h, bool keep)
     for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c, keep);
 }
 
-/* Of many shards, gradients are those of this micro-batch alone: the first work that adds to them begins at
- * zero. */
+/* Of many shards that are reduced in each micro-batch, gradients are those of this one alone: the first work
+ * that adds to them begins at zero. */
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
     const gr_model *m = c->node->model;
-    if (gr_shard_place_of(c).shards < 2 || c->how->leaves) return;
+    if (gr_shard_place_of(c).shards < 2 || c->how->leaves || c->how->whole_grads) return;
     c->session->kernels->zero(c->queue, grads,
                               gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
 }
@@ -416,14 +416,19 @@ static double learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
     return t->lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
 }
 
-/* Canonical: a leaf's gradients begin at zero. */
-
 static uint64_t bucket_bytes(const gr_call *c)
 {
     const gr_model *m = c->node->model;
     return gr_bucket_elems(&m->shape, c->arg) * gr_dtype_size(m->train.grads);
 }
 
+static void run_zero(const gr_call *c)
+{
+    uint64_t shard = gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads);
+    c->session->kernels->zero(c->queue, c->ptr[0], c->how->whole_grads ? bucket_bytes(c) : shard);
+}
+
+/* Canonical: a leaf's gradients begin at zero. */
 static void run_leaf(const gr_call *c, train_state *t)
 {
     gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
@@ -697,8 +702,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     train_state *t = c->state;
     switch (c->kernel) {
     case TRAIN_ZERO:
-        c->session->kernels->zero(c->queue, c->ptr[0],
-                                  gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads));
+        run_zero(c);
         break;
     case TRAIN_PREPARE:
         return run_prepare(c, t, d);

@@ -59,6 +59,11 @@ uint32_t gr_train_rows(const gr_node *n, const gr_choices *how)
     return gr_train_shape_of(n, how).micro.rows;
 }
 
+uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how)
+{
+    return gr_train_shape_of(n, how).micro.trips;
+}
+
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
 {
     gr_env_reads_init(r);
@@ -199,7 +204,8 @@ static void gather(declaring *w, const char *pass, uint32_t bucket)
     gr_spread_gather(w->p, w->k, w->n->model, pass, bucket);
 }
 
-/* Those of the mini-batch; and those a backward work adds to, the first of a micro-batch or not. */
+/* Those of the mini-batch; and those a backward work adds to, the first of a micro-batch or not: of whole
+ * gradients that live through all of them, none is. */
 static uint32_t grad_sums(declaring *w, uint32_t bucket)
 {
     return gr_model_object(w->p, w->k, w->n->model, GR_PART_GRADS, bucket);
@@ -207,13 +213,18 @@ static uint32_t grad_sums(declaring *w, uint32_t bucket)
 
 static gr_use grads(declaring *w, uint32_t bucket, bool first)
 {
-    return gr_spread_grads(w->p, w->k, w->n->model, bucket, first);
+    return gr_spread_grads(w->p, w->k, w->n->model, bucket, first && !w->how->whole_grads);
 }
 
-/* Canonical: behind all leaves. */
+/* Whether gradients are reduced in each micro-batch: canonical, behind all leaves. */
+static bool reduces_each(const declaring *w)
+{
+    return !w->p->leaves && !w->how->whole_grads;
+}
+
 static void reduce(declaring *w, uint32_t bucket)
 {
-    if (!w->p->leaves) gr_spread_reduce(w->p, w->k, w->n->model, bucket);
+    if (reduces_each(w)) gr_spread_reduce(w->p, w->k, w->n->model, bucket, false);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
@@ -400,7 +411,7 @@ static void declare_forward_pass(declaring *w)
 static void declare_micro_batches(declaring *w)
 {
     const train_objects *o = &w->o;
-    bool collectives = !w->p->leaves || gr_spread_gathers(w->p, w->n->model);
+    bool collectives = reduces_each(w) || gr_spread_gathers(w->p, w->n->model);
     gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, collectives, o->rows, "micro_batches")
         ->trips_expected = w->cost.trips;
     declare_pack(w, "");
@@ -426,21 +437,21 @@ static void declare_leaves(declaring *w)
     gr_program_loop(w->p, TRAIN_LOOP_MINI, w->p->leaves, false, "leaves");
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_LEAF, b,
-                       (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_WRITE}, {w->o.rows, GR_READ}}, 2,
+                       (gr_use[]){{gr_spread_whole(w->p, w->k, m, b), GR_WRITE}, {w->o.rows, GR_READ}}, 2,
                        "leaf.%u", b);
     declare_micro_batches(w);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_FOLD, b,
-                       (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_UPDATE},
+                       (gr_use[]){{gr_spread_whole(w->p, w->k, m, b), GR_UPDATE},
                                   {gr_spread_fold(w->p, w->k, m, b), GR_UPDATE}},
                        2, "fold.%u", b);
     gr_program_end(w->p);
     for (uint32_t b = 0; b < n; b++) {
-        gr_spread_reduce(w->p, w->k, m, b);
+        gr_spread_reduce(w->p, w->k, m, b, false);
         if (gr_spread_shards(w->p, m) < 2)
             gr_program_run(
                 w->p, TRAIN_SUM, b,
-                (gr_use[]){{gr_spread_leaf(w->p, w->k, m, b), GR_READ}, {grad_sums(w, b), GR_UPDATE}}, 2,
+                (gr_use[]){{gr_spread_whole(w->p, w->k, m, b), GR_READ}, {grad_sums(w, b), GR_UPDATE}}, 2,
                 "sum.%u", b);
     }
 }
@@ -456,6 +467,19 @@ static double grad_bytes(const declaring *w, uint32_t bucket)
     return (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->n->model->train.grads));
 }
 
+/* What a mini-batch begins to add up: the rank's shard, or all. */
+static void declare_zero(declaring *w)
+{
+    const gr_model *m = w->n->model;
+    const bool whole = w->how->whole_grads;
+    const uint32_t parts = whole ? 1 : gr_spread_shards(w->p, m);
+    for (uint32_t b = 0; b < gr_model_buckets(w->s); b++) {
+        uint32_t sums = whole ? gr_spread_whole(w->p, w->k, m, b) : grad_sums(w, b);
+        gr_program_run(w->p, TRAIN_ZERO, b, (gr_use[]){{sums, GR_WRITE}}, 1, "zero.%u", b)->bytes =
+            grad_bytes(w, b) / parts;
+    }
+}
+
 /* State is read and written; weights are written, and read where they are their own master. */
 static double step_bytes(const declaring *w, uint32_t bucket)
 {
@@ -469,6 +493,8 @@ static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
     uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, w->n->model);
+    for (uint32_t b = 0; b < n && w->how->whole_grads; b++)
+        gr_spread_reduce(w->p, w->k, w->n->model, b, true);
     for (uint32_t b = 0; b < n; b++) gr_spread_across(w->p, w->k, w->n->model, b);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_NORM, b,
@@ -516,11 +542,10 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;
     gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
-    for (uint32_t b = 0; b < gr_model_buckets(w.s); b++)
-        gr_program_run(p, TRAIN_ZERO, b, (gr_use[]){{grad_sums(&w, b), GR_WRITE}}, 1, "zero.%u", b)->bytes =
-            grad_bytes(&w, b) / gr_spread_shards(p, n->model);
+    if (!how->whole_grads) declare_zero(&w);
     declare_prepare(&w);
     if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
+    if (how->whole_grads) declare_zero(&w); /* they are large: not sooner than needed */
     if (p->leaves)
         declare_leaves(&w);
     else

@@ -61,18 +61,14 @@ static uint32_t count_groups(const gr_graph *g)
     return n;
 }
 
-gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
-                        const gr_traffic *traffic)
+/* Without works yet. */
+static gr_program *empty_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how)
 {
     gr_program *p = gr_program_new();
-    assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
-    uint32_t every = UINT32_MAX;
     p->values = k->columns;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
-    p->groups = count_groups(g);
-    if (traffic) p->remote = gr_traffic_remote(g, g->view);
-    if (g->n_classes > 1) p->groups = 1; /* what crosses does by a communicator of all ranks */
+    p->groups = g->n_classes > 1 ? 1 : count_groups(g); /* what crosses does by one of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
         if (!how[i].shards) continue;
@@ -80,6 +76,23 @@ gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices
         p->node_ranks = how[i].shards;
     }
     if (p->node_ranks) p->groups += 1 + (p->node_ranks > 1); /* across nodes, and of a node */
+    return p;
+}
+
+gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n)
+{
+    assembly a = {.g = g, .k = k, .how = how, .p = empty_program(g, k, how)};
+    declare(&a, n);
+    return a.p;
+}
+
+gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
+                        const gr_traffic *traffic)
+{
+    gr_program *p = empty_program(g, k, how);
+    assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
+    uint32_t every = UINT32_MAX;
+    if (traffic) p->remote = gr_traffic_remote(g, g->view);
     declare_nodes(&a, false, of->summary);
     if (!of->validation) return p;
     for (size_t i = 0; i < g->n_nodes; i++)

@@ -5,6 +5,7 @@
 #include "ops/forward.h"
 #include "ops/rollout.h"
 #include "ops/train.h"
+#include "scheduler/layout.h"
 
 #include <stdlib.h>
 
@@ -15,6 +16,7 @@ typedef enum knob_kind {
     KNOB_ROLLOUT,
     KNOB_HEAD,
     KNOB_RECOMPUTE,
+    KNOB_GRADS, /* whether an update's gradients are summed whole on each rank, and reduced once */
     KNOB_SHARD,
     KNOB_NODE,      /* whether a trained model's shards are over the ranks of a node, or over all */
     KNOB_HOST_STEP, /* whether it is allowed: which buckets' steps are done there is a matter of residency */
@@ -43,6 +45,12 @@ static uint32_t fixed_micro_tokens(const gr_node *n)
     if (gr_node_is_forward(n)) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (gr_node_is(n, "update")) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
     return 0;
+}
+
+/* No graph has more: two for each update, one for any other node, three for a model. */
+static size_t max_knobs(const gr_graph *g)
+{
+    return 2 + 2 * g->n_nodes + 3 * g->n_models;
 }
 
 /* Halvings until at most `to` is left. */
@@ -119,6 +127,13 @@ static uint32_t level_of(const gr_knobs *s, const uint32_t *level, knob_kind kin
     for (size_t i = 0; i < s->n; i++)
         if (s->open[i].kind == kind && (!s->open[i].node || s->open[i].node == n)) return level[i];
     return 0;
+}
+
+static bool is_open(const gr_knobs *s, knob_kind kind, const gr_node *n)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->open[i].kind == kind && s->open[i].node == n) return true;
+    return false;
 }
 
 /* The level of a choice about a model; 0 where it is not open. */
@@ -216,6 +231,7 @@ static gr_choices choose(const gr_knobs *s, const uint32_t *level, const gr_node
     if (gr_node_is(n, "update")) {
         c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
         c.host_step = may_step_on_host(s, level, n->model);
+        c.whole_grads = is_open(s, KNOB_GRADS, n) && c.shards != 1 && !level_of(s, level, KNOB_GRADS, n);
     }
     if (gr_node_is(n, "generate"))
         choose_rollout(n, sizes, s->o->kernels->steps != NULL,
@@ -254,6 +270,9 @@ static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
         break;
     case KNOB_RECOMPUTE:
         gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
+        break;
+    case KNOB_GRADS:
+        gr_str_puts(out, "reduced in each micro-batch");
         break;
     case KNOB_HOST_STEP:
         gr_str_puts(out, "on the host where that saves time");
@@ -338,7 +357,7 @@ static void prefer_nodes(gr_knobs *s)
 {
     const gr_graph *g = s->g;
     const gr_hardware hw = gr_plan_hardware(s->o, g);
-    uint32_t node = node_ranks(g), *level = gr_calloc(2 + g->n_nodes + 3 * g->n_models, sizeof(*level));
+    uint32_t node = node_ranks(g), *level = gr_calloc(max_knobs(g), sizeof(*level));
     uint64_t kept = 0, preferred = 0;
     for (size_t i = 0; i < g->n_models && node; i++)
         if (is_used(g, g->models[i])) kept += kept_bytes(g, s->o->kernels, g->models[i], node);
@@ -359,13 +378,61 @@ static void prefer_nodes(gr_knobs *s)
     free(level);
 }
 
+/* ---- gradients that are reduced once a mini-batch -------------------------------------------------------
+ */
+
+/* Predicted time of a program of which everything is resident. */
+static uint64_t resident_ns(const gr_program *p, const gr_hardware *hw)
+{
+    gr_facts *f = gr_facts_new(p, hw);
+    gr_layout l = {0};
+    gr_choice *all = gr_calloc(f->n_groups + 1, sizeof(*all));
+    for (uint32_t i = 0; i < f->n_groups; i++) all[i].parts = GR_PARTS;
+    gr_layout_make(&l, f, all, 1);
+    const uint64_t ns = l.ns;
+    free(all);
+    gr_layout_release(&l);
+    gr_facts_free(f);
+    return ns;
+}
+
+/* Of an update by itself, in one of the two forms. */
+static uint64_t update_ns(const gr_knobs *s, const gr_node *n, gr_choices *how, bool whole)
+{
+    const gr_hardware hw = gr_plan_hardware(s->o, s->g);
+    how[n->index].whole_grads = whole;
+    gr_program *p = gr_assemble_node(s->g, s->o->kernels, how, n);
+    const uint64_t ns = resident_ns(p, &hw);
+    gr_program_free(p);
+    return ns;
+}
+
+/* Whether an update is predicted to be faster where each rank sums whole gradients, and reduces them behind
+ * its micro-batches: beside these there is a reduction of each bucket every time, which takes of their time;
+ * behind them there is one, and nothing to hide it. Canonical sums have an order of their own. */
+static bool whole_is_faster(const gr_knobs *s, const gr_node *n)
+{
+    const gr_graph *g = s->g;
+    if (!gr_node_is(n, "update") || g->ranks < 2 || g->canonical) return false;
+    uint32_t *level = gr_calloc(max_knobs(g), sizeof(*level));
+    gr_choices *how = gr_calloc(gr_n_choices(g), sizeof(*how));
+    gr_knobs_choose(s, level, how);
+    const gr_choices *own = &how[n->index];
+    bool faster = own->shards != 1 && gr_train_micro_batches(n, own) > 1 &&
+                  update_ns(s, n, how, true) < update_ns(s, n, how, false);
+    free(how);
+    free(level);
+    return faster;
+}
+
 /* ---- which knobs there are ----------------------------------------------------------------------------- */
 
 static void add_knob(gr_knobs *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
                      const char *name)
 {
     s->open[s->n] = (open_choice){kind, n, NULL};
-    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = bits};
+    s->knobs[s->n++] =
+        (gr_knob){.name = name, .n_levels = levels, .bits = bits ? GR_BITS_DIFFER : GR_BITS_SAME};
 }
 
 /* Levels: whole on every rank; a shard on each; and where nodes are to choose, of an untrained model, first
@@ -403,6 +470,19 @@ static void add_nodes(gr_knobs *s)
     }
 }
 
+/* What is predicted to be faster takes memory, and has other bits: where these are to be kept, no budget may
+ * have a say in it, and gradients are reduced in the form that fits them all. */
+static void add_grads(gr_knobs *s)
+{
+    const gr_graph *g = s->g;
+    for (size_t i = 0; i < g->n_nodes && !g->run.keep_bits; i++) {
+        if (!gr_node_runs(g, g->nodes[i]) || !whole_is_faster(s, g->nodes[i])) continue;
+        add_knob(s, KNOB_GRADS, g->nodes[i], 2, true,
+                 gr_pool_printf(s->pool, "%s: gradients", g->nodes[i]->name));
+        s->knobs[s->n - 1].bits = GR_BITS_SPARE;
+    }
+}
+
 static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
 {
     uint32_t levels = 0;
@@ -421,8 +501,8 @@ static void find_knobs(gr_knobs *s)
 {
     const gr_graph *g = s->g;
     const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_pool_alloc(s->pool, (2 + g->n_nodes + 3 * g->n_models) * sizeof(*s->knobs));
-    s->open = gr_pool_alloc(s->pool, (2 + g->n_nodes + 3 * g->n_models) * sizeof(*s->open));
+    s->knobs = gr_pool_alloc(s->pool, max_knobs(g) * sizeof(*s->knobs));
+    s->open = gr_pool_alloc(s->pool, max_knobs(g) * sizeof(*s->open));
     bool head = false, head_bits = false;
     prefer_nodes(s);
     for (size_t i = 0; i < g->n_nodes; i++) {
@@ -440,6 +520,7 @@ static void find_knobs(gr_knobs *s)
     add_shards(s);
     add_nodes(s);
     add_host_steps(s);
+    add_grads(s);
     if (head) add_knob(s, KNOB_HEAD, NULL, 4, head_bits, "head chunk");
     if (micro_levels(g, k) < 2) return;
     bool bits = false;

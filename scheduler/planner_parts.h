@@ -67,6 +67,8 @@ bool gr_model_is_sent(const gr_graph *g, const gr_model *m);
  */
 gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
                         const gr_traffic *traffic);
+/* That of one node alone, as if the others had run. */
+gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n);
 
 /* ---- numerics.c ---- */
 

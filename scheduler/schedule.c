@@ -177,12 +177,27 @@ static void add_set(search *s, const uint32_t *level)
     GR_PUSH(s->sets, s->n_sets, s->cap_sets, set);
 }
 
-/* The next vector of levels of the knobs that do not change bits, counted like an odometer; false: the last
- * one was it. */
-static bool next_levels(const gr_program_source *src, uint32_t *level)
+static bool keeps_bits(const gr_knob *k)
+{
+    return k->bits == GR_BITS_SAME;
+}
+
+static bool is_spare(const gr_knob *k)
+{
+    return k->bits == GR_BITS_SPARE;
+}
+
+/* Changes them only where nothing fits without. */
+static bool costs_bits(const gr_knob *k)
+{
+    return k->bits == GR_BITS_DIFFER;
+}
+
+/* The next vector of levels of such knobs, counted like an odometer; false: the last one was it. */
+static bool next_levels(const gr_program_source *src, uint32_t *level, bool (*such)(const gr_knob *))
 {
     for (size_t k = src->n_knobs; k-- > 0;) {
-        if (src->knobs[k].bits) continue;
+        if (!such(&src->knobs[k])) continue;
         if (++level[k] < src->knobs[k].n_levels) return true;
         level[k] = 0;
     }
@@ -190,18 +205,18 @@ static bool next_levels(const gr_program_source *src, uint32_t *level)
 }
 
 /* The last of them. */
-static void set_last_levels(const gr_program_source *src, uint32_t *level)
+static void set_last_levels(const gr_program_source *src, uint32_t *level, bool (*such)(const gr_knob *))
 {
     for (size_t k = 0; k < src->n_knobs; k++)
-        if (!src->knobs[k].bits) level[k] = src->knobs[k].n_levels - 1;
+        if (such(&src->knobs[k])) level[k] = src->knobs[k].n_levels - 1;
 }
 
-/* How many there are; more than MAX_LEVELS: some number above that. */
+/* How many there are of knobs that keep the bits; more than MAX_LEVELS: some number above that. */
 static uint32_t count_levels(const gr_program_source *src)
 {
     uint32_t n = 1;
     for (size_t k = 0; k < src->n_knobs && n <= MAX_LEVELS; k++)
-        if (!src->knobs[k].bits) n *= src->knobs[k].n_levels;
+        if (keeps_bits(&src->knobs[k])) n *= src->knobs[k].n_levels;
     return n;
 }
 
@@ -210,18 +225,18 @@ static uint32_t count_levels(const gr_program_source *src)
 static void set_least_of_sum(const gr_program_source *src, uint32_t *level, size_t from, uint32_t sum)
 {
     for (size_t k = src->n_knobs; k-- > from;) {
-        if (!src->knobs[k].bits) continue;
+        if (!costs_bits(&src->knobs[k])) continue;
         level[k] = GR_MIN(sum, src->knobs[k].n_levels - 1);
         sum -= level[k];
     }
 }
 
-/* The next one of the same sum, in the order of next_levels. */
+/* The next one of the same sum, in the same order. */
 static bool next_of_sum(const gr_program_source *src, uint32_t *level)
 {
     uint32_t behind = 0;
     for (size_t k = src->n_knobs; k-- > 0;) {
-        if (!src->knobs[k].bits) continue;
+        if (!costs_bits(&src->knobs[k])) continue;
         if (behind && level[k] + 1 < src->knobs[k].n_levels) {
             level[k]++;
             set_least_of_sum(src, level, k + 1, behind - 1);
@@ -242,11 +257,12 @@ static void add_sets(search *s, uint32_t *level)
     size_t begin = s->n_sets;
     do {
         uint32_t inner = 0;
-        if (s->n_sets - begin == 2 * MAX_LEVELS) set_last_levels(src, level); /* not by way of all others */
+        if (s->n_sets - begin == 2 * MAX_LEVELS) /* not by way of all others */
+            set_last_levels(src, level, keeps_bits);
         for (size_t k = 0; k < src->n_knobs; k++)
-            inner += !src->knobs[k].bits && level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
+            inner += keeps_bits(&src->knobs[k]) && level[k] > 0 && level[k] + 1 < src->knobs[k].n_levels;
         if (all || inner <= 1) add_set(s, level);
-    } while (next_levels(src, level));
+    } while (next_levels(src, level, keeps_bits));
 }
 
 typedef struct candidate { /* a residency, in its own bytes or in all the room there is */
@@ -463,7 +479,7 @@ static const char *make_notes(const gr_program_source *src, const uint32_t *leve
             gr_str_printf(&text, "level %u", level[k]);
         gr_str_printf(&s, "%s: %s, to fit the budget%s\n", src->knobs[k].name,
                       text.len ? text.text : "changed",
-                      src->knobs[k].bits ? " (changes the bits of results)" : "");
+                      !keeps_bits(&src->knobs[k]) ? " (changes the bits of results)" : "");
     }
     const char *notes = s.len ? gr_pool_strdup(p->pool, s.text) : "";
     gr_str_release(&s);
@@ -483,22 +499,58 @@ static void search_free(search *s)
     gr_pool_free(s->pool);
 }
 
+/* Explore sets [first, end). */
+static void search_sets(search *s, size_t first, size_t end)
+{
+    uint32_t each = states_each(s->sets[first].program->n_works, end - first);
+    for (size_t i = first; i < end; i++)
+        if (!cannot_fit(s, (uint32_t)i)) explore_if_it_fits(s, (uint32_t)i, each);
+}
+
+/* Whether all may stay with the first levels of what keeps the bits. */
+static bool fits_resident(search *s, size_t set)
+{
+    const size_t begin = s->found.n;
+    explore(s, (uint32_t)set, 1);
+    bool fits = may_fit(s, &s->found.all[begin]);
+    s->found.n = begin;
+    return fits;
+}
+
+/* All resident does not fit with the first levels, of which walk is and set `first` was made. Luxuries are
+ * tried with them alone. Where all is resident without, nothing else without is faster. */
+static gr_plan *search_levels(search *s, uint32_t *walk, size_t first, uint32_t *level)
+{
+    const gr_program_source *src = s->src;
+    const size_t begin = s->found.n;
+    gr_plan *p = NULL;
+    while (next_levels(src, walk, is_spare)) add_set(s, walk);
+    const size_t without = s->n_sets - 1;
+    if (without > first && fits_resident(s, without)) {
+        search_sets(s, first, without);
+        explore(s, (uint32_t)without, 1);
+        p = choose(s, begin, level);
+    }
+    if (p) return p;
+    s->found.n = begin;
+    set_last_levels(src, walk, is_spare);
+    if (next_levels(src, walk, keeps_bits)) add_sets(s, walk);
+    search_sets(s, first, s->n_sets);
+    return choose(s, begin, level);
+}
+
 /* Try one choice of the knobs that change bits, with everything that does not. level: what was chosen. */
 static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
-    for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = s->src->knobs[k].bits ? bits[k] : 0;
+    for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = costs_bits(&s->src->knobs[k]) ? bits[k] : 0;
     size_t begin = s->found.n, first = s->n_sets;
     add_set(s, walk);
     explore(s, (uint32_t)first, 1);
     gr_plan *p = choose(s, begin, level); /* all resident at the first levels: no search */
     if (!p) {
-        if (next_levels(s->src, walk)) add_sets(s, walk);
         s->found.n = begin;
-        uint32_t each = states_each(s->sets[first].program->n_works, s->n_sets - first);
-        for (size_t i = first; i < s->n_sets; i++)
-            if (!cannot_fit(s, (uint32_t)i)) explore_if_it_fits(s, (uint32_t)i, each);
-        p = choose(s, begin, level);
+        p = search_levels(s, walk, first, level);
     }
     free(walk);
     return p;
@@ -507,7 +559,7 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
 static uint32_t last_level(const search *s, size_t knob)
 {
     const gr_knob *k = &s->src->knobs[knob];
-    return s->o->keep_bits && k->bits ? 0 : k->n_levels - 1;
+    return s->o->keep_bits && !keeps_bits(k) ? 0 : k->n_levels - 1;
 }
 
 static void drop_last_set(search *s)
@@ -526,13 +578,13 @@ static bool is_hopeless(search *s)
     const gr_program_source *src = s->src;
     uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
     bool hopeless = true;
-    for (size_t k = 0; k < src->n_knobs; k++) n_free += !src->knobs[k].bits;
+    for (size_t k = 0; k < src->n_knobs; k++) n_free += keeps_bits(&src->knobs[k]);
     uint32_t corners = n_free < 5 ? 1u << n_free : CORNERS;
     for (uint32_t c = 0; c < corners && hopeless; c++) {
         uint32_t at = 0;
         for (size_t k = 0; k < src->n_knobs; k++) {
-            bool first = !src->knobs[k].bits && at < 5 && c >> at & 1;
-            at += !src->knobs[k].bits;
+            bool first = keeps_bits(&src->knobs[k]) && at < 5 && c >> at & 1;
+            at += keeps_bits(&src->knobs[k]);
             level[k] = first ? 0 : last_level(s, k);
         }
         add_set(s, level);
@@ -552,6 +604,7 @@ static gr_plan *find_quickly(search *s, uint32_t *level)
     for (uint32_t i = 0; i < QUICK_LEVELS && !p; i++) {
         size_t begin = s->found.n;
         for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k) * i / (QUICK_LEVELS - 1);
+        if (i) set_last_levels(src, walk, is_spare);
         add_set(s, walk);
         size_t states = QUICK_EFFORT / GR_MAX(s->sets[s->n_sets - 1].program->n_works, (size_t)1);
         if (cannot_fit(s, (uint32_t)s->n_sets - 1) && i + 1 < QUICK_LEVELS) continue;
@@ -570,7 +623,7 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
     uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
     for (size_t k = 0; k < src->n_knobs && !s->o->keep_bits; k++)
-        most += src->knobs[k].bits ? src->knobs[k].n_levels - 1 : 0;
+        most += costs_bits(&src->knobs[k]) ? src->knobs[k].n_levels - 1 : 0;
     gr_plan *best = NULL;
     for (uint32_t sum = 0; sum <= most && !best; sum++) { /* least change first */
         if (sum == 1 && is_hopeless(s)) break;

@@ -17,6 +17,7 @@ static const struct choice_field {
     {"prefill_tokens", offsetof(gr_choices, prefill_tokens)},
     {"head_rows", offsetof(gr_choices, head_rows)},
     {"recompute", offsetof(gr_choices, recompute)},
+    {"whole_grads", offsetof(gr_choices, whole_grads)},
     {"sharded", offsetof(gr_choices, sharded)},
     {"shards", offsetof(gr_choices, shards)},
     {"host_step", offsetof(gr_choices, host_step)},
@@ -52,7 +53,9 @@ static bool settings_serve(const gr_graph *g, const gr_node *n, const gr_choices
     if (gr_node_is(n, "generate") &&
         (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
         return false;
-    return c->threads && c->head_rows && c->sharded <= 1 && c->host_step <= gr_node_is(n, "update");
+    const bool trains = gr_node_is(n, "update"), reduces = trains && g->ranks > 1 && c->shards != 1;
+    return c->threads && c->head_rows && c->sharded <= 1 && c->host_step <= trains &&
+           c->whole_grads <= (reduces && !c->leaves);
 }
 
 /* The weights of a model lie in one way, and nodes are as large for all models. */

@@ -24,7 +24,7 @@ plan() { # NAME OPTIONS...
     "$gr" verify "$name.json" >/dev/null
 }
 
-auto="--set params=auto --set optimizer=auto --set gradients=auto --set copy=auto --set gather=direct --set kv=auto"
+auto="--set params=auto --set optimizer=auto --set gradients=auto --set copy=auto --set gather=direct --set kv=auto --set bits=any"
 plan kept
 plan layered --set gather=layer
 plan offload --set params=every_node --set optimizer=every_node

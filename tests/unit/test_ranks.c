@@ -6,6 +6,7 @@
 
 static const char *const graph_text =
     "graph: ranks\n"
+    "%s"
     "models:\n"
     "  actor: {checkpoint: tests/golden/model/%s, train: {lr: 0.01}%s}\n"
     "  ref: {checkpoint: tests/golden/model/%s}\n"
@@ -15,8 +16,8 @@ static const char *const graph_text =
     "  reward: {op: reward, of: rollout, answer: prompts.a, rule: {extract: '(.)', compare: string}}\n"
     "  old: {op: logprob, model: actor, of: rollout}\n"
     "  ref_logprob: {op: logprob, model: ref, of: rollout}\n"
-    "  update: {op: update, model: actor, of: rollout, mini_batch: 2, loss: \"%s\"}\n"
-    "run: {steps: 2}\n";
+    "  update: {op: update, model: actor, of: rollout, mini_batch: 2%s, loss: \"%s\"}\n"
+    "run: {steps: 2%s}\n";
 static const char *const plain_loss = "token_mean(reward * (logprob - old) + ref_logprob * 0)";
 static const char *const batch_loss =
     "token_mean(where(choose(logprob < 0, 2), 0, reward * logprob)) + token_mean(old + ref_logprob)";
@@ -25,14 +26,15 @@ typedef struct config {
     const char *model, *keys, *loss;
     uint32_t ranks;
     gr_policy policy;
-    uint64_t budget; /* 0: all there is */
-    uint32_t hosts;  /* 0: one */
+    uint64_t budget;                /* 0: all there is */
+    uint32_t hosts;                 /* 0: one */
+    const char *top, *update, *run; /* further keys of the graph, its update and its run */
 } config;
 
 static gr_graph *load(const config *c)
 {
-    char *text =
-        gr_printf(graph_text, c->model, c->keys ? c->keys : "", c->model, c->loss ? c->loss : plain_loss);
+    char *text = gr_printf(graph_text, c->top ? c->top : "", c->model, c->keys ? c->keys : "", c->model,
+                           c->update ? c->update : "", c->loss ? c->loss : plain_loss, c->run ? c->run : "");
     gr_load_options o = {.need_shapes = true, .ranks = c->ranks, .hosts = c->hosts};
     gr_graph *g = NULL;
     gr_diag d;
@@ -211,13 +213,136 @@ static void test_nodes_are_replicas_of_each_other(void **state)
     }
 }
 
+/* What the plan chose for a node; 0: nothing. */
+static uint64_t setting(const gr_plan *p, const char *node, const char *name)
+{
+    for (uint32_t i = 0; i < p->n_settings; i++)
+        if (!strcmp(p->settings[i].name, name) && !strcmp(p->settings[i].node, node))
+            return p->settings[i].value;
+    return 0;
+}
+
 /* How many ranks the plan has a node's model spread over; 0: all. */
 static uint64_t shards_in(const gr_plan *p, const char *node)
 {
-    for (uint32_t i = 0; i < p->n_settings; i++)
-        if (!strcmp(p->settings[i].name, "shards") && !strcmp(p->settings[i].node, node))
-            return p->settings[i].value;
-    return 0;
+    return setting(p, node, "shards");
+}
+
+/* Bytes of whole gradients at a step. */
+static uint64_t whole_at(const gr_plan *p, uint32_t step)
+{
+    uint64_t bytes = 0;
+    for (uint32_t e = 0; e < p->n_ledger; e++)
+        if (!strncmp(p->ledger[e].what, "update.full_grads.", 18) && gr_entry_live(&p->ledger[e], step))
+            bytes += p->ledger[e].bytes;
+    return bytes;
+}
+
+/* Steps of a loop's body that are for many ranks. */
+static uint32_t collectives_in(const gr_plan *p, const gr_step *loop)
+{
+    const gr_step *steps = p->paths[GR_PATH_STEADY].steps;
+    uint32_t n = 0;
+    for (const gr_step *s = loop + 1; s <= steps + loop->body_last; s++)
+        n += s->kind != GR_STEP_LOOP && s->kind != GR_STEP_RUN && gr_step_is_work(s->kind);
+    return n;
+}
+
+/* Two micro-batches or more of two sequences of six tokens each: all of a mini-batch's gradients lie whole
+ * through them, by hand four bytes an element, and are reduced behind the last, none of them in the loop,
+ * whose trips the ranks then need not agree on. */
+static void test_gradients_are_reduced_once_where_there_is_room(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen3", "qwen2"};
+    for (size_t i = 0; i < 2 * GR_LEN(models); i++) {
+        config c = {.model = models[i / 2],
+                    .ranks = 4 / (1 + i % 2),
+                    .update = ", micro_tokens: 6",
+                    .keys = i == 3 ? ", residency: {rollout_weights: keep}" : NULL,
+                    .loss = i == 1 ? batch_loss : NULL};
+        if (c.ranks == 4) c.hosts = 2, c.keys = ", shard: node";
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        assert_non_null(p);
+        assert_int_equal(setting(p->plan, "update", "whole_grads"), 1);
+        const gr_step *steps = p->plan->paths[GR_PATH_STEADY].steps,
+                      *micro = step_of(p->plan, GR_STEP_LOOP, "update.micro_batches"),
+                      *mini = step_of(p->plan, GR_STEP_LOOP, "update.mini_batches");
+        const gr_model *m = gr_graph_model(g, "actor");
+        uint64_t whole = 0, gathers = c.keys && c.hosts < 2;
+        for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
+            char what[64];
+            snprintf(what, sizeof(what), "update.reduce.%u", b);
+            const gr_step *s = step_of(p->plan, GR_STEP_REDUCE, what);
+            assert_true(s - steps > micro->body_last && s - steps < mini->body_last);
+            whole += gr_align(gr_bucket_elems(&m->shape, b) * 4, GR_ALIGN);
+        }
+        for (uint32_t s = (uint32_t)(micro - steps); s <= micro->body_last; s++)
+            assert_int_equal(whole_at(p->plan, s), whole);
+        assert_int_equal(collectives_in(p->plan, micro) > 0, gathers);
+        assert_int_equal(count(p->plan, GR_STEP_AGREE, "update.micro_batches"), gathers);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+/* One micro-batch has one reduction either way, and it is hidden; one rank has none; canonical sums have
+ * their own order; where bits are to be kept no budget has a say in them; and where a link takes no time
+ * nothing is won. */
+static void test_gradients_are_reduced_in_each_micro_batch_otherwise(void **state)
+{
+    (void)state;
+    const config kinds[] = {
+        {.model = "qwen3", .ranks = 2},
+        {.model = "qwen3", .ranks = 1, .update = ", micro_tokens: 6"},
+        {.model = "qwen3", .ranks = 2, .hosts = 2, .keys = ", shard: node", .update = ", micro_tokens: 6"},
+        {.model = "qwen3", .ranks = 2, .update = ", micro_tokens: 6", .top = "canonical: true\n"},
+        {.model = "qwen3", .ranks = 2, .update = ", micro_tokens: 6", .run = ", bits: keep"},
+    };
+    for (size_t i = 0; i < GR_LEN(kinds); i++) {
+        gr_graph *g = load(&kinds[i]);
+        gr_planned *p = plan(&kinds[i], g);
+        assert_non_null(p);
+        assert_int_equal(setting(p->plan, "update", "whole_grads"), 0);
+        assert_int_equal(strstr(p->plan->notes, "gradients") != NULL, 0);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+/* Under budgets from all there is to nothing: never beside recomputation or sharded weights, given up for
+ * those first; the bits are those of the form, and what the notes say. */
+static void test_whole_gradients_are_the_first_that_a_budget_takes(void **state)
+{
+    (void)state;
+    config c = {.model = "qwen3", .ranks = 2, .update = ", micro_tokens: 6"}, keep = c;
+    keep.run = ", bits: keep";
+    gr_graph *g = load(&c), *kept = load(&keep);
+    gr_planned *whole = plan(&c, g), *each = plan(&keep, kept);
+    assert_string_not_equal(whole->plan->numerics, each->plan->numerics);
+    uint32_t n[2] = {0, 0}, plain = 0;
+    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 40) {
+        gr_planned *p = plan_or_null(g, GR_POLICY_AUTO, budget, 1);
+        if (!p) break;
+        const bool is_whole = setting(p->plan, "update", "whole_grads"),
+                   beside = setting(p->plan, "update", "recompute") || setting(p->plan, "update", "sharded");
+        n[is_whole]++;
+        plain += !is_whole && !beside;
+        assert_false(is_whole && beside);
+        assert_int_equal(is_whole,
+                         !strstr(p->plan->notes, "update: gradients: reduced in each micro-batch, to "
+                                                 "fit the budget (changes the bits of results)"));
+        assert_string_equal(p->plan->numerics, (is_whole ? whole : each)->plan->numerics);
+        gr_planned_free(p);
+    }
+    print_message("%u plans with whole gradients, %u without, %u of these with nothing else cut\n", n[1],
+                  n[0], plain);
+    assert_true(n[1] > 1 && n[0] > 0);
+    gr_planned_free(whole);
+    gr_planned_free(each);
+    gr_graph_free(g);
+    gr_graph_free(kept);
 }
 
 static gr_planned *plan_on(const gr_graph *g, const gr_hardware *hw, uint64_t budget, gr_status want)
@@ -344,8 +469,28 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
                 run_all_ways(g, c.policy, c.budget, GR_MAX(c.hosts, 1u), c.model, &plans);
                 gr_graph_free(g);
             }
+    for (int policy = 0; policy < GR_N_POLICIES; policy++) { /* gradients that are reduced once */
+        config c = {.model = models[policy % 3], .ranks = 2, .update = ", micro_tokens: 6"};
+        gr_graph *g = load(&c);
+        run_all_ways(g, (gr_policy)policy, 0, 1, c.model, &plans);
+        gr_graph_free(g);
+    }
     print_message("%u plans\n", plans);
     assert_true(plans > 25);
+}
+
+/* What reads sums that were reduced behind the micro-batches may not begin before they have ended. Some of
+ * these waits stand for others: where bytes are taken that a later reduction frees. */
+static void refuse_without_any_wait(const gr_planned *p)
+{
+    const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
+    gr_plan *bad = copy_plan(p->plan);
+    assert_int_equal(setting(p->plan, "update", "whole_grads"), 1);
+    for (uint32_t i = 0; i < path->n; i++)
+        if (!strncmp(path->steps[i].what, "update.norm.", 12))
+            bad->paths[GR_PATH_STEADY].steps[i].n_after = 0;
+    assert_false(accepted(bad, p->program, NULL));
+    gr_plan_free(bad);
 }
 
 /* What reads a sum over nodes may not begin before it has ended. */
@@ -387,6 +532,7 @@ static void refuse_mutants(const config *c)
     }
     assert_true(tried > 40);
     refuse_without_waits(p);
+    if (c->update) refuse_without_any_wait(p);
     gr_plan *bad = copy_plan(p->plan);
     bad->ranks = "0-7";
     gr_str why = {0};
@@ -405,7 +551,8 @@ static void test_a_collective_that_not_all_ranks_come_to_is_refused(void **state
     (void)state;
     config kinds[] = {{.model = "qwen3", .keys = ", gather: layer", .ranks = 4},
                       {.model = "qwen3", .keys = ", shard: node", .ranks = 4, .hosts = 2},
-                      {.model = "llama", .keys = ", shard: node", .ranks = 2, .hosts = 2}};
+                      {.model = "llama", .keys = ", shard: node", .ranks = 2, .hosts = 2},
+                      {.model = "qwen3", .ranks = 2, .update = ", micro_tokens: 6"}};
     for (size_t k = 0; k < GR_LEN(kinds); k++) refuse_mutants(&kinds[k]);
 }
 
@@ -443,6 +590,9 @@ int main(void)
         cmocka_unit_test(test_nodes_are_replicas_of_each_other),
         cmocka_unit_test(test_reductions_take_time_from_what_runs_beside_them),
         cmocka_unit_test(test_nodes_are_chosen_by_topology_and_given_up_for_a_budget),
+        cmocka_unit_test(test_gradients_are_reduced_once_where_there_is_room),
+        cmocka_unit_test(test_gradients_are_reduced_in_each_micro_batch_otherwise),
+        cmocka_unit_test(test_whole_gradients_are_the_first_that_a_budget_takes),
         cmocka_unit_test(test_plans_of_ranks_run_in_any_interleaving),
         cmocka_unit_test(test_a_collective_that_not_all_ranks_come_to_is_refused),
         cmocka_unit_test(test_a_collective_needs_trips_that_ranks_agreed_on),

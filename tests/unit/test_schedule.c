@@ -543,6 +543,64 @@ static void test_knobs_that_change_bits_are_the_last_resort(void **state)
     assert_true(moved && bits);
 }
 
+/* Level of knob 1: what takes room and saves time, or neither; of the others: as above. */
+static gr_program *build_luxury(void *user, const uint32_t *level)
+{
+    gr_program *g = build_knobs(user, (const uint32_t[]){level[0], level[2]});
+    gr_program_node(g, "luxury", GR_LANE_COMPUTE, false);
+    uint32_t room = gr_program_temp(g, GR_CAT_GRADIENTS, level[1] ? 256 : 32 << 20, "room");
+    cost(gr_program_run(g, 30, 0, (gr_use[]){{room, GR_WRITE}}, 1, "work"), level[1] ? 1 << 20 : 0, 100);
+    return g;
+}
+
+static void describe_luxury(void *user, size_t knob, uint32_t level, gr_str *out)
+{
+    (void)user;
+    gr_str_printf(out, "knob %zu at %u", knob, level);
+}
+
+/* It is the first thing that a budget takes: never beside recomputation, and long before bits that nothing
+ * but a budget asks for. */
+static void test_a_luxury_is_given_up_first(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {{"actor: recompute", 2, GR_BITS_SAME},
+                                    {"update: gradients", 2, GR_BITS_SPARE},
+                                    {"update: micro-batch tokens", 4, GR_BITS_DIFFER}};
+    shape s = SMALL;
+    s.act_bytes = 1 << 20;
+    gr_program_source src = {&s, knobs, 3, build_luxury, describe_luxury};
+    gr_schedule_options o = {.hardware = machine(),
+                             .policy = GR_POLICY_AUTO,
+                             .budget_bytes = 1ULL << 40,
+                             .host_budget_bytes = 1ULL << 40};
+    uint32_t level[3], taken = 0, moved = 0, without = 0, given_up_alone = 0;
+    uint64_t before = 0;
+    for (gr_status st = GR_OK; st == GR_OK; o.budget_bytes = o.budget_bytes * 95 / 100) {
+        gr_plan *p = NULL;
+        st = gr_schedule(&p, level, &src, &o, NULL);
+        if (st == GR_OK) {
+            gr_program *g = build_luxury(&s, level);
+            assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
+            gr_program_free(g);
+            assert_true(p->ns >= before || level[2]); /* more room is never slower */
+            before = p->ns;
+            taken += !level[1];
+            without += level[1];
+            moved += !level[1] && count_transitions(p);
+            given_up_alone += level[1] && !level[0] && !level[2];
+            assert_true(level[1] || !level[0]);
+            assert_int_equal(level[1], strstr(p->notes, "update: gradients: knob 1 at 1, to fit the budget "
+                                                        "(changes the bits of results)") != NULL);
+        }
+        if (o.budget_bytes == 1ULL << 40) o.budget_bytes = p->peak_bytes;
+        gr_plan_free(p);
+    }
+    print_message("%u with it, %u of these with transitions; %u without, %u of these with nothing else\n",
+                  taken, moved, without, given_up_alone);
+    assert_true(taken > 1 && given_up_alone > 1 && without > given_up_alone);
+}
+
 static void test_bits_that_are_kept_are_not_changed_to_fit(void **state)
 {
     (void)state;
@@ -725,6 +783,7 @@ int main(void)
         cmocka_unit_test(test_transition_makes_room_for_the_rollout),
         cmocka_unit_test(test_models_of_36_layers_are_planned_at_any_budget),
         cmocka_unit_test(test_knobs_that_change_bits_are_the_last_resort),
+        cmocka_unit_test(test_a_luxury_is_given_up_first),
         cmocka_unit_test(test_bits_that_are_kept_are_not_changed_to_fit),
         cmocka_unit_test(test_a_refusal_looks_at_few_programs),
         cmocka_unit_test(test_many_knobs_are_not_gone_through),
