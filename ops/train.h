@@ -18,6 +18,8 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
                       gr_program *p);
 uint32_t gr_train_rows(const gr_node *n,
                        const gr_choices *how); /* response tokens of the largest micro-batch */
+/* Most micro-batches that a rank has of a mini-batch. */
+uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how);
 gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);
 void gr_train_close(void *state);
 gr_status gr_train_run(const gr_call *c, gr_diag *d);

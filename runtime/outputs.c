@@ -83,6 +83,43 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
     return st || options->resume ? st : write_files(o, d);
 }
 
+/* ---- what is only looked at ------------------------------------------------------------------------------
+ */
+
+/* A trace and the events of TensorBoard are no reason to end a run: one that cannot be written is left out.
+ */
+static void leave_out_trace(gr_outputs *o)
+{
+    gr_status st = gr_trace_close(o->trace, NULL);
+    (void)st;
+    o->trace = NULL;
+}
+
+static void leave_out_board(gr_outputs *o)
+{
+    gr_tensorboard_free(o->board);
+    o->board = NULL;
+}
+
+static void say_left_out(gr_outputs *o, gr_diag *why)
+{
+    for (size_t i = 0; i < why->n; i++) {
+        char *line = gr_printf("warning: %s; it is left out from here on", why->messages[i].text);
+        gr_progress_say(&o->progress, line);
+        free(line);
+    }
+    gr_diag_release(why);
+}
+
+static void flush_looked_at(gr_outputs *o)
+{
+    gr_diag why;
+    gr_diag_init(&why);
+    if (o->board && gr_tensorboard_flush(o->board, &why)) leave_out_board(o);
+    if (o->trace && gr_trace_flush(o->trace, &why)) leave_out_trace(o);
+    say_left_out(o, &why);
+}
+
 gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
 {
     if (o->silent) return GR_OK;
@@ -94,10 +131,13 @@ gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
     char *metrics = path_in(o, "metrics.jsonl"), *samples = path_in(o, "samples.jsonl");
     char *trace = path_in(o, "trace.json");
     uint64_t from = step ? (uint64_t)step + 1 : 0;
+    gr_diag why;
+    gr_diag_init(&why);
     gr_status st = gr_lines_open(&o->metrics, metrics, from, d);
     if (!st) st = gr_lines_open(&o->samples, samples, from, d);
-    if (!st) st = gr_trace_open(&o->trace, trace, 0, tracks, GR_LEN(tracks), 0, d);
-    if (!st) st = gr_tensorboard_open(&o->board, o->options->out, d);
+    if (!st && gr_trace_open(&o->trace, trace, 0, tracks, GR_LEN(tracks), 0, &why)) leave_out_trace(o);
+    if (!st && gr_tensorboard_open(&o->board, o->options->out, &why)) leave_out_board(o);
+    say_left_out(o, &why);
     free(metrics);
     free(samples);
     free(trace);
@@ -284,7 +324,7 @@ void gr_outputs_best(gr_outputs *o, const char *name, double value, uint32_t ste
 static void add(gr_outputs *o, uint32_t step, const char *name, double value)
 {
     gr_lines_number(o->metrics, name, value);
-    gr_tensorboard_scalar(o->board, step, name, value);
+    if (o->board) gr_tensorboard_scalar(o->board, step, name, value);
 }
 
 static bool of_validation(const char *name)
@@ -326,9 +366,8 @@ static void say_validation(gr_outputs *o, const gr_record *r)
 
 static gr_status end_line(gr_outputs *o, gr_diag *d)
 {
-    gr_status st = gr_lines_end(o->metrics, d);
-    if (!st) st = gr_tensorboard_flush(o->board, d);
-    return st ? st : gr_trace_flush(o->trace, d);
+    flush_looked_at(o);
+    return gr_lines_end(o->metrics, d);
 }
 
 /* One line of text: what a terminal can show. */

@@ -396,28 +396,33 @@ static uint64_t resident_ns(const gr_program *p, const gr_hardware *hw)
     return ns;
 }
 
+/* Of an update by itself, in one of the two forms. */
+static uint64_t update_ns(const gr_knobs *s, const gr_node *n, gr_choices *how, bool whole)
+{
+    const gr_hardware hw = gr_plan_hardware(s->o, s->g);
+    how[n->index].whole_grads = whole;
+    gr_program *p = gr_assemble_node(s->g, s->o->kernels, how, n);
+    const uint64_t ns = resident_ns(p, &hw);
+    gr_program_free(p);
+    return ns;
+}
+
 /* Whether an update is predicted to be faster where each rank sums whole gradients, and reduces them behind
- * its micro-batches: beside each micro-batch there are many reductions, which take of its time, and behind
- * the last one few, but nothing to hide them. Canonical sums have an order of their own. */
+ * its micro-batches: beside these there is a reduction of each bucket every time, which takes of their time;
+ * behind them there is one, and nothing to hide it. Canonical sums have an order of their own. */
 static bool whole_is_faster(const gr_knobs *s, const gr_node *n)
 {
     const gr_graph *g = s->g;
     if (!gr_node_is(n, "update") || g->ranks < 2 || g->canonical) return false;
-    const gr_hardware hw = gr_plan_hardware(s->o, g);
     uint32_t *level = gr_calloc(max_knobs(g), sizeof(*level));
     gr_choices *how = gr_calloc(gr_n_choices(g), sizeof(*how));
-    uint64_t ns[2];
     gr_knobs_choose(s, level, how);
-    for (uint32_t whole = 0; whole < 2; whole++) {
-        how[n->index].whole_grads = whole;
-        gr_program *p = gr_assemble_node(g, s->o->kernels, how, n);
-        ns[whole] = resident_ns(p, &hw);
-        gr_program_free(p);
-    }
-    const bool shards = how[n->index].shards != 1;
+    const gr_choices *own = &how[n->index];
+    bool faster = own->shards != 1 && gr_train_micro_batches(n, own) > 1 &&
+                  update_ns(s, n, how, true) < update_ns(s, n, how, false);
     free(how);
     free(level);
-    return shards && ns[1] < ns[0];
+    return faster;
 }
 
 /* ---- which knobs there are ----------------------------------------------------------------------------- */

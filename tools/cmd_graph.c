@@ -1,22 +1,16 @@
 /* graphrun check, verify, ops, schema; what commands on graphs share. */
 #include "tools/cmd.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/limits.h"
 #include "scheduler/policy.h"
 
 /* ---- shared
  * ------------------------------------------------------------------------------------------------- */
-
-static unsigned cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) ? 1 : (unsigned)CPU_COUNT(&set);
-}
 
 int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
 {
@@ -90,8 +84,8 @@ static gr_status check_budget(const gr_plan_options *o, gr_diag *d)
 
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 {
-    *o =
-        (gr_plan_options){.budget_bytes = a->budget, .host_budget_bytes = a->host_budget, .threads = cores()};
+    *o = (gr_plan_options){
+        .budget_bytes = a->budget, .host_budget_bytes = a->host_budget, .threads = gr_usable_cores()};
     if (a->policy) o->policy = gr_policy_find(a->policy); /* args.c knows the names */
     gr_status st = a->hardware ? gr_hardware_find(&o->hardware, a->hardware, d)
                                : gr_hardware_local(&o->hardware, a->device, d);

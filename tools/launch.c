@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 #include <unistd.h>
 
 #include "runtime/comm.h"
+#include "runtime/limits.h"
 #include "runtime/signals.h"
 #include "runtime/watch.h"
 
@@ -85,12 +85,6 @@ void gr_cmd_launched(uint32_t rank, uint32_t ranks)
 /* ---- the command -----------------------------------------------------------------------------------------
  */
 
-static unsigned cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) ? 1 : (unsigned)CPU_COUNT(&set);
-}
-
 typedef struct words {
     char **word;
     size_t n, cap;
@@ -149,7 +143,7 @@ static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const
     add(w, "mpirun");
     if (!geteuid()) add(w, "--allow-run-as-root");
     if (hosts) add_hosts(w, hosts, each);
-    if (each > cores()) {
+    if (each > gr_usable_cores()) {
         add(w, "--oversubscribe");
         add(w, "--mca");
         add(w, "mpi_yield_when_idle");

@@ -95,6 +95,15 @@ got=0
 wait $pid || got=$?
 [ $got = 1 ] || fail "exit status $got after a second signal"
 
+# A trace that cannot be written is no reason to end.
+mkdir full
+ln -s /dev/full full/trace.json
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out full
+has out "^warning: cannot write 'full/trace.json': No space left on device; it is left out from here on"
+[ "$(grep -c 'left out' out)" = 1 ] || fail "it is said once: $(cat out)"
+same_weights whole full
+same_metrics whole full
+
 # What a resumed run was told anew counts for the next one too.
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out told --steps 1
 "$gr" exec --resume told --steps 100000 >out 2>err &

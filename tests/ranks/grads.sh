@@ -78,3 +78,9 @@ for graph in ppo choose; do
     close $graph-1 $graph-2 1
     close $graph-1 $graph-2 3 1e-3
 done
+
+# A plan that asks for what its graph or its ranks do not have is none.
+sed 's/"name": "whole_grads", "value": 1/"name": "whole_grads", "value": 2/' ranks-2/plan.json >two.json
+cmp -s ranks-2/plan.json two.json && fail "nothing was changed"
+status 2 "$gr" verify two.json
+has err "the plan's settings of node 'update' are not enough to run it"
