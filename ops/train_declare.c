@@ -489,18 +489,28 @@ static double step_bytes(const declaring *w, uint32_t bucket)
            (state.master ? 1 : 2) * weights;
 }
 
+/* What is summed behind the micro-batches is declared one bucket ahead of the norm that reads it: the sum of
+ * the next one runs beside it. */
+static void declare_norms(declaring *w)
+{
+    const gr_model *m = w->n->model;
+    uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, m);
+    for (uint32_t b = 0; b <= n; b++) {
+        if (b < n && w->how->whole_grads) gr_spread_reduce(w->p, w->k, m, b, true);
+        if (b < n) gr_spread_across(w->p, w->k, m, b);
+        if (!b) continue;
+        gr_program_run(w->p, TRAIN_NORM, b - 1,
+                       (gr_use[]){{grad_sums(w, b - 1), GR_READ}, {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
+                       2, "norm.%u", b - 1)
+            ->bytes = grad_bytes(w, b - 1) / shards;
+    }
+}
+
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
     uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, w->n->model);
-    for (uint32_t b = 0; b < n && w->how->whole_grads; b++)
-        gr_spread_reduce(w->p, w->k, w->n->model, b, true);
-    for (uint32_t b = 0; b < n; b++) gr_spread_across(w->p, w->k, w->n->model, b);
-    for (uint32_t b = 0; b < n; b++)
-        gr_program_run(w->p, TRAIN_NORM, b,
-                       (gr_use[]){{grad_sums(w, b), GR_READ}, {o->norm, b ? GR_UPDATE : GR_WRITE}}, 2,
-                       "norm.%u", b)
-            ->bytes = grad_bytes(w, b) / shards;
+    declare_norms(w);
     if (shards > 1) gr_spread_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
     if (shards > 1) gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){{o->norm, GR_UPDATE}}, 1, "clip");
     for (uint32_t b = 0; b < n; b++) {

@@ -65,12 +65,11 @@ typedef struct gr_hardware {
     uint64_t step_ns; /* fixed cost of one step */
     double link;      /* bytes a rank receives in collectives within a host */
     double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
-    uint64_t collective_ns;      /* fixed cost of one */
-    uint64_t sum_ns;             /* of a sum over neighbours within a work (gr_work.sums) */
-    double reduce_share;         /* the part of the device that a reduction holds while it runs, and that
-                                    `compute` lacks beside it: of its multiprocessors */
-    double network;              /* as link, from other hosts */
-    uint32_t devices;            /* of one host */
+    uint64_t collective_ns; /* fixed cost of one */
+    uint64_t sum_ns;        /* of a sum over neighbours within a work (gr_work.sums) */
+    double reduce_share;    /* what `compute` loses beside a reduction, of the time that this takes alone */
+    double network;         /* as link, from other hosts */
+    uint32_t devices;       /* of one host */
     gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */
     uint32_t n_rates;
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */

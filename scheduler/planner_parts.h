@@ -72,9 +72,8 @@ gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_ch
 
 /* ---- numerics.c ---- */
 
-/* Whether bits of a run follow from where the planner cuts a node's passes, how many rows its head takes at a
- * time, and where an optimizer step is done. */
-bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k);
+/* Whether bits of a run follow from how many rows a node's head takes at a time, and from where an optimizer
+ * step is done; see also gr_cuts_change_bits. */
 bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k);
 bool gr_host_step_changes_bits(const gr_kernels *k);
 /* A hash of all that does, as text in pool. g: of all classes; choices: of every node those of its class. */

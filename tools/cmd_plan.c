@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ops/configs.h"
 #include "scheduler/diff.h"
 #include "scheduler/draw.h"
 #include "scheduler/report.h"
@@ -26,6 +27,34 @@ static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_
         gr_plan_table(p, out, !a->out && isatty(STDOUT_FILENO));
 }
 
+/* Where cuts of an update are part of the bits, the planner would rather compute layers twice than cut
+ * smaller. What that costs a sweep shows. */
+static void hint(const gr_planned *p, const gr_node *n, gr_diag *d)
+{
+    const gr_update_cfg *cfg = n->cfg;
+    const gr_choices *how = &p->choices[n->index];
+    const uint32_t longest = n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
+    const uint64_t all = (uint64_t)n->rows->bounds.seqs * longest / cfg->mini_batches / n->ranks;
+    const uint32_t now = (uint32_t)GR_MIN((uint64_t)how->micro_tokens, all), least = GR_MAX(now / 4, longest);
+    if (cfg->micro_tokens || !how->recompute || least >= now || !gr_cuts_change_bits(p->graph, n, p->kernels))
+        return;
+    gr_diag_note(
+        d, (gr_loc){0},
+        "%u of %u layers of '%s' are computed twice, for want of memory: smaller micro-batches may be "
+        "faster (other bits); --sweep nodes.%s.micro_tokens=%u..%u:4 shows it",
+        how->recompute, n->model->shape.layers, n->name, n->name, least, now);
+}
+
+static void hints(const gr_planned *all, gr_diag *d)
+{
+    for (uint32_t c = 0; c <= all->n_more; c++) {
+        const gr_planned *p = gr_planned_class(all, c);
+        for (size_t i = 0; i < p->graph->n_nodes; i++)
+            if (!strcmp(p->graph->nodes[i]->op->name, "update") && p->graph->nodes[i]->class == c)
+                hint(p, p->graph->nodes[i], d);
+    }
+}
+
 int gr_cmd_plan(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
@@ -36,6 +65,7 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
     if (!st) st = gr_plan_graph(&p, g, &o, d);
     if (st == GR_E_NOFIT) gr_cmd_advise(g, a, a->operand[0], &o, d);
+    if (!st) hints(p, d);
     int status = gr_exit_status_input(st);
     if (p) {
         gr_str text = {0};

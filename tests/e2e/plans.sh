@@ -81,6 +81,18 @@ cp -r model train.jsonl grpo.yaml moved/
 sed 's/"rope_theta": 10000.0/"rope_theta": 20000.0/' model/config.json >moved/model/config.json
 [ "$(numerics)" != "$(cd moved && numerics)" ] || fail "the hash does not know the model's shape"
 
+# Where smaller cuts would change bits, and so are not chosen, a plan that computes layers twice says how to see what they
+# would bring.
+keep="$gr plan grpo.yaml --ranks 2 --set run.bits=keep --set nodes.prompts.batch=64 --set nodes.update.mini_batch=64"
+status 3 $keep --budget 4KiB
+tight="$keep --budget $(least_budget)"
+status 0 $tight
+has err "2 of 2 layers of 'update' are computed twice.*--sweep nodes.update.micro_tokens=[0-9]+"
+status 0 $tight $(sed -nE 's/.*(--sweep [^ ]*).*/\1/p' err)
+[ "$(grep -c ' yes ' out)" = 4 ] || fail "not four plans: $(cat out)"
+status 0 $tight --set nodes.update.micro_tokens=14
+lacks err 'computed twice'
+
 # A smaller KV pool has its price, steps of fewer rows and more of them; and the planner's own choice under a budget is
 # never slower than a pool set by hand (but for 2 % of what the search may miss).
 timed="$gr plan grpo.yaml --hardware $here/../golden/hardware.json --format json -o timed.json"
