@@ -4,8 +4,8 @@
  *
  *     mpirun -n 2 gpu_nccl [--bench]
  */
+#include "ops/cuda/gemm.h"
 #include "runtime/comm.h"
-
 #include "runtime/device_cuda.h"
 #include "tests/gpu/check.h"
 
@@ -379,6 +379,93 @@ static void bench(gr_comm *c, const char *how)
     bench_sums(c, how);
 }
 
+/* Products of a layer's size, on a stream of their own. */
+typedef struct products {
+    gr_cu_gemm *gemm;
+    gr_cu_gemm_call call;
+    cudaStream_t stream;
+    void *ws;
+} products;
+
+static products products_new(void)
+{
+    enum { ROWS = 16384, H = 4096, I = 12288 };
+    gr_bf16 *x = random_bf16((size_t)ROWS * H, 1, 5), *w = random_bf16((size_t)I * H, 1, 6);
+    products p = {.call = {.form = GR_CU_GEMM_NT, .m = ROWS, .n = I, .k = H, .lda = H, .ldb = H, .ldd = I}};
+    expect_ok(gr_cu_gemm_open(&p.gemm, &diag), &diag, "cuBLASLt");
+    p.call.a = device_copy(x, (size_t)ROWS * H * 2);
+    p.call.b = device_copy(w, (size_t)I * H * 2);
+    p.call.d = device_poisoned((size_t)ROWS * I * 2);
+    p.call.type = GR_CU_BF16;
+    p.ws = device_poisoned(GR_CU_GEMM_WS_BYTES);
+    CUDA(cudaStreamCreateWithFlags(&p.stream, cudaStreamNonBlocking));
+    free(x);
+    free(w);
+    return p;
+}
+
+static void products_free(products *p)
+{
+    gr_cu_gemm_close(p->gemm);
+    CUDA(cudaFree((void *)(uintptr_t)p->call.a));
+    CUDA(cudaFree((void *)(uintptr_t)p->call.b));
+    CUDA(cudaFree(p->call.d));
+    CUDA(cudaFree(p->ws));
+    CUDA(cudaStreamDestroy(p->stream));
+}
+
+/* A pass as it might be: eight products a layer, and behind each layer a collective on another stream, t
+ * NULL: none. ms: of a layer; of a collective, in the mean of all but the last, which nothing is beside. */
+static void beside(products *p, const timing *t, float ms[2])
+{
+    enum { LAYERS = 16, PRODUCTS = 8 };
+    cudaEvent_t begin, behind[LAYERS], done[LAYERS];
+    float each;
+    CUDA(cudaEventCreate(&begin));
+    expect_ok(comm->type->barrier(comm, &diag), &diag, "barrier");
+    CUDA(cudaEventRecord(begin, p->stream));
+    for (int l = 0; l < LAYERS; l++) {
+        for (int i = 0; i < PRODUCTS; i++)
+            expect_ok(gr_cu_gemm_run(p->gemm, p->stream, &p->call, p->ws, &diag), &diag, "product");
+        CUDA(cudaEventCreate(&behind[l]));
+        CUDA(cudaEventCreate(&done[l]));
+        CUDA(cudaEventRecord(behind[l], p->stream));
+        CUDA(cudaStreamWaitEvent(queue.stream, behind[l], 0));
+        if (t) one((void *)(uintptr_t)t, l);
+        CUDA(cudaEventRecord(done[l], queue.stream));
+    }
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaEventElapsedTime(&ms[0], begin, behind[LAYERS - 1]));
+    ms[0] /= LAYERS;
+    ms[1] = 0;
+    for (int l = 0; l < LAYERS; l++) {
+        CUDA(cudaEventElapsedTime(&each, behind[l], done[l]));
+        if (l + 1 < LAYERS) ms[1] += each / (LAYERS - 1);
+        CUDA(cudaEventDestroy(behind[l]));
+        CUDA(cudaEventDestroy(done[l]));
+    }
+    CUDA(cudaEventDestroy(begin));
+}
+
+/* What a layer of 8B loses to what is moved beside it, and how long that takes there. */
+static void bench_beside(void)
+{
+    const uint64_t n = 192950272, part = n / comm->ranks / 64 * 64;
+    const timing cases[] = {{comm, {arena, part * comm->ranks, part, 2}, GATHER, NULL},
+                            {comm, {arena, part * comm->ranks, part, 4}, REDUCE, NULL}};
+    static const char *const names[] = {"nothing", "a gather of one, bf16", "a reduction of one, fp32"};
+    products p = products_new();
+    for (int turn = 0; turn < 3; turn++) /* the first is of a device that is not warm */
+        for (size_t i = 0; i <= GR_LEN(cases); i++) {
+            float ms[2];
+            beside(&p, i ? &cases[i - 1] : NULL, ms);
+            if (turn && !comm->rank)
+                printf("products of a layer of 8B beside %-26s %7.3f ms, which takes %7.3f ms\n", names[i],
+                       ms[0], ms[1]);
+        }
+    products_free(&p);
+}
+
 int main(int argc, char **argv)
 {
     const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
@@ -410,6 +497,7 @@ int main(int argc, char **argv)
         CUDA(cudaStreamCreate(&stream));
         queue = (gr_queue){.device = device, .stream = stream};
         bench(comm, "registered");
+        bench_beside();
         expect_ok(gr_comm_open_nccl(&plain, host, &(gr_memory){0}, &diag), &diag, "NCCL, no window");
         bench(plain, "plain");
     } else {
