@@ -79,6 +79,18 @@ static const char *near_value(const checker *c, const char *name)
     return near;
 }
 
+/* Fields of nodes that are called so: "a.length' or 'b.length"; the caller releases it. */
+static gr_str fields_called(const checker *c, const char *name)
+{
+    gr_str s = {0};
+    for (size_t i = 0; i < c->scope->n_names; i++) {
+        const char *dot = strrchr(c->scope->names[i], '.');
+        if (dot && !strcmp(dot + 1, name))
+            gr_str_printf(&s, "%s%s", s.len ? "' or '" : "", c->scope->names[i]);
+    }
+    return s;
+}
+
 static gr_typed unknown_name(checker *c, const gr_ast *a)
 {
     value_add(c, a->name, poison, a->at); /* said once */
@@ -90,8 +102,12 @@ static gr_typed unknown_name(checker *c, const gr_ast *a)
     if (function_find(a->name))
         return fail(c, a->at, "'%s' is a function; write '%s(...)'", a->name, a->name);
     const char *near = !c->d || c->d->n_errors < GR_NEAR_ERRORS ? near_value(c, a->name) : NULL;
-    if (near) return fail(c, a->at, "unknown name '%s'; did you mean '%s'?", a->name, near);
-    return fail(c, a->at, "unknown name '%s'", a->name);
+    gr_str fields = near ? (gr_str){0} : fields_called(c, a->name);
+    if (fields.len) near = fields.text;
+    gr_typed bad = near ? fail(c, a->at, "unknown name '%s'; did you mean '%s'?", a->name, near)
+                        : fail(c, a->at, "unknown name '%s'", a->name);
+    gr_str_release(&fields);
+    return bad;
 }
 
 static gr_typed from_symbol(checker *c, const gr_expr_symbol *s)

@@ -200,9 +200,14 @@ static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_mode
         if (!strcmp(names[i], name)) *out = owner->node->model = l->g->models[i];
     }
     const char *near = gr_near(name, names, l->g->n_models);
+    gr_str hint = {0};
+    if (near) gr_str_printf(&hint, "; did you mean '%s'?", near);
+    for (size_t i = 0; i < l->g->n_models && !near; i++)
+        gr_str_printf(&hint, "%s%s", i ? ", " : "; there are ", names[i]);
     if (!*out)
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown model '%s'%s%s%s", name,
-                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "unknown model '%s'%s", name,
+                      hint.len ? hint.text : "; the graph has none");
+    gr_str_release(&hint);
     free(names);
 }
 

@@ -324,7 +324,11 @@ static void read_run(gr_loader *l)
     run_cfg run = {0};
     checkpoint_cfg checkpoint = {.last = true};
     gr_keys_read(l, v ? v : &none, v ? v->at : (gr_loc){0}, "run", gr_run_keys, NULL, &run, NULL);
-    if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
+    if (run.checkpoint && run.checkpoint->kind == GR_VALUE_SCALAR && !run.checkpoint->broken)
+        gr_diag_error(l->d, run.checkpoint->at, GR_E_INVALID,
+                      "'checkpoint' must be a map such as {every: 20, keep: 2}, not '%s'",
+                      run.checkpoint->text);
+    else if (run.checkpoint && gr_value_is_map(l, "checkpoint", run.checkpoint))
         gr_keys_read(l, run.checkpoint, run.checkpoint->at, "run: checkpoint", gr_checkpoint_keys, NULL,
                      &checkpoint, NULL);
     if (run.steps && run.epochs && is_set(l, "run.steps=") != is_set(l, "run.epochs="))

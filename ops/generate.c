@@ -60,6 +60,9 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     if (c->temperature > 0 && c->temperature < 1e-6) /* its inverse must be a number that logits can bear */
         gr_diag_error(d, gr_value_get(n->value, "temperature")->at, GR_E_INVALID,
                       "'temperature' must be 0, which is greedy, or at least 1e-6");
+    if (c->temperature == 0 && c->samples > 1)
+        gr_diag_warn(d, gr_value_get(n->value, "temperature")->at,
+                     "temperature 0 is greedy: the %u samples of a prompt are all the same", c->samples);
     const gr_rows_bounds *b = &c->prompts->bounds;
     n->bounds = (gr_rows_bounds){.groups = b->groups,
                                  .seqs = b->groups * c->samples,

@@ -278,13 +278,21 @@ static size_t edit_distance(const char *a, const char *b, size_t limit)
     return row[nb];
 }
 
+static size_t same_begin(const char *a, const char *b)
+{
+    size_t n = 0;
+    while (a[n] && a[n] == b[n]) n++;
+    return n;
+}
+
 const char *gr_near(const char *name, const char *const *candidates, size_t n)
 {
     size_t best = GR_MAX(strlen(name) / 3, (size_t)1) + 1;
     const char *found = NULL;
     for (size_t i = 0; i < n; i++) {
         size_t distance = edit_distance(name, candidates[i], best);
-        if (distance >= best) continue;
+        bool longer = found && distance == best && same_begin(name, candidates[i]) > same_begin(name, found);
+        if (distance >= best && !longer) continue;
         best = distance;
         found = candidates[i];
     }

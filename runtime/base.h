@@ -72,7 +72,8 @@ GR_PRINTF(3, 4) void gr_diag_note(gr_diag *d, gr_loc at, const char *fmt, ...);
 /* "file:line:col: error: text", without newline; caller frees with free(). */
 char *gr_message_format(const struct gr_message *m);
 
-/* The candidate nearest to name by edit distance, or NULL where none is near enough to suggest. */
+/* The candidate nearest to name by edit distance, of equally near ones that with the longest common
+ * beginning, or NULL where none is near enough to suggest. */
 const char *gr_near(const char *name, const char *const *candidates, size_t n);
 /* Looking through thousands of names for each of thousands of errors takes minutes and helps nobody: behind
  * so many, nothing is suggested. */

@@ -12,6 +12,8 @@ static void test_near_names_are_suggested(void **state)
     const char *const names[] = {"generate", "reward", "logprob"};
     assert_string_equal(gr_near("genrate", names, 3), "generate");
     assert_null(gr_near("update", names, 3));
+    const char *fields[] = {"rollout.token", "rollout.length"}; /* both three away */
+    assert_string_equal(gr_near("rollout.len", fields, 2), "rollout.length");
 }
 
 static void test_messages_carry_their_place(void **state)
