@@ -71,6 +71,9 @@ typedef struct gr_work {
      * iterations, stays in the host pool for ever: all of its uses but the temporary ones, which it only
      * reads, are of copies there then. GR_NONE: never. */
     uint32_t host_with;
+    /* Of a collective: what it uses keeps its bytes until the next work of `compute` in its loop is done, so
+     * that this need not wait for it. */
+    bool beside;
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
     bool rollout;  /* generates: policies move state where such works begin */
 } gr_work;

@@ -217,6 +217,8 @@ uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, u
     return levels ? gr_program_temp(p, GR_CAT_GRADIENTS, levels * bytes, "fold.%u", bucket) : GR_NONE;
 }
 
+/* Those of layers run beside the backward pass; on the CPU device they are its processors' work as well.
+ * Those of the head and of the embedding would keep much more than a layer's. */
 void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all)
 {
     char what[64];
@@ -226,12 +228,14 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
     if (k->chained) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    of_shards(p, m, GR_STEP_REDUCE, all ? SPREAD_REDUCE_ALL : SPREAD_REDUCE, bucket,
-              gr_part_bytes(k, m, GR_PART_GRADS, bucket),
-              (gr_use[]){{gr_spread_whole(p, k, m, bucket), GR_UPDATE},
-                         {gr_model_object(p, k, m, GR_PART_GRADS, bucket), all ? GR_WRITE : GR_UPDATE},
-                         {staging, GR_WRITE}},
-              3, what);
+    gr_work *w =
+        of_shards(p, m, GR_STEP_REDUCE, all ? SPREAD_REDUCE_ALL : SPREAD_REDUCE, bucket,
+                  gr_part_bytes(k, m, GR_PART_GRADS, bucket),
+                  (gr_use[]){{gr_spread_whole(p, k, m, bucket), GR_UPDATE},
+                             {gr_model_object(p, k, m, GR_PART_GRADS, bucket), all ? GR_WRITE : GR_UPDATE},
+                             {staging, GR_WRITE}},
+                  3, what);
+    w->beside = !all && !k->chained && bucket && bucket <= m->shape.layers;
 }
 
 /* A rank receives the others' sums, and then the sum of all, of what is not its own to add: twice as much as

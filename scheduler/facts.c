@@ -175,6 +175,17 @@ static uint32_t host_done(const gr_facts *f, uint32_t h)
     return loop;
 }
 
+/* The next work of `compute` behind w in the same loop; GR_NONE: there is none. */
+static uint32_t next_beside(const gr_facts *f, uint32_t w)
+{
+    const gr_program *g = f->g;
+    const uint32_t loop = f->parent[w], end = loop == GR_NONE ? path_end(g, w) : g->works[loop].body_last + 1;
+    for (uint32_t s = w + 1; s < end; s++)
+        if (f->parent[s] == loop && g->works[s].body_last == GR_NONE && g->works[s].lane == GR_LANE_COMPUTE)
+            return !strcmp(g->works[s].node, g->works[w].node) ? s : GR_NONE;
+    return GR_NONE;
+}
+
 static void find_lifetime(gr_facts *f, uint32_t o)
 {
     const gr_program *g = f->g;
@@ -194,6 +205,9 @@ static void find_lifetime(gr_facts *f, uint32_t o)
     for (uint32_t i = b; i < e && last != GR_NONE; i++)
         if (g->works[f->refs[i].work].lane == GR_LANE_HOST || g->works[f->refs[i].work].host_with != GR_NONE)
             last = later(g, last, host_done(f, f->refs[i].work));
+    const uint32_t behind =
+        g->works[f->refs[e - 1].work].beside ? next_beside(f, f->refs[e - 1].work) : GR_NONE;
+    if (behind != GR_NONE && last != GR_NONE) last = later(g, last, behind);
     f->first[o] = first;
     f->last[o] = last;
 }

@@ -391,6 +391,43 @@ static void test_reductions_take_time_from_what_runs_beside_them(void **state)
     gr_graph_free(g);
 }
 
+/* How many steps of the backward pass wait for the reduction of a layer that stands right before them. */
+static uint32_t held_up(const gr_path *path, uint32_t layers)
+{
+    uint32_t n = 0, reduction = GR_NONE, bucket;
+    for (uint32_t i = 0; i < path->n; i++) {
+        const gr_step *s = &path->steps[i];
+        if (sscanf(s->what, "update.reduce.%u", &bucket) == 1 && bucket && bucket <= layers) reduction = i;
+        if (s->lane != GR_LANE_COMPUTE || reduction == GR_NONE) continue;
+        for (uint32_t k = 0; k < s->n_after; k++)
+            n += s->after[k] == reduction && strstr(s->what, "update.backward.");
+        reduction = GR_NONE;
+    }
+    return n;
+}
+
+/* What a layer's reduction uses is not given to the next layer's backward pass, which would wait for it. */
+static void test_the_backward_pass_goes_on_beside_reductions(void **state)
+{
+    (void)state;
+    config c = {.model = "qwen3", .ranks = 4};
+    gr_graph *g = load(&c);
+    gr_kernels kernels = gr_kernels_cpu;
+    kernels.chained = false; /* a device that has others for its reductions */
+    gr_plan_options o = {.kernels = &kernels, .hardware = machine(), .hosts = g->hosts, .threads = 1};
+    const uint32_t layers = gr_graph_model(g, "actor")->shape.layers;
+    uint64_t most = 0;
+    for (uint64_t tenths = 10; tenths >= 8; tenths--) {
+        gr_planned *p = NULL;
+        o.budget_bytes = most * tenths / 10; /* 0: all there is */
+        assert_int_equal(gr_plan_graph(&p, g, &o, NULL), GR_OK);
+        if (!most) most = p->plan->peak_bytes;
+        assert_int_equal(held_up(&p->plan->paths[GR_PATH_STEADY], layers), 0);
+        gr_planned_free(p);
+    }
+    gr_graph_free(g);
+}
+
 /* The planner's choice: by the time of collectives, if half a device holds what is kept; and over all ranks,
  * which changes bits, where nothing else fits. */
 static void test_nodes_are_chosen_by_topology_and_given_up_for_a_budget(void **state)
@@ -589,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_a_rollout_copy_beside_the_shards),
         cmocka_unit_test(test_nodes_are_replicas_of_each_other),
         cmocka_unit_test(test_reductions_take_time_from_what_runs_beside_them),
+        cmocka_unit_test(test_the_backward_pass_goes_on_beside_reductions),
         cmocka_unit_test(test_nodes_are_chosen_by_topology_and_given_up_for_a_budget),
         cmocka_unit_test(test_gradients_are_reduced_once_where_there_is_room),
         cmocka_unit_test(test_gradients_are_reduced_in_each_micro_batch_otherwise),
