@@ -75,7 +75,12 @@ static void range_str(const gr_key *k, const char *what, char *buf, size_t n)
 static bool number_in_range(gr_loader *l, const gr_key *k, const gr_value *v, bool whole, double *out)
 {
     char wanted[128];
-    range_str(k, whole ? "a whole number" : "a number", wanted, sizeof(wanted));
+    const bool any = k->min == 0 && k->max == 0;
+    range_str(k,
+              whole && any ? "a whole number below 2^32"
+              : whole      ? "a whole number"
+                           : "a number",
+              wanted, sizeof(wanted));
     bool ok = gr_value_number(v, out);
     if (ok && (k->min != 0 || k->max != 0)) ok = *out >= k->min && *out <= k->max;
     if (ok && whole) ok = *out >= 0 && *out <= UINT32_MAX && *out == floor(*out);

@@ -334,6 +334,10 @@ gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n
     gr_value v = {0};
     if (!yaml_parser_initialize(&r.parser))
         return gr_diag_error(d, (gr_loc){file, 0, 0}, GR_E_NOMEM, "out of memory");
+    if (n >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* where the encoding is given, a BOM is text to it */
+        text += 3;
+        n -= 3;
+    }
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, n);
     read_documents(&r, &v);

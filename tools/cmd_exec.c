@@ -22,7 +22,9 @@ static char *default_out(const gr_graph *g)
     time_t now = time(NULL);
     struct tm tm;
     strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    char *name = gr_printf("runs/%s-%s", g->name, when), *path = gr_strdup(name);
+    char *name = gr_printf("runs/%s-%s", g->name, when), *path;
+    for (char *c = strchr(name, '/') + 1; *c; c++) *c = *c == '/' ? '_' : *c; /* one folder, below runs */
+    path = gr_strdup(name);
     (void)mkdir("runs", 0777);
     for (unsigned i = 2; mkdir(path, 0777) && errno == EEXIST; i++) {
         free(path);

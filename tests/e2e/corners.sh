@@ -124,6 +124,11 @@ sed "s/, epochs: 2}/, metrics: {${many%, }}}/" epochs.yaml >many.yaml
 status 0 "$gr" exec many.yaml --out many
 has many/metrics.jsonl '"update.m100": '
 
+# Without --out a run has a folder of its own below runs, whatever its graph is called.
+sed 's|^graph: .*|graph: ../b/c|' epochs.yaml >slashed.yaml
+status 0 "$gr" exec slashed.yaml --steps 1
+has out '^results are in runs/.._b_c-[0-9]+-[0-9]+$'
+
 # A graph that does not go with a run's checkpoint leaves its directory as it was.
 status 0 "$gr" exec epochs.yaml --steps 1 --seed 7 --out own
 cp -r own was

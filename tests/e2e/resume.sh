@@ -55,8 +55,8 @@ while [ $i -lt $kills ]; do
     if [ -f killed/metrics.jsonl ]; then resume="--resume killed"; fi
     i=$((i + 1))
 done
-[ "$(last_step killed)" != $steps ] || fail "the run was over before the last kill; make it longer"
-status 0 "$gr" exec --resume killed
+[ ! -d killed/checkpoints ] || [ "$(last_step killed)" != $steps ] || fail "the run was over before the last kill; make it longer"
+status 0 "$gr" exec $resume
 same_weights calm killed
 same_metrics calm killed
 [ "$(ls killed/checkpoints | wc -l)" = 3 ] || fail "keep: 3 keeps $(ls killed/checkpoints)"

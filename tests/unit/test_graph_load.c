@@ -218,6 +218,14 @@ static void test_a_resolved_graph_has_no_half_of_a_parameter(void **state)
     gr_graph_free(g);
 }
 
+static void test_a_file_may_begin_with_a_byte_order_mark(void **state)
+{
+    (void)state;
+    gr_graph *g = load("\xEF\xBB\xBFgraph: t\r\nuse: parts/base.yaml\r\n", NULL, 0);
+    assert_string_equal(g->name, "t");
+    gr_graph_free(g);
+}
+
 /* YAML would take some of them for a line's end, and refuse others. */
 static void test_a_resolved_graph_has_every_character(void **state)
 {
@@ -390,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),
         cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
         cmocka_unit_test(test_a_resolved_graph_has_no_half_of_a_parameter),
+        cmocka_unit_test(test_a_file_may_begin_with_a_byte_order_mark),
         cmocka_unit_test(test_a_resolved_graph_has_every_character),
         cmocka_unit_test(test_checkpoints_are_found_in_every_form),
         cmocka_unit_test(test_a_missing_checkpoint_says_how_to_get_it),
