@@ -378,8 +378,7 @@ static void prefer_nodes(gr_knobs *s)
     free(level);
 }
 
-/* ---- gradients that are reduced once a mini-batch -------------------------------------------------------
- */
+/* ---- gradients that are reduced once a mini-batch ------------------------------------------------------ */
 
 /* Predicted time of a program of which everything is resident. */
 static uint64_t resident_ns(const gr_program *p, const gr_hardware *hw)

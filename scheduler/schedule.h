@@ -23,9 +23,9 @@ typedef struct gr_rule {
 typedef enum gr_knob_bits {
     GR_BITS_SAME,
     GR_BITS_DIFFER, /* the first level is left only where nothing fits with it */
-    GR_BITS_SPARE,  /* they differ, but no level has the better ones: the first is a luxury, taken where it
-                     * makes  the plan faster, and tried with the first levels alone of all knobs that keep the
-                     * bits */
+    /* They differ, but no level has the better ones: the first is a luxury, taken where it makes the plan
+     * faster, and tried with the first levels alone of all knobs that keep the bits. */
+    GR_BITS_SPARE,
 } gr_knob_bits;
 
 /* A choice the program depends on. Level 0 is the fastest where everything fits; each next level needs less
