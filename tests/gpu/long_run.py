@@ -204,7 +204,7 @@ def main():
     p.add_argument("--quickstart-steps", type=int, default=500)
     p.add_argument("--arithmetic", metavar="DIR")
     p.add_argument("--seeds", type=int, default=4, help="runs of arithmetic on each device")
-    p.add_argument("--cpu", metavar="PART=REWARD", nargs="*", default=[], help="the CPU's last mean reward, instead of its run")
+    p.add_argument("--cpu", metavar="PART=REWARD", action="append", default=[], help="the CPU's last mean reward, instead of its run")
     a = p.parse_args()
     a.cpu = {name: float(value) for name, value in (pair.split("=") for pair in a.cpu)}
     a.out = os.path.abspath(a.out)
