@@ -35,7 +35,7 @@ grep -Eq '"what": "update.step.[0-9]+".*"lane": "host"' stepped-here/plan.json |
 same_weights stepped-there stepped-here
 
 # Every kind of node: a selection drawn again, validations, a loss of two passes, a reward command, token scores.
-sed 's/^run:/  vp: {op: prompts, file: $data, batch: 5, max_tokens: 8, template: "{question}", every: 1}\n  vr: {op: generate, model: actor, prompts: vp, samples: 2, temperature: 0, max_tokens: 6, every: 1}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 1}\n&/;
+sed 's/^run:/  vp: {op: prompts, file: $data, batch: 5, max_tokens: 8, template: "{question}", every: 1}\n  vr: {op: generate, model: actor, prompts: vp, samples: 1, temperature: 0, max_tokens: 6, every: 1}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 1}\n&/;
     s/^  rollout: /  raw: /; s/of: rollout/of: kept/; s/op: compute, expr: reward + 0.1 \* rollout/op: compute, of: kept, expr: reward + 0.1 * raw/; s/^  reward:  {op: reward, of: kept/  reward:  {op: reward, of: raw/
     s/^  old_logprob:/  kept: {op: select, of: raw, groups: "group_std(reward) > 0", refill: {until: 8, rounds: 6, short: keep}}\n&/' grpo.yaml >refill.yaml
 cat >answer.sh <<'END'
