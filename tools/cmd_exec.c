@@ -193,22 +193,6 @@ static gr_status meet(gr_comm *c, gr_status st, gr_diag *d)
     return failed ? failed : (gr_status)status;
 }
 
-/* Each rank of a host takes a CUDA device of its own, of those that it may see, unless its launcher has given
- * it just one. Before anything asks for devices. */
-static void choose_device(const gr_comm *c)
-{
-    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
-    char *own = seen ? NULL : gr_printf("%u", c->local);
-    for (uint32_t i = 0; seen && *seen && i <= c->local; i++) {
-        size_t n = strcspn(seen, ",");
-        if (i == c->local) own = gr_strndup(seen, n);
-        if (!seen[n]) break;
-        seen += n + 1;
-    }
-    if (own) setenv("CUDA_VISIBLE_DEVICES", own, 1);
-    free(own);
-}
-
 /* The hash of what each rank is about to run is the same. */
 static gr_status compare_plans(gr_comm *c, const gr_plan *p, gr_diag *d)
 {
@@ -309,9 +293,15 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     char ranks[32];
     gr_args a = *given;
     gr_cmd_launched(c->rank, c->ranks);
-    choose_device(c);
+    bool sees_peers = gr_comm_take_device(c->local, c->locals);
     gr_status st = name_ranks(&a, c, ranks, d);
     if (!st) st = prepare(x, &a, c, d);
+    if (!st && !sees_peers && !strcmp(x->p->plan->device, "cuda"))
+        gr_diag_warn(d, (gr_loc){0},
+                     "each rank sees its own GPU alone (CUDA_VISIBLE_DEVICES=%s), so gathers will wait for "
+                     "compute: let the launcher give every rank all GPUs of its host (srun: --gpus-per-node "
+                     "in place of --gpus-per-task)",
+                     getenv("CUDA_VISIBLE_DEVICES"));
     st = meet(c, st, d);
     if (st) return gr_exit_status_input(st);
     st = meet(c, compare_plans(c, x->p->plan, d), d);
