@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "ops/checkpoint.h"
 #include "runtime/limits.h"
 #include "runtime/run.h"
 #include "runtime/signals.h"
@@ -100,8 +101,8 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     return st;
 }
 
-/* A resumed run goes on in its own directory, from its own random state. */
-static gr_status check_resume(const gr_args *a, gr_diag *d)
+/* A resumed run goes on in its own directory, from its own random state. at: what was given behind RUN@. */
+static gr_status check_resume(const gr_args *a, const char *at, uint64_t *step, gr_diag *d)
 {
     const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
     if (wrong)
@@ -116,7 +117,7 @@ static gr_status check_resume(const gr_args *a, gr_diag *d)
                           "from its last checkpoint",
                           a->resume, graph);
     free(graph);
-    return st;
+    return st || !at ? st : gr_checkpoint_step(step, a->resume, at, d);
 }
 
 /* ---- ranks together --------------------------------------------------------------------------------------
@@ -257,12 +258,14 @@ typedef struct exec {
     gr_plan_options o;
     gr_planned *p;
     char *graph_path, *out;
+    const char *at; /* of --resume RUN@STEP what is behind the @, and its number; NULL: the last one */
+    uint64_t step;
     unsigned threads; /* 0: as many as there are cores */
 } exec;
 
 static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
 {
-    gr_status st = check_resume(a, d);
+    gr_status st = check_resume(a, x->at, &x->step, d);
     if (!st) st = gr_cmd_plan_options(&x->o, a, d);
     if (!st && x->threads) x->o.threads = x->threads;
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
@@ -283,6 +286,8 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
 {
     gr_run_options run = {.out = x->out,
                           .resume = a->resume != NULL,
+                          .has_from = x->at != NULL,
+                          .from = x->step,
                           .poison = a->check_memory,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,
@@ -327,7 +332,8 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     return gr_exit_status(st);
 }
 
-int gr_cmd_exec(const gr_args *a, gr_diag *d)
+/* at: of --resume RUN@STEP what is behind the @; a->resume is the folder alone. */
+static int exec_from(const gr_args *a, const char *at, gr_diag *d)
 {
     bool started;
     uint32_t ranks = 1;
@@ -336,7 +342,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     if (!st && !started) st = ranks_to_start(a, &ranks, d);
     if (st) return gr_exit_status_input(st);
     if (ranks > 1) return gr_cmd_launch(ranks, a->hosts, a->resume ? a->resume : a->out, d);
-    exec x = {0};
+    exec x = {.at = at};
     x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     if (started) {
         gr_signals_catch(); /* before a signal meant for the run can come */
@@ -348,5 +354,16 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_graph_free(x.g);
     free(x.graph_path);
     free(x.out);
+    return status;
+}
+
+int gr_cmd_exec(const gr_args *given, gr_diag *d)
+{
+    gr_args a = *given;
+    const char *at = NULL;
+    char *run = a.resume ? gr_checkpoint_run(a.resume, &at) : NULL;
+    a.resume = run;
+    const int status = exec_from(&a, at, d);
+    free(run);
     return status;
 }
