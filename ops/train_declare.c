@@ -70,7 +70,8 @@ uint32_t gr_train_rows(const gr_node *n, const gr_choices *how)
 
 uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how)
 {
-    return gr_train_shape_of(n, how).micro.trips;
+    const gr_train_shape shape = gr_train_shape_of(n, how);
+    return gr_micro_cost_of(&shape.micro, &n->rows->bounds, shape.own_seqs).trips;
 }
 
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)

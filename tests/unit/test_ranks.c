@@ -322,7 +322,7 @@ static void test_whole_gradients_are_the_first_that_a_budget_takes(void **state)
     gr_planned *whole = plan(&c, g), *each = plan(&keep, kept);
     assert_string_not_equal(whole->plan->numerics, each->plan->numerics);
     uint32_t n[2] = {0, 0}, plain = 0;
-    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 20) {
+    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 50) {
         gr_planned *p = plan_or_null(g, GR_POLICY_AUTO, budget, 1);
         if (!p) break;
         const bool is_whole = setting(p->plan, "update", "whole_grads"),
