@@ -284,9 +284,8 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
     const uint64_t bytes = w->k->layer_ws_bytes(w->s, &w->bounds, use);
-    return w->how->recompute
-               ? gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
-               : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
+    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
+                             : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
 }
 
 /* A work whose uses are followed by the columns the loss reads. */
@@ -325,8 +324,8 @@ static void declare_pack(declaring *w)
     gather(w, 0);
     gather(w, 1);
     gr_program_run(w->p, TRAIN_EMBED, 0,
-                   (gr_use[]){{params(w, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3,
-                   "%sembed", w->pass.all);
+                   (gr_use[]){{params(w, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3, "%sembed",
+                   w->pass.all);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
