@@ -64,23 +64,6 @@ static void folder_release(folder *f)
 
 /* ---- config and tokenizer ------------------------------------------------------------------------------ */
 
-static gr_status copy_file(const char *from_dir, const char *name, const char *to_dir, bool *found,
-                           gr_diag *d)
-{
-    char *from = gr_printf("%s/%s", from_dir, name), *to = gr_printf("%s/%s", to_dir, name), *bytes = NULL;
-    gr_status st = GR_OK;
-    size_t n = 0;
-    if (gr_path_exists(from)) {
-        *found = true;
-        st = gr_file_read(from, 0, &bytes, &n, d);
-        if (!st) st = gr_file_write(to, bytes, n, d);
-    }
-    free(bytes);
-    free(from);
-    free(to);
-    return st;
-}
-
 static gr_status copy_tokenizer(const char *from, const char *dir, gr_diag *d)
 {
     static const char *const files[] = {
@@ -98,7 +81,7 @@ static gr_status copy_tokenizer(const char *from, const char *dir, gr_diag *d)
     gr_status st = GR_OK;
     if (!is_folder(from))
         return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "no folder '%s' with a tokenizer", from);
-    for (size_t i = 0; i < GR_LEN(files) && !st; i++) st = copy_file(from, files[i], dir, &found, d);
+    for (size_t i = 0; i < GR_LEN(files) && !st; i++) st = gr_file_copy(from, files[i], dir, &found, d);
     if (!st && !found)
         gr_diag_warn(d, (gr_loc){from, 0, 0}, "no tokenizer.json nor any other file of a tokenizer");
     return st;
@@ -178,7 +161,7 @@ gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, c
     if (!st) set_dtype(&text, j.root, dtype);
     if (!st && s->head == GR_HEAD_VALUE) set_value_head(&text, j.root, s);
     if (!st) st = gr_file_write(to, text.text, text.len, d);
-    if (!st) st = copy_file(from, "generation_config.json", dir, &found, d);
+    if (!st) st = gr_file_copy(from, "generation_config.json", dir, &found, d);
     if (!st && tokenizer) st = copy_tokenizer(tokenizer, dir, d);
     gr_str_release(&text);
     gr_json_release(&j);
@@ -359,18 +342,43 @@ static gr_status no_step(const char *run, const char *at, gr_diag *d)
     return st;
 }
 
+char *gr_checkpoint_run(const char *spec, const char **at)
+{
+    const char *mark = is_folder(spec) ? NULL : strrchr(spec, '@');
+    size_t n = mark ? (size_t)(mark - spec) : strlen(spec);
+    while (n > 1 && spec[n - 1] == '/') n--;
+    *at = mark ? mark + 1 : NULL;
+    return gr_strndup(spec, n);
+}
+
+/* RUN/checkpoints/step-N or RUN/checkpoints/best, which may not be there. */
+static char *path_of(const char *run, const char *at)
+{
+    return gr_printf("%s/checkpoints/%s%s", run, strcmp(at, "best") ? "step-" : "", at);
+}
+
+gr_status gr_checkpoint_step(uint64_t *step, const char *run, const char *at, gr_diag *d)
+{
+    char *path = path_of(run, at), *real = realpath(path, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    unsigned long long number;
+    gr_status st = GR_OK;
+    if (slash && is_folder(path) && step_of(slash + 1, &number))
+        *step = number;
+    else
+        st = no_step(run, at, d);
+    free(real);
+    free(path);
+    return st;
+}
+
 gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d)
 {
-    const char *at = is_folder(spec) ? NULL : strrchr(spec, '@');
-    size_t n = at ? (size_t)(at - spec) : strlen(spec);
-    while (n > 1 && spec[n - 1] == '/') n--;
-    char *run = gr_strndup(spec, n);
-    char *step = has_file(run, "state.json")   ? gr_strdup(run) /* a step's own folder */
-                 : !at                         ? last_step(run)
-                 : strcmp(at + 1, "best") != 0 ? gr_printf("%s/checkpoints/step-%s", run, at + 1)
-                                               : gr_printf("%s/checkpoints/best", run);
-    gr_status st =
-        step && is_folder(step) ? find_model(out, step, model, d) : no_step(run, at ? at + 1 : NULL, d);
+    const char *at;
+    char *run = gr_checkpoint_run(spec, &at);
+    char *step = has_file(run, "state.json") ? gr_strdup(run) /* a step's own folder */
+                 : at                        ? path_of(run, at)
+                                             : last_step(run);
+    gr_status st = step && is_folder(step) ? find_model(out, step, model, d) : no_step(run, at, d);
     free(step);
     free(run);
     return st;

@@ -33,4 +33,9 @@ GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, 
  * frees with free(). */
 GR_NODISCARD gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d);
 
+/* The folder of RUN, RUN@STEP or RUN@best; caller frees. *at: what stands behind @, in spec; NULL: nothing. */
+char *gr_checkpoint_run(const char *spec, const char **at);
+/* The step that STEP, or best, is of a run. GR_E_INVALID names those that are there. */
+GR_NODISCARD gr_status gr_checkpoint_step(uint64_t *step, const char *run, const char *at, gr_diag *d);
+
 #endif

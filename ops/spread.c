@@ -235,7 +235,7 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
                              {gr_model_object(p, k, m, GR_PART_GRADS, bucket), all ? GR_WRITE : GR_UPDATE},
                              {staging, GR_WRITE}},
                   3, what);
-    w->beside = !all && !k->chained && bucket && bucket <= m->shape.layers;
+    w->beside = !k->chained && bucket && bucket <= m->shape.layers;
 }
 
 /* A rank receives the others' sums, and then the sum of all, of what is not its own to add: twice as much as

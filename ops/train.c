@@ -20,6 +20,7 @@ typedef struct train_state {
     uint32_t leaf;         /* canonical: the next one, of this rank's */
     uint32_t token;        /* its first response token */
     uint32_t tokens;
+    uint32_t micro_batches; /* of whole gradients: this rank's */
     gr_pass pass;
     double *sums; /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
     float scale;  /* of gradients: clipping; 0: the step is skipped */
@@ -203,6 +204,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
     count_dealt(t, find_own(c, t, block, &t->own));
+    if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->own);
     t->leaf = 0;
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
@@ -754,7 +756,7 @@ bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
     if (trip == 0) gr_pass_begin(&t->pass, &t->own);
-    return gr_pass_more(&t->pass);
+    return c->kernel == TRAIN_LOOP_BUT_LAST ? trip + 1 < t->micro_batches : gr_pass_more(&t->pass);
 }
 
 uint32_t gr_train_trips(const gr_call *c)
@@ -770,5 +772,5 @@ uint32_t gr_train_trips(const gr_call *c)
         most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &own));
     }
     free(own.seq);
-    return most;
+    return c->kernel == TRAIN_LOOP_BUT_LAST && most ? most - 1 : most;
 }

@@ -18,7 +18,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
                       gr_program *p);
 uint32_t gr_train_rows(const gr_node *n,
                        const gr_choices *how); /* response tokens of the largest micro-batch */
-/* Most micro-batches that a rank has of a mini-batch. */
+/* Micro-batches that a rank is expected to have of a mini-batch. */
 uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how);
 gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);
 void gr_train_close(void *state);

@@ -16,6 +16,14 @@ typedef struct train_objects {
     uint32_t ws, embed_ws, head_ws;
 } train_objects;
 
+/* How names begin of a pass's works and of its gathers, and of the gathers of its backward pass. The last
+ * micro-batch of whole gradients has works of its own, behind the loop of the others. */
+typedef struct pass_names {
+    const char *all, *back;
+} pass_names;
+static const pass_names fresh_pass = {"fresh_", NULL}, each_pass = {"", "back_"},
+                        last_pass = {"last_", "last_back_"};
+
 typedef struct declaring {
     const gr_graph *g;
     const gr_node *n;
@@ -28,6 +36,7 @@ typedef struct declaring {
     train_objects o;
     gr_env_reads reads;
     gr_micro_cost cost;
+    pass_names pass; /* the current one's */
 } declaring;
 
 gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
@@ -61,7 +70,8 @@ uint32_t gr_train_rows(const gr_node *n, const gr_choices *how)
 
 uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how)
 {
-    return gr_train_shape_of(n, how).micro.trips;
+    const gr_train_shape shape = gr_train_shape_of(n, how);
+    return gr_micro_cost_of(&shape.micro, &n->rows->bounds, shape.own_seqs).trips;
 }
 
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
@@ -153,17 +163,34 @@ static void add_device_loss(declaring *w, const gr_loss *l)
 
 static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
 {
-    return gr_program_temp(w->p, GR_CAT_WORKSPACE, w->k->layer_ws_bytes(w->s, &w->bounds, use), "%s", what);
+    return gr_program_temp(w->p, GR_CAT_WORKSPACE, w->k->layer_ws_bytes(w->s, &w->bounds, use), "%s%s",
+                           w->pass.all, what);
 }
 
-static uint32_t head_ws(declaring *w, gr_head_use use, const char *what)
+static uint32_t head_ws(declaring *w, gr_head_use use)
 {
     const gr_choices *how = w->how;
     return gr_program_temp(w->p, GR_CAT_WORKSPACE,
                            gr_train_is_value(w->n)
                                ? w->k->value_ws_bytes(w->s, how->head_rows, how->threads)
                                : w->k->head_ws_bytes(w->s, how->head_rows, use, how->threads),
-                           "%s", what);
+                           "%shead_ws", w->pass.all);
+}
+
+/* Those of a pass with a backward one. */
+static void add_pass_objects(declaring *w, pass_names pass)
+{
+    gr_program *p = w->p;
+    train_objects *o = &w->o;
+    const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens),
+                   embed = w->k->embed_ws_bytes(w->shape.micro.tokens);
+    w->pass = pass;
+    o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
+    o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
+    const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
+    o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
+    o->embed_ws = embed ? gr_program_temp(p, GR_CAT_WORKSPACE, embed, "%sembed_ws", pass.all) : GR_NONE;
+    o->head_ws = head_ws(w, GR_HEAD_GRADIENT);
 }
 
 static void add_objects(declaring *w)
@@ -171,7 +198,6 @@ static void add_objects(declaring *w)
     gr_program *p = w->p;
     const gr_train_shape *t = &w->shape;
     const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
-    uint64_t hidden = gr_hidden_bytes(w->k, w->s, t->micro.tokens);
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
     o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
@@ -181,27 +207,31 @@ static void add_objects(declaring *w)
         add_host_loss(w, l);
     o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
     o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
-    o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "x");
-    o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "dx");
-    const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
-    o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
-    const uint64_t embed = w->k->embed_ws_bytes(t->micro.tokens);
-    o->embed_ws = embed ? gr_program_temp(p, GR_CAT_WORKSPACE, embed, "embed_ws") : GR_NONE;
     o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
                               (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
                                   w->k->sum_squares_ws_bytes(),
                               "norm");
-    o->head_ws = head_ws(w, GR_HEAD_GRADIENT, "head_ws");
+    add_pass_objects(w, each_pass);
 }
 
-static uint32_t params(declaring *w, const char *pass, uint32_t bucket)
+static uint32_t params(declaring *w, uint32_t bucket)
 {
-    return gr_spread_params(w->p, w->k, w->n->model, pass, bucket);
+    return gr_spread_params(w->p, w->k, w->n->model, w->pass.all, bucket);
 }
 
-static void gather(declaring *w, const char *pass, uint32_t bucket)
+static uint32_t back_params(declaring *w, uint32_t bucket)
 {
-    gr_spread_gather(w->p, w->k, w->n->model, pass, bucket);
+    return gr_spread_params(w->p, w->k, w->n->model, w->pass.back, bucket);
+}
+
+static void gather(declaring *w, uint32_t bucket)
+{
+    gr_spread_gather(w->p, w->k, w->n->model, w->pass.all, bucket);
+}
+
+static void back_gather(declaring *w, uint32_t bucket)
+{
+    gr_spread_gather(w->p, w->k, w->n->model, w->pass.back, bucket);
 }
 
 /* Those of the mini-batch; and those a backward work adds to, the first of a micro-batch or not: of whole
@@ -222,15 +252,17 @@ static bool reduces_each(const declaring *w)
     return !w->p->leaves && !w->how->whole_grads;
 }
 
+/* The gradient of a bucket is complete: of this micro-batch, or of all. */
 static void reduce(declaring *w, uint32_t bucket)
 {
-    if (reduces_each(w)) gr_spread_reduce(w->p, w->k, w->n->model, bucket, false);
+    const bool all = w->how->whole_grads && w->pass.all == last_pass.all;
+    if (all || reduces_each(w)) gr_spread_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
     uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens);
-    return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "in.%u", l);
+    return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sin.%u", w->pass.all, l);
 }
 
 /* Of the layers that are recomputed, one's activations exist at a time. */
@@ -242,8 +274,8 @@ static bool recomputed(const declaring *w, uint32_t l)
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
     uint64_t bytes = w->k->acts_bytes(w->s, &w->bounds);
-    return recomputed(w, l) ? gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts")
-                            : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "acts.%u", l);
+    return recomputed(w, l) ? gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
+                            : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
 }
 
 /* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a
@@ -252,8 +284,8 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
     const uint64_t bytes = w->k->layer_ws_bytes(w->s, &w->bounds, use);
-    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s.%u", what, l)
-                             : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s", what);
+    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
+                             : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
 }
 
 /* A work whose uses are followed by the columns the loss reads. */
@@ -283,45 +315,45 @@ static void declare_prepare(declaring *w)
 }
 
 /* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
-static void declare_pack(declaring *w, const char *prefix)
+static void declare_pack(declaring *w)
 {
     const train_objects *o = &w->o;
     gr_program_run(w->p, TRAIN_PACK, 0,
                    (gr_use[]){{o->rows, GR_READ}, {o->packed, GR_WRITE}, {o->staging, GR_WRITE}}, 3, "%spack",
-                   prefix);
-    gather(w, prefix, 0);
-    gather(w, prefix, 1);
+                   w->pass.all);
+    gather(w, 0);
+    gather(w, 1);
     gr_program_run(w->p, TRAIN_EMBED, 0,
-                   (gr_use[]){{params(w, prefix, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3,
-                   "%sembed", prefix);
+                   (gr_use[]){{params(w, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3, "%sembed",
+                   w->pass.all);
 }
 
-static void declare_layer(declaring *w, uint32_t l, bool keep, const char *prefix)
+static void declare_layer(declaring *w, uint32_t l, bool keep)
 {
     const train_objects *o = &w->o;
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
-    const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "fresh_ws");
-    gather(w, prefix, 2 + l);
+    const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
+    gather(w, 2 + l);
     gr_layer_cost(gr_program_run(w->p, TRAIN_FORWARD, l,
-                                 (gr_use[]){{params(w, prefix, 1 + l), GR_READ},
+                                 (gr_use[]){{params(w, 1 + l), GR_READ},
                                             {o->packed, GR_READ},
                                             {o->x, GR_UPDATE},
                                             {in, GR_WRITE},
                                             {acts, GR_WRITE},
                                             {ws, GR_WRITE}},
-                                 6, "%sforward.%u", prefix, l),
+                                 6, "%sforward.%u", w->pass.all, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
-static void declare_head(declaring *w, bool backward, const char *prefix)
+static void declare_head(declaring *w, bool backward)
 {
     const train_objects *o = &w->o;
-    const uint32_t ws = backward ? o->head_ws : head_ws(w, GR_HEAD_LOGPROB, "fresh_head_ws");
-    uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, prefix, 0) : GR_NONE;
+    const uint32_t ws = backward ? o->head_ws : head_ws(w, GR_HEAD_LOGPROB);
+    uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, 0) : GR_NONE;
     const gr_use none = {GR_NONE, GR_UPDATE};
-    if (backward) gather(w, "back_", w->s->layers);
-    gr_use uses[] = {{params(w, prefix, last), GR_READ},
+    if (backward) back_gather(w, w->s->layers);
+    gr_use uses[] = {{params(w, last), GR_READ},
                      {tied, GR_READ},
                      {o->packed, GR_READ},
                      {o->x, GR_READ},
@@ -339,7 +371,7 @@ static void declare_head(declaring *w, bool backward, const char *prefix)
                      {o->data, GR_READ},
                      {o->data_host, GR_READ}};
     char what[32];
-    snprintf(what, sizeof(what), "%shead", prefix);
+    snprintf(what, sizeof(what), "%shead", w->pass.all);
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
     gr_head_cost(work, w->k, w->s, w->cost.rows, backward ? 3 : 1);
     if (backward) reduce(w, last);
@@ -350,26 +382,26 @@ static void declare_backward(declaring *w, uint32_t l)
     const train_objects *o = &w->o;
     uint32_t in = layer_in(w, l), acts = layer_acts(w, l);
     uint32_t back_ws = turn_ws(w, GR_LAYER_BACKWARD, "backward_ws", l);
-    if (l) gather(w, "back_", l); /* of the layer below */
+    if (l) back_gather(w, l); /* of the layer below */
     if (recomputed(w, l))
         gr_layer_cost(gr_program_run(w->p, TRAIN_RECOMPUTE, l,
-                                     (gr_use[]){{params(w, "back_", 1 + l), GR_READ},
+                                     (gr_use[]){{back_params(w, 1 + l), GR_READ},
                                                 {o->packed, GR_READ},
                                                 {o->x, GR_WRITE},
                                                 {in, GR_READ},
                                                 {acts, GR_WRITE},
                                                 {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
-                                     6, "recompute.%u", l),
+                                     6, "%srecompute.%u", w->pass.all, l),
                       w->k, w->s, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
-                                 (gr_use[]){{params(w, "back_", 1 + l), GR_READ},
+                                 (gr_use[]){{back_params(w, 1 + l), GR_READ},
                                             {o->packed, GR_READ},
                                             {in, GR_READ},
                                             {acts, GR_READ},
                                             {o->dx, GR_UPDATE},
                                             grads(w, 1 + l, true),
                                             {back_ws, GR_WRITE}},
-                                 7, "backward.%u", l),
+                                 7, "%sbackward.%u", w->pass.all, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 2);
     reduce(w, 1 + l);
 }
@@ -390,9 +422,11 @@ static void declare_forward_pass(declaring *w)
     gr_spread_loop(w->p, TRAIN_LOOP_MICRO, trips, gr_spread_gathers(w->p, w->n->model), o->rows,
                    "fresh_micro_batches")
         ->trips_expected = w->cost.trips;
-    declare_pack(w, "fresh_");
-    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false, "fresh_");
-    declare_head(w, false, "fresh_");
+    w->pass = fresh_pass;
+    declare_pack(w);
+    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false);
+    declare_head(w, false);
+    w->pass = each_pass;
     gr_program_end(w->p);
     share_fresh(w);
     run_with_columns(w, TRAIN_ADJOINT,
@@ -408,22 +442,34 @@ static void declare_forward_pass(declaring *w)
                      9, "adjoint");
 }
 
-static void declare_micro_batches(declaring *w)
+static void declare_micro_batch(declaring *w)
 {
     const train_objects *o = &w->o;
-    bool collectives = reduces_each(w) || gr_spread_gathers(w->p, w->n->model);
-    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, w->shape.micro.trips, collectives, o->rows, "micro_batches")
-        ->trips_expected = w->cost.trips;
-    declare_pack(w, "");
-    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true, "");
-    declare_head(w, true, "");
+    declare_pack(w);
+    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true);
+    declare_head(w, true);
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
     gr_program_run(
         w->p, TRAIN_EMBED_BACKWARD, 0,
         (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied), {o->embed_ws, GR_WRITE}},
-        4, "embed_backward");
+        4, "%sembed_backward", w->pass.all);
     reduce(w, 0);
+}
+
+/* Of whole gradients the last one stands behind the loop of the others: they are reduced beside its backward
+ * pass, each bucket's as they are complete. */
+static void declare_micro_batches(declaring *w)
+{
+    const uint32_t behind = w->how->whole_grads, most = w->shape.micro.trips;
+    bool collectives = reduces_each(w) || gr_spread_gathers(w->p, w->n->model);
+    gr_spread_loop(w->p, behind ? TRAIN_LOOP_BUT_LAST : TRAIN_LOOP_MICRO, GR_MAX(most - behind, 1u),
+                   collectives, w->o.rows, "micro_batches")
+        ->trips_expected = w->cost.trips - behind;
+    declare_micro_batch(w);
     gr_program_end(w->p);
+    if (!behind) return;
+    add_pass_objects(w, last_pass);
+    declare_micro_batch(w);
 }
 
 /* Leaf after leaf, each with its micro-batches, onto the tree of those before; then the sum of all. */
@@ -489,14 +535,13 @@ static double step_bytes(const declaring *w, uint32_t bucket)
            (state.master ? 1 : 2) * weights;
 }
 
-/* What is summed behind the micro-batches is declared one bucket ahead of the norm that reads it: the sum of
- * the next one runs beside it. */
+/* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one
+ * runs beside it. */
 static void declare_norms(declaring *w)
 {
     const gr_model *m = w->n->model;
     uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, m);
     for (uint32_t b = 0; b <= n; b++) {
-        if (b < n && w->how->whole_grads) gr_spread_reduce(w->p, w->k, m, b, true);
         if (b < n) gr_spread_across(w->p, w->k, m, b);
         if (!b) continue;
         gr_program_run(w->p, TRAIN_NORM, b - 1,

@@ -11,6 +11,7 @@
 enum {
     TRAIN_LOOP_MINI,
     TRAIN_LOOP_MICRO,
+    TRAIN_LOOP_BUT_LAST, /* whole gradients: micro-batches but for the last, which stands behind it */
     TRAIN_ZERO,
     TRAIN_PREPARE,
     TRAIN_PACK,

@@ -129,6 +129,11 @@ GR_NODISCARD gr_status gr_file_read(const char *path, size_t limit_bytes, char *
  * directory. A symbolic link is followed; what is no regular file (a pipe, /dev/stdout) is written into. */
 GR_NODISCARD gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d);
 
+/* Copy a file of one folder into another, under its name. Where it is not there nothing is done, else *found
+ * becomes true. */
+GR_NODISCARD gr_status gr_file_copy(const char *from_dir, const char *name, const char *to_dir, bool *found,
+                                    gr_diag *d);
+
 /* mkdir -p. */
 GR_NODISCARD gr_status gr_dir_make(const char *path, gr_diag *d);
 

@@ -204,3 +204,76 @@ gr_status gr_checkpoint_prune(const char *run, size_t keep, uint64_t best, gr_di
     free(steps);
     return st;
 }
+
+/* ---- set aside ------------------------------------------------------------------------------------------
+ */
+
+/* RUN/aside-STEP, which is made here, with its folder checkpoints; caller frees. */
+static gr_status make_aside(char **out, const char *run, uint64_t step, gr_diag *d)
+{
+    char *aside = gr_printf("%s/aside-%llu", run, (unsigned long long)step);
+    for (unsigned i = 2; gr_path_exists(aside); i++) {
+        free(aside);
+        aside = gr_printf("%s/aside-%llu-%u", run, (unsigned long long)step, i);
+    }
+    char *checkpoints = gr_printf("%s/checkpoints", aside);
+    gr_status st = gr_dir_make(checkpoints, d);
+    free(checkpoints);
+    *out = aside;
+    return st;
+}
+
+static gr_status copy_records(const char *run, const char *aside, gr_diag *d)
+{
+    static const char *const names[] = {"graph.yaml", "plan.json", "metrics.jsonl", "samples.jsonl"};
+    gr_status st = GR_OK;
+    bool found;
+    for (size_t i = 0; i < GR_LEN(names) && !st; i++) st = gr_file_copy(run, names[i], aside, &found, d);
+    return st;
+}
+
+static gr_status move_checkpoint(const char *run, const char *aside, const char *name, gr_diag *d)
+{
+    char *from = gr_printf("%s/checkpoints/%s", run, name), *to = gr_printf("%s/checkpoints/%s", aside, name);
+    gr_status st = rename(from, to) ? io_error(d, "move", from) : GR_OK;
+    free(from);
+    free(to);
+    return st;
+}
+
+/* The step that RUN/checkpoints/best points at, 0 for none. */
+static uint64_t best_step(const char *run)
+{
+    char *path = gr_printf("%s/checkpoints/best", run), target[64] = "";
+    ssize_t n = readlink(path, target, sizeof(target) - 1);
+    free(path);
+    return n > 5 && !strncmp(target, "step-", 5) ? strtoull(target + 5, NULL, 10) : 0;
+}
+
+/* The newest first: a process killed in between leaves those that belong together. */
+static gr_status move_behind(const char *run, const char *aside, uint64_t step, const uint64_t *steps,
+                             size_t n, gr_diag *d)
+{
+    gr_status st = best_step(run) > step ? move_checkpoint(run, aside, "best", d) : GR_OK;
+    for (size_t i = n; !st && i-- > 0 && steps[i] > step;) {
+        char *name = gr_printf("step-%llu", (unsigned long long)steps[i]);
+        st = move_checkpoint(run, aside, name, d);
+        free(name);
+    }
+    return st;
+}
+
+gr_status gr_checkpoint_set_aside(char **aside, const char *run, uint64_t step, gr_diag *d)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_status st = gr_checkpoint_list(&steps, &n, run, d);
+    *aside = NULL;
+    if (!st && n && steps[n - 1] > step) {
+        st = make_aside(aside, run, step, d);
+        if (!st) st = copy_records(run, *aside, d);
+        if (!st) st = move_behind(run, *aside, step, steps, n, d);
+    }
+    free(steps);
+    return st;
+}

@@ -28,6 +28,10 @@ GR_NODISCARD gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const cha
 char *gr_checkpoint_path(const char *run, uint64_t step);
 /* Remove all but the newest keep, and that of step best (0: there is none). */
 GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, size_t keep, uint64_t best, gr_diag *d);
+/* Before a run goes on from a step that is not its last one: the checkpoints behind it become those of a run
+ * directory of their own, RUN/aside-STEP (or aside-STEP-2 and so on), which has the graph, the plan, metrics
+ * and samples as they are now. *aside: its path, caller frees; NULL: there are none. */
+GR_NODISCARD gr_status gr_checkpoint_set_aside(char **aside, const char *run, uint64_t step, gr_diag *d);
 /* Let RUN/checkpoints/best point at that of a step. */
 GR_NODISCARD gr_status gr_checkpoint_mark_best(const char *run, uint64_t step, gr_diag *d);
 

@@ -1,6 +1,8 @@
 #include "runtime/comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static uint64_t number_of(const char *name)
@@ -18,6 +20,34 @@ gr_status gr_comm_started(bool *started, gr_diag *d)
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                          "srun has started %llu tasks that cannot find each other: give it --mpi=pmix",
                          (unsigned long long)tasks);
+}
+
+/* The i-th name of a list, or where there is no list i itself. */
+static void device_name(char name[64], const char *seen, uint32_t i)
+{
+    snprintf(name, 64, "%u", i);
+    for (; seen && i; i--) seen += strcspn(seen, ",") + 1;
+    if (seen) snprintf(name, 64, "%.*s", (int)strcspn(seen, ","), seen);
+}
+
+bool gr_comm_take_device(uint32_t local, uint32_t locals)
+{
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+    gr_str devices = {0};
+    char name[64];
+    uint32_t n = seen && *seen;
+    for (const char *s = seen; s && *s; s++) n += *s == ',';
+    if (!seen) n = locals; /* CUDA takes a list up to its first device that is not there */
+    if (local >= n) return locals < 2;
+    device_name(name, seen, local);
+    gr_str_printf(&devices, "%s", name);
+    for (uint32_t i = 0; i < n; i++) {
+        device_name(name, seen, i);
+        if (i != local) gr_str_printf(&devices, ",%s", name);
+    }
+    setenv("CUDA_VISIBLE_DEVICES", devices.text, 1);
+    gr_str_release(&devices);
+    return n >= locals;
 }
 
 gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)

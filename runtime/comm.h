@@ -103,6 +103,14 @@ struct gr_comm {
  * find each other. */
 GR_NODISCARD gr_status gr_comm_started(bool *started, gr_diag *d);
 
+/* A host's rank `local` of `locals` takes a CUDA device of its own: CUDA_VISIBLE_DEVICES has it first, which
+ * is then device 0, and behind it the others that were visible, or where all were those of the host's other
+ * ranks. They stay visible because the driver lets copies into memory of a device that the process does not
+ * see wait for kernels, as copies within its own device do. Nothing changes where the launcher has given
+ * fewer devices than there are ranks before this one: it has given one to each. Before anything asks for
+ * devices. Whether the devices of all the host's ranks are visible now, as far as the list says. */
+bool gr_comm_take_device(uint32_t local, uint32_t locals);
+
 /* Whether there is MPI to open. */
 bool gr_comm_has_mpi(void);
 

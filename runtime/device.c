@@ -4,12 +4,15 @@
 #include "runtime/device_cuda.h"
 #endif
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 gr_status gr_memory_take(gr_memory *m, uint64_t bytes, const char *what, gr_diag *d)
@@ -33,6 +36,28 @@ void gr_memory_release(gr_memory *m)
 {
     if (m->base) munmap(m->base, (size_t)m->bytes);
     *m = (gr_memory){0};
+}
+
+int gr_pci_numa_node(const char *root, const char *bus)
+{
+    char *path = gr_printf("%s/sys/bus/pci/devices/%s/numa_node", root, bus), *text = NULL;
+    size_t n;
+    for (char *c = path + strlen(path) - strlen("/numa_node") - strlen(bus); *c; c++)
+        *c = (char)tolower((unsigned char)*c); /* as the system names it */
+    int node = -1;
+    if (!gr_file_read(path, 1 << 16, &text, &n, NULL) && sscanf(text, "%d", &node) != 1) node = -1;
+    free(text);
+    free(path);
+    return node;
+}
+
+void gr_memory_prefer_node(const gr_memory *m, int node)
+{
+    const int width = 8 * (int)sizeof(unsigned long);
+    if (node < 0 || node >= width) return;
+    const unsigned long nodes = 1UL << node;
+    syscall(SYS_mbind, m->base, m->bytes, MPOL_PREFERRED, &nodes, width + 1L,
+            0); /* the last bit is left out */
 }
 
 uint64_t gr_memory_resident(const gr_memory *m)

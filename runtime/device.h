@@ -123,6 +123,14 @@ GR_NODISCARD static inline gr_status gr_queue_finish(gr_queue *q, gr_diag *d)
 GR_NODISCARD gr_status gr_memory_take(gr_memory *m, uint64_t bytes, const char *what, gr_diag *d);
 void gr_memory_release(gr_memory *m);
 
+/* The NUMA node that a PCI device ("0000:4B:00.0", in either case) is attached to, -1 where the system does
+ * not say. root: before the path of /sys; "" but for tests. */
+int gr_pci_numa_node(const char *root, const char *bus);
+/* Pages that are not there yet come from this node while it has any: copies between it and its devices do not
+ * cross the link between sockets, which all of them share. A wish: where the system refuses it, or node is
+ * -1, nothing is said. */
+void gr_memory_prefer_node(const gr_memory *m, int node);
+
 /* Bytes of the mapping that are resident now (mincore), and of the whole process (/proc/self/statm). */
 uint64_t gr_memory_resident(const gr_memory *m);
 uint64_t gr_process_resident(void);

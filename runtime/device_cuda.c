@@ -278,6 +278,9 @@ static gr_status take_pool(cuda_device *dev, uint64_t bytes, gr_diag *d)
     if (!bytes) return GR_OK;
     gr_status st = gr_memory_take(m, bytes, "the host pool", d);
     if (st) return st;
+    char bus[32];
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), dev->ordinal) == cudaSuccess)
+        gr_memory_prefer_node(m, gr_pci_numa_node("", bus));
     madvise(m->base, m->bytes, MADV_HUGEPAGE); /* where the system has them */
     st = gr_team_new(&team, (unsigned)GR_MIN(GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), 16), d);
     if (!st) gr_team_run(team, touch_part, m);

@@ -105,6 +105,22 @@ gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *
     return st;
 }
 
+gr_status gr_file_copy(const char *from_dir, const char *name, const char *to_dir, bool *found, gr_diag *d)
+{
+    char *from = gr_printf("%s/%s", from_dir, name), *to = gr_printf("%s/%s", to_dir, name), *bytes = NULL;
+    gr_status st = GR_OK;
+    size_t n = 0;
+    if (gr_path_exists(from)) {
+        *found = true;
+        st = gr_file_read(from, 0, &bytes, &n, d);
+        if (!st) st = gr_file_write(to, bytes, n, d);
+    }
+    free(bytes);
+    free(from);
+    free(to);
+    return st;
+}
+
 gr_status gr_dir_make(const char *path, gr_diag *d)
 {
     gr_status st = GR_OK;

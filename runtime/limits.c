@@ -109,10 +109,53 @@ uint64_t gr_usable_memory(void)
     return GR_MIN(bytes, gr_group_memory(""));
 }
 
+/* false: the machine has more cores than a set. */
+static bool get_affinity(cpu_set_t *set)
+{
+    return !sched_getaffinity(0, sizeof(*set), set);
+}
+
 unsigned gr_usable_cores(void)
 {
     cpu_set_t set;
-    const bool known = !sched_getaffinity(0, sizeof(set), &set); /* not of more than 1,024 */
-    const unsigned n = known ? (unsigned)CPU_COUNT(&set) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+    const unsigned n =
+        get_affinity(&set) ? (unsigned)CPU_COUNT(&set) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     return GR_MAX(GR_MIN(n, gr_group_cores("")), 1u);
+}
+
+gr_core_set gr_core_set_own(uint64_t host)
+{
+    gr_core_set own = {.host = host};
+    cpu_set_t set;
+    if (!get_affinity(&set)) return own;
+    for (unsigned i = 0; i < 64 * GR_LEN(own.word); i++)
+        if (CPU_ISSET(i, &set)) own.word[i / 64] |= UINT64_C(1) << i % 64;
+    return own;
+}
+
+static bool has_core(const gr_core_set *s, unsigned core)
+{
+    return s->word[core / 64] >> core % 64 & 1;
+}
+
+/* What is one rank's of its cores, each counted by the part of it that it has. */
+static double share_of(const gr_core_set *sets, uint32_t n, uint32_t rank)
+{
+    double share = 0;
+    for (unsigned core = 0; core < 64 * GR_LEN(sets->word); core++) {
+        uint32_t users = 0;
+        if (!has_core(&sets[rank], core)) continue;
+        for (uint32_t r = 0; r < n; r++) users += sets[r].host == sets[rank].host && has_core(&sets[r], core);
+        share += 1.0 / users;
+    }
+    return share;
+}
+
+unsigned gr_core_sets_share(const gr_core_set *sets, uint32_t n, uint32_t rank)
+{
+    double least = UINT_MAX;
+    for (uint32_t r = 0; r < n; r++)
+        if (sets[r].host == sets[rank].host) least = GR_MIN(least, share_of(sets, n, r));
+    const double rounding = 1e-6; /* thirds of three cores are one */
+    return least > 0 ? GR_MAX((unsigned)(least + rounding), 1u) : 0;
 }

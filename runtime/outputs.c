@@ -120,27 +120,47 @@ static void flush_looked_at(gr_outputs *o)
     say_left_out(o, &why);
 }
 
-gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
+void gr_outputs_look(gr_outputs *o)
 {
-    if (o->silent) return GR_OK;
+    if (o->silent) return;
     static const char *const tracks[] = {
 #define X(name, text) text,
         GR_LANE_MAP(X)
 #undef X
     };
-    char *metrics = path_in(o, "metrics.jsonl"), *samples = path_in(o, "samples.jsonl");
     char *trace = path_in(o, "trace.json");
-    uint64_t from = step ? (uint64_t)step + 1 : 0;
     gr_diag why;
     gr_diag_init(&why);
-    gr_status st = gr_lines_open(&o->metrics, metrics, from, d);
-    if (!st) st = gr_lines_open(&o->samples, samples, from, d);
-    if (!st && gr_trace_open(&o->trace, trace, 0, tracks, GR_LEN(tracks), 0, &why)) leave_out_trace(o);
-    if (!st && gr_tensorboard_open(&o->board, o->options->out, &why)) leave_out_board(o);
+    if (gr_trace_open(&o->trace, trace, 0, tracks, GR_LEN(tracks), 0, &why)) leave_out_trace(o);
+    if (gr_tensorboard_open(&o->board, o->options->out, &why)) leave_out_board(o);
     say_left_out(o, &why);
+    free(trace);
+}
+
+static gr_status set_aside(gr_outputs *o, uint32_t step, gr_diag *d)
+{
+    char *aside = NULL;
+    gr_status st = gr_checkpoint_set_aside(&aside, o->options->out, step, d);
+    if (!st && aside) {
+        char *line = gr_printf(
+            "going back to iteration %u: what was behind it is kept in %s, a run directory", step, aside);
+        gr_progress_say(&o->progress, line);
+        free(line);
+    }
+    free(aside);
+    return st;
+}
+
+gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
+{
+    if (o->silent) return GR_OK;
+    char *metrics = path_in(o, "metrics.jsonl"), *samples = path_in(o, "samples.jsonl");
+    uint64_t from = step ? (uint64_t)step + 1 : 0;
+    gr_status st = o->options->has_from ? set_aside(o, step, d) : GR_OK;
+    if (!st) st = gr_lines_open(&o->metrics, metrics, from, d);
+    if (!st) st = gr_lines_open(&o->samples, samples, from, d);
     free(metrics);
     free(samples);
-    free(trace);
     return st;
 }
 
@@ -497,10 +517,14 @@ void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, ui
  * -------------------------------------------------------------------------------------------- */
 
 /* Rank 0 looks; the others take its word. */
-gr_status gr_outputs_checkpoint_latest(gr_outputs *o, char **dir, gr_diag *d)
+gr_status gr_outputs_checkpoint_from(gr_outputs *o, char **dir, gr_diag *d)
 {
     uint64_t *steps = NULL, last = 0; /* counted from 1: a step 0 is one, too */
     size_t n = 0;
+    if (o->options->has_from) {
+        *dir = gr_checkpoint_path(o->options->out, o->options->from);
+        return GR_OK;
+    }
     gr_status st = o->silent ? GR_OK : gr_checkpoint_list(&steps, &n, o->options->out, d);
     if (!st && n) last = steps[n - 1] + 1;
     if (!st) st = gr_comm_agree(o->options->comm, &last, d);

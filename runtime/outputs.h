@@ -22,7 +22,11 @@ GR_NODISCARD gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor
 /* Take the directory, one run at a time. One that holds a run already is refused unless o->resume. */
 GR_NODISCARD gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *o, const gr_graph *g,
                                        const gr_plan *p, gr_diag *d);
-/* Begin to write behind iteration `step` (0: from the start): later lines of a killed run are removed. */
+/* From here on steps are traced, and numbers go to TensorBoard, too. */
+void gr_outputs_look(gr_outputs *o);
+/* Begin to write behind iteration `step` (0: from the start): later lines of a killed run are removed. Where
+ * the run goes back (options.has_from) they are kept with the checkpoints that are set aside, which is said.
+ */
 GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d);
 /* Say what is about to run; of a resumed run, that took its checkpoint, the graph and the plan are now these.
  */
@@ -47,9 +51,9 @@ double gr_outputs_metric(const gr_outputs *o, const gr_record *r, const char *na
 /* Say that none was better so far. */
 void gr_outputs_best(gr_outputs *o, const char *metric, double value, uint32_t step);
 
-/* Checkpoints of the run. latest: *dir NULL where there is none; caller frees. keep 0: all. best: the step of
- * the one that stays; 0: none. */
-GR_NODISCARD gr_status gr_outputs_checkpoint_latest(gr_outputs *o, char **dir, gr_diag *d);
+/* Checkpoints of the run. from: the one to go on from; *dir NULL where there is none; caller frees. keep 0:
+ * all. best: the step of the one that stays; 0: none. */
+GR_NODISCARD gr_status gr_outputs_checkpoint_from(gr_outputs *o, char **dir, gr_diag *d);
 GR_NODISCARD gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside, gr_diag *d);
 GR_NODISCARD gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep,
                                                     uint32_t best, gr_diag *d);

@@ -91,13 +91,16 @@ static gr_status enter(gr_running *r, gr_diag *d)
 {
     char *from = NULL;
     gr_status st = GR_OK;
-    if (r->o->resume) st = gr_outputs_checkpoint_latest(r->outputs, &from, d);
+    if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
     if (!st && from) st = as_input(gr_run_load(r, from, d));
-    if (!st) st = gr_outputs_resume(r->outputs, r->session.step, d);
-    if (!st && r->best.step)
-        st = gr_outputs_mark_best(r->outputs, r->best.step, d); /* perhaps killed before */
+    if (!st) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
+    if (st && from) gr_run_explain_damage(r, from, d);
+    if (!st)
+        st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
+    if (!st && r->best.step)
+        st = gr_outputs_mark_best(r->outputs, r->best.step, d); /* perhaps killed before */
     free(from);
     return st;
 }

@@ -13,8 +13,10 @@
 #include "scheduler/planner.h"
 
 typedef struct gr_run_options {
-    const char *out;  /* directory of the run; made where it is not there */
-    bool resume;      /* go on from its last complete checkpoint; from the beginning where there is none */
+    const char *out; /* directory of the run; made where it is not there */
+    bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
+    bool has_from;   /* or from that of iteration `from`: what is behind it is set aside */
+    uint64_t from;
     bool poison;      /* check every step's memory (slow) */
     unsigned threads; /* at most; never more than the plan was made for */
     FILE *progress;   /* lines for people; NULL: none */

@@ -1,5 +1,9 @@
 #include "runtime/run_parts.h"
 
+#include "ops/configs.h"
+#include "runtime/checkpoint_dir.h"
+#include "runtime/safetensors.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,4 +132,72 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
     free(numerics);
     free(path);
     return st;
+}
+
+/* ---- damaged ------------------------------------------------------------------------------------------- */
+
+/* By its header, which says how long the file is. */
+static bool is_whole_file(const char *dir, const char *model, const char *name)
+{
+    char *path = gr_printf("%s/%s/%s.safetensors", dir, model, name);
+    gr_safetensors *s = NULL;
+    const bool whole = !gr_safetensors_open(&s, path, NULL);
+    gr_safetensors_free(s);
+    free(path);
+    return whole;
+}
+
+/* Whether a rollout uses the weights of the iteration before. */
+static bool has_lag(const gr_running *r, const gr_model *m)
+{
+    for (size_t i = 0; i < r->g->n_nodes; i++) {
+        const gr_node *n = r->g->nodes[i];
+        if (n->model == m && !strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
+            return true;
+    }
+    return false;
+}
+
+/* Whether nothing of a checkpoint is missing, or cut short. */
+static bool is_whole(const gr_running *r, const char *dir)
+{
+    char *path = gr_printf("%s/state.json", dir);
+    gr_state_file *f = NULL;
+    bool whole = !gr_state_read(&f, path, NULL);
+    for (size_t i = 0; i < r->g->n_models && whole; i++) {
+        const gr_model *m = r->g->models[i];
+        whole = !m->trained ||
+                (is_whole_file(dir, m->name, "model") && is_whole_file(dir, m->name, "optimizer") &&
+                 (!has_lag(r, m) || is_whole_file(dir, m->name, "lagged")));
+    }
+    gr_state_free(f);
+    free(path);
+    return whole;
+}
+
+void gr_run_explain_damage(const gr_running *r, const char *dir, gr_diag *d)
+{
+    const char *run = r->o->out;
+    const gr_loc nowhere = {0};
+    uint64_t *steps = NULL, found = 0;
+    size_t n = 0;
+    if (is_whole(r, dir) || gr_checkpoint_list(&steps, &n, run, NULL)) return;
+    const uint64_t damaged = strtoull(strrchr(dir, '-') + 1, NULL, 10);
+    bool any = false;
+    for (size_t i = n; i-- > 0 && !any;) {
+        char *path = steps[i] < damaged ? gr_checkpoint_path(run, steps[i]) : NULL;
+        any = path && is_whole(r, path);
+        found = steps[i];
+        free(path);
+    }
+    if (any)
+        gr_diag_note(
+            d, nowhere,
+            "the checkpoint of iteration %llu is damaged; that of %llu is whole: graphrun exec --resume "
+            "%s@%llu goes on from it, and keeps what is behind it in a folder of its own",
+            (unsigned long long)damaged, (unsigned long long)found, run, (unsigned long long)found);
+    else
+        gr_diag_note(d, nowhere, "the checkpoint of iteration %llu is damaged, and none before it is whole",
+                     (unsigned long long)damaged);
+    free(steps);
 }

@@ -76,5 +76,7 @@ bool gr_run_is_best(gr_running *r);
 GR_NODISCARD gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d);
 /* The iteration, states and best so far from a checkpoint's folder; models come with the path resume. */
 GR_NODISCARD gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d);
+/* The run could not go on from a checkpoint: where its files are not whole, which one before it is. */
+void gr_run_explain_damage(const gr_running *r, const char *dir, gr_diag *d);
 
 #endif

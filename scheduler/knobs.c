@@ -406,9 +406,9 @@ static uint64_t update_ns(const gr_knobs *s, const gr_node *n, gr_choices *how, 
     return ns;
 }
 
-/* Whether an update is predicted to be faster where each rank sums whole gradients, and reduces them behind
- * its micro-batches: beside these there is a reduction of each bucket every time, which takes of their time;
- * behind them there is one, and nothing to hide it. Canonical sums have an order of their own. */
+/* Whether an update is predicted to be faster where each rank sums whole gradients, and reduces them beside
+ * the last of its micro-batches: else there is a reduction of each bucket beside every one, which takes of
+ * their time. Canonical sums have an order of their own. */
 static bool whole_is_faster(const gr_knobs *s, const gr_node *n)
 {
     const gr_graph *g = s->g;

@@ -11,6 +11,8 @@
 
 #include <xxhash.h>
 
+#include "ops/checkpoint.h"
+#include "runtime/limits.h"
 #include "runtime/run.h"
 #include "runtime/signals.h"
 
@@ -99,8 +101,8 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     return st;
 }
 
-/* A resumed run goes on in its own directory, from its own random state. */
-static gr_status check_resume(const gr_args *a, gr_diag *d)
+/* A resumed run goes on in its own directory, from its own random state. at: what was given behind RUN@. */
+static gr_status check_resume(const gr_args *a, const char *at, uint64_t *step, gr_diag *d)
 {
     const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
     if (wrong)
@@ -115,7 +117,7 @@ static gr_status check_resume(const gr_args *a, gr_diag *d)
                           "from its last checkpoint",
                           a->resume, graph);
     free(graph);
-    return st;
+    return st || !at ? st : gr_checkpoint_step(step, a->resume, at, d);
 }
 
 /* ---- ranks together --------------------------------------------------------------------------------------
@@ -193,20 +195,18 @@ static gr_status meet(gr_comm *c, gr_status st, gr_diag *d)
     return failed ? failed : (gr_status)status;
 }
 
-/* Each rank of a host takes a CUDA device of its own, of those that it may see, unless its launcher has given
- * it just one. Before anything asks for devices. */
-static void choose_device(const gr_comm *c)
+/* Threads of this rank: cores that its launcher has bound it to are its own, cores that ranks of its host
+ * have in common are divided. So is the time that a control group leaves them. */
+static gr_status share_cores(gr_comm *c, unsigned *threads, gr_diag *d)
 {
-    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
-    char *own = seen ? NULL : gr_printf("%u", c->local);
-    for (uint32_t i = 0; seen && *seen && i <= c->local; i++) {
-        size_t n = strcspn(seen, ",");
-        if (i == c->local) own = gr_strndup(seen, n);
-        if (!seen[n]) break;
-        seen += n + 1;
-    }
-    if (own) setenv("CUDA_VISIBLE_DEVICES", own, 1);
-    free(own);
+    gr_core_set *sets = gr_calloc(c->ranks, sizeof(*sets));
+    sets[c->rank] = gr_core_set_own(XXH3_64bits(c->host, strlen(c->host)));
+    gr_status st = c->type->host_reduce(c, sets, c->ranks * sizeof(*sets), GR_COMM_MAX_U8, d);
+    unsigned share = st ? 0 : gr_core_sets_share(sets, c->ranks, c->rank);
+    if (!share) share = gr_usable_cores() / c->locals;
+    *threads = GR_MAX(GR_MIN(share, gr_group_cores("") / c->locals), 1u);
+    free(sets);
+    return st;
 }
 
 /* The hash of what each rank is about to run is the same. */
@@ -258,13 +258,16 @@ typedef struct exec {
     gr_plan_options o;
     gr_planned *p;
     char *graph_path, *out;
+    const char *at; /* of --resume RUN@STEP what is behind the @, and its number; NULL: the last one */
+    uint64_t step;
+    unsigned threads; /* 0: as many as there are cores */
 } exec;
 
 static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
 {
-    gr_status st = check_resume(a, d);
+    gr_status st = check_resume(a, x->at, &x->step, d);
     if (!st) st = gr_cmd_plan_options(&x->o, a, d);
-    if (!st && c) x->o.threads = GR_MAX(x->o.threads / c->locals, 1u); /* the cores of a host are shared */
+    if (!st && x->threads) x->o.threads = x->threads;
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
     if (!st && a->check_memory && strcmp(x->p->plan->device, "cpu")) /* the host looks at every byte */
@@ -283,6 +286,8 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
 {
     gr_run_options run = {.out = x->out,
                           .resume = a->resume != NULL,
+                          .has_from = x->at != NULL,
+                          .from = x->step,
                           .poison = a->check_memory,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,
@@ -309,9 +314,16 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     char ranks[32];
     gr_args a = *given;
     gr_cmd_launched(c->rank, c->ranks);
-    choose_device(c);
-    gr_status st = name_ranks(&a, c, ranks, d);
+    bool sees_peers = gr_comm_take_device(c->local, c->locals);
+    gr_status st = share_cores(c, &x->threads, d);
+    if (!st) st = name_ranks(&a, c, ranks, d);
     if (!st) st = prepare(x, &a, c, d);
+    if (!st && !sees_peers && !strcmp(x->p->plan->device, "cuda"))
+        gr_diag_warn(d, (gr_loc){0},
+                     "each rank sees its own GPU alone (CUDA_VISIBLE_DEVICES=%s), so gathers will wait for "
+                     "compute: let the launcher give every rank all GPUs of its host (srun: --gpus-per-node "
+                     "in place of --gpus-per-task)",
+                     getenv("CUDA_VISIBLE_DEVICES"));
     st = meet(c, st, d);
     if (st) return gr_exit_status_input(st);
     st = meet(c, compare_plans(c, x->p->plan, d), d);
@@ -320,7 +332,8 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     return gr_exit_status(st);
 }
 
-int gr_cmd_exec(const gr_args *a, gr_diag *d)
+/* at: of --resume RUN@STEP what is behind the @; a->resume is the folder alone. */
+static int exec_from(const gr_args *a, const char *at, gr_diag *d)
 {
     bool started;
     uint32_t ranks = 1;
@@ -329,7 +342,7 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     if (!st && !started) st = ranks_to_start(a, &ranks, d);
     if (st) return gr_exit_status_input(st);
     if (ranks > 1) return gr_cmd_launch(ranks, a->hosts, a->resume ? a->resume : a->out, d);
-    exec x = {0};
+    exec x = {.at = at};
     x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     if (started) {
         gr_signals_catch(); /* before a signal meant for the run can come */
@@ -341,5 +354,16 @@ int gr_cmd_exec(const gr_args *a, gr_diag *d)
     gr_graph_free(x.g);
     free(x.graph_path);
     free(x.out);
+    return status;
+}
+
+int gr_cmd_exec(const gr_args *given, gr_diag *d)
+{
+    gr_args a = *given;
+    const char *at = NULL;
+    char *run = a.resume ? gr_checkpoint_run(a.resume, &at) : NULL;
+    a.resume = run;
+    const int status = exec_from(&a, at, d);
+    free(run);
     return status;
 }

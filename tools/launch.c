@@ -7,7 +7,9 @@
  *
  * SIGINT and SIGTERM become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
  * iteration: by the first two it would end them. It gets a process group of its own, so that a terminal's
- * Ctrl-C comes here alone.
+ * Ctrl-C comes here alone. Until rank 0 has said that all ranks listen, there is nothing to stop in good
+ * order, and SIGUSR1 would be lost, or end who does not know it yet: mpirun is ended with all that it has
+ * started, and this process by the signal, as a run of one rank is that has not begun.
  */
 #include "tools/cmd.h"
 
@@ -27,20 +29,34 @@
 #include "runtime/signals.h"
 #include "runtime/watch.h"
 
-#define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are */
+#define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are; empty: there is none */
+#define READY "graphrun: all ranks listen" /* a line that rank 0 prints for the launcher alone */
 
-#define GRACE 20 /* seconds that mpirun has to end in once a rank has said why */
+#define GRACE 20 /* seconds that mpirun has to end in once it is asked to, or a rank has said why it must */
 
-static volatile sig_atomic_t mpirun_pid, asked;
+static const int passed[] = {SIGINT, SIGTERM, SIGUSR1}; /* what ranks are to know of */
+static volatile sig_atomic_t mpirun_pid, asked, ready;
+static volatile sig_atomic_t early; /* the signal that came before ranks were ready, or 0 */
+static gr_sign *board;              /* [ranks], or NULL */
 static char board_path[64];
+
+/* By its line, or by the first step that it tells of: lines may be held up on their way. */
+static bool is_ready(void)
+{
+    return ready || (board && __atomic_load_n(&board->step[0], __ATOMIC_RELAXED));
+}
 
 static void pass_on(int number)
 {
     const int error = errno;
-    (void)number;
-    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, asked ? SIGTERM : SIGUSR1);
-    if (!asked) gr_signals_answer();
+    const bool first = !asked, in_order = first && is_ready();
     asked = 1;
+    if (first && !in_order) early = number;
+    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, in_order ? SIGUSR1 : SIGTERM);
+    if (in_order)
+        gr_signals_answer();
+    else
+        alarm(GRACE);
     errno = error;
 }
 
@@ -54,6 +70,29 @@ static void end_mpirun(int number)
     _exit(1);
 }
 
+static void catch_signals(void)
+{
+    struct sigaction s = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+    for (size_t i = 0; i < GR_LEN(passed); i++) sigaction(passed[i], &s, NULL);
+    s.sa_handler = end_mpirun;
+    sigaction(SIGALRM, &s, NULL);
+}
+
+/* In mpirun, before it is mpirun: what comes until it has its own handlers ends it. */
+static void forget_signals(void)
+{
+    for (size_t i = 0; i < GR_LEN(passed); i++) signal(passed[i], SIG_DFL);
+}
+
+/* While mpirun_pid is about to change: what comes waits. */
+static void hold_signals(bool hold)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < GR_LEN(passed); i++) sigaddset(&set, passed[i]);
+    sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
 /* ---- the board -------------------------------------------------------------------------------------------
  */
 
@@ -63,23 +102,23 @@ static gr_sign *map_board(int fd, uint32_t ranks)
     return at == MAP_FAILED ? NULL : at;
 }
 
-static gr_sign *make_board(uint32_t ranks)
+static void make_board(uint32_t ranks)
 {
     snprintf(board_path, sizeof(board_path), "/dev/shm/graphrun-XXXXXX");
     int fd = mkstemp(board_path);
-    gr_sign *board = fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board))) ? map_board(fd, ranks) : NULL;
+    if (fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board)))) board = map_board(fd, ranks);
     if (fd >= 0) close(fd);
-    return board;
 }
 
 void gr_cmd_launched(uint32_t rank, uint32_t ranks)
 {
     const char *path = getenv(BOARD);
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (path && !rank) (void)!write(STDERR_FILENO, READY "\n", strlen(READY "\n"));
     if (fd < 0) return;
-    gr_sign *board = map_board(fd, ranks);
+    gr_sign *signs = map_board(fd, ranks);
     close(fd);
-    if (board) gr_watch_tell(board, rank, ranks);
+    if (signs) gr_watch_tell(signs, rank, ranks);
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -135,7 +174,7 @@ static void add_hosts(words *w, const char *hosts, uint32_t each)
     gr_str_release(&text);
 }
 
-static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const char *board, gr_diag *d)
+static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const char *path, gr_diag *d)
 {
     char n[16];
     const uint32_t each = ranks / (hosts ? gr_cmd_count_hosts(hosts) : 1);
@@ -153,17 +192,16 @@ static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const
     add(w, "none");
     add(w, "-n");
     add(w, n);
-    if (board) {
-        char *set = gr_printf(BOARD "=%s", board);
-        add(w, "-x");
-        add(w, set);
-        free(set);
-    }
+    char *set = gr_printf(BOARD "=%s", path);
+    add(w, "-x");
+    add(w, set);
+    free(set);
     gr_status st = add_own_command(w, d);
     add(w, NULL);
     return st;
 }
 
+/* Signals are held. */
 static gr_status start(const words *w, int *errors, gr_diag *d)
 {
     int fds[2], failed[2], why = 0;
@@ -172,6 +210,8 @@ static gr_status start(const words *w, int *errors, gr_diag *d)
     pid_t pid = fork();
     if (!pid) {
         setpgid(0, 0);
+        forget_signals();
+        hold_signals(false);
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         dup2(fds[1], STDERR_FILENO);
         execvp(w->word[0], w->word);
@@ -235,6 +275,15 @@ static bool is_of_mpi(const char *line)
     return line[end] != '*' && (line[end] != '[' || line[end + 1] == '[');
 }
 
+/* Another rank's words may stand before it where their line has not ended. */
+static bool says_ready(char *line)
+{
+    char *word = strstr(line, READY "\n");
+    if (!word) return false;
+    *word = '\0';
+    return true;
+}
+
 static void listen_to(int fd, heard *h)
 {
     FILE *f = fdopen(fd, "r");
@@ -242,11 +291,12 @@ static void listen_to(int fd, heard *h)
     size_t cap = 0;
     bool block = false;
     while (f && getline(&line, &cap, f) > 0) {
+        if (!ready) ready = says_ready(line);
         if (is_ruler(line)) {
             block = !block;
             continue;
         }
-        if (block || is_of_mpi(line)) {
+        if (block || early || is_of_mpi(line)) {
             study(h, line);
             gr_str_puts(&h->noise, line);
             continue;
@@ -260,7 +310,7 @@ static void listen_to(int fd, heard *h)
     if (f) fclose(f);
 }
 
-static void explain(const heard *h, const gr_sign *board, uint32_t ranks, const char *run, gr_diag *d)
+static void explain(const heard *h, uint32_t ranks, const char *run, gr_diag *d)
 {
     if (h->spoken) return;
     if (!h->died) {
@@ -277,34 +327,49 @@ static void explain(const heard *h, const gr_sign *board, uint32_t ranks, const 
         run ? "; the run goes on with --resume " : "", run ? run : "");
 }
 
+/* Its exit status, as waitpid gives it. Nobody sends it signals once its number may be another's. */
+static int await_mpirun(void)
+{
+    const pid_t pid = (pid_t)mpirun_pid;
+    siginfo_t info;
+    int ended = 0;
+    if (pid <= 0) return 0;
+    while (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+    }
+    mpirun_pid = 0;
+    alarm(0);
+    waitpid(pid, &ended, 0);
+    return ended;
+}
+
 int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d)
 {
     words w = {0};
     heard h = {0};
-    int errors = -1, ended = 0;
+    int errors = -1;
     if (!gr_comm_has_mpi())
         return gr_exit_status(gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
                                             "%u ranks need MPI, which this build of graphrun has not "
                                             "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
                                             ranks));
-    gr_sign *board = make_board(ranks);
-    gr_status st = make_command(&w, ranks, hosts, board ? board_path : NULL, d);
-    struct sigaction s = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
-    sigaction(SIGINT, &s, NULL);
-    sigaction(SIGTERM, &s, NULL);
-    s.sa_handler = end_mpirun;
-    sigaction(SIGALRM, &s, NULL);
-    if (!st) st = start(&w, &errors, d);
+    catch_signals();
+    make_board(ranks);
+    gr_status st = make_command(&w, ranks, hosts, board ? board_path : "", d);
+    hold_signals(true);
+    if (!st && !early) st = start(&w, &errors, d);
+    hold_signals(false);
     if (errors >= 0) listen_to(errors, &h);
-    if (mpirun_pid > 0)
-        while (waitpid((pid_t)mpirun_pid, &ended, 0) < 0 && errno == EINTR) {
-        }
+    const int ended = await_mpirun();
     int status = st ? gr_exit_status(st) : WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
-    if (!st && status) explain(&h, board, ranks, run, d);
+    if (!st && status && !early) explain(&h, ranks, run, d);
     if (status > 3) status = 1;
     unlink(board_path);
     gr_str_release(&h.noise);
     for (size_t i = 0; i < w.n; i++) free(w.word[i]);
     free(w.word);
+    if (!st && early) {
+        forget_signals();
+        raise((int)early);
+    }
     return status;
 }

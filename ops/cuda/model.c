@@ -166,6 +166,7 @@ static const float *frequencies(gr_queue *q, const gr_model_shape *s)
     void *at = NULL;
     cudaError_t e = cudaMalloc(&at, r.n * sizeof(float));
     if (e == cudaSuccess) e = cudaMemcpy(at, r.inv_freq, r.n * sizeof(float), cudaMemcpyHostToDevice);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(cudaStreamLegacy); /* for which no queue waits */
     if (e != cudaSuccess) {
         note(q, gr_diag_error(&x->d, (gr_loc){0}, GR_E_FAILED, "RoPE's table: %s", cudaGetErrorString(e)));
         cudaFree(at);

@@ -31,6 +31,13 @@ status 0 "$gr" export "run@$at" -o named
 cmp exported/model.safetensors named/model.safetensors
 refused "no checkpoint called best" "$gr" export nowhere@best -o none
 
+# To go on from the best: what came after it is set aside, and what was the best stays it.
+cp -r run back
+status 0 "$gr" exec --resume back@best
+[ "$(points back)" = "step-$at" ] && [ -d "back/checkpoints/step-$at" ] || fail "best points at $(points back), not $at"
+[ -d "back/aside-$at/checkpoints/step-24" ] || fail "what came after the best is lost"
+same_metrics run back
+
 # The smallest is the best of a loss, and of any metric of the iterations.
 status 0 "$gr" exec best.yaml --set run.checkpoint.best=reward_mean --set run.checkpoint.best_is=min --out least
 at=$(best_of least reward_mean -1)

@@ -73,12 +73,15 @@ static inline gr_bf16 *random_bf16(size_t n, float scale, uint64_t seed)
 /* ---- device memory --------------------------------------------------------------------------------------
  */
 
-/* Not-a-number in fp32 and in bf16, so that what no kernel wrote shows. */
+/* Not-a-number in fp32 and in bf16, so that what no kernel wrote shows. Here and below: a copy from pageable
+ * memory may return before its last bytes have arrived, a fill does, and streams that do not wait for the
+ * null stream would run ahead of them. */
 static inline void *device_poisoned(size_t bytes)
 {
     void *p;
     CUDA(cudaMalloc(&p, bytes + 256));
     CUDA(cudaMemset(p, 0xff, bytes + 256));
+    CUDA(cudaDeviceSynchronize());
     return p;
 }
 
@@ -86,6 +89,7 @@ static inline void *device_copy(const void *host, size_t bytes)
 {
     void *p = device_poisoned(bytes);
     CUDA(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice));
+    CUDA(cudaDeviceSynchronize());
     return p;
 }
 

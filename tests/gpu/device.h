@@ -68,6 +68,7 @@ static inline void gradient_free(gradient *g)
 static inline void *gradient_reset(const gradient *g) /* to what it held; returns it */
 {
     CUDA(cudaMemcpy(g->device, g->before, g->bytes, cudaMemcpyHostToDevice));
+    CUDA(cudaDeviceSynchronize());
     return g->device;
 }
 
@@ -95,6 +96,7 @@ static inline void *device_repeat(const void *host, size_t block, size_t bytes)
     for (size_t at = 0; at < bytes; at += block)
         CUDA(cudaMemcpy(p + at, at ? (const void *)p : host, GR_MIN(block, bytes - at),
                         at ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice));
+    CUDA(cudaDeviceSynchronize());
     return p;
 }
 

@@ -51,6 +51,7 @@ static float held(float v, uint32_t bytes)
 static void upload(void *to, const void *from, uint64_t bytes)
 {
     CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    CUDA(cudaDeviceSynchronize()); /* the last of it may still be on its way, and the queue does not wait */
 }
 
 static void test_gather(uint64_t n, uint64_t part, uint32_t bytes)
@@ -209,6 +210,7 @@ static void test_message(void)
         CUDA(cudaStreamSynchronize(queue.stream));
     } else {
         CUDA(cudaMemset(arena, 0xff, N * sizeof(*x)));
+        CUDA(cudaDeviceSynchronize());
         expect_ok(comm->type->recv(comm, &queue, arena, N * sizeof(*x), pair, &diag), &diag, "recv");
         CUDA(cudaStreamSynchronize(queue.stream));
         float *got = host_copy(arena, N * sizeof(*x));
@@ -239,6 +241,7 @@ static void test_exchange(uint64_t least)
         for (uint64_t i = 0; i < to_bytes[r] / sizeof(*x); i++) want[n++] = element(r, step * comm->rank + i);
     upload(arena, x, all * sizeof(*x));
     CUDA(cudaMemset(to, 0xff, total));
+    CUDA(cudaDeviceSynchronize());
     const gr_comm_exchange e = {arena, from_at, from_bytes, to, to_at, to_bytes, sizeof(float)};
     expect_ok(comm->type->all_to_all(comm, &queue, &e, &diag), &diag, "exchange");
     CUDA(cudaStreamSynchronize(queue.stream));
@@ -470,12 +473,12 @@ int main(int argc, char **argv)
 {
     const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
     const gr_device_needs needs = {.arena_bytes = benching ? UINT64_C(4) << 30 : ARENA, .events = 1};
-    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK"), *locals = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     gr_comm *host = NULL, *plain = NULL;
     gr_device *device = NULL;
     int n = 0;
     gr_diag_init(&diag);
-    if (local) setenv("CUDA_VISIBLE_DEVICES", local, 1);
+    if (local && locals) gr_comm_take_device((uint32_t)atoi(local), (uint32_t)atoi(locals));
     if (!local || cudaGetDeviceCount(&n) != cudaSuccess || n < 1) {
         printf("not one of several processes that mpirun started, or no CUDA device: skipped\n");
         return 77;

@@ -255,6 +255,7 @@ static void fill_table(world *w)
     }
     for (int i = 0; i < 3; i++) w->stop[i] = (int32_t)random_below(VOCAB);
     CUDA(cudaMemcpy(w->d_table, w->table, sizeof(w->table), cudaMemcpyHostToDevice));
+    CUDA(cudaDeviceSynchronize());
 }
 
 static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length)

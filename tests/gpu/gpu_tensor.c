@@ -767,12 +767,12 @@ static gr_comm *open_group(gr_device *device)
 int main(int argc, char **argv)
 {
     const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
-    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK"), *locals = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     gr_comm *host = NULL;
     gr_device *device = NULL;
     int n = 0;
     gr_diag_init(&diag);
-    if (local) setenv("CUDA_VISIBLE_DEVICES", local, 1);
+    if (local && locals) gr_comm_take_device((uint32_t)atoi(local), (uint32_t)atoi(locals));
     if (!local || cudaGetDeviceCount(&n) != cudaSuccess || n < 1) {
         printf("not one of several processes that mpirun started, or no CUDA device: skipped\n");
         return 77;

@@ -82,6 +82,13 @@ same_weights calm stopped
 same_metrics calm stopped
 cmp calm/samples.jsonl stopped/samples.jsonl
 
+# Back to an earlier iteration, and what was behind it is kept.
+cp -r calm back
+status 0 "$gr" exec --resume back@2 --steps 4
+same_weights calm back
+same_metrics calm back
+same_weights calm back/aside-2 3
+
 # Under mpirun ranks find themselves; what does not fit together is said once.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mpi="mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1"

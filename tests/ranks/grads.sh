@@ -19,6 +19,7 @@ for n in 2 4; do
     status 0 "$gr" exec grpo.yaml "$@" --ranks $n --steps 4 --out ranks-$n --check-memory
     [ "$(whole ranks-$n/plan.json)" = 1 ] || fail "gradients are reduced in each micro-batch of $n ranks"
     has ranks-$n/plan.json '"what": "update.full_grads.3"'
+    has ranks-$n/plan.json '"what": "update.last_backward.0"'
     lacks ranks-$n/plan.json 'update.micro_batches.agree'
     close one ranks-$n 1
 done
@@ -77,6 +78,20 @@ for graph in ppo choose; do
     [ "$(whole $graph-2/plan.json)" = 1 ] || fail "gradients of $graph are reduced in each micro-batch"
     close $graph-1 $graph-2 1
     close $graph-1 $graph-2 3 1e-3
+done
+
+# Where a selection leaves a mini-batch few rows or none: every rank comes to the reductions, behind loops whose trips are its
+# own and behind agreed ones.
+sed 's/^  old_logprob:/  kept: {op: select, of: rollout, groups: group_std(reward) > 0.45}\n&/; s/of: rollout}$/of: kept}/; s/^    of: rollout/    of: kept/
+    s/expr: reward + 0.1 \* rollout/of: kept, &/; s/lr: 1.0e-2}/lr: 1.0e-3}/' grpo.yaml >few.yaml
+status 0 "$gr" exec few.yaml "$@" --steps 4 --out few
+for way in "" "--set models.actor.residency.rollout_weights=keep --set models.actor.gather=layer"; do
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec few.yaml "$@" --steps 4 --ranks 4 $way --out few-4 --check-memory
+    [ "$(whole few-4/plan.json)" = 1 ] || fail "gradients of selected rows are reduced in each micro-batch"
+    close few few-4 1
+    close few few-4 3 1e-3
+    rm -r few-4
 done
 
 # A plan that asks for what its graph or its ranks do not have is none.

@@ -86,6 +86,38 @@ static void test_this_machine_has_memory_and_a_core(void **state)
     assert_true(gr_usable_cores() >= 1);
 }
 
+static gr_core_set cores(uint64_t host, unsigned first, unsigned n)
+{
+    gr_core_set s = {.host = host};
+    for (unsigned i = first; i < first + n; i++) s.word[i / 64] |= UINT64_C(1) << i % 64;
+    return s;
+}
+
+static void test_what_ranks_are_bound_to_is_theirs_and_the_rest_is_divided(void **state)
+{
+    (void)state;
+    const gr_core_set bound[] = {cores(1, 0, 4), cores(1, 4, 4), cores(2, 0, 4), cores(2, 1000, 6)};
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(gr_core_sets_share(bound, 4, r), 4);
+    assert_int_equal(gr_core_sets_share(bound, 4, 3), 4); /* as many as the other of its host */
+    const gr_core_set free_ones[] = {cores(1, 60, 9), cores(1, 60, 9), cores(1, 60, 9), cores(2, 60, 9)};
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(gr_core_sets_share(free_ones, 4, r), 3);
+    assert_int_equal(gr_core_sets_share(free_ones, 4, 3), 9);
+    /* a core each, and four that both may use */
+    const gr_core_set both[] = {cores(1, 0, 5), cores(1, 1, 5)};
+    assert_int_equal(gr_core_sets_share(both, 2, 0), 3);
+    const gr_core_set crowded[] = {cores(1, 0, 1), cores(1, 0, 1)}, unknown[] = {cores(1, 0, 4), {.host = 1}};
+    assert_int_equal(gr_core_sets_share(crowded, 2, 1), 1);
+    assert_int_equal(gr_core_sets_share(unknown, 2, 0), 0);
+}
+
+static void test_this_process_has_its_cores(void **state)
+{
+    (void)state;
+    const gr_core_set own = gr_core_set_own(7);
+    const unsigned n = gr_core_sets_share(&own, 1, 0);
+    assert_int_equal(GR_MIN(n, gr_group_cores("")), gr_usable_cores());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +126,8 @@ int main(void)
         cmocka_unit_test(test_groups_of_version_1_are_found_by_their_controller),
         cmocka_unit_test(test_a_container_has_the_limit_of_its_root),
         cmocka_unit_test(test_this_machine_has_memory_and_a_core),
+        cmocka_unit_test(test_what_ranks_are_bound_to_is_theirs_and_the_rest_is_divided),
+        cmocka_unit_test(test_this_process_has_its_cores),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -249,8 +249,8 @@ static uint32_t collectives_in(const gr_plan *p, const gr_step *loop)
 }
 
 /* Two micro-batches or more of two sequences of six tokens each: all of a mini-batch's gradients lie whole
- * through them, by hand four bytes an element, and are reduced behind the last, none of them in the loop,
- * whose trips the ranks then need not agree on. */
+ * through them, by hand four bytes an element, and are reduced in the last, none of them in the loop of
+ * the others, whose trips the ranks then need not agree on. */
 static void test_gradients_are_reduced_once_where_there_is_room(void **state)
 {
     (void)state;
@@ -285,6 +285,41 @@ static void test_gradients_are_reduced_once_where_there_is_room(void **state)
         gr_planned_free(p);
         gr_graph_free(g);
     }
+}
+
+/* In the plan's time the bucket of a layer is reduced behind the work that completes it, and while the layer
+ * below has its backward pass. */
+static void test_whole_gradients_are_reduced_beside_the_last_backward_pass(void **state)
+{
+    (void)state;
+    config c = {.model = "qwen3", .ranks = 4, .update = ", micro_tokens: 6"};
+    gr_graph *g = load(&c);
+    gr_kernels kernels = gr_kernels_cpu;
+    kernels.chained = false; /* a device that has others for its reductions */
+    gr_plan_options o = {.kernels = &kernels, .hardware = machine(), .hosts = g->hosts, .threads = 1};
+    o.hardware.flops = 1e9; /* a layer takes longer than its reduction */
+    o.hardware.reduce_share = 0.5;
+    gr_planned *p = NULL;
+    assert_int_equal(gr_plan_graph(&p, g, &o, NULL), GR_OK);
+    assert_int_equal(setting(p->plan, "update", "whole_grads"), 1);
+    gr_view *v = gr_view_new(p->plan);
+    const gr_step *steps = p->plan->paths[GR_PATH_STEADY].steps;
+    const uint32_t layers = gr_graph_model(g, "actor")->shape.layers;
+    assert_true(layers > 1);
+    for (uint32_t l = layers; l-- > 1;) {
+        char above[64], below[64], what[64];
+        snprintf(above, sizeof(above), "update.last_backward.%u", l);
+        snprintf(below, sizeof(below), "update.last_backward.%u", l - 1);
+        snprintf(what, sizeof(what), "update.reduce.%u", 1 + l);
+        const size_t made = (size_t)(step_of(p->plan, GR_STEP_RUN, above) - steps),
+                     beside = (size_t)(step_of(p->plan, GR_STEP_RUN, below) - steps),
+                     sum = (size_t)(step_of(p->plan, GR_STEP_REDUCE, what) - steps);
+        assert_true(v->begin[sum] >= v->end[made]);
+        assert_true(v->end[sum] < v->end[beside]);
+    }
+    gr_view_free(v);
+    gr_planned_free(p);
+    gr_graph_free(g);
 }
 
 /* One micro-batch has one reduction either way, and it is hidden; one rank has none; canonical sums have
@@ -322,7 +357,7 @@ static void test_whole_gradients_are_the_first_that_a_budget_takes(void **state)
     gr_planned *whole = plan(&c, g), *each = plan(&keep, kept);
     assert_string_not_equal(whole->plan->numerics, each->plan->numerics);
     uint32_t n[2] = {0, 0}, plain = 0;
-    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 20) {
+    for (uint64_t budget = whole->plan->peak_bytes;; budget -= budget / 50) {
         gr_planned *p = plan_or_null(g, GR_POLICY_AUTO, budget, 1);
         if (!p) break;
         const bool is_whole = setting(p->plan, "update", "whole_grads"),
@@ -516,13 +551,24 @@ static void test_plans_of_ranks_run_in_any_interleaving(void **state)
     assert_true(plans > 25);
 }
 
-/* What reads sums that were reduced behind the micro-batches may not begin before they have ended. Some of
- * these waits stand for others: where bytes are taken that a later reduction frees. */
+/* Gradients that are reduced once may not be before the last backward pass has added to them; and what reads
+ * the sums may not begin before they have ended. Some of these waits stand for others: where bytes are taken
+ * that a later reduction frees. */
 static void refuse_without_any_wait(const gr_planned *p)
 {
     const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
-    gr_plan *bad = copy_plan(p->plan);
     assert_int_equal(setting(p->plan, "update", "whole_grads"), 1);
+    uint32_t tried = 0;
+    for (uint32_t i = 0; i < path->n; i++) {
+        if (strncmp(path->steps[i].what, "update.reduce.", 14)) continue;
+        gr_plan *early = copy_plan(p->plan);
+        early->paths[GR_PATH_STEADY].steps[i].n_after = 0;
+        assert_false(accepted(early, p->program, NULL));
+        gr_plan_free(early);
+        tried++;
+    }
+    assert_true(tried > 2);
+    gr_plan *bad = copy_plan(p->plan);
     for (uint32_t i = 0; i < path->n; i++)
         if (!strncmp(path->steps[i].what, "update.norm.", 12))
             bad->paths[GR_PATH_STEADY].steps[i].n_after = 0;
@@ -629,6 +675,7 @@ int main(void)
         cmocka_unit_test(test_the_backward_pass_goes_on_beside_reductions),
         cmocka_unit_test(test_nodes_are_chosen_by_topology_and_given_up_for_a_budget),
         cmocka_unit_test(test_gradients_are_reduced_once_where_there_is_room),
+        cmocka_unit_test(test_whole_gradients_are_reduced_beside_the_last_backward_pass),
         cmocka_unit_test(test_gradients_are_reduced_in_each_micro_batch_otherwise),
         cmocka_unit_test(test_whole_gradients_are_the_first_that_a_budget_takes),
         cmocka_unit_test(test_plans_of_ranks_run_in_any_interleaving),
