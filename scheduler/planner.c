@@ -3,6 +3,7 @@
 #include "ops/summary.h"
 #include "scheduler/planner_parts.h"
 #include "scheduler/policy.h"
+#include "scheduler/view.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -312,9 +313,12 @@ static void join_settings(gr_planned *p)
     free(all);
 }
 
+/* The time of a plan by itself was predicted before its offsets were known; the time of several classes
+ * follows from all waits anyway. */
 static void join_plans(gr_planned *p)
 {
     gr_plan *plan = p->plan;
+    if (!p->n_more) plan->ns = GR_MAX(plan->ns, gr_view_waits_ns(plan));
     for (uint32_t c = 0; c <= p->n_more; c++)
         gr_planned_class(p, c)->plan->own_ns = gr_planned_class(p, c)->plan->ns;
     if (!p->n_more) return;

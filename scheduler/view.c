@@ -125,16 +125,20 @@ static uint64_t find_times_beside(gr_view *v)
     return ns;
 }
 
+/* The iteration, as its own waits let it run; returns how long that takes. */
+static uint64_t lay_out_steady(gr_view *v)
+{
+    clocks c = {0};
+    lay_out(v, &c, 0, v->n_steady);
+    return latest(&c, ALL_LANES);
+}
+
 static void find_times(gr_view *v)
 {
-    v->begin = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->begin));
-    v->end = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->end));
     if (v->all->n_more) {
         v->ns = find_times_beside(v);
     } else {
-        clocks c = {0};
-        lay_out(v, &c, 0, v->n_steady);
-        stretch(v, 0, v->n_steady, 0, latest(&c, ALL_LANES), v->plan->ns);
+        stretch(v, 0, v->n_steady, 0, lay_out_steady(v), v->plan->ns);
         v->ns = v->plan->ns;
     }
     v->steady_ns = v->ns;
@@ -376,7 +380,8 @@ gr_view *gr_view_new(const gr_plan *p)
     return gr_view_of_class(p, 0);
 }
 
-gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
+/* A view with its steps and loops alone. */
+static gr_view *bare_view(const gr_plan *p, uint32_t class)
 {
     gr_view *v = gr_calloc(1, sizeof(*v));
     v->all = p;
@@ -386,10 +391,26 @@ gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
     find_steps(v);
     v->parent = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->parent));
     v->depth = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->depth));
+    v->begin = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->begin));
+    v->end = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->end));
     find_scopes(v);
+    return v;
+}
+
+gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
+{
+    gr_view *v = bare_view(p, class);
     find_times(v);
     find_series_all(v);
     return v;
+}
+
+uint64_t gr_view_waits_ns(const gr_plan *p)
+{
+    gr_view *v = bare_view(p, 0);
+    const uint64_t ns = lay_out_steady(v);
+    gr_view_free(v);
+    return ns;
 }
 
 void gr_view_free(gr_view *v)

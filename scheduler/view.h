@@ -48,6 +48,10 @@ gr_view *gr_view_new(const gr_plan *p);
 gr_view *gr_view_of_class(const gr_plan *p, uint32_t class);
 void gr_view_free(gr_view *v); /* NULL is fine */
 
+/* How long an iteration of a plan takes as its steps wait for each other, of one class: more than was
+ * predicted where, once offsets were known, some wait for bytes that others still use. */
+uint64_t gr_view_waits_ns(const gr_plan *p);
+
 /* Live at a step: last < first wraps round the iteration's end. */
 bool gr_entry_live(const gr_entry *e, uint32_t step);
 

@@ -1,6 +1,7 @@
 #include "memplan/verify.h"
 #include "random_program.h"
 #include "scheduler/layout.h"
+#include "scheduler/view.h"
 #include "simulate.h"
 #include "synthetic.h"
 
@@ -443,6 +444,47 @@ static void test_transition_makes_room_for_the_rollout(void **state)
     gr_plan_free(p);
 }
 
+/* A rollout with 1 MiB of keys and values; then what changes 1 MiB of moments. */
+static gr_program *build_swap(void *user, const uint32_t *level)
+{
+    (void)user, (void)level;
+    gr_program *p = gr_program_new();
+    gr_program_node(p, "rollout", GR_LANE_COMPUTE, false);
+    p->rollout = true;
+    uint32_t kv = named(p, "m", "kv", 0, GR_CAT_KV, GR_SPAN_SCRATCH, 1 << 20);
+    gr_program_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "run")->flops = 1e9;
+    gr_program_node(p, "update", GR_LANE_COMPUTE, false);
+    uint32_t moments = named(p, "m", "moments", 0, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, 1 << 20);
+    gr_program_run(p, 0, 0, &(gr_use){moments, GR_UPDATE}, 1, "run")->flops = 1e9;
+    return p;
+}
+
+/* By hand: two works of 1001 us, and a load of 53.429 us between them. The offload is beside the rollout,
+ * whose pool waits for it where it has the same bytes: that is known once there are offsets. Where the pool
+ * stays it has its own. */
+static void test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offsets(void **state)
+{
+    (void)state;
+    const uint64_t copy = 53429, ns = 2 * 1001000 + copy;
+    const gr_hardware hw = machine();
+    gr_program *g = build_swap(NULL, NULL);
+    gr_facts *f = gr_facts_new(g, &hw);
+    gr_layout l = {0};
+    for (int stays = 0; stays < 2; stays++) {
+        const gr_choice c[] = {{.policy = stays ? GR_POLICY_KEEP : GR_POLICY_TRANSITION},
+                               {.policy = GR_POLICY_TRANSITION}};
+        gr_layout_make(&l, f, c, 0);
+        gr_plan *p = gr_plan_build(&l, f, 0, 10);
+        assert_int_equal(p->arena_bytes, (1 + stays) << 20);
+        assert_int_equal(p->ns, ns);
+        assert_int_equal(GR_MAX(p->ns, gr_view_waits_ns(p)), stays ? ns : ns + copy);
+        gr_plan_free(p);
+    }
+    gr_layout_release(&l);
+    gr_facts_free(f);
+    gr_program_free(g);
+}
+
 static void test_what_does_not_fit_is_explained(void **state)
 {
     (void)state;
@@ -819,6 +861,7 @@ int main(void)
         cmocka_unit_test(test_random_programs_run_in_any_interleaving),
         cmocka_unit_test(test_policies_run_in_any_interleaving),
         cmocka_unit_test(test_transition_makes_room_for_the_rollout),
+        cmocka_unit_test(test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offsets),
         cmocka_unit_test(test_models_of_36_layers_are_planned_at_any_budget),
         cmocka_unit_test(test_knobs_that_change_bits_are_the_last_resort),
         cmocka_unit_test(test_moves_are_spared_for_a_thousandth_of_the_time),
