@@ -73,6 +73,7 @@ static void add(explorer *x, const gr_choice *choice, uint32_t ahead)
                         .live = x->layout->live,
                         .host = x->layout->host_live,
                         .ns = time_of(x),
+                        .copied = x->layout->copied,
                         .n_transitions = x->layout->n_transitions};
     memcpy(res.choice, choice, bytes);
     gr_layout_widen(x->layout, x->f, choice, x->room(x->user, x->level, res.host));

@@ -20,6 +20,7 @@ typedef struct gr_residency {
     uint32_t refined;        /* of so many groups, those one little change away */
     uint64_t live, host, ns; /* bytes that must lie on the device and in the host pool; predicted time */
     uint64_t wide_ns;        /* with all the room there is (gr_layout_widen) */
+    uint64_t copied;         /* bytes that it moves */
     uint32_t n_transitions;
 } gr_residency;
 

@@ -611,6 +611,21 @@ static bool hoist_loads(maker *m, uint64_t most)
     return h.moved;
 }
 
+/* Bytes that loads and offloads among these items move, each as often as its loops are expected to turn. */
+static uint64_t copied_by(const maker *m, uint32_t begin, uint32_t end)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = begin; i < end; i++) {
+        const gr_item *it = &m->l->items[i];
+        if (it->kind != GR_STEP_LOAD && it->kind != GR_STEP_OFFLOAD) continue;
+        uint64_t bytes = m->g->objects[it->object].bytes;
+        for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w])
+            bytes *= m->g->works[w].trips_expected;
+        sum += bytes;
+    }
+    return sum;
+}
+
 void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
 {
     const gr_program *g = f->g;
@@ -631,6 +646,8 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
     merge(&m);
     number(&m, current);
     free(current);
+    l->copied = copied_by(&m, 0, l->validate) +
+                copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
     l->host_live = most_live(&m, GR_HOST);
     l->live = most_live(&m, GR_DEVICE);
     hoist_loads(&m, l->live);

@@ -115,6 +115,7 @@ typedef struct gr_layout {
     uint64_t ns;          /* of the iteration */
     uint64_t validate_ns; /* of one validation */
     uint32_t validate;    /* first item of the path validate; n_items where it has none */
+    uint64_t copied; /* bytes that loads and offloads move in an iteration, and its part of a validation */
     uint32_t n_transitions;
     uint32_t caps[3]; /* allocated items, copies, inserts */
     struct gr_insert *inserts;

@@ -297,25 +297,58 @@ static candidate *find_candidates(search *s, size_t begin, size_t *n)
     return list;
 }
 
-/* Pack the states in order of their time until one fits. */
+/* Which of two moves less. */
+static int by_moves(const void *a, const void *b, void *user)
+{
+    const candidate *x = a, *y = b;
+    const gr_residency *all = ((const search *)user)->found.all;
+    const uint64_t p = all[x->residency].copied, q = all[y->residency].copied;
+    return p != q ? p < q ? -1 : 1 : by_time(a, b, user);
+}
+
+/* The plan of a candidate; NULL: offsets are not found for it. */
+static gr_plan *pack(search *s, const candidate *c)
+{
+    const gr_residency *st = &s->found.all[c->residency];
+    if (c->wide)
+        lay_out_wide(s, st);
+    else
+        lay_out(s, st);
+    gr_plan *p = gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
+    if (p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes) return p;
+    gr_plan_free(p);
+    return NULL;
+}
+
+/* The first of them that is packed; *at: which. */
+static gr_plan *pack_first(search *s, const candidate *list, size_t n, size_t *at)
+{
+    gr_plan *p = NULL;
+    for (*at = 0; *at < n; ++*at)
+        if ((p = pack(s, &list[*at]))) break;
+    return p;
+}
+
+/* Of all that fit and take as long as the fastest that does, or nearly, the one that moves least. */
 static gr_plan *choose(search *s, size_t begin, uint32_t *level)
 {
-    size_t n;
+    size_t n, at, n_near = 0, n_less = 0;
     candidate *list = find_candidates(s, begin, &n);
-    gr_plan *p = NULL;
-    for (size_t i = 0; i < n && !p; i++) {
-        const gr_residency *st = &s->found.all[list[i].residency];
-        if (list[i].wide)
-            lay_out_wide(s, st);
-        else
-            lay_out(s, st);
-        p = gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
-        if (p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes) {
-            if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
-            break;
+    gr_plan *p = pack_first(s, list, n, &at);
+    if (p) {
+        const candidate *taken = &list[at];
+        candidate *near = &list[at + 1];
+        while (near + n_near < list + n && near[n_near].ns <= gr_near_ns(taken->ns)) n_near++;
+        qsort_r(near, n_near, sizeof(*near), by_moves, s);
+        while (n_less < n_near && by_moves(&near[n_less], taken, s) < 0) n_less++;
+        gr_plan *less = pack_first(s, near, n_less, &at);
+        if (less) {
+            gr_plan_free(p);
+            p = less;
+            taken = &near[at];
         }
-        gr_plan_free(p);
-        p = NULL;
+        const level_set *set = &s->sets[s->found.all[taken->residency].level];
+        if (s->src->n_knobs) memcpy(level, set->level, s->src->n_knobs * sizeof(*level));
     }
     free(list);
     return p;

@@ -1,9 +1,12 @@
 /* scheduler/schedule.h: from a program to a plan: where every object is at every step, and at what offset.
  *
  * The scheduler proposes residencies, memplan packs and prices them, until the least predicted time under the
- * budget is found. First the choices that keep the bits are tried (residency, streaming, recomputation, KV
- * size where it does not change bits), then knobs that change them, which the plan's notes say. Search limits
- * count candidates, never seconds: the same input gives the same plan.
+ * budget is found. Of the plans that take this long, or a thousandth longer, the one is taken whose loads and
+ * offloads move the fewest bytes in an iteration: copies that are predicted to be hidden still take of
+ * memory, links and host what the work beside them, other ranks and a less exact prediction want. First the
+ * choices that keep the bits are tried (residency, streaming, recomputation, KV size where it does not change
+ * bits), then knobs that change them, which the plan's notes say. Search limits count candidates, never
+ * seconds: the same input gives the same plan.
  */
 #ifndef GR_SCHEDULER_SCHEDULE_H
 #define GR_SCHEDULER_SCHEDULE_H
@@ -11,6 +14,12 @@
 #include "memplan/policy.h"
 #include "memplan/program.h"
 #include "scheduler/hardware.h"
+
+/* What a plan may take where the fastest takes `ns`, so that it moves less. */
+static inline uint64_t gr_near_ns(uint64_t ns)
+{
+    return ns + ns / 1000;
+}
 
 /* What a model's objects of one category are to do, whatever the policy for all is. */
 typedef struct gr_rule {

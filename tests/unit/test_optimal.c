@@ -2,8 +2,10 @@
  *
  * Exhaustive: every residency that the planner can express (for each group of objects how much of it stays,
  * in which nodes the rest is streamed or whether it is used on the host alone, whether loads are a unit of
- * work ahead, and as early as there is room), laid out and priced; of those whose bytes fit the least time.
- * Budgets lie between the smallest residency and all resident.
+ * work ahead, and as early as there is room), laid out and priced. Of those whose bytes fit the least time is
+ * found first, then, of those that take a thousandth longer at most, the fewest bytes moved, and of these the
+ * least time. Budgets lie between the smallest residency and all resident. On every other machine copies take
+ * next to nothing, so that many plans take nearly the same time.
  */
 #include "random_program.h"
 #include "scheduler/layout.h"
@@ -15,7 +17,12 @@ typedef struct priced {
     gr_choice *choice;
     uint32_t ahead;
     uint64_t live, ns, least_ns; /* least: in all the room there may be */
+    uint64_t copied;
 } priced;
+
+typedef struct goal { /* what a plan is chosen by */
+    uint64_t copied, ns;
+} goal;
 
 typedef struct space {
     gr_facts *f;
@@ -51,7 +58,7 @@ static void price(space *s)
     for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
         gr_layout_make(&s->layout, s->f, s->choice, ahead);
         size_t bytes = s->f->n_groups * sizeof(*s->choice);
-        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns, 0};
+        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns, 0, s->layout.copied};
         memcpy(p.choice, s->choice, bytes);
         gr_layout_widen(&s->layout, s->f, s->choice, UINT64_MAX);
         p.least_ns = s->layout.ns;
@@ -95,37 +102,100 @@ static bool all_stay(const space *s, const priced *p)
     return true;
 }
 
-/* The fastest residency that is packed into these bytes of arena; where everything fits, that: no transition,
- * though work that is done on the host beside the rest might be faster. */
+/* Whether a layout's offsets are found. */
+static bool is_packed(const space *s, uint64_t arena)
+{
+    gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
+    bool fits = plan->arena_bytes <= arena;
+    gr_plan_free(plan);
+    return fits;
+}
+
+static void lay_out(space *s, const priced *p, bool wide, uint64_t arena)
+{
+    if (wide)
+        gr_layout_fit(&s->layout, s->f, p->choice, p->ahead, arena);
+    else
+        gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
+}
+
+/* The least time of a residency that is packed into these bytes of arena. */
 static uint64_t least_time(space *s, uint64_t arena)
 {
-    for (size_t i = 0; i < s->n; i++)
-        if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) return s->found[i].ns;
     uint64_t best = UINT64_MAX;
-    for (size_t i = 0; i < s->n && s->found[i].least_ns < best; i++) {
+    for (size_t i = 0; i < s->n && s->found[i].least_ns < best; i++)
+        for (int wide = 0; wide < 2 && s->found[i].live <= arena; wide++) {
+            lay_out(s, &s->found[i], wide, arena);
+            if (s->layout.ns < best && is_packed(s, arena)) best = s->layout.ns;
+        }
+    return best;
+}
+
+static bool is_better(const goal *a, const goal *b)
+{
+    return a->copied != b->copied ? a->copied < b->copied : a->ns < b->ns;
+}
+
+/* What is to be found; where everything fits, that: no transition, though work that is done on the host
+ * beside the rest might be faster. */
+static goal best_goal(space *s, uint64_t arena)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) return (goal){.ns = s->found[i].ns};
+    const uint64_t least = least_time(s, arena), most = least + least / 1000;
+    goal best = {UINT64_MAX, UINT64_MAX};
+    for (size_t i = 0; i < s->n && s->found[i].least_ns <= most; i++) {
         const priced *p = &s->found[i];
-        for (int wide = 0; wide < 2 && p->live <= arena; wide++) {
-            if (wide)
-                gr_layout_fit(&s->layout, s->f, p->choice, p->ahead, arena);
-            else
-                gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
-            if (s->layout.ns >= best) continue;
-            gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
-            if (plan->arena_bytes <= arena) best = s->layout.ns;
-            gr_plan_free(plan);
+        goal here = {p->copied, p->least_ns};
+        for (int wide = 0; wide < 2 && p->live <= arena && is_better(&here, &best); wide++) {
+            lay_out(s, p, wide, arena);
+            goal g = {p->copied, s->layout.ns};
+            if (g.ns <= most && is_better(&g, &best) && is_packed(s, arena)) best = g;
         }
     }
     return best;
 }
 
+/* Of a plan, whose loops are the program's, in its order. */
+static goal goal_of(const gr_plan *p, const gr_program *g)
+{
+    const gr_path *path = &p->paths[GR_PATH_STEADY];
+    goal sum = {.ns = p->ns};
+    uint64_t times[16] = {1};
+    uint32_t ends[16], depth = 0, work = 0;
+    for (uint32_t i = 0; i < path->n; i++) {
+        const gr_step *t = &path->steps[i];
+        while (depth && i > ends[depth]) depth--;
+        if (gr_step_is_work(t->kind)) {
+            const gr_work *w = &g->works[work++];
+            if (t->kind != GR_STEP_LOOP) continue;
+            times[depth + 1] = times[depth] * w->trips_expected;
+            ends[++depth] = t->body_last;
+            continue;
+        }
+        if (t->kind == GR_STEP_LOAD || t->kind == GR_STEP_OFFLOAD) sum.copied += times[depth] * t->bytes;
+    }
+    return sum;
+}
+
+static gr_hardware hardware_of(uint64_t seed)
+{
+    gr_hardware hw = machine();
+    if (seed % 2) return hw;
+    hw.copy = hw.copies[0] = (gr_copy_rate){1, 1e12, 1e12, 1e12};
+    hw.step_ns = 1;
+    return hw;
+}
+
 typedef struct tally {
-    uint32_t programs, budgets, equal, within, missed;
+    uint32_t programs, budgets, equal, within, missed, slower; /* slower: than the fastest, for fewer moves */
     double worst;
 } tally;
 
 /* One program at several budgets. */
 static void compare(space *s, uint64_t seed, tally *score)
 {
+    gr_program *g = random_program(seed);
     uint64_t least = UINT64_MAX, most = 0;
     for (size_t i = 0; i < s->n; i++) {
         least = GR_MIN(least, s->found[i].live);
@@ -135,34 +205,37 @@ static void compare(space *s, uint64_t seed, tally *score)
         uint64_t arena = gr_align(least + (most - least) * k / 4, GR_ALIGN);
         gr_program_source src = {.user = &seed, .build = build_random};
         gr_schedule_options o = {
-            .hardware = machine(), .policy = GR_POLICY_AUTO, .host_budget_bytes = 1ULL << 40};
+            .hardware = s->f->hardware, .policy = GR_POLICY_AUTO, .host_budget_bytes = 1ULL << 40};
         o.budget_bytes = o.hardware.overhead_bytes + arena;
-        uint64_t best = least_time(s, arena);
+        const goal best = best_goal(s, arena);
         gr_plan *p = NULL;
         bool fits = gr_schedule(&p, NULL, &src, &o, NULL) == GR_OK;
-        double over = fits ? (double)p->ns / (double)best - 1 : 1;
+        const goal found = goal_of(p, g);
+        double over = fits ? (double)p->ns / (double)best.ns - 1 : 1;
         score->budgets++;
-        score->equal += fits && p->ns == best;
+        score->equal += fits && !is_better(&best, &found) && !is_better(&found, &best);
+        score->slower += best.ns > least_time(s, arena);
         score->within += fits && over <= 0.02;
         score->missed += !fits;
         score->worst = GR_MAX(score->worst, over);
         if (over > 0.02)
             print_message("seed %lu, %lu of %lu bytes: %lu ns, exhaustive %lu%s\n", seed, arena, most, p->ns,
-                          best, fits ? "" : " (nothing found)");
+                          best.ns, fits ? "" : " (nothing found)");
         gr_plan_free(p);
     }
+    gr_program_free(g);
     score->programs++;
 }
 
 static void test_search_is_as_good_as_trying_everything(void **state)
 {
     (void)state;
-    const gr_hardware hw = machine();
     uint32_t wanted = getenv("GR_SLOW") ? 600 : 40, hosts = 0;
     tally score = {0};
     uint64_t tried = 0;
     for (uint64_t seed = 1; score.programs < wanted; seed++) {
         gr_program *g = random_program(seed);
+        const gr_hardware hw = hardware_of(seed);
         space s = {.f = gr_facts_new(g, &hw), .pool = gr_pool_new()};
         if (g->validate == GR_NONE && s.f->n_groups && count_all(s.f) <= MOST_RESIDENCIES) {
             s.choice = gr_calloc(s.f->n_groups, sizeof(*s.choice));
@@ -182,12 +255,13 @@ static void test_search_is_as_good_as_trying_everything(void **state)
     print_message("%u programs, %u groups that may stay on the host, ", score.programs, hosts);
     print_message("%lu residencies, %u budgets: equal %.1f %%, within 2 %% %.1f %%, worst %.1f "
                   "%%, nothing "
-                  "found %u\n",
+                  "found %u; %u slower than the fastest, and moving less\n",
                   tried, score.budgets, 100.0 * score.equal / score.budgets,
-                  100.0 * score.within / score.budgets, 100 * score.worst, score.missed);
+                  100.0 * score.within / score.budgets, 100 * score.worst, score.missed, score.slower);
     assert_true(hosts * 5 > score.programs);
     assert_int_equal(score.within, score.budgets);
     assert_true(score.equal * 100 >= score.budgets * 95);
+    assert_true(score.slower > 0);
 }
 
 int main(void)

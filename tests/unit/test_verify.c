@@ -127,7 +127,7 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
     uint32_t per_plan = getenv("GR_SLOW") ? 400 : 60;
     for (uint64_t seed = 1; seed <= 64; seed++) {
         gr_program *g = build_any(&seed, NULL);
-        gr_plan *p = tight_plan(build_any, &seed, seed > 60 ? 90 : 60 + 40 * (seed % 2));
+        gr_plan *p = tight_plan(build_any, &seed, seed > 60 ? 75 : 60 + 40 * (seed % 2));
         draw d = {seed * 977};
         passing += find_passing(p, &load, &loop);
         if (p->arena_bytes == 0) per_plan = 0;
@@ -231,7 +231,7 @@ static void test_a_copy_in_flight_during_a_loop_keeps_its_bytes_to_itself(void *
     shape s = SMALL;
     s.kv_bytes = 24 << 20; /* the rollout is the peak: the update has room */
     gr_program *g = build_shape(&s, NULL);
-    gr_plan *p = tight_plan(build_shape, &s, 90), *m;
+    gr_plan *p = tight_plan(build_shape, &s, 75), *m;
     const gr_path *path = &p->paths[GR_PATH_STEADY];
     uint32_t load = 0, loop = 0, inside = GR_NONE;
     assert_true(accepted(p, g, NULL) && find_passing(p, &load, &loop));
