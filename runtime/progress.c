@@ -30,6 +30,7 @@ void gr_progress_init(gr_progress *p, FILE *to, bool plain)
     *p = (gr_progress){.to = to, .terminal = to && !plain && isatty(fileno(to))};
     p->every_ns = (p->terminal ? 1 : 600) * SECOND_NS;
     if (!to) return;
+    pthread_mutex_init(&p->at_lock, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
@@ -60,14 +61,17 @@ static void put(gr_progress *p, const char *text)
 /* ---- while an iteration runs --------------------------------------------------------------------------- */
 
 /* "rollout 1234/4096 tokens  1m05s" */
-static void add_place(const gr_progress *p, uint64_t now, gr_str *out)
+static void add_place(gr_progress *p, uint64_t now, gr_str *out)
 {
     char elapsed[32];
-    if (p->node) gr_str_puts(out, p->node);
-    if (p->node && p->unit)
-        gr_str_printf(out, " %llu/%llu %s", (unsigned long long)p->done, (unsigned long long)p->total,
-                      p->unit);
-    if (p->node) gr_str_puts(out, "  ");
+    pthread_mutex_lock(&p->at_lock);
+    const gr_progress_place at = p->at;
+    pthread_mutex_unlock(&p->at_lock);
+    if (at.node) gr_str_puts(out, at.node);
+    if (at.unit)
+        gr_str_printf(out, " %llu/%llu %s", (unsigned long long)at.done, (unsigned long long)at.total,
+                      at.unit);
+    if (at.node) gr_str_puts(out, "  ");
     gr_str_puts(out, gr_duration_format((double)((now - p->began_ns) / SECOND_NS), elapsed));
 }
 
@@ -128,22 +132,19 @@ void gr_progress_begin(gr_progress *p, uint64_t step, uint64_t steps)
     p->step = step;
     p->steps = steps;
     p->began_ns = p->told_ns = gr_now_ns();
-    p->node = p->unit = NULL;
     pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&p->at_lock);
+    p->at = (gr_progress_place){0};
+    pthread_mutex_unlock(&p->at_lock);
     if (!p->started) start(p);
 }
 
 void gr_progress_at(gr_progress *p, const char *node, uint64_t done, uint64_t total, const char *unit)
 {
-    if (!p) return;
-    pthread_mutex_lock(&p->lock);
-    if (unit || node != p->node) {
-        p->node = node;
-        p->done = done;
-        p->total = total;
-        p->unit = unit;
-    }
-    pthread_mutex_unlock(&p->lock);
+    if (!p || !p->to) return;
+    pthread_mutex_lock(&p->at_lock);
+    if (unit || node != p->at.node) p->at = (gr_progress_place){node, unit, done, total};
+    pthread_mutex_unlock(&p->at_lock);
 }
 
 /* ---- after it ------------------------------------------------------------------------------------------ */
@@ -190,6 +191,7 @@ void gr_progress_end(gr_progress *p)
     fflush(p->to);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->at_lock);
     gr_str_release(&p->line);
     *p = (gr_progress){0};
 }

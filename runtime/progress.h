@@ -15,6 +15,12 @@
 
 #include "runtime/base.h"
 
+/* What an iteration is at. */
+typedef struct gr_progress_place {
+    const char *node, *unit; /* node NULL: none yet; unit NULL: how far it is, is not known */
+    uint64_t done, total;
+} gr_progress_place;
+
 typedef struct gr_progress {
     FILE *to;
     bool terminal;
@@ -22,6 +28,8 @@ typedef struct gr_progress {
     uint64_t every_ns;   /* how often a running iteration is told of */
     pthread_t thread;    /* which does so */
     bool started;
+    pthread_mutex_t at_lock;
+    gr_progress_place at; /* guarded by at_lock: who works never waits for a terminal */
     pthread_mutex_t lock; /* guards the stream, and all below */
     pthread_cond_t changed;
     bool over;    /* the thread is to end */
@@ -29,8 +37,6 @@ typedef struct gr_progress {
     size_t width; /* of what stands in the line now */
     bool runs;    /* an iteration: */
     uint64_t step, steps, began_ns, told_ns;
-    const char *node, *unit; /* node NULL: none yet; unit NULL: how far it is, is not known */
-    uint64_t done, total;
 } gr_progress;
 
 /* to NULL: nothing is written. plain: also where it is a terminal. */
