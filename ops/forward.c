@@ -1,6 +1,7 @@
 #include "ops/forward.h"
 
 #include "ops/spread.h"
+#include "runtime/progress.h"
 
 #include <stdlib.h>
 
@@ -173,6 +174,8 @@ uint32_t gr_forward_trips(const gr_call *c)
 
 bool gr_forward_more(const gr_call *c, uint32_t trip)
 {
+    const gr_pass *p = c->state;
     (void)trip;
-    return gr_pass_more(c->state);
+    gr_progress_at(c->session->progress, c->node->name, p->next, p->seqs.n, "sequences");
+    return gr_pass_more(p);
 }

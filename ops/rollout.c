@@ -3,6 +3,7 @@
 #include "ops/carve.h"
 #include "ops/pass.h"
 #include "ops/spread.h"
+#include "runtime/progress.h"
 
 #include <stdlib.h>
 
@@ -266,6 +267,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->n_groups = own.group_end;
     r->n_seqs = (own.group_end - own.group) * samples;
     r->finished = r->n_slots = 0;
+    r->tokens = r->spared = 0;
     r->n_free = r->cap_blocks;
     for (uint32_t i = 0; i < r->n_free; i++) r->free_blocks[i] = r->n_free - 1 - i;
     if (r->session->ranks > 1) /* what the others will add to */
@@ -478,8 +480,12 @@ bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int3
     rows->logprob[(size_t)s->seq * r->node->bounds.response_tokens + n] = logprob;
     s->cached++;
     s->next = id;
+    r->tokens++;
     rows->ended[s->seq] = is_stop_id(r, id);
-    if (rows->ended[s->seq] || ends_in_stop_text(r, response, n + 1)) return true;
+    if (rows->ended[s->seq] || ends_in_stop_text(r, response, n + 1)) {
+        r->spared += r->cfg->max_tokens - (n + 1);
+        return true;
+    }
     rows->truncated[s->seq] = n + 1 == r->cfg->max_tokens;
     return rows->truncated[s->seq];
 }
@@ -571,5 +577,7 @@ bool gr_rollout_more(const gr_call *c, uint32_t trip)
 {
     (void)trip;
     const gr_rollout *r = c->state;
+    gr_progress_at(r->session->progress, r->node->name, r->tokens,
+                   (uint64_t)r->n_seqs * r->cfg->max_tokens - r->spared, "tokens");
     return r->finished < r->n_seqs;
 }

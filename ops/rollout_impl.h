@@ -86,6 +86,7 @@ typedef struct gr_rollout {
     uint32_t current;  /* the group that is being admitted */
     uint32_t *free_blocks, n_free, cap_blocks;
     uint32_t finished, n_seqs;
+    uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t *copy_from, *copy_to, n_copies;
     int32_t *out_id; /* [slots] */

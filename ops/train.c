@@ -1,6 +1,7 @@
 #include "ops/spread.h"
 #include "ops/train_impl.h"
 
+#include "runtime/progress.h"
 #include "runtime/state.h"
 
 #include <math.h>
@@ -752,10 +753,22 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     return GR_OK;
 }
 
+/* In sequences of whole mini-batches, whatever of them is this rank's. */
+static void tell_progress(const gr_call *c, const train_state *t)
+{
+    const gr_update_cfg *cfg = c->node->cfg;
+    const gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    const double pass = (double)t->pass.next / GR_MAX(t->pass.seqs.n, 1u); /* of the mini-batch, or a leaf */
+    const double mini = c->how->leaves ? (t->leaf - 1 + pass) / c->how->leaves : pass;
+    gr_progress_at(t->session->progress, c->node->name, (uint64_t)((t->trip + mini) * shape.seqs),
+                   (uint64_t)cfg->epochs * shape.mini_batches * shape.seqs, "sequences");
+}
+
 bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
     if (trip == 0) gr_pass_begin(&t->pass, &t->own);
+    tell_progress(c, t);
     return c->kernel == TRAIN_LOOP_BUT_LAST ? trip + 1 < t->micro_batches : gr_pass_more(&t->pass);
 }
 

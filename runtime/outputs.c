@@ -120,6 +120,11 @@ static void flush_looked_at(gr_outputs *o)
     say_left_out(o, &why);
 }
 
+gr_progress *gr_outputs_progress(gr_outputs *o)
+{
+    return o->options->progress ? &o->progress : NULL;
+}
+
 void gr_outputs_look(gr_outputs *o)
 {
     if (o->silent) return;

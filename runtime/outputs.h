@@ -22,6 +22,8 @@ GR_NODISCARD gr_status gr_outputs_touched(const gr_outputs *o, const gr_executor
 /* Take the directory, one run at a time. One that holds a run already is refused unless o->resume. */
 GR_NODISCARD gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *o, const gr_graph *g,
                                        const gr_plan *p, gr_diag *d);
+/* To be told of iterations and of what they are at, see runtime/progress.h; NULL: nothing is said. */
+struct gr_progress *gr_outputs_progress(gr_outputs *o);
 /* From here on steps are traced, and numbers go to TensorBoard, too. */
 void gr_outputs_look(gr_outputs *o);
 /* Begin to write behind iteration `step` (0: from the start): later lines of a killed run are removed. Where

@@ -1,6 +1,7 @@
 #include "runtime/run_parts.h"
 
 #include "ops/data.h"
+#include "runtime/progress.h"
 #include "runtime/signals.h"
 #include "runtime/watch.h"
 
@@ -65,6 +66,7 @@ static void begin_iteration(gr_running *r, uint32_t step)
         const gr_node *n = r->g->nodes[i];
         s->skipped[i] = n->every ? !gr_node_is_due(n, step) : sleeps(r, n);
     }
+    if (s->progress) gr_progress_begin(s->progress, step, s->steps);
 }
 
 /* ---- iterations ---------------------------------------------------------------------------------------- */
@@ -234,6 +236,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->session.rank = gr_comm_rank(r->comms.own);
     r->session.ranks = gr_comm_ranks(r->comms.own);
     r->session.steps = total_steps(r);
+    r->session.progress = gr_outputs_progress(r->outputs);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
     r->news = gr_news_new(r->g, r->comms.all, r->comms.own);
     r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_here(r));

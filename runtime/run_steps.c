@@ -2,6 +2,7 @@
 
 #include "ops/cross.h"
 #include "ops/spread.h"
+#include "runtime/progress.h"
 #include "runtime/watch.h"
 
 #include <stdlib.h>
@@ -54,6 +55,7 @@ static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queu
     gr_call c = call_of(r, path, step, ptr, q);
     gr_status st;
     q->at.op = c.node->op->name;
+    if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, c.node->name, 0, 0, NULL);
     if (w->kind == GR_STEP_RUN)
         st = run_op(r, &c, d);
     else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)

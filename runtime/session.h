@@ -24,9 +24,10 @@ struct gr_session {
     uint32_t round;       /* of the nodes that a select repeats, from 0; 0 outside them */
     double *scalars; /* by column id: token ids; step, epoch, progress and state values of this iteration */
     void **state;    /* by node index: what the op's open returned */
-    bool *skipped;   /* by node index: `when:` switches it off in this iteration */
-    gr_tokenizer **tokenizer;  /* by model index */
-    struct gr_metric *metrics; /* of this iteration */
+    struct gr_progress *progress; /* told how far nodes are (runtime/progress.h); NULL: nobody asks */
+    bool *skipped;                /* by node index: `when:` switches it off in this iteration */
+    gr_tokenizer **tokenizer;     /* by model index */
+    struct gr_metric *metrics;    /* of this iteration */
     size_t n_metrics, cap_metrics;
     struct gr_listener *listeners;
     size_t n_listeners, cap_listeners;

@@ -1,6 +1,10 @@
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -153,12 +157,91 @@ static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void
     assert_string_equal(gr_duration_format(NAN, buf), "?");
 }
 
+/* What comes from the other end of a terminal, until it holds a text; false: not within 20 s. */
+static bool comes(int from, gr_str *seen, const char *text)
+{
+    const uint64_t end = gr_now_ns() + UINT64_C(20000000000);
+    while (!seen->text || !strstr(seen->text, text)) {
+        char bytes[512];
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        if (gr_now_ns() > end) return false;
+        if (poll(&p, 1, 100) <= 0) continue;
+        ssize_t n = read(from, bytes, sizeof(bytes));
+        if (n <= 0) return false;
+        gr_str_add(seen, bytes, (size_t)n);
+    }
+    return true;
+}
+
+static void test_a_long_iteration_is_told_of_on_a_terminal(void **state)
+{
+    (void)state;
+    gr_str seen = {0};
+    gr_progress p;
+    const int other = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(other >= 0 && !grantpt(other) && !unlockpt(other));
+    FILE *f = fopen(ptsname(other), "w");
+    assert_non_null(f);
+    assert_int_equal(ioctl(fileno(f), TIOCSWINSZ, &(struct winsize){.ws_col = 100, .ws_row = 24}), 0);
+    gr_progress_init(&p, f, false);
+    assert_true(p.terminal);
+    p.every_ns = 1000000;
+    gr_progress_begin(&p, 7, 40);
+    gr_progress_at(&p, "rollout", 0, 0, NULL);
+    assert_true(comes(other, &seen, "\rstep 7/40  rollout  "));
+    gr_progress_at(&p, "rollout", 12, 640, "tokens");
+    gr_progress_at(&p, "rollout", 0, 0, NULL); /* its next step: how far it is stays */
+    assert_true(comes(other, &seen, "\rstep 7/40  rollout 12/640 tokens  "));
+    gr_progress_at(&p, "update", 0, 0, NULL);
+    assert_true(comes(other, &seen, "\rstep 7/40  update  ")); /* and is not another's */
+    gr_progress_step(&p, 7, 40, 0.25, NAN, 500, 2);
+    gr_progress_begin(&p, 8, 40);
+    gr_progress_at(&p, "rollout", 3, 640, "tokens");
+    assert_true(comes(other, &seen, "s left  | 8: rollout 3/640 tokens  ")); /* behind the one before */
+    gr_progress_at(&p, "a_name_that_does_not_fit_beside_it", 3, 640, "tokens");
+    assert_true(comes(other, &seen, "\rstep 8/40  a_name_that_does_not_fit_beside_it 3/640 tokens  "));
+    assert_null(strchr(seen.text, '\n'));
+    gr_progress_end(&p);
+    assert_true(comes(other, &seen, "\n"));
+    fclose(f);
+    close(other);
+    gr_str_release(&seen);
+}
+
+static void test_a_long_iteration_is_told_of_in_lines_elsewhere(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = fopen(in_dir("q"), "w");
+    gr_progress p;
+    gr_progress_init(&p, f, false);
+    p.every_ns = 1000000;
+    gr_progress_begin(&p, 7, 40);
+    for (uint64_t done = 0; !text || !strstr(text, "step 7/40  update 3"); done++) { /* while it writes */
+        gr_progress_at(&p, "update", done, UINT64_MAX, "sequences");
+        free(text);
+        assert_int_equal(gr_file_read(in_dir("q"), 0, &text, &n, &diag), GR_OK);
+    }
+    gr_progress_step(&p, 7, 40, 0.25, NAN, 500, 2);
+    gr_progress_end(&p);
+    fclose(f);
+    free(text);
+    assert_int_equal(gr_file_read(in_dir("q"), 0, &text, &n, &diag), GR_OK);
+    assert_null(strchr(text, '\r'));
+    assert_non_null(strstr(text, "\nstep 7/40  reward 0.250  250 tokens/s"));
+    free(text);
+}
+
 static void test_progress_to_nowhere_is_nothing(void **state)
 {
     (void)state;
     gr_progress p;
     gr_progress_init(&p, NULL, false);
     assert_false(p.terminal);
+    gr_progress_begin(&p, 1, 41);
+    gr_progress_at(&p, "rollout", 1, 2, "tokens");
+    gr_progress_at(NULL, "rollout", 1, 2, "tokens");
     gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
     gr_progress_say(&p, "kept");
     gr_progress_end(&p);
@@ -314,6 +397,8 @@ int main(void)
         TEST(test_crc32c_has_its_published_check_value),
         TEST(test_tensorboard_records_are_framed_and_hold_the_scalar),
         TEST(test_progress_is_a_line_an_iteration_where_there_is_no_terminal),
+        TEST(test_a_long_iteration_is_told_of_on_a_terminal),
+        TEST(test_a_long_iteration_is_told_of_in_lines_elsewhere),
         TEST(test_progress_to_nowhere_is_nothing),
         TEST(test_the_first_signal_asks_and_the_second_exits),
         TEST(test_old_checkpoints_are_pruned),
