@@ -148,6 +148,21 @@ same_weights calm struck
 same_metrics calm struck
 refused 'hosts .a,b. names 2 hosts' "$gr" exec grpo.yaml --ranks 4 --hosts a,b --out never
 
+# Ctrl-C before the ranks of both are there, or soon after.
+for delay in 0.1 0.4 0.7 1.2; do
+    # shellcheck disable=SC2086
+    nsenter -t "$(cat a.pid)" --net --uts --ipc --mount --wd="$work" env --default-signal=INT \
+        "$gr" exec grpo.yaml --set run.steps=100000 $both --out early >out 2>err &
+    pid=$!
+    sleep $delay
+    kill -INT $pid
+    got=0
+    wait $pid 2>/dev/null || got=$?
+    [ -z "$(ranks_of early)" ] || fail "ranks are left, $delay s after the start: $(ranks_of early)"
+    [ $got = 0 ] || [ $got = 130 ] || { cat out err >&2; fail "exit status $got, $delay s after the start"; }
+    rm -rf early
+done
+
 # The wire is cut: each side misses the other.
 [ "$slow" = 1 ] || exit 0
 # shellcheck disable=SC2086
