@@ -159,9 +159,15 @@ gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, boo
     w->trips_max = w->trips_expected = trips_max;
     w->agreed = agreed;
     w->kind = GR_STEP_LOOP;
+    w->by_code = true;
     w->lane = GR_LANE_COMPUTE; /* the lane that decides */
     p->loops[p->depth++] = (uint32_t)p->n_works - 1;
     return w;
+}
+
+void gr_program_waits(gr_work *w)
+{
+    w->by_code = w->waits = true;
 }
 
 void gr_program_end(gr_program *p)

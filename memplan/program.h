@@ -31,6 +31,12 @@ typedef enum gr_use_mode {
     GR_READ = 1,
     GR_WRITE = 2, /* contents before do not matter */
     GR_UPDATE = 3,
+    /* Of bytes in the host pool, where the device runs work later than it is given (gr_program.queued): who
+     * reads or writes them; none of these: both, for all that is known. */
+    GR_BY_CODE = 4,  /* the work's own code, while it is given */
+    GR_BY_QUEUE = 8, /* kernels and copies that it leaves in its queue */
+    GR_BY_TURNS = 16 /* both, and the op sees to it itself that its code and its queue take turns, from work
+                      * to work of one lane: memory that no other op uses */
 } gr_use_mode;
 
 typedef struct gr_use {
@@ -74,6 +80,8 @@ typedef struct gr_work {
     /* Of a collective: what it uses keeps its bytes until the next work of `compute` in its loop is done, so
      * that this need not wait for it. */
     bool beside;
+    bool by_code; /* all that it uses in the host pool its own code uses, as GR_BY_CODE says of one */
+    bool waits;   /* before that it waits for its queue (gr_queue_finish), and so for all that this follows */
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
     bool rollout;  /* generates: policies move state where such works begin */
 } gr_work;
@@ -115,6 +123,7 @@ typedef struct gr_program {
     bool lagged;              /* the current node reads the weights of the iteration before */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
+    bool queued;     /* the device runs work later than it is given: a lane's code goes ahead of its queue */
     gr_index names;  /* of objects */
 } gr_program;
 
@@ -155,5 +164,6 @@ gr_work *gr_program_run(gr_program *p, uint32_t kernel, uint32_t arg, const gr_u
                         const char *fmt, ...);
 gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool agreed, const char *what);
 void gr_program_end(gr_program *p); /* of the innermost loop */
+void gr_program_waits(gr_work *w);  /* sets by_code and waits */
 
 #endif

@@ -15,7 +15,9 @@
  *     has them begin and end;
  *   - no version that only one copy holds is released while the program still needs it;
  *   - two entries share bytes only if all uses of one happen before all uses of the other, by lane order and
- * `after`;
+ * `after`, where the device runs work later than it is given (gr_program.queued) in both times of a lane:
+ * what a work's code does in the host pool knows of a queue's work there only by a wait for it
+ * (docs/DESIGN.md, "A lane's two times");
  *   - offsets are aligned and inside arena and pool; resident bytes, recomputed, are what the steps say, and
  * with the overhead at most the budget; peak_bytes and peak_step are right;
  *   - loops: bodies leave what they enter with; the iteration leaves what it enters with; every path's entry

@@ -57,7 +57,8 @@ static unsigned *lanes_of_entries(const gr_verifier *v)
 }
 
 /* Who shares bytes with whom: those must not live at one step. Noted, for the waits, are pairs that more than
- * one lane uses: a lane's own order keeps the others apart. */
+ * one lane uses: a lane's own order keeps the others apart, but not its code from its queue in the host pool.
+ */
 static void find_shares(gr_verifier *v)
 {
     unsigned *lanes = lanes_of_entries(v), both;
@@ -76,7 +77,7 @@ static void find_shares(gr_verifier *v)
                                 "entries %u '%s' and %u '%s' live at one step in the same bytes", a,
                                 l[a].what, b, l[b].what);
             both = lanes[a] | lanes[b];
-            if (!(both & (both - 1))) continue;
+            if (!(both & (both - 1)) && !(v->g->queued && l[a].place == GR_HOST)) continue;
             note_share(v, a, b, cap);
             note_share(v, b, a, cap);
         }

@@ -8,40 +8,50 @@
  * no longer change.
  *
  * Contents: `fresh` of an entry says that it holds what the program itself, run in order without any plan,
- * would have its next reader find. Order: `known` of an entry says of each lane which accesses of the others
- * to it are over before the lane's next step begins.
+ * would have its next reader find. Order: `known` of an entry says of each lane, where its code goes ahead of
+ * its queue of each of the two, which accesses of the others to it are over before its next step begins.
  */
 #include "memplan/verifier.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Accesses of an entry, a bit each: reads and writes of each lane, and those in finished loops in which the
- * lane that knows was not; the lanes that were met at their ends. A row of bits for each lane that knows. */
-#define IN_LOOPS             GR_N_LANES
-#define ACCESS(lane, writes) (2 * (lane) + (writes))
-#define ROW_BITS             (2 * (GR_N_LANES + 1))
+/* A time is a line along which accesses have an order of their own. Where work runs at once a lane is one.
+ * Where it runs later than it is given (gr_program.queued) a lane is two: its code's and its queue's; lanes
+ * of copies have no code, and the lane host has no queue. */
+enum { N_TIMES = 7, NO_TIME = N_TIMES };
+
+/* Accesses of an entry, a bit each: reads and writes of each time, and those in finished loops that the time
+ * that knows was not in, or does not know the end of. A row of bits for each time that knows. */
+#define IN_LOOPS             N_TIMES
+#define ACCESS(time, writes) (2 * (time) + (writes))
+#define ROW_BITS             (2 * (N_TIMES + 1))
 #define ROW                  ((1u << ROW_BITS) - 1)
 #define ALL_WRITES           (ROW / 3 * 2)
 
-/* Of an entry: when it was last accessed in each way; in loops that a lane was not in, for each lane; the
- * latest of all. */
+/* Of an entry: when it was last accessed in each way; in loops whose accesses a time does not know, for each
+ * time; the latest of all. */
 typedef struct stamps {
-    uint32_t at[2 * GR_N_LANES], in_loops[GR_N_LANES][2], latest;
+    uint32_t at[2 * N_TIMES], in_loops[N_TIMES][2], latest;
 } stamps;
 
-typedef struct ways { /* what holds on every way to a point of a path */
-    bool *fresh;      /* of entries; true where nobody may rely on any contents of the object */
-    bool *void_now;   /* of objects: nobody may rely on contents */
-    uint64_t *known;  /* of entries: a row for each lane, the accesses so far that have ended for it */
+typedef struct ways {         /* what holds on every way to a point of a path */
+    bool *fresh;              /* of entries; true where nobody may rely on any contents of the object */
+    bool *void_now;           /* of objects: nobody may rely on contents */
+    uint16_t *known[N_TIMES]; /* of entries: a row, the accesses so far that have ended for this time */
 } ways;
+
+/* Who reads or writes what a step uses. */
+enum { BY_CODE = 1, BY_QUEUE = 2, BY_TURNS = 4 };
 
 typedef struct replay {
     gr_verifier *v;
     ways now;
     uint32_t time;
-    stamps *seen;       /* of entries */
-    uint16_t **end_row; /* of steps others wait for: what was known when it ended, of entries */
+    int n_times, code[GR_N_LANES], queue[GR_N_LANES]; /* times of lanes; both are one where there is one */
+    uint8_t **by;                     /* of steps that are works: who, of its reads, then of its writes */
+    stamps *seen;                     /* of entries */
+    uint16_t **code_row, **queue_row; /* of steps others wait for: what was known when it ended, of entries */
     uint32_t *end_time;
     bool *ran, *awaited[GR_N_PATHS];
     uint32_t *option[GR_N_PATHS]; /* of steps: the optional node they belong to, or GR_NONE */
@@ -100,33 +110,41 @@ static void find_loop_lanes(replay *r, gr_path_id id)
 
 static ways ways_new(const replay *r)
 {
-    return (ways){gr_malloc(r->v->p->n_ledger + 1), gr_malloc(r->v->g->n_objects + 1),
-                  gr_malloc((r->v->p->n_ledger + 1) * sizeof(uint64_t))};
+    uint32_t n = r->v->p->n_ledger;
+    ways w = {gr_malloc(n + 1), gr_malloc(r->v->g->n_objects + 1), {0}};
+    for (int t = 0; t < r->n_times; t++) w.known[t] = gr_malloc((n + 1) * sizeof(**w.known));
+    return w;
 }
 
 static void ways_release(ways *w)
 {
     free(w->fresh);
     free(w->void_now);
-    free(w->known);
+    for (int t = 0; t < N_TIMES; t++) free(w->known[t]);
 }
 
 static void ways_copy(const replay *r, ways *to, const ways *from)
 {
     memcpy(to->fresh, from->fresh, r->v->p->n_ledger);
     memcpy(to->void_now, from->void_now, r->v->g->n_objects);
-    memcpy(to->known, from->known, r->v->p->n_ledger * sizeof(*to->known));
+    for (int t = 0; t < r->n_times; t++)
+        memcpy(to->known[t], from->known[t], r->v->p->n_ledger * sizeof(**to->known));
 }
 
 /* Two ways meet. Returns whether `to` lost anything. */
 static bool ways_meet(const replay *r, ways *to, const ways *from)
 {
     bool lost = false;
-    for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
-        lost |= (to->fresh[e] && !from->fresh[e]) || (to->known[e] & ~from->known[e]);
+    uint32_t n = r->v->p->n_ledger;
+    for (uint32_t e = 0; e < n; e++) {
+        lost |= to->fresh[e] && !from->fresh[e];
         to->fresh[e] &= from->fresh[e];
-        to->known[e] &= from->known[e];
     }
+    for (int t = 0; t < r->n_times; t++)
+        for (uint32_t e = 0; e < n; e++) {
+            lost |= (to->known[t][e] & ~from->known[t][e]) != 0;
+            to->known[t][e] &= from->known[t][e];
+        }
     for (uint32_t o = 0; o < r->v->g->n_objects; o++) {
         lost |= to->void_now[o] && !from->void_now[o];
         to->void_now[o] &= from->void_now[o];
@@ -268,71 +286,132 @@ static void do_file(replay *r, uint32_t i)
 
 /* ---- order -------------------------------------------------------------------------------------------- */
 
-static uint32_t row_of(const replay *r, uint32_t e, int lane)
+/* A time knows what another knows now. */
+static void tell_all(replay *r, int to, int from)
 {
-    return (uint32_t)(r->now.known[e] >> lane * ROW_BITS) & ROW;
+    uint16_t *known = r->now.known[to];
+    for (uint32_t e = 0; to != from && e < r->v->p->n_ledger; e++) known[e] |= r->now.known[from][e];
 }
 
-/* The lane goes on when step t has ended: it knows what was known then, but for what came after. */
-static void wait_for(replay *r, int lane, uint32_t t)
+/* What a lane's queue is given from here on begins after what its code knows. */
+static void enqueue(replay *r, int lane)
+{
+    if (r->code[lane] != NO_TIME) tell_all(r, r->queue[lane], r->code[lane]);
+}
+
+/* A time goes on when step t has ended: it knows what was known then, but for what came after. */
+static void learn(replay *r, int time, const uint16_t *then, uint32_t t)
 {
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
         const stamps *seen = &r->seen[e];
-        uint32_t row = r->end_row[t][e];
+        uint32_t row = then[e];
         for (int k = 0; k < ROW_BITS && seen->latest > r->end_time[t]; k++)
-            if ((k < 2 * IN_LOOPS ? seen->at[k] : seen->in_loops[lane][k % 2]) > r->end_time[t])
+            if ((k < 2 * IN_LOOPS ? seen->at[k] : seen->in_loops[time][k % 2]) > r->end_time[t])
                 row &= ~(1u << k);
-        r->now.known[e] |= (uint64_t)row << lane * ROW_BITS;
+        r->now.known[time][e] |= (uint16_t)row;
     }
+}
+
+/* A lane's thread waits until another has given its queue all of step t, and lets its own queue follow the
+ * other's. Without a queue it waits itself for what the other's has done. */
+static void wait_for(replay *r, int lane, uint32_t t)
+{
+    int code = r->code[lane], queue = r->queue[lane], theirs = r->code[step_at(r, t)->lane];
+    learn(r, queue, r->queue_row[t], t);
+    if (code != queue && code != NO_TIME && theirs != NO_TIME) learn(r, code, r->code_row[t], t);
+}
+
+static void keep_row(replay *r, uint16_t **to, int time)
+{
+    size_t bytes = r->v->p->n_ledger * sizeof(**to);
+    if (!*to) *to = gr_malloc(bytes + 1);
+    memcpy(*to, r->now.known[time], bytes);
 }
 
 static void note_end(replay *r, int lane, uint32_t i)
 {
+    enqueue(r, lane); /* the event that others follow */
     if (!r->awaited[r->v->path][i]) return;
-    uint32_t n = r->v->p->n_ledger;
-    if (!r->end_row[i]) r->end_row[i] = gr_malloc((n + 1) * sizeof(**r->end_row));
-    for (uint32_t e = 0; e < n; e++) r->end_row[i][e] = (uint16_t)row_of(r, e, lane);
+    if (r->code[lane] != NO_TIME) keep_row(r, &r->code_row[i], r->code[lane]);
+    keep_row(r, &r->queue_row[i], r->queue[lane]);
     r->end_time[i] = r->time;
 }
 
-/* Step i reads or writes an entry: nobody else is at these bytes. */
-static void touch(replay *r, uint32_t i, uint32_t e, bool writes)
+/* What a lane's own code knows of its queue's accesses to memory that the op uses by turns. */
+static uint32_t own_turns(const replay *r, int lane)
+{
+    return 3u << ACCESS(r->queue[lane], 0) | 3u << ACCESS(IN_LOOPS, 0);
+}
+
+/* Step i reads or writes an entry at one of its lane's times: nobody else is at these bytes. allowed: what
+ * that time need not know of the entry itself. */
+static bool is_alone(replay *r, uint32_t i, uint32_t e, bool writes, int time, uint32_t allowed)
 {
     const gr_step *s = step_at(r, i);
     const gr_verifier *v = r->v;
-    const gr_entry *x = &v->p->ledger[e];
-    if ((writes ? ROW : ALL_WRITES) & ~row_of(r, e, s->lane))
-        gr_verify_wrong(r->v, "waits", "%s step %u '%s' does not wait for another lane at entry %u '%s'",
-                        gr_path_str(v->path), i, s->what, e, x->what);
+    const uint16_t *known = r->now.known[time];
+    if ((writes ? ROW : ALL_WRITES) & ~(known[e] | allowed))
+        return gr_verify_wrong(r->v, "waits",
+                               "%s step %u '%s' does not wait for another lane%s at entry %u '%s'",
+                               gr_path_str(v->path), i, s->what, r->n_times > GR_N_LANES ? " or queue" : "",
+                               e, v->p->ledger[e].what);
+    bool alone = true;
     for (uint32_t k = 0; k < v->n_share[e]; k++) {
         uint32_t o = v->shares[e][k];
-        if (row_of(r, o, s->lane) == ROW) continue;
-        gr_verify_wrong(r->v, "waits",
-                        "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
-                        gr_path_str(v->path), i, s->what, e, x->what, o, v->p->ledger[o].what);
+        if (known[o] == ROW) continue;
+        alone = gr_verify_wrong(
+            r->v, "waits",
+            "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
+            gr_path_str(v->path), i, s->what, e, v->p->ledger[e].what, o, v->p->ledger[o].what);
     }
-    if (gr_verify_runs_works(v->path) ? !gr_verify_lives_at(x, i) : !v->boundary[e])
-        gr_verify_wrong(r->v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
-                        gr_path_str(v->path), i, s->what, e, x->what);
+    return alone;
 }
 
-/* The access is news for all other lanes. */
-static void leave_mark(replay *r, uint32_t e, bool writes, int lane)
+static void touch(replay *r, uint32_t i, uint32_t e, bool writes, unsigned by)
 {
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (l != lane) r->now.known[e] &= ~(1ULL << (l * ROW_BITS + ACCESS(lane, writes)));
-    r->seen[e].latest = r->seen[e].at[ACCESS(lane, writes)] = r->time;
+    const gr_step *s = step_at(r, i);
+    const gr_entry *x = &r->v->p->ledger[e];
+    int code = r->code[s->lane], queue = r->queue[s->lane];
+    bool alone = true;
+    if (by & BY_CODE && code != queue)
+        alone = is_alone(r, i, e, writes, code, by & BY_TURNS ? own_turns(r, s->lane) : 0);
+    if (alone && (by & BY_QUEUE || code == queue)) is_alone(r, i, e, writes, queue, 0);
+    if (gr_verify_runs_works(r->v->path) ? !gr_verify_lives_at(x, i) : !r->v->boundary[e])
+        gr_verify_wrong(r->v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
+                        gr_path_str(r->v->path), i, s->what, e, x->what);
 }
 
-/* These lanes meet. */
+/* The access is news for all other times. */
+static void leave_mark_at(replay *r, uint32_t e, bool writes, int time)
+{
+    for (int t = 0; t < r->n_times; t++)
+        if (t != time) r->now.known[t][e] &= (uint16_t) ~(1u << ACCESS(time, writes));
+    r->seen[e].latest = r->seen[e].at[ACCESS(time, writes)] = r->time;
+}
+
+static void leave_mark(replay *r, uint32_t e, bool writes, int lane, unsigned by)
+{
+    int code = r->code[lane], queue = r->queue[lane];
+    if (by & BY_CODE && code != queue) leave_mark_at(r, e, writes, code);
+    if (by & BY_QUEUE || code == queue) leave_mark_at(r, e, writes, queue);
+}
+
+/* These lanes meet at the end of a trip: the threads each other, and then the queues, which follow `compute`
+ * that has followed the others. No code waits for a queue there. */
 static void meet(replay *r, unsigned lanes)
 {
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
-        uint32_t row = 0;
-        for (int l = 0; l < GR_N_LANES; l++)
-            if (lanes >> l & 1) row |= row_of(r, e, l);
-        for (int l = 0; l < GR_N_LANES; l++)
-            if (lanes >> l & 1) r->now.known[e] |= (uint64_t)row << l * ROW_BITS;
+        uint16_t code = 0, queue = 0;
+        for (int l = 0; l < GR_N_LANES; l++) {
+            if (!(lanes >> l & 1)) continue;
+            if (r->code[l] != NO_TIME) code |= r->now.known[r->code[l]][e];
+            queue |= r->now.known[r->queue[l]][e];
+        }
+        for (int l = 0; l < GR_N_LANES; l++) {
+            if (!(lanes >> l & 1)) continue;
+            if (r->code[l] != NO_TIME) r->now.known[r->code[l]][e] |= code;
+            r->now.known[r->queue[l]][e] |= (uint16_t)(code | queue);
+        }
     }
 }
 
@@ -340,37 +419,73 @@ static void meet(replay *r, unsigned lanes)
 static bool accessed(const stamps *in_trip, bool writes, uint32_t began)
 {
     bool any = false;
-    for (int l = 0; l < GR_N_LANES; l++)
-        any = any || in_trip->at[ACCESS(l, writes)] > began || in_trip->in_loops[l][writes] > began;
+    for (int t = 0; t < N_TIMES; t++)
+        any = any || in_trip->at[ACCESS(t, writes)] > began || in_trip->in_loops[t][writes] > began;
     return any;
 }
 
-static void tell_of_loop(replay *r, uint32_t e, int lane, bool writes)
+/* Whether code that was in the trip knows that all such accesses in it are over. */
+static bool knows_trip(const stamps *in_trip, uint32_t row, int time, bool writes, uint32_t began)
 {
-    r->now.known[e] &= ~(1ULL << (lane * ROW_BITS + ACCESS(IN_LOOPS, writes)));
-    r->seen[e].latest = r->seen[e].in_loops[lane][writes] = r->time;
+    bool all = in_trip->in_loops[time][writes] <= began || row >> ACCESS(IN_LOOPS, writes) & 1;
+    for (int t = 0; t < N_TIMES; t++)
+        all = all && (in_trip->at[ACCESS(t, writes)] <= began || row >> ACCESS(t, writes) & 1);
+    return all;
 }
 
-/* After a trip no lane that was in the loop has to hear of accesses in it any more; so that these do not hide
- * what was accessed before, times are what they were then. A lane that was not knows what it knew before, and
- * has news of another kind. before: seen, and known, when the loop began. */
-static void close_trip(replay *r, unsigned lanes, const stamps *before, const uint64_t *known, uint32_t began)
+static void tell_of_loop(replay *r, uint32_t e, int time, bool writes)
 {
-    uint64_t others = 0; /* the rows of those that were not */
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (!(lanes >> l & 1)) others |= (uint64_t)ROW << l * ROW_BITS;
+    r->now.known[time][e] &= (uint16_t) ~(1u << ACCESS(IN_LOOPS, writes));
+    r->seen[e].latest = r->seen[e].in_loops[time][writes] = r->time;
+}
+
+/* After a trip none of the times that met in it has to hear of accesses in it any more; so that these do not
+ * hide what was accessed before, stamps are what they were then. A time that was not in it knows what it knew
+ * before, and has news of another kind; so has code that was, of what queues may still be doing. before:
+ * seen, and known, when the loop began. */
+static void close_trip(replay *r, unsigned lanes, const stamps *before, uint16_t *const *known,
+                       uint32_t began)
+{
+    bool met[N_TIMES] = {0}, gave[N_TIMES] = {0}; /* the others: not in the loop */
+    for (int l = 0; l < GR_N_LANES; l++) {
+        if (!(lanes >> l & 1)) continue;
+        if (r->code[l] != NO_TIME) gave[r->code[l]] = true;
+        met[r->queue[l]] = true;
+    }
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
         const stamps in_trip = r->seen[e];
         if (in_trip.latest <= began) continue;
         r->seen[e] = before[e];
-        r->now.known[e] = (r->now.known[e] & ~others) | (known[e] & others);
-        for (int writes = 0; writes < 2; writes++)
-            for (int l = 0; l < GR_N_LANES && accessed(&in_trip, writes, began); l++)
-                if (!(lanes >> l & 1)) tell_of_loop(r, e, l, writes);
+        for (int t = 0; t < r->n_times; t++) {
+            uint16_t *row = &r->now.known[t][e], then = *row;
+            if (met[t]) continue;
+            if (!gave[t]) *row = known[t][e];
+            for (int writes = 0; writes < 2; writes++)
+                if (gave[t] ? !knows_trip(&in_trip, then, t, writes, began)
+                            : accessed(&in_trip, writes, began))
+                    tell_of_loop(r, e, t, writes);
+        }
     }
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------- */
+
+static unsigned who(const replay *r, uint32_t i, uint32_t k)
+{
+    return gr_verify_runs_works(r->v->path) && r->by[i] ? r->by[i][k] : BY_QUEUE;
+}
+
+/* A lane's thread waits for the steps before, and where the work says so for its own queue. */
+static void do_waits(replay *r, uint32_t i)
+{
+    const gr_step *s = step_at(r, i);
+    for (uint32_t k = 0; k < s->n_after; k++)
+        if (r->ran[s->after[k]]) wait_for(r, s->lane, s->after[k]);
+    enqueue(r, s->lane);
+    bool work = gr_verify_runs_works(r->v->path) && r->v->work[i] != GR_NONE;
+    if (work && r->v->g->works[r->v->work[i]].waits && r->code[s->lane] != NO_TIME)
+        tell_all(r, r->code[s->lane], r->queue[s->lane]);
+}
 
 static void do_step(replay *r, uint32_t i)
 {
@@ -380,14 +495,14 @@ static void do_step(replay *r, uint32_t i)
     if (lanes[s->kind] && s->lane != lanes[s->kind])
         gr_verify_wrong(r->v, "lanes", "step %u '%s' (%s) is on lane %s", i, s->what,
                         gr_step_kind_str(s->kind), gr_lane_str(s->lane));
-    for (uint32_t k = 0; k < s->n_after; k++)
-        if (r->ran[s->after[k]]) wait_for(r, s->lane, s->after[k]);
+    do_waits(r, i);
+    uint32_t n = s->n_reads;
     bool ends = s->kind == GR_STEP_OFFLOAD; /* the copy it reads */
-    for (uint32_t k = 0; k < s->n_reads; k++) touch(r, i, s->reads[k], ends);
-    for (uint32_t k = 0; k < s->n_writes; k++) touch(r, i, s->writes[k], true);
+    for (uint32_t k = 0; k < n; k++) touch(r, i, s->reads[k], ends, who(r, i, k));
+    for (uint32_t k = 0; k < s->n_writes; k++) touch(r, i, s->writes[k], true, who(r, i, n + k));
     r->time++;
-    for (uint32_t k = 0; k < s->n_reads; k++) leave_mark(r, s->reads[k], ends, s->lane);
-    for (uint32_t k = 0; k < s->n_writes; k++) leave_mark(r, s->writes[k], true, s->lane);
+    for (uint32_t k = 0; k < n; k++) leave_mark(r, s->reads[k], ends, s->lane, who(r, i, k));
+    for (uint32_t k = 0; k < s->n_writes; k++) leave_mark(r, s->writes[k], true, s->lane, who(r, i, n + k));
     if (gr_step_is_work(s->kind) && s->kind != GR_STEP_LOOP)
         do_run(r, i);
     else if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE)
@@ -465,10 +580,10 @@ static void replay_path(replay *r, gr_path_id id)
     const gr_verifier *v = r->v;
     const gr_path *path = &v->p->paths[id];
     r->v->path = id;
-    for (uint32_t e = 0; e < v->p->n_ledger; e++) {
-        r->now.known[e] = UINT64_MAX; /* lanes have met */
+    for (int t = 0; t < r->n_times; t++) /* lanes have met, and queues are empty */
+        memset(r->now.known[t], 0xff, v->p->n_ledger * sizeof(**r->now.known));
+    for (uint32_t e = 0; e < v->p->n_ledger; e++)
         if (!v->boundary[e]) end_life(r, e);
-    }
     uint32_t first = id == GR_PATH_VALIDATE ? v->n_steady : 0;
     replay_steps(r, first, first + path->n);
     for (uint32_t o = 0; o < v->g->n_objects; o++)
@@ -570,22 +685,95 @@ static void find_copies(replay *r)
     free(at);
 }
 
+/* The times of lanes. */
+static void find_times(replay *r)
+{
+    static const struct {
+        int code, queue;
+    } queued[GR_N_LANES] = {[GR_LANE_COMPUTE] = {0, 1},
+                            [GR_LANE_COMM] = {2, 3},
+                            [GR_LANE_H2D] = {NO_TIME, 4},
+                            [GR_LANE_D2H] = {NO_TIME, 5},
+                            [GR_LANE_HOST] = {6, 6}};
+    bool two = r->v->g->queued;
+    r->n_times = two ? N_TIMES : GR_N_LANES;
+    for (int l = 0; l < GR_N_LANES; l++) {
+        r->code[l] = two ? queued[l].code : l;
+        r->queue[l] = two ? queued[l].queue : l;
+    }
+}
+
+/* Of objects: a mask of the lanes whose works use them. */
+static unsigned *lanes_of_objects(const gr_verifier *v)
+{
+    unsigned *lanes = gr_calloc(v->g->n_objects + 1, sizeof(*lanes));
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (v->work[i] == GR_NONE) continue;
+        const gr_work *w = &v->g->works[v->work[i]];
+        for (uint32_t u = 0; u < w->n_uses; u++)
+            if (w->uses[u].object != GR_NONE) lanes[w->uses[u].object] |= 1u << v->steps[i].lane;
+    }
+    return lanes;
+}
+
+/* Bytes of the device are a queue's; those of the host pool both's, where the work does not say less. */
+static uint8_t who_uses(const gr_work *w, const gr_use *use, gr_place place, bool one_lane)
+{
+    if (place == GR_DEVICE) return BY_QUEUE;
+    if (w->by_code || use->mode & GR_BY_CODE) return BY_CODE;
+    if (use->mode & GR_BY_QUEUE) return BY_QUEUE;
+    return BY_CODE | BY_QUEUE | (use->mode & GR_BY_TURNS && one_lane ? BY_TURNS : 0);
+}
+
+static void find_users(replay *r)
+{
+    const gr_verifier *v = r->v;
+    r->by = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*r->by));
+    if (!v->g->queued) return;
+    unsigned *lanes = lanes_of_objects(v);
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (v->work[i] == GR_NONE) continue;
+        const gr_step *s = &v->steps[i];
+        const gr_work *w = &v->g->works[v->work[i]];
+        uint8_t *reads = r->by[i] = gr_pool_alloc(v->pool, s->n_reads + s->n_writes + 1),
+                *writes = reads + s->n_reads;
+        for (uint32_t u = 0; u < w->n_uses; u++) {
+            const gr_use *use = &w->uses[u];
+            if (use->object == GR_NONE) continue;
+            uint32_t e =
+                use->mode & GR_READ ? s->reads[reads - r->by[i]] : s->writes[writes - r->by[i] - s->n_reads];
+            unsigned on = lanes[use->object];
+            uint8_t by = who_uses(w, use, v->p->ledger[e].place, !(on & (on - 1)));
+            if (use->mode & GR_READ) *reads++ = by;
+            if (use->mode & GR_WRITE) *writes++ = by;
+        }
+    }
+    free(lanes);
+}
+
 void gr_verify_replay(gr_verifier *v)
 {
     replay r = {.v = v, .now = {0}};
+    find_times(&r);
     r.now = ways_new(&r);
     uint32_t n = v->n;
     for (int i = 0; i < GR_N_PATHS; i++) n = GR_MAX(n, v->p->paths[i].n);
     r.seen = gr_pool_alloc(v->pool, (v->p->n_ledger + 1) * sizeof(*r.seen));
-    r.end_row = gr_calloc(n + 1, sizeof(*r.end_row));
+    r.code_row = gr_calloc(n + 1, sizeof(*r.code_row));
+    r.queue_row = gr_calloc(n + 1, sizeof(*r.queue_row));
     r.end_time = gr_pool_alloc(v->pool, (n + 1) * sizeof(*r.end_time));
     r.ran = gr_pool_alloc(v->pool, n + 1);
+    find_users(&r);
     find_options(&r);
     find_copies(&r);
     find_object_loops(&r);
     for (int id = 0; id < GR_N_PATHS; id++) find_loop_lanes(&r, (gr_path_id)id);
     replay_options(&r);
-    for (uint32_t i = 0; i < n; i++) free(r.end_row[i]);
-    free(r.end_row);
+    for (uint32_t i = 0; i < n; i++) {
+        free(r.code_row[i]);
+        free(r.queue_row[i]);
+    }
+    free(r.code_row);
+    free(r.queue_row);
     ways_release(&r.now);
 }

@@ -145,8 +145,8 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
         if (use->mode & GR_WRITE && k < s->n_writes) to = s->writes[k++];
         uint32_t e = use->mode & GR_READ ? from : to;
         gr_place place = gr_use_on_host(o, s->lane != w->lane) ? GR_HOST : GR_DEVICE;
-        if (e == GR_NONE || (use->mode == GR_UPDATE && from != to) || v->object[e] != use->object ||
-            v->p->ledger[e].place != place)
+        if (e == GR_NONE || ((use->mode & GR_UPDATE) == GR_UPDATE && from != to) ||
+            v->object[e] != use->object || v->p->ledger[e].place != place)
             return gr_verify_wrong(v, "uses", "step %u '%s' does not name a copy of '%s' where it needs it",
                                    i, s->what, o->name);
     }

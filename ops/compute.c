@@ -40,7 +40,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uses[1] =
         (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
     size_t n_uses = 2 + gr_env_declare(&r, g, p, uses + 2);
-    gr_program_run(p, 0, 0, uses, n_uses, "eval");
+    gr_program_waits(gr_program_run(p, 0, 0, uses, n_uses, "eval"));
     gr_env_reads_release(&r);
 }
 

@@ -95,7 +95,7 @@ static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *
     uses[0] = (gr_use){gr_rows_object(p, n), GR_WRITE};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_program_run(p, KERNEL_DRAW, 0, uses, 1 + n->n_columns, "draw");
+    gr_program_run(p, KERNEL_DRAW, 0, uses, 1 + n->n_columns, "draw")->by_code = true;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------- */

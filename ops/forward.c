@@ -61,13 +61,14 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
 
     gr_use *begin = gr_pool_alloc(p->pool, (1 + n_out) * sizeof(*begin));
-    begin[0] = (gr_use){block, GR_READ};
-    for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE};
+    begin[0] = (gr_use){block, GR_READ | GR_BY_CODE};
+    for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
     gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, 1 + n_out, "begin");
     gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->trips_expected =
         f.cost.trips;
     gr_program_run(p, GR_FORWARD_PACK, 0,
-                   (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack");
+                   (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack")
+        ->by_code = true;
     gather(n, k, p, 0);
     gather(n, k, p, 1);
     gr_program_run(

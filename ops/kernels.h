@@ -169,6 +169,7 @@ struct gr_kernels {
     gr_dtype dtype;   /* of weights and hidden states */
     bool master;      /* trained weights have an fp32 master beside them, else they are their own */
     gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
+    bool queued;      /* its device runs work later than it is given (runtime/device.h) */
     bool invariant;   /* batch invariance holds: see above */
     bool chained;     /* and of the sums of gradients */
     const gr_kernels *strict; /* the same device with batch invariance; NULL: this is it */

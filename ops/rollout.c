@@ -149,7 +149,7 @@ void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p)
     for (size_t i = 0; i < n->n_columns; i++)
         uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
     gr_spread_share(p, rows);
-    gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish");
+    gr_program_waits(gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish"));
 }
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,

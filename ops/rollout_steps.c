@@ -183,21 +183,21 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
     gr_program_run(p, ROLLOUT_BEGIN, 0,
-                   (gr_use[]){{prompts, GR_READ},
-                              {rows, GR_WRITE},
+                   (gr_use[]){{prompts, GR_READ | GR_BY_CODE},
+                              {rows, GR_WRITE | GR_BY_CODE},
                               {kv, GR_WRITE},
                               {slots, GR_WRITE},
-                              {orders, GR_WRITE},
-                              {staging, GR_WRITE}},
+                              {orders, GR_WRITE | GR_BY_TURNS},
+                              {staging, GR_WRITE | GR_BY_TURNS}},
                    6, "begin");
     gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->trips_expected =
         trips_expected(n, how);
     gr_program_run(p, ROLLOUT_PLAN, 0,
-                   (gr_use[]){{rows, GR_UPDATE},
+                   (gr_use[]){{rows, GR_UPDATE | GR_BY_CODE},
                               {slots, GR_UPDATE},
-                              {orders, GR_UPDATE},
+                              {orders, GR_UPDATE | GR_BY_TURNS},
                               {packed, GR_WRITE},
-                              {staging, GR_UPDATE}},
+                              {staging, GR_UPDATE | GR_BY_TURNS}},
                    5, "plan");
     gr_work *prefill = model_work(
         n, k, p, ROLLOUT_PREFILL,
@@ -210,7 +210,7 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
                                             {ws, GR_WRITE},
                                             {head_ws, GR_WRITE},
                                             {slots, GR_UPDATE},
-                                            {orders, GR_UPDATE}},
+                                            {orders, GR_UPDATE | GR_BY_TURNS}},
                                  7, "decode");
     set_decode_cost(decode, n, how, k);
     set_prefill_cost(&p->works[prefill_index], n, how, k);

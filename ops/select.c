@@ -185,7 +185,7 @@ void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_program *p)
     (void)g;
     gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
     use_own(uses, n, GR_WRITE, p);
-    gr_program_run(p, KERNEL_BEGIN, 0, uses, 1 + n->n_columns, "begin");
+    gr_program_waits(gr_program_run(p, KERNEL_BEGIN, 0, uses, 1 + n->n_columns, "begin"));
     uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
     gr_spread_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
 }
@@ -220,7 +220,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uses[own + 1] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
     uses[own + 2] = (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
     size_t n_uses = own + 3 + gr_env_declare(&r, g, p, uses + own + 3);
-    gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep");
+    gr_program_waits(gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep"));
     gr_env_reads_release(&r);
 }
 

@@ -276,8 +276,11 @@ void gr_spread_share(gr_program *p, uint32_t object)
     size_t node = strlen(p->node);
     bool own = !strncmp(o->name, p->node, node) && o->name[node] == '.';
     char *what = gr_pool_printf(p->pool, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
-    collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, moved(p->ranks, o->bytes), (gr_use[]){{object, GR_UPDATE}},
-               1, what);
+    const double bytes = moved(p->ranks, o->bytes);
+    const bool on_host = o->place == GR_HOST;
+    gr_work *w =
+        collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, bytes, (gr_use[]){{object, GR_UPDATE}}, 1, what);
+    if (on_host) gr_program_waits(w);
 }
 
 gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
@@ -287,7 +290,8 @@ gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool
     uint32_t trips = gr_program_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
     char *agree = gr_pool_printf(p->pool, "%s.agree", what);
     collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t), (gr_use[]){{trips, GR_WRITE}, {rows, GR_READ}},
-               rows == GR_NONE ? 1 : 2, agree);
+               rows == GR_NONE ? 1 : 2, agree)
+        ->by_code = true;
     gr_work *w = gr_program_loop(p, kernel, trips_max, true, what);
     w->uses = gr_pool_alloc(p->pool, sizeof(*w->uses));
     w->uses[0] = (gr_use){trips, GR_READ};

@@ -157,7 +157,7 @@ static void declare_work(const gr_graph *g, const gr_env_reads *r, uint64_t byte
     gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(r)) * sizeof(*uses));
     uses[0] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
     size_t n_uses = 1 + gr_env_declare(r, g, p, uses + 1);
-    gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary");
+    gr_program_waits(gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary"));
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,

@@ -288,13 +288,24 @@ static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32
                              : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
 }
 
+/* Where the device evaluates losses, it copies columns itself; the host reads rows, and what is one number.
+ */
+static gr_use_mode reader_of(const declaring *w, size_t i)
+{
+    const gr_env_reads *r = &w->reads;
+    const bool column = i >= r->n_rows && w->g->columns[r->columns[i - r->n_rows]]->level != GR_LEVEL_SCALAR;
+    return column ? GR_BY_QUEUE : GR_BY_CODE;
+}
+
 /* A work whose uses are followed by the columns the loss reads. */
 static gr_work *run_with_columns(declaring *w, uint32_t kernel, const gr_use *uses, size_t n,
                                  const char *what)
 {
     gr_use *all = gr_pool_alloc(w->p->pool, (n + gr_env_uses(&w->reads)) * sizeof(*all));
     memcpy(all, uses, n * sizeof(*uses));
-    n += gr_env_declare(&w->reads, w->g, w->p, all + n);
+    gr_env_declare(&w->reads, w->g, w->p, all + n);
+    for (size_t i = 0; i < gr_env_uses(&w->reads) && w->k->losses; i++) all[n + i].mode |= reader_of(w, i);
+    n += gr_env_uses(&w->reads);
     return gr_program_run(w->p, kernel, 0, all, n, "%s", what);
 }
 
@@ -302,7 +313,7 @@ static void declare_prepare(declaring *w)
 {
     const train_objects *o = &w->o;
     run_with_columns(w, TRAIN_PREPARE,
-                     (gr_use[]){{o->mini, GR_WRITE},
+                     (gr_use[]){{o->mini, GR_WRITE | GR_BY_CODE},
                                 {o->store, GR_WRITE},
                                 {o->loss_ws[GR_LOSS_PREPARE], GR_WRITE},
                                 {o->fresh, GR_WRITE},
@@ -310,7 +321,7 @@ static void declare_prepare(declaring *w)
                                 {o->d_fresh, GR_WRITE},
                                 {o->d_entropy, GR_WRITE},
                                 {o->data, GR_WRITE},
-                                {o->data_host, GR_WRITE}},
+                                {o->data_host, GR_WRITE | GR_BY_TURNS}},
                      9, "prepare");
 }
 
@@ -320,7 +331,8 @@ static void declare_pack(declaring *w)
     const train_objects *o = &w->o;
     gr_program_run(w->p, TRAIN_PACK, 0,
                    (gr_use[]){{o->rows, GR_READ}, {o->packed, GR_WRITE}, {o->staging, GR_WRITE}}, 3, "%spack",
-                   w->pass.all);
+                   w->pass.all)
+        ->by_code = true;
     gather(w, 0);
     gather(w, 1);
     gr_program_run(w->p, TRAIN_EMBED, 0,
@@ -366,10 +378,10 @@ static void declare_head(declaring *w, bool backward)
                      {o->d_fresh, GR_UPDATE},
                      {o->d_entropy, GR_UPDATE},
                      {o->store, GR_READ},
-                     {o->mini, GR_UPDATE},
+                     {o->mini, GR_UPDATE | GR_BY_CODE},
                      {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
                      {o->data, GR_READ},
-                     {o->data_host, GR_READ}};
+                     {o->data_host, GR_READ | GR_BY_TURNS}};
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
     gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
@@ -430,7 +442,7 @@ static void declare_forward_pass(declaring *w)
     gr_program_end(w->p);
     share_fresh(w);
     run_with_columns(w, TRAIN_ADJOINT,
-                     (gr_use[]){{o->mini, GR_UPDATE},
+                     (gr_use[]){{o->mini, GR_UPDATE | GR_BY_CODE},
                                 {o->store, GR_READ},
                                 {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
                                 {o->fresh, GR_READ},
@@ -438,7 +450,7 @@ static void declare_forward_pass(declaring *w)
                                 {o->d_fresh, GR_UPDATE},
                                 {o->d_entropy, GR_UPDATE},
                                 {o->data, GR_READ},
-                                {o->data_host, GR_READ}},
+                                {o->data_host, GR_READ | GR_BY_TURNS}},
                      9, "adjoint");
 }
 
@@ -571,19 +583,19 @@ static void declare_step(declaring *w)
         if (w->how->host_step) step->host_with = state;
         gr_spread_stepped(w->p, w->k, w->n->model, b);
     }
-    run_with_columns(w, TRAIN_FINISH,
-                     (gr_use[]){{o->mini, GR_UPDATE},
-                                {o->store, GR_READ},
-                                {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
-                                {o->fresh, GR_READ},
-                                {o->entropy, GR_READ},
-                                {o->d_fresh, GR_READ},
-                                {o->d_entropy, GR_READ},
-                                {o->data, GR_READ},
-                                {o->data_host, GR_READ},
-                                {o->values, GR_WRITE},
-                                {o->back, GR_WRITE}},
-                     11, "finish");
+    gr_program_waits(run_with_columns(w, TRAIN_FINISH,
+                                      (gr_use[]){{o->mini, GR_UPDATE},
+                                                 {o->store, GR_READ},
+                                                 {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
+                                                 {o->fresh, GR_READ},
+                                                 {o->entropy, GR_READ},
+                                                 {o->d_fresh, GR_READ},
+                                                 {o->d_entropy, GR_READ},
+                                                 {o->data, GR_READ},
+                                                 {o->data_host, GR_READ},
+                                                 {o->values, GR_WRITE},
+                                                 {o->back, GR_WRITE}},
+                                      11, "finish"));
 }
 
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,

@@ -46,13 +46,14 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t last = gr_spread_params(p, k, n->model, "", 1 + s->layers);
     uint32_t ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
-    gr_head_cost(
-        gr_program_run(
-            p, GR_FORWARD_HEAD, 0,
-            (gr_use[]){
-                {last, GR_READ}, {f.packed, GR_READ}, {f.x, GR_READ}, {ws, GR_WRITE}, {out, GR_UPDATE}},
-            5, "head"),
-        k, s, f.cost.rows, 1);
+    gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
+                                (gr_use[]){{last, GR_READ},
+                                           {f.packed, GR_READ},
+                                           {f.x, GR_READ},
+                                           {ws, GR_WRITE},
+                                           {out, GR_UPDATE | GR_BY_QUEUE}},
+                                5, "head"),
+                 k, s, f.cost.rows, 1);
     gr_forward_end(p, &out, 1);
 }
 

@@ -260,6 +260,12 @@ static gr_status move_behind(const char *run, const char *aside, uint64_t step, 
         st = move_checkpoint(run, aside, name, d);
         free(name);
     }
+    const char *const changed[] = {aside, run};
+    for (size_t i = 0; !st && i < GR_LEN(changed); i++) {
+        char *dir = gr_printf("%s/checkpoints", changed[i]);
+        st = gr_dir_sync(dir, d);
+        free(dir);
+    }
     return st;
 }
 

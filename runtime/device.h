@@ -44,6 +44,7 @@ typedef struct gr_queue {
     gr_peers *peers;   /* the ranks that have the slices of a layer that kernels are given; NULL: layers are
                           whole */
     gr_queue_place at; /* for messages */
+    uint64_t waits;    /* calls of gr_queue_finish so far */
 } gr_queue;
 
 typedef struct gr_device_needs {
@@ -116,6 +117,7 @@ static inline void gr_device_read(gr_queue *q, void *host, const void *device, u
  * writes what they read. */
 GR_NODISCARD static inline gr_status gr_queue_finish(gr_queue *q, gr_diag *d)
 {
+    q->waits++;
     return q->device ? q->device->type->finish(q, d) : GR_OK;
 }
 

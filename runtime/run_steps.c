@@ -5,6 +5,7 @@
 #include "runtime/progress.h"
 #include "runtime/watch.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* ---- works of steps ------------------------------------------------------------------------------------ */
@@ -53,6 +54,7 @@ static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queu
     const gr_comms *comms = &r->comms;
     void **ptr = gr_calloc(w->n_uses, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
+    const uint64_t waits = q->waits;
     gr_status st;
     q->at.op = c.node->op->name;
     if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, c.node->name, 0, 0, NULL);
@@ -62,6 +64,7 @@ static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queu
         st = gr_cross_run(&c, r->p->program, w, comms->all_device, comms->all, d);
     else
         st = gr_spread_run(&c, r->p->program, w, gr_comms_reach(comms, w->reach), comms->own, d);
+    assert(st || !w->waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;

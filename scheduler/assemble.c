@@ -66,6 +66,7 @@ static gr_program *empty_program(const gr_graph *g, const gr_kernels *k, const g
 {
     gr_program *p = gr_program_new();
     p->values = k->columns;
+    p->queued = k->queued;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
     p->groups = g->n_classes > 1 ? 1 : count_groups(g); /* what crosses does by one of all ranks */

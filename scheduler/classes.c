@@ -342,6 +342,7 @@ static void declare(const gr_traffic *t, const crossing *c, const gr_graph *view
     gr_work *w = gr_program_run(p, 0, c->bucket, (gr_use[]){{o, sends ? GR_READ : GR_WRITE}}, 1, "%s.%u.%s",
                                 sends ? "to" : "from", peer, p->objects[o].name);
     w->kind = sends ? GR_STEP_SEND : GR_STEP_RECV;
+    if (p->objects[o].place == GR_HOST) gr_program_waits(w);
     w->moved = bytes_of(t, c, k);
     w->peer = peer;
     w->channel = c->channel;

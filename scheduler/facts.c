@@ -83,7 +83,7 @@ static void find_refs(gr_facts *f)
     for (uint32_t w = 0; w < g->n_works; w++)
         for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
             const gr_use *use = &g->works[w].uses[u];
-            if (use->object != GR_NONE) f->refs[at[use->object]++] = (gr_ref){w, use->mode};
+            if (use->object != GR_NONE) f->refs[at[use->object]++] = (gr_ref){w, use->mode & GR_UPDATE};
         }
     free(at);
 }

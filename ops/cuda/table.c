@@ -34,7 +34,7 @@ static const char *numerics_strict_loose(void)
 
 /* What the four have in common. A queue knows by attach which of them it is for. */
 #define ALL                                                                                                  \
-    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST,                                  \
+    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                  \
     .sizes = {.micro_tokens = 16384,                                                                         \
               .concurrent = 256,                                                                             \
               .prefill_tokens = 4096,                                                                        \

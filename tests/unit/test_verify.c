@@ -1,100 +1,4 @@
-#include "plan_edit.h"
-#include "random_program.h"
-#include "simulate.h"
-#include "synthetic.h"
-
-/* One random change. Returns false where it changed nothing. */
-static bool mutate(gr_plan *p, draw *d)
-{
-    static const gr_path_id ids[] = {GR_PATH_STEADY,   GR_PATH_STEADY, GR_PATH_STEADY,     GR_PATH_STEADY,
-                                     GR_PATH_VALIDATE, GR_PATH_INIT,   GR_PATH_CHECKPOINT, GR_PATH_FINAL};
-    gr_path_id id = ids[pick_below(d, GR_LEN(ids))];
-    gr_path *path = &p->paths[id];
-    if (path->n < 2) return false;
-    uint32_t i = pick_below(d, path->n), j = pick_below(d, path->n);
-    gr_step *s = &path->steps[i];
-    gr_entry *e = &p->ledger[pick_below(d, p->n_ledger)];
-    switch (pick_below(d, 9)) {
-    case 0:
-        delete_step(p, id, i);
-        return true;
-    case 1:
-        double_step(p, id, i);
-        return true;
-    case 2:
-        swap_steps(p, id, i, j);
-        return i != j;
-    case 3: /* shift */
-        if (i + 1 >= path->n) return false;
-        swap_steps(p, id, i, i + 1);
-        return true;
-    case 4:
-        e->offset = pick_below(d, 2) ? e->offset + GR_ALIGN
-                                     : GR_ALIGN * pick_below(d, (uint32_t)(p->arena_bytes / GR_ALIGN));
-        return true;
-    case 5: /* forget a wait */
-        for (uint32_t k = 0; k < path->n && !s->n_after; k++) s = &path->steps[(i + k) % path->n];
-        if (!s->n_after) return false;
-        s->after[pick_below(d, s->n_after)] = s->after[s->n_after - 1];
-        s->n_after--;
-        return true;
-    case 6: /* wait for another step */
-        if (!s->n_after) return false;
-        s->after[pick_below(d, s->n_after)] = j;
-        return true;
-    case 7:
-        if (pick_below(d, 2))
-            e->first = pick_below(d, gr_plan_steps(p));
-        else
-            e->last = pick_below(d, gr_plan_steps(p));
-        return true;
-    default: /* another copy */
-        if (s->n_reads + s->n_writes == 0) return false;
-        uint32_t k = pick_below(d, s->n_reads + s->n_writes), other = pick_below(d, p->n_ledger);
-        uint32_t *id_of = k < s->n_reads ? &s->reads[k] : &s->writes[k - s->n_reads];
-        if (*id_of == other) return false;
-        *id_of = other;
-        return true;
-    }
-}
-
-/* Whether some interleaving of the mutant goes wrong; only for mutants whose indices make sense. Of the runs
- * one leaves out all optional nodes, and some leave out one. */
-static const char *breaks(const gr_plan *p, const gr_program *g, uint64_t seed, char what[128])
-{
-    for (uint64_t r = 0; r < 12; r++) {
-        const char *one = r >= 8 ? g->works[(seed * 31 + r * 7) % g->n_works].node : NULL;
-        for (uint32_t w = 0; w < g->n_works && one; w++)
-            if (!strcmp(g->works[w].node, one) && !g->works[w].optional) one = NULL;
-        if (r >= 8 && !one) continue;
-        const char *why = simulate(p, g, seed + r, one, r == 3, what);
-        if (why) return why;
-    }
-    return NULL;
-}
-
-/* The simulation needs reads and writes in the number and size of the uses; the verifier needs nothing. */
-static bool can_simulate(const gr_plan *p, const gr_program *g)
-{
-    for (int id = 0; id < GR_N_PATHS; id++)
-        for (uint32_t i = 0; i < p->paths[id].n; i++) {
-            const gr_step *s = &p->paths[id].steps[i];
-            if (s->body_last != GR_NONE && (s->body_last <= i || s->body_last >= p->paths[id].n))
-                return false;
-            if (s->n_reads && s->n_writes && s->kind != GR_STEP_RUN &&
-                p->ledger[s->reads[0]].bytes != p->ledger[s->writes[0]].bytes)
-                return false;
-            if (s->kind == GR_STEP_LOOP)
-                for (uint32_t j = i + 1; j <= s->body_last; j++)
-                    if (p->paths[id].steps[j].body_last != GR_NONE &&
-                        p->paths[id].steps[j].body_last > s->body_last)
-                        return false;
-            for (uint32_t k = 0; k < s->n_after; k++)
-                if (s->after[k] >= p->paths[id].n) return false;
-        }
-    (void)g;
-    return true;
-}
+#include "mutants.h"
 
 /* Every line of a refusal has its rule, and the step, entry or path that breaks it. */
 static void assert_named(const char *why)
@@ -107,17 +11,6 @@ static void assert_named(const char *why)
         if (strncmp(line, "plan breaks rule '", 18) || !place || place > end)
             fail_msg("names no place: %s", line);
     }
-}
-
-/* After the random programs some like GRPO, whose rollout is the peak, so that loads run under the passes. */
-static gr_program *build_any(void *user, const uint32_t *level)
-{
-    uint64_t seed = *(const uint64_t *)user;
-    shape s = SMALL;
-    if (seed <= 60) return build_random(user, level);
-    s.layers = 2, s.micro = 2, s.mini = 1 + seed % 2, s.decode = 2, s.kv_bytes = 12 << 20;
-    s.optional_ref = seed % 3 == 0;
-    return build_shape(&s, level);
 }
 
 static void test_mutants_that_break_a_rule_are_refused(void **state)
