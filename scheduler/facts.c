@@ -175,7 +175,9 @@ static uint32_t host_done(const gr_facts *f, uint32_t h)
     return loop;
 }
 
-/* The next work of `compute` behind w in the same loop; GR_NONE: there is none. */
+/* The next work of `compute` behind w in the same loop; GR_NONE: there is none. In a backward pass that
+ * recomputes its layers it is the recomputation, which needs less than the pass itself: with all layers
+ * recomputed, what is kept until then is hardly ever what a budget lacks. */
 static uint32_t next_beside(const gr_facts *f, uint32_t w)
 {
     const gr_program *g = f->g;
