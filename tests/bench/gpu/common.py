@@ -215,7 +215,8 @@ class Run(Plan):
         self.paths = set(self.rank["paths"])
         self.events = sorted((e for e in events if e["ph"] == "X" and e["cat"] not in ("init", "checkpoint", "final")),
                              key=lambda e: e["ts"])
-        first = self.rank["steps"][0]["what"]  # of the steady iteration: it draws the records
+        # Of the steady iteration: it draws the records. Copies may stand before it, and come again.
+        first = next(s["what"] for s in self.rank["steps"] if s["kind"] == "run")
         begins = [e["ts"] for e in self.events if e["name"] == first]
         self.iterations = [[e for e in self.events if begin <= e["ts"] < end]
                            for begin, end in zip(begins, begins[1:] + [float("inf")])]
