@@ -7,6 +7,8 @@
 
 #include "ops/op.h"
 
+#include <string.h>
+
 typedef enum gr_too_long { GR_TOO_LONG_ERROR, GR_TOO_LONG_DROP, GR_TOO_LONG_TRUNCATE_LEFT } gr_too_long;
 
 /* What `prompts` and `sequences` share: where records come from and how they become tokens. */
@@ -38,6 +40,12 @@ typedef struct gr_generate_cfg {
     uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
     uint32_t lag;                   /* iterations by which its weights are older than the iteration's */
 } gr_generate_cfg;
+
+/* Whether a node is a rollout that uses the weights of the iteration before. */
+static inline bool gr_node_lags(const gr_node *n)
+{
+    return !strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag;
+}
 
 typedef struct gr_reward_cfg {
     const gr_node *of;

@@ -150,11 +150,8 @@ static bool is_whole_file(const char *dir, const char *model, const char *name)
 /* Whether a rollout uses the weights of the iteration before. */
 static bool has_lag(const gr_running *r, const gr_model *m)
 {
-    for (size_t i = 0; i < r->g->n_nodes; i++) {
-        const gr_node *n = r->g->nodes[i];
-        if (n->model == m && !strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag)
-            return true;
-    }
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->model == m && gr_node_lags(r->g->nodes[i])) return true;
     return false;
 }
 

@@ -17,7 +17,7 @@ typedef struct assembly {
 static void declare(assembly *a, const gr_node *n)
 {
     gr_program_node(a->p, n->name, n->op->lane, gr_node_optional(a->g, n));
-    a->p->lagged = gr_node_is(n, "generate") && ((const gr_generate_cfg *)n->cfg)->lag;
+    a->p->lagged = gr_node_lags(n);
     n->op->declare(a->g, n, &a->how[n->index], a->k, a->p);
 }
 

@@ -38,15 +38,10 @@ bool gr_node_optional(const gr_graph *g, const gr_node *n)
     return n->when.expr || alone;
 }
 
-static bool lags(const gr_node *n)
-{
-    return !strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag;
-}
-
 bool gr_graph_lags(const gr_graph *g)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (lags(g->nodes[i])) return true;
+        if (gr_node_lags(g->nodes[i])) return true;
     return false;
 }
 
@@ -233,7 +228,7 @@ static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, b
 static bool is_last_to_lag(const gr_graph *g, const gr_node *n)
 {
     for (size_t i = n->index + 1; i < g->n_nodes; i++)
-        if (lags(g->nodes[i]) && g->nodes[i]->model == n->model && g->nodes[i]->class == n->class)
+        if (gr_node_lags(g->nodes[i]) && g->nodes[i]->model == n->model && g->nodes[i]->class == n->class)
             return false;
     return true;
 }
@@ -251,7 +246,7 @@ static void find_weights(gr_traffic *t)
             bool *here = &fresh[n->model->index * g->n_classes];
             if (!strcmp(n->op->name, "update")) {
                 memset(here, 0, g->n_classes * sizeof(*here));
-            } else if (lags(n)) {
+            } else if (gr_node_lags(n)) {
                 bool late = t->order & GR_ORDER_UPDATE && n->class != n->model->update->class;
                 uint32_t before = late ? t->unit[n->model->update->index] : t->unit[i] + 1;
                 if (is_last_to_lag(g, n)) add_weights(t, n, before, true);
