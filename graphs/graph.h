@@ -228,6 +228,10 @@ typedef struct gr_token_value {
     uint32_t column;
 } gr_token_value;
 
+/* Defaults of run: {timeout, stop_after_skipped}, which have no part in the bits. */
+#define GR_RUN_TIMEOUT        600
+#define GR_STOP_AFTER_SKIPPED 20
+
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
     uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
@@ -239,7 +243,9 @@ typedef struct gr_run_settings {
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
     uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
-    bool keep_bits;   /* nothing that changes results may be chosen to fit */
+    uint32_t
+        stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */
+    bool keep_bits;         /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 
 struct gr_graph {

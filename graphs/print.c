@@ -285,7 +285,9 @@ static void print_run(const gr_graph *g, gr_str *out)
     const gr_run_settings *r = &g->run;
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
     if (r->keep_bits) gr_str_puts(out, ", bits: keep");
-    if (r->timeout != 600) gr_str_printf(out, ", timeout: %u", r->timeout);
+    if (r->timeout != GR_RUN_TIMEOUT) gr_str_printf(out, ", timeout: %u", r->timeout);
+    if (r->stop_after_skipped != GR_STOP_AFTER_SKIPPED)
+        gr_str_printf(out, ", stop_after_skipped: %u", r->stop_after_skipped);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
     if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {

@@ -29,7 +29,7 @@ typedef struct train_cfg {
 } train_cfg;
 
 typedef struct run_cfg {
-    uint32_t steps, epochs, seed, samples, timeout;
+    uint32_t steps, epochs, seed, samples, timeout, stop_after_skipped;
     const gr_value *checkpoint;
     int bits;
 } run_cfg;
@@ -82,6 +82,7 @@ const gr_key gr_run_keys[] = {
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
+    {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not: then the run ends, with status 1; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds that ranks wait for one that stays in a step: then it hangs, and the run ends; 0: for ever"},
     {0}};
 
@@ -348,6 +349,7 @@ static void read_run(gr_loader *l)
                                   .seed = run.seed,
                                   .samples = run.samples,
                                   .timeout = run.timeout,
+                                  .stop_after_skipped = run.stop_after_skipped,
                                   .keep_bits = run.bits == 1};
 }
 

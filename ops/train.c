@@ -26,7 +26,7 @@ typedef struct train_state {
     double *sums; /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
     float scale;  /* of gradients: clipping; 0: the step is skipped */
     /* kept for ever */
-    uint64_t steps, skipped;
+    uint64_t steps, skipped, skipped_in_a_row;
     /* sums over the iteration */
     uint32_t filled; /* mini-batches that had rows */
     double *values;  /* loss, then metrics; behind them those of one mini-batch */
@@ -81,13 +81,18 @@ void gr_train_save(void *state, const char *prefix, gr_state_file *out)
     const train_state *t = state;
     gr_state_set_u64(out, prefix, "optimizer_steps", t->steps);
     gr_state_set_u64(out, prefix, "skipped_steps", t->skipped);
+    gr_state_set_u64(out, prefix, "skipped_in_a_row", t->skipped_in_a_row);
 }
 
 gr_status gr_train_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d)
 {
     train_state *t = state;
     gr_status st = gr_state_get_u64(in, prefix, "optimizer_steps", &t->steps, d);
-    return st ? st : gr_state_get_u64(in, prefix, "skipped_steps", &t->skipped, d);
+    if (!st) st = gr_state_get_u64(in, prefix, "skipped_steps", &t->skipped, d);
+    /* checkpoints of before it was counted have none */
+    if (!st && gr_state_get_u64(in, prefix, "skipped_in_a_row", &t->skipped_in_a_row, NULL))
+        t->skipped_in_a_row = 0;
+    return st;
 }
 
 /* ---- the loss and its columns -----------------------------------------------------------------------------
@@ -468,6 +473,7 @@ static void finish_norm(const gr_call *c, train_state *t, const double *sums)
     if (train->grad_clip > 0) t->scale = (float)GR_MIN(1.0, train->grad_clip / (norm + 1e-6));
     if (!isfinite(norm)) t->scale = 0;
     t->skipped += t->scale == 0;
+    t->skipped_in_a_row = t->scale == 0 ? t->skipped_in_a_row + 1 : 0;
     t->steps += t->scale != 0;
     t->grad_norm += norm;
 }
@@ -613,6 +619,7 @@ static void report(train_state *t, uint32_t trips)
         gr_session_metric(s, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1), "%s.entropy", name);
     gr_session_metric(s, learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
     gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
+    gr_session_metric(s, (double)t->skipped_in_a_row, "%s.skipped_in_a_row", name);
     for (size_t i = 0; i < n->n_metrics; i++)
         gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
     if (has_gap(n)) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);

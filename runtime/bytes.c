@@ -5,6 +5,7 @@
 #include "ops/slices.h"
 #include "runtime/half.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ struct gr_bytes {
     uint64_t cap_whole;
     gr_comm *comm; /* NULL: one rank */
     gr_bytes_saved saved;
+    bool not_finite; /* something that was saved since gr_bytes_to */
 };
 
 gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm,
@@ -430,6 +432,7 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
     close_writers(b);
     free(b->to);
     b->to = gr_strdup(step_dir);
+    b->not_finite = false;
     gr_status st = gr_comm_rank(b->comm) ? await_all(b, d) : GR_OK;
     for (size_t i = 0; i < b->g->n_models && !st; i++) {
         const gr_model *m = b->g->models[i];
@@ -437,6 +440,35 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
         st = gr_comm_rank(b->comm) ? join_writers(b, m, d) : open_writers(b, m, d);
     }
     return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
+}
+
+typedef struct finite_look {
+    const float *x;
+    uint64_t n;
+    atomic_bool bad;
+} finite_look;
+
+static void look_finite(void *arg, unsigned rank, unsigned n)
+{
+    finite_look *l = arg;
+    uint64_t first, last;
+    uint32_t bad = 0;
+    gr_team_range(l->n, 4096, rank, n, &first, &last);
+    for (uint64_t i = first; i < last; i++) {
+        uint32_t bits;
+        memcpy(&bits, &l->x[i], sizeof(bits));
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    if (bad) l->bad = true;
+}
+
+static gr_status put_part(gr_bytes *b, gr_weights_writer *to, size_t set, uint32_t bucket, const piece *p,
+                          gr_diag *d)
+{
+    finite_look look = {.x = get(b, p), .n = p->n};
+    gr_team_run(p->q->team, look_finite, &look);
+    b->not_finite = b->not_finite || look.bad;
+    return gr_weights_writer_put_part(to, set, bucket, p->first, p->n, look.x, d);
 }
 
 /* Of weights that all ranks have, each writes its shard; of what replicas have, the first one. */
@@ -449,7 +481,7 @@ static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, cons
     p.at += (own.first - p.first) * gr_dtype_size(p.type);
     p.first = own.first;
     p.n = own.n;
-    return p.n ? gr_weights_writer_put_part(to, set, bucket, p.first, p.n, get(b, &p), d) : GR_OK;
+    return p.n ? put_part(b, to, set, bucket, &p, d) : GR_OK;
 }
 
 /* Of slices, those of the first ranks that have all of them; what each has whole, the first one writes. */
@@ -501,4 +533,9 @@ gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)
     }
     close_writers(b);
     return st || !gr_comm_rank(b->comm) ? st : await_all(b, d);
+}
+
+bool gr_bytes_finite(const gr_bytes *b)
+{
+    return !b->not_finite;
 }

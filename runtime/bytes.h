@@ -45,5 +45,7 @@ GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *
                                      gr_diag *d);
 /* All was saved: files become complete. */
 GR_NODISCARD gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d);
+/* Whether all that this rank has saved since gr_bytes_to is finite. */
+bool gr_bytes_finite(const gr_bytes *b);
 
 #endif

@@ -187,13 +187,13 @@ gr_status gr_checkpoint_mark_best(const char *run, uint64_t step, gr_diag *d)
     return st;
 }
 
-gr_status gr_checkpoint_prune(const char *run, size_t keep, uint64_t best, gr_diag *d)
+gr_status gr_checkpoint_prune(const char *run, gr_checkpoint_kept kept, gr_diag *d)
 {
     uint64_t *steps = NULL;
     size_t n = 0;
     gr_status st = gr_checkpoint_list(&steps, &n, run, d);
-    for (size_t i = 0; !st && i + keep < n; i++) {
-        if (steps[i] == best) continue;
+    for (size_t i = 0; !st && kept.newest && i + kept.newest < n; i++) {
+        if (steps[i] == kept.best || steps[i] == kept.finite) continue;
         /* renamed first: a half removed one must not look complete */
         char *path = gr_checkpoint_path(run, steps[i]), *old = aside_path(run, steps[i], "old");
         if (rename(path, old)) st = io_error(d, "remove", path);

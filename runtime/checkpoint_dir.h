@@ -26,8 +26,15 @@ GR_NODISCARD gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_d
 GR_NODISCARD gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_diag *d);
 /* RUN/checkpoints/step-N; caller frees. */
 char *gr_checkpoint_path(const char *run, uint64_t step);
-/* Remove all but the newest keep, and that of step best (0: there is none). */
-GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, size_t keep, uint64_t best, gr_diag *d);
+/* Checkpoints that stay. */
+typedef struct gr_checkpoint_kept {
+    size_t newest;   /* so many of the last ones; 0: all */
+    uint64_t best;   /* the step of the best one; 0: there is none */
+    uint64_t finite; /* of the newest whose values are all finite, to go back to; 0: there is none */
+} gr_checkpoint_kept;
+
+/* Remove all others. */
+GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, gr_checkpoint_kept kept, gr_diag *d);
 /* Before a run goes on from a step that is not its last one: the checkpoints behind it become those of a run
  * directory of their own, RUN/aside-STEP (or aside-STEP-2 and so on), which has the graph, the plan, metrics
  * and samples as they are now. *aside: its path, caller frees; NULL: there are none. */

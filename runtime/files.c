@@ -121,6 +121,16 @@ gr_status gr_file_copy(const char *from_dir, const char *name, const char *to_di
     return st;
 }
 
+/* Its name is on the disk, too, before anything is put in it. */
+static gr_status make_one(const char *path, gr_diag *d)
+{
+    if (mkdir(path, 0777)) return errno == EEXIST ? GR_OK : io_error(d, "create", path);
+    char *parent = parent_of(path);
+    gr_status st = gr_dir_sync(parent, d);
+    free(parent);
+    return st;
+}
+
 gr_status gr_dir_make(const char *path, gr_diag *d)
 {
     gr_status st = GR_OK;
@@ -129,7 +139,7 @@ gr_status gr_dir_make(const char *path, gr_diag *d)
         if (*c && *c != '/') continue;
         char was = *c;
         *c = '\0';
-        if (mkdir(copy, 0777) && errno != EEXIST) st = io_error(d, "create", copy);
+        st = make_one(copy, d);
         *c = was;
         if (!was) break;
     }

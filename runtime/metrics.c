@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,33 +65,72 @@ static gr_status io_error(gr_diag *d, const char *path)
     return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
-/* Bytes of whole lines of steps before from_step; the first other line ends them. */
-static size_t bytes_kept(const char *text, size_t n, uint64_t from_step)
+/* What a line says of its step. CUT: it has no end, as a killed run leaves its last one. */
+typedef enum line_kind { EARLIER, LATER, DAMAGED, CUT } line_kind;
+
+static line_kind kind_of(const char *line, size_t n, bool has_end, uint64_t from_step)
 {
-    size_t kept = 0;
-    while (kept < n) {
-        const char *end = memchr(text + kept, '\n', n - kept);
-        if (!end) break;
-        json_t *line = json_loadb(text + kept, (size_t)(end - text) - kept, 0, NULL);
-        json_t *step = json_object_get(line, "step");
-        bool keep = json_is_integer(step) && (uint64_t)json_integer_value(step) < from_step;
-        json_decref(line);
-        if (!keep) break;
-        kept = (size_t)(end - text) + 1;
+    json_t *whole = json_loadb(line, n, 0, NULL), *value = json_object_get(whole, "step");
+    const bool there = json_is_integer(value) && json_integer_value(value) >= 0;
+    uint64_t step = there ? (uint64_t)json_integer_value(value) : 0;
+    json_decref(whole);
+    if (there) return step < from_step ? EARLIER : LATER;
+    const bool says = !has_end && sscanf(line, "{\"step\": %" SCNu64, &step) == 1;
+    return has_end || (says && step < from_step) ? DAMAGED : CUT;
+}
+
+/* What stays of a file of lines. */
+typedef struct history {
+    size_t kept;      /* bytes */
+    unsigned damaged; /* lines in them that say no step, or one that is done again */
+    unsigned first;   /* of these */
+} history;
+
+/* One bad byte, in the digit of a step perhaps, must not take all lines behind it along: what is done again
+ * begins behind the last line of an earlier step, and behind damaged ones that follow it. text ends with 0.
+ */
+static history find_history(const char *text, size_t n, uint64_t from_step)
+{
+    history h = {0};
+    unsigned suspects = 0, first = 0; /* lines behind what is kept */
+    size_t next;
+    for (size_t at = 0, line = 1; at < n && from_step; at = next, line++) {
+        const char *end = memchr(text + at, '\n', n - at);
+        const size_t length = end ? (size_t)(end - text) - at : n - at;
+        const line_kind kind = kind_of(text + at, length, end != NULL, from_step);
+        next = at + length + (end != NULL);
+        if (kind != EARLIER && !suspects++) first = (unsigned)line;
+        if (kind != EARLIER && (kind != DAMAGED || suspects > 1)) continue;
+        if (!h.damaged && suspects) h.first = first;
+        h.damaged += suspects;
+        suspects = 0;
+        h.kept = next;
     }
-    return kept;
+    return h;
+}
+
+static gr_status cut_back(int fd, const char *path, uint64_t from_step, gr_diag *d)
+{
+    char *text = NULL;
+    size_t n = 0;
+    gr_status st = gr_file_read(path, 0, &text, &n, d);
+    if (st) return st;
+    const history h = find_history(text, n, from_step);
+    const bool has_end = !h.kept || text[h.kept - 1] == '\n';
+    if (ftruncate(fd, (off_t)h.kept) || (!has_end && write(fd, "\n", 1) != 1)) st = io_error(d, path);
+    if (h.damaged)
+        gr_diag_warn(d, (gr_loc){path, h.first, 1},
+                     "%u line%s damaged or out of order, this the first: kept as found", h.damaged,
+                     h.damaged > 1 ? "s are" : " is");
+    free(text);
+    return st;
 }
 
 gr_status gr_lines_open(gr_lines **out, const char *path, uint64_t from_step, gr_diag *d)
 {
-    gr_status st = GR_OK;
-    char *text = NULL;
-    size_t n = 0;
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return io_error(d, path);
-    st = gr_file_read(path, 0, &text, &n, d);
-    if (!st && ftruncate(fd, (off_t)bytes_kept(text, n, from_step))) st = io_error(d, path);
-    free(text);
+    gr_status st = cut_back(fd, path, from_step, d);
     if (st) {
         close(fd);
         return st;
@@ -98,6 +139,11 @@ gr_status gr_lines_open(gr_lines **out, const char *path, uint64_t from_step, gr
     (*out)->fd = fd;
     (*out)->path = gr_strdup(path);
     return GR_OK;
+}
+
+gr_status gr_lines_sync(gr_lines *l, gr_diag *d)
+{
+    return fsync(l->fd) && errno != EINVAL ? io_error(d, l->path) : GR_OK; /* a pipe cannot be synced */
 }
 
 void gr_lines_free(gr_lines *l)

@@ -11,8 +11,9 @@
 
 typedef struct gr_lines gr_lines;
 
-/* Open path to append. Lines with a "step" of from_step or later, and a last line cut short, are removed
- * first: what a resumed run does again. from_step 0 empties the file. */
+/* Open path to append. What a resumed run does again is removed first: all behind the last line with a "step"
+ * before from_step, and behind damaged lines that follow it. Damaged lines that stay are kept as they are,
+ * and d is warned of them. from_step 0 empties the file. */
 GR_NODISCARD gr_status gr_lines_open(gr_lines **out, const char *path, uint64_t from_step, gr_diag *d);
 void gr_lines_free(gr_lines *l); /* NULL is fine */
 
@@ -23,6 +24,10 @@ void gr_lines_integer(gr_lines *l, const char *key, int64_t value);
 void gr_lines_null(gr_lines *l, const char *key);
 void gr_lines_text(gr_lines *l, const char *key, const char *bytes, size_t n);
 GR_NODISCARD gr_status gr_lines_end(gr_lines *l, gr_diag *d);
+/* All lines so far have reached the disk. */
+GR_NODISCARD gr_status gr_lines_sync(gr_lines *l, gr_diag *d);
+/* All lines so far have reached the disk. */
+GR_NODISCARD gr_status gr_lines_sync(gr_lines *l, gr_diag *d);
 
 /* The pieces, for other writers of JSON. */
 void gr_json_add_number(gr_str *s, double value);

@@ -317,8 +317,8 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
 /* metrics.jsonl names the policy's update without its node: "loss" stands for "update.loss". */
 static const char *bare_name(const gr_outputs *o, const char *name)
 {
-    static const char *const bare[] = {"loss", "grad_norm",       "entropy",
-                                       "lr",   "logprob_gap_max", "skipped_steps"};
+    static const char *const bare[] = {"loss",          "grad_norm",       "entropy", "lr", "logprob_gap_max",
+                                       "skipped_steps", "skipped_in_a_row"};
     const gr_node *update = gr_graph_subject(o->g).update;
     size_t n = update ? strlen(update->name) : 0;
     if (!update || strncmp(name, update->name, n) || name[n] != '.') return NULL;
@@ -460,6 +460,14 @@ static void say_not_finite(gr_outputs *o, const gr_record *r)
     }
 }
 
+void gr_outputs_say_state(gr_outputs *o, uint32_t step, const char *state)
+{
+    if (!o->options->progress) return;
+    char *line = gr_printf("warning: step %u: state '%s' is not finite", step, state);
+    gr_progress_say(&o->progress, line);
+    free(line);
+}
+
 gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d)
 {
     if (o->silent) return GR_OK;
@@ -545,12 +553,14 @@ gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside
     return GR_OK;
 }
 
-gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep, uint32_t best, gr_diag *d)
+gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, gr_checkpoint_kept kept, gr_diag *d)
 {
     if (o->silent) return GR_OK;
-    gr_status st = gr_checkpoint_commit(o->options->out, step, d);
-    if (!st && best == step) st = gr_outputs_mark_best(o, best, d);
-    return !st && keep ? gr_checkpoint_prune(o->options->out, keep, best, d) : st;
+    gr_status st = gr_lines_sync(o->metrics, d); /* a run that goes on from it has its history */
+    if (!st) st = gr_lines_sync(o->samples, d);
+    if (!st) st = gr_checkpoint_commit(o->options->out, step, d);
+    if (!st && kept.best == step) st = gr_outputs_mark_best(o, kept.best, d);
+    return st ? st : gr_checkpoint_prune(o->options->out, kept, d);
 }
 
 gr_status gr_outputs_mark_best(gr_outputs *o, uint32_t step, gr_diag *d)

@@ -7,6 +7,7 @@
 #define GR_RUNTIME_OUTPUTS_H
 
 #include "ops/rows.h"
+#include "runtime/checkpoint_dir.h"
 #include "runtime/executor.h"
 #include "runtime/news.h"
 #include "runtime/run.h"
@@ -53,12 +54,15 @@ double gr_outputs_metric(const gr_outputs *o, const gr_record *r, const char *na
 /* Say that none was better so far. */
 void gr_outputs_best(gr_outputs *o, const char *metric, double value, uint32_t step);
 
-/* Checkpoints of the run. from: the one to go on from; *dir NULL where there is none; caller frees. keep 0:
- * all. best: the step of the one that stays; 0: none. */
+/* Say that a state is no longer finite. */
+void gr_outputs_say_state(gr_outputs *o, uint32_t step, const char *state);
+
+/* Checkpoints of the run. from: the one to go on from; *dir NULL where there is none; caller frees. What an
+ * iteration wrote before its checkpoint is on the disk when that is. */
 GR_NODISCARD gr_status gr_outputs_checkpoint_from(gr_outputs *o, char **dir, gr_diag *d);
 GR_NODISCARD gr_status gr_outputs_checkpoint_begin(gr_outputs *o, uint32_t step, char **aside, gr_diag *d);
-GR_NODISCARD gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, uint32_t keep,
-                                                    uint32_t best, gr_diag *d);
+GR_NODISCARD gr_status gr_outputs_checkpoint_commit(gr_outputs *o, uint32_t step, gr_checkpoint_kept kept,
+                                                    gr_diag *d);
 GR_NODISCARD gr_status gr_outputs_mark_best(gr_outputs *o, uint32_t step, gr_diag *d);
 
 #endif

@@ -162,9 +162,10 @@ static gr_status iterate(gr_running *r, gr_diag *d)
             saved = step;
         }
         if (!st && one_class) st = should_stop(r, &stop, d);
-        stop = stop || (!one_class && r->stop); /* alike everywhere, and nobody waits */
+        stop = stop || (!one_class && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
     }
     if (!st) st = gr_run_hear(r, d);
+    if (!st && r->health.diverged) return gr_run_say_diverged(r, d);
     bool wanted = r->g->run.checkpoint_last || r->session.step < r->session.steps;
     if (!st && wanted && saved != r->session.step) st = gr_run_save(r, GR_PATH_FINAL, d);
     return st;
@@ -258,6 +259,7 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_bytes_free(r->bytes);
     gr_news_free(r->news);
     gr_record_free(r->record);
+    free(r->health.diverged);
 }
 
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,

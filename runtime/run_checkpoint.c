@@ -61,6 +61,7 @@ static gr_state_file *state_of(const gr_running *r)
     gr_state_set_u64(f, "run", "seed", r->session.seed);
     gr_state_set_text(f, "run", "numerics", r->p->plan->numerics);
     save_best(r, f);
+    gr_run_save_health(r, f);
     for (size_t i = 0; i < r->g->n_state; i++)
         gr_state_set_number(f, "state", r->g->state[i].name, r->session.next_state[i]);
     gr_run_save_ops(r, true, f);
@@ -83,6 +84,15 @@ static gr_status await_classes(const gr_running *r, gr_diag *d)
     return gr_graph_one_class(r->g) ? GR_OK : r->comms.all->type->barrier(r->comms.all, d);
 }
 
+/* Whether all values of the checkpoint that is being made are finite, whoever saved them. */
+static gr_status note_finite(gr_running *r, gr_diag *d)
+{
+    uint64_t bad = !gr_bytes_finite(r->bytes) || !gr_run_states_finite(r);
+    gr_status st = gr_comm_agree(r->comms.all, &bad, d);
+    if (!st && !bad) r->health.finite = r->session.step;
+    return st;
+}
+
 gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
 {
     char *aside = NULL;
@@ -91,11 +101,13 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
     if (!st) st = gr_run_path(r, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
+    if (!st) st = note_finite(r, d);
     if (!st && !gr_comm_rank(r->comms.all)) st = save_state(r, aside, d); /* it is the same everywhere */
     if (!st) st = await_classes(r, d);                                    /* all of it is there */
     if (!st)
-        st = gr_outputs_checkpoint_commit(r->outputs, r->session.step, r->g->run.checkpoint_keep,
-                                          r->best.step, d);
+        st = gr_outputs_checkpoint_commit(
+            r->outputs, r->session.step,
+            (gr_checkpoint_kept){r->g->run.checkpoint_keep, r->best.step, r->health.finite}, d);
     free(aside);
     return st;
 }
@@ -128,6 +140,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
                      numerics, r->p->plan->numerics);
     r->session.step = (uint32_t)step;
     if (!st) load_best(r, f);
+    if (!st) gr_run_load_health(r, f);
     gr_state_free(f);
     free(numerics);
     free(path);

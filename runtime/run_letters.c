@@ -33,6 +33,7 @@ static gr_status take_news(gr_running *r, gr_diag *d)
         for (uint32_t c = 0; c < r->g->n_classes && !st; c++)
             if (c != r->g->view && h.own[c]->state.len) st = load_ops(r, c, &h.own[c]->state, d);
         r->stop = r->stop || h.all->asked_to_stop;
+        if (h.all->step) gr_run_watch_health(r, h.all);
         if (r->g->run.best)
             r->candidate = (gr_scored){gr_outputs_metric(r->outputs, h.all, r->g->run.best), h.all->step};
         if (!st)

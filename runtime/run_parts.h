@@ -3,6 +3,7 @@
  *     run.c             from the first iteration to the last, with their validations; opening, closing
  *     run_steps.c       what the executor asks for: works of steps, and how long they may take
  *     run_letters.c     what the classes of ranks tell each other behind an iteration
+ *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
  *     run_checkpoint.c  saved, resumed, and which iteration was the best
  *
  * Threads: the executor's hooks run on all lanes, and change nothing here but the record's times; the rest is
@@ -26,6 +27,14 @@ typedef struct gr_scored {
     uint32_t step; /* of its iteration; 0: there is none yet */
 } gr_scored;
 
+/* Whether the run still trains. The same on all ranks, but for `finite`, which is rank 0's. */
+typedef struct gr_health {
+    uint64_t
+        bad_states;  /* iterations in a row, up to the last one heard of, with a state that is not finite */
+    char *diverged;  /* why the run ends here; NULL: it goes on */
+    uint64_t finite; /* iteration of the newest checkpoint whose values are all finite; 0: none is */
+} gr_health;
+
 /* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
 typedef struct gr_running {
     const gr_graph *g;         /* as this rank's class sees it */
@@ -38,10 +47,11 @@ typedef struct gr_running {
     gr_outputs *outputs;
     gr_comms comms;
     gr_news *news;
-    gr_record *record;   /* of the iteration that runs; NULL between them */
-    uint32_t entered;    /* the iteration that the run had behind it when it began here */
-    bool over_plan;      /* that libraries take more than planned has been said */
-    bool stop;           /* of several classes: one was asked to, in an iteration that all have heard of */
+    gr_record *record; /* of the iteration that runs; NULL between them */
+    uint32_t entered;  /* the iteration that the run had behind it when it began here */
+    bool over_plan;    /* that libraries take more than planned has been said */
+    bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
+    gr_health health;
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */
 } gr_running;
@@ -64,6 +74,20 @@ GR_NODISCARD gr_status gr_run_hear(gr_running *r, gr_diag *d);
 bool gr_run_is_awaited(const gr_running *r, uint32_t step);
 /* The states that ops keep, into f: of all nodes, or of those that this class runs. */
 void gr_run_save_ops(const gr_running *r, bool all, gr_state_file *f);
+
+/* ---- run_health.c ---- */
+
+/* Look at an iteration that all have told of: says a state that is no longer finite, and notes where the run
+ * has diverged. */
+void gr_run_watch_health(gr_running *r, const gr_record *all);
+/* Whether all states are finite behind the iteration that has ended. */
+bool gr_run_states_finite(const gr_running *r);
+/* The error of a run that has diverged, with the checkpoint to go back to; of many ranks in the first one's
+ * d. */
+GR_NODISCARD gr_status gr_run_say_diverged(const gr_running *r, gr_diag *d);
+/* Into and out of a checkpoint's state. finite: of the checkpoint that is being made. */
+void gr_run_save_health(const gr_running *r, gr_state_file *f);
+void gr_run_load_health(gr_running *r, const gr_state_file *f);
 
 /* ---- run_checkpoint.c ---- */
 

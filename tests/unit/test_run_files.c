@@ -80,6 +80,43 @@ static void test_lines_hold_what_was_added_and_a_resume_cuts_them(void **state)
                      "\"t\": \"\\\"\\n\\u0001\xC3\xA9\xEF\xBF\xBD\"}\n{\"step\": 2}\n");
 }
 
+/* What a file of lines is after a resume behind iteration 3, and the first line that is warned of; 0: none.
+ */
+static void check_history(const char *before, const char *after, unsigned line, int warnings)
+{
+    gr_lines *l = NULL;
+    gr_diag said;
+    gr_diag_init(&said);
+    FILE *f = fopen(in_dir("h"), "w");
+    fputs(before, f);
+    fclose(f);
+    assert_int_equal(gr_lines_open(&l, in_dir("h"), 4, &said), GR_OK);
+    gr_lines_free(l);
+    assert_file("h", after);
+    assert_int_equal(said.n, warnings);
+    if (warnings) assert_int_equal(said.messages[0].at.line, line);
+    gr_diag_release(&said);
+}
+
+#define LINE(n) "{\"step\": " #n "}\n"
+
+static void test_one_bad_byte_takes_no_history_along(void **state)
+{
+    (void)state;
+    const char all[] = LINE(1) LINE(2) LINE(3);
+    check_history(LINE(1) LINE(2) LINE(3) LINE(4) LINE(5), all, 0, 0);
+    check_history(LINE(1) LINE(2) LINE(3) LINE(4) "{\"step\": 5, \"a", all, 0, 0);
+    check_history("{\"step\"; 1}\n" LINE(2) LINE(3) LINE(4), "{\"step\"; 1}\n" LINE(2) LINE(3), 1, 1);
+    check_history(LINE(1) "\xFF\n" LINE(3) LINE(4), LINE(1) "\xFF\n" LINE(3), 2, 1);
+    check_history(LINE(1) LINE(9) LINE(3) LINE(4), LINE(1) LINE(9) LINE(3), 2, 1); /* a bit of a step */
+    check_history(LINE(1) LINE(2) "{\"step\": 3]\n" LINE(4), LINE(1) LINE(2) "{\"step\": 3]\n", 3, 1);
+    check_history(LINE(1) LINE(2) "{\"step\": 3}", all, 0, 0); /* of its end */
+    check_history(LINE(1) LINE(2) "{\"step\": 3, \"a", LINE(1) LINE(2) "{\"step\": 3, \"a\n", 3, 1);
+    check_history(LINE(1) LINE(2) "{\"step\": 3}x" LINE(4), LINE(1) LINE(2) "{\"step\": 3}x" LINE(4), 3, 1);
+    check_history("x\ny\n", "x\ny\n", 1, 1);
+    check_history("", "", 0, 0);
+}
+
 static void test_numbers_read_back_exactly(void **state)
 {
     (void)state;
@@ -284,7 +321,7 @@ static void test_old_checkpoints_are_pruned(void **state)
     (void)state;
     for (uint64_t step = 8; step <= 12; step++) assert_int_equal(write_checkpoint(step), GR_OK);
     assert_int_equal(write_checkpoint(9), GR_OK); /* again */
-    assert_int_equal(gr_checkpoint_prune(dir, 2, 0, &diag), GR_OK);
+    assert_int_equal(gr_checkpoint_prune(dir, (gr_checkpoint_kept){.newest = 2}, &diag), GR_OK);
     uint64_t *steps;
     size_t n;
     assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
@@ -300,7 +337,7 @@ static void test_the_best_checkpoint_stays(void **state)
     for (uint64_t step = 1; step <= 6; step++) assert_int_equal(write_checkpoint(step), GR_OK);
     assert_int_equal(gr_checkpoint_mark_best(dir, 1, &diag), GR_OK);
     assert_int_equal(gr_checkpoint_mark_best(dir, 2, &diag), GR_OK); /* again, of another */
-    assert_int_equal(gr_checkpoint_prune(dir, 1, 2, &diag), GR_OK);
+    assert_int_equal(gr_checkpoint_prune(dir, (gr_checkpoint_kept){1, 2, 0}, &diag), GR_OK);
     uint64_t *steps;
     size_t n;
     assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
@@ -309,6 +346,24 @@ static void test_the_best_checkpoint_stays(void **state)
     assert_int_equal(steps[1], 6);
     free(steps);
     assert_file("checkpoints/best/f1", "2");
+}
+
+static void test_the_newest_finite_checkpoint_stays(void **state)
+{
+    (void)state;
+    for (uint64_t step = 1; step <= 9; step++) assert_int_equal(write_checkpoint(step), GR_OK);
+    assert_int_equal(gr_checkpoint_prune(dir, (gr_checkpoint_kept){2, 3, 5}, &diag), GR_OK);
+    uint64_t *steps;
+    size_t n;
+    assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
+    assert_int_equal(n, 4);
+    const uint64_t left[] = {3, 5, 8, 9};
+    assert_memory_equal(steps, left, sizeof(left));
+    assert_int_equal(gr_checkpoint_prune(dir, (gr_checkpoint_kept){0}, &diag), GR_OK); /* all stay */
+    free(steps);
+    assert_int_equal(gr_checkpoint_list(&steps, &n, dir, &diag), GR_OK);
+    assert_int_equal(n, 4);
+    free(steps);
 }
 
 static void test_a_run_directory_has_one_owner(void **state)
@@ -364,7 +419,9 @@ static void test_a_killed_writer_leaves_whole_checkpoints(void **state)
         pid_t child = fork();
         if (!child)
             for (uint64_t step = 1;; step++)
-                if (write_checkpoint(step) || gr_checkpoint_prune(dir, 3, 0, NULL)) _exit(1);
+                if (write_checkpoint(step) ||
+                    gr_checkpoint_prune(dir, (gr_checkpoint_kept){.newest = 3}, NULL))
+                    _exit(1);
         nanosleep(&(struct timespec){0, 3000000 + round * 700000}, NULL);
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
@@ -392,6 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_lines_hold_what_was_added_and_a_resume_cuts_them),
+        TEST(test_one_bad_byte_takes_no_history_along),
         TEST(test_numbers_read_back_exactly),
         TEST(test_a_trace_is_valid_json_and_bounded),
         TEST(test_crc32c_has_its_published_check_value),
@@ -403,6 +461,7 @@ int main(void)
         TEST(test_the_first_signal_asks_and_the_second_exits),
         TEST(test_old_checkpoints_are_pruned),
         TEST(test_the_best_checkpoint_stays),
+        TEST(test_the_newest_finite_checkpoint_stays),
         TEST(test_a_run_directory_has_one_owner),
         TEST(test_a_file_system_without_locks_is_warned_of),
         TEST(test_a_folder_without_a_name_is_an_error),
