@@ -6,7 +6,6 @@
  */
 #include "graphs/load.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,21 +35,32 @@ static const char *hub_snapshot(gr_pool *pool, const char *dir)
     return path && has_config(pool, path) ? path : NULL;
 }
 
+typedef struct model_folders {
+    gr_pool *pool;
+    gr_str *names;
+    const char *last;
+    size_t n;
+} model_folders;
+
+static gr_status add_folder(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    model_folders *m = user;
+    const char *path = gr_pool_printf(m->pool, "%s/%s", dir, name);
+    (void)d;
+    if (*name == '.' || !has_config(m->pool, path)) return GR_OK;
+    gr_str_printf(m->names, "%s%s", m->n++ ? ", " : "", name);
+    m->last = path;
+    return GR_OK;
+}
+
 /* The folder of one model in a run's step directory; NULL and *several where it cannot be told. */
 static const char *model_of_step(gr_pool *pool, const char *dir, const char *model, gr_str *several)
 {
-    const char *own = gr_pool_printf(pool, "%s/%s", dir, model), *found = NULL;
+    const char *own = gr_pool_printf(pool, "%s/%s", dir, model);
     if (has_config(pool, own)) return own;
-    DIR *d = opendir(dir);
-    size_t n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        const char *path = gr_pool_printf(pool, "%s/%s", dir, e->d_name);
-        if (*e->d_name == '.' || !has_config(pool, path)) continue;
-        gr_str_printf(several, "%s%s", n++ ? ", " : "", e->d_name);
-        found = path;
-    }
-    if (d) closedir(d);
-    return n == 1 ? found : NULL;
+    model_folders m = {.pool = pool, .names = several};
+    gr_status st = gr_dir_each(dir, add_folder, &m, NULL); /* what is no folder has no models */
+    return !st && m.n == 1 ? m.last : NULL;
 }
 
 /* The step directory that RUN@STEP or RUN@best means; else the path itself. */

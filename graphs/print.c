@@ -3,6 +3,7 @@
 
 #include "ops/rows.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <math.h>
 #include <stdlib.h>
@@ -120,7 +121,8 @@ static void print_text(gr_str *out, const gr_value *v, int indent)
 
 static void print_path(gr_str *out, const char *path, gr_paths how)
 {
-    char *real = realpath(path, NULL), *cwd = getcwd(NULL, 0);
+    char *real = gr_path_real(path), *cwd = getcwd(NULL, 0);
+    if (!cwd && errno == ENOMEM) gr_out_of_memory(0);
     char *whole = *path == '/' || !cwd ? gr_strdup(path) : gr_printf("%s/%s", cwd, path);
     const char *found = real ? real : whole, *slash = strrchr(found, '/');
     gr_str_quoted(out, how == GR_PATHS_NAME && slash ? slash + 1 : found);

@@ -2,6 +2,7 @@
 #include "graphs/load.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -121,11 +122,11 @@ static void use_file(gr_loader *l, const gr_value *v, use_stack *stack, gr_value
         return;
     }
     const char *path = gr_path_from(l->pool, v->at, v->text);
-    char *real = realpath(path, NULL), *text = NULL;
+    char *real = gr_path_real(path), *text = NULL;
     size_t n = 0;
     gr_value used = {0};
     if (!real) {
-        gr_diag_error(l->d, v->at, GR_E_INVALID, "no file '%s' to use", path);
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "no file '%s' to use: %s", path, strerror(errno));
     } else if (!use_circle(l, stack, real, path, v->at)) {
         if (stack->n == USE_DEPTH || ++stack->files > USE_FILES)
             gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d files, or %d files deep, are used",
@@ -147,7 +148,7 @@ static gr_status read_text(gr_loader *l, const char *text, size_t n, const char 
     if (own.kind != GR_VALUE_MAP)
         return gr_diag_error(l->d, own.at, GR_E_INVALID,
                              "a graph file is a map of keys, such as graph: NAME");
-    char *real = realpath(path, NULL);
+    char *real = gr_path_real(path);
     stack->real[stack->n] = gr_pool_strdup(l->pool, real ? real : path);
     stack->shown[stack->n++] = path;
     free(real);

@@ -43,6 +43,7 @@ static void yaml_failed(reader *r)
 {
     const yaml_parser_t *p = &r->parser;
     r->failed = true;
+    if (p->error == YAML_MEMORY_ERROR) gr_out_of_memory(0);
     if (p->error == YAML_READER_ERROR) { /* bad bytes: libyaml sets an offset and no mark */
         gr_diag_error(r->d, loc_of_byte(r, p->problem_offset), GR_E_INVALID, "not UTF-8 text: %s",
                       p->problem);
@@ -50,7 +51,7 @@ static void yaml_failed(reader *r)
     }
     bool tab = p->problem_mark.index < r->n && r->text[p->problem_mark.index] == '\t';
     const char *problem = tab ? "a tab cannot stand here: indent with spaces" : p->problem;
-    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s", problem ? problem : "out of memory");
+    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s", problem);
     if (p->context) gr_diag_note(r->d, loc_of(r, p->context_mark), "%s", p->context);
 }
 
@@ -332,8 +333,7 @@ gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n
     size_t before = d->n_errors;
     reader r = {.pool = pool, .d = d, .file = file, .text = text, .n = n};
     gr_value v = {0};
-    if (!yaml_parser_initialize(&r.parser))
-        return gr_diag_error(d, (gr_loc){file, 0, 0}, GR_E_NOMEM, "out of memory");
+    if (!yaml_parser_initialize(&r.parser)) gr_out_of_memory(0);
     if (n >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* where the encoding is given, a BOM is text to it */
         text += 3;
         n -= 3;

@@ -1,6 +1,5 @@
 #include "ops/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,61 +253,55 @@ static bool step_of(const char *name, unsigned long long *step)
     return *end == '\0';
 }
 
-/* RUN/checkpoints/step-N of the largest N, or NULL. */
-static char *last_step(const char *run)
+/* RUN/checkpoints/step-N of the largest N; NULL: it has none. */
+static gr_status last_step(char **out, const char *run, gr_diag *d)
 {
-    char *steps = gr_printf("%s/checkpoints", run), *found = NULL;
-    DIR *dir = opendir(steps);
-    unsigned long long best = 0, step;
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (!step_of(e->d_name, &step) || (found && step < best)) continue;
-        best = step;
-        free(found);
-        found = gr_printf("%s/%s", steps, e->d_name);
-    }
-    if (dir) closedir(dir);
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_status st = gr_checkpoint_list(&steps, &n, run, d);
+    *out = !st && n ? gr_checkpoint_path(run, steps[n - 1]) : NULL;
     free(steps);
-    return found;
+    return st;
 }
 
-/* Names of the models of a step, quoted, in *list; the last one in *name, which the caller frees. */
-static size_t list_models(const char *step, gr_str *list, char **name)
+typedef struct model_names {
+    gr_str list; /* quoted */
+    char *last;
+    size_t n;
+} model_names;
+
+static gr_status add_model(void *user, const char *step, const char *name, gr_diag *d)
 {
-    size_t n = 0;
-    DIR *dir = opendir(step);
-    *name = NULL;
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        char *config = gr_printf("%s/%s/config.json", step, e->d_name);
-        if (e->d_name[0] != '.' && gr_path_exists(config)) {
-            gr_str_printf(list, "%s'%s'", n++ ? ", " : "", e->d_name);
-            free(*name);
-            *name = gr_strdup(e->d_name);
-        }
-        free(config);
+    model_names *m = user;
+    char *config = gr_printf("%s/%s/config.json", step, name);
+    (void)d;
+    if (name[0] != '.' && gr_path_exists(config)) {
+        gr_str_printf(&m->list, "%s'%s'", m->n++ ? ", " : "", name);
+        free(m->last);
+        m->last = gr_strdup(name);
     }
-    if (dir) closedir(dir);
-    return n;
+    free(config);
+    return GR_OK;
 }
 
 static gr_status find_model(char **out, const char *step, const char *model, gr_diag *d)
 {
-    gr_str list = {0};
-    char *only, *path = model ? gr_printf("%s/%s/config.json", step, model) : NULL;
-    size_t n = list_models(step, &list, &only);
-    gr_status st = GR_OK;
-    if (n == 0)
+    model_names m = {0};
+    char *path = model ? gr_printf("%s/%s/config.json", step, model) : NULL;
+    gr_status st = gr_dir_each(step, add_model, &m, d);
+    if (!st && m.n == 0)
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no checkpoint of a model");
-    else if (model && (strchr(model, '/') || !gr_path_exists(path)))
+    else if (!st && model && (strchr(model, '/') || !gr_path_exists(path)))
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no model '%s'; it has %s", model,
-                           list.text);
-    else if (!model && n > 1)
+                           m.list.text);
+    else if (!st && !model && m.n > 1)
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "it has several models, choose one: %s",
-                           list.text);
-    else
-        *out = gr_printf("%s/%s", step, model ? model : only);
+                           m.list.text);
+    else if (!st)
+        *out = gr_printf("%s/%s", step, model ? model : m.last);
     free(path);
-    free(only);
-    gr_str_release(&list);
+    free(m.last);
+    gr_str_release(&m.list);
     return st;
 }
 
@@ -359,7 +352,7 @@ static char *path_of(const char *run, const char *at)
 
 gr_status gr_checkpoint_step(uint64_t *step, const char *run, const char *at, gr_diag *d)
 {
-    char *path = path_of(run, at), *real = realpath(path, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    char *path = path_of(run, at), *real = gr_path_real(path), *slash = real ? strrchr(real, '/') : NULL;
     unsigned long long number;
     gr_status st = GR_OK;
     if (slash && is_folder(path) && step_of(slash + 1, &number))
@@ -377,8 +370,9 @@ gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr
     char *run = gr_checkpoint_run(spec, &at);
     char *step = has_file(run, "state.json") ? gr_strdup(run) /* a step's own folder */
                  : at                        ? path_of(run, at)
-                                             : last_step(run);
-    gr_status st = step && is_folder(step) ? find_model(out, step, model, d) : no_step(run, at, d);
+                                             : NULL;
+    gr_status st = step ? GR_OK : last_step(&step, run, d);
+    if (!st) st = step && is_folder(step) ? find_model(out, step, model, d) : no_step(run, at, d);
     free(step);
     free(run);
     return st;

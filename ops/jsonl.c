@@ -145,13 +145,14 @@ static int run_into(const char *command, int out, int err)
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&fa, out, 1);
-    posix_spawn_file_actions_adddup2(&fa, err, 2);
-    errno = posix_spawn(&pid, argv[0], &fa, &attr, argv, environ);
+    int error = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
+    if (!error) error = posix_spawn_file_actions_adddup2(&fa, out, 1);
+    if (!error) error = posix_spawn_file_actions_adddup2(&fa, err, 2);
+    if (!error) error = posix_spawn(&pid, argv[0], &fa, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     posix_spawnattr_destroy(&attr);
-    if (errno) return -1;
+    errno = error;
+    if (error) return -1;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) return -1;
     return status;

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#include "ops/pattern.h"
 
 struct gr_split_stage {
     pcre2_code *code;
@@ -51,7 +50,7 @@ static char *compile(pcre2_code **code, const char *pattern, size_t n, uint32_t 
 {
     int error;
     PCRE2_SIZE at;
-    *code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &error, &at, NULL);
+    *code = gr_pattern_compile(pattern, n, options, &error, &at);
     if (!*code) {
         PCRE2_UCHAR text[256];
         pcre2_get_error_message(error, text, sizeof(text));
@@ -94,9 +93,7 @@ void gr_pretok_release(gr_pretok *p)
 
 void *gr_pretok_match_new(void)
 {
-    pcre2_match_data *md = pcre2_match_data_create(1, NULL);
-    if (!md) abort(); /* a few bytes: as gr_malloc */
-    return md;
+    return pcre2_match_data_create(1, gr_pattern_memory());
 }
 
 void gr_pretok_match_free(void *match)

@@ -4,13 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <utf8proc.h>
 
 #include "ops/math_compare.h"
 #include "ops/math_text.h"
+#include "ops/pattern.h"
 
 /* Steps of backtracking from one starting place, and the heap it may take: far above what a sensible pattern
  * needs, and a fraction of a second. */
@@ -76,7 +74,7 @@ static gr_status compile(pcre2_code **out, const char *pattern, gr_loc at, gr_di
     int code;
     PCRE2_SIZE offset;
     if (!pattern) return GR_OK;
-    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &offset, NULL);
+    *out = gr_pattern_compile(pattern, strlen(pattern), PCRE2_UTF, &code, &offset);
     if (*out) return GR_OK;
     char text[256];
     pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof(text));
@@ -167,7 +165,7 @@ static enum found find(const pcre2_code *re, bool first, gr_span text, gr_span *
     enum found result = FOUND_NOTHING;
     char *copy = repaired(text);
     gr_span subject = {copy ? copy : text.p, text.n};
-    pcre2_match_context *mc = pcre2_match_context_create(NULL);
+    pcre2_match_context *mc = pcre2_match_context_create(gr_pattern_memory());
     pcre2_match_data *md = pcre2_match_data_create_from_pattern(re, NULL);
     pcre2_set_match_limit(mc, MATCH_LIMIT);
     pcre2_set_heap_limit(mc, HEAP_LIMIT);

@@ -339,7 +339,7 @@ static void normalize(const piece *p, gr_str *out)
         utf8proc_ssize_t n =
             utf8proc_map((const utf8proc_uint8_t *)p->text + begin, (utf8proc_ssize_t)(at - begin), &nfc,
                          UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-        assert(n >= 0); /* the text is valid: only memory could lack */
+        if (n < 0) gr_out_of_memory(0); /* the text is valid */
         gr_str_add(out, (const char *)nfc, (size_t)n);
         free(nfc);
         if (at < p->n) gr_str_putc(out, p->text[at++]);

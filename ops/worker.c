@@ -116,9 +116,9 @@ static int spawn(const char *command, int in, int out, pid_t *pid)
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_adddup2(&fa, in, 0);
-    posix_spawn_file_actions_adddup2(&fa, out, 1);
-    int err = posix_spawn(pid, argv[0], &fa, &attr, argv, environ);
+    int err = posix_spawn_file_actions_adddup2(&fa, in, 0);
+    if (!err) err = posix_spawn_file_actions_adddup2(&fa, out, 1);
+    if (!err) err = posix_spawn(pid, argv[0], &fa, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     posix_spawnattr_destroy(&attr);
     return err;

@@ -1,11 +1,14 @@
 #include "runtime/base.h"
 #include "runtime/philox.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <jansson.h>
 #include <xxhash.h>
 
 const char *gr_status_str(gr_status st)
@@ -20,16 +23,35 @@ const char *gr_status_str(gr_status st)
 
 /* ---- memory ------------------------------------------------------------------------------------------- */
 
-static _Noreturn void die_no_memory(size_t bytes)
+/* What stdout still holds is written where nobody else is at it: a thread may wait in there for ever. */
+static void flush_output(void)
 {
-    fprintf(stderr, "graphrun: error: out of host memory (%zu bytes)\n", bytes);
-    exit(1);
+    if (ftrylockfile(stdout)) return;
+    fflush_unlocked(stdout);
+    funlockfile(stdout);
+}
+
+_Noreturn void gr_out_of_memory(size_t bytes)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    char text[96] = "graphrun: error: out of host memory\n";
+    if (bytes) snprintf(text, sizeof(text), "graphrun: error: out of host memory (%zu bytes)\n", bytes);
+    while (atomic_flag_test_and_set(&said)) pause(); /* another thread ends the program */
+    (void)!write(STDERR_FILENO, text, strlen(text)); /* takes no memory */
+    flush_output();
+    _exit(1);
+}
+
+/* Before any other code: jansson may not change its functions once it has given memory. */
+__attribute__((constructor)) static void give_jansson_memory(void)
+{
+    json_set_alloc_funcs(gr_malloc, free);
 }
 
 void *gr_realloc(void *p, size_t bytes)
 {
     void *q = realloc(p, bytes ? bytes : 1);
-    if (!q) die_no_memory(bytes);
+    if (!q) gr_out_of_memory(bytes);
     return q;
 }
 
@@ -41,7 +63,7 @@ void *gr_malloc(size_t bytes)
 void *gr_calloc(size_t n, size_t bytes)
 {
     void *p = calloc(n ? n : 1, bytes ? bytes : 1);
-    if (!p) die_no_memory(n * bytes);
+    if (!p) gr_out_of_memory(n * bytes);
     return p;
 }
 
@@ -169,7 +191,7 @@ void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap)
     va_list again;
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    if (n < 0) n = 0; /* only an invalid multibyte conversion, which no format here has */
+    if (n < 0) gr_out_of_memory(0); /* no format here has a wide character, the other thing that can fail */
     str_reserve(s, (size_t)n);
     vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
     s->len += (size_t)n;

@@ -1,6 +1,5 @@
 #include "runtime/checkpoint_dir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,22 +12,6 @@
 static gr_status io_error(gr_diag *d, const char *doing, const char *path)
 {
     return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot %s '%s': %s", doing, path, strerror(errno));
-}
-
-/* Call fn for each name in a folder, but . and ..; a missing folder has none. */
-static gr_status each_name(const char *dir,
-                           gr_status (*fn)(void *, const char *dir, const char *name, gr_diag *), void *user,
-                           gr_diag *d)
-{
-    DIR *open_dir = opendir(dir);
-    if (!open_dir) return errno == ENOENT ? GR_OK : io_error(d, "read", dir);
-    gr_status st = GR_OK;
-    struct dirent *e;
-    while (errno = 0, !st && (e = readdir(open_dir)))
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) st = fn(user, dir, e->d_name, d);
-    if (!st && errno) st = io_error(d, "read", dir); /* a name that was not seen would not be synced */
-    closedir(open_dir);
-    return st;
 }
 
 static gr_status remove_aside(void *user, const char *dir, const char *name, gr_diag *d)
@@ -63,7 +46,7 @@ gr_status gr_run_lock(int *lock, const char *run, gr_diag *d)
         st = io_error(d, "create", path);
     else if (flock(fd, LOCK_EX | LOCK_NB))
         st = not_locked(path, run, d);
-    if (!st) st = each_name(checkpoints, remove_aside, NULL, d);
+    if (!st) st = gr_dir_each(checkpoints, remove_aside, NULL, d);
     if (st && fd >= 0) close(fd);
     if (!st) *lock = fd;
     free(path);
@@ -109,7 +92,7 @@ static gr_status sync_tree(void *user, const char *dir, const char *name, gr_dia
     struct stat s;
     gr_status st = lstat(path, &s) ? io_error(d, "sync", path) : GR_OK;
     if (!st && S_ISDIR(s.st_mode)) {
-        st = each_name(path, sync_tree, user, d);
+        st = gr_dir_each(path, sync_tree, user, d);
         if (!st) st = gr_dir_sync(path, d);
     } else if (!st && S_ISREG(s.st_mode)) {
         int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -124,7 +107,7 @@ gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d)
 {
     char *aside = gr_checkpoint_aside(run, step), *old = aside_path(run, step, "old");
     char *path = gr_checkpoint_path(run, step), *parent = gr_printf("%s/checkpoints", run);
-    gr_status st = each_name(aside, sync_tree, NULL, d);
+    gr_status st = gr_dir_each(aside, sync_tree, NULL, d);
     if (!st) st = gr_dir_sync(aside, d);
     if (!st && rename(path, old) && errno != ENOENT) st = io_error(d, "replace", path);
     if (!st && rename(aside, path)) st = io_error(d, "create", path);
@@ -164,7 +147,7 @@ gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_di
 {
     struct steps s = {0};
     char *dir = gr_printf("%s/checkpoints", run);
-    gr_status st = each_name(dir, add_step, &s, d);
+    gr_status st = gr_dir_each(dir, add_step, &s, d);
     free(dir);
     if (s.n) qsort(s.list, s.n, sizeof(*s.list), ascending);
     *steps = s.list;

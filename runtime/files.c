@@ -99,8 +99,9 @@ gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *
 {
     struct stat s;
     if (!stat(path, &s) && !S_ISREG(s.st_mode)) return write_into(path, bytes, n, d);
-    char *target = realpath(path, NULL); /* a link stays one, too */
-    gr_status st = write_aside(target ? target : path, bytes, n, d);
+    char *target = gr_path_real(path); /* a link stays one, too */
+    gr_status st = !target && errno != ENOENT ? io_error(d, "write", path)
+                                              : write_aside(target ? target : path, bytes, n, d);
     free(target);
     return st;
 }
@@ -161,27 +162,54 @@ gr_status gr_dir_sync(const char *path, gr_diag *d)
     return st;
 }
 
+static gr_status remove_child(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    (void)user;
+    char *child = gr_printf("%s/%s", dir, name);
+    gr_status st = gr_path_remove(child, d);
+    free(child);
+    return st;
+}
+
 gr_status gr_path_remove(const char *path, gr_diag *d)
 {
     struct stat s;
     if (lstat(path, &s)) return errno == ENOENT ? GR_OK : io_error(d, "remove", path);
     if (!S_ISDIR(s.st_mode)) return unlink(path) ? io_error(d, "remove", path) : GR_OK;
-    DIR *dir = opendir(path);
-    if (!dir) return io_error(d, "remove", path);
-    gr_status st = GR_OK;
-    for (struct dirent *e; !st && (e = readdir(dir));) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        char *child = gr_printf("%s/%s", path, e->d_name);
-        st = gr_path_remove(child, d);
-        free(child);
-    }
-    closedir(dir);
+    gr_status st = gr_dir_each(path, remove_child, NULL, d);
     if (!st && rmdir(path)) st = io_error(d, "remove", path);
     return st;
+}
+
+/* The errors of a path that names nothing. */
+static bool is_nothing(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP;
 }
 
 bool gr_path_exists(const char *path)
 {
     struct stat s;
-    return !stat(path, &s);
+    return !stat(path, &s) || !is_nothing(errno);
+}
+
+char *gr_path_real(const char *path)
+{
+    char *real = realpath(path, NULL);
+    if (!real && errno == ENOMEM) gr_out_of_memory(0);
+    return real;
+}
+
+gr_status gr_dir_each(const char *dir, gr_status (*fn)(void *, const char *, const char *, gr_diag *),
+                      void *user, gr_diag *d)
+{
+    DIR *open_dir = opendir(dir);
+    if (!open_dir) return errno == ENOENT ? GR_OK : io_error(d, "read", dir);
+    gr_status st = GR_OK;
+    struct dirent *e;
+    while (errno = 0, !st && (e = readdir(open_dir)))
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) st = fn(user, dir, e->d_name, d);
+    if (!st && errno) st = io_error(d, "read", dir); /* or a name is not seen, and not synced */
+    closedir(open_dir);
+    return st;
 }

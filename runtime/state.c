@@ -1,5 +1,6 @@
 #include "runtime/state.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -27,14 +28,21 @@ void gr_state_free(gr_state_file *f)
     free(f);
 }
 
+/* A value that is not there when the file is read would be missed too late. */
+static void put(json_t *in, const char *key, json_t *value)
+{
+    const int failed = json_object_set_new(in, key, value);
+    assert(!failed && "keys and values are UTF-8");
+}
+
 void gr_state_set_text(gr_state_file *f, const char *group, const char *key, const char *text)
 {
     json_t *in = json_object_get(f->root, group);
     if (!in) {
         in = json_object();
-        json_object_set_new(f->root, group, in);
+        put(f->root, group, in);
     }
-    json_object_set_new(in, key, json_string(text));
+    put(in, key, json_string(text));
 }
 
 void gr_state_set_u64(gr_state_file *f, const char *group, const char *key, uint64_t value)
@@ -53,8 +61,7 @@ void gr_state_set_number(gr_state_file *f, const char *group, const char *key, d
 
 gr_status gr_state_write(const gr_state_file *f, const char *path, gr_diag *d)
 {
-    char *text = json_dumps(f->root, JSON_INDENT(2) | JSON_SORT_KEYS);
-    if (!text) return gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "cannot write '%s': out of memory", path);
+    char *text = json_dumps(f->root, JSON_INDENT(2) | JSON_SORT_KEYS); /* never NULL: of strings, not deep */
     gr_status st = gr_file_write(path, text, strlen(text), d);
     free(text);
     return st;
@@ -63,7 +70,7 @@ gr_status gr_state_write(const gr_state_file *f, const char *path, gr_diag *d)
 void gr_state_text(const gr_state_file *f, gr_str *out)
 {
     char *text = json_dumps(f->root, JSON_COMPACT | JSON_SORT_KEYS);
-    gr_str_puts(out, text ? text : "{}");
+    gr_str_puts(out, text);
     free(text);
 }
 

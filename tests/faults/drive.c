@@ -1,0 +1,350 @@
+/* Runs a command again and again, each time with another of its calls of libc disturbed (inject.c), and holds that
+ *
+ *   - it ends with 0 and what an undisturbed run makes, bit for bit, or with 1 to 3 and a message, or is killed by us;
+ *     no other signal, and within a minute;
+ *   - files under their final names are those of before or those of the undisturbed run; lines of a log are the first
+ *     ones of its lines, the last perhaps cut short;
+ *   - where a way to go on is given (-r), it ends with 0, and leaves what the undisturbed run leaves.
+ *
+ * usage: drive -i INJECT.SO -k KIND -e HOW [OPTION]... COMMAND [ARGUMENT]...
+ *   -l          the call and all behind it        -s N        at most N of the calls, evenly spread (all of them)
+ *   -t FOLDER   what is there before              -r COMMAND  how to go on, to the shell
+ *   -p PROGRAM  only processes of this name       -o          only calls of the program and its libraries (FAULT_CALLER)
+ *   -c          standard output is compared, too  -v          say what each disturbed run did
+ *   -n N        only the N-th call
+ * The command runs in a folder `scratch`, which is made in the current one; it prints a row of docs/RELIABILITY.md.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/faults/faults.h"
+#include "tests/faults/tree.h"
+
+enum { PATIENCE = 60, MOST_FAILURES = 10 };
+
+static const char *const kind_names[] = {
+#define X(name) #name,
+    FAULT_KINDS(X)
+#undef X
+};
+
+typedef struct driver {
+    const char *inject, *kind, *how, *before, *go_on, *program;
+    bool lasts, own, output, loud;
+    unsigned long spread, only;
+    char **command;
+    char *counts_path;
+    fault_counts *counts;
+    tree start, good;
+} driver;
+
+/* What became of the disturbed runs. */
+typedef struct tally {
+    uint64_t calls, runs, injected, unharmed, refused, killed, went_on, debris, wrong;
+} tally;
+
+/* ---- one run --------------------------------------------------------------------------------------------------------- */
+
+static char *text_of(const char *fmt, ...)
+{
+    va_list ap;
+    char *out;
+    va_start(ap, fmt);
+    if (vasprintf(&out, fmt, ap) < 0) abort();
+    va_end(ap);
+    return out;
+}
+
+static void set(const char *name, char *value)
+{
+    setenv(name, value, 1);
+    free(value);
+}
+
+/* n 0: only counted. */
+static void disturb(const driver *v, uint64_t n)
+{
+    set("LD_PRELOAD", text_of("%s", v->inject));
+    set("FAULT_COUNTS", text_of("%s", v->counts_path));
+    if (n) set("FAULT", text_of("%s:%llu:%s", v->kind, (unsigned long long)n, v->how));
+    if (v->lasts) setenv("FAULT_LASTS", "1", 1);
+    if (v->own) setenv("FAULT_CALLER", "own", 1);
+    if (v->program) set("FAULT_PROGRAM", text_of("%s", v->program));
+}
+
+/* The status that waitpid gives; -1: it did not end. It leads a process group, of which nothing is left behind. */
+static int await(pid_t pid)
+{
+    const struct timespec moment = {0, 500000};
+    int status = -1;
+    const time_t end = time(NULL) + PATIENCE;
+    pid_t got;
+    while ((got = waitpid(pid, &status, WNOHANG)) == 0 && time(NULL) < end) nanosleep(&moment, NULL);
+    kill(-pid, SIGKILL);
+    if (got == pid) return status;
+    waitpid(pid, &status, 0);
+    return -1;
+}
+
+static void send_to(const char *path, int fd)
+{
+    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (file < 0 || dup2(file, fd) < 0) _exit(126);
+    close(file);
+}
+
+static int run(const driver *v, char *const command[], bool disturbed, uint64_t n)
+{
+    const pid_t pid = fork();
+    if (pid < 0) abort();
+    if (!pid) {
+        setpgid(0, 0);
+        send_to("out", STDOUT_FILENO);
+        send_to("err", STDERR_FILENO);
+        if (disturbed) disturb(v, n);
+        if (chdir("scratch")) _exit(126);
+        execvp(command[0], command);
+        _exit(126);
+    }
+    setpgid(pid, pid);
+    return await(pid);
+}
+
+static void begin(const driver *v)
+{
+    tree_remove("scratch");
+    if (mkdir("scratch", 0777)) abort();
+    tree_put(&v->start, "scratch");
+    memset(v->counts, 0, sizeof(*v->counts));
+}
+
+/* What a run has left, and what it has printed where that counts. */
+static tree left(const driver *v)
+{
+    unlink("scratch/standard-output");
+    if (v->output && rename("out", "scratch/standard-output")) abort();
+    return tree_take("scratch");
+}
+
+/* ---- what must hold -------------------------------------------------------------------------------------------------- */
+
+static bool is_aside(const char *path)
+{
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    const size_t n = strlen(path);
+    return *name == '.' || strstr(path, "/.") || strstr(path, ".tmp/") || (n > 4 && !strcmp(path + n - 4, ".tmp"));
+}
+
+static bool is_log(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 6 && !strcmp(path + n - 6, ".jsonl");
+}
+
+/* Why a tree is not the good one, or NULL; *debris: how many files are there aside. */
+static char *differs(const driver *v, const tree *t, uint64_t *debris)
+{
+    for (size_t i = 0; i < v->good.n; i++) {
+        const tree_node *found = tree_find(t, v->good.nodes[i].path);
+        if (!found) return text_of("no %s", v->good.nodes[i].path);
+        if (!tree_same(found, &v->good.nodes[i])) return text_of("another %s", v->good.nodes[i].path);
+    }
+    for (size_t i = 0; i < t->n; i++) {
+        if (tree_find(&v->good, t->nodes[i].path)) continue;
+        if (!is_aside(t->nodes[i].path)) return text_of("a file too many: %s", t->nodes[i].path);
+        ++*debris;
+    }
+    return NULL;
+}
+
+/* Whether a folder of a checkpoint has all that it should. */
+static bool is_complete(const driver *v, const tree *t, const tree_node *folder)
+{
+    const size_t n = strlen(folder->path);
+    for (size_t i = 0; i < v->good.n; i++) {
+        const char *path = v->good.nodes[i].path;
+        if (!strncmp(path, folder->path, n) && path[n] == '/' && !tree_find(t, path)) return false;
+    }
+    return true;
+}
+
+/* Why what is there under final names is not whole, or NULL. */
+static char *is_damaged(const driver *v, const tree *t)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const tree_node *x = &t->nodes[i], *was = tree_find(&v->start, x->path), *good = tree_find(&v->good, x->path);
+        if (is_aside(x->path) || (was && tree_same(x, was)) || !strcmp(x->path, "standard-output")) continue;
+        if (!good && x->kind == 'd') continue;
+        if (!good) return text_of("a file that nobody expects: %s", x->path);
+        if (x->kind == 'd' && strstr(x->path, "checkpoints/step-") && !is_complete(v, t, x))
+            return text_of("half of %s", x->path);
+        if (!(is_log(x->path) ? tree_begins(x, good) : tree_same(x, good))) return text_of("a half %s", x->path);
+    }
+    return NULL;
+}
+
+static bool has_message(void)
+{
+    struct stat s;
+    return !stat("err", &s) && s.st_size > 0;
+}
+
+static void show(const char *path)
+{
+    char text[400] = "";
+    const int fd = open(path, O_RDONLY);
+    const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0) close(fd);
+    printf("%.*s", (int)n, text);
+}
+
+static void complain(const driver *v, tally *t, uint64_t n, char *why)
+{
+    t->wrong++;
+    printf("WRONG %s %s call %llu (%s): %s\n", v->kind, v->how, (unsigned long long)n, v->counts->what, why);
+    show("err");
+    free(why);
+}
+
+/* The way on is undisturbed. */
+static char *go_on(const driver *v, tally *t)
+{
+    char *const command[] = {(char *)"/bin/sh", (char *)"-c", (char *)v->go_on, NULL};
+    const int status = run(v, command, false, 0);
+    if (status) return text_of("it does not go on: status %x", (unsigned)status);
+    tree now = left(v);
+    char *why = differs(v, &now, &t->debris);
+    if (why) {
+        char *longer = text_of("it goes on to %s", why);
+        free(why);
+        why = longer;
+    }
+    tree_release(&now);
+    t->went_on += !why;
+    return why;
+}
+
+/* Why a disturbed run did what it must not, or NULL. */
+static char *judge(const driver *v, tally *t, int status)
+{
+    tree now = left(v);
+    char *why = NULL;
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !strncmp(v->how, "kill", 4);
+    if (status == -1)
+        why = text_of("hangs");
+    else if (!killed && !WIFEXITED(status))
+        why = text_of("signal %d", WTERMSIG(status));
+    else if (!status)
+        why = differs(v, &now, &t->debris);
+    else if (!killed && (WEXITSTATUS(status) > 3 || !has_message()))
+        why = text_of("exit status %d and %s", WEXITSTATUS(status), has_message() ? "a message" : "no message");
+    else
+        why = is_damaged(v, &now);
+    tree_release(&now);
+    t->unharmed += !why && !status;
+    t->killed += !why && killed;
+    t->refused += !why && status && !killed;
+    if (!why && status && v->go_on) why = go_on(v, t);
+    return why;
+}
+
+/* ---- all runs -------------------------------------------------------------------------------------------------------- */
+
+/* What the command does undisturbed, and how often it makes calls of the kind. */
+static uint64_t study(driver *v)
+{
+    begin(v);
+    const int status = run(v, v->command, true, 0);
+    if (status) {
+        printf("faults: undisturbed, it ends with status %x\n", (unsigned)status);
+        show("err");
+        exit(2);
+    }
+    v->good = left(v);
+    for (size_t k = 0; k < FAULT_N_KINDS; k++)
+        if (!strcmp(v->kind, kind_names[k])) return v->counts->n[k];
+    printf("faults: no kind '%s'\n", v->kind);
+    exit(2);
+}
+
+static void disturb_one(const driver *v, tally *t, uint64_t n)
+{
+    begin(v);
+    const int status = run(v, v->command, true, n);
+    t->runs++;
+    t->injected += v->counts->injected > 0 || !strncmp(v->how, "kill", 4);
+    char *why = judge(v, t, status);
+    if (v->loud) {
+        printf("%s %s call %llu (%s): status %x\n", v->kind, v->how, (unsigned long long)n, v->counts->what, (unsigned)status);
+        show("err");
+    }
+    if (why) complain(v, t, n, why);
+}
+
+static void parse(driver *v, int argc, char **argv)
+{
+    *v = (driver){.spread = 1UL << 62};
+    for (int c; (c = getopt(argc, argv, "+i:k:e:ls:t:r:p:ocvn:")) != -1;) switch (c) {
+        case 'i': v->inject = realpath(optarg, NULL); break;
+        case 'k': v->kind = optarg; break;
+        case 'e': v->how = optarg; break;
+        case 'l': v->lasts = true; break;
+        case 's': v->spread = strtoul(optarg, NULL, 10); break;
+        case 't': v->before = optarg; break;
+        case 'r': v->go_on = optarg; break;
+        case 'p': v->program = optarg; break;
+        case 'o': v->own = true; break;
+        case 'c': v->output = true; break;
+        case 'v': v->loud = true; break;
+        case 'n': v->only = strtoul(optarg, NULL, 10); break;
+        default: exit(2);
+        }
+    v->command = argv + optind;
+    if (!v->inject || !v->kind || !v->how || optind == argc) {
+        fprintf(stderr, "usage: see the head of drive.c\n");
+        exit(2);
+    }
+}
+
+static void make_counts(driver *v)
+{
+    v->counts_path = text_of("%s/counts", getcwd(NULL, 0));
+    const int fd = open(v->counts_path, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || ftruncate(fd, sizeof(*v->counts))) abort();
+    v->counts = mmap(NULL, sizeof(*v->counts), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (v->counts == MAP_FAILED) abort();
+    close(fd);
+}
+
+int main(int argc, char **argv)
+{
+    driver v;
+    tally t = {0};
+    parse(&v, argc, argv);
+    make_counts(&v);
+    if (v.before) v.start = tree_take(v.before);
+    t.calls = study(&v);
+    const uint64_t runs = t.calls < v.spread ? t.calls : v.spread;
+    for (uint64_t i = 0; i < runs && t.wrong < MOST_FAILURES; i++) {
+        const uint64_t n = 1 + i * t.calls / runs + (t.calls / runs) / 2;
+        if (!v.only || v.only == n) disturb_one(&v, &t, n);
+    }
+    printf("| %s %s%s | %llu | %llu | %llu | %llu | %llu | %llu | %llu |\n", v.kind, v.how, v.lasts ? " from then on" : "",
+           (unsigned long long)t.calls, (unsigned long long)t.injected, (unsigned long long)t.unharmed,
+           (unsigned long long)t.refused, (unsigned long long)t.killed, (unsigned long long)t.went_on,
+           (unsigned long long)t.wrong);
+    if (t.debris && v.loud) printf("%llu files were left aside\n", (unsigned long long)t.debris);
+    return t.wrong ? 1 : 0;
+}
