@@ -9,15 +9,13 @@
  * usage: drive -i INJECT.SO -k KIND -e HOW [OPTION]... COMMAND [ARGUMENT]...
  *   -l          the call and all behind it        -s N        at most N of the calls, evenly spread (all of them)
  *   -t FOLDER   what is there before              -r COMMAND  how to go on, to the shell
- *   -p PROGRAM  only processes of this name       -o          only calls of the program and its libraries (FAULT_CALLER)
- *   -c          standard output is compared, too  -v          say what each disturbed run did
- *   -n N        only the N-th call
- * The command runs in a folder `scratch`, which is made in the current one; it prints a row of docs/RELIABILITY.md.
+ *   -c          standard output is compared, too  -o          only calls of the program and its libraries (FAULT_CALLER)
+ *   -v          say what each disturbed run did
+ *   -n N        only the N-th call                -a FOLDER   what may be there besides, such as checkpoints not yet pruned
+ * Processes that the command starts are left alone, but for those of its own program. The command runs in a folder `scratch`, which is made in the current one; it prints a row of docs/RELIABILITY.md.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,13 +24,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/faults/faults.h"
+#include "tests/faults/process.h"
 #include "tests/faults/tree.h"
 
-enum { PATIENCE = 60, MOST_FAILURES = 10 };
+enum { MOST_FAILURES = 10 };
 
 static const char *const kind_names[] = {
 #define X(name) #name,
@@ -41,13 +39,13 @@ static const char *const kind_names[] = {
 };
 
 typedef struct driver {
-    const char *inject, *kind, *how, *before, *go_on, *program;
+    const char *inject, *kind, *how, *before, *besides, *go_on, *program;
     bool lasts, own, output, loud;
     unsigned long spread, only;
     char **command;
     char *counts_path;
     fault_counts *counts;
-    tree start, good;
+    tree start, good, also;
 } driver;
 
 /* What became of the disturbed runs. */
@@ -57,69 +55,33 @@ typedef struct tally {
 
 /* ---- one run --------------------------------------------------------------------------------------------------------- */
 
-static char *text_of(const char *fmt, ...)
-{
-    va_list ap;
-    char *out;
-    va_start(ap, fmt);
-    if (vasprintf(&out, fmt, ap) < 0) abort();
-    va_end(ap);
-    return out;
-}
-
 static void set(const char *name, char *value)
 {
     setenv(name, value, 1);
     free(value);
 }
 
-/* n 0: only counted. */
-static void disturb(const driver *v, uint64_t n)
+typedef struct disturbance {
+    const driver *v;
+    uint64_t n; /* 0: calls are only counted */
+} disturbance;
+
+static void disturb(void *user)
 {
+    const disturbance *d = user;
+    const driver *v = d->v;
     set("LD_PRELOAD", text_of("%s", v->inject));
     set("FAULT_COUNTS", text_of("%s", v->counts_path));
-    if (n) set("FAULT", text_of("%s:%llu:%s", v->kind, (unsigned long long)n, v->how));
+    set("FAULT_PROGRAM", text_of("%s", v->program));
+    if (d->n) set("FAULT", text_of("%s:%llu:%s", v->kind, (unsigned long long)d->n, v->how));
     if (v->lasts) setenv("FAULT_LASTS", "1", 1);
     if (v->own) setenv("FAULT_CALLER", "own", 1);
-    if (v->program) set("FAULT_PROGRAM", text_of("%s", v->program));
 }
 
-/* The status that waitpid gives; -1: it did not end. It leads a process group, of which nothing is left behind. */
-static int await(pid_t pid)
+static int run_disturbed(const driver *v, uint64_t n)
 {
-    const struct timespec moment = {0, 500000};
-    int status = -1;
-    const time_t end = time(NULL) + PATIENCE;
-    pid_t got;
-    while ((got = waitpid(pid, &status, WNOHANG)) == 0 && time(NULL) < end) nanosleep(&moment, NULL);
-    kill(-pid, SIGKILL);
-    if (got == pid) return status;
-    waitpid(pid, &status, 0);
-    return -1;
-}
-
-static void send_to(const char *path, int fd)
-{
-    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (file < 0 || dup2(file, fd) < 0) _exit(126);
-    close(file);
-}
-
-static int run(const driver *v, char *const command[], bool disturbed, uint64_t n)
-{
-    const pid_t pid = fork();
-    if (pid < 0) abort();
-    if (!pid) {
-        setpgid(0, 0);
-        send_to("out", STDOUT_FILENO);
-        send_to("err", STDERR_FILENO);
-        if (disturbed) disturb(v, n);
-        if (chdir("scratch")) _exit(126);
-        execvp(command[0], command);
-        _exit(126);
-    }
-    setpgid(pid, pid);
-    return await(pid);
+    disturbance d = {v, n};
+    return run_command(v->command, disturb, &d);
 }
 
 static void begin(const driver *v)
@@ -140,44 +102,31 @@ static tree left(const driver *v)
 
 /* ---- what must hold -------------------------------------------------------------------------------------------------- */
 
-static bool is_aside(const char *path)
-{
-    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    const size_t n = strlen(path);
-    return *name == '.' || strstr(path, "/.") || strstr(path, ".tmp/") || (n > 4 && !strcmp(path + n - 4, ".tmp"));
-}
-
 static bool is_log(const char *path)
 {
     const size_t n = strlen(path);
     return n > 6 && !strcmp(path + n - 6, ".jsonl");
 }
 
-/* Why a tree is not the good one, or NULL; *debris: how many files are there aside. */
-static char *differs(const driver *v, const tree *t, uint64_t *debris)
-{
-    for (size_t i = 0; i < v->good.n; i++) {
-        const tree_node *found = tree_find(t, v->good.nodes[i].path);
-        if (!found) return text_of("no %s", v->good.nodes[i].path);
-        if (!tree_same(found, &v->good.nodes[i])) return text_of("another %s", v->good.nodes[i].path);
-    }
-    for (size_t i = 0; i < t->n; i++) {
-        if (tree_find(&v->good, t->nodes[i].path)) continue;
-        if (!is_aside(t->nodes[i].path)) return text_of("a file too many: %s", t->nodes[i].path);
-        ++*debris;
-    }
-    return NULL;
-}
-
 /* Whether a folder of a checkpoint has all that it should. */
-static bool is_complete(const driver *v, const tree *t, const tree_node *folder)
+static bool is_complete(const tree *all, const tree *t, const tree_node *folder)
 {
     const size_t n = strlen(folder->path);
-    for (size_t i = 0; i < v->good.n; i++) {
-        const char *path = v->good.nodes[i].path;
+    for (size_t i = 0; i < all->n; i++) {
+        const char *path = all->nodes[i].path;
         if (!strncmp(path, folder->path, n) && path[n] == '/' && !tree_find(t, path)) return false;
     }
     return true;
+}
+
+/* Whether a link points at what is there, beside it: `best` may be that of an earlier iteration. */
+static bool leads_somewhere(const tree *t, const tree_node *link)
+{
+    const char *slash = strrchr(link->path, '/');
+    char *path = text_of("%.*s%s", slash ? (int)(slash - link->path) + 1 : 0, link->path, link->bytes);
+    const bool there = tree_find(t, path) != NULL;
+    free(path);
+    return there;
 }
 
 /* Why what is there under final names is not whole, or NULL. */
@@ -185,47 +134,33 @@ static char *is_damaged(const driver *v, const tree *t)
 {
     for (size_t i = 0; i < t->n; i++) {
         const tree_node *x = &t->nodes[i], *was = tree_find(&v->start, x->path), *good = tree_find(&v->good, x->path);
-        if (is_aside(x->path) || (was && tree_same(x, was)) || !strcmp(x->path, "standard-output")) continue;
+        if (!good) good = tree_find(&v->also, x->path);
+        if (tree_is_aside(x->path) || (was && tree_same(x, was)) || !strcmp(x->path, "standard-output")) continue;
         if (!good && x->kind == 'd') continue;
+        if (x->kind == 'l' && leads_somewhere(t, x)) continue;
         if (!good) return text_of("a file that nobody expects: %s", x->path);
-        if (x->kind == 'd' && strstr(x->path, "checkpoints/step-") && !is_complete(v, t, x))
+        if (x->kind == 'd' && strstr(x->path, "checkpoints/step-") && !(is_complete(&v->good, t, x) && is_complete(&v->also, t, x)))
             return text_of("half of %s", x->path);
         if (!(is_log(x->path) ? tree_begins(x, good) : tree_same(x, good))) return text_of("a half %s", x->path);
     }
     return NULL;
 }
 
-static bool has_message(void)
-{
-    struct stat s;
-    return !stat("err", &s) && s.st_size > 0;
-}
-
-static void show(const char *path)
-{
-    char text[400] = "";
-    const int fd = open(path, O_RDONLY);
-    const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
-    if (fd >= 0) close(fd);
-    printf("%.*s", (int)n, text);
-}
-
 static void complain(const driver *v, tally *t, uint64_t n, char *why)
 {
     t->wrong++;
     printf("WRONG %s %s call %llu (%s): %s\n", v->kind, v->how, (unsigned long long)n, v->counts->what, why);
-    show("err");
+    show_begin("err");
     free(why);
 }
 
 /* The way on is undisturbed. */
 static char *go_on(const driver *v, tally *t)
 {
-    char *const command[] = {(char *)"/bin/sh", (char *)"-c", (char *)v->go_on, NULL};
-    const int status = run(v, command, false, 0);
+    const int status = run_shell(v->go_on);
     if (status) return text_of("it does not go on: status %x", (unsigned)status);
     tree now = left(v);
-    char *why = differs(v, &now, &t->debris);
+    char *why = tree_differs(&now, &v->good, &v->also, &t->debris);
     if (why) {
         char *longer = text_of("it goes on to %s", why);
         free(why);
@@ -247,7 +182,7 @@ static char *judge(const driver *v, tally *t, int status)
     else if (!killed && !WIFEXITED(status))
         why = text_of("signal %d", WTERMSIG(status));
     else if (!status)
-        why = differs(v, &now, &t->debris);
+        why = tree_differs(&now, &v->good, &v->also, &t->debris);
     else if (!killed && (WEXITSTATUS(status) > 3 || !has_message()))
         why = text_of("exit status %d and %s", WEXITSTATUS(status), has_message() ? "a message" : "no message");
     else
@@ -266,10 +201,10 @@ static char *judge(const driver *v, tally *t, int status)
 static uint64_t study(driver *v)
 {
     begin(v);
-    const int status = run(v, v->command, true, 0);
+    const int status = run_disturbed(v, 0);
     if (status) {
         printf("faults: undisturbed, it ends with status %x\n", (unsigned)status);
-        show("err");
+        show_begin("err");
         exit(2);
     }
     v->good = left(v);
@@ -282,13 +217,13 @@ static uint64_t study(driver *v)
 static void disturb_one(const driver *v, tally *t, uint64_t n)
 {
     begin(v);
-    const int status = run(v, v->command, true, n);
+    const int status = run_disturbed(v, n);
     t->runs++;
     t->injected += v->counts->injected > 0 || !strncmp(v->how, "kill", 4);
     char *why = judge(v, t, status);
     if (v->loud) {
         printf("%s %s call %llu (%s): status %x\n", v->kind, v->how, (unsigned long long)n, v->counts->what, (unsigned)status);
-        show("err");
+        show_begin("err");
     }
     if (why) complain(v, t, n, why);
 }
@@ -296,15 +231,15 @@ static void disturb_one(const driver *v, tally *t, uint64_t n)
 static void parse(driver *v, int argc, char **argv)
 {
     *v = (driver){.spread = 1UL << 62};
-    for (int c; (c = getopt(argc, argv, "+i:k:e:ls:t:r:p:ocvn:")) != -1;) switch (c) {
+    for (int c; (c = getopt(argc, argv, "+i:k:e:ls:t:a:r:ocvn:")) != -1;) switch (c) {
         case 'i': v->inject = realpath(optarg, NULL); break;
         case 'k': v->kind = optarg; break;
         case 'e': v->how = optarg; break;
         case 'l': v->lasts = true; break;
         case 's': v->spread = strtoul(optarg, NULL, 10); break;
         case 't': v->before = optarg; break;
+        case 'a': v->besides = optarg; break;
         case 'r': v->go_on = optarg; break;
-        case 'p': v->program = optarg; break;
         case 'o': v->own = true; break;
         case 'c': v->output = true; break;
         case 'v': v->loud = true; break;
@@ -312,6 +247,7 @@ static void parse(driver *v, int argc, char **argv)
         default: exit(2);
         }
     v->command = argv + optind;
+    if (optind < argc) v->program = strrchr(argv[optind], '/') ? strrchr(argv[optind], '/') + 1 : argv[optind];
     if (!v->inject || !v->kind || !v->how || optind == argc) {
         fprintf(stderr, "usage: see the head of drive.c\n");
         exit(2);
@@ -335,7 +271,9 @@ int main(int argc, char **argv)
     parse(&v, argc, argv);
     make_counts(&v);
     if (v.before) v.start = tree_take(v.before);
+    if (v.besides) v.also = tree_take(v.besides);
     t.calls = study(&v);
+    if (!t.calls) return 0;
     const uint64_t runs = t.calls < v.spread ? t.calls : v.spread;
     for (uint64_t i = 0; i < runs && t.wrong < MOST_FAILURES; i++) {
         const uint64_t n = 1 + i * t.calls / runs + (t.calls / runs) / 2;

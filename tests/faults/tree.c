@@ -203,3 +203,35 @@ bool tree_begins(const tree_node *a, const tree_node *b)
     free(y.bytes);
     return begins;
 }
+
+bool tree_is_aside(const char *path)
+{
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    const size_t n = strlen(path);
+    return *name == '.' || strstr(path, "/aside-") || strstr(path, "/.") || strstr(path, ".tmp/") ||
+           (n > 4 && !strcmp(path + n - 4, ".tmp"));
+}
+
+static char *why(const char *what, const char *path)
+{
+    char *out;
+    if (asprintf(&out, "%s %s", what, path) < 0) abort();
+    return out;
+}
+
+char *tree_differs(const tree *t, const tree *good, const tree *also, uint64_t *debris)
+{
+    for (size_t i = 0; i < good->n; i++) {
+        const tree_node *want = &good->nodes[i], *found = tree_find(t, want->path);
+        if (tree_is_aside(want->path)) continue;
+        if (!found) return why("no", want->path);
+        if (!tree_same(found, want)) return why("another", want->path);
+    }
+    for (size_t i = 0; i < t->n; i++) {
+        const tree_node *x = &t->nodes[i], *may = tree_find(also, x->path);
+        if (tree_find(good, x->path) || (may && tree_same(may, x))) continue;
+        if (!tree_is_aside(x->path)) return why("a file too many:", x->path);
+        ++*debris;
+    }
+    return NULL;
+}

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct tree_node {
     char *path; /* below the folder */
@@ -30,6 +31,12 @@ const tree_node *tree_find(const tree *t, const char *path);
 bool tree_same(const tree_node *a, const tree_node *b);
 /* Whether the lines of a are the first ones of b; the last may be cut short. */
 bool tree_begins(const tree_node *a, const tree_node *b);
+
+/* What is in the making, or was set aside: names that begin with a dot or end with .tmp, and all below. */
+bool tree_is_aside(const char *path);
+/* How t is not the good one, new text, or NULL. What is in `also` may be there too; so may what is aside, which is
+ * counted in *debris. */
+char *tree_differs(const tree *t, const tree *good, const tree *also, uint64_t *debris);
 
 void tree_remove(const char *folder); /* with all that is in it; missing is fine */
 

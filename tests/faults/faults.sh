@@ -1,0 +1,80 @@
+#!/bin/sh
+# Every command under faults of the machine: calls of libc that fail, move fewer bytes, or are the last of a process. What must
+# hold is at the head of drive.c; the rows that this prints, of all calls (GR_SLOW=1), are those of docs/RELIABILITY.md.
+# usage: faults.sh GRAPHRUN DRIVE INJECT.SO
+[ $# -eq 3 ] || { echo "usage: $0 GRAPHRUN DRIVE INJECT.SO" >&2; exit 2; }
+[ -z "${GR_SANITIZED-}" ] || { echo "skipped: a sanitizer has a malloc of its own" >&2; exit 77; }
+drive=$(realpath "$2") inject=$(realpath "$3")
+set -- "$1"
+. "$(dirname "$0")/../e2e/lib.sh"
+
+# The tiny graph with all that touches files and processes: data by a command, a worker, a validation, the best.
+head -n 24 train.jsonl >few && mv few train.jsonl
+head -n 4 train.jsonl >test.jsonl
+cat >count.sh <<'END'
+while read -r line; do
+    id=${line#*\"id\":}
+    text=${line#*\"response\":\"}
+    text=${text%%\"*}
+    printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" ${#text}
+done
+END
+mkdir start
+sed "s#model: model, data: train.jsonl#model: $work/model, data: $work/train.jsonl#; s/, schedule: cosine//
+     s#^  score: .*#  counted: {op: reward, of: rollout, command: \"sh $work/count.sh\"}\n  score: {op: compute, expr: reward + 0.1 * counted}#
+     s#file: \$data, batch: 8#command: \"cat $work/train.jsonl\", batch: 4#; /^run:/d" grpo.yaml >start/rich.yaml
+cat >>start/rich.yaml <<END
+  check_prompts: {op: prompts, file: $work/test.jsonl, batch: 4, max_tokens: 8, template: "{question}", every: 1}
+  check: {op: generate, model: actor, prompts: check_prompts, samples: 2, max_tokens: 6}
+  digits: {op: reward, of: check, answer: check_prompts.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}}
+run: {steps: 2, seed: 7, samples: 2, checkpoint: {every: 1, keep: 1, best: val.digits}}
+END
+sed "s#model: model, data: train.jsonl#model: $work/model, data: $work/train.jsonl#; s/, schedule: cosine//
+     s/^run:.*/run: {steps: 2, seed: 7, samples: 2, checkpoint: {every: 1}}/" grpo.yaml >start/plain.yaml
+
+status 0 "$gr" exec start/rich.yaml --set run.checkpoint.keep=9 --out kept/run # what may be there before it is pruned
+mkdir ran && cp start/* ran && cd ran
+status 0 "$gr" exec plain.yaml --out run
+status 0 "$gr" plan plain.yaml --format json -o a.json
+status 0 "$gr" plan rich.yaml --format json -o b.json
+rm out err
+cd ..
+
+rows='open EMFILE|open EACCES|read EIO|read short|read EINTR|read kill|write ENOSPC|write ENOSPC lasts|write EIO|write short
+write EINTR|write kill|write killed|flush ENOSPC|close EIO|sync EIO|sync kill|sync killed|size EIO|rename EIO|rename kill
+rename killed|link EIO|link killed|unlink EACCES|unlink kill|unlink killed|mkdir ENOSPC|mkdir killed|dir EIO|stat EIO|stat EACCES
+lock EIO|lock EINTR|map ENOMEM|process ENOMEM|process EMFILE|poll EINTR|thread EAGAIN|memory ENOMEM|memory ENOMEM lasts'
+wrong=0
+
+# under TITLE SPREAD BEFORE GO-ON OPTIONS COMMAND...: each row of faults, SPREAD calls of each where it is quick
+under() {
+    title=$1 spread=$2 before=$3 go_on=$4 options=$5
+    shift 5
+    [ "$slow" = 0 ] || spread=20000
+    printf '\n%s\n\n| fault | calls | disturbed | unharmed | ended with a message | killed | went on | wrong |\n|---|---|---|---|---|---|---|---|\n' "$title"
+    echo "$rows" | tr '|' '\n' >rows
+    while read -r kind how lasts; do
+        # shellcheck disable=SC2086 # options have no spaces
+        "$drive" -i "$inject" -k $kind -e $how ${lasts:+-l} $options ${before:+-t $before} ${go_on:+-r "$go_on"} \
+            -s $spread "$@" </dev/null || wrong=$((wrong + 1))
+    done <rows
+}
+
+run_anew="$gr exec rich.yaml --out run"
+under '`exec`, with a worker, data by a command, a validation and the best' 3 start \
+    "if [ -e run/graph.yaml ]; then $gr exec --resume run; else $run_anew; fi" "-a kept" $run_anew
+under '`exec --resume`' 2 ran "$gr exec --resume run --steps 3" "" "$gr" exec --resume run --steps 3
+under '`exec --resume RUN@STEP`' 1 ran "$gr exec --resume run@1 --steps 3" "" "$gr" exec --resume run@1 --steps 3
+under '`check`' 2 ran "" -c "$gr" check rich.yaml
+under '`plan`' 2 ran "" -c "$gr" plan rich.yaml --format json -o plan.json
+under '`plan --format html`' 2 ran "" -c "$gr" plan plain.yaml --format html -o plan.html
+under '`plan` that does not fit' 1 ran "" -c "$gr" plan plain.yaml --sweep budget=1MiB..2GiB:3
+under '`verify`' 2 ran "" -c "$gr" verify a.json
+under '`diff`' 2 ran "" -c "$gr" diff a.json b.json
+under '`report`' 2 ran "" -c "$gr" report run
+under '`export`' 2 ran "rm -rf out && $gr export run -o out --shard 20KB" "" "$gr" export run -o out --shard 20KB
+under '`init`' 2 ran "rm -rf made && $gr init --config ../model.json --tokenizer $project/graphs/quickstart --seed 2 -o made" "" \
+    "$gr" init --config ../model.json --tokenizer "$project/graphs/quickstart" --seed 2 -o made
+under '`schema`' 1 ran "" -c "$gr" schema
+under '`ops`' 1 ran "" -c "$gr" ops
+[ $wrong = 0 ] || fail "$wrong kinds of faults do what they must not"
