@@ -65,7 +65,8 @@ static gr_status io_error(gr_diag *d, const char *path)
     return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
-/* What a line says of its step. CUT: it has no end, as a killed run leaves its last one. */
+/* What a line says of its step. CUT: it has no end, as a killed run leaves its last one, or bytes that were
+ * never written (zeros), as a power cut leaves the last ones: what a checkpoint covers was synced. */
 typedef enum line_kind { EARLIER, LATER, DAMAGED, CUT } line_kind;
 
 static line_kind kind_of(const char *line, size_t n, bool has_end, uint64_t from_step)
@@ -75,8 +76,9 @@ static line_kind kind_of(const char *line, size_t n, bool has_end, uint64_t from
     uint64_t step = there ? (uint64_t)json_integer_value(value) : 0;
     json_decref(whole);
     if (there) return step < from_step ? EARLIER : LATER;
-    const bool says = !has_end && sscanf(line, "{\"step\": %" SCNu64, &step) == 1;
-    return has_end || (says && step < from_step) ? DAMAGED : CUT;
+    const bool written = has_end && !memchr(line, '\0', n);
+    const bool says = !written && sscanf(line, "{\"step\": %" SCNu64, &step) == 1;
+    return written || (says && step < from_step) ? DAMAGED : CUT;
 }
 
 /* What stays of a file of lines. */

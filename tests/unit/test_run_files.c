@@ -178,6 +178,26 @@ static void test_tensorboard_records_are_framed_and_hold_the_scalar(void **state
     assert_memory_equal(event + 9, want, sizeof(want));
 }
 
+/* A line that was not synced when the power went may be zeros where a later one was written. */
+static void test_what_a_power_cut_left_unwritten_is_no_history(void **state)
+{
+    (void)state;
+    static const char kept[] = LINE(1) LINE(2) LINE(3), zeros[16];
+    gr_lines *l = NULL;
+    gr_diag said;
+    gr_diag_init(&said);
+    FILE *f = fopen(in_dir("z"), "w");
+    fputs(kept, f);
+    fwrite(zeros, 1, sizeof(zeros), f); /* of iteration 4, with its end */
+    fputs(LINE(5), f);
+    fclose(f);
+    assert_int_equal(gr_lines_open(&l, in_dir("z"), 4, &said), GR_OK);
+    gr_lines_free(l);
+    assert_file("z", kept);
+    assert_int_equal(said.n, 0);
+    gr_diag_release(&said);
+}
+
 static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void **state)
 {
     (void)state;
@@ -450,6 +470,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_lines_hold_what_was_added_and_a_resume_cuts_them),
         TEST(test_one_bad_byte_takes_no_history_along),
+        TEST(test_what_a_power_cut_left_unwritten_is_no_history),
         TEST(test_numbers_read_back_exactly),
         TEST(test_a_trace_is_valid_json_and_bounded),
         TEST(test_crc32c_has_its_published_check_value),
