@@ -1,7 +1,8 @@
-/* ops/pattern.h: where PCRE2 takes its memory: from gr_malloc, so that none of its calls fails for want of it.
+/* ops/pattern.h: where PCRE2 takes its memory: from gr_malloc, so that none of its calls fails for want of
+ * it.
  *
- * Whoever compiles a pattern gives this context's compile context; what is made from the pattern then takes its
- * memory there, too. A match that a limit ends still says so.
+ * Whoever compiles a pattern gives this context's compile context; what is made from the pattern then takes
+ * its memory there, too. A match that a limit ends still says so.
  */
 #ifndef GR_OPS_PATTERN_H
 #define GR_OPS_PATTERN_H

@@ -2,10 +2,10 @@
  *
  * Small host objects (parsed files, tables, strings) come from gr_malloc and its kin, which never return
  * NULL: a machine that cannot give a few kilobytes cannot go on, so they print one line and end the program
- * with status 1. So do the libraries for small objects: jansson takes its memory from gr_malloc from the start
- * of the program, PCRE2 where it is given ops/pattern.h's context, and of what has no such hook (libyaml,
- * utf8proc, libc) each return is looked at. Large memory, the arenas and pools that a plan sizes, is taken by runtime/device.h, which
- * returns a status. Nothing else in the library prints or exits.
+ * with status 1. So do the libraries for small objects: jansson takes its memory from gr_malloc from the
+ * start of the program, PCRE2 where it is given ops/pattern.h's context, and of what has no such hook
+ * (libyaml, utf8proc, libc) each return is looked at. Large memory, the arenas and pools that a plan sizes,
+ * is taken by runtime/device.h, which returns a status. Nothing else in the library prints or exits.
  *
  * Threads: a gr_pool, gr_str or gr_diag belongs to one thread at a time.
  */
@@ -83,9 +83,9 @@ enum { GR_NEAR_ERRORS = 100 };
 
 /* ---- host memory for small objects -------------------------------------------------------------------- */
 
-/* One line on stderr, and the end with status 1, at once: of several threads that find no memory one speaks, no
- * thread runs on to find what exit handlers took away, and files are as a kill leaves them: under their final
- * names whole, or those of before. bytes: that could not be had; 0: not known. */
+/* One line on stderr, and the end with status 1, at once: of several threads that find no memory one speaks,
+ * no thread runs on to find what exit handlers took away, and files are as a kill leaves them: under their
+ * final names whole, or those of before. bytes: that could not be had; 0: not known. */
 _Noreturn void gr_out_of_memory(size_t bytes);
 
 void *gr_malloc(size_t bytes);           /* never NULL, see above; free with free() */
@@ -151,7 +151,8 @@ GR_NODISCARD gr_status gr_dir_sync(const char *path, gr_diag *d);
 GR_NODISCARD gr_status gr_path_remove(const char *path, gr_diag *d);
 /* What is there and cannot be looked at counts as being there: who opens it learns why. */
 bool gr_path_exists(const char *path);
-/* The absolute path without links and dots; NULL, with errno, where there is no such file. Free with free(). */
+/* The absolute path without links and dots; NULL, with errno, where there is no such file. Free with free().
+ */
 char *gr_path_real(const char *path);
 
 /* Call fn for each name in a folder but . and .., until one fails; a missing folder has none. GR_E_IO where

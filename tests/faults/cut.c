@@ -1,22 +1,26 @@
-/* A power cut at each point of a run. A run is traced (inject.c); from the trace come the states that its folder may have when
- * the power goes behind the k-th change, by what file systems promise; and from each state the run must go on to the bits of
- * an undisturbed one, or be refused with the name of an earlier checkpoint from which it does.
+/* A power cut at each point of a run. A run is traced (inject.c); from the trace come the states that its
+ * folder may have when the power goes behind the k-th change, by what file systems promise; and from each
+ * state the run must go on to the bits of an undisturbed one, or be refused with the name of an earlier
+ * checkpoint from which it does.
  *
- * Of a change only this is certain: bytes of a file that was synced behind it, names in a folder that was synced behind it.
- * The rest may be there or not:
+ * Of a change only this is certain: bytes of a file that was synced behind it, names in a folder that was
+ * synced behind it. The rest may be there or not:
  *
  *   strict     all of it is there, in order; the last write perhaps in part
- *   empty      all names are there, bytes that were not synced are not: files are shorter (ext4 with late allocation)
- *   zeros      all names are there and files have their lengths, bytes that were not synced are zeros (XFS, writeback)
- *   journal    names up to some point, and all that any sync covered; of other bytes some (ext4, ordered by its journal)
- *   loose      of each folder its names up to a point of its own; of other bytes some (what POSIX says)
+ *   empty      all names are there, bytes that were not synced are not: files are shorter (ext4 with late
+ * allocation) zeros      all names are there and files have their lengths, bytes that were not synced are
+ * zeros (XFS, writeback) journal    names up to some point, and all that any sync covered; of other bytes
+ * some (ext4, ordered by its journal) loose      of each folder its names up to a point of its own; of other
+ * bytes some (what POSIX says)
  *
- * usage: cut -i INJECT.SO -t FOLDER -r COMMAND [-s STATES] [-x CHECKPOINTS] [-m] [-v] COMMAND [ARGUMENT]...
+ * usage: cut -i INJECT.SO -t FOLDER -r COMMAND [-s STATES] [-x CHECKPOINTS] [-m] [-u] COMMAND [ARGUMENT]...
  *   -t FOLDER   what is there before, all of it on the disk
  *   -r COMMAND  how to go on, to the shell: from $FROM where that is set
  *   -s STATES   at most so many states (all points, each model, twice)
  *   -x FOLDER   where checkpoints step-N lie: one whose name was synced may not be lost
  *   -m          lines of metrics and samples may not be lost either
+ *   -a FOLDER   what may be there besides, such as checkpoints not yet pruned
+ *   -u          as if nothing had been synced: what then goes wrong shows that this program sees it
  *   -n STATE    only this one, and leave it in scratch-STATE
  */
 #include <fcntl.h>
@@ -39,7 +43,7 @@ enum model {
 #define X(name) MODEL_##name,
     MODELS(X)
 #undef X
-    N_MODELS
+        N_MODELS
 };
 
 static const char *const model_names[] = {
@@ -50,7 +54,8 @@ static const char *const model_names[] = {
 
 enum { MOST_FILES = 20000, MOST_FDS = 4096, MOST_FAILURES = 10 };
 
-/* ---- files as a trace makes them ------------------------------------------------------------------------------------- */
+/* ---- files as a trace makes them
+ * ------------------------------------------------------------------------------------- */
 
 /* A file, folder or link by its number, whatever names it has. Number 0 is the folder of the run. */
 typedef struct object {
@@ -177,7 +182,8 @@ static void write_out(const disk *d, int folder, const char *path)
     }
 }
 
-/* ---- the trace ------------------------------------------------------------------------------------------------------- */
+/* ---- the trace
+ * ------------------------------------------------------------------------------------------------------- */
 
 enum what { NAME, BYTES, LENGTH, SYNC };
 
@@ -246,8 +252,14 @@ static int new_object(reader *r, int folder, const char *name, char kind, const 
     const int o = r->d->n_objects++;
     if (o == MOST_FILES) abort();
     record(r->h, r->d,
-           (change){.what = NAME, .object = o, .kind = kind, .folder = folder, .from_folder = -1,
-                    .name = text_of("%s", name), .bytes = (char *)bytes, .n = n});
+           (change){.what = NAME,
+                    .object = o,
+                    .kind = kind,
+                    .folder = folder,
+                    .from_folder = -1,
+                    .name = text_of("%s", name),
+                    .bytes = (char *)bytes,
+                    .n = n});
     return o;
 }
 
@@ -256,8 +268,10 @@ static void read_open(reader *r, const trace_record *t, const char *path)
     int folder;
     char name[256];
     int o = look_up(r->d, below(r, path), &folder, name);
-    if (o < 0) o = new_object(r, folder, name, 'f', NULL, 0);
-    else if (t->flags & O_TRUNC && r->d->objects[o].n) record(r->h, r->d, (change){.what = LENGTH, .object = o});
+    if (o < 0)
+        o = new_object(r, folder, name, 'f', NULL, 0);
+    else if (t->flags & O_TRUNC && r->d->objects[o].n)
+        record(r->h, r->d, (change){.what = LENGTH, .object = o});
     if (t->fd < MOST_FDS) r->fds[t->fd] = o;
 }
 
@@ -267,7 +281,12 @@ static void read_name(reader *r, const trace_record *t, const char *path, const 
     char name[256], to[256];
     const int o = look_up(r->d, below(r, path), &folder, name);
     if (t->op == TRACE_UNLINK) {
-        record(r->h, r->d, (change){.what = NAME, .object = -1, .folder = folder, .from_folder = -1, .name = text_of("%s", name)});
+        record(r->h, r->d,
+               (change){.what = NAME,
+                        .object = -1,
+                        .folder = folder,
+                        .from_folder = -1,
+                        .name = text_of("%s", name)});
     } else if (t->op == TRACE_MKDIR) {
         new_object(r, folder, name, 'd', NULL, 0);
     } else if (t->op == TRACE_SYMLINK) {
@@ -275,7 +294,10 @@ static void read_name(reader *r, const trace_record *t, const char *path, const 
     } else {
         look_up(r->d, below(r, more), &to_folder, to);
         record(r->h, r->d,
-               (change){.what = NAME, .object = o, .folder = to_folder, .name = text_of("%s", to),
+               (change){.what = NAME,
+                        .object = o,
+                        .folder = to_folder,
+                        .name = text_of("%s", to),
                         .from_folder = t->op == TRACE_LINK ? -1 : folder,
                         .from = t->op == TRACE_LINK ? NULL : text_of("%s", name)});
     }
@@ -285,11 +307,21 @@ static void read_record(reader *r, const trace_record *t, const char *path, char
 {
     const int o = t->fd >= 0 && t->fd < MOST_FDS ? r->fds[t->fd] : 0;
     switch (t->op) {
-    case TRACE_OPEN: read_open(r, t, path); break;
-    case TRACE_WRITE: record(r->h, r->d, (change){.what = BYTES, .object = o, .offset = t->offset, .bytes = more, .n = t->n}); break;
-    case TRACE_TRUNCATE: record(r->h, r->d, (change){.what = LENGTH, .object = o, .offset = t->offset}); break;
-    case TRACE_SYNC: record(r->h, r->d, (change){.what = SYNC, .object = o}); break;
-    default: read_name(r, t, path, more);
+    case TRACE_OPEN:
+        read_open(r, t, path);
+        break;
+    case TRACE_WRITE:
+        record(r->h, r->d,
+               (change){.what = BYTES, .object = o, .offset = t->offset, .bytes = more, .n = t->n});
+        break;
+    case TRACE_TRUNCATE:
+        record(r->h, r->d, (change){.what = LENGTH, .object = o, .offset = t->offset});
+        break;
+    case TRACE_SYNC:
+        record(r->h, r->d, (change){.what = SYNC, .object = o});
+        break;
+    default:
+        read_name(r, t, path, more);
     }
 }
 
@@ -308,7 +340,8 @@ static void read_trace(history *h, disk *d, const char *file, const char *root)
     fclose(f);
 }
 
-/* ---- states behind a cut --------------------------------------------------------------------------------------------- */
+/* ---- states behind a cut
+ * --------------------------------------------------------------------------------------------- */
 
 static uint64_t random_state;
 
@@ -325,18 +358,24 @@ typedef struct cut {
     const history *h;
     size_t k; /* changes [0, k) came before it */
     enum model model;
-    size_t *synced;   /* [objects] behind the last sync of each: changes before it are certain */
+    size_t *promised; /* [objects] behind the last sync of each */
+    size_t *synced;   /* [objects] the same, but with -u: changes before it are certain */
     size_t any_sync;  /* behind the last of all */
     size_t *names_to; /* [objects] of each folder: names before it are there */
     size_t torn;      /* bytes of the last write */
 } cut;
 
-static void study(cut *c, int n_objects)
+static void study(cut *c, int n_objects, bool no_sync)
 {
+    c->promised = calloc((size_t)n_objects, sizeof(*c->promised));
     c->synced = calloc((size_t)n_objects, sizeof(*c->synced));
     c->names_to = calloc((size_t)n_objects, sizeof(*c->names_to));
     for (size_t i = 0; i < c->k; i++)
-        if (c->h->all[i].what == SYNC) c->synced[c->h->all[i].object] = c->any_sync = i + 1;
+        if (c->h->all[i].what == SYNC) c->promised[c->h->all[i].object] = i + 1;
+    for (int o = 0; o < n_objects && !no_sync; o++) {
+        c->synced[o] = c->promised[o];
+        c->any_sync = c->any_sync > c->synced[o] ? c->any_sync : c->synced[o];
+    }
     const size_t together = c->any_sync + draw(c->k - c->any_sync + 1);
     for (int o = 0; o < n_objects; o++)
         c->names_to[o] = c->model == MODEL_journal ? together
@@ -381,7 +420,7 @@ static long certain_step(const cut *c, const disk *whole, const char *checkpoint
     int folder;
     char name[256];
     const int o = checkpoints ? look_up(whole, checkpoints, &folder, name) : -1;
-    for (size_t i = 0; o >= 0 && i < c->synced[o]; i++) {
+    for (size_t i = 0; o >= 0 && i < c->promised[o]; i++) {
         const change *x = &c->h->all[i];
         if (x->what == NAME && x->folder == o && x->object >= 0 && !strncmp(x->name, "step-", 5))
             last = strtol(x->name + 5, NULL, 10);
@@ -389,14 +428,15 @@ static long certain_step(const cut *c, const disk *whole, const char *checkpoint
     return last;
 }
 
-/* ---- what must hold -------------------------------------------------------------------------------------------------- */
+/* ---- what must hold
+ * -------------------------------------------------------------------------------------------------- */
 
 typedef struct cutter {
-    const char *inject, *before, *go_on, *checkpoints;
-    bool history_too, loud;
+    const char *inject, *before, *go_on, *checkpoints, *besides;
+    bool history_too, no_sync;
     size_t states, only;
     char **command;
-    tree start, good, none;
+    tree start, good, also;
     history h;
     disk first, whole;
 } cutter;
@@ -424,7 +464,8 @@ static char *named_way_on(void)
     (void)!read(fd, text, sizeof(text) - 1);
     close(fd);
     const char *at = strstr(text, "exec --resume ");
-    return at && sscanf(at, "exec --resume %255s", from) == 1 && strchr(from, '@') ? text_of("%s", from) : NULL;
+    return at && sscanf(at, "exec --resume %255s", from) == 1 && strchr(from, '@') ? text_of("%s", from)
+                                                                                   : NULL;
 }
 
 static bool is_log(const char *path)
@@ -447,7 +488,8 @@ static char *compare(const cutter *v, tally *t)
 {
     uint64_t debris = 0;
     tree now = tree_take("scratch"), a = without_logs(&now), b = without_logs(&v->good);
-    char *all = tree_differs(&now, &v->good, &v->none, &debris), *why = tree_differs(&a, &b, &v->none, &debris);
+    char *all = tree_differs(&now, &v->good, &v->also, &debris),
+         *why = tree_differs(&a, &b, &v->also, &debris);
     if (all && !why) t->lines_lost++;
     if (v->history_too && !why) {
         why = all;
@@ -494,7 +536,7 @@ static void try_state(cutter *v, tally *t, size_t i, size_t n)
     cut c = {.h = &v->h, .k = 1 + i * v->h.n / n, .model = (enum model)(i % N_MODELS)};
     c.k = c.k > v->h.n ? v->h.n : c.k;
     random_state = 88172645463325252u + 7919 * i;
-    study(&c, v->whole.n_objects);
+    study(&c, v->whole.n_objects, v->no_sync);
     disk_of_tree(&d, &v->start);
     d.n_objects = v->whole.n_objects;
     make_state(&d, &c);
@@ -511,15 +553,18 @@ static void try_state(cutter *v, tally *t, size_t i, size_t n)
     t->states++;
     if (why) {
         t->wrong++;
-        printf("WRONG state %zu (%s, behind change %zu of %zu): %s\n", i, model_names[c.model], c.k, v->h.n, why);
+        printf("WRONG state %zu (%s, behind change %zu of %zu): %s\n", i, model_names[c.model], c.k, v->h.n,
+               why);
         show_begin("err");
     }
     free(why);
+    free(c.promised);
     free(c.synced);
     free(c.names_to);
 }
 
-/* ---- the run that is traced ------------------------------------------------------------------------------------------ */
+/* ---- the run that is traced
+ * ------------------------------------------------------------------------------------------ */
 
 static void trace(void *user)
 {
@@ -559,9 +604,10 @@ static void check_trace(const cutter *v)
     if (mkdir("scratch", 0777)) abort();
     write_out(&v->whole, 0, "scratch");
     tree made = tree_take("scratch");
-    char *why = tree_differs(&made, &v->good, &v->none, &debris);
+    char *why = tree_differs(&made, &v->good, &v->also, &debris);
     if (why || debris) {
-        printf("faults: the trace makes %s, %llu files aside\n", why ? why : "no other file", (unsigned long long)debris);
+        printf("faults: the trace makes %s, %llu files aside\n", why ? why : "no other file",
+               (unsigned long long)debris);
         exit(2);
     }
     tree_release(&made);
@@ -570,16 +616,36 @@ static void check_trace(const cutter *v)
 static void parse(cutter *v, int argc, char **argv)
 {
     v->states = v->only = SIZE_MAX;
-    for (int c; (c = getopt(argc, argv, "+i:t:r:s:x:n:mv")) != -1;) switch (c) {
-        case 'i': v->inject = realpath(optarg, NULL); break;
-        case 't': v->before = optarg; break;
-        case 'r': v->go_on = optarg; break;
-        case 's': v->states = strtoul(optarg, NULL, 10); break;
-        case 'x': v->checkpoints = optarg; break;
-        case 'n': v->only = strtoul(optarg, NULL, 10); break;
-        case 'm': v->history_too = true; break;
-        case 'v': v->loud = true; break;
-        default: exit(2);
+    for (int c; (c = getopt(argc, argv, "+i:t:r:s:x:n:a:mu")) != -1;) switch (c) {
+        case 'i':
+            v->inject = realpath(optarg, NULL);
+            break;
+        case 't':
+            v->before = optarg;
+            break;
+        case 'r':
+            v->go_on = optarg;
+            break;
+        case 's':
+            v->states = strtoul(optarg, NULL, 10);
+            break;
+        case 'x':
+            v->checkpoints = optarg;
+            break;
+        case 'n':
+            v->only = strtoul(optarg, NULL, 10);
+            break;
+        case 'm':
+            v->history_too = true;
+            break;
+        case 'a':
+            v->besides = optarg;
+            break;
+        case 'u':
+            v->no_sync = true;
+            break;
+        default:
+            exit(2);
         }
     v->command = argv + optind;
     if (!v->inject || !v->before || !v->go_on || optind == argc) {
@@ -593,11 +659,13 @@ int main(int argc, char **argv)
     static cutter v;
     tally t = {0};
     parse(&v, argc, argv);
+    if (v.besides) v.also = tree_take(v.besides);
     run_once(&v);
     check_trace(&v);
     const size_t all = 2 * N_MODELS * v.h.n, n = all < v.states ? all : v.states;
     for (size_t i = 0; i < n && t.wrong < MOST_FAILURES; i++)
         if (v.only == SIZE_MAX || v.only == i) try_state(&v, &t, i, n);
-    printf("| %zu | %zu | %zu | %zu | %zu | %zu | %zu |\n", v.h.n, t.states, t.went_on, t.went_back, t.anew, t.lines_lost, t.wrong);
+    printf("| %zu | %zu | %zu | %zu | %zu | %zu | %zu |\n", v.h.n, t.states, t.went_on, t.went_back, t.anew,
+           t.lines_lost, t.wrong);
     return t.wrong ? 1 : 0;
 }

@@ -1,18 +1,20 @@
-/* Runs a command again and again, each time with another of its calls of libc disturbed (inject.c), and holds that
+/* Runs a command again and again, each time with another of its calls of libc disturbed (inject.c), and holds
+ * that
  *
- *   - it ends with 0 and what an undisturbed run makes, bit for bit, or with 1 to 3 and a message, or is killed by us;
- *     no other signal, and within a minute;
- *   - files under their final names are those of before or those of the undisturbed run; lines of a log are the first
- *     ones of its lines, the last perhaps cut short;
+ *   - it ends with 0 and what an undisturbed run makes, bit for bit, or with 1 to 3 and a message, or is
+ * killed by us; no other signal, and within a minute;
+ *   - files under their final names are those of before or those of the undisturbed run; lines of a log are
+ * the first ones of its lines, the last perhaps cut short;
  *   - where a way to go on is given (-r), it ends with 0, and leaves what the undisturbed run leaves.
  *
  * usage: drive -i INJECT.SO -k KIND -e HOW [OPTION]... COMMAND [ARGUMENT]...
- *   -l          the call and all behind it        -s N        at most N of the calls, evenly spread (all of them)
- *   -t FOLDER   what is there before              -r COMMAND  how to go on, to the shell
- *   -c          standard output is compared, too  -o          only calls of the program and its libraries (FAULT_CALLER)
- *   -v          say what each disturbed run did
- *   -n N        only the N-th call                -a FOLDER   what may be there besides, such as checkpoints not yet pruned
- * Processes that the command starts are left alone, but for those of its own program. The command runs in a folder `scratch`, which is made in the current one; it prints a row of docs/RELIABILITY.md.
+ *   -l          the call and all behind it        -s N        at most N of the calls, evenly spread (all of
+ * them) -t FOLDER   what is there before              -r COMMAND  how to go on, to the shell -c standard
+ * output is compared, too  -o          only calls of the program and its libraries (FAULT_CALLER) -v say what
+ * each disturbed run did -n N        only the N-th call                -a FOLDER   what may be there besides,
+ * such as checkpoints not yet pruned Processes that the command starts are left alone, but for those of its
+ * own program. The command runs in a folder `scratch`, which is made in the current one; it prints a row of
+ * docs/RELIABILITY.md.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -53,7 +55,9 @@ typedef struct tally {
     uint64_t calls, runs, injected, unharmed, refused, killed, went_on, debris, wrong;
 } tally;
 
-/* ---- one run --------------------------------------------------------------------------------------------------------- */
+/* ---- one run
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void set(const char *name, char *value)
 {
@@ -100,7 +104,8 @@ static tree left(const driver *v)
     return tree_take("scratch");
 }
 
-/* ---- what must hold -------------------------------------------------------------------------------------------------- */
+/* ---- what must hold
+ * -------------------------------------------------------------------------------------------------- */
 
 static bool is_log(const char *path)
 {
@@ -133,15 +138,19 @@ static bool leads_somewhere(const tree *t, const tree_node *link)
 static char *is_damaged(const driver *v, const tree *t)
 {
     for (size_t i = 0; i < t->n; i++) {
-        const tree_node *x = &t->nodes[i], *was = tree_find(&v->start, x->path), *good = tree_find(&v->good, x->path);
+        const tree_node *x = &t->nodes[i], *was = tree_find(&v->start, x->path),
+                        *good = tree_find(&v->good, x->path);
         if (!good) good = tree_find(&v->also, x->path);
-        if (tree_is_aside(x->path) || (was && tree_same(x, was)) || !strcmp(x->path, "standard-output")) continue;
+        if (tree_is_aside(x->path) || (was && tree_same(x, was)) || !strcmp(x->path, "standard-output"))
+            continue;
         if (!good && x->kind == 'd') continue;
         if (x->kind == 'l' && leads_somewhere(t, x)) continue;
         if (!good) return text_of("a file that nobody expects: %s", x->path);
-        if (x->kind == 'd' && strstr(x->path, "checkpoints/step-") && !(is_complete(&v->good, t, x) && is_complete(&v->also, t, x)))
+        if (x->kind == 'd' && strstr(x->path, "checkpoints/step-") &&
+            !(is_complete(&v->good, t, x) && is_complete(&v->also, t, x)))
             return text_of("half of %s", x->path);
-        if (!(is_log(x->path) ? tree_begins(x, good) : tree_same(x, good))) return text_of("a half %s", x->path);
+        if (!(is_log(x->path) ? tree_begins(x, good) : tree_same(x, good)))
+            return text_of("a half %s", x->path);
     }
     return NULL;
 }
@@ -184,7 +193,8 @@ static char *judge(const driver *v, tally *t, int status)
     else if (!status)
         why = tree_differs(&now, &v->good, &v->also, &t->debris);
     else if (!killed && (WEXITSTATUS(status) > 3 || !has_message()))
-        why = text_of("exit status %d and %s", WEXITSTATUS(status), has_message() ? "a message" : "no message");
+        why =
+            text_of("exit status %d and %s", WEXITSTATUS(status), has_message() ? "a message" : "no message");
     else
         why = is_damaged(v, &now);
     tree_release(&now);
@@ -195,7 +205,8 @@ static char *judge(const driver *v, tally *t, int status)
     return why;
 }
 
-/* ---- all runs -------------------------------------------------------------------------------------------------------- */
+/* ---- all runs
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* What the command does undisturbed, and how often it makes calls of the kind. */
 static uint64_t study(driver *v)
@@ -222,7 +233,8 @@ static void disturb_one(const driver *v, tally *t, uint64_t n)
     t->injected += v->counts->injected > 0 || !strncmp(v->how, "kill", 4);
     char *why = judge(v, t, status);
     if (v->loud) {
-        printf("%s %s call %llu (%s): status %x\n", v->kind, v->how, (unsigned long long)n, v->counts->what, (unsigned)status);
+        printf("%s %s call %llu (%s): status %x\n", v->kind, v->how, (unsigned long long)n, v->counts->what,
+               (unsigned)status);
         show_begin("err");
     }
     if (why) complain(v, t, n, why);
@@ -232,22 +244,48 @@ static void parse(driver *v, int argc, char **argv)
 {
     *v = (driver){.spread = 1UL << 62};
     for (int c; (c = getopt(argc, argv, "+i:k:e:ls:t:a:r:ocvn:")) != -1;) switch (c) {
-        case 'i': v->inject = realpath(optarg, NULL); break;
-        case 'k': v->kind = optarg; break;
-        case 'e': v->how = optarg; break;
-        case 'l': v->lasts = true; break;
-        case 's': v->spread = strtoul(optarg, NULL, 10); break;
-        case 't': v->before = optarg; break;
-        case 'a': v->besides = optarg; break;
-        case 'r': v->go_on = optarg; break;
-        case 'o': v->own = true; break;
-        case 'c': v->output = true; break;
-        case 'v': v->loud = true; break;
-        case 'n': v->only = strtoul(optarg, NULL, 10); break;
-        default: exit(2);
+        case 'i':
+            v->inject = realpath(optarg, NULL);
+            break;
+        case 'k':
+            v->kind = optarg;
+            break;
+        case 'e':
+            v->how = optarg;
+            break;
+        case 'l':
+            v->lasts = true;
+            break;
+        case 's':
+            v->spread = strtoul(optarg, NULL, 10);
+            break;
+        case 't':
+            v->before = optarg;
+            break;
+        case 'a':
+            v->besides = optarg;
+            break;
+        case 'r':
+            v->go_on = optarg;
+            break;
+        case 'o':
+            v->own = true;
+            break;
+        case 'c':
+            v->output = true;
+            break;
+        case 'v':
+            v->loud = true;
+            break;
+        case 'n':
+            v->only = strtoul(optarg, NULL, 10);
+            break;
+        default:
+            exit(2);
         }
     v->command = argv + optind;
-    if (optind < argc) v->program = strrchr(argv[optind], '/') ? strrchr(argv[optind], '/') + 1 : argv[optind];
+    if (optind < argc)
+        v->program = strrchr(argv[optind], '/') ? strrchr(argv[optind], '/') + 1 : argv[optind];
     if (!v->inject || !v->kind || !v->how || optind == argc) {
         fprintf(stderr, "usage: see the head of drive.c\n");
         exit(2);
@@ -279,10 +317,10 @@ int main(int argc, char **argv)
         const uint64_t n = 1 + i * t.calls / runs + (t.calls / runs) / 2;
         if (!v.only || v.only == n) disturb_one(&v, &t, n);
     }
-    printf("| %s %s%s | %llu | %llu | %llu | %llu | %llu | %llu | %llu |\n", v.kind, v.how, v.lasts ? " from then on" : "",
-           (unsigned long long)t.calls, (unsigned long long)t.injected, (unsigned long long)t.unharmed,
-           (unsigned long long)t.refused, (unsigned long long)t.killed, (unsigned long long)t.went_on,
-           (unsigned long long)t.wrong);
+    printf("| %s %s%s | %llu | %llu | %llu | %llu | %llu | %llu | %llu |\n", v.kind, v.how,
+           v.lasts ? " from then on" : "", (unsigned long long)t.calls, (unsigned long long)t.injected,
+           (unsigned long long)t.unharmed, (unsigned long long)t.refused, (unsigned long long)t.killed,
+           (unsigned long long)t.went_on, (unsigned long long)t.wrong);
     if (t.debris && v.loud) printf("%llu files were left aside\n", (unsigned long long)t.debris);
     return t.wrong ? 1 : 0;
 }

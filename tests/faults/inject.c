@@ -1,24 +1,28 @@
-/* Loaded into a process (LD_PRELOAD): counts its calls of libc by kind, and makes the n-th of a kind fail, move fewer bytes
- * than asked for, or be the last thing that the process does. Also writes down what the process does to files.
+/* Loaded into a process (LD_PRELOAD): counts its calls of libc by kind, and makes the n-th of a kind fail,
+ * move fewer bytes than asked for, or be the last thing that the process does. Also writes down what the
+ * process does to files.
  *
- * FAULT=KIND:N:HOW     HOW: the name of an error (ENOSPC, EIO ...); `short`: half the bytes are moved; `kill`: SIGKILL in the
- *                      call's place; `killed`: SIGKILL behind it. Without it calls are only counted.
+ * FAULT=KIND:N:HOW     HOW: the name of an error (ENOSPC, EIO ...); `short`: half the bytes are moved;
+ * `kill`: SIGKILL in the call's place; `killed`: SIGKILL behind it. Without it calls are only counted.
  * FAULT_LASTS=1        the N-th and all that follow, as where a disk is full
  * FAULT_PATH=PREFIX    only calls on files below it count
- * FAULT_CALLER=own     only calls of the program itself and of the libraries that read its input count, not of libc or MPI
- * FAULT_PROGRAM=NAME   only in processes of this name
- * FAULT_COUNTS=FILE    a struct fault_counts (faults.h), which is there even when the process is killed
- * FAULT_TRACE=FILE     each change of a file below FAULT_PATH, as struct trace_record (faults.h), in the order in which they
- *                      came; what stdio writes by itself is not in it
+ * FAULT_CALLER=own     only calls of the program itself and of the libraries that read its input count, not
+ * of libc or MPI FAULT_PROGRAM=NAME   only in processes of this name FAULT_COUNTS=FILE    a struct
+ * fault_counts (faults.h), which is there even when the process is killed FAULT_TRACE=FILE     each change of
+ * a file below FAULT_PATH, as struct trace_record (faults.h), in the order in which they came; what stdio
+ * writes by itself is not in it
  *
- * Threads: any. Counts are of all processes that share FAULT_COUNTS. Calls that libc makes by itself are not seen, but for
- * those of malloc. Nothing here allocates.
+ * Threads: any. Counts are of all processes that share FAULT_COUNTS. Calls that libc makes by itself are not
+ * seen, but for those of malloc. Nothing here allocates.
  */
+#undef _FILE_OFFSET_BITS /* or open is a name of open64, and both are stood before here */
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -66,7 +70,9 @@ static const char *below;
 static fault_counts *counts;
 static int trace_fd = -1;
 
-/* ---- set up ---------------------------------------------------------------------------------------------------------- */
+/* ---- set up
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 struct range {
     uintptr_t begin, end;
@@ -85,7 +91,8 @@ static int note_range(struct dl_phdr_info *info, size_t size, void *user)
     for (int i = 0; wanted && i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
         if (p->p_type != PT_LOAD || !(p->p_flags & PF_X) || n_own == sizeof(own) / sizeof(*own)) continue;
-        own[n_own++] = (struct range){info->dlpi_addr + p->p_vaddr, info->dlpi_addr + p->p_vaddr + p->p_memsz};
+        own[n_own++] =
+            (struct range){info->dlpi_addr + p->p_vaddr, info->dlpi_addr + p->p_vaddr + p->p_memsz};
     }
     return 0;
 }
@@ -132,7 +139,8 @@ __attribute__((constructor)) static void set_up(void)
     on = true;
 }
 
-/* ---- which call ------------------------------------------------------------------------------------------------------ */
+/* ---- which call
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool is_own(const void *caller)
 {
@@ -177,7 +185,8 @@ static void note(const char *function, int fd, const char *path, const void *cal
     dladdr(caller, &info);
     __atomic_fetch_add(&counts->injected, 1, __ATOMIC_RELAXED);
     snprintf(counts->what, sizeof(counts->what), "%s %.200s from %.80s+0x%lx", function, whole,
-             info.dli_fname ? info.dli_fname : "?", (unsigned long)((uintptr_t)caller - (uintptr_t)info.dli_fbase));
+             info.dli_fname ? info.dli_fname : "?",
+             (unsigned long)((uintptr_t)caller - (uintptr_t)info.dli_fbase));
 }
 
 /* What is to happen to this call. */
@@ -201,7 +210,8 @@ static void after(enum how h)
     if (h == HOW_KILLED) kill_self();
 }
 
-/* ---- the trace ------------------------------------------------------------------------------------------------------- */
+/* ---- the trace
+ * ------------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t trace_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -223,9 +233,10 @@ static void put_raw(const void *bytes, size_t n)
     }
 }
 
-/* done: whether the call did what it is there for. path is made whole; more: data of `n` bytes, or a second path. */
-static void trace_end(bool traced, bool done, enum trace_op op, int fd, int flags, uint64_t offset, const char *path,
-                      const void *more, size_t n)
+/* done: whether the call did what it is there for. path is made whole; more: data of `n` bytes, or a second
+ * path. */
+static void trace_end(bool traced, bool done, enum trace_op op, int fd, int flags, uint64_t offset,
+                      const char *path, const void *more, size_t n)
 {
     const int was = errno;
     char whole[4096] = "";
@@ -241,12 +252,14 @@ static void trace_end(bool traced, bool done, enum trace_op op, int fd, int flag
     errno = was;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* ---- files
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 #define CALLER __builtin_return_address(0)
 /* The function that this one stands before. */
-#define NEXT(name)                                                     \
-    static __typeof__(&name) next_;                                    \
+#define NEXT(name)                  \
+    static __typeof__(&name) next_; \
     if (!next_) *(void **)(void *)&next_ = dlsym(RTLD_NEXT, #name);
 #define FAIL(h) ((h) == HOW_ERROR)
 
@@ -262,13 +275,13 @@ static int open_at(int dir, const char *path, int flags, mode_t mode, const void
     return fd;
 }
 
-#define MODE_OF(flags)                                     \
-    mode_t mode = 0;                                       \
+#define MODE_OF(flags)                                      \
+    mode_t mode = 0;                                        \
     if ((flags) & (O_CREAT | (O_TMPFILE & ~O_DIRECTORY))) { \
-        va_list ap;                                        \
-        va_start(ap, flags);                               \
-        mode = va_arg(ap, mode_t);                         \
-        va_end(ap);                                        \
+        va_list ap;                                         \
+        va_start(ap, flags);                                \
+        mode = va_arg(ap, mode_t);                          \
+        va_end(ap);                                         \
     }
 
 SHOWN int open(const char *path, int flags, ...)
@@ -299,6 +312,18 @@ SHOWN int mkstemp(char *path)
 {
     NEXT(mkstemp)
     const enum how h = meet(FAULT_open, "mkstemp", AT_FDCWD, path, CALLER);
+    if (FAIL(h)) return -1;
+    const bool traced = trace_begin(AT_FDCWD, path);
+    const int fd = next_(path);
+    trace_end(traced, fd >= 0, TRACE_OPEN, fd, O_RDWR | O_CREAT, 0, path, NULL, 0);
+    after(h);
+    return fd;
+}
+
+SHOWN int mkstemp64(char *path)
+{
+    NEXT(mkstemp64)
+    const enum how h = meet(FAULT_open, "mkstemp64", AT_FDCWD, path, CALLER);
     if (FAIL(h)) return -1;
     const bool traced = trace_begin(AT_FDCWD, path);
     const int fd = next_(path);
@@ -378,13 +403,14 @@ SHOWN ssize_t write(int fd, const void *from, size_t n)
     const bool traced = trace_begin(fd, NULL);
     const ssize_t put = next_(fd, from, h == HOW_SHORT ? (n + 1) / 2 : n);
     const uint64_t end = traced ? (uint64_t)lseek(fd, 0, SEEK_CUR) : 0;
-    trace_end(traced, put > 0, TRACE_WRITE, fd, 0, end - (uint64_t)put, NULL, from, put > 0 ? (size_t)put : 0);
+    trace_end(traced, put > 0, TRACE_WRITE, fd, 0, end - (uint64_t)put, NULL, from,
+              put > 0 ? (size_t)put : 0);
     after(h);
     return put;
 }
 
-static ssize_t write_at(ssize_t (*next)(int, const void *, size_t, off_t), int fd, const void *from, size_t n, off_t at,
-                        const void *caller)
+static ssize_t write_at(ssize_t (*next)(int, const void *, size_t, off_t), int fd, const void *from, size_t n,
+                        off_t at, const void *caller)
 {
     const enum how h = meet(FAULT_write, "pwrite", fd, NULL, caller);
     if (FAIL(h)) return -1;
@@ -474,6 +500,18 @@ SHOWN int ftruncate(int fd, off_t n)
     return r;
 }
 
+SHOWN int ftruncate64(int fd, off64_t n)
+{
+    NEXT(ftruncate64)
+    const enum how h = meet(FAULT_size, "ftruncate64", fd, NULL, CALLER);
+    if (FAIL(h)) return -1;
+    const bool traced = trace_begin(fd, NULL);
+    const int r = next_(fd, n);
+    trace_end(traced, !r, TRACE_TRUNCATE, fd, 0, (uint64_t)n, NULL, NULL, 0);
+    after(h);
+    return r;
+}
+
 SHOWN int posix_fallocate(int fd, off_t at, off_t n)
 {
     NEXT(posix_fallocate)
@@ -483,7 +521,18 @@ SHOWN int posix_fallocate(int fd, off_t at, off_t n)
     return r;
 }
 
-/* ---- folders --------------------------------------------------------------------------------------------------------- */
+SHOWN int posix_fallocate64(int fd, off64_t at, off64_t n)
+{
+    NEXT(posix_fallocate64)
+    const enum how h = meet(FAULT_size, "posix_fallocate64", fd, NULL, CALLER);
+    const int r = FAIL(h) ? error : next_(fd, at, n);
+    after(h);
+    return r;
+}
+
+/* ---- folders
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 SHOWN int rename(const char *from, const char *to)
 {
@@ -623,6 +672,15 @@ SHOWN int stat(const char *restrict path, struct stat *restrict s)
     return r;
 }
 
+SHOWN int stat64(const char *restrict path, struct stat64 *restrict s)
+{
+    NEXT(stat64)
+    const enum how h = meet(FAULT_stat, "stat64", AT_FDCWD, path, CALLER);
+    const int r = FAIL(h) ? -1 : next_(path, s);
+    after(h);
+    return r;
+}
+
 SHOWN int lstat(const char *restrict path, struct stat *restrict s)
 {
     NEXT(lstat)
@@ -632,10 +690,28 @@ SHOWN int lstat(const char *restrict path, struct stat *restrict s)
     return r;
 }
 
+SHOWN int lstat64(const char *restrict path, struct stat64 *restrict s)
+{
+    NEXT(lstat64)
+    const enum how h = meet(FAULT_stat, "lstat64", AT_FDCWD, path, CALLER);
+    const int r = FAIL(h) ? -1 : next_(path, s);
+    after(h);
+    return r;
+}
+
 SHOWN int fstat(int fd, struct stat *s)
 {
     NEXT(fstat)
     const enum how h = meet(FAULT_stat, "fstat", fd, NULL, CALLER);
+    const int r = FAIL(h) ? -1 : next_(fd, s);
+    after(h);
+    return r;
+}
+
+SHOWN int fstat64(int fd, struct stat64 *s)
+{
+    NEXT(fstat64)
+    const enum how h = meet(FAULT_stat, "fstat64", fd, NULL, CALLER);
     const int r = FAIL(h) ? -1 : next_(fd, s);
     after(h);
     return r;
@@ -668,7 +744,9 @@ SHOWN int flock(int fd, int what)
     return r;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t each);
@@ -725,8 +803,8 @@ SHOWN int posix_memalign(void **out, size_t alignment, size_t n)
     return 0;
 }
 
-static void *map_at(__typeof__(&mmap) next, void *at, size_t n, int protection, int flags, int fd, off_t offset,
-                    const void *caller)
+static void *map_at(__typeof__(&mmap) next, void *at, size_t n, int protection, int flags, int fd,
+                    off_t offset, const void *caller)
 {
     const enum how h = meet(FAULT_map, "mmap", flags & MAP_ANONYMOUS ? -1 : fd, NULL, caller);
     void *p = FAIL(h) ? MAP_FAILED : next(at, n, protection, flags, fd, offset);
@@ -746,7 +824,8 @@ SHOWN void *mmap64(void *at, size_t n, int protection, int flags, int fd, off64_
     return map_at(next_, at, n, protection, flags, fd, offset, CALLER);
 }
 
-/* ---- processes, threads ---------------------------------------------------------------------------------------------- */
+/* ---- processes, threads
+ * ---------------------------------------------------------------------------------------------- */
 
 SHOWN pid_t fork(void)
 {
@@ -757,8 +836,9 @@ SHOWN pid_t fork(void)
     return pid;
 }
 
-SHOWN int posix_spawn(pid_t *restrict pid, const char *restrict path, const posix_spawn_file_actions_t *restrict fa,
-                      const posix_spawnattr_t *restrict attr, char *const argv[restrict], char *const env[restrict])
+SHOWN int posix_spawn(pid_t *restrict pid, const char *restrict path,
+                      const posix_spawn_file_actions_t *restrict fa, const posix_spawnattr_t *restrict attr,
+                      char *const argv[restrict], char *const env[restrict])
 {
     NEXT(posix_spawn)
     const enum how h = meet(FAULT_process, "posix_spawn", -1, NULL, CALLER);
@@ -767,8 +847,8 @@ SHOWN int posix_spawn(pid_t *restrict pid, const char *restrict path, const posi
     return r;
 }
 
-SHOWN int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *restrict fa, int fd, const char *restrict path,
-                                           int flags, mode_t mode)
+SHOWN int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *restrict fa, int fd,
+                                           const char *restrict path, int flags, mode_t mode)
 {
     NEXT(posix_spawn_file_actions_addopen)
     const enum how h = meet(FAULT_process, "posix_spawn_file_actions_addopen", -1, NULL, CALLER);

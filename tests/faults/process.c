@@ -23,7 +23,8 @@ char *text_of(const char *fmt, ...)
     return out;
 }
 
-/* The status that waitpid gives; -1: it did not end. It leads a process group, of which nothing is left behind. */
+/* The status that waitpid gives; -1: it did not end. It leads a process group, of which nothing is left
+ * behind. */
 static int await(pid_t pid)
 {
     const struct timespec moment = {0, 500000};

@@ -23,7 +23,9 @@ static char *join(const char *a, const char *b)
     return out;
 }
 
-/* ---- taken ----------------------------------------------------------------------------------------------------------- */
+/* ---- taken
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static bool is_left_out(const char *name)
 {
@@ -101,7 +103,8 @@ const tree_node *tree_find(const tree *t, const char *path)
     return t->n ? bsearch(&key, t->nodes, t->n, sizeof(key), by_path) : NULL;
 }
 
-/* ---- put back -------------------------------------------------------------------------------------------------------- */
+/* ---- put back
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void write_file(const char *path, const tree_node *node)
 {
@@ -136,7 +139,8 @@ void tree_remove(const char *folder)
     rmdir(folder);
 }
 
-/* ---- compared -------------------------------------------------------------------------------------------------------- */
+/* ---- compared
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Whether a key of a line of metrics is measured: then its value is another each time. */
 static bool is_measured(const char *key, size_t n)

@@ -1,7 +1,7 @@
 /* tests/faults/tree.h: a folder's files in memory: taken, put back, and compared.
  *
- * Left out of all of it is what is only looked at, and never read again: trace.json, events of TensorBoard, .lock.
- * Memory that cannot be had, and files that cannot be read, end the test.
+ * Left out of all of it is what is only looked at, and never read again: trace.json, events of TensorBoard,
+ * .lock. Memory that cannot be had, and files that cannot be read, end the test.
  */
 #ifndef GR_TESTS_TREE_H
 #define GR_TESTS_TREE_H
@@ -34,8 +34,8 @@ bool tree_begins(const tree_node *a, const tree_node *b);
 
 /* What is in the making, or was set aside: names that begin with a dot or end with .tmp, and all below. */
 bool tree_is_aside(const char *path);
-/* How t is not the good one, new text, or NULL. What is in `also` may be there too; so may what is aside, which is
- * counted in *debris. */
+/* How t is not the good one, new text, or NULL. What is in `also` may be there too; so may what is aside,
+ * which is counted in *debris. */
 char *tree_differs(const tree *t, const tree *good, const tree *also, uint64_t *debris);
 
 void tree_remove(const char *folder); /* with all that is in it; missing is fine */
