@@ -80,7 +80,7 @@ static gr_status index_lines(gr_jsonl *s, gr_loc at, gr_diag *d)
     gr_status st = GR_OK;
     struct indexer ix = {0, 0, 1, true};
     char *bytes = gr_malloc(block);
-    XXH3_state_t *hash = XXH3_createState();
+    XXH3_state_t *hash = gr_xxh3_new();
     XXH3_64bits_reset(hash);
     for (off_t at_byte = 0; !st;) {
         ssize_t got = pread(s->fd, bytes, block, at_byte);

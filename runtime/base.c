@@ -67,6 +67,13 @@ void *gr_calloc(size_t n, size_t bytes)
     return p;
 }
 
+struct XXH3_state_s *gr_xxh3_new(void)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) gr_out_of_memory(0);
+    return state;
+}
+
 char *gr_strndup(const char *s, size_t n)
 {
     char *copy = gr_malloc(n + 1);

@@ -95,6 +95,9 @@ char *gr_strdup(const char *s);
 char *gr_strndup(const char *s, size_t n);
 GR_PRINTF(1, 2) char *gr_printf(const char *fmt, ...); /* a new string; free() */
 
+/* XXH3_createState, never NULL; free with XXH3_freeState. */
+struct XXH3_state_s *gr_xxh3_new(void);
+
 /* Append value to the growing array a of n used and cap allocated elements. */
 #define GR_PUSH(a, n, cap, value)                        \
     do {                                                 \

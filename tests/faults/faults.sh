@@ -38,7 +38,7 @@ under '`exec --resume RUN@STEP`' 1 ran "$gr exec --resume run@1 --steps 3" "" "$
 under '`check`' 2 ran "" -c "$gr" check rich.yaml
 under '`plan`' 2 ran "" -c "$gr" plan rich.yaml --format json -o plan.json
 under '`plan --format html`' 2 ran "" -c "$gr" plan plain.yaml --format html -o plan.html
-under '`plan` that does not fit' 1 ran "" -c "$gr" plan plain.yaml --sweep budget=1MiB..2GiB:3
+under '`plan --sweep`, whose rows say why there is no plan' 1 ran "" "" "$gr" plan plain.yaml --sweep budget=1MiB..2GiB:3
 under '`verify`' 2 ran "" -c "$gr" verify a.json
 under '`diff`' 2 ran "" -c "$gr" diff a.json b.json
 under '`report`' 2 ran "" -c "$gr" report run
