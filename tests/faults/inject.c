@@ -82,7 +82,8 @@ static unsigned n_own;
 
 static int note_range(struct dl_phdr_info *info, size_t size, void *user)
 {
-    static const char *const libraries[] = {"libjansson", "libyaml", "libpcre2", "libutf8proc"};
+    static const char *const libraries[] = {"libjansson", "libyaml", "libpcre2", "libutf8proc",
+                                            "graphrun_mpi"};
     bool wanted = !*info->dlpi_name; /* the program */
     (void)size;
     (void)user;
