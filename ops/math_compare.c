@@ -1,5 +1,5 @@
-/* ops/math_compare.c: the structure of answers (lists, intervals, names, relations, matrices), compared part by
- * part. */
+/* ops/math_compare.c: the structure of answers (lists, intervals, names, relations, matrices), compared part
+ * by part. */
 #include "ops/math_compare.h"
 
 #include <ctype.h>
@@ -117,8 +117,8 @@ static bool same_fractions(const gr_str *a, const gr_str *b)
 bool gr_number_equal(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     gr_str ta = {0}, tb = {0};
-    bool same =
-        clean_number((gr_span){a, n_a}, &ta) && clean_number((gr_span){b, n_b}, &tb) && same_fractions(&ta, &tb);
+    bool same = clean_number((gr_span){a, n_a}, &ta) && clean_number((gr_span){b, n_b}, &tb) &&
+                same_fractions(&ta, &tb);
     gr_str_release(&ta);
     gr_str_release(&tb);
     return same;
@@ -225,7 +225,8 @@ static bool all_in(struct job *j, const struct list *a, const struct list *b, bo
     for (size_t i = 0; i < a->n && all; i++) {
         bool found = false;
         for (size_t k = 0; k < b->n && !found; k++)
-            found = turned ? equal(j, b->item[k], a->item[i], depth) : equal(j, a->item[i], b->item[k], depth);
+            found =
+                turned ? equal(j, b->item[k], a->item[i], depth) : equal(j, a->item[i], b->item[k], depth);
         all = found;
     }
     return all;
@@ -496,7 +497,8 @@ static gr_span words_of(struct job *j, gr_span s)
     for (size_t i = 0; i < s.n; i++)
         if (s.p[i] != GR_TEXT) out[n++] = s.p[i];
     gr_span words = {out, n};
-    bool bracketed = n > 2 && *out == '(' && out[n - 1] == ')' && gr_span_word(gr_span_skip(words, 1)) == n - 2;
+    bool bracketed =
+        n > 2 && *out == '(' && out[n - 1] == ')' && gr_span_word(gr_span_skip(words, 1)) == n - 2;
     return bracketed ? inside_of(words) : words;
 }
 
@@ -551,7 +553,7 @@ static gr_span matrix_of(gr_span s)
 static bool lists_of(struct job *j, gr_span s, char fence, struct list *out)
 {
     gr_span inside = fence ? inside_of(s) : s;
-    return split(j, inside, fence && has(inside, ";") ? ";" : ",", out);
+    return split(j, inside, has(inside, ";") ? ";" : ",", out);
 }
 
 /* Named on one side and bare on the other: names that differ by their index at most say no order. */
@@ -600,8 +602,7 @@ static bool equal_about(struct job *j, gr_span a, gr_span b, int depth)
     gr_span first = {about.p, at}, rest = gr_span_skip(about, at + 1);
     struct equation e = equation_of(first);
     bool named = e.assigns || is_name(first);
-    if (about.p == b.p)
-        return (!is_name(first) && equal(j, a, first, depth)) || equal(j, a, rest, depth);
+    if (about.p == b.p) return (!is_name(first) && equal(j, a, first, depth)) || equal(j, a, rest, depth);
     return (!is_name(first) && equal(j, first, b, depth)) || (named && equal(j, rest, b, depth));
 }
 
@@ -661,9 +662,10 @@ static bool equal(struct job *j, gr_span a, gr_span b, int depth)
     if (ma.n || mb.n) return ma.n && mb.n && equal_matrices(j, ma, mb, depth);
     if (either_has(a, b, differs))
         return has(a, differs) && has(b, differs) && equal_parts(j, a, differs, b, differs, depth);
-    if (either_has(a, b, ";"))
+    bool fenced = fence_of(a) || fence_of(b);
+    if (either_has(a, b, ";") && !fenced)
         return equal_parts(j, a, has(a, ";") ? ";" : ",", b, has(b, ";") ? ";" : ",", depth);
-    bool list = either_has(a, b, ",") || has_two_signs(a) || has_two_signs(b);
+    bool list = either_has(a, b, ",") || either_has(a, b, ";") || has_two_signs(a) || has_two_signs(b);
     return list ? equal_lists(j, a, b, depth) : equal_single(j, a, b, depth);
 }
 
@@ -696,7 +698,8 @@ static bool with_point(struct job *j, gr_span s, gr_span *out)
     while (whole < s.n && isdigit((unsigned char)s.p[whole])) whole++;
     if (!whole || whole == s.n || s.p[whole] != ',') return false;
     while (whole + 1 + rest < s.n && isdigit((unsigned char)s.p[whole + 1 + rest])) rest++;
-    if (rest < 2 || rest == 3 || whole + 1 + rest != s.n) return false;
+    bool thousands = rest == 3 && *s.p != '0';
+    if (rest < 2 || thousands || whole + 1 + rest != s.n) return false;
     char *text = gr_pool_strndup(j->pool, s.p, s.n);
     text[whole] = '.';
     *out = (gr_span){text, s.n};
@@ -731,7 +734,8 @@ bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_
     struct job j = {gr_pool_new(), FUEL};
     gr_math_normalise((gr_span){truth, n_truth}, &a);
     gr_math_normalise((gr_span){got, n_got}, &b);
-    bool same = a.len && b.len && equal_in_any_reading(&j, (gr_span){a.text, a.len}, (gr_span){b.text, b.len});
+    bool same =
+        a.len && b.len && equal_in_any_reading(&j, (gr_span){a.text, a.len}, (gr_span){b.text, b.len});
     gr_str_release(&a);
     gr_str_release(&b);
     gr_pool_free(j.pool);
@@ -752,7 +756,8 @@ bool gr_math_equal_in_text(const char *truth, size_t n_truth, const char *got, s
     gr_math_locate(&in_truth, &a);
     gr_math_place place = gr_math_locate(&in_got, &b);
     bool same = a.len && b.len && gr_math_equal(a.text, a.len, b.text, b.len);
-    if (!same && a.len && place == GR_IN_WORDS && may_take_number(in_got) && gr_math_find_number(in_got, &b))
+    if (!same && a.len && place != GR_IN_FORMULA && may_take_number(in_got) &&
+        gr_math_find_number(in_got, place, &b))
         same = gr_math_equal(a.text, a.len, b.text, b.len);
     gr_str_release(&a);
     gr_str_release(&b);

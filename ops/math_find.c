@@ -74,10 +74,39 @@ static bool is_bold_answer(gr_span s)
     return any && !word;
 }
 
+/* Bytes of a number that s starts with: digits with points, thousands and a fraction. */
+static size_t number_of(gr_span s)
+{
+    size_t n = gr_span_starts(s, "-");
+    n += gr_span_starts(gr_span_skip(s, n), ".");
+    if (n == s.n || !isdigit((unsigned char)s.p[n])) return 0;
+    while (n < s.n && s.p[n] && (isdigit((unsigned char)s.p[n]) || strchr(".,/", s.p[n]))) n++;
+    while (!isdigit((unsigned char)s.p[n - 1])) n--;
+    return n;
+}
+
+/* Between two dollars stands money, not a formula: another line, a digit behind the second, or a number and
+ * more behind the first and a space before the second. */
+static bool is_money(gr_span inside, gr_span rest)
+{
+    if (memchr(inside.p, '\n', inside.n) || (rest.n && isdigit((unsigned char)*rest.p))) return true;
+    return gr_span_trim(inside).n > number_of(inside) && isdigit((unsigned char)*inside.p) &&
+           isspace((unsigned char)inside.p[inside.n - 1]);
+}
+
+/* What stands between two fences is an answer. */
+static bool is_formula(const char *fence, gr_span inside, gr_span rest)
+{
+    if (!inside.n) return false;
+    if (!strcmp(fence, "**")) return is_bold_answer(inside);
+    return !gr_math_is_prose(inside) && (strcmp(fence, "$") != 0 || !is_money(inside, rest));
+}
+
 /* The formula that text begins with. */
 static bool formula_at(gr_span text, struct find *out)
 {
-    static const char *const fences[][2] = {{"$$", "$$"}, {"$", "$"}, {"\\(", "\\)"}, {"\\[", "\\]"}, {"**", "**"}};
+    static const char *const fences[][2] = {
+        {"$$", "$$"}, {"$", "$"}, {"\\(", "\\)"}, {"\\[", "\\]"}, {"**", "**"}};
     bool found = false;
     for (size_t k = 0; k < GR_LEN(fences) && !found; k++) {
         size_t n = strlen(fences[k][0]);
@@ -85,7 +114,7 @@ static bool formula_at(gr_span text, struct find *out)
         gr_span rest = gr_span_skip(text, n);
         const char *end = rest.n ? memmem(rest.p, GR_MIN(rest.n, GR_MATH_BYTES), fences[k][1], n) : NULL;
         gr_span inside = {rest.p, end ? (size_t)(end - rest.p) : 0};
-        found = inside.n && (*text.p == '*' ? is_bold_answer(inside) : !gr_math_is_prose(inside));
+        found = is_formula(fences[k][0], inside, gr_span_skip(rest, inside.n + n));
         if (found) *out = (struct find){{text.p, inside.n + 2 * n}, inside};
     }
     return found;
@@ -116,8 +145,16 @@ static gr_span without_name(gr_span s)
 {
     if (!s.n || s.p[s.n - 1] != '=') return s;
     s.n--;
-    while (s.n && (isalnum((unsigned char)s.p[s.n - 1]) || strchr("_{}", s.p[s.n - 1])) && s.p[s.n - 1]) s.n--;
+    while (s.n && (isalnum((unsigned char)s.p[s.n - 1]) || strchr("_{}", s.p[s.n - 1])) && s.p[s.n - 1])
+        s.n--;
     return s;
+}
+
+/* "papers and": a unit of one word in front of a connecting one. */
+static gr_span without_unit(gr_span s)
+{
+    gr_span unit = gr_span_trim(s), rest = gr_span_trim(gr_span_skip(unit, gr_span_word(unit)));
+    return gr_span_starts(rest, "and ") || gr_span_starts(rest, "or ") ? rest : s;
 }
 
 /* Nothing but connecting words between two parts of one answer. */
@@ -125,7 +162,7 @@ static bool is_gap(gr_span s)
 {
     gr_str rest = {0}, normal = {0};
     if (s.n > 200) return false;
-    without_text(s, &rest);
+    without_text(without_unit(s), &rest);
     gr_math_normalise((gr_span){rest.text, rest.len}, &normal);
     gr_span left = without_name((gr_span){normal.text, normal.len});
     bool gap = true;
@@ -202,15 +239,16 @@ static gr_span tagged(gr_span s)
     return found;
 }
 
-/* Bytes of "answer is" or "answer:" that s starts with, with marks and up to 60 bytes of one sentence in it; 0 where
- * it starts with none. */
+/* Bytes of "answer is" or "answer:" that s starts with, with marks and up to 60 bytes of one sentence in it;
+ * 0 where it starts with none. */
 static size_t announcement_of(gr_span s)
 {
     if (s.n < 7 || strncasecmp(s.p, "answer", 6) != 0) return 0;
     size_t n = 0;
     for (size_t i = 6; i < GR_MIN(s.n, (size_t)66) && !n && !strchr(".\n$\\=", s.p[i]); i++) {
         gr_span rest = gr_span_skip(s, i);
-        bool is = gr_span_starts(rest, " is ") || gr_span_starts(rest, " is:") || gr_span_starts(rest, " is\n");
+        bool is =
+            gr_span_starts(rest, " is ") || gr_span_starts(rest, " is:") || gr_span_starts(rest, " is\n");
         if (*rest.p == ':' || is) n = i + (is ? 3 : 1);
     }
     return n;
@@ -252,17 +290,6 @@ static gr_span sentence_of(gr_span s)
 
 /* ---- numbers in words --------------------------------------------------------------------------------- */
 
-/* Bytes of a number that s starts with: digits with points, thousands and a fraction. */
-static size_t number_of(gr_span s)
-{
-    size_t n = gr_span_starts(s, "-");
-    n += gr_span_starts(gr_span_skip(s, n), ".");
-    if (n == s.n || !isdigit((unsigned char)s.p[n])) return 0;
-    while (n < s.n && s.p[n] && (isdigit((unsigned char)s.p[n]) || strchr(".,/", s.p[n]))) n++;
-    while (!isdigit((unsigned char)s.p[n - 1])) n--;
-    return n;
-}
-
 /* Bytes of "or", "and" or a comma, with spaces, between two numbers; 0: something else. */
 static size_t joint_of(gr_span s)
 {
@@ -284,8 +311,8 @@ static size_t numbers_of(gr_span s)
 /* What follows a number that stands alone. */
 static bool ends_number(gr_span rest)
 {
-    if (!rest.n || (unsigned char)*rest.p <= ' ' || *rest.p == '*') return true;
-    return *rest.p == '.' && rest.n == 1;
+    if (!rest.n || (unsigned char)*rest.p <= ' ' || strchr("*%", *rest.p)) return true;
+    return *rest.p == '.' && (rest.n == 1 || (unsigned char)rest.p[1] <= ' ');
 }
 
 /* The last numbers of words that do not belong to a word; all of them must stand alone where alone is set. */
@@ -318,13 +345,21 @@ static gr_span skip_currency(gr_span s)
     return s;
 }
 
-bool gr_math_find_number(gr_span words, gr_str *out)
+/* The numbers that words begin with, n is 0 where they begin with none or go on as a formula. */
+static gr_span first_numbers(gr_span words)
 {
-    bool alone = spaces(words) < 4;
-    gr_span first = skip_currency(skip_marks(words)), found = {first.p, numbers_of(first)};
-    gr_span rest = gr_span_skip(first, found.n);
-    bool goes_on = rest.n && !ends_number(rest) && !strchr(",;:%", *rest.p);
-    if (!found.n || goes_on) found = last_numbers(words, alone);
+    words = skip_currency(skip_marks(words));
+    size_t n = numbers_of(words);
+    gr_span rest = gr_span_skip(words, n);
+    bool ends = ends_number(rest) || strchr(",;:", *rest.p);
+    return (gr_span){words.p, ends ? n : 0};
+}
+
+bool gr_math_find_number(gr_span words, gr_math_place place, gr_str *out)
+{
+    gr_span found = {words.p, 0};
+    if (place == GR_IN_SENTENCE) found = first_numbers(words);
+    if (!found.n) found = last_numbers(words, spaces(words) < 4);
     out->len = 0;
     gr_str_add(out, found.p, found.n);
     return found.n > 0;
@@ -340,6 +375,22 @@ static gr_math_place in_words(gr_span *text, gr_span words, gr_str *out)
     return GR_IN_WORDS;
 }
 
+static gr_math_place in_sentence(gr_span *text, gr_span words, gr_str *out)
+{
+    in_words(text, words, out);
+    return GR_IN_SENTENCE;
+}
+
+/* A verb leads from the last formula to a number: "the largest $n$ is 34". */
+static bool leads_to_number(gr_span tail)
+{
+    gr_span number = last_numbers(tail, true);
+    if (!number.n) return false;
+    gr_span words = gr_span_trim((gr_span){tail.p, (size_t)(number.p - tail.p)});
+    return gr_math_is_prose(tail) || gr_span_is(words, "is") || gr_span_is(words, "are") ||
+           gr_span_is(words, "by");
+}
+
 /* The last box or formula of text is its answer, and no number in later words. */
 static bool ends_in_formula(gr_span *text, gr_str *out)
 {
@@ -347,9 +398,35 @@ static bool ends_in_formula(gr_span *text, gr_str *out)
     out->len = 0;
     if (!last_finds(*text, find_box, out, &end) && !last_finds(*text, find_formula, out, &end)) return false;
     gr_span tail = {end, text->n - (size_t)(end - text->p)};
-    bool goes_on = gr_math_is_prose(tail) && last_numbers(tail, true).n;
+    bool goes_on = leads_to_number(tail);
     if (goes_on) *text = tail;
     return !goes_on;
+}
+
+/* The last line with a number in it; all of s where there is none. */
+static gr_span last_line(gr_span s)
+{
+    gr_span found = s;
+    for (gr_span rest = s; rest.n;) {
+        const char *end = memchr(rest.p, '\n', rest.n);
+        gr_span line = {rest.p, end ? (size_t)(end - rest.p) : rest.n};
+        if (last_numbers(line, false).n) found = line;
+        rest = gr_span_skip(rest, line.n + 1);
+    }
+    return found;
+}
+
+/* The answer behind an announcement: in its own sentence where that holds a formula or a number, else in what
+ * follows. */
+static gr_math_place announced(gr_span *text, gr_str *out)
+{
+    if (leading_finds(*text, find_box, out) || leading_finds(*text, find_formula, out)) return GR_IN_FORMULA;
+    gr_span sentence = sentence_of(*text), part = sentence;
+    if (number_of(skip_currency(sentence))) return in_sentence(text, sentence, out);
+    if (ends_in_formula(&part, out)) return GR_IN_FORMULA;
+    bool number = last_numbers(part, false).n;
+    if (!number && ends_in_formula(text, out)) return GR_IN_FORMULA;
+    return in_sentence(text, part, out);
 }
 
 gr_math_place gr_math_locate(gr_span *text, gr_str *out)
@@ -360,12 +437,7 @@ gr_math_place gr_math_locate(gr_span *text, gr_str *out)
     bool boxed = last_finds(*text, find_box, out, &end);
     const char *after = after_announcement(*text);
     if (boxed && (!after || after < end)) return GR_IN_FORMULA;
-    if (after) *text = (gr_span){after, text->n - (size_t)(after - text->p)};
-    if (after && (leading_finds(*text, find_box, out) || leading_finds(*text, find_formula, out)))
-        return GR_IN_FORMULA;
-    gr_span sentence = sentence_of(*text);
-    bool formula = ends_in_formula(text, out);
-    bool number = after && number_of(skip_currency(sentence));
-    if (formula && !number) return GR_IN_FORMULA;
-    return in_words(text, after ? sentence : *text, out);
+    if (!after) return ends_in_formula(text, out) ? GR_IN_FORMULA : in_words(text, last_line(*text), out);
+    *text = (gr_span){after, text->n - (size_t)(after - text->p)};
+    return announced(text, out);
 }

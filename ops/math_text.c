@@ -30,17 +30,20 @@ struct rewrite {
 
 /* Commands, by whole name. */
 static const struct rewrite commands[] = {
-    {"left", ""},          {"right", ""},      {"big", ""},        {"Big", ""},         {"bigl", ""},
-    {"bigr", ""},          {"Bigl", ""},       {"Bigr", ""},       {"bigg", ""},        {"quad", " "},
-    {"qquad", " "},        {"displaystyle", ""}, {"textstyle", ""}, {"limits", ""},      {"degree", "\5"},
-    {"dfrac", "\\frac"},   {"tfrac", "\\frac"}, {"cfrac", "\\frac"}, {"cdot", "*"},      {"times", "*"},
-    {"div", "/"},          {"le", "<="},       {"leq", "<="},      {"leqslant", "<="},  {"ge", ">="},
-    {"geq", ">="},         {"geqslant", ">="}, {"lt", "<"},        {"gt", ">"},         {"ne", "\7"},
-    {"neq", "\7"},         {"approx", "~"},    {"simeq", "~"},     {"lvert", "|"},      {"rvert", "|"},
-    {"vert", "|"},         {"mid", "|"},       {"dots", "..."},    {"ldots", "..."},    {"cdots", "..."},
-    {"lbrace", "\1"},      {"rbrace", "\2"},   {"dbinom", "\\binom"}, {"tbinom", "\\binom"}, {"colon", ":"},
-    {"imath", "i"},        {"nolimits", ""},   {"lbrack", "["},    {"rbrack", "]"},     {"bigcup", "\\cup"},
-    {"biggl", ""},         {"biggr", ""},      {"asin", "\\arcsin"}, {"acos", "\\arccos"}, {"atan", "\\arctan"},
+    {"left", ""},         {"right", ""},        {"big", ""},           {"Big", ""},
+    {"bigl", ""},         {"bigr", ""},         {"Bigl", ""},          {"Bigr", ""},
+    {"bigg", ""},         {"quad", " "},        {"qquad", " "},        {"displaystyle", ""},
+    {"textstyle", ""},    {"limits", ""},       {"degree", "\5"},      {"dfrac", "\\frac"},
+    {"tfrac", "\\frac"},  {"cfrac", "\\frac"},  {"cdot", "*"},         {"times", "*"},
+    {"div", "/"},         {"le", "<="},         {"leq", "<="},         {"leqslant", "<="},
+    {"ge", ">="},         {"geq", ">="},        {"geqslant", ">="},    {"lt", "<"},
+    {"gt", ">"},          {"ne", "\7"},         {"neq", "\7"},         {"approx", "~"},
+    {"simeq", "~"},       {"lvert", "|"},       {"rvert", "|"},        {"vert", "|"},
+    {"mid", "|"},         {"dots", "..."},      {"ldots", "..."},      {"cdots", "..."},
+    {"lbrace", "\1"},     {"rbrace", "\2"},     {"dbinom", "\\binom"}, {"tbinom", "\\binom"},
+    {"colon", ":"},       {"imath", "i"},       {"nolimits", ""},      {"lbrack", "["},
+    {"rbrack", "]"},      {"bigcup", "\\cup"},  {"biggl", ""},         {"biggr", ""},
+    {"asin", "\\arcsin"}, {"acos", "\\arccos"}, {"atan", "\\arctan"},
 };
 
 /* Other byte sequences; the first that fits counts. */
@@ -87,12 +90,12 @@ static const struct rewrite signs[] = {
 };
 
 /* Words of plain text that are commands. */
-static const char *const plain_commands[] = {"sqrt", "pi",  "sin",  "cos",  "tan",    "cot",    "ln",    "log",
-                                             "exp",  "sec", "csc",  "sinh", "arcsin", "arccos", "arctan"};
+static const char *const plain_commands[] = {"sqrt", "pi",  "sin", "cos",  "tan",    "cot",    "ln",    "log",
+                                             "exp",  "sec", "csc", "sinh", "arcsin", "arccos", "arctan"};
 
-static const char *const text_commands[] = {"text",   "textbf", "textit", "textrm",     "textnormal", "textsf",
-                                            "texttt", "mbox",   "mathrm", "mathbf",     "mathsf",     "hbox",
-                                            "mathit", "boxed",  "fbox",   "boldsymbol", "bm",         "emph"};
+static const char *const text_commands[] = {
+    "text",   "textbf", "textit", "textrm", "textnormal", "textsf", "texttt",     "mbox", "mathrm",
+    "mathbf", "mathsf", "hbox",   "mathit", "boxed",      "fbox",   "boldsymbol", "bm",   "emph"};
 
 static char last_of(const gr_str *s)
 {
@@ -130,7 +133,9 @@ static bool is_unit(char before, gr_span inside, gr_span rest)
     bool quantity = isdigit((unsigned char)before) || (before && strchr("})]\5", before));
     gr_span next = gr_span_trim(rest);
     bool goes_on = next.n && (isalnum((unsigned char)*next.p) || *next.p == '(');
-    return quantity && gr_span_trim(inside).n != 1 && !goes_on;
+    gr_span word = gr_span_trim(inside);
+    bool letter = word.n == 1 && inside.n == 1 && !strchr("mgshL", *word.p); /* \mathrm{e} */
+    return quantity && !letter && !goes_on;
 }
 
 /* Words keep marks around them, so that they are no product of variables. */
@@ -205,7 +210,8 @@ static bool is_one_of(gr_span name, const char *const *names, size_t n)
 static void put_space(gr_span rest, gr_str *out)
 {
     rest = gr_span_trim(rest);
-    if (isdigit((unsigned char)last_of(out)) && rest.n && isdigit((unsigned char)*rest.p)) gr_str_putc(out, ' ');
+    if (isdigit((unsigned char)last_of(out)) && rest.n && isdigit((unsigned char)*rest.p))
+        gr_str_putc(out, ' ');
 }
 
 static gr_span put_rewrite(const struct rewrite *with, gr_span rest, gr_str *out)
@@ -315,7 +321,8 @@ static size_t digits_of(gr_span s)
 /* Bytes of what may part thousands; *sure: and nothing else. */
 static size_t separator_of(gr_span s, bool *sure)
 {
-    static const char *const names[] = {"{,}", ",\\! ", ",\\!", "\\!,", "\\,", "\\;", "\\:", "\\ ", "~", " ", ","};
+    static const char *const names[] = {"{,}", ",\\! ", ",\\!", "\\!,", "\\,", "\\;",
+                                        "\\:", "\\ ",   "~",    " ",    ","};
     size_t n = 0;
     for (size_t i = 0; i < GR_LEN(names) && !n; i++)
         if (gr_span_starts(s, names[i])) n = strlen(names[i]);

@@ -52,8 +52,8 @@ static inline gr_span gr_span_trim(gr_span s)
 size_t gr_span_word(gr_span s);  /* bytes of the letters s starts with */
 size_t gr_span_group(gr_span s); /* s starts with '{': bytes up to and with its '}', 0 where there is none */
 
-/* Bytes of the normal form: set braces, matrices and their rows, to be told from grouping; a degree; a comma of
- * thousands that may part a list instead; "is not"; and what stands on both sides of words. */
+/* Bytes of the normal form: set braces, matrices and their rows, to be told from grouping; a degree; a comma
+ * of thousands that may part a list instead; "is not"; and what stands on both sides of words. */
 enum {
     GR_SET_OPEN = 1,
     GR_SET_CLOSE,
@@ -66,9 +66,9 @@ enum {
     GR_MATRIX_ROW = 14
 };
 
-/* Append the normal form of s: no units, fences or styles; \frac with braces; <= >= ~ for their many spellings;
- * a space between digits alone; thousands joined. A command is followed by one space where a letter follows it.
- * Nesting: as deep as s has braces. */
+/* Append the normal form of s: no units, fences or styles; \frac with braces; <= >= ~ for their many
+ * spellings; a space between digits alone; thousands joined. A command is followed by one space where a
+ * letter follows it. Nesting: as deep as s has braces. */
 void gr_math_normalise(gr_span s, gr_str *out);
 
 #endif

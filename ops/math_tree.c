@@ -6,15 +6,15 @@
 #define DEPTH   100
 #define LETTERS 3 /* more in a row are a word, not a product of variables */
 
-const char *const gr_math_functions[] = {"sin",    "cos",    "tan",  "cot",  "sec",  "csc",  "arcsin", "arccos",
-                                         "arctan", "arccot", "sinh", "cosh", "tanh", "coth", "exp",    "ln",
-                                         "lg",     NULL};
+const char *const gr_math_functions[] = {"sin",    "cos",    "tan",    "cot",    "sec",  "csc",
+                                         "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh",
+                                         "tanh",   "coth",   "exp",    "ln",     "lg",   NULL};
 
 static const char *const letters[] = {
-    "alpha", "beta",  "gamma",   "delta",  "epsilon", "varepsilon", "zeta",  "eta",   "theta", "vartheta", "iota",
-    "kappa", "lambda", "mu",     "nu",     "xi",      "rho",        "sigma", "tau",   "phi",   "varphi",   "chi",
-    "psi",   "omega", "Gamma",   "Delta",  "Theta",   "Lambda",     "Xi",    "Sigma", "Phi",   "Psi",      "Omega",
-    "ell"};
+    "alpha",    "beta", "gamma",  "delta",  "epsilon", "varepsilon", "zeta",  "eta",   "theta",
+    "vartheta", "iota", "kappa",  "lambda", "mu",      "nu",         "xi",    "rho",   "sigma",
+    "tau",      "phi",  "varphi", "chi",    "psi",     "omega",      "Gamma", "Delta", "Theta",
+    "Lambda",   "Xi",   "Sigma",  "Phi",    "Psi",     "Omega",      "ell"};
 
 struct reader {
     gr_span s; /* what is left */
@@ -273,15 +273,19 @@ static uint32_t read_function(struct reader *r)
     uint32_t power = take(r, "^") ? read_exponent(r) : GR_MATH_NONE;
     take(r, " ");
     uint32_t of = read_operand(r);
-    return powered(r, put(r, (gr_math_node){.kind = GR_MATH_FUNCTION, .function = function, .left = of,
-                                            .right = GR_MATH_NONE}),
+    return powered(r,
+                   put(r, (gr_math_node){.kind = GR_MATH_FUNCTION,
+                                         .function = function,
+                                         .left = of,
+                                         .right = GR_MATH_NONE}),
                    power);
 }
 
 /* The index and the primes behind a name. false: there is an index, and it is broken. */
 static bool take_index(struct reader *r)
 {
-    while (take(r, "'")) {}
+    while (take(r, "'")) {
+    }
     if (!take(r, "_")) return true;
     size_t n = at(r, "{") ? gr_span_group(r->s) : r->s.n && isalnum((unsigned char)*r->s.p);
     r->s = gr_span_skip(r->s, n);
@@ -363,8 +367,8 @@ static uint32_t read_call(struct reader *r, gr_span name)
     r->in_bars = false;
     uint32_t arguments = read_arguments(r);
     r->in_bars = in_bars;
-    return put(r, (gr_math_node){
-                      .kind = GR_MATH_CALL, .text = name, .left = arguments, .right = GR_MATH_NONE});
+    return put(r,
+               (gr_math_node){.kind = GR_MATH_CALL, .text = name, .left = arguments, .right = GR_MATH_NONE});
 }
 
 static uint32_t read_variable(struct reader *r)
@@ -418,7 +422,8 @@ static uint32_t read_power(struct reader *r)
 {
     bool digit = at_digit(r);
     uint32_t v = read_atom(r);
-    if (digit && !r->failed && !memchr(r->out->node[v].text.p, '.', r->out->node[v].text.n)) v = read_mixed(r, v);
+    if (digit && !r->failed && !memchr(r->out->node[v].text.p, '.', r->out->node[v].text.n))
+        v = read_mixed(r, v);
     while (take(r, "!")) v = put_one(r, GR_MATH_FACTORIAL, v);
     if (take(r, "^")) v = put_two(r, GR_MATH_POW, v, read_exponent(r));
     if (at(r, "^")) return fail(r);

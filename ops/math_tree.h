@@ -1,10 +1,11 @@
 /* ops/math_tree.h: an expression in normalised LaTeX (ops/math_text.h) as a tree.
  *
- * Understood: numbers of any length, with repeating digits (0.1\overline{6}), mixed numbers (3\frac{1}{2}, 3 1/2),
- * + - * / ^ ! %, |x|, products without a sign, \frac \sqrt \binom \lfloor \lceil, \pi, e, i, degrees, the usual
- * functions with their LaTeX reading (\sin^2 x, \sin^{-1} x, \cot 2x is cot(2x)), variables with indices and
- * primes, Greek letters, and unknown functions f(x). Everything else, above all a command that is not known, is
- * no expression: it is refused, and never taken for a variable.
+ * Understood: numbers of any length, with repeating digits (0.1\overline{6}), mixed numbers (3\frac{1}{2}, 3
+ * 1/2),
+ * + - * / ^ ! %, |x|, products without a sign, \frac \sqrt \binom \lfloor \lceil, \pi, e, i, degrees, the
+ * usual functions with their LaTeX reading (\sin^2 x, \sin^{-1} x, \cot 2x is cot(2x)), variables with
+ * indices and primes, Greek letters, and unknown functions f(x). Everything else, above all a command that is
+ * not known, is no expression: it is refused, and never taken for a variable.
  */
 #ifndef GR_OPS_MATH_TREE_H
 #define GR_OPS_MATH_TREE_H
@@ -16,8 +17,8 @@
 typedef enum gr_math_kind {
     GR_MATH_NUMBER,   /* text: digits with at most one point; repeat: the digits that repeat behind them */
     GR_MATH_VARIABLE, /* text: its name */
-    GR_MATH_CALL,     /* text: the name of an unknown function; its arguments: left, a chain of GR_MATH_COMMA */
-    GR_MATH_COMMA,    /* left: an argument, right: the next GR_MATH_COMMA or GR_MATH_NONE */
+    GR_MATH_CALL,  /* text: the name of an unknown function; its arguments: left, a chain of GR_MATH_COMMA */
+    GR_MATH_COMMA, /* left: an argument, right: the next GR_MATH_COMMA or GR_MATH_NONE */
     GR_MATH_PI,
     GR_MATH_E,
     GR_MATH_I,

@@ -8,13 +8,13 @@
 
 #include "runtime/base.h"
 
-#define BITS       512           /* of a value that is not rational */
-#define AGREE      400           /* bits in which two of them must agree */
-#define EXACT_BITS 65536         /* of a rational value, above and below its line */
-#define MAX_EXP    (1l << 20)    /* exponents of values that are not rational */
-#define POINTS     6             /* that must be defined and agree */
-#define TRIALS     20            /* to find them */
-#define FUNCTION   1500          /* units of fuel for a function that is not rational */
+#define BITS       512        /* of a value that is not rational */
+#define AGREE      400        /* bits in which two of them must agree */
+#define EXACT_BITS 65536      /* of a rational value, above and below its line */
+#define MAX_EXP    (1l << 20) /* exponents of values that are not rational */
+#define POINTS     6          /* that must be defined and agree */
+#define TRIALS     20         /* to find them */
+#define FUNCTION   1500       /* units of fuel for a function that is not rational */
 
 typedef struct value {
     bool exact;
@@ -71,7 +71,8 @@ static long exponent_of(const mpc_t c)
     return GR_MAX(a, b);
 }
 
-/* A part that is nothing but rounding error beside the other is 0, so that it chooses no side of a branch cut. */
+/* A part that is nothing but rounding error beside the other is 0, so that it chooses no side of a branch
+ * cut. */
 static void snap(mpfr_t part, long exponent)
 {
     if (mpfr_zero_p(part) || mpfr_get_exp(part) < exponent - AGREE - 50) mpfr_set_zero(part, 1);
@@ -357,7 +358,8 @@ static bool binomial(struct eval *e, value *v, value *w)
 
 typedef int (*mpc_function)(mpc_ptr, mpc_srcptr, mpc_rnd_t);
 
-/* In the order of gr_math_functions. inverted: the reciprocal is taken of the result (1) or the argument (2). */
+/* In the order of gr_math_functions. inverted: the reciprocal is taken of the result (1) or the argument (2).
+ */
 static const struct {
     mpc_function of;
     int inverted;
@@ -460,7 +462,8 @@ static bool number(struct eval *e, const gr_math_node *n, value *out)
     return tame(e, out);
 }
 
-/* A rational number that is made up from a name: 0.3 to 3.3 over 101, its sign opposite in trials 2i and 2i+1. */
+/* A rational number that is made up from a name: 0.3 to 3.3 over 101, its sign opposite in trials 2i and
+ * 2i+1. */
 static void made_up(struct eval *e, uint64_t name, value *out)
 {
     uint32_t bits[4];
@@ -538,27 +541,43 @@ static bool eval_one(struct eval *e, const gr_math_node *n, value *out)
     e->angle -= angle;
     if (!ok) return false;
     switch (n->kind) {
-    case GR_MATH_NEG: negate(out); return true;
-    case GR_MATH_ABS: return absolute(e, out);
-    case GR_MATH_FLOOR: return step(e, out, false);
-    case GR_MATH_CEIL: return step(e, out, true);
-    case GR_MATH_FACTORIAL: return factorial(e, out);
-    case GR_MATH_DEGREE: return degrees(e, out);
-    default: return function(e, out, n->function);
+    case GR_MATH_NEG:
+        negate(out);
+        return true;
+    case GR_MATH_ABS:
+        return absolute(e, out);
+    case GR_MATH_FLOOR:
+        return step(e, out, false);
+    case GR_MATH_CEIL:
+        return step(e, out, true);
+    case GR_MATH_FACTORIAL:
+        return factorial(e, out);
+    case GR_MATH_DEGREE:
+        return degrees(e, out);
+    default:
+        return function(e, out, n->function);
     }
 }
 
 static bool apply(struct eval *e, gr_math_kind kind, value *v, value *w)
 {
     switch (kind) {
-    case GR_MATH_ADD: return add(e, v, w, false);
-    case GR_MATH_SUB: return add(e, v, w, true);
-    case GR_MATH_MUL: return multiply(e, v, w);
-    case GR_MATH_DIV: return divide(e, v, w);
-    case GR_MATH_POW: return power(e, v, w);
-    case GR_MATH_BINOM: return binomial(e, v, w);
-    case GR_MATH_LOG: return logarithm(e, v, w);
-    default: return root(e, v, w);
+    case GR_MATH_ADD:
+        return add(e, v, w, false);
+    case GR_MATH_SUB:
+        return add(e, v, w, true);
+    case GR_MATH_MUL:
+        return multiply(e, v, w);
+    case GR_MATH_DIV:
+        return divide(e, v, w);
+    case GR_MATH_POW:
+        return power(e, v, w);
+    case GR_MATH_BINOM:
+        return binomial(e, v, w);
+    case GR_MATH_LOG:
+        return logarithm(e, v, w);
+    default:
+        return root(e, v, w);
     }
 }
 
@@ -581,20 +600,27 @@ static bool eval(struct eval *e, uint32_t node, value *out)
     const gr_math_node *n = &e->t->node[node];
     if (!pay(e, 20)) return false;
     switch (n->kind) {
-    case GR_MATH_NUMBER: return number(e, n, out);
-    case GR_MATH_VARIABLE: made_up(e, hash_name(n->text), out); return true;
-    case GR_MATH_CALL: return call(e, n, out);
+    case GR_MATH_NUMBER:
+        return number(e, n, out);
+    case GR_MATH_VARIABLE:
+        made_up(e, hash_name(n->text), out);
+        return true;
+    case GR_MATH_CALL:
+        return call(e, n, out);
     case GR_MATH_PI:
     case GR_MATH_E:
-    case GR_MATH_I: return constant(n->kind, out);
+    case GR_MATH_I:
+        return constant(n->kind, out);
     case GR_MATH_NEG:
     case GR_MATH_ABS:
     case GR_MATH_FLOOR:
     case GR_MATH_CEIL:
     case GR_MATH_FACTORIAL:
     case GR_MATH_DEGREE:
-    case GR_MATH_FUNCTION: return eval_one(e, n, out);
-    default: return eval_two(e, n, out);
+    case GR_MATH_FUNCTION:
+        return eval_one(e, n, out);
+    default:
+        return eval_two(e, n, out);
     }
 }
 
@@ -686,7 +712,8 @@ static bool ratio_at(const gr_math_sides *a, const gr_math_sides *b, struct poin
     value below;
     value_init(&below);
     struct eval e = {NULL, 0, false, 0, -MAX_EXP, p->fuel};
-    bool ok = difference_at(a, p, out) && difference_at(b, p, &below) && !is_zero(out) && divide(&e, out, &below);
+    bool ok =
+        difference_at(a, p, out) && difference_at(b, p, &below) && !is_zero(out) && divide(&e, out, &below);
     value_clear(&below);
     return ok;
 }
@@ -716,8 +743,7 @@ bool gr_math_same_equation(const gr_math_sides *a, const gr_math_sides *b, int64
 static size_t significant(gr_span number)
 {
     size_t n = 0;
-    for (size_t i = 0; i < number.n; i++)
-        n += number.p[i] != '.' && (n || number.p[i] != '0');
+    for (size_t i = 0; i < number.n; i++) n += number.p[i] != '.' && (n || number.p[i] != '0');
     return n;
 }
 

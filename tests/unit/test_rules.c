@@ -169,6 +169,46 @@ static void test_odd_mathematics_does_no_harm(void **state)
     }
 }
 
+/* What the grader says of a file of pairs, beside what is right. */
+struct tally {
+    size_t n, equal, paid, wrong_paid, wrong_alone; /* wrong_alone: wrong, paid, and refused by math-verify */
+};
+
+static void count_pair(const json_t *row, size_t line, struct tally *t)
+{
+    const char *truth = json_string_value(json_object_get(row, "truth"));
+    const char *response = json_string_value(json_object_get(row, "response"));
+    bool want = json_is_true(json_object_get(row, "equal"));
+    bool got = gr_math_equal_in_text(truth, strlen(truth), response, strlen(response));
+    t->n++;
+    t->equal += want;
+    t->paid += want && got;
+    t->wrong_paid += !want && got;
+    t->wrong_alone += !want && got && json_is_false(json_object_get(row, "math_verify"));
+    if (got != want && getenv("GR_SHOW"))
+        print_message("%zu: %s %s: %s <> %.300s%s\n", line, want ? "unpaid" : "PAID",
+                      json_string_value(json_object_get(row, "family")), truth, response,
+                      json_is_true(json_object_get(row, "math_verify")) ? "  [math-verify pays]" : "");
+}
+
+static struct tally count_pairs(const char *path)
+{
+    struct tally t = {0};
+    gr_jsonl *s;
+    assert_int_equal(gr_jsonl_open(&s, path, (gr_loc){0}, NULL), GR_OK);
+    for (size_t i = 0; i < gr_jsonl_rows(s); i++) {
+        json_t *row;
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        count_pair(row, i + 1, &t);
+        json_decref(row);
+    }
+    print_message(
+        "%s: %zu of %zu right answers paid, %zu of %zu wrong ones, %zu of those refused by math-verify\n",
+        path, t.paid, t.equal, t.wrong_paid, t.n - t.equal, t.wrong_alone);
+    gr_jsonl_free(s);
+    return t;
+}
+
 static void test_grader_vectors_are_mostly_met(void **state)
 {
     (void)state;
@@ -192,6 +232,18 @@ static void test_grader_vectors_are_mostly_met(void **state)
     print_message("%zu of %zu grader vectors\n", right, n);
     assert_true(right * 100 >= n * 95); /* docs/GRADERS.md lists the others */
     gr_jsonl_free(s);
+}
+
+/* tests/oracle/grader_pairs.py makes such files; GR_PAIRS names one to be tried instead of the golden. */
+static void test_no_wrong_pair_of_the_oracle_is_paid(void **state)
+{
+    (void)state;
+    const char *path = getenv("GR_PAIRS");
+    struct tally t = count_pairs(path ? path : "tests/golden/grader_pairs.jsonl");
+    if (path) return;
+    assert_int_equal(t.n, 900);
+    assert_int_equal(t.wrong_paid, 0);
+    assert_true(t.paid * 100 >= t.equal * 98);
 }
 
 /* ---- rules -------------------------------------------------------------------------------------------- */
@@ -509,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_what_stands_behind_answer_is_is_the_answer),
         cmocka_unit_test(test_odd_mathematics_does_no_harm),
         cmocka_unit_test(test_grader_vectors_are_mostly_met),
+        cmocka_unit_test(test_no_wrong_pair_of_the_oracle_is_paid),
         cmocka_unit_test(test_extraction_takes_the_first_or_last_match),
         cmocka_unit_test(test_the_tail_is_counted_in_characters),
         cmocka_unit_test(test_bytes_that_are_no_text_are_one_character_each),
