@@ -39,7 +39,7 @@ static bool clean_number(gr_span s, gr_str *out)
     if (ok) gr_math_normalise(rest, &text);
     for (size_t i = 0; i < text.len && ok; i++) {
         char c = text.text[i];
-        if (c == GR_THOUSANDS || c == '%') continue;
+        if (c == GR_THOUSANDS) continue;
         ok = c && strchr("0123456789.+-/eE", c);
         gr_str_putc(out, c);
     }
@@ -155,13 +155,13 @@ static bool holds(gr_span s, const char *text)
     return s.n && memmem(s.p, s.n, text, strlen(text));
 }
 
-/* Cut what may stand around an answer: full stops and commas, a plus, degrees, and one pair of braces around
- * everything. */
+/* Cut what may stand around an answer: full stops and commas, a plus, a sign of equality, and one pair of
+ * braces around everything. */
 static gr_span stripped(gr_span s)
 {
     for (;;) {
-        while (s.n && strchr(".,;: \5", s.p[s.n - 1]) && s.p[s.n - 1]) s.n--;
-        while (s.n && strchr(" ,;:+", *s.p) && *s.p) s = gr_span_skip(s, 1);
+        while (s.n && strchr(".,;: ", s.p[s.n - 1]) && s.p[s.n - 1]) s.n--;
+        while (s.n && strchr(" ,;:+=", *s.p) && *s.p) s = gr_span_skip(s, 1);
         if (s.n > 1 && *s.p == '{' && gr_span_group(s) == s.n)
             s = (gr_span){s.p + 1, s.n - 2};
         else
@@ -262,6 +262,17 @@ static gr_span inside_of(gr_span s)
 
 /* ---- names -------------------------------------------------------------------------------------------- */
 
+/* s starts with a command that computes: no name holds it. */
+static bool starts_arithmetic(gr_span s)
+{
+    static const char *const commands[] = {"\\frac", "\\sqrt", "\\binom", "\\pi",  "\\inf", "\\pm",  "\\mp",
+                                           "\\cup",  "\\cap",  "\\log",   "\\ln",  "\\sin", "\\cos", "\\tan",
+                                           "\\exp",  "\\sum",  "\\int",   "\\lim", "\\set", "\\emp"};
+    bool starts = false;
+    for (size_t i = 0; i < GR_LEN(commands) && !starts; i++) starts = gr_span_starts(s, commands[i]);
+    return starts;
+}
+
 /* A name that an answer may be given to: x, a_{3}, f(x), f(2), |AB|, (p,q), V_1:V_2. */
 static bool is_name(gr_span s)
 {
@@ -270,9 +281,21 @@ static bool is_name(gr_span s)
         char c = s.p[i];
         if (isdigit((unsigned char)c) && (i == 0 || !strchr("_{(,0123456789", s.p[i - 1]))) return false;
         if (!isalnum((unsigned char)c) && !strchr("_{}(),|:\\' \10", c)) return false;
+        if (c == '\\' && starts_arithmetic(gr_span_skip(s, i))) return false;
         letter |= isalpha((unsigned char)c) != 0;
     }
     return letter;
+}
+
+/* \frac{NO}{BO}, the ratio of two segments, may be given a value like a name. */
+static bool is_ratio_of_names(gr_span s)
+{
+    if (!gr_span_starts(s, "\\frac{")) return false;
+    gr_span top = gr_span_skip(s, 5), bottom = gr_span_skip(top, gr_span_group(top));
+    bool letters = top.n > bottom.n && gr_span_group(bottom) == bottom.n && bottom.n > 2;
+    for (size_t i = 0; i < top.n && letters; i++)
+        letters = isupper((unsigned char)top.p[i]) || strchr("{}", top.p[i]);
+    return letters;
 }
 
 /* Where the next sign of equality stands from `from` on, one that is no part of <= or >=. */
@@ -297,8 +320,8 @@ static struct equation equation_of(gr_span s)
     size_t first = find_equals(s, 0), last = first;
     if (first == s.n || first == 0) return (struct equation){.value = s};
     for (size_t i = first; i < s.n; i = find_equals(s, i + 1)) last = i;
-    struct equation e = {{s.p, first}, gr_span_skip(s, last + 1), is_name((gr_span){s.p, first})};
-    return e;
+    gr_span name = {s.p, first};
+    return (struct equation){name, gr_span_skip(s, last + 1), is_name(name) || is_ratio_of_names(name)};
 }
 
 /* The same bytes, but for braces, spaces and the marks around words. */
@@ -669,13 +692,10 @@ static bool equal(struct job *j, gr_span a, gr_span b, int depth)
     return list ? equal_lists(j, a, b, depth) : equal_single(j, a, b, depth);
 }
 
-/* ---- readings of commas ------------------------------------------------------------------------------- */
+/* ---- commas ------------------------------------------------------------------------------------------ */
 
-/* What the commas of thousands outside of brackets may be. */
-enum reading { JOINED, LISTED, N_READINGS };
-
-/* s with its marks of thousands read one way; in brackets they part a list. */
-static gr_span read_thousands(struct job *j, gr_span s, enum reading as)
+/* s with its thousands joined; in brackets their commas part a list. */
+static gr_span join_thousands(struct job *j, gr_span s)
 {
     char *out = gr_pool_alloc(j->pool, s.n + 1);
     size_t n = 0;
@@ -684,7 +704,7 @@ static gr_span read_thousands(struct job *j, gr_span s, enum reading as)
         depth += strchr("{}", s.p[i]) ? 0 : depth_change(s.p[i]);
         if (s.p[i] != GR_THOUSANDS)
             out[n++] = s.p[i];
-        else if (as == LISTED || depth > 0)
+        else if (depth > 0)
             out[n++] = ',';
     }
     return (gr_span){out, n};
@@ -712,19 +732,11 @@ static bool equal_with_point(struct job *j, gr_span a, gr_span b)
     return with_point(j, a, &point) && has(b, ".") && equal(j, point, b, 0);
 }
 
-static bool has_thousands(gr_span s)
+static bool equal_answers(struct job *j, gr_span a, gr_span b)
 {
-    return s.n && memchr(s.p, GR_THOUSANDS, s.n);
-}
-
-static bool equal_in_any_reading(struct job *j, gr_span a, gr_span b)
-{
-    bool same = false;
-    int of_a = has_thousands(a) ? N_READINGS : 1, of_b = has_thousands(b) ? N_READINGS : 1;
-    for (int i = 0; i < of_a * of_b && !same; i++)
-        same = equal(j, read_thousands(j, a, (enum reading)(i % of_a)),
-                     read_thousands(j, b, (enum reading)(i / of_a)), 0);
-    return same || equal_with_point(j, a, b) || equal_with_point(j, b, a);
+    a = join_thousands(j, a);
+    b = join_thousands(j, b);
+    return equal(j, a, b, 0) || equal_with_point(j, a, b) || equal_with_point(j, b, a);
 }
 
 bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_got)
@@ -734,8 +746,7 @@ bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_
     struct job j = {gr_pool_new(), FUEL};
     gr_math_normalise((gr_span){truth, n_truth}, &a);
     gr_math_normalise((gr_span){got, n_got}, &b);
-    bool same =
-        a.len && b.len && equal_in_any_reading(&j, (gr_span){a.text, a.len}, (gr_span){b.text, b.len});
+    bool same = a.len && b.len && equal_answers(&j, (gr_span){a.text, a.len}, (gr_span){b.text, b.len});
     gr_str_release(&a);
     gr_str_release(&b);
     gr_pool_free(j.pool);

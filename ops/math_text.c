@@ -206,12 +206,16 @@ static bool is_one_of(gr_span name, const char *const *names, size_t n)
     return is;
 }
 
-/* A space counts between two digits alone: 3 1/2. */
+static bool is_of_number(char c)
+{
+    return isdigit((unsigned char)c) || c == '.';
+}
+
+/* A space counts between two numbers alone: 3 1/2. */
 static void put_space(gr_span rest, gr_str *out)
 {
     rest = gr_span_trim(rest);
-    if (isdigit((unsigned char)last_of(out)) && rest.n && isdigit((unsigned char)*rest.p))
-        gr_str_putc(out, ' ');
+    if (is_of_number(last_of(out)) && rest.n && is_of_number(*rest.p)) gr_str_putc(out, ' ');
 }
 
 static gr_span put_rewrite(const struct rewrite *with, gr_span rest, gr_str *out)

@@ -132,10 +132,32 @@ static void read_repeat(struct reader *r, gr_math_node *number)
     if (!n || (group && !take(r, "}"))) fail(r);
 }
 
+/* The index and the primes behind a name. false: there is an index, and it is broken. */
+static bool take_index(struct reader *r)
+{
+    while (take(r, "'")) {
+    }
+    if (!take(r, "_")) return true;
+    size_t n = at(r, "{") ? gr_span_group(r->s) : r->s.n && isalnum((unsigned char)*r->s.p);
+    r->s = gr_span_skip(r->s, n);
+    return n > 0;
+}
+
+static uint32_t put_name(struct reader *r, const char *from)
+{
+    if (!take_index(r)) return fail(r);
+    return put(r, (gr_math_node){.kind = GR_MATH_VARIABLE, .text = {from, (size_t)(r->s.p - from)}});
+}
+
+/* A number in another base, 2112_6, is a name: nothing is computed with it. */
 static uint32_t read_number(struct reader *r)
 {
     gr_math_node number = {.kind = GR_MATH_NUMBER, .text = r->s};
     size_t n = digits_of(r->s);
+    if (n && gr_span_starts(gr_span_skip(r->s, n), "_")) {
+        r->s = gr_span_skip(r->s, n);
+        return put_name(r, number.text.p);
+    }
     bool point = n < r->s.n && r->s.p[n] == '.';
     number.text.n = n + point + (point ? digits_of(gr_span_skip(r->s, n + 1)) : 0);
     if (number.text.n == point && !gr_span_starts(gr_span_skip(r->s, point), "\\")) return fail(r);
@@ -252,6 +274,7 @@ static uint32_t read_logarithm(struct reader *r)
 {
     uint32_t base = take(r, "_") ? read_argument(r) : put_number(r, "10");
     uint32_t power = take(r, "^") ? read_exponent(r) : GR_MATH_NONE;
+    take(r, " ");
     return powered(r, put_two(r, GR_MATH_LOG, read_operand(r), base), power);
 }
 
@@ -279,23 +302,6 @@ static uint32_t read_function(struct reader *r)
                                          .left = of,
                                          .right = GR_MATH_NONE}),
                    power);
-}
-
-/* The index and the primes behind a name. false: there is an index, and it is broken. */
-static bool take_index(struct reader *r)
-{
-    while (take(r, "'")) {
-    }
-    if (!take(r, "_")) return true;
-    size_t n = at(r, "{") ? gr_span_group(r->s) : r->s.n && isalnum((unsigned char)*r->s.p);
-    r->s = gr_span_skip(r->s, n);
-    return n > 0;
-}
-
-static uint32_t put_name(struct reader *r, const char *from)
-{
-    if (!take_index(r)) return fail(r);
-    return put(r, (gr_math_node){.kind = GR_MATH_VARIABLE, .text = {from, (size_t)(r->s.p - from)}});
 }
 
 /* \alpha, \overline{AB} and \bar{x}, which are names like any other. */

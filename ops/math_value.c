@@ -649,7 +649,8 @@ static bool same(value *a, value *b, long scale)
     make_inexact(a);
     make_inexact(b);
     long size = GR_MAX(GR_MAX(exponent_of(a->c), exponent_of(b->c)), 0);
-    if (scale > size + 100) return false; /* too little is left of the digits */
+    if (scale > size + 100 || size > 300)
+        return false; /* too little is left of the digits, or behind the point */
     mpc_sub(a->c, a->c, b->c, MPC_RNDNN);
     return exponent_of(a->c) <= GR_MAX(size, scale) - AGREE;
 }
