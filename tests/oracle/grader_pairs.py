@@ -404,10 +404,73 @@ def units(r):
     return sp.Integer(n), r.choice([f"{n}{unit}", str(n)]), sp.Integer(m), r.choice([f"{m}{unit}", str(m)])
 
 
+def prose(r):
+    """A response without a formula; its answer is one number, or several."""
+    n, m, k = r.randint(2, 999), r.randint(2, 999), r.randint(2, 99)
+    got = r.choice([n, n, m, n * 10, n + 1])
+    frames = [
+        (got, f"Half of {k} is less than {m}. So they have {got} apples."),
+        (got, f"The answer is {got}. I hope it is correct."),
+        (got, f"**Answer: {got}**"),
+        (got, f"**{got}**"),
+        (got, f"<answer>{got}</answer>"),
+        (got, f"First {k} + {m} = {k + m}.\n#### {got}"),
+        (got, f"She paid ${k} and then ${m}.\nA: {got}"),
+        (got, f"The total is ${k} + ${got - k} = ${got}."),
+        (got, f"Final Answer: the largest $n$ is {got}."),
+        (got, f"The answer is: {got} apples, not {m + 1000} of them."),
+        (frozenset([got, m + 1000]), f"The answer is {m + 1000} or {got}."),
+        (frozenset([got, m + 1000]), f"It is {m + 1000} or {got}"),
+        (sp.Rational(got, 1009), f"The answer is {got}/1009."),
+        (sp.Integer(got) * X, f"The answer is {got}x"),
+    ]
+    w, s = r.choice(frames)
+    return ("set", frozenset([sp.Integer(n)])), str(n), ("set", frozenset(map(sp.sympify, w if isinstance(w, frozenset) else [w]))), s
+
+
+def bases(r):
+    base = r.randint(3, 9)
+    digits = "".join(str(r.randrange(base)) for _ in range(r.randint(2, 6))).lstrip("0") or "1"
+    other = digits[::-1]
+    b2 = r.choice([base, base, base + 1])
+    d2 = r.choice([digits, digits, other])
+    return ("text", (digits, base)), f"{digits}_{base}", ("text", (d2, b2)), r.choice([f"{d2}_{{{b2}}}", f"{d2}_{b2}"])
+
+
+def words(r):
+    a, b = r.sample(["Even", "Odd", "Monday", "Friday", "East", "West", "Dana", "Nadia", "cat", "act", "parabola", "ellipse"], 2)
+    w = r.choice([a, a, b])
+    return ("text", a.lower()), f"\\text{{{a}}}", ("text", w.lower()), r.choice([f"\\text{{{w}}}", w, f"\\textbf{{{w.lower()}}}"])
+
+
+def unknown(r):
+    """Commands that no grader knows all of: equal as they stand, and no variables that commute."""
+    a, b = r.randint(2, 9), r.randint(2, 9)
+    t = r.choice([
+        f"\\int_{{{a}}}^{{{b}}} x^2\\,dx", f"\\vec{{a}}\\times\\vec{{b}}", f"\\sum_{{k={a}}}^{{n}} k^{b}", f"{a}\\bmod {b}",
+        f"A^{{{a}}}\\setminus B", f"\\gcd({a}, n)", f"{a} \\mid n", f"\\nabla^{a} f", f"\\Re z^{b}",
+    ])  # fmt: skip
+    swaps = {"{a}": "{b}", "{b}": "{a}", "A": "B", "B": "A", "k": "n", "n": "k", "z": "w", "f": "g", str(a): str(b), str(b): str(a)}
+    s = t
+    if r.random() < 0.6:
+        keys = [k for k in swaps if k in t]
+        s = "".join(swaps.get(c, c) if r.random() < 0.9 else c for c in t) if not keys else swap_all(t, swaps)
+    return ("text", t.replace(" ", "")), t, ("text", s.replace(" ", "")), s
+
+
+def swap_all(t, swaps):
+    out, i = "", 0
+    while i < len(t):
+        key = next((k for k in swaps if t.startswith(k, i) and not (k.isalpha() and (t[i - 1].isalpha() or t[i - 1] == "\\" or t[i + 1 : i + 2].isalpha()))), None)
+        out += swaps[key] if key else t[i]
+        i += len(key) if key else 1
+    return out
+
+
 FAMILIES = [
     integers, integers, fractions, concatenated, tiny, surds, nested, polynomials, rationals, absolutes, trigonometry,
     logarithms, complexes, counting, sets, tuples, named, intervals, rays, unions, signs, matrices, equations,
-    assignments, units,
+    assignments, units, prose, prose, bases, words, unknown,
 ]  # fmt: skip
 
 
@@ -464,12 +527,11 @@ def framed(s, decoy, r):
 def pair(r):
     family = r.choice(FAMILIES)
     a, t, b, s = family(r)
-    return {
-        "family": family.__name__,
-        "truth": f"${t}$",
-        "response": framed(s, t, r) if r.random() < 0.5 else f"${s}$",
-        "equal": same(a, b),
-    }
+    if family is prose:
+        response = s
+    else:
+        response = framed(s, t, r) if r.random() < 0.5 else f"${s}$"
+    return {"family": family.__name__, "truth": f"${t}$", "response": response, "equal": same(a, b)}
 
 
 def math_verify_says(p):
