@@ -102,6 +102,16 @@ static bool is_formula(const char *fence, gr_span inside, gr_span rest)
     return !gr_math_is_prose(inside) && (strcmp(fence, "$") != 0 || !is_money(inside, rest));
 }
 
+/* Where a fence closes in s, one that no backslash stands in front of; s.n where nowhere. */
+static size_t find_fence(gr_span s, const char *fence)
+{
+    gr_span near = {s.p, GR_MIN(s.n, GR_MATH_BYTES)};
+    size_t n = gr_span_find(near, fence);
+    while (n && n < near.n && *fence == '$' && s.p[n - 1] == '\\')
+        n += 1 + gr_span_find(gr_span_skip(near, n + 1), fence);
+    return n < near.n ? n : s.n;
+}
+
 /* The formula that text begins with. */
 static bool formula_at(gr_span text, struct find *out)
 {
@@ -111,9 +121,8 @@ static bool formula_at(gr_span text, struct find *out)
     for (size_t k = 0; k < GR_LEN(fences) && !found; k++) {
         size_t n = strlen(fences[k][0]);
         if (!gr_span_starts(text, fences[k][0])) continue;
-        gr_span rest = gr_span_skip(text, n);
-        const char *end = rest.n ? memmem(rest.p, GR_MIN(rest.n, GR_MATH_BYTES), fences[k][1], n) : NULL;
-        gr_span inside = {rest.p, end ? (size_t)(end - rest.p) : 0};
+        gr_span rest = gr_span_skip(text, n), inside = {rest.p, find_fence(rest, fences[k][1])};
+        if (inside.n == rest.n) continue;
         found = is_formula(fences[k][0], inside, gr_span_skip(rest, inside.n + n));
         if (found) *out = (struct find){{text.p, inside.n + 2 * n}, inside};
     }
@@ -154,7 +163,8 @@ static gr_span without_name(gr_span s)
 static gr_span without_unit(gr_span s)
 {
     gr_span unit = gr_span_trim(s), rest = gr_span_trim(gr_span_skip(unit, gr_span_word(unit)));
-    return gr_span_starts(rest, "and ") || gr_span_starts(rest, "or ") ? rest : s;
+    gr_span joint = {rest.p, gr_span_word(rest)};
+    return gr_span_is(joint, "and") || gr_span_is(joint, "or") ? rest : s;
 }
 
 /* Nothing but connecting words between two parts of one answer. */
@@ -228,13 +238,12 @@ static gr_span without_marks(gr_span s)
 static gr_span tagged(gr_span s)
 {
     gr_span found = s;
-    for (gr_span rest = s; rest.n; rest = gr_span_skip(rest, 1)) {
-        if (!gr_span_starts(rest, "<answer>")) continue;
-        gr_span inside = gr_span_skip(rest, 8);
-        const char *end = inside.n ? memmem(inside.p, inside.n, "</answer>", 9) : NULL;
-        if (!end) break;
-        found = (gr_span){inside.p, (size_t)(end - inside.p)};
-        rest = gr_span_skip(inside, found.n);
+    size_t open, close;
+    for (gr_span rest = s; (open = gr_span_find(rest, "<answer>")) < rest.n;
+         rest = gr_span_skip(rest, close)) {
+        rest = gr_span_skip(rest, open + 8);
+        close = gr_span_find(rest, "</answer>");
+        if (close < rest.n) found = (gr_span){rest.p, close};
     }
     return found;
 }
@@ -258,11 +267,11 @@ static size_t announcement_of(gr_span s)
 static const char *after_hashes(gr_span text)
 {
     text = gr_span_trim(text);
-    const char *line = text.n ? memrchr(text.p, '\n', text.n) : NULL;
-    line = line ? line + 1 : text.p;
-    gr_span last = {line, (size_t)(text.p + text.n - line)};
-    const char *hashes = last.n ? memmem(last.p, last.n, "####", 4) : NULL;
-    return hashes ? hashes + 4 : NULL;
+    size_t n = text.n;
+    while (n && text.p[n - 1] != '\n') n--;
+    gr_span last = gr_span_skip(text, n);
+    size_t hashes = gr_span_find(last, "####");
+    return hashes < last.n ? last.p + hashes + 4 : NULL;
 }
 
 /* What follows the last announcement, NULL where nothing does. */

@@ -297,11 +297,22 @@ static bool is_percent(gr_span word)
     return is_one_of(word, names, GR_LEN(names));
 }
 
+/* A word that is a unit wherever it stands behind a number. */
+static bool is_plain_unit(char before, gr_span word)
+{
+    static const char *const units[] = {"cm",      "mm",      "km",    "kg",    "ft",      "mph",
+                                        "feet",    "inches",  "hours", "hour",  "minutes", "seconds",
+                                        "days",    "meters",  "miles", "units", "cents",   "years",
+                                        "degrees", "dollars", "yards", "grams", "liters",  "km/h"};
+    return isdigit((unsigned char)before) && is_one_of(word, units, GR_LEN(units));
+}
+
 /* A word in plain text. */
 static gr_span put_word(gr_span s, gr_str *out)
 {
     gr_span word = {s.p, gr_span_word(s)};
     s = gr_span_skip(s, word.n);
+    if (is_plain_unit(last_of(out), word)) return skip_exponent(s);
     if (is_connector(word))
         gr_str_putc(out, ',');
     else if (is_percent(word))

@@ -37,6 +37,13 @@ static inline bool gr_span_is(gr_span s, const char *text)
     return s.n == strlen(text) && gr_span_starts(s, text);
 }
 
+/* Where text stands first in s; s.n where nowhere. */
+static inline size_t gr_span_find(gr_span s, const char *text)
+{
+    const char *at = s.p && s.n ? memmem(s.p, s.n, text, strlen(text)) : NULL;
+    return at ? (size_t)(at - s.p) : s.n;
+}
+
 /* White space at both ends cut off. */
 static inline gr_span gr_span_trim(gr_span s)
 {

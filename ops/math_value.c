@@ -739,7 +739,7 @@ bool gr_math_same_equation(const gr_math_sides *a, const gr_math_sides *b, int64
     return *sign != 0;
 }
 
-/* ---- rounded decimals and order ----------------------------------------------------------------------- */
+/* ---- rounded decimals --------------------------------------------------------------------------------- */
 
 static size_t significant(gr_span number)
 {
@@ -797,21 +797,6 @@ bool gr_math_is_rounded(const gr_math_tree *a, const gr_math_tree *b, int64_t *f
     bool printed = significant(decimal->text) >= 12; /* by a machine, whose last digit may be one off */
     is = is && (vb.exact ? printed && !terminates(vb.q) : places >= 6);
     is = is && within(&va, &vb, places, printed ? 1 : 2);
-    value_clear(&va), value_clear(&vb);
-    mpfr_free_cache2(MPFR_FREE_LOCAL_CACHE);
-    return is;
-}
-
-bool gr_math_order(const gr_math_tree *a, const gr_math_tree *b, int64_t *fuel, int *order)
-{
-    if (gr_math_has_variables(a) || gr_math_has_variables(b)) return false;
-    struct point p = {0, true, -MAX_EXP, fuel};
-    value va, vb;
-    value_init(&va), value_init(&vb);
-    bool is = value_at(a, &p, &va) && value_at(b, &p, &vb) && is_real(&va) && is_real(&vb);
-    struct eval e = {NULL, 0, false, 0, p.scale, fuel};
-    is = is && add(&e, &va, &vb, true);
-    *order = is ? sign_of(&va) : 0;
     value_clear(&va), value_clear(&vb);
     mpfr_free_cache2(MPFR_FREE_LOCAL_CACHE);
     return is;

@@ -34,8 +34,4 @@ bool gr_math_same_equation(const gr_math_sides *a, const gr_math_sides *b, int64
  * computers print. */
 bool gr_math_is_rounded(const gr_math_tree *a, const gr_math_tree *b, int64_t *fuel);
 
-/* The order of two real values without variables: *order is negative, 0 or positive. false: they have none.
- */
-bool gr_math_order(const gr_math_tree *a, const gr_math_tree *b, int64_t *fuel, int *order);
-
 #endif

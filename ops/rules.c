@@ -10,6 +10,7 @@
 #include <utf8proc.h>
 
 #include "ops/math_compare.h"
+#include "ops/math_number.h"
 #include "ops/math_text.h"
 
 /* Steps of backtracking from one starting place, and the heap it may take: far above what a sensible pattern

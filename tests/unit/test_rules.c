@@ -5,6 +5,7 @@
 
 #include "ops/jsonl.h"
 #include "ops/math_compare.h"
+#include "ops/math_number.h"
 #include "tests/unit/test.h"
 
 static bool numbers(const char *a, const char *b)
