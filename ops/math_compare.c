@@ -1,115 +1,24 @@
+/* ops/math_compare.c: the structure of answers (lists, intervals, names, relations, matrices), compared part
+ * by part. */
 #include "ops/math_compare.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/math_find.h"
+#include "ops/math_number.h"
 #include "ops/math_text.h"
 #include "ops/math_value.h"
 #include "runtime/base.h"
 
-/* ---- numbers ------------------------------------------------------------------------------------------ */
+#define FUEL ((int64_t)10000000) /* of one comparison (ops/math_value.h) */
 
-#define NUMBER_BYTES 128 /* longer texts are no numbers */
-
-/* text without what does not count, in out[NUMBER_BYTES]; false where something else than a number is
- * left.
- */
-static bool clean_number(const char *text, size_t n, char *out)
-{
-    size_t used = 0;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (isspace(c) || c == ',' || c == '$' || c == '%') continue;
-        if (n - i >= 3 && !memcmp(text + i, "\xE2\x88\x92", 3)) { /* the true minus sign */
-            c = '-';
-            i += 2;
-        }
-        if (used == NUMBER_BYTES - 1 || !strchr("0123456789.+-/eE", c) || !c) return false;
-        out[used++] = (char)c;
-    }
-    if (used && out[used - 1] == '.') used--;
-    out[used] = '\0';
-    return used > 0;
-}
-
-/* A decimal as sign, digits without leading and trailing zeros, and a power of ten: equal numbers become
- * equal values of this. */
-struct decimal {
-    char digits[NUMBER_BYTES];
-    long exponent; /* of the last digit */
-    bool negative;
+/* What one comparison has: memory for the texts it makes, and fuel. */
+struct job {
+    gr_pool *pool;
+    int64_t fuel;
 };
-
-static bool read_decimal(const char *s, size_t n, struct decimal *out)
-{
-    size_t i = 0, used = 0, seen = 0;
-    bool point = false;
-    *out = (struct decimal){0};
-    if (i < n && (s[i] == '+' || s[i] == '-')) out->negative = s[i++] == '-';
-    for (; i < n && (isdigit((unsigned char)s[i]) || (s[i] == '.' && !point)); i++) {
-        if (s[i] == '.') {
-            point = true;
-            continue;
-        }
-        seen++;
-        out->exponent -= point;
-        if (used || s[i] != '0') out->digits[used++] = s[i];
-    }
-    if (!seen) return false;
-    if (i < n && (s[i] == 'e' || s[i] == 'E')) {
-        char *end;
-        long e = strtol(s + i + 1, &end, 10);
-        if (end == s + i + 1 || labs(e) > 1000000) return false;
-        out->exponent += e;
-        i = (size_t)(end - s);
-    }
-    for (; used && out->digits[used - 1] == '0'; out->exponent++) out->digits[--used] = '\0';
-    if (!used) *out = (struct decimal){0};
-    return i == n;
-}
-
-static bool read_fraction(const char *s, struct decimal *num, struct decimal *den, double *value)
-{
-    size_t n = strcspn(s, "/");
-    if (!read_decimal(s, n, num)) return false;
-    *den = (struct decimal){.digits = "1"};
-    *value = strtod(s, NULL);
-    if (!s[n]) return true;
-    if (!read_decimal(s + n + 1, strlen(s + n + 1), den) || !*den->digits) return false;
-    *value /= strtod(s + n + 1, NULL);
-    return true;
-}
-
-static bool same_decimal(const struct decimal *a, const struct decimal *b)
-{
-    return a->negative == b->negative && a->exponent == b->exponent && !strcmp(a->digits, b->digits);
-}
-
-bool gr_number_equal(const char *a, size_t n_a, const char *b, size_t n_b)
-{
-    char ta[NUMBER_BYTES], tb[NUMBER_BYTES];
-    struct decimal num_a, den_a, num_b, den_b;
-    double va, vb;
-    if (!clean_number(a, n_a, ta) || !clean_number(b, n_b, tb)) return false;
-    if (!read_fraction(ta, &num_a, &den_a, &va) || !read_fraction(tb, &num_b, &den_b, &vb)) return false;
-    if (same_decimal(&den_a, &den_b)) return same_decimal(&num_a, &num_b);
-    return isfinite(va) && fabs(va - vb) <= 1e-12 * fabs(va);
-}
-
-/* Cut what may stand around an answer: full stops and commas, and one pair of braces around everything. */
-static gr_span stripped(gr_span s)
-{
-    for (;;) {
-        while (s.n && strchr(".,;:", s.p[s.n - 1]) && s.p[s.n - 1]) s.n--;
-        while (s.n && strchr(" ,:", *s.p) && *s.p) s = gr_span_skip(s, 1);
-        if (s.n > 1 && *s.p == '{' && gr_span_group(s) == s.n)
-            s = (gr_span){s.p + 1, s.n - 2};
-        else
-            return s;
-    }
-}
 
 /* ---- structure ---------------------------------------------------------------------------------------- */
 
@@ -119,65 +28,127 @@ static int depth_change(char c)
     return c && strchr(")]}\2\4", c) ? -1 : 0;
 }
 
-/* Where sep stands in s outside of all brackets, from `from` on; s.n where nowhere. */
+/* Where sep stands in s outside of all brackets and words, from `from` on; s.n where nowhere. */
 static size_t find_outside(gr_span s, const char *sep, size_t from)
 {
     int depth = 0;
+    bool words = false;
     for (size_t i = 0; i < s.n; i++) {
-        if (depth == 0 && i >= from && gr_span_starts(gr_span_skip(s, i), sep)) return i;
+        if (depth == 0 && !words && i >= from && gr_span_starts(gr_span_skip(s, i), sep)) return i;
+        if (s.p[i] == GR_TEXT) words = !words;
         depth += depth_change(s.p[i]);
     }
     return s.n;
 }
 
+static bool has(gr_span s, const char *sep)
+{
+    return find_outside(s, sep, 0) < s.n;
+}
+
+static bool holds(gr_span s, const char *text)
+{
+    return gr_span_find(s, text) < s.n;
+}
+
+/* Cut what may stand around an answer: full stops and commas, a plus, a sign of equality, and one pair of
+ * braces around everything. */
+static gr_span stripped(gr_span s)
+{
+    for (;;) {
+        while (s.n && strchr(".,;: ", s.p[s.n - 1]) && s.p[s.n - 1]) s.n--;
+        while (s.n && strchr(" ,;:+=", *s.p) && *s.p) s = gr_span_skip(s, 1);
+        if (s.n > 1 && *s.p == '{' && gr_span_group(s) == s.n)
+            s = (gr_span){s.p + 1, s.n - 2};
+        else
+            return s;
+    }
+}
+
 struct list {
     gr_span item[64];
     size_t n;
+    bool full; /* there are more */
 };
 
-/* s cut at sep; empty pieces are left out. false where there are too many. */
-static bool split(gr_span s, const char *sep, struct list *out)
+static void list_add(struct list *l, gr_span item)
 {
-    out->n = 0;
+    l->full |= l->n == GR_LEN(l->item);
+    if (!l->full) l->item[l->n++] = item;
+}
+
+/* s with its \pm and \mp one way and the other: both are values of s. */
+static gr_span one_sign(struct job *j, gr_span s, bool minus)
+{
+    char *out = gr_pool_alloc(j->pool, s.n + 1);
+    size_t n = 0;
+    while (s.n) {
+        bool pm = gr_span_starts(s, "\\pm"), mp = gr_span_starts(s, "\\mp");
+        out[n++] = pm ? "+-"[minus] : mp ? "-+"[minus] : *s.p;
+        s = gr_span_skip(s, pm || mp ? 3 : 1);
+        if (pm || mp) s = gr_span_trim(s);
+    }
+    return (gr_span){out, n};
+}
+
+static bool has_two_signs(gr_span s)
+{
+    return holds(s, "\\pm") || holds(s, "\\mp");
+}
+
+/* s cut at sep; empty pieces are left out, and what has two signs is two. false where there are too many. */
+static bool split(struct job *j, gr_span s, const char *sep, struct list *out)
+{
+    *out = (struct list){.n = 0};
     for (size_t from = 0; from <= s.n;) {
         size_t to = find_outside(s, sep, from);
-        if (to > from) {
-            if (out->n == GR_LEN(out->item)) return false;
-            out->item[out->n++] = (gr_span){s.p + from, to - from};
+        gr_span item = {s.p + from, to - from};
+        if (item.n && has_two_signs(item)) {
+            list_add(out, one_sign(j, item, false));
+            item = one_sign(j, item, true);
         }
+        if (item.n) list_add(out, item);
         from = to + strlen(sep);
     }
-    return out->n > 0;
+    return out->n > 0 && !out->full;
 }
 
-static bool equal(gr_span a, gr_span b, int depth);
+static bool equal(struct job *j, gr_span truth, gr_span got, int depth);
 
-static bool all_in(const struct list *a, const struct list *b, int depth)
+static bool all_in(struct job *j, const struct list *a, const struct list *b, bool turned, int depth)
 {
-    for (size_t i = 0; i < a->n; i++) {
+    bool all = true;
+    for (size_t i = 0; i < a->n && all; i++) {
         bool found = false;
-        for (size_t j = 0; j < b->n && !found; j++) found = equal(a->item[i], b->item[j], depth);
-        if (!found) return false;
+        for (size_t k = 0; k < b->n && !found; k++)
+            found =
+                turned ? equal(j, b->item[k], a->item[i], depth) : equal(j, a->item[i], b->item[k], depth);
+        all = found;
     }
-    return true;
+    return all;
 }
 
-static bool in_order(const struct list *a, const struct list *b, int depth)
+static bool same_set(struct job *j, const struct list *a, const struct list *b, int depth)
+{
+    return all_in(j, a, b, false, depth) && all_in(j, b, a, true, depth);
+}
+
+static bool in_order(struct job *j, const struct list *a, const struct list *b, int depth)
 {
     bool same = a->n == b->n;
-    for (size_t i = 0; i < a->n && same; i++) same = equal(a->item[i], b->item[i], depth);
+    for (size_t i = 0; i < a->n && same; i++) same = equal(j, a->item[i], b->item[i], depth);
     return same;
 }
 
-/* The brackets around all of s, with a comma inside: a tuple, an interval or a set. 0: none. */
+/* The brackets around all of s, with a comma or semicolon inside: a tuple, an interval or a set. 0: none. */
 static char fence_of(gr_span s)
 {
-    if (s.n < 3 || depth_change(*s.p) != 1 || depth_change(s.p[s.n - 1]) != -1) return 0;
+    if (s.n < 3 || depth_change(*s.p) != 1 || depth_change(s.p[s.n - 1]) != -1 || *s.p == '{') return 0;
     int depth = 0;
     for (size_t i = 0; i + 1 < s.n; i++)
         if ((depth += depth_change(s.p[i])) == 0) return 0;
     gr_span inside = {s.p + 1, s.n - 2};
-    return find_outside(inside, ",", 0) < inside.n || *s.p == GR_SET_OPEN ? *s.p : 0;
+    return has(inside, ",") || has(inside, ";") || *s.p == GR_SET_OPEN ? *s.p : 0;
 }
 
 static gr_span inside_of(gr_span s)
@@ -185,32 +156,112 @@ static gr_span inside_of(gr_span s)
     return (gr_span){s.p + 1, s.n - 2};
 }
 
-/* A name that an answer may be given to: x, a_{3}, f(x), |AB|, (p,q), V_1:V_2. */
+/* ---- names -------------------------------------------------------------------------------------------- */
+
+/* s starts with a command that computes: no name holds it. */
+static bool starts_arithmetic(gr_span s)
+{
+    static const char *const commands[] = {"\\frac", "\\sqrt", "\\binom", "\\pi",  "\\inf", "\\pm",  "\\mp",
+                                           "\\cup",  "\\cap",  "\\log",   "\\ln",  "\\sin", "\\cos", "\\tan",
+                                           "\\exp",  "\\sum",  "\\int",   "\\lim", "\\set", "\\emp"};
+    bool starts = false;
+    for (size_t i = 0; i < GR_LEN(commands) && !starts; i++) starts = gr_span_starts(s, commands[i]);
+    return starts;
+}
+
+/* A name that an answer may be given to: x, a_{3}, f(x), f(2), |AB|, (p,q), V_1:V_2. */
 static bool is_name(gr_span s)
 {
     bool letter = false;
     for (size_t i = 0; i < s.n; i++) {
         char c = s.p[i];
-        if (isdigit((unsigned char)c) && (i == 0 || !strchr("_{0123456789", s.p[i - 1]))) return false;
-        if (!isalnum((unsigned char)c) && !strchr("_{}(),|:\\'", c)) return false;
+        if (isdigit((unsigned char)c) && (i == 0 || !strchr("_{(,0123456789", s.p[i - 1]))) return false;
+        if (!isalnum((unsigned char)c) && !strchr("_{}(),|:\\' \10", c)) return false;
+        if (c == '\\' && starts_arithmetic(gr_span_skip(s, i))) return false;
         letter |= isalpha((unsigned char)c) != 0;
     }
     return letter;
 }
 
-/* The value of "name = ... = value" or "name \in value"; s itself where it is something else. */
-static gr_span value_of(gr_span s)
+/* \frac{NO}{BO}, the ratio of two segments, may be given a value like a name. */
+static bool is_ratio_of_names(gr_span s)
+{
+    if (!gr_span_starts(s, "\\frac{")) return false;
+    gr_span top = gr_span_skip(s, 5), bottom = gr_span_skip(top, gr_span_group(top));
+    bool letters = top.n > bottom.n && gr_span_group(bottom) == bottom.n && bottom.n > 2;
+    for (size_t i = 0; i < top.n && letters; i++)
+        letters = isupper((unsigned char)top.p[i]) || strchr("{}", top.p[i]);
+    return letters;
+}
+
+/* Where the next sign of equality stands from `from` on, one that is no part of <= or >=. */
+static size_t find_equals(gr_span s, size_t from)
+{
+    size_t at = find_outside(s, "=", from);
+    while (at < s.n && at && strchr("<>", s.p[at - 1])) at = find_outside(s, "=", at + 1);
+    return at;
+}
+
+/* name = ... = value: its ends. n of name is 0 where s is no equation. */
+struct equation {
+    gr_span name, value;
+    bool assigns; /* name is one */
+};
+
+static struct equation equation_of(gr_span s)
 {
     size_t in = find_outside(s, "\\in", 0);
-    if (in < s.n && !gr_span_starts(gr_span_skip(s, in), "\\infty") && is_name((gr_span){s.p, in}))
-        return gr_span_skip(s, in + 3);
-    size_t first = find_outside(s, "=", 0), last = first;
-    if (first == s.n || first == 0 || strchr("<>!", s.p[first - 1]) || !is_name((gr_span){s.p, first}))
-        return s;
-    for (size_t i = first; i < s.n; i = find_outside(s, "=", i + 1)) last = i;
-    s = gr_span_skip(s, last + 1);
-    s.n = find_outside(s, "~", 0);
-    return s;
+    if (in < s.n && !gr_span_starts(gr_span_skip(s, in), "\\inf") && is_name((gr_span){s.p, in}))
+        return (struct equation){{s.p, in}, gr_span_trim(gr_span_skip(s, in + 3)), true};
+    size_t first = find_equals(s, 0), last = first;
+    if (first == s.n || first == 0) return (struct equation){.value = s};
+    for (size_t i = first; i < s.n; i = find_equals(s, i + 1)) last = i;
+    gr_span name = {s.p, first};
+    return (struct equation){name, gr_span_skip(s, last + 1), is_name(name) || is_ratio_of_names(name)};
+}
+
+/* The same bytes, but for braces, spaces and the marks around words. */
+static bool same_name(gr_span a, gr_span b)
+{
+    for (;;) {
+        while (a.n && strchr("{} \10", *a.p) && *a.p) a = gr_span_skip(a, 1);
+        while (b.n && strchr("{} \10", *b.p) && *b.p) b = gr_span_skip(b, 1);
+        if (!a.n || !b.n || *a.p != *b.p) return a.n == b.n && !a.n;
+        a = gr_span_skip(a, 1);
+        b = gr_span_skip(b, 1);
+    }
+}
+
+/* The name without its index: x_1 and x_2 are both an x. */
+static gr_span base_of(gr_span name)
+{
+    const char *index = name.n ? memchr(name.p, '_', name.n) : NULL;
+    return index ? (gr_span){name.p, (size_t)(index - name.p)} : name;
+}
+
+/* How the items of a list are named. */
+enum naming { UNNAMED, ONE_NAME, MANY_NAMES };
+
+static enum naming naming_of(const struct list *l)
+{
+    enum naming is = UNNAMED;
+    gr_span first = {NULL, 0};
+    for (size_t i = 0; i < l->n; i++) {
+        struct equation e = equation_of(stripped(l->item[i]));
+        if (!e.assigns) continue;
+        if (!first.p) first = base_of(e.name);
+        if (is == UNNAMED) is = ONE_NAME;
+        if (!same_name(first, base_of(e.name))) is = MANY_NAMES;
+    }
+    return is;
+}
+
+static void drop_names(struct list *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        struct equation e = equation_of(stripped(l->item[i]));
+        if (e.assigns) l->item[i] = e.value;
+    }
 }
 
 /* ---- relations ---------------------------------------------------------------------------------------- */
@@ -252,79 +303,122 @@ static void turn(struct chain *c)
     }
 }
 
-/* Bounds on one name as an interval: x >= 5 is [5,\infty). */
-static bool chain_interval(const struct chain *c, gr_str *out)
+/* The part of a chain that bounds are put on. */
+static size_t bounded_part(const struct chain *c)
 {
-    size_t name = c->n == 2 ? 1 : is_name(c->part[0]) ? 0 : 1;
+    return c->n == 2 ? 1 : is_name(c->part[0]) ? 0 : 1;
+}
+
+/* Bounds on one name as an interval: x >= 5 is [5,\infty). */
+static bool chain_interval(struct job *j, const struct chain *c, gr_span *out)
+{
+    size_t name = bounded_part(c);
     if (!is_name(c->part[name])) return false;
     bool low = name == 1, high = name + 1 <= c->n;
-    gr_str_putc(out, low && c->closed[0] ? '[' : '(');
-    gr_str_add(out, low ? c->part[0].p : "-\\infty", low ? c->part[0].n : 7);
-    gr_str_putc(out, ',');
-    gr_str_add(out, high ? c->part[c->n].p : "\\infty", high ? c->part[c->n].n : 6);
-    gr_str_putc(out, high && c->closed[c->n - 1] ? ']' : ')');
+    gr_span from = low ? c->part[0] : (gr_span){"-\\infty", 7};
+    gr_span to = high ? c->part[c->n] : (gr_span){"\\infty", 6};
+    char open = low && c->closed[0] ? '[' : '(', close = high && c->closed[c->n - 1] ? ']' : ')';
+    char *text = gr_pool_printf(j->pool, "%c%.*s,%.*s%c", open, (int)from.n, from.p, (int)to.n, to.p, close);
+    *out = (gr_span){text, strlen(text)};
     return true;
 }
 
-static bool same_chain(const struct chain *a, const struct chain *b, int depth)
+static bool parse_sides(gr_span left, gr_span right, gr_math_sides *out)
+{
+    *out = (gr_math_sides){0};
+    return gr_math_parse(left, &out->left) && gr_math_parse(right, &out->right);
+}
+
+static void release_sides(gr_math_sides *s)
+{
+    gr_math_tree_release(&s->left);
+    gr_math_tree_release(&s->right);
+}
+
+/* The sign of the multiple that one difference of sides is of the other, 0 where it is none. */
+static int multiple_of(struct job *j, gr_span a, gr_span b, gr_span c, gr_span d)
+{
+    gr_math_sides first, second;
+    int sign = 0;
+    bool parsed = parse_sides(a, b, &first), both = parse_sides(c, d, &second) && parsed;
+    if (both && !gr_math_same_equation(&first, &second, &j->fuel, &sign)) sign = 0;
+    release_sides(&first);
+    release_sides(&second);
+    return sign;
+}
+
+static bool same_chain(struct job *j, const struct chain *a, const struct chain *b, int depth)
 {
     bool same = a->n == b->n;
     for (size_t i = 0; i < a->n && same; i++) same = a->closed[i] == b->closed[i];
-    for (size_t i = 0; i <= a->n && same; i++) same = equal(a->part[i], b->part[i], depth);
+    if (same && a->n == 1 && multiple_of(j, a->part[0], a->part[1], b->part[0], b->part[1]) > 0) return true;
+    for (size_t i = 0; i <= a->n && same; i++) same = equal(j, a->part[i], b->part[i], depth);
     return same;
 }
 
-/* At least one side is an inequality. */
-static bool equal_relations(gr_span a, gr_span b, int depth)
+/* At least one side is an inequality; the other may be an interval. */
+static bool equal_relations(struct job *j, gr_span a, gr_span b, int depth)
 {
     struct chain ca, cb;
-    gr_str ia = {0}, ib = {0};
-    bool is_a = read_chain(a, &ca), is_b = read_chain(b, &cb), same = false;
+    bool is_a = read_chain(a, &ca), is_b = read_chain(b, &cb);
     if (is_a) turn(&ca);
     if (is_b) turn(&cb);
-    if (is_a && is_b) same = same_chain(&ca, &cb, depth);
-    if (!same && (!is_a || chain_interval(&ca, &ia)) && (!is_b || chain_interval(&cb, &ib)))
-        same = equal(is_a ? (gr_span){ia.text, ia.len} : a, is_b ? (gr_span){ib.text, ib.len} : b, depth);
-    gr_str_release(&ia);
-    gr_str_release(&ib);
-    return same;
+    if (is_a && is_b) return same_chain(j, &ca, &cb, depth);
+    if (is_a ? !chain_interval(j, &ca, &a) : !chain_interval(j, &cb, &b)) return false;
+    return equal(j, a, b, depth);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------- */
 
-#define TRIALS 3
-
-static bool close_to(double a, double b)
+static bool equal_trees(struct job *j, const gr_math_tree *a, const gr_math_tree *b)
 {
-    return fabs(a - b) <= 1e-9 * GR_MAX(fabs(a), fabs(b)) + 1e-12;
+    return gr_math_same_value(a, b, &j->fuel) || gr_math_is_rounded(a, b, &j->fuel) ||
+           gr_math_is_rounded(b, a, &j->fuel);
 }
 
-static bool equal_values(gr_span a, gr_span b)
+static bool equal_expressions(struct job *j, gr_span a, gr_span b)
 {
-    for (unsigned trial = 0; trial < TRIALS; trial++) {
-        double va, vb;
-        if (!gr_math_value(a.p, a.n, trial, &va) || !gr_math_value(b.p, b.n, trial, &vb)) return false;
-        if (!close_to(va, vb)) return false;
-    }
-    return true;
+    gr_math_tree ta = {0}, tb = {0};
+    bool same = gr_math_parse(a, &ta) && gr_math_parse(b, &tb) && equal_trees(j, &ta, &tb);
+    gr_math_tree_release(&ta);
+    gr_math_tree_release(&tb);
+    return same;
 }
 
-/* Two equations are the same where left - right of one is a multiple of that of the other, everywhere. */
-static bool equal_equations(gr_span a, gr_span b)
+static gr_span without_percent(gr_span s)
 {
-    size_t at_a = find_outside(a, "=", 0), at_b = find_outside(b, "=", 0);
-    double ratio = 0;
-    for (unsigned trial = 0; trial < TRIALS; trial++) {
-        double v[4];
-        if (!gr_math_value(a.p, at_a, trial, &v[0]) || !gr_math_value(b.p, at_b, trial, &v[2])) return false;
-        if (!gr_math_value(a.p + at_a + 1, a.n - at_a - 1, trial, &v[1])) return false;
-        if (!gr_math_value(b.p + at_b + 1, b.n - at_b - 1, trial, &v[3])) return false;
-        double da = v[0] - v[1], db = v[2] - v[3];
-        if (fabs(db) < 1e-9 || fabs(da) < 1e-9) return false;
-        if (trial && !close_to(da / db, ratio)) return false;
-        ratio = da / db;
-    }
-    return true;
+    return (gr_span){s.p, s.n - (s.n && s.p[s.n - 1] == '%')};
+}
+
+/* 9 % is 9 and 0.09. */
+static bool equal_values(struct job *j, gr_span a, gr_span b)
+{
+    if (gr_number_equal(a.p, a.n, b.p, b.n)) return true;
+    gr_span bare_a = without_percent(a), bare_b = without_percent(b);
+    if (equal_expressions(j, bare_a, bare_b)) return true;
+    return (bare_a.n != a.n) != (bare_b.n != b.n) && equal_expressions(j, a, b);
+}
+
+static bool equal_equations(struct job *j, gr_span a, gr_span b)
+{
+    size_t at_a = find_equals(a, 0), at_b = find_equals(b, 0);
+    return multiple_of(j, (gr_span){a.p, at_a}, gr_span_skip(a, at_a + 1), (gr_span){b.p, at_b},
+                       gr_span_skip(b, at_b + 1)) != 0;
+}
+
+/* ---- words -------------------------------------------------------------------------------------------- */
+
+/* s without the marks around words and without brackets around everything. */
+static gr_span words_of(struct job *j, gr_span s)
+{
+    char *out = gr_pool_alloc(j->pool, s.n + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] != GR_TEXT) out[n++] = s.p[i];
+    gr_span words = {out, n};
+    bool bracketed =
+        n > 2 && *out == '(' && out[n - 1] == ')' && gr_span_word(gr_span_skip(words, 1)) == n - 2;
+    return bracketed ? inside_of(words) : words;
 }
 
 static bool is_word(gr_span s)
@@ -332,149 +426,234 @@ static bool is_word(gr_span s)
     return s.n > 1 && gr_span_word(s) == s.n;
 }
 
-static bool same_word(gr_span a, gr_span b)
+static bool same_letters(gr_span a, gr_span b)
 {
-    if (a.n != b.n) return false;
-    for (size_t i = 0; i < a.n; i++)
-        if (tolower((unsigned char)a.p[i]) != tolower((unsigned char)b.p[i])) return false;
-    return true;
+    bool same = a.n == b.n;
+    for (size_t i = 0; i < a.n && same; i++)
+        same = tolower((unsigned char)a.p[i]) == tolower((unsigned char)b.p[i]);
+    return same;
 }
 
-static bool equal_matrices(gr_span a, gr_span b, int depth)
+/* ---- matrices and lists ------------------------------------------------------------------------------- */
+
+/* The cells of a row, empty ones too. false where there are too many. */
+static bool cells_of(gr_span row, struct list *out)
+{
+    *out = (struct list){.n = 0};
+    for (size_t from = 0; from <= row.n;) {
+        size_t to = find_outside(row, "&", from);
+        list_add(out, (gr_span){row.p + from, to - from});
+        from = to + 1;
+    }
+    return !out->full;
+}
+
+static bool equal_matrices(struct job *j, gr_span a, gr_span b, int depth)
 {
     struct list rows_a, rows_b, cells_a, cells_b;
     const char row[] = {GR_MATRIX_ROW, 0};
-    if (!split(inside_of(a), row, &rows_a) || !split(inside_of(b), row, &rows_b) || rows_a.n != rows_b.n)
-        return false;
-    for (size_t i = 0; i < rows_a.n; i++)
-        if (!split(rows_a.item[i], "&", &cells_a) || !split(rows_b.item[i], "&", &cells_b) ||
-            !in_order(&cells_a, &cells_b, depth))
-            return false;
-    return true;
+    if (!split(j, inside_of(a), row, &rows_a) || !split(j, inside_of(b), row, &rows_b)) return false;
+    bool same = rows_a.n == rows_b.n;
+    for (size_t i = 0; i < rows_a.n && same; i++)
+        same = cells_of(rows_a.item[i], &cells_a) && cells_of(rows_b.item[i], &cells_b) &&
+               in_order(j, &cells_a, &cells_b, depth);
+    return same;
 }
 
-static bool is_matrix(gr_span s)
+/* The matrix that s is, without brackets around it; n is 0 where it is none. */
+static gr_span matrix_of(gr_span s)
 {
-    return s.n > 2 && *s.p == GR_MATRIX_OPEN && find_outside(gr_span_skip(s, 1), "\4", 0) == s.n - 2;
+    if (s.n > 4 && (*s.p == '(' || *s.p == '[') && s.p[1] == GR_MATRIX_OPEN) s = inside_of(s);
+    const char close[] = {GR_MATRIX_CLOSE, 0};
+    bool is = s.n > 2 && *s.p == GR_MATRIX_OPEN && find_outside(gr_span_skip(s, 1), close, 0) == s.n - 2;
+    return (gr_span){s.p, is ? s.n : 0};
+}
+
+static bool lists_of(struct job *j, gr_span s, char fence, struct list *out)
+{
+    gr_span inside = fence ? inside_of(s) : s;
+    return split(j, inside, has(inside, ";") ? ";" : ",", out);
+}
+
+/* Named on one side and bare on the other: names that differ by their index at most say no order. */
+static bool equal_named(struct job *j, struct list *a, struct list *b, enum naming naming, int depth)
+{
+    drop_names(a);
+    drop_names(b);
+    return naming == ONE_NAME ? same_set(j, a, b, depth) : in_order(j, a, b, depth);
 }
 
 /* Lists of answers are sets; a tuple keeps its order; a bare list may stand for a tuple. */
-static bool equal_lists(gr_span a, gr_span b, int depth)
+static bool equal_lists(struct job *j, gr_span a, gr_span b, int depth)
 {
     struct list la, lb;
     char fa = fence_of(a), fb = fence_of(b);
-    if (fa && fb && fa != GR_SET_OPEN && (fa != fb || a.p[a.n - 1] != b.p[b.n - 1])) return false;
-    bool ordered = (fa && fa != GR_SET_OPEN) || (fb && fb != GR_SET_OPEN);
-    if (!split(fa ? inside_of(a) : a, ",", &la) || !split(fb ? inside_of(b) : b, ",", &lb)) return false;
+    if (fa && fb && fa != GR_SET_OPEN && fb != GR_SET_OPEN && (fa != fb || a.p[a.n - 1] != b.p[b.n - 1]))
+        return false;
+    if (!lists_of(j, a, fa, &la) || !lists_of(j, b, fb, &lb)) return false;
     if (la.n == 1 && lb.n == 1 && !fa && !fb) return false; /* no lists at all */
-    if (ordered) return in_order(&la, &lb, depth);
-    return all_in(&la, &lb, depth) && all_in(&lb, &la, depth);
+    enum naming na = fa ? UNNAMED : naming_of(&la), nb = fb ? UNNAMED : naming_of(&lb);
+    if (na != UNNAMED && nb == UNNAMED && la.n > 1) return equal_named(j, &la, &lb, na, depth);
+    if (nb != UNNAMED && na == UNNAMED && lb.n > 1) return equal_named(j, &la, &lb, nb, depth);
+    bool ordered = (fa && fa != GR_SET_OPEN) || (fb && fb != GR_SET_OPEN);
+    return ordered ? in_order(j, &la, &lb, depth) : same_set(j, &la, &lb, depth);
 }
 
-static bool has(gr_span s, const char *sep)
-{
-    return find_outside(s, sep, 0) < s.n;
-}
-
-static bool equal_parts(gr_span a, const char *sep_a, gr_span b, const char *sep_b, int depth)
+static bool equal_parts(struct job *j, gr_span a, const char *sep_a, gr_span b, const char *sep_b, int depth)
 {
     struct list la, lb;
-    return split(a, sep_a, &la) && split(b, sep_b, &lb) && la.n == lb.n && all_in(&la, &lb, depth) &&
-           all_in(&lb, &la, depth);
+    return split(j, a, sep_a, &la) && split(j, b, sep_b, &lb) && la.n == lb.n && same_set(j, &la, &lb, depth);
 }
 
-static bool equal(gr_span a, gr_span b, int depth)
+static bool equal_ratios(struct job *j, gr_span a, gr_span b, int depth)
 {
+    struct list la, lb;
+    return split(j, a, ":", &la) && split(j, b, ":", &lb) && la.n > 1 && in_order(j, &la, &lb, depth);
+}
+
+/* ---- answers ------------------------------------------------------------------------------------------ */
+
+/* a ~ b says both a and b. */
+static bool equal_about(struct job *j, gr_span a, gr_span b, int depth)
+{
+    gr_span about = has(b, "~") ? b : a;
+    size_t at = find_outside(about, "~", 0);
+    gr_span first = {about.p, at}, rest = gr_span_skip(about, at + 1);
+    struct equation e = equation_of(first);
+    bool named = e.assigns || is_name(first);
+    if (about.p == b.p) return (!is_name(first) && equal(j, a, first, depth)) || equal(j, a, rest, depth);
+    return (!is_name(first) && equal(j, first, b, depth)) || (named && equal(j, rest, b, depth));
+}
+
+/* At least one side has a sign of equality, or "is in". */
+static bool equal_assigned(struct job *j, gr_span a, gr_span b, int depth)
+{
+    struct equation ea = equation_of(a), eb = equation_of(b);
+    if (ea.name.n && eb.name.n) {
+        if (ea.assigns && eb.assigns && same_name(ea.name, eb.name) && equal(j, ea.value, eb.value, depth))
+            return true;
+        return equal_equations(j, a, b);
+    }
+    if (eb.name.n) return equal(j, a, eb.value, depth);
+    return ea.assigns && equal(j, ea.value, b, depth);
+}
+
+static bool equal_words(struct job *j, gr_span a, gr_span b, bool *decided)
+{
+    gr_span wa = words_of(j, a), wb = words_of(j, b);
+    bool marked = wa.n != a.n || wb.n != b.n, words = is_word(wa) && is_word(wb);
+    *decided = words && (marked || wa.n > 2);
+    return gr_span_same(wa, wb) || (words && same_letters(wa, wb));
+}
+
+static bool either_has(gr_span a, gr_span b, const char *sep)
+{
+    return has(a, sep) || has(b, sep);
+}
+
+/* Neither side is a list. */
+static bool equal_single(struct job *j, gr_span a, gr_span b, int depth)
+{
+    if (either_has(a, b, "~")) return equal_about(j, a, b, depth);
+    if (either_has(a, b, "<") || either_has(a, b, ">")) {
+        if (equation_of(a).name.n || equation_of(b).name.n) return equal_assigned(j, a, b, depth);
+        return equal_relations(j, a, b, depth);
+    }
+    if (equation_of(a).name.n || equation_of(b).name.n) return equal_assigned(j, a, b, depth);
+    if (either_has(a, b, "\\cup")) return equal_parts(j, a, "\\cup", b, "\\cup", depth);
+    if (either_has(a, b, ":")) return equal_ratios(j, a, b, depth);
+    if (fence_of(a) || fence_of(b)) return equal_lists(j, a, b, depth);
+    return equal_values(j, a, b);
+}
+
+static bool equal(struct job *j, gr_span a, gr_span b, int depth)
+{
+    const char differs[] = {GR_NOT_EQUAL, 0};
+    bool decided;
     a = stripped(a);
     b = stripped(b);
     if (gr_span_same(a, b)) return true;
-    if (depth > 8 || !a.n || !b.n) return false;
+    if (depth > 8 || !a.n || !b.n || (j->fuel -= 100) < 0) return false;
     depth++;
-    if (gr_number_equal(a.p, a.n, b.p, b.n) && !has(a, ",") && !has(b, ",")) return true;
-    if (is_word(a) && is_word(b)) return same_word(a, b);
-    if (is_matrix(a) && is_matrix(b)) return equal_matrices(a, b, depth);
-    if (has(a, "!=") || has(b, "!="))
-        return has(a, "!=") && has(b, "!=") && equal_parts(a, "!=", b, "!=", depth);
-    if (has(a, ";") || has(b, ";"))
-        return equal_parts(a, has(a, ";") ? ";" : ",", b, has(b, ";") ? ";" : ",", depth);
-    bool commas = has(a, ",") || has(b, ",");
-    if (!commas && (has(a, "<") || has(a, ">") || has(b, "<") || has(b, ">")))
-        return equal_relations(a, b, depth);
-    if (!commas) {
-        gr_span va = value_of(a), vb = value_of(b);
-        bool assigns_a = va.p != a.p, assigns_b = vb.p != b.p;
-        if (has(a, "=") && has(b, "=") && !(assigns_a && assigns_b)) return equal_equations(a, b);
-        if (assigns_a || assigns_b) return equal(va, vb, depth);
-        if (has(a, "=") || has(b, "=")) return false;
-        if (has(a, "\\cup") || has(b, "\\cup")) return equal_parts(a, "\\cup", b, "\\cup", depth);
-        if (has(a, ":") || has(b, ":")) return false;
-    }
-    if (commas || fence_of(a) || fence_of(b)) return equal_lists(a, b, depth);
-    return equal_values(a, b);
+    bool words = equal_words(j, a, b, &decided);
+    if (words || decided) return words;
+    gr_span ma = matrix_of(a), mb = matrix_of(b);
+    if (ma.n || mb.n) return ma.n && mb.n && equal_matrices(j, ma, mb, depth);
+    if (either_has(a, b, differs))
+        return has(a, differs) && has(b, differs) && equal_parts(j, a, differs, b, differs, depth);
+    bool fenced = fence_of(a) || fence_of(b);
+    if (either_has(a, b, ";") && !fenced)
+        return equal_parts(j, a, has(a, ";") ? ";" : ",", b, has(b, ";") ? ";" : ",", depth);
+    bool list = either_has(a, b, ",") || either_has(a, b, ";") || has_two_signs(a) || has_two_signs(b);
+    return list ? equal_lists(j, a, b, depth) : equal_single(j, a, b, depth);
 }
 
-/* Commas between three digits, outside brackets, are those of thousands: removed in place. */
-static void join_thousands(gr_str *s)
+/* ---- commas ------------------------------------------------------------------------------------------ */
+
+/* s with its thousands joined; in brackets their commas part a list. */
+static gr_span join_thousands(struct job *j, gr_span s)
 {
-    size_t used = 0;
+    char *out = gr_pool_alloc(j->pool, s.n + 1);
+    size_t n = 0;
     int depth = 0;
-    for (size_t i = 0; i < s->len; i++) {
-        const char *p = s->text + i;
-        depth += depth_change(*p);
-        size_t digits = 0;
-        while (i + 1 + digits < s->len && isdigit((unsigned char)p[1 + digits])) digits++;
-        bool joins = *p == ',' && depth == 0 && digits == 3 && i && isdigit((unsigned char)p[-1]);
-        if (!joins) s->text[used++] = *p;
+    for (size_t i = 0; i < s.n; i++) {
+        depth += strchr("{}", s.p[i]) ? 0 : depth_change(s.p[i]);
+        if (s.p[i] != GR_THOUSANDS)
+            out[n++] = s.p[i];
+        else if (depth > 0)
+            out[n++] = ',';
     }
-    s->len = used;
-    if (s->text) s->text[used] = '\0';
+    return (gr_span){out, n};
 }
 
 /* "1,22" with a point, where it can only be a number with a decimal comma: not a list of digits, not
  * thousands. */
-static bool with_point(const gr_str *s, gr_str *out)
+static bool with_point(struct job *j, gr_span s, gr_span *out)
 {
-    size_t whole = s->text ? strspn(s->text, "0123456789") : 0, rest;
-    if (!whole || s->text[whole] != ',') return false;
-    rest = strspn(s->text + whole + 1, "0123456789");
-    if (rest < 2 || rest == 3 || whole + 1 + rest != s->len) return false;
-    gr_str_add(out, s->text, s->len);
-    out->text[whole] = '.';
+    size_t whole = 0, rest = 0;
+    while (whole < s.n && isdigit((unsigned char)s.p[whole])) whole++;
+    if (!whole || whole == s.n || s.p[whole] != ',') return false;
+    while (whole + 1 + rest < s.n && isdigit((unsigned char)s.p[whole + 1 + rest])) rest++;
+    bool thousands = rest == 3 && *s.p != '0';
+    if (rest < 2 || thousands || whole + 1 + rest != s.n) return false;
+    char *text = gr_pool_strndup(j->pool, s.p, s.n);
+    text[whole] = '.';
+    *out = (gr_span){text, s.n};
     return true;
 }
 
-static bool equal_with_point(const gr_str *a, const gr_str *b)
+static bool equal_with_point(struct job *j, gr_span a, gr_span b)
 {
-    gr_str point = {0};
-    bool same = with_point(a, &point) && has((gr_span){b->text, b->len}, ".") &&
-                equal((gr_span){point.text, point.len}, (gr_span){b->text, b->len}, 0);
-    gr_str_release(&point);
-    return same;
+    gr_span point;
+    return with_point(j, a, &point) && has(b, ".") && equal(j, point, b, 0);
+}
+
+static bool equal_answers(struct job *j, gr_span a, gr_span b)
+{
+    a = join_thousands(j, a);
+    b = join_thousands(j, b);
+    return equal(j, a, b, 0) || equal_with_point(j, a, b) || equal_with_point(j, b, a);
 }
 
 bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_got)
 {
     gr_str a = {0}, b = {0};
     if (n_truth > GR_MATH_BYTES || n_got > GR_MATH_BYTES) return false;
+    struct job j = {gr_pool_new(), FUEL};
     gr_math_normalise((gr_span){truth, n_truth}, &a);
     gr_math_normalise((gr_span){got, n_got}, &b);
-    bool same = a.len && b.len && equal((gr_span){a.text, a.len}, (gr_span){b.text, b.len}, 0);
-    if (!same && a.len && b.len) same = equal_with_point(&a, &b) || equal_with_point(&b, &a);
-    if (!same && a.len && b.len) {
-        join_thousands(&a);
-        join_thousands(&b);
-        same = equal((gr_span){a.text, a.len}, (gr_span){b.text, b.len}, 0);
-    }
+    bool same = a.len && b.len && equal_answers(&j, (gr_span){a.text, a.len}, (gr_span){b.text, b.len});
     gr_str_release(&a);
     gr_str_release(&b);
+    gr_pool_free(j.pool);
     return same;
 }
 
-static size_t spaces(gr_span s)
+/* The words of a response are no formula that a number may not be taken out of. */
+static bool may_take_number(gr_span words)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < s.n; i++) n += s.p[i] == ' ';
-    return n;
+    bool formula = holds(words, "=") || holds(words, "+") || holds(words, "^") || holds(words, "\\");
+    return !formula || gr_math_is_prose(words);
 }
 
 bool gr_math_equal_in_text(const char *truth, size_t n_truth, const char *got, size_t n_got)
@@ -484,11 +663,9 @@ bool gr_math_equal_in_text(const char *truth, size_t n_truth, const char *got, s
     gr_math_locate(&in_truth, &a);
     gr_math_place place = gr_math_locate(&in_got, &b);
     bool same = a.len && b.len && gr_math_equal(a.text, a.len, b.text, b.len);
-    bool formula = memchr(in_got.p, '=', in_got.n) || memchr(in_got.p, '+', in_got.n) ||
-                   memchr(in_got.p, '^', in_got.n) || memchr(in_got.p, '\\', in_got.n);
-    if (!same && place == GR_IN_WORDS && (!formula || gr_math_is_prose(in_got)) &&
-        gr_math_last_number(in_got, spaces(in_got) < 4, &b))
-        same = a.len && gr_math_equal(a.text, a.len, b.text, b.len);
+    if (!same && a.len && place != GR_IN_FORMULA && may_take_number(in_got) &&
+        gr_math_find_number(in_got, place, &b))
+        same = gr_math_equal(a.text, a.len, b.text, b.len);
     gr_str_release(&a);
     gr_str_release(&b);
     return same;

@@ -1,4 +1,4 @@
-/* ops/math_text.h: mathematics as text: its normal form, and where the answer stands in a longer text.
+/* ops/math_text.h: pieces of text, and the normal form of mathematics.
  *
  * A gr_span points into a text that somebody else owns.
  */
@@ -37,6 +37,13 @@ static inline bool gr_span_is(gr_span s, const char *text)
     return s.n == strlen(text) && gr_span_starts(s, text);
 }
 
+/* Where text stands first in s; s.n where nowhere. */
+static inline size_t gr_span_find(gr_span s, const char *text)
+{
+    const char *at = s.p && s.n ? memmem(s.p, s.n, text, strlen(text)) : NULL;
+    return at ? (size_t)(at - s.p) : s.n;
+}
+
 /* White space at both ends cut off. */
 static inline gr_span gr_span_trim(gr_span s)
 {
@@ -52,27 +59,23 @@ static inline gr_span gr_span_trim(gr_span s)
 size_t gr_span_word(gr_span s);  /* bytes of the letters s starts with */
 size_t gr_span_group(gr_span s); /* s starts with '{': bytes up to and with its '}', 0 where there is none */
 
-/* What stands for set braces, matrices and their rows in the normal form, to be told from grouping. */
-enum { GR_SET_OPEN = 1, GR_SET_CLOSE, GR_MATRIX_OPEN, GR_MATRIX_CLOSE, GR_MATRIX_ROW };
+/* Bytes of the normal form: set braces, matrices and their rows, to be told from grouping; a degree; a comma
+ * of thousands that may part a list instead; "is not"; and what stands on both sides of words. */
+enum {
+    GR_SET_OPEN = 1,
+    GR_SET_CLOSE,
+    GR_MATRIX_OPEN,
+    GR_MATRIX_CLOSE,
+    GR_DEGREE,
+    GR_THOUSANDS,
+    GR_NOT_EQUAL,
+    GR_TEXT,
+    GR_MATRIX_ROW = 14
+};
 
-/* Append the normal form of s: no spaces, units, fences or styles; \frac with braces; <= >= != for their many
- * spellings. A command is followed by one space where a letter follows it. */
+/* Append the normal form of s: no units, fences or styles; \frac with braces; <= >= ~ for their many
+ * spellings; a space between digits alone; thousands joined. A command is followed by one space where a
+ * letter follows it. Nesting: as deep as s has braces. */
 void gr_math_normalise(gr_span s, gr_str *out);
-
-typedef enum gr_math_place { GR_IN_FORMULA, GR_IN_WORDS } gr_math_place;
-
-/* Find the answer in *text and put it, not normalised, in out, which is emptied first. What stands right
- * behind the last "answer is"; else after it, else in the whole: the last \boxed{}, or formula between
- * dollars or \( \), \[ \], several joined by commas where only connecting words part them. Else it is
- * somewhere in the words that *text is cut down to.
- */
-gr_math_place gr_math_locate(gr_span *text, gr_str *out);
-
-/* The last number in text that does not belong to a word. alone: white space must follow it, so that the 3 of
- * 3x does not count. out is emptied first. */
-bool gr_math_last_number(gr_span text, bool alone, gr_str *out);
-
-/* Two words of three letters or more follow each other. */
-bool gr_math_is_prose(gr_span s);
 
 #endif

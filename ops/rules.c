@@ -7,6 +7,7 @@
 #include <utf8proc.h>
 
 #include "ops/math_compare.h"
+#include "ops/math_number.h"
 #include "ops/math_text.h"
 #include "ops/pattern.h"
 

@@ -5,14 +5,14 @@
  * field likewise, and compares the two:
  *
  *     string  equal bytes, after white space at both ends is cut and the characters of `strip` are removed
- *     number  equal numbers: "1,000", "$5", "72.", "+3", "50%", "1/2"; else as string (ops/math_compare.h)
+ *     number  equal numbers: "1,000", "$5", "72.", "+3", "50%", "1/2"; else as string (ops/math_number.h)
  *     math    the same mathematics, in LaTeX or plain text (ops/math_compare.h)
  *     prefix  dense: each leading character equal to the truth's pays 1 / (characters of the truth + 1), the
  *             first miss ends it
  *
  * A response where `extract` finds nothing scores 0. An answer where `answer_extract` finds nothing is a
- * fault of the data or of the rule, and an error. Without `extract`, math looks for the answer by itself: the
- * last \boxed{}, the last formula, the last number.
+ * fault of the data or of the rule, and an error. Without `extract`, math looks for the answer by itself
+ * (ops/math_find.h).
  *
  * Dense rewards are per token: a character's reward goes to the token that holds its last byte. A closing end
  * token gets what the last character got, or, after an empty response, 1 where the truth is empty too. Source

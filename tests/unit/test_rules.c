@@ -5,6 +5,7 @@
 
 #include "ops/jsonl.h"
 #include "ops/math_compare.h"
+#include "ops/math_number.h"
 #include "tests/unit/test.h"
 
 static bool numbers(const char *a, const char *b)
@@ -133,6 +134,198 @@ static void test_mathematics_is_compared_by_meaning(void **state)
         if (maths(differ[i][0], differ[i][1])) fail_msg("%s is %s", differ[i][0], differ[i][1]);
 }
 
+struct maths_pair {
+    const char *truth, *got;
+};
+
+static void all_same(const struct maths_pair *pairs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!maths(pairs[i].truth, pairs[i].got)) fail_msg("%s is not %s", pairs[i].truth, pairs[i].got);
+}
+
+/* Neither is the other. */
+static void all_differ(const struct maths_pair *pairs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (maths(pairs[i].truth, pairs[i].got)) fail_msg("%s is %s", pairs[i].truth, pairs[i].got);
+        if (maths(pairs[i].got, pairs[i].truth)) fail_msg("%s is %s", pairs[i].got, pairs[i].truth);
+    }
+}
+
+static void test_rational_numbers_are_exact(void **state)
+{
+    (void)state;
+    static const struct maths_pair differ[] = {
+        {"1234567890", "1234567891"},
+        {"12345678901234567890", "12345678901234567891"},
+        {"\\frac{1}{2^{98}}", "0"},
+        {"10^{40}+1", "10^{40}"},
+        {"100000000000000000001/3", "100000000000000000002/3"},
+        {"0.1234567890123", "0.1234567890124"},
+        {"0.\\overline{12}", "0.\\overline{99}"},
+        {"0.\\overline{12}", "0.12"},
+        {"0.333", "\\frac13"},
+        {"0.333333", "\\frac13"},
+        {"0.125000000001", "\\frac18"},
+        {"\\frac{1234567890123}{10^{13}}", "0.123456789012"},
+    };
+    static const struct maths_pair same[] = {
+        {"12345678901234567890", "12345678901234567890.0"},
+        {"0.\\overline{12}", "\\frac{4}{33}"},
+        {"0.1\\overline{6}", "\\frac16"},
+        {"0.\\overline{9}", "1"},
+        {"2^{98}", "316912650057057350374175801344"},
+        {"\\frac{2^{98}}{2^{99}}", "0.5"},
+        {"100!/99!", "100"},
+        {"\\sqrt{\\frac{49}{4}}", "3.5"},
+        {"8^{2/3}", "4"},
+        {"\\frac{1}{12}", "0.0833333333333333"}, /* as machines print it */
+    };
+    all_differ(differ, GR_LEN(differ));
+    all_same(same, GR_LEN(same));
+}
+
+static void test_irrational_numbers_are_compared_in_many_digits(void **state)
+{
+    (void)state;
+    static const struct maths_pair differ[] = {
+        {"\\sqrt{2}", "1.414"},
+        {"\\sqrt{2}", "1.414214562"},
+        {"\\pi", "3.14"},
+        {"\\pi", "\\frac{22}{7}"},
+        {"\\pi", "\\frac{355}{113}"},
+        {"\\sqrt{10^{40}+1}", "10^{20}"},
+        {"\\sqrt2+10^{-50}", "\\sqrt2"},
+        {"e^{\\pi\\sqrt{163}}", "262537412640768744"},
+        {"\\lfloor\\pi\\rfloor", "\\pi"},
+        {"\\lfloor -\\frac{7}{2}\\rfloor", "-3"},
+        {"\\ln 2", "\\log 2"},
+        {"\\sin 30", "\\sin 30^\\circ"},
+        {"2i", "2j"},
+    };
+    static const struct maths_pair same[] = {
+        {"\\sqrt{2}", "1.41421356"},
+        {"\\sqrt{2}", "1.4142135623730951"},
+        {"\\sqrt{5+2\\sqrt6}", "\\sqrt2+\\sqrt3"},
+        {"\\lfloor\\pi\\rfloor", "3"},
+        {"\\lceil\\pi\\rceil", "4"},
+        {"\\sin 30^\\circ", "\\frac12"},
+        {"e^{i\\pi}", "-1"},
+        {"(1+i)^2", "2i"},
+        {"\\sqrt[3]{-8}", "-2"},
+        {"\\log_2 8", "3"},
+        {"\\arctan 1", "\\frac\\pi4"},
+        {"\\cosh^2 1-\\sinh^2 1", "1"},
+    };
+    all_differ(differ, GR_LEN(differ));
+    all_same(same, GR_LEN(same));
+}
+
+static void test_functions_are_read_as_latex_has_them(void **state)
+{
+    (void)state;
+    static const struct maths_pair differ[] = {
+        {"\\cot 2x", "2\\cot x"},
+        {"\\sin 2x", "2\\sin x"},
+        {"|x|", "x"},
+        {"\\sqrt{x^2}", "x"},
+        {"\\ln x^2", "2\\ln x"},
+        {"\\lfloor x\\rfloor", "x"},
+        {"\\lfloor x\\rfloor", "\\lceil x\\rceil"},
+        {"\\sin^2 x", "\\sin x^2"},
+        {"\\sin^{-1} x", "\\frac{1}{\\sin x}"},
+        {"f(2x)", "2f(x)"},
+        {"f(x)", "f(y)"},
+        {"x_1", "x_2"},
+        {"x'", "x"},
+        {"\\overline{AB}", "AB"},
+        {"\\frobnicate 2x", "2\\frobnicate x"}, /* not known: equal as text alone */
+        {"\\vec{a}\\times\\vec{b}", "\\vec{b}\\times\\vec{a}"},
+        {"\\int_0^1 x dx", "\\int_1^0 x dx"},
+        {"5\\text{ if }x", "5x\\text{ if }"},
+        {"\\text{cat}", "tac"},
+    };
+    static const struct maths_pair same[] = {
+        {"\\sin 2x", "2\\sin x\\cos x"},
+        {"\\cot 2x", "\\frac{1}{\\tan(2x)}"},
+        {"\\sin^{-1} x", "\\arcsin x"},
+        {"\\tan x\\cos x", "\\sin x"},
+        {"|x-1|", "|1-x|"},
+        {"2|x|", "|2x|"},
+        {"x_1", "x_{1}"},
+        {"\\frobnicate{2x}", "\\frobnicate{ 2 x }"},
+        {"P(1+r)^n", "P\\cdot(r+1)^{n}"},
+        {"2^10", "1024"},
+    };
+    all_differ(differ, GR_LEN(differ));
+    all_same(same, GR_LEN(same));
+}
+
+static void test_names_and_order_count(void **state)
+{
+    (void)state;
+    static const struct maths_pair differ[] = {
+        {"x=1, y=2", "x=2, y=1"},
+        {"x=1, y=2", "2, 1"},
+        {"x=1, y=2", "u=1, v=2"},
+        {"x=1", "y=1"},
+        {"x>2", "y>2"},
+        {"x>2", "x<2"},
+        {"(1;2)", "(2;1)"},
+        {"6", "5 or 6"},
+        {"6", "5, 6"},
+        {"1\\pm\\sqrt2", "1+\\sqrt2"},
+        {"1\\pm\\sqrt2", "2\\pm\\sqrt2"},
+        {"[1,2]", "(1,2)"},
+        {"\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"},
+        {"1:2", "2:1"},
+    };
+    static const struct maths_pair same[] = {
+        {"x=1, y=2", "y=2,\\ x=1"},
+        {"x=1, y=2", "1, 2"},
+        {"x=1, y=2", "(1,2)"},
+        {"2, 3", "x=3\\text{ or }x=2"},
+        {"2, 3", "x_1=3, x_2=2"},
+        {"(1,2)", "(1;2)"},
+        {"-1;2;3", "\\{3,2,-1\\}"},
+        {"1\\pm\\sqrt2", "1-\\sqrt2, 1+\\sqrt2"},
+        {"x=\\pm3", "3, -3"},
+        {"51", "3+48=51"},
+        {"3.14", "x\\approx3.14"},
+        {"\\frac13", "x=\\frac13\\approx0.33"},
+        {"5", "5\\textnormal{ cm}"},
+        {"2x>6", "x>3"},
+        {"-x>-3", "x<3"},
+        {"f(2)=7", "7"},
+        {"\\left(\\begin{array}{cc}1&2\\\\3&4\\end{array}\\right)",
+         "\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}"},
+    };
+    all_differ(differ, GR_LEN(differ));
+    all_same(same, GR_LEN(same));
+}
+
+static void test_spaces_and_commas_between_digits(void **state)
+{
+    (void)state;
+    static const struct maths_pair differ[] = {
+        {"3 1/2", "15.5"}, {"3 1/2", "31/2"},          {"3\\frac12", "1.5"},  {"32349", "32, 349"},
+        {"1 2", "12"},     {"(1,234)", "1234"},        {"1234", "12,34"},     {"1234, 5", "1,234,5"},
+        {"0,123", "123"},  {"2112_6", "2112"},         {"32,348", "32, 348"}, {"37.72", "37. 72"},
+        {"-3", "-%3"},     {"1,000,000", "1,000.000"}, {"3 7/2", "13/2"},
+    };
+    static const struct maths_pair same[] = {
+        {"3 1/2", "7/2"},       {"-3 1/2", "-3.5"},       {"3\\frac12", "3.5"},  {"32349", "32,349"},
+        {"32349", "32,\\!349"}, {"1000000", "1 000 000"}, {"32349", "32{,}349"}, {"32, 349", "349, 32"},
+        {"2112_6", "2112_{6}"}, {"0.111", "0,111"},
+    };
+    all_differ(differ, GR_LEN(differ));
+    all_same(same, GR_LEN(same));
+    assert_false(numbers("3 1/2", "15.5"));
+    assert_false(numbers("32, 349", "32349"));
+    assert_false(numbers("1,2,3", "123"));
+}
+
 static bool answers(const char *truth, const char *text)
 {
     return gr_math_equal_in_text(truth, strlen(truth), text, strlen(text));
@@ -147,6 +340,88 @@ static void test_what_stands_behind_answer_is_is_the_answer(void **state)
     assert_true(answers("$5$", "The answer is $7$. No: the answer is \\(5\\)."));
     assert_false(answers("$7$", "The answer is $5$. To check, put $x = 7$ in."));
     assert_true(answers("$5$", "The answer is thus, after all this, $5$")); /* else the last formula */
+}
+
+static void test_answers_are_found_in_what_models_write(void **state)
+{
+    (void)state;
+    static const char *const fifty_one[] = {
+        "**Answer: 51**",
+        "**Answer:** 51",
+        "**51**",
+        "The total is **51**.",
+        "$3+48=51$",
+        "<answer>51</answer>",
+        "<think>maybe 7</think>\n<answer> $51$ </answer>",
+        "3 + 48 is what we need.\n#### 51",
+        "#### 51.",
+        "Final Answer: The largest $n$ is 51.",
+        "The answer is 51 apples, as 3 + 48 = 51 and not 52.",
+        "The total is $3 + $48 = $51.",
+        "They have 51.",
+        "$N = 3+48 \\approx 51$",
+    };
+    static const char *const others[] = {
+        "The answer is 50 or 51.",  "50 or 51",        "#### 50\n#### 52",        "**Answer: 15**",
+        "<answer>52</answer> (51)", "$51$ $= x+1$",    "The answer is 51x.",      "51/2",
+        "The answer is 52. No 51.", "It is 51 and 52", "$\\boxed{52}$ is not 51", "151",
+    };
+    for (size_t i = 0; i < GR_LEN(fifty_one); i++)
+        if (!answers("51", fifty_one[i])) fail_msg("no 51 in: %s", fifty_one[i]);
+    for (size_t i = 0; i < GR_LEN(others); i++)
+        if (answers("51", others[i])) fail_msg("51 in: %s", others[i]);
+    assert_true(answers("\\frac{3}{2}", "so\n#### \\frac32"));
+    assert_true(answers("$\\frac{3}{2}$", "#### Step 1\n$x=7$\n#### Step 2\nThus $\\frac32$"));
+}
+
+/* The bounds hold: each ends, and takes no memory that counts. */
+static void test_enormous_mathematics_is_refused(void **state)
+{
+    (void)state;
+    static const char *const odd[] = {
+        "2^{2^{2^{2^{2^{2}}}}}",
+        "10^{1000000000}",
+        "10^{-1000000000}",
+        "9!!!!!!!!",
+        "99999999!",
+        "1e999999999",
+        "\\binom{10^9}{5*10^8}",
+        "\\sin(10^{10^{10}})",
+        "e^{e^{e^{e^{9}}}}",
+        "x^{x^{x^{x^{x}}}}",
+        "0.5!!!!!!",
+        "\\tan(10^{9}i)",
+        "\\sqrt[1000000007]{2}",
+        "2^{1/1000000007}",
+        "\\lfloor e^{99}\\rfloor",
+        "1/(\\sqrt2*\\sqrt2-2)",
+        "\\arctan i",
+        "\\ln 0",
+        "0^0",
+        "1/0",
+        "x^{10^{9}}",
+        "(-1)^{10^{30}}",
+        "\\log_1 2",
+        "\\binom{x}{5000}",
+        "200.5!",
+    };
+    for (size_t i = 0; i < GR_LEN(odd); i++) {
+        char shifted[64];
+        snprintf(shifted, sizeof(shifted), "%s+1", odd[i]);
+        if (maths(odd[i], shifted)) fail_msg("%s is %s", odd[i], shifted);
+    }
+    gr_str a = {0}, b = {0};
+    for (int i = 0; i < 63; i++) {
+        gr_str_printf(&a, "\\sqrt{%d+\\sqrt{%d}},", i + 2, i + 3);
+        gr_str_printf(&b, "\\sqrt{%d+\\sqrt{%d}},", i + 2, 2 * i + 5);
+    }
+    assert_false(maths(a.text, b.text));
+    gr_str_release(&a);
+    gr_str_release(&b);
+    for (int i = 0; i < 2000; i++) gr_str_puts(&a, "1+");
+    gr_str_puts(&a, "1");
+    assert_true(maths("2001", a.text));
+    gr_str_release(&a);
 }
 
 static void test_odd_mathematics_does_no_harm(void **state)
@@ -167,6 +442,46 @@ static void test_odd_mathematics_does_no_harm(void **state)
         deep[20000] = '\0';
         assert_false(maths("1", deep));
     }
+}
+
+/* What the grader says of a file of pairs, beside what is right. */
+struct tally {
+    size_t n, equal, paid, wrong_paid, wrong_alone; /* wrong_alone: wrong, paid, and refused by math-verify */
+};
+
+static void count_pair(const json_t *row, size_t line, struct tally *t)
+{
+    const char *truth = json_string_value(json_object_get(row, "truth"));
+    const char *response = json_string_value(json_object_get(row, "response"));
+    bool want = json_is_true(json_object_get(row, "equal"));
+    bool got = gr_math_equal_in_text(truth, strlen(truth), response, strlen(response));
+    t->n++;
+    t->equal += want;
+    t->paid += want && got;
+    t->wrong_paid += !want && got;
+    t->wrong_alone += !want && got && json_is_false(json_object_get(row, "math_verify"));
+    if (got != want && getenv("GR_SHOW"))
+        print_message("%zu: %s %s: %s <> %.300s%s\n", line, want ? "unpaid" : "PAID",
+                      json_string_value(json_object_get(row, "family")), truth, response,
+                      json_is_true(json_object_get(row, "math_verify")) ? "  [math-verify pays]" : "");
+}
+
+static struct tally count_pairs(const char *path)
+{
+    struct tally t = {0};
+    gr_jsonl *s;
+    assert_int_equal(gr_jsonl_open(&s, path, (gr_loc){0}, NULL), GR_OK);
+    for (size_t i = 0; i < gr_jsonl_rows(s); i++) {
+        json_t *row;
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        count_pair(row, i + 1, &t);
+        json_decref(row);
+    }
+    print_message(
+        "%s: %zu of %zu right answers paid, %zu of %zu wrong ones, %zu of those refused by math-verify\n",
+        path, t.paid, t.equal, t.wrong_paid, t.n - t.equal, t.wrong_alone);
+    gr_jsonl_free(s);
+    return t;
 }
 
 static void test_grader_vectors_are_mostly_met(void **state)
@@ -192,6 +507,18 @@ static void test_grader_vectors_are_mostly_met(void **state)
     print_message("%zu of %zu grader vectors\n", right, n);
     assert_true(right * 100 >= n * 95); /* docs/GRADERS.md lists the others */
     gr_jsonl_free(s);
+}
+
+/* tests/oracle/grader_pairs.py makes such files; GR_PAIRS names one to be tried instead of the golden. */
+static void test_no_wrong_pair_of_the_oracle_is_paid(void **state)
+{
+    (void)state;
+    const char *path = getenv("GR_PAIRS");
+    struct tally t = count_pairs(path ? path : "tests/golden/grader_pairs.jsonl");
+    if (path) return;
+    assert_int_equal(t.n, 900);
+    assert_int_equal(t.wrong_paid, 0);
+    assert_true(t.paid * 100 >= t.equal * 98);
 }
 
 /* ---- rules -------------------------------------------------------------------------------------------- */
@@ -507,8 +834,16 @@ int main(void)
         cmocka_unit_test(test_numbers_are_compared_as_numbers),
         cmocka_unit_test(test_mathematics_is_compared_by_meaning),
         cmocka_unit_test(test_what_stands_behind_answer_is_is_the_answer),
+        cmocka_unit_test(test_rational_numbers_are_exact),
+        cmocka_unit_test(test_irrational_numbers_are_compared_in_many_digits),
+        cmocka_unit_test(test_functions_are_read_as_latex_has_them),
+        cmocka_unit_test(test_names_and_order_count),
+        cmocka_unit_test(test_spaces_and_commas_between_digits),
+        cmocka_unit_test(test_answers_are_found_in_what_models_write),
+        cmocka_unit_test(test_enormous_mathematics_is_refused),
         cmocka_unit_test(test_odd_mathematics_does_no_harm),
         cmocka_unit_test(test_grader_vectors_are_mostly_met),
+        cmocka_unit_test(test_no_wrong_pair_of_the_oracle_is_paid),
         cmocka_unit_test(test_extraction_takes_the_first_or_last_match),
         cmocka_unit_test(test_the_tail_is_counted_in_characters),
         cmocka_unit_test(test_bytes_that_are_no_text_are_one_character_each),
