@@ -30,6 +30,13 @@ static inline uint64_t gr_dtype_size(gr_dtype t)
 /* What stands on the last hidden state: an output matrix over the vocabulary, or one number a token. */
 typedef enum gr_head { GR_HEAD_LM, GR_HEAD_VALUE } gr_head;
 
+/* How rotary positions are stretched: the llama3 form; all other forms are refused. */
+typedef struct gr_rope_scaling {
+    bool on;
+    double factor, low_freq_factor, high_freq_factor;
+    uint32_t original_positions;
+} gr_rope_scaling;
+
 typedef struct gr_model_shape {
     char model_type[16]; /* llama, qwen2, qwen3, mistral */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim, max_positions;
@@ -37,11 +44,7 @@ typedef struct gr_model_shape {
         parts; /* of a slice (ops/slices.h): heads, kv_heads and inter are one of so many parts; else 0 */
     float norm_eps;
     double rope_theta;
-    struct {
-        bool on; /* the llama3 form; all other forms are refused */
-        double factor, low_freq_factor, high_freq_factor;
-        uint32_t original_positions;
-    } rope_scaling;
+    gr_rope_scaling rope_scaling;
     gr_head head;
     bool value_bias; /* of a value head: a number is added (token classification has one, sequence
                         classification none) */

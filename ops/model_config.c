@@ -1,3 +1,5 @@
+/* A config.json of Hugging Face transformers, and the generation_config.json beside it, as a model's shape.
+ */
 #include "ops/model.h"
 
 #include <math.h>
@@ -6,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ops/model_keys.h"
 #include "runtime/json.h"
 
 /* Bounds that no real model nears; with them no size in bytes of any bucket or model overflows 64 bits. */
@@ -173,21 +176,19 @@ static void check_forms(struct reader *r)
     for (size_t i = 0; i < GR_LEN(experts); i++)
         if (json_integer_value(value(r, experts[i])) > 0)
             refuse(r, experts[i], "'%s': mixtures of experts are not supported", experts[i]);
-    const char *key;
-    json_t *v;
-    json_object_foreach(r->j.root, key, v)
-    {
-        if ((strstr(key, "dropout") || strstr(key, "pdrop")) && json_number_value(v) != 0)
-            gr_diag_warn(r->d, gr_json_at(&r->j, key), "'%s' of %g is ignored: nothing is dropped", key,
-                         json_number_value(v));
-    }
 }
 
-static void check_window(struct reader *r, const struct family *f, const gr_model_shape *s)
+/* What each layer is: a list of their number, of layers that see everything before them. */
+static void check_layer_types(struct reader *r, const gr_model_shape *s)
 {
     size_t i;
     json_t *kind;
-    json_array_foreach(json_object_get(r->j.root, "layer_types"), i, kind)
+    const json_t *list = value(r, "layer_types");
+    if (list && !json_is_array(list)) refuse(r, "layer_types", "'layer_types' is not a list");
+    if (json_is_array(list) && s->layers && json_array_size(list) != s->layers)
+        refuse(r, "layer_types", "'layer_types' has %zu entries, but 'num_hidden_layers' is %u",
+               json_array_size(list), s->layers);
+    json_array_foreach(list, i, kind)
     {
         const char *name = json_string_value(kind);
         if (name && !strcmp(name, "full_attention")) continue;
@@ -195,6 +196,10 @@ static void check_window(struct reader *r, const struct family *f, const gr_mode
                name ? name : "?");
         return;
     }
+}
+
+static void check_window(struct reader *r, const struct family *f, const gr_model_shape *s)
+{
     if (!f->sliding_window) return; /* the others use it only with use_sliding_window */
     bool given = json_object_get(r->j.root, "sliding_window"), null = given && !value(r, "sliding_window");
     uint32_t window = null ? 0 : size(r, "sliding_window", f->sliding_window, POSITIONS_MAX);
@@ -238,52 +243,159 @@ static void read_sizes(struct reader *r, const struct family *f, gr_model_shape 
                s->head_dim);
 }
 
-static void read_llama3(struct reader *r, const char *key, const json_t *v, gr_model_shape *s)
+/* ---- rotary positions -----------------------------------------------------------------------------------
+ */
+
+/* What one place says of them; transformers 4 has rope_theta and rope_scaling, transformers 5 rope_parameters
+ * with both in it. */
+struct rope {
+    const char *key; /* the object's; NULL: the root */
+    double theta;    /* NAN: not said */
+    gr_rope_scaling scaling;
+};
+
+static bool is_llama3_key(const char *key)
 {
     static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
                                        "original_max_position_embeddings"};
-    double x[4];
-    for (int i = 0; i < 4; i++) {
-        const json_t *part = json_object_get(v, keys[i]);
-        x[i] = json_is_number(part) ? json_number_value(part) : NAN;
-        if (x[i] > 0 && x[i] <= POSITIONS_MAX) continue;
-        refuse(r, key, "'%s.%s' is missing or not a positive number", key, keys[i]);
-        return;
-    }
-    if (x[1] >= x[2] || x[0] < 1 || x[3] < 1) {
-        refuse(r, key,
-               "'%s': 'low_freq_factor' must be less than 'high_freq_factor', 'factor' and "
-               "'original_max_position_embeddings' at least 1",
-               key);
-        return;
-    }
-    s->rope_scaling.on = true;
-    s->rope_scaling.factor = x[0];
-    s->rope_scaling.low_freq_factor = x[1];
-    s->rope_scaling.high_freq_factor = x[2];
-    s->rope_scaling.original_positions = (uint32_t)x[3];
+    for (size_t i = 0; i < GR_LEN(keys); i++)
+        if (!strcmp(key, keys[i])) return true;
+    return false;
 }
 
-/* transformers 4 has rope_theta and rope_scaling, transformers 5 rope_parameters with both in it. */
+static double llama3_number(struct reader *r, const struct rope *o, const json_t *v, const char *key)
+{
+    const json_t *part = json_object_get(v, key);
+    const double x = json_is_number(part) ? json_number_value(part) : NAN;
+    if (x > 0 && x <= POSITIONS_MAX) return x;
+    refuse(r, o->key, "'%s.%s' is missing or not a positive number", o->key, key);
+    return NAN;
+}
+
+static void read_llama3(struct reader *r, const json_t *v, struct rope *o)
+{
+    const double factor = llama3_number(r, o, v, "factor"), low = llama3_number(r, o, v, "low_freq_factor"),
+                 high = llama3_number(r, o, v, "high_freq_factor"),
+                 old = llama3_number(r, o, v, "original_max_position_embeddings");
+    if (low >= high || factor < 1 || old < 1 || old != floor(old))
+        refuse(r, o->key,
+               "'%s': 'low_freq_factor' must be less than 'high_freq_factor', 'factor' and "
+               "'original_max_position_embeddings' at least 1, and this one an integer",
+               o->key);
+    if (r->bad) return;
+    o->scaling = (gr_rope_scaling){.on = true,
+                                   .factor = factor,
+                                   .low_freq_factor = low,
+                                   .high_freq_factor = high,
+                                   .original_positions = (uint32_t)old};
+}
+
+/* "default" or "llama3"; NULL: refused. An object that has a base alone need not say it. */
+static const char *rope_type(struct reader *r, const char *key, const json_t *v)
+{
+    const char *names[] = {"rope_type", "type"}, *type = NULL;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        const json_t *said = json_object_get(v, names[i]);
+        const char *name = said ? json_string_value(said) : type;
+        if (said && (!name || (strcmp(name, "default") != 0 && strcmp(name, "llama3") != 0))) {
+            refuse(r, key, "rope type '%s' is not supported; supported are default and llama3",
+                   name ? name : "?");
+            return NULL;
+        }
+        if (type && strcmp(type, name) != 0) {
+            refuse(r, key, "'%s.rope_type' is '%s', but '%s.type' is '%s'", key, type, key, name);
+            return NULL;
+        }
+        type = name;
+    }
+    return type ? type : "";
+}
+
+/* Refuses what one entry of the object means, if it is not what type has. */
+static void check_rope_key(struct reader *r, const char *object, const char *type, const char *key,
+                           const json_t *v)
+{
+    static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
+    for (size_t i = 0; i < GR_LEN(known); i++)
+        if (!strcmp(key, known[i])) return;
+    if (json_is_object(v))
+        refuse(r, object,
+               "'%s.%s' is an object: positions that differ by the type of layer are not supported", object,
+               key);
+    else if (!*type)
+        refuse(r, object, "'%s' has '%s', but no 'rope_type'; supported are default and llama3", object, key);
+    else if (strcmp(type, "llama3") != 0 || !is_llama3_key(key))
+        gr_diag_warn(r->d, gr_json_at(&r->j, object), "'%s.%s' is ignored: rope type '%s' has none", object,
+                     key, type);
+}
+
+static double read_theta(struct reader *r, const char *key, const json_t *v)
+{
+    return number(r, key, v, NAN, 1, 1e15);
+}
+
+/* What the object under key says; false: there is none, or it was refused. */
+static bool read_rope_object(struct reader *r, const char *key, struct rope *o)
+{
+    const json_t *v = value(r, key);
+    const char *name, *type = NULL;
+    json_t *entry;
+    *o = (struct rope){.key = key, .theta = NAN};
+    if (v && !json_is_object(v)) refuse(r, key, "'%s' is not an object", key);
+    if (json_is_object(v)) type = rope_type(r, key, v);
+    if (!type) return false;
+    json_object_foreach(json_object_get(r->j.root, key), name, entry)
+        check_rope_key(r, key, type, name, entry);
+    number(r, key, json_object_get(v, "partial_rotary_factor"), 1, 1, 1);
+    o->theta = read_theta(r, key, json_object_get(v, "rope_theta"));
+    if (!strcmp(type, "llama3")) read_llama3(r, v, o);
+    return true;
+}
+
+static bool same_scaling(const gr_rope_scaling *a, const gr_rope_scaling *b)
+{
+    return a->on == b->on && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor &&
+           a->high_freq_factor == b->high_freq_factor && a->original_positions == b->original_positions;
+}
+
+static void take_theta(struct reader *r, const struct rope *o, gr_model_shape *s)
+{
+    const char *key = o->key ? o->key : "rope_theta";
+    if (isnan(o->theta)) return;
+    if (s->rope_theta != 0 && s->rope_theta != o->theta)
+        refuse(r, key, "'%s%s' is %.15g, but another place says %.15g; leave the one that is meant", key,
+               o->key ? ".rope_theta" : "", o->theta, s->rope_theta);
+    s->rope_theta = o->theta;
+}
+
+/* phi's place for it, which transformers 5 prefers. */
+static void check_original_positions(struct reader *r, const gr_model_shape *s)
+{
+    const char *key = "original_max_position_embeddings";
+    const uint32_t n = size(r, key, s->rope_scaling.original_positions + 1, POSITIONS_MAX);
+    if (value(r, key) && s->rope_scaling.on && n != s->rope_scaling.original_positions)
+        refuse(r, key, "'%s' is %u, but that of the rope's scaling %u", key, n,
+               s->rope_scaling.original_positions);
+}
+
 static void read_rope(struct reader *r, gr_model_shape *s)
 {
-    const char *key = value(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const json_t *v = value(r, key), *theta = json_object_get(v, "rope_theta");
-    s->rope_theta =
-        number(r, theta ? key : "rope_theta", theta ? theta : value(r, "rope_theta"), 10000, 1, 1e15);
-    if (!v) return;
-    const json_t *type = json_object_get(v, "rope_type");
-    if (!type) type = json_object_get(v, "type");
-    const char *name = type ? json_string_value(type) : "default";
-    number(r, key, json_object_get(v, "partial_rotary_factor"), 1, 1, 1);
-    if (!json_is_object(v))
-        refuse(r, key, "'%s' is not an object", key);
-    else if (name && !strcmp(name, "llama3"))
-        read_llama3(r, key, v, s);
-    else if (!name || strcmp(name, "default") != 0)
-        refuse(r, key, "rope type '%s' is not supported; supported are default and llama3",
-               name ? name : "?");
+    struct rope root = {.theta = read_theta(r, "rope_theta", value(r, "rope_theta"))}, scaling, parameters;
+    const bool old = read_rope_object(r, "rope_scaling", &scaling),
+               new = read_rope_object(r, "rope_parameters", &parameters);
+    if (old && new && !same_scaling(&scaling.scaling, &parameters.scaling))
+        refuse(r, "rope_scaling",
+               "'rope_scaling' and 'rope_parameters' say different things; leave the one that is meant");
+    take_theta(r, &root, s);
+    if (old) take_theta(r, &scaling, s);
+    if (new) take_theta(r, &parameters, s);
+    if (s->rope_theta == 0) s->rope_theta = 10000;
+    s->rope_scaling = new ? parameters.scaling : old ? scaling.scaling : (gr_rope_scaling){0};
+    check_original_positions(r, s);
 }
+
+/* ---- ids and the rest -------------------------------------------------------------------------------------
+ */
 
 /* A token id; -1 where it is none. */
 static int32_t token_id(struct reader *r, const char *key, const json_t *v, const gr_model_shape *s)
@@ -340,11 +452,13 @@ static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)
         s->qk_norm = f->qk_norm;
         check_flags(&r, f);
         read_sizes(&r, f, s);
+        check_layer_types(&r, s);
         check_window(&r, f, s);
         read_rope(&r, s);
         read_rest(&r, s);
         read_head(&r, f, s);
         read_eos(&r, s);
+        r.bad = gr_model_keys_check(&r.j, d) || r.bad;
     }
     gr_json_release(&r.j);
     return r.bad ? GR_E_INVALID : GR_OK;

@@ -1,3 +1,4 @@
+/* A config.json: what is read of it, what is refused by name, what is ignored aloud. */
 #include "ops/model.h"
 
 #include <jansson.h>
@@ -108,10 +109,57 @@ static void test_rope_is_read_in_every_spelling(void **state)
         assert_close(s.rope_scaling.high_freq_factor, 4, 0, 0);
         assert_int_equal(s.rope_scaling.original_positions, 8192);
     }
+    gr_model_shape twice = accepted("{'rope_theta': 5e5, 'rope_scaling': {'rope_type': 'llama3', " L3
+                                    "}, 'rope_parameters': {'rope_theta': 500000, 'type': 'llama3', "
+                                    "'rope_type': 'llama3', " L3 "}}");
+    assert_true(twice.rope_scaling.on);
+    assert_close(twice.rope_theta, 5e5, 0, 0);
+    assert_close(accepted("{'rope_parameters': {'rope_theta': 20000}}").rope_theta, 2e4, 0, 0);
+    assert_close(accepted("{'rope_scaling': {}}").rope_theta, 1e4, 0, 0);
     assert_false(accepted("{'rope_scaling': null}").rope_scaling.on);
     assert_false(accepted("{'rope_scaling': {'type': 'default'}}").rope_scaling.on);
     assert_close(accepted("{'rope_parameters': {'rope_type': 'default', 'rope_theta': 20000}}").rope_theta,
                  2e4, 0, 0);
+}
+
+/* Positions that are read wrongly give other numbers for every token, and no error anywhere. */
+static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
+{
+    (void)state;
+#define DEFAULT "'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}"
+    static const char *const types[] = {"yarn", "linear", "dynamic", "longrope", "su", "mrope", "Llama3"};
+    for (size_t i = 0; i < GR_LEN(types); i++) {
+        char *changes = gr_printf("{" DEFAULT ", 'rope_scaling': {'type': '%s', 'factor': 4.0}}", types[i]);
+        char *text = gr_printf("rope type '%s' is not supported; supported are default and llama3", types[i]);
+        assert_refused(changes, text);
+        free(text);
+        free(changes);
+    }
+    static const char *const table[][2] = {
+        {"{" DEFAULT ", 'rope_scaling': {'rope_type': 'llama3', " L3 "}}",
+         "'rope_scaling' and 'rope_parameters' say different things"},
+        {"{'rope_parameters': {'full_attention': {'rope_type': 'default', 'rope_theta': 1e6}, "
+         "'sliding_attention': {'rope_type': 'default', 'rope_theta': 1e4}}}",
+         "'rope_parameters.full_attention' is an object: positions that differ by the type of layer"},
+        {"{'rope_theta': 1e6, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}}",
+         "'rope_parameters.rope_theta' is 10000, but another place says 1000000"},
+        {"{'rope_scaling': {'factor': 4.0}}", "'rope_scaling' has 'factor', but no 'rope_type'"},
+        {"{'rope_parameters': {'rope_theta': 1e6, 'factor': 4.0}}", "'rope_parameters' has 'factor', but no"},
+        {"{'rope_scaling': {'rope_type': 7}}", "rope type '?' is not supported"},
+        {"{'rope_scaling': {'rope_type': null, 'factor': 2}}", "rope type '?' is not supported"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'default', " L3 "}}",
+         "'rope_scaling.rope_type' is 'llama3', but 'rope_scaling.type' is 'default'"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'yarn', " L3 "}}", "rope type 'yarn'"},
+        {"{'rope_scaling': [1]}", "'rope_scaling' is not an object"},
+        {"{'rope_parameters': {'rope_type': 'default', 'rope_theta': '1e6'}}", "is not a number from 1"},
+        {"{'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}", "from 1 to 1"},
+        {"{'original_max_position_embeddings': 4096, 'rope_scaling': {'rope_type': 'llama3', " L3 "}}",
+         "'original_max_position_embeddings' is 4096, but that of the rope's scaling 8192"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, "
+         "'high_freq_factor': 4.0, 'original_max_position_embeddings': 8192.5}}",
+         "and this one an integer"},
+    };
+    for (size_t i = 0; i < GR_LEN(table); i++) assert_refused(table[i][0], table[i][1]);
 }
 
 static void test_what_is_not_supported_is_refused_by_name(void **state)
@@ -146,6 +194,20 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'mistral', 'max_position_embeddings': 8192}",
          "a sliding window of 4096 (meant where"},
         {"{'layer_types': ['full_attention', 'sliding_attention']}", "layer type 'sliding_attention'"},
+        {"{'layer_types': 'full_attention'}", "'layer_types' is not a list"},
+        {"{'layer_types': {}}", "'layer_types' is not a list"},
+        {"{'layer_types': ['full_attention']}", "'layer_types' has 1 entries, but 'num_hidden_layers' is 2"},
+        {"{'layer_types': []}", "'layer_types' has 0 entries"},
+        {"{'layer_types': ['full_attention', null]}", "layer type '?'"},
+        {"{'attn_logit_softcapping': 50.0}",
+         "'attn_logit_softcapping' of 50.0 changes what the model computes"},
+        {"{'final_logit_softcapping': 30}", "'final_logit_softcapping' of 30 changes"},
+        {"{'attention_multiplier': 0.0078125}", "'attention_multiplier' of 0.0078125 changes"},
+        {"{'residual_multiplier': 0}", "'residual_multiplier' of 0 changes"},
+        {"{'scale_emb': 12}", "'scale_emb' of 12 changes"},
+        {"{'use_qk_norm': true}", "'use_qk_norm' of true changes"},
+        {"{'no_rope_layers': [1, 0]}", "'no_rope_layers' of [1,0] changes"},
+        {"{'partial_rotary_factor': 0.5}", "'partial_rotary_factor' is not a number from 1 to 1"},
         {"{'num_key_value_heads': 3}",
          "'num_attention_heads' 4 is not a multiple of 'num_key_value_heads' 3"},
         {"{'num_attention_heads': 5, 'num_key_value_heads': 5}", "'hidden_size' 64 is not a multiple"},
@@ -213,17 +275,33 @@ static void test_zero_bytes_are_refused(void **state)
     free(path);
 }
 
-static void test_dropout_is_ignored_aloud(void **state)
+static void assert_warned(const char *changes, const char *text)
 {
-    (void)state;
     gr_model_shape s;
     gr_diag d;
     gr_diag_init(&d);
-    assert_int_equal(read_changed("{'attention_dropout': 0.1, 'resid_pdrop': 0.0}", &s, &d), GR_OK);
+    assert_int_equal(read_changed(changes, &s, &d), GR_OK);
     assert_int_equal(d.n, 1);
     assert_int_equal(d.messages[0].severity, GR_WARNING);
-    assert_string_equal(d.messages[0].text, "'attention_dropout' of 0.1 is ignored: nothing is dropped");
+    assert_string_equal(d.messages[0].text, text);
+    assert_true(d.messages[0].at.line > 1);
     gr_diag_release(&d);
+}
+
+static void test_what_is_ignored_is_said(void **state)
+{
+    (void)state;
+    assert_warned("{'attention_dropout': 0.1, 'resid_pdrop': 0.0}",
+                  "'attention_dropout' of 0.1 is ignored: nothing is dropped");
+    assert_warned("{'layer_scale_init': 0.1}", "'layer_scale_init' of 0.1 is not known and is ignored");
+    assert_warned("{'auto_map': {'AutoModel': 'modeling_x.X'}}",
+                  "'auto_map' of {\"AutoModel\":\"modeling_x.X\"} is not known and is ignored");
+    assert_warned("{'rope_parameters': {'rope_type': 'default', 'factor': 4.0}}",
+                  "'rope_parameters.factor' is ignored: rope type 'default' has none");
+    accepted("{'layer_scale_init': 1.0, 'new_bias': false, 'new_list': [], 'new_name': '', 'extra': 0, "
+             "'scale_emb': 1, 'alibi': false, 'query_pre_attn_scalar': null, 'sliding_window': 4096, "
+             "'torch_dtype': 'bfloat16', 'use_cache': true, 'partial_rotary_factor': 1.0, "
+             "'layer_types': ['full_attention', 'full_attention']}");
 }
 
 static void test_eos_is_the_union_with_the_generation_config(void **state)
@@ -276,6 +354,8 @@ static void test_published_configs_are_read_and_mixtures_refused(void **state)
             assert_non_null(strstr(d.messages[0].text, "(a mixture of experts)"));
         } else if (st)
             fail_msg("%s: %s", name, d.messages[0].text);
+        else
+            assert_int_equal(d.n, 0); /* no warning of what everybody has */
         n_read += !st;
         for (size_t i = 0; i < GR_LEN(known); i++) {
             if (strcmp(name, known[i].name) != 0) continue;
@@ -294,10 +374,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_those_of_transformers),
         cmocka_unit_test(test_rope_is_read_in_every_spelling),
+        cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
         cmocka_unit_test(test_zero_bytes_are_refused),
-        cmocka_unit_test(test_dropout_is_ignored_aloud),
+        cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),
     };
