@@ -1,13 +1,17 @@
+/* A model's weights in safetensors: names, what must be there, reading, random ones, writing. */
 #include "ops/weights.h"
 
 #include "ops/simd.h"
+#include "runtime/half.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMED_MAX 20 /* tensors named in one message */
+#define NAMED_MAX   20          /* tensors named in one message */
+#define BLOCK_ELEMS (1u << 16u) /* looked at while they are in a core's cache */
 
 struct gr_weights {
     gr_model_shape shape;
@@ -121,6 +125,53 @@ static void warn_unexpected(const gr_weights *w, const char *const *known, size_
     free(text);
 }
 
+/* Elements [first, first + n) of two tensors of one shape. */
+static gr_status compare_block(const gr_weights *w, const gr_st_tensor *a, const gr_st_tensor *b,
+                               uint64_t first, uint64_t n, float *values, bool *same, gr_diag *d)
+{
+    const uint64_t rows = a->dims[0], cols = a->dims[1];
+    gr_status st = gr_safetensors_read_part_f32(w->file, a->name, rows, cols, first, n, values, d);
+    if (!st)
+        st = gr_safetensors_read_part_f32(w->file, b->name, rows, cols, first, n, values + BLOCK_ELEMS, d);
+    *same = !st && !memcmp(values, values + BLOCK_ELEMS, n * sizeof(*values));
+    return st;
+}
+
+/* Whether an output matrix that is stored beside the embedding it is tied to is the same. */
+static gr_status compare_tied(const gr_weights *w, const gr_st_tensor *embed, const gr_st_tensor *head,
+                              gr_diag *d)
+{
+    const uint64_t n = embed->dims[0] * embed->dims[1];
+    float *values = gr_malloc(2 * BLOCK_ELEMS * sizeof(*values));
+    gr_status st = GR_OK;
+    bool same = true;
+    for (uint64_t i = 0; i < n && same && !st; i += BLOCK_ELEMS)
+        st = compare_block(w, embed, head, i, GR_MIN(n - i, (uint64_t)BLOCK_ELEMS), values, &same, d);
+    if (!st && !same)
+        st = gr_diag_error(d, (gr_loc){head->file, 0, 0}, GR_E_INVALID,
+                           "tensor '%s' differs from '%s', but config.json has 'tie_word_embeddings' true; "
+                           "set it to false to "
+                           "use both, or remove '%s'",
+                           head->name, embed->name, head->name);
+    free(values);
+    return st;
+}
+
+static gr_status check_tied(const gr_weights *w, gr_diag *d)
+{
+    if (!w->shape.tied) return GR_OK;
+    char *embed = gr_printf("%smodel.embed_tokens.weight", w->prefix),
+         *head = gr_printf("%slm_head.weight", w->prefix);
+    const gr_st_tensor *stored = gr_safetensors_find(w->file, head),
+                       *tied = gr_safetensors_find(w->file, embed);
+    gr_status st = GR_OK;
+    if (stored && !gr_safetensors_want(w->file, head, w->shape.vocab, w->shape.hidden, d)) st = GR_E_INVALID;
+    if (stored && !st) st = compare_tied(w, tied, stored, d);
+    free(head);
+    free(embed);
+    return st;
+}
+
 static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
 {
     gr_pool *pool = gr_pool_new();
@@ -165,6 +216,7 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     gr_status st = gr_safetensors_open(&w->file, path, d);
     if (!st && s->head == GR_HEAD_VALUE) w->head = find_head(w);
     if (!st) st = check(w, path, d);
+    if (!st) st = check_tied(w, d);
     if (st) {
         gr_weights_free(w);
         return st;
@@ -189,6 +241,51 @@ static bool overlap(const gr_tensor *t, uint64_t first, uint64_t end, uint64_t *
     return *from < *to;
 }
 
+/* Whether no element is NaN or infinite, whose exponents are all ones: adding one to it reaches the sign. The
+ * inner count is fixed, so that compilers make vectors of it. */
+static bool all_finite(const float *x, uint64_t n)
+{
+    enum { AT_ONCE = 64 };
+    const uint32_t magnitude = 0x7fffffff, one = 0x00800000;
+    uint32_t seen = 0;
+    for (; n >= AT_ONCE; n -= AT_ONCE, x += AT_ONCE)
+        for (int i = 0; i < AT_ONCE; i++) seen |= (gr_bits_of_f32(x[i]) & magnitude) + one;
+    for (uint64_t i = 0; i < n; i++) seen |= (gr_bits_of_f32(x[i]) & magnitude) + one;
+    return !(seen >> 31);
+}
+
+/* x holds the elements from first on of a tensor of cols columns; one of them is not finite. */
+static gr_status not_finite(const gr_st_tensor *t, uint64_t first, uint64_t cols, const float *x, gr_diag *d)
+{
+    uint64_t i = 0;
+    while (isfinite(x[i])) i++;
+    const uint64_t at = first + i;
+    char place[64];
+    if (cols)
+        snprintf(place, sizeof(place), "[%ju, %ju]", (uintmax_t)(at / cols), (uintmax_t)(at % cols));
+    else
+        snprintf(place, sizeof(place), "[%ju]", (uintmax_t)at);
+    return gr_diag_error(d, (gr_loc){t->file, 0, 0}, GR_E_INVALID,
+                         "tensor '%s': element %s is %s, but weights are finite numbers", t->name, place,
+                         isnan(x[i]) ? "nan"
+                         : x[i] < 0  ? "-inf"
+                                     : "inf");
+}
+
+/* Elements [first, first + n) of a stored tensor, in blocks, each checked while it is in the cache. */
+static gr_status read_finite(const gr_weights *w, const gr_st_tensor *stored, const gr_tensor *t,
+                             uint64_t first, uint64_t n, float *dst, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (uint64_t i = 0; i < n && !st; i += BLOCK_ELEMS) {
+        const uint64_t block = GR_MIN(n - i, (uint64_t)BLOCK_ELEMS);
+        st = gr_safetensors_read_part_f32(w->file, stored->name, t->rows, t->cols, first + i, block, dst + i,
+                                          d);
+        if (!st && !all_finite(dst + i, block)) st = not_finite(stored, first + i, t->cols, dst + i, d);
+    }
+    return st;
+}
+
 gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t first, uint64_t n, float *dst,
                                gr_diag *d)
 {
@@ -200,9 +297,9 @@ gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t fi
         uint64_t from, to;
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
         char *name = stored_name(w, t[i].name);
-        if (gr_safetensors_find(w->file, name))
-            st = gr_safetensors_read_part_f32(w->file, name, t[i].rows, t[i].cols, from - t[i].offset,
-                                              to - from, dst + (from - first), d);
+        const gr_st_tensor *stored = gr_safetensors_find(w->file, name);
+        if (stored)
+            st = read_finite(w, stored, &t[i], from - t[i].offset, to - from, dst + (from - first), d);
         free(name);
     }
     return st;

@@ -21,8 +21,9 @@ typedef struct gr_weights gr_weights;
 
 /* Open path (folder, file or index; see gr_safetensors_open) and check that every tensor of the model is
  * there under prefix, with its shape and a dtype that can be read: all that are missing are named at once.
- * Unexpected ones are warned about; an output matrix beside a tied embedding and rotary tables are not
- * unexpected. */
+ * Unexpected ones are warned about; rotary tables and, where it holds the same numbers, an output matrix
+ * beside the embedding it is tied to are not unexpected. One that holds others is refused: dropped, it would
+ * make another model. */
 GR_NODISCARD gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char *path,
                                        const char *prefix, gr_diag *d);
 void gr_weights_free(gr_weights *w); /* NULL is fine */
@@ -32,7 +33,8 @@ void gr_weights_free(gr_weights *w); /* NULL is fine */
 bool gr_weights_has_head(const gr_weights *w);
 
 /* Fill dst [gr_bucket_elems] with one bucket; elements between tensors, and a head that is not there, become
- * zero. */
+ * zero. NaN and infinity are refused by tensor and element (GR_E_INVALID): no model has them, a run that
+ * diverged or a conversion that overflowed does. */
 GR_NODISCARD gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d);
 
 /* Elements [first, first + n) of it alone: no other bytes are read. */

@@ -1,4 +1,8 @@
+/* Weights in safetensors: what is read back, what is refused, and the folders that init and export make. */
 #include "ops/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
@@ -121,7 +125,7 @@ static void test_missing_and_misshapen_tensors_are_all_named(void **state)
 static void test_unexpected_tensors_are_warned_about(void **state)
 {
     (void)state;
-    gr_model_shape biased = small("qwen2", false), s = small("llama", true); /* lm_head is there: fine */
+    gr_model_shape biased = small("qwen2", false), s = small("llama", false);
     write_sets(&biased, "model", (const char *const[]){""}, 1, GR_ST_BF16, 0);
     char *path = in_dir("model.safetensors");
     gr_weights *w = NULL;
@@ -132,10 +136,152 @@ static void test_unexpected_tensors_are_warned_about(void **state)
     assert_int_equal(d.messages[0].severity, GR_WARNING);
     assert_non_null(
         strstr(d.messages[0].text, "6 tensors are not the model's and ignored: 'model.layers.0."));
-    assert_null(strstr(d.messages[0].text, "lm_head"));
     gr_weights_free(w);
     gr_diag_release(&d);
     free(path);
+}
+
+/* Write n bytes over element i of a tensor of DIR/FILE. */
+static void patch(const char *file, const char *tensor, uint64_t i, const void *bytes, size_t n)
+{
+    char *path = in_dir(file);
+    gr_safetensors *s = NULL;
+    assert_int_equal(gr_safetensors_open(&s, path, NULL), GR_OK);
+    const gr_st_tensor *t = gr_safetensors_find(s, tensor);
+    assert_non_null(t);
+    int fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, bytes, n, (off_t)(t->offset + i * n)), n);
+    close(fd);
+    gr_safetensors_free(s);
+    free(path);
+}
+
+/* Copy one tensor of DIR/FILE over another of the same size. */
+static void copy_tensor(const char *file, const char *from, const char *to)
+{
+    char *path = in_dir(file), *bytes;
+    size_t n;
+    gr_safetensors *s = NULL;
+    assert_int_equal(gr_safetensors_open(&s, path, NULL), GR_OK);
+    const gr_st_tensor *a = gr_safetensors_find(s, from), *b = gr_safetensors_find(s, to);
+    assert_int_equal(a->bytes, b->bytes);
+    assert_int_equal(gr_file_read(path, 0, &bytes, &n, NULL), GR_OK);
+    patch(file, to, 0, bytes + a->offset, a->bytes);
+    gr_safetensors_free(s);
+    free(bytes);
+    free(path);
+}
+
+static void test_an_output_matrix_beside_a_tied_embedding_must_be_the_same(void **state)
+{
+    (void)state;
+    gr_model_shape untied = small("llama", false), s = small("llama", true);
+    untied.vocab = s.vocab = 6000; /* of several blocks */
+    struct sets sets = {&untied, gr_calloc(6000 * 24 + 4096, sizeof(float)), 5};
+    gr_weights_source from = {random_set, &sets, (const char *const[]){""}, 1};
+    char *path = in_dir("model.safetensors");
+    gr_weights *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_weights_write(&untied, dir, "model", &from, GR_ST_F32, 0, NULL), GR_OK);
+    assert_int_equal(gr_weights_open(&w, &s, path, "", &d), GR_E_INVALID);
+    assert_string_equal(
+        d.messages[0].text,
+        "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but config.json has "
+        "'tie_word_embeddings' true; set it to false to use both, or remove 'lm_head.weight'");
+    assert_string_equal(d.messages[0].at.file, path);
+    gr_diag_release(&d);
+
+    copy_tensor("model.safetensors", "model.embed_tokens.weight", "lm_head.weight");
+    assert_int_equal(gr_weights_open(&w, &s, path, "", &d), GR_OK);
+    assert_int_equal(d.n, 0);
+    gr_weights_free(w);
+    patch("model.safetensors", "lm_head.weight", 6000 * 24 - 1, &(float){1.5f},
+          sizeof(float)); /* the last one */
+    assert_int_equal(gr_weights_open(&w, &s, path, "", &d), GR_E_INVALID);
+    gr_diag_release(&d);
+
+    free(sets.buffer);
+    free(path);
+}
+
+/* Every bucket is read; the first that is refused ends it. */
+static gr_status read_all(const gr_model_shape *s, const char *file, const char *prefix, gr_diag *d)
+{
+    gr_weights *w = NULL;
+    char *path = in_dir(file);
+    gr_status st = gr_weights_open(&w, s, path, prefix, d);
+    for (uint32_t b = 0; b < gr_model_buckets(s) && !st; b++) {
+        float *x = gr_calloc(gr_bucket_elems(s, b), sizeof(*x));
+        st = gr_weights_read_bucket(w, b, x, d);
+        free(x);
+    }
+    gr_weights_free(w);
+    free(path);
+    return st;
+}
+
+static void assert_not_finite(const gr_model_shape *s, const char *file, const char *prefix, const char *text)
+{
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(read_all(s, file, prefix, &d), GR_E_INVALID);
+    assert_int_equal(d.n_errors, 1);
+    assert_string_equal(d.messages[0].text, text);
+    assert_non_null(strstr(d.messages[0].at.file, file));
+    gr_diag_release(&d);
+}
+
+static void test_weights_that_are_not_finite_are_refused_by_their_place(void **state)
+{
+    (void)state;
+    gr_model_shape s = small("qwen2", false);
+    write_sets(&s, "wide", (const char *const[]){""}, 1, GR_ST_F32, 0);
+    assert_int_equal(read_all(&s, "wide.safetensors", "", NULL), GR_OK);
+    patch("wide.safetensors", "model.layers.1.mlp.down_proj.weight", 3 * 20 + 17, &(float){-INFINITY}, 4);
+    assert_not_finite(
+        &s, "wide.safetensors", "",
+        "tensor 'model.layers.1.mlp.down_proj.weight': element [3, 17] is -inf, but weights are "
+        "finite numbers");
+    write_sets(&s, "narrow", (const char *const[]){""}, 1, GR_ST_BF16, 0);
+    patch("narrow.safetensors", "model.layers.0.self_attn.q_proj.bias", 23, &(uint16_t){0x7f81}, 2);
+    assert_not_finite(&s, "narrow.safetensors", "",
+                      "tensor 'model.layers.0.self_attn.q_proj.bias': element [23] is nan, but weights are "
+                      "finite numbers");
+    write_sets(&s, "moments", (const char *const[]){"m.", "v."}, 2, GR_ST_F32, 0);
+    patch("moments.safetensors", "v.model.norm.weight", 0, &(float){INFINITY}, 4);
+    assert_int_equal(read_all(&s, "moments.safetensors", "m.", NULL), GR_OK);
+    assert_not_finite(&s, "moments.safetensors", "v.",
+                      "tensor 'v.model.norm.weight': element [0] is inf, but weights are finite numbers");
+    gr_model_shape value = small("llama", false);
+    gr_model_shape_to_value(&value);
+    write_sets(&value, "value", (const char *const[]){""}, 1, GR_ST_F32, 0);
+    patch("value.safetensors", "score.bias", 0, &(float){NAN}, 4);
+    assert_not_finite(&value, "value.safetensors", "",
+                      "tensor 'score.bias': element [0] is nan, but weights are finite numbers");
+}
+
+/* Wherever it is in a vector or a block; the largest numbers are numbers. */
+static void test_no_element_escapes_the_look_for_nan(void **state)
+{
+    (void)state;
+    gr_model_shape s = small("llama", true);
+    s.vocab = 5500; /* 132,000 elements: two blocks and a part of 928, which no 64 divides */
+    struct sets sets = {&s, gr_calloc(5500 * 24 + 4096, sizeof(float)), 5};
+    gr_weights_source from = {random_set, &sets, (const char *const[]){""}, 1};
+    assert_int_equal(gr_weights_write(&s, dir, "large", &from, GR_ST_F32, 0, NULL), GR_OK);
+    const uint64_t n = 5500 * 24, at[] = {0, 1, 63, 64, 65535, 65536, 131071, 131072, n - 33, n - 32, n - 1};
+    const char *name = "model.embed_tokens.weight";
+    for (size_t i = 0; i < GR_LEN(at); i++) {
+        char *text = gr_printf("tensor '%s': element [%ju, %ju] is nan, but weights are finite numbers", name,
+                               (uintmax_t)(at[i] / 24), (uintmax_t)(at[i] % 24));
+        patch("large.safetensors", name, at[i], &(float){-NAN}, 4);
+        assert_not_finite(&s, "large.safetensors", "", text);
+        patch("large.safetensors", name, at[i], &(float){i % 2 ? -3.4028235e38f : 3.4028235e38f}, 4);
+        assert_int_equal(read_all(&s, "large.safetensors", "", NULL), GR_OK);
+        free(text);
+    }
+    free(sets.buffer);
 }
 
 static void test_random_weights_have_the_moments_they_should(void **state)
@@ -332,6 +478,9 @@ int main(void)
         cmocka_unit_test(test_weights_and_moments_read_back_to_the_bit),
         cmocka_unit_test(test_missing_and_misshapen_tensors_are_all_named),
         cmocka_unit_test(test_unexpected_tensors_are_warned_about),
+        cmocka_unit_test(test_an_output_matrix_beside_a_tied_embedding_must_be_the_same),
+        cmocka_unit_test(test_weights_that_are_not_finite_are_refused_by_their_place),
+        cmocka_unit_test(test_no_element_escapes_the_look_for_nan),
         cmocka_unit_test(test_random_weights_have_the_moments_they_should),
         cmocka_unit_test(test_random_weights_are_the_same_by_any_number_of_threads),
         cmocka_unit_test(test_init_makes_a_whole_folder_or_none),
