@@ -1,11 +1,15 @@
+/* Hugging Face folders: their configs and tokenizers, init and export, and those of a run. */
 #include "ops/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "runtime/aside.h"
 #include "runtime/checkpoint_dir.h"
 #include "runtime/json.h"
 
@@ -20,33 +24,61 @@ static bool is_folder(const char *path)
 /* Made, filled at aside, finished; release removes what was not. */
 typedef struct folder {
     char *path, *aside;
+    int fd; /* of aside */
 } folder;
+
+static gr_status exists(const char *path, gr_diag *d)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                         "'%s' exists already; remove it or choose another name", path);
+}
+
+static gr_status not_created(const folder *f, gr_diag *d)
+{
+    return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot create '%s': %s", f->path, strerror(errno));
+}
+
+/* The folder that path lies in; caller frees. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return !slash ? gr_strdup(".") : gr_strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
 
 static gr_status folder_begin(folder *f, const char *path, gr_diag *d)
 {
-    *f = (folder){0};
-    if (gr_path_exists(path))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                             "'%s' exists already; remove it or choose another name", path);
+    struct stat s;
+    *f = (folder){.fd = -1};
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
     f->path = gr_strndup(path, n);
-    f->aside = gr_printf("%s.tmp", f->path);
-    gr_status st = gr_path_remove(f->aside, d); /* left by one who was killed */
-    return st ? st : gr_dir_make(f->aside, d);
+    if (!lstat(f->path, &s)) return exists(f->path, d);
+    char *parent = parent_of(f->path);
+    gr_status st = gr_dir_make(parent, d);
+    if (!st) gr_aside_sweep(parent, f->path); /* left by one who was killed */
+    if (!st && (f->fd = gr_aside_new(&f->aside, f->path, true)) < 0) st = not_created(f, d);
+    free(parent);
+    return st;
+}
+
+/* Some file systems cannot rename without replacing; a folder never takes the place of one that has files. */
+static gr_status take_place(const folder *f, gr_diag *d)
+{
+    int failed = renameat2(AT_FDCWD, f->aside, AT_FDCWD, f->path, RENAME_NOREPLACE);
+    if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(f->aside, f->path);
+    if (!failed) return GR_OK;
+    const bool made = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
+    return made ? exists(f->path, d) : not_created(f, d);
 }
 
 static gr_status folder_finish(folder *f, gr_diag *d)
 {
     gr_status st = gr_dir_sync(f->aside, d);
-    if (!st && rename(f->aside, f->path))
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot create '%s': %s", f->path, strerror(errno));
+    if (!st) st = take_place(f, d);
     if (st) return st;
     free(f->aside);
     f->aside = NULL;
-    const char *slash = strrchr(f->path, '/');
-    char *parent =
-        !slash ? gr_strdup(".") : gr_strndup(f->path, slash == f->path ? 1 : (size_t)(slash - f->path));
+    char *parent = parent_of(f->path);
     st = gr_dir_sync(parent, d);
     free(parent);
     return st;
@@ -56,9 +88,10 @@ static void folder_release(folder *f)
 {
     gr_status st = f->aside ? gr_path_remove(f->aside, NULL) : GR_OK;
     (void)st; /* what stays behind is removed by the next attempt */
+    if (f->fd >= 0) close(f->fd);
     free(f->aside);
     free(f->path);
-    *f = (folder){0};
+    *f = (folder){.fd = -1};
 }
 
 /* ---- config and tokenizer ------------------------------------------------------------------------------ */
@@ -207,7 +240,7 @@ static gr_status write_folder(const char *path, struct stream *s, const char *co
 {
     const char *no_prefix = "";
     gr_weights_source from = {next_bucket, s, &no_prefix, 1};
-    folder f = {0};
+    folder f = {.fd = -1};
     gr_status st = take_buffer(s, d);
     if (!st) st = folder_begin(&f, path, d);
     if (!st) st = gr_checkpoint_write_config(f.aside, s->shape, config, tokenizer, dtype, d);

@@ -5,7 +5,8 @@
  * same folder optimizer.safetensors (sets "m." and "v.", where it is trained), and state.json. A step is
  * complete or absent.
  *
- * Folders are made aside, as DIR.tmp, and renamed; one that exists already is refused.
+ * Folders are made aside (runtime/aside.h) and renamed; what exists already under that name, be it before or
+ * behind the writing, is refused and stays as it is.
  */
 #ifndef GR_OPS_CHECKPOINT_H
 #define GR_OPS_CHECKPOINT_H
@@ -33,7 +34,8 @@ GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, 
  * frees with free(). */
 GR_NODISCARD gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr_diag *d);
 
-/* The folder of RUN, RUN@STEP or RUN@best; caller frees. *at: what stands behind @, in spec; NULL: nothing. */
+/* The folder of RUN, RUN@STEP or RUN@best; caller frees. *at: what stands behind @, in spec; NULL: nothing.
+ */
 char *gr_checkpoint_run(const char *spec, const char **at);
 /* The step that STEP, or best, is of a run. GR_E_INVALID names those that are there. */
 GR_NODISCARD gr_status gr_checkpoint_step(uint64_t *step, const char *run, const char *at, gr_diag *d);

@@ -117,6 +117,10 @@ gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d)
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes must not stop us */
     if (fd < 0) return gr_diag_error(d, at, GR_E_IO, "cannot read '%s': %s", path, strerror(errno));
+    if (!fstat(fd, &info) && (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))) {
+        close(fd);
+        return gr_diag_error(d, at, GR_E_INVALID, "'%s' is a device; a regular file is expected", path);
+    }
     if (!fstat(fd, &info) && S_ISFIFO(info.st_mode)) {
         close(fd);
         return gr_diag_error(

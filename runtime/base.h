@@ -131,12 +131,18 @@ void gr_str_release(gr_str *s);
 
 /* ---- files -------------------------------------------------------------------------------------------- */
 
+/* Open a file for reading; the caller closes *fd. GR_E_IO with the reason, or GR_E_INVALID for a pipe, a
+ * socket or a device: reading one would wait for others, or never end. Both name the file. */
+GR_NODISCARD gr_status gr_file_open(int *fd, const char *path, gr_diag *d);
+
 /* The whole file, with a NUL after its end. *out: caller frees with free(). limit_bytes refuses larger
- * files (0: no limit). GR_E_IO with a message that names the file and the reason. */
+ * files (0: no limit). Errors as above, but that /dev/stdin, /dev/fd/N and /proc/self/fd/N, which somebody
+ * has named on purpose, may be pipes and devices. */
 GR_NODISCARD gr_status gr_file_read(const char *path, size_t limit_bytes, char **out, size_t *n, gr_diag *d);
 
-/* Write path so that it appears whole or not at all: a sibling temporary, fsync, rename, fsync of the
- * directory. A symbolic link is followed; what is no regular file (a pipe, /dev/stdout) is written into. */
+/* Write path so that it appears whole or not at all: a sibling of a name of its own (runtime/aside.h), fsync,
+ * rename, fsync of the directory. A symbolic link is followed, one to nothing refused; what is no regular
+ * file (a pipe, /dev/stdout) is written into. */
 GR_NODISCARD gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d);
 
 /* Copy a file of one folder into another, under its name. Where it is not there nothing is done, else *found

@@ -1,3 +1,4 @@
+/* The checkpoints of a run directory, and its lock. */
 #include "runtime/checkpoint_dir.h"
 
 #include <errno.h>
@@ -9,17 +10,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/aside.h"
+
 static gr_status io_error(gr_diag *d, const char *doing, const char *path)
 {
     return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot %s '%s': %s", doing, path, strerror(errno));
 }
 
-static gr_status remove_aside(void *user, const char *dir, const char *name, gr_diag *d)
+/* Names that nobody but a run gives, in a folder that it has locked: .step-N.tmp, .step-N.old, .best.tmp. */
+static bool is_left(const char *name, mode_t mode)
+{
+    static const char step[] = ".step-";
+    const char *number = name + strlen(step);
+    if (!strcmp(name, ".best.tmp")) return S_ISLNK(mode);
+    if (strncmp(name, step, strlen(step)) != 0 || !S_ISDIR(mode)) return false;
+    const char *end = number + strspn(number, "0123456789");
+    return end > number && (!strcmp(end, ".tmp") || !strcmp(end, ".old"));
+}
+
+static gr_status remove_left(void *user, const char *dir, const char *name, gr_diag *d)
 {
     (void)user;
-    if (name[0] != '.') return GR_OK; /* .step-N.tmp, .step-N.old */
+    struct stat s;
     char *path = gr_printf("%s/%s", dir, name);
-    gr_status st = gr_path_remove(path, d);
+    gr_status st = !lstat(path, &s) && is_left(name, s.st_mode) ? gr_path_remove(path, d) : GR_OK;
     free(path);
     return st;
 }
@@ -46,7 +60,8 @@ gr_status gr_run_lock(int *lock, const char *run, gr_diag *d)
         st = io_error(d, "create", path);
     else if (flock(fd, LOCK_EX | LOCK_NB))
         st = not_locked(path, run, d);
-    if (!st) st = gr_dir_each(checkpoints, remove_aside, NULL, d);
+    if (!st) st = gr_dir_each(checkpoints, remove_left, NULL, d);
+    if (!st) gr_aside_sweep(run, NULL);
     if (st && fd >= 0) close(fd);
     if (!st) *lock = fd;
     free(path);

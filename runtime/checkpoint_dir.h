@@ -2,7 +2,7 @@
  *
  * A checkpoint is written to RUN/checkpoints/.step-N.tmp and appears as RUN/checkpoints/step-N by one rename,
  * after all its files have reached the disk. A process killed at any moment leaves at most a .tmp, which the
- * next lock removes.
+ * next lock removes; what has another name than those that runs give is left alone.
  */
 #ifndef GR_RUNTIME_CHECKPOINT_DIR_H
 #define GR_RUNTIME_CHECKPOINT_DIR_H

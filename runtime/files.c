@@ -1,4 +1,5 @@
-#include "runtime/base.h"
+/* Files and folders: read whole, written whole, made, synced, removed. */
+#include "runtime/aside.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,13 +15,50 @@ static gr_status io_error(gr_diag *d, const char *doing, const char *path)
     return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot %s '%s': %s", doing, path, strerror(errno));
 }
 
+static const char *kind_of(mode_t mode)
+{
+    return S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
+/* What a shell puts in the place of <(...), and where its pipes end. */
+static bool is_stream(const char *path)
+{
+    return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", 8) ||
+           !strncmp(path, "/proc/self/fd/", 14);
+}
+
+/* Without waiting for whoever writes a pipe. A folder, and where streams are allowed one that is named as
+ * one, is left to read(2). */
+static gr_status open_for_reading(int *out, const char *path, bool streams, gr_diag *d)
+{
+    struct stat s;
+    gr_status st = GR_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &s)) st = io_error(d, "read", path);
+    if (!st && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
+        if (!streams || !is_stream(path))
+            st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "'%s' is %s; a regular file is expected", path,
+                               kind_of(s.st_mode));
+        else if (fcntl(fd, F_SETFL, 0)) /* it may come slowly */
+            st = io_error(d, "read", path);
+    }
+    if (st && fd >= 0) close(fd);
+    if (!st) *out = fd;
+    return st;
+}
+
+gr_status gr_file_open(int *fd, const char *path, gr_diag *d)
+{
+    return open_for_reading(fd, path, false, d);
+}
+
 gr_status gr_file_read(const char *path, size_t limit_bytes, char **out, size_t *n, gr_diag *d)
 {
-    gr_status st = GR_OK;
     char *bytes = NULL;
     size_t used = 0, cap = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return io_error(d, "read", path);
+    int fd;
+    gr_status st = open_for_reading(&fd, path, true, d);
+    if (st) return st;
     for (;;) {
         if (cap - used < 65536) bytes = gr_realloc(bytes, cap = GR_MAX(2 * cap, (size_t)131072));
         ssize_t got = read(fd, bytes + used, cap - used - 1);
@@ -71,15 +109,13 @@ static char *parent_of(const char *path)
 static gr_status write_aside(const char *path, const void *bytes, size_t n, gr_diag *d)
 {
     gr_status st = GR_OK;
-    char *aside = gr_printf("%s.tmp", path), *parent = parent_of(path);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0 || !write_all(fd, bytes, n) || fsync(fd)) st = io_error(d, "write", path);
+    char *aside = NULL, *parent = parent_of(path);
+    int fd = gr_aside_new(&aside, path, false);
+    if (fd < 0 || !write_all(fd, bytes, n) || fsync(fd) || rename(aside, path))
+        st = io_error(d, "write", path);
+    if (st && aside) unlink(aside);
     if (fd >= 0 && close(fd) && !st) st = io_error(d, "write", path);
-    if (!st && rename(aside, path)) st = io_error(d, "write", path);
-    if (st && fd >= 0)
-        unlink(aside);
-    else if (!st)
-        st = gr_dir_sync(parent, d);
+    if (!st) st = gr_dir_sync(parent, d);
     free(parent);
     free(aside);
     return st;
@@ -98,7 +134,11 @@ static gr_status write_into(const char *path, const void *bytes, size_t n, gr_di
 gr_status gr_file_write(const char *path, const void *bytes, size_t n, gr_diag *d)
 {
     struct stat s;
-    if (!stat(path, &s) && !S_ISREG(s.st_mode)) return write_into(path, bytes, n, d);
+    const bool there = !stat(path, &s);
+    if (there && !S_ISREG(s.st_mode)) return write_into(path, bytes, n, d);
+    if (!there && !lstat(path, &s) && S_ISLNK(s.st_mode))
+        return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': it is a symbolic link to nothing",
+                             path);
     char *target = gr_path_real(path); /* a link stays one, too */
     gr_status st = !target && errno != ENOENT ? io_error(d, "write", path)
                                               : write_aside(target ? target : path, bytes, n, d);

@@ -130,7 +130,8 @@ static gr_status cut_back(int fd, const char *path, uint64_t from_step, gr_diag 
 
 gr_status gr_lines_open(gr_lines **out, const char *path, uint64_t from_step, gr_diag *d)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd =
+        open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666); /* no wait for a pipe */
     if (fd < 0) return io_error(d, path);
     gr_status st = cut_back(fd, path, from_step, d);
     if (st) {

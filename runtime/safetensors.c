@@ -1,7 +1,7 @@
+/* Reading safetensors: headers that are not believed, sets of shards, data. */
 #include "runtime/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -215,19 +215,18 @@ out:
 /* Open path as the next shard and add its tensors. */
 static gr_status add_shard(gr_safetensors *s, const char *path, gr_diag *d)
 {
-    /* O_NONBLOCK: a named pipe must not stop us; it means nothing for a regular file */
-    struct shard f = {gr_pool_strdup(s->pool, path), open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    if (f.fd < 0)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot read '%s': %s", path, strerror(errno));
+    struct shard f = {.path = gr_pool_strdup(s->pool, path)};
+    gr_status st = gr_file_open(&f.fd, path, d);
+    if (st) return st;
     GR_PUSH(s->shards, s->n_shards, s->cap_shards, f);
     struct stat info;
-    if (fstat(f.fd, &info) || !S_ISREG(info.st_mode))
+    if (fstat(f.fd, &info) || S_ISDIR(info.st_mode))
         return gr_diag_error(d, in(path), GR_E_INVALID, "not a regular file");
     uint64_t size = (uint64_t)info.st_size, n;
     if (size < 8)
         return gr_diag_error(d, in(path), GR_E_INVALID, "%ju bytes are too few for a safetensors file",
                              (uintmax_t)size);
-    gr_status st = read_at(&f, &n, sizeof(n), 0, "header", d);
+    st = read_at(&f, &n, sizeof(n), 0, "header", d);
     if (st) return st;
     if (n > size - 8 || n > HEADER_LIMIT)
         return gr_diag_error(

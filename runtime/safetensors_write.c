@@ -1,3 +1,4 @@
+/* Writing safetensors: shards that appear when they are whole. */
 #include "runtime/safetensors.h"
 
 #include <assert.h>
@@ -108,7 +109,7 @@ static gr_status begin_shard(gr_st_writer *w, uint32_t shard, gr_diag *d)
     add_header(&header, w, shard);
     uint64_t n = header.len;
     w->data = sizeof(n) + n;
-    w->fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     bool ok = w->fd >= 0 && write_all(w->fd, &n, sizeof(n)) && write_all(w->fd, header.text, n);
     gr_status st = ok ? GR_OK : write_error(aside, d);
     gr_str_release(&header);
@@ -168,7 +169,7 @@ static gr_status join_shard(gr_st_writer *w, gr_diag *d)
 {
     char *aside = shard_path(w, 0, ".tmp");
     uint64_t n = 0;
-    w->fd = open(aside, O_RDWR | O_CLOEXEC);
+    w->fd = open(aside, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     gr_status st = w->fd >= 0 && pread(w->fd, &n, sizeof(n), 0) == sizeof(n) ? GR_OK : write_error(aside, d);
     w->data = sizeof(n) + n;
     free(aside);

@@ -1,6 +1,7 @@
 #include "runtime/trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ struct gr_trace {
 gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank, const char *const *tracks,
                         size_t n_tracks, uint64_t limit, gr_diag *d)
 {
-    FILE *file = fopen(path, "we");
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666); /* no wait for a pipe */
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     if (!file) return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': %s", path, strerror(errno));
     gr_trace *t = gr_calloc(1, sizeof(*t));
     t->file = file;

@@ -1,7 +1,12 @@
-#include "runtime/base.h"
+/* Messages, sizes, random numbers, and files: read whole, written whole, nothing else touched. */
+#include "runtime/aside.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/unit/test.h"
@@ -119,6 +124,149 @@ static void test_only_plain_files_are_replaced(void **state)
     gr_diag_release(&d);
 }
 
+static char *in_folder(const char *dir, const char *name, const char *text) /* written where text is given */
+{
+    char *path = gr_printf("%s/%s", dir, name);
+    if (text) assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
+    return path;
+}
+
+static void assert_holds(const char *path, const char *text)
+{
+    char *got;
+    size_t n;
+    assert_int_equal(gr_file_read(path, 0, &got, &n, NULL), GR_OK);
+    assert_string_equal(got, text);
+    free(got);
+}
+
+static size_t names_in(const char *dir)
+{
+    size_t n = 0;
+    DIR *open_dir = opendir(dir);
+    while (readdir(open_dir)) n++;
+    closedir(open_dir);
+    return n - 2; /* . and .. */
+}
+
+/* Whatever a user calls X.tmp, and wherever it leads. */
+static void test_writing_touches_nothing_beside_the_file(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_base_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *precious = in_folder(dir, "precious", "mine"), *link = in_folder(dir, "x.tmp", NULL),
+         *plain = in_folder(dir, "y.tmp", "kept"), *x = in_folder(dir, "x", NULL),
+         *y = in_folder(dir, "y", NULL);
+    assert_int_equal(symlink("precious", link), 0);
+    assert_int_equal(gr_file_write(x, "new", 3, NULL), GR_OK);
+    assert_int_equal(gr_file_write(y, "new", 3, NULL), GR_OK);
+    assert_holds(precious, "mine");
+    assert_holds(link, "mine");
+    assert_holds(plain, "kept");
+    assert_holds(x, "new");
+    assert_int_equal(names_in(dir), 5);
+
+    char *lost = in_folder(dir, "lost", NULL); /* a link whose target is away is not replaced */
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(symlink("nowhere", lost), 0);
+    assert_int_equal(gr_file_write(lost, "new", 3, &d), GR_E_IO);
+    assert_non_null(strstr(d.messages[0].text, "/lost': it is a symbolic link to nothing"));
+    assert_int_equal(names_in(dir), 6);
+    gr_diag_release(&d);
+
+    char *name = gr_calloc(251, 1), *full; /* as long as names may be, or nearly */
+    memset(name, 'n', 250);
+    full = in_folder(dir, name, "long");
+    assert_holds(full, "long");
+    assert_int_equal(names_in(dir), 7);
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
+    char *all[] = {precious, link, plain, x, y, lost, name, full};
+    for (size_t i = 0; i < GR_LEN(all); i++) free(all[i]);
+}
+
+/* What a dead process left is removed; what another holds, and what only looks so, stays. */
+static void test_only_what_is_left_is_swept(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_base_XXXXXX", *held, *left, *folder;
+    assert_non_null(mkdtemp(dir));
+    char *x = in_folder(dir, "x", NULL);
+    int fd = gr_aside_new(&held, x, true), other = gr_aside_new(&left, x, true),
+        file = gr_aside_new(&folder, x, false);
+    assert_true(fd >= 0 && other >= 0 && file >= 0);
+    assert_string_not_equal(held, left);
+    char *inside = in_folder(left, "weights", "half");
+    const char *const like[] = {"x.graphrun-0123456", "x.graphrun-0123456g", "x.tmp",
+                                ".graphrun-01234567", "y.graphrun-01234567", "xx.graphrun-01234567"};
+    for (size_t i = 0; i < GR_LEN(like); i++) free(in_folder(dir, like[i], "mine"));
+    close(other);
+    close(file);
+    gr_aside_sweep(dir, x);
+    assert_true(gr_path_exists(held));
+    assert_false(gr_path_exists(left) || gr_path_exists(folder));
+    assert_int_equal(names_in(dir), 1 + GR_LEN(like));
+    close(fd);
+    gr_aside_sweep(dir, NULL); /* of files alone: those of x.tmp and of y, and of xx, are such */
+    assert_true(gr_path_exists(held));
+    assert_int_equal(names_in(dir), 1 + GR_LEN(like) - 2);
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
+    free(inside);
+    free(folder);
+    free(left);
+    free(held);
+    free(x);
+}
+
+static void assert_not_read(const char *path, gr_status want, const char *text)
+{
+    char *got = NULL;
+    size_t n;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_file_read(path, 0, &got, &n, &d), want);
+    assert_null(got);
+    if (!strstr(d.messages[0].text, text)) fail_msg("\"%s\" does not hold \"%s\"", d.messages[0].text, text);
+    gr_diag_release(&d);
+}
+
+/* A test that waits for a writer would never end. */
+static void test_what_is_no_file_is_refused_without_waiting(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_base_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *fifo = in_folder(dir, "fifo", NULL), *sock = in_folder(dir, "sock", NULL);
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s", sock);
+    int s = socket(AF_UNIX, SOCK_STREAM, 0), fds[2];
+    assert_int_equal(bind(s, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    assert_not_read(fifo, GR_E_INVALID, "/fifo' is a pipe; a regular file is expected");
+    assert_not_read("/dev/zero", GR_E_INVALID, "'/dev/zero' is a device; a regular file is expected");
+    assert_not_read(sock, GR_E_IO, "/sock': No such device or address");
+    assert_not_read(dir, GR_E_IO, "': Is a directory");
+
+    assert_int_equal(pipe(fds),
+                     0); /* one that the shell names is waited for: what comes is read to its end */
+    char *stream = gr_printf("/dev/fd/%d", fds[0]);
+    pid_t child = fork();
+    if (!child) {
+        usleep(20000);
+        _exit(write(fds[1], "slow", 4) != 4);
+    }
+    close(fds[1]);
+    assert_holds(stream, "slow");
+    close(fds[0]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(s);
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
+    free(stream);
+    free(sock);
+    free(fifo);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +276,9 @@ int main(void)
         cmocka_unit_test(test_philox_is_a_pure_function_of_key_and_counter),
         cmocka_unit_test(test_files_appear_whole),
         cmocka_unit_test(test_only_plain_files_are_replaced),
+        cmocka_unit_test(test_writing_touches_nothing_beside_the_file),
+        cmocka_unit_test(test_only_what_is_left_is_swept),
+        cmocka_unit_test(test_what_is_no_file_is_refused_without_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -397,6 +398,44 @@ static void test_a_run_directory_has_one_owner(void **state)
     gr_run_unlock(b);
 }
 
+static void make(const char *name, bool folder)
+{
+    const char *path = in_dir(name);
+    assert_int_equal(folder ? gr_dir_make(path, NULL) : gr_file_write(path, "mine", 4, NULL), GR_OK);
+}
+
+static bool there(const char *name)
+{
+    struct stat s;
+    return !lstat(in_dir(name), &s);
+}
+
+/* A start removes what runs have left half done there, and nothing else that begins with a dot. */
+static void test_a_start_removes_its_own_alone(void **state)
+{
+    (void)state;
+    static const char *const left[] = {"checkpoints/.step-7.tmp", "checkpoints/.step-12.old"};
+    static const char *const folders[] = {"checkpoints/.snapshot", "checkpoints/.step-7",
+                                          "checkpoints/.step-.tmp", "checkpoints/.step-7x.tmp",
+                                          "checkpoints/.step-7.tmp.bak"};
+    static const char *const files[] = {"checkpoints/.gitignore",  "checkpoints/.nfs000123",
+                                        "checkpoints/.step-8.tmp", "checkpoints/.best.tmp",
+                                        "checkpoints/.step-9.old", "graph.yaml.tmp",
+                                        "plan.json.graphrun-mine"};
+    int lock;
+    for (size_t i = 0; i < GR_LEN(left); i++) make(left[i], true);
+    for (size_t i = 0; i < GR_LEN(folders); i++) make(folders[i], true);
+    for (size_t i = 0; i < GR_LEN(files); i++) make(files[i], false);
+    make("plan.json.graphrun-0badf00d", false);
+    make("checkpoints/.step-7.tmp/half", false);
+    assert_int_equal(gr_run_lock(&lock, dir, &diag), GR_OK);
+    gr_run_unlock(lock);
+    for (size_t i = 0; i < GR_LEN(left); i++) assert_false(there(left[i]));
+    for (size_t i = 0; i < GR_LEN(folders); i++) assert_true(there(folders[i]));
+    for (size_t i = 0; i < GR_LEN(files); i++) assert_true(there(files[i]));
+    assert_false(there("plan.json.graphrun-0badf00d"));
+}
+
 /* Stands before the C library's: what a file system without locks says. */
 static int no_locks;
 
@@ -483,6 +522,7 @@ int main(void)
         TEST(test_old_checkpoints_are_pruned),
         TEST(test_the_best_checkpoint_stays),
         TEST(test_the_newest_finite_checkpoint_stays),
+        TEST(test_a_start_removes_its_own_alone),
         TEST(test_a_run_directory_has_one_owner),
         TEST(test_a_file_system_without_locks_is_warned_of),
         TEST(test_a_folder_without_a_name_is_an_error),

@@ -1,3 +1,4 @@
+/* safetensors: lying headers, sets of shards, dtypes, what is written and read again. */
 #include "runtime/safetensors.h"
 
 #include <signal.h>
@@ -109,7 +110,8 @@ static void test_lying_lengths_are_refused(void **state)
     assert_int_equal(gr_file_write(path, "1234567", 7, NULL), GR_OK);
     assert_refused(path, "7 bytes are too few");
     free(path);
-    assert_refused("/dev/null", "not a regular file");
+    assert_refused("/dev/null", "'/dev/null' is a device; a regular file is expected");
+    assert_refused("/", "no model.safetensors");
     assert_refused("/nowhere/x.safetensors", "cannot read '/nowhere/x.safetensors'");
 }
 

@@ -377,6 +377,32 @@ static void test_init_makes_a_whole_folder_or_none(void **state)
     free(source);
 }
 
+/* Other names beside it are other people's; what an attempt that was killed left is not. */
+static void test_init_leaves_what_lies_beside_alone(void **state)
+{
+    (void)state;
+    char *source = in_dir("beside"), *out = in_dir("beside/model"), *config = in_dir("beside/config.json"),
+         *kept = in_dir("beside/model.tmp"), *left = in_dir("beside/model.graphrun-0123abcd"), *text;
+    size_t n;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_dir_make(kept, NULL), GR_OK);
+    assert_int_equal(gr_dir_make(left, NULL), GR_OK);
+    write_text("beside/config.json", CONFIG);
+    write_text("beside/model.tmp/thesis", "years");
+    assert_int_equal(gr_checkpoint_init(out, config, NULL, 5, NULL), GR_OK);
+    char *thesis = in_dir("beside/model.tmp/thesis"), *lost = in_dir("beside/lost");
+    assert_int_equal(gr_file_read(thesis, 0, &text, &n, NULL), GR_OK);
+    assert_false(gr_path_exists(left));
+    assert_int_equal(symlink("nowhere", lost), 0);
+    assert_int_equal(gr_checkpoint_init(lost, config, NULL, 5, &d), GR_E_INVALID);
+    assert_non_null(strstr(d.messages[0].text, "/lost' exists already"));
+    gr_diag_release(&d);
+    free(text);
+    char *all[] = {lost, thesis, left, kept, config, out, source};
+    for (size_t i = 0; i < GR_LEN(all); i++) free(all[i]);
+}
+
 static void test_export_finds_the_step_and_the_model(void **state)
 {
     (void)state;
@@ -484,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_random_weights_have_the_moments_they_should),
         cmocka_unit_test(test_random_weights_are_the_same_by_any_number_of_threads),
         cmocka_unit_test(test_init_makes_a_whole_folder_or_none),
+        cmocka_unit_test(test_init_leaves_what_lies_beside_alone),
         cmocka_unit_test(test_export_finds_the_step_and_the_model),
         cmocka_unit_test(test_published_weights_open),
         cmocka_unit_test(test_quantised_weights_are_refused_by_name),
