@@ -59,12 +59,32 @@ cp again/graph.yaml was.yaml # nothing to do, and nothing done
 status 0 "$gr" exec --resume again --steps 1
 cmp was.yaml again/graph.yaml || fail "a run with nothing left to do has another graph"
 
-# A weight that is not a number trains nothing, and that is said.
+# A weight that is not a number is refused. One that is, but so large that sums with it are none, trains nothing, and that is
+# said.
+overwrite() { # DIR BYTES: the last weight, four bytes
+    printf "$2" | dd of=$1/model.safetensors bs=1 seek=$((bytes - 4)) conv=notrunc status=none
+}
 copy nan
-printf '\000\000\300\177' | dd of=nan/model.safetensors bs=1 seek=$((bytes - 4)) conv=notrunc status=none
-status 0 "$gr" exec grpo.yaml --set model=nan --steps 1 --out nan-run
+for number in '\000\000\300\177;nan' '\000\000\200\177;inf' '\000\000\200\377;-inf'; do
+    overwrite nan "${number%;*}"
+    exec_fails "^nan/model.safetensors: error: tensor '[a-z_.]+': element .[0-9, ]+. is ${number#*;}, but weights are finite" \
+        --set model=nan
+done
+copy huge
+overwrite huge '\377\377\177\177'
+status 0 "$gr" exec grpo.yaml --set model=huge --steps 1 --out nan-run
 has out "warning: step 1: the gradients of 'update' are not finite; 4 optimizer steps were left out so far"
-has nan-run/metrics.jsonl '"loss": null.*"skipped_steps": 4'
+has nan-run/metrics.jsonl '"skipped_steps": 4'
+
+# A tied output matrix that is stored and differs; one that is the same is dropped. Positions that would be misread.
+copy tied
+sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' tied/config.json
+exec_fails "^tied/model.safetensors: error: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'" --set model=tied
+for edit in "yarn;rope type 'yarn' is not supported" "linear;rope type 'linear' is not supported"; do
+    copy rope
+    sed -i "s/\"rope_scaling\": null/\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0},\n \"rope_scaling\": {\"type\": \"${edit%;*}\", \"factor\": 4.0}/" rope/config.json
+    exec_fails "rope/config.json:4:2: error: ${edit#*;}" --set model=rope
+done
 
 # config.json: missing, no JSON, of an unknown kind, with nonsense sizes. plan says so too.
 plan_fails() {
