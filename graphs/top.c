@@ -374,6 +374,19 @@ static void check_keys(gr_loader *l, const gr_value *root)
     }
 }
 
+/* It stands in lines of progress, tables and the names of folders. */
+static void check_name(gr_loader *l, const gr_value *v)
+{
+    const char *name = l->g->name = gr_value_text(l, "graph", v);
+    gr_str shown = {0};
+    if (!name) return;
+    gr_str_visible(&shown, name, strlen(name), false);
+    if (shown.len && strcmp(shown.text, name) != 0)
+        gr_diag_error(l->d, v->at, GR_E_INVALID, "the graph's name '%s' has characters that are not shown",
+                      name);
+    gr_str_release(&shown);
+}
+
 void gr_read_top(gr_loader *l)
 {
     const gr_value *root = &l->g->source->root, *name = gr_value_get(root, "graph"),
@@ -381,7 +394,7 @@ void gr_read_top(gr_loader *l)
     check_keys(l, root);
     if (!name && !l->d->n_errors) /* else perhaps a file that could not be used has it */
         gr_diag_error(l->d, (gr_loc){l->g->path, 1, 1}, GR_E_INVALID, "a graph file needs 'graph': its name");
-    if (name) l->g->name = gr_value_text(l, "graph", name);
+    if (name) check_name(l, name);
     if (doc) gr_value_text(l, "doc", doc);
     for (size_t i = 0; i < l->g->source->n_params; i++) {
         const gr_param *p = &l->g->source->params[i];

@@ -282,9 +282,13 @@ char *gr_message_format(const struct gr_message *m)
 {
     static const char *const words[] = {"error", "warning", "note"};
     gr_str s = {0};
-    if (m->at.file) gr_str_printf(&s, "%s:", m->at.file);
+    if (m->at.file) {
+        gr_str_visible(&s, m->at.file, strlen(m->at.file), false);
+        gr_str_putc(&s, ':');
+    }
     if (m->at.file && m->at.line) gr_str_printf(&s, "%u:%u:", m->at.line, m->at.col);
-    gr_str_printf(&s, "%s%s: %s", s.len ? " " : "", words[m->severity], m->text);
+    gr_str_printf(&s, "%s%s: ", s.len ? " " : "", words[m->severity]);
+    gr_str_visible(&s, m->text, strlen(m->text), false);
     return s.text;
 }
 

@@ -71,7 +71,8 @@ GR_PRINTF(4, 0) gr_status gr_diag_verror(gr_diag *d, gr_loc at, gr_status st, co
 GR_PRINTF(3, 4) void gr_diag_warn(gr_diag *d, gr_loc at, const char *fmt, ...);
 GR_PRINTF(3, 4) void gr_diag_note(gr_diag *d, gr_loc at, const char *fmt, ...);
 
-/* "file:line:col: error: text", without newline; caller frees with free(). */
+/* "file:line:col: error: text", visible (gr_str_visible) and in one line, without newline; caller frees with
+ * free(). */
 char *gr_message_format(const struct gr_message *m);
 
 /* The candidate nearest to name by edit distance, of equally near ones that with the longest common
@@ -128,6 +129,10 @@ void gr_str_putc(gr_str *s, char c);
 GR_PRINTF(2, 3) void gr_str_printf(gr_str *s, const char *fmt, ...);
 void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap);
 void gr_str_release(gr_str *s);
+/* Add text that others wrote (a file's, a model's, a name) so that a terminal shows it and does not obey it:
+ * control and format characters, such as those that turn the direction of writing, become \x1b or \u202e, and
+ * bytes that are no UTF-8 \xff. Tabs stay, and where lines is set line ends, too. */
+void gr_str_visible(gr_str *s, const char *bytes, size_t n, bool lines);
 
 /* ---- files -------------------------------------------------------------------------------------------- */
 

@@ -176,7 +176,11 @@ static void print_stop_id(FILE *to, const gr_tokenizer *t, int32_t id)
 {
     size_t len = 0;
     const char *text = gr_tokenizer_token(t, id, &len);
-    fprintf(to, " %d (%.*s)", id, (int)len, text ? text : "");
+    gr_str s = {0};
+    gr_str_printf(&s, " %d (", id);
+    gr_str_visible(&s, text ? text : "", len, false);
+    fprintf(to, "%s)", s.text);
+    gr_str_release(&s);
 }
 
 /* The node's own, or the checkpoint's. */
@@ -194,9 +198,11 @@ static void print_notes(FILE *to, const char *notes)
 {
     for (size_t n; *notes; notes += n + (notes[n] == '\n')) {
         n = strcspn(notes, "\n");
-        fputs("note: ", to);
-        fwrite(notes, 1, n, to);
-        fputc('\n', to);
+        gr_str s = {0};
+        gr_str_puts(&s, "note: ");
+        gr_str_visible(&s, notes, n, false);
+        fprintf(to, "%s\n", s.text);
+        gr_str_release(&s);
     }
 }
 
@@ -398,12 +404,14 @@ static gr_status end_line(gr_outputs *o, gr_diag *d)
 /* One line of text: what a terminal can show. */
 static char *shown(const gr_sample *x)
 {
-    gr_str s = {0};
+    gr_str s = {0}, visible = {0};
     gr_json_add_text(&s, x->prompt.text ? x->prompt.text : "", x->prompt.len);
     gr_str_puts(&s, " -> ");
     gr_json_add_text(&s, x->response.text ? x->response.text : "", x->response.len);
     if (!isnan(x->score)) gr_str_printf(&s, " (reward %g)", x->score);
-    return s.text;
+    gr_str_visible(&visible, s.text, s.len, false);
+    gr_str_release(&s);
+    return visible.text;
 }
 
 static gr_status write_sample(gr_outputs *o, uint32_t step, const gr_sample *x, gr_diag *d)

@@ -46,7 +46,8 @@ static size_t columns_of(const gr_progress *p)
     return !ioctl(fileno(p->to), TIOCGWINSZ, &w) && w.ws_col > 1 ? w.ws_col : 80;
 }
 
-/* In the line's place, with blanks over what was longer before; where there is no terminal, a line. */
+/* In the line's place, with blanks over what was longer before; where there is no terminal, a line. Its words
+ * are ours and the names of nodes, which are letters and digits. */
 static void put(gr_progress *p, const char *text)
 {
     const size_t width = GR_MIN(strlen(text), columns_of(p) - 1); /* one that wraps cannot be rewritten */
@@ -172,11 +173,15 @@ void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double rewa
 void gr_progress_say(gr_progress *p, const char *text)
 {
     if (!p->to) return;
+    gr_str line = {0};
+    gr_str_visible(&line, text, strlen(text), false);
     pthread_mutex_lock(&p->lock);
-    fprintf(p->to, "%s%-*s\n", p->terminal && p->width ? "\r" : "", p->terminal ? (int)p->width : 0, text);
+    fprintf(p->to, "%s%-*s\n", p->terminal && p->width ? "\r" : "", p->terminal ? (int)p->width : 0,
+            line.len ? line.text : "");
     fflush(p->to);
     p->width = p->line.len = 0;
     pthread_mutex_unlock(&p->lock);
+    gr_str_release(&line);
 }
 
 void gr_progress_end(gr_progress *p)

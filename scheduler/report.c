@@ -223,15 +223,21 @@ static void put_title(table *t)
 {
     const gr_plan *p = t->v->all;
     bool fits = gr_plan_fits(p);
-    gr_str_printf(t->out, "%s%s%s on %s: %s%s%s\n", paint(t, BOLD), p->graph, paint(t, OFF), p->hardware,
-                  paint(t, fits ? GREEN : RED), fits ? "fits" : "does not fit", paint(t, OFF));
+    gr_str_puts(t->out, paint(t, BOLD));
+    gr_str_visible(t->out, p->graph, strlen(p->graph), false);
+    gr_str_printf(t->out, "%s on ", paint(t, OFF));
+    gr_str_visible(t->out, p->hardware, strlen(p->hardware), false);
+    gr_str_printf(t->out, ": %s%s%s\n", paint(t, fits ? GREEN : RED), fits ? "fits" : "does not fit",
+                  paint(t, OFF));
 }
 
 static void put_notes(table *t)
 {
     for (const char *line = t->v->all->notes; *line;) {
         size_t len = strcspn(line, "\n");
-        gr_str_printf(t->out, "  %snote%s      %.*s\n", paint(t, YELLOW), paint(t, OFF), (int)len, line);
+        gr_str_printf(t->out, "  %snote%s      ", paint(t, YELLOW), paint(t, OFF));
+        gr_str_visible(t->out, line, len, false);
+        gr_str_putc(t->out, '\n');
         line += len + (line[len] != 0);
     }
 }

@@ -38,8 +38,9 @@ static void put_line(gr_str *out, const gr_point *p)
 
 void gr_sweep_table(const gr_sweep *s, gr_str *out)
 {
-    gr_str_printf(out, "%s\n\n%12s  %-4s %12s %10s %11s  %s\n", s->title, s->name, "fits", "peak",
-                  "iteration", "transitions", "notes");
+    gr_str_visible(out, s->title, strlen(s->title), false);
+    gr_str_printf(out, "\n\n%12s  %-4s %12s %10s %11s  %s\n", s->name, "fits", "peak", "iteration",
+                  "transitions", "notes");
     for (size_t i = 0; i < s->n; i++) put_line(out, &s->points[i]);
 }
 

@@ -87,9 +87,11 @@ int gr_cmd_diff(const gr_args *a, gr_diag *d)
     }
     int status = gr_exit_status_input(st);
     if (!st) {
-        gr_str text = {0};
+        gr_str text = {0}, shown = {0};
         gr_plan_diff(p[0], p[1], &text);
-        status = gr_cmd_finish(&text, NULL, d);
+        gr_str_visible(&shown, text.text, text.len, true); /* its names are those of files */
+        gr_str_release(&text);
+        status = gr_cmd_finish(&shown, NULL, d);
     }
     gr_plan_free(p[0]);
     gr_plan_free(p[1]);

@@ -87,7 +87,10 @@ static gr_status add_line(report *r, json_t *line, gr_loc at, gr_diag *d)
         const json_t *v = json_object_iter_value(i);
         if (!json_is_number(v) && !json_is_null(v))
             return gr_diag_error(d, at, GR_E_INVALID, "'%s' is not a number or null", key);
-        series *s = series_of(r, key);
+        gr_str shown = {0};
+        gr_str_visible(&shown, key, strlen(key), false);
+        series *s = series_of(r, shown.len ? shown.text : "");
+        gr_str_release(&shown);
         GR_PUSH(s->values, s->n, s->cap, json_is_null(v) ? NAN : json_number_value(v));
         GR_PUSH(s->steps, s->n_steps, s->cap_steps, step);
     }
@@ -303,7 +306,10 @@ int gr_cmd_report(const gr_args *a, gr_diag *d)
         st = add_checkpoints(&out, a, d);
     }
     if (!st) st = add_samples(&out, a, d);
-    if (!st) fwrite(out.text, 1, out.len, stdout);
+    gr_str shown = {0};
+    gr_str_visible(&shown, out.text ? out.text : "", out.len, true);
+    if (!st) fwrite(shown.text, 1, shown.len, stdout);
+    gr_str_release(&shown);
     gr_str_release(&out);
     report_release(&r);
     return st ? 2 : 0;

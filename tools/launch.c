@@ -310,12 +310,22 @@ static void listen_to(int fd, heard *h)
     if (f) fclose(f);
 }
 
+/* What mpirun said, line by line. */
+static void note_noise(const char *noise, gr_diag *d)
+{
+    for (size_t n; *noise; noise += n + (noise[n] == '\n')) {
+        n = strcspn(noise, "\n");
+        if (n) gr_diag_note(d, (gr_loc){0}, "it said: %.*s", (int)n, noise);
+    }
+}
+
 static void explain(const heard *h, uint32_t ranks, const char *run, gr_diag *d)
 {
     if (h->spoken) return;
     if (!h->died) {
-        gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "mpirun ended the ranks: %s",
-                      h->noise.len ? h->noise.text : "it does not say why");
+        gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "mpirun ended the ranks%s",
+                      h->noise.len ? "" : ": it does not say why");
+        if (h->noise.len) note_noise(h->noise.text, d);
         return;
     }
     gr_sign at = {.step = "start"};

@@ -108,3 +108,51 @@ has err "odd/metrics.jsonl"
 # What is named on purpose is read.
 cat grpo.yaml | status 0 "$gr" check /dev/stdin
 status 0 "$gr" check /dev/fd/3 3<grpo.yaml
+
+# Texts of others give no orders to a terminal: ESC, C1 controls, turned writing, bytes that are no UTF-8.
+plain() { # FILE...: printable ASCII alone
+    for f in "$@"; do
+        [ "$(LC_ALL=C tr -d '\n -~' <$f | wc -c)" = 0 ] || { cat -v $f >&2; fail "$f has bytes that a terminal may obey"; }
+    done
+}
+esc=$(printf '\033')
+bad=$(printf 'x\033]0;t\007\302\2332J\342\200\256y\377z')
+cp -r model renamed
+sed -i 's/model.norm.weight/\\u001b[2J.norm.we/' renamed/model.safetensors
+status 2 "$gr" exec grpo.yaml --set model=renamed --out never
+has err "missing: 'model.norm.weight'"
+has err "'.x1b\[2J.norm.we'"
+plain out err
+cp -r model keyed
+sed -i 's/"hidden_act": "silu"/"hidden_act": "\\u001b[31m\\u202e", "odd\\u009bkey": 7/' keyed/config.json
+status 2 "$gr" plan grpo.yaml --set model=keyed
+has err "hidden_act '.x1b\[31m.u202e' is not supported"
+has err "'odd.u009bkey' of 7 is not known"
+plain out err
+for arguments in "check $bad" "plan grpo.yaml --set model=$bad" "export $bad -o never" "report $bad" "check grpo.yaml --set nodes.$bad=1"; do
+    status 2 "$gr" $arguments
+    plain out err
+done
+printf '{"question": "1+1=", "answer": "2"}\n{"%s": 1}\n' "$(printf 'q\\u001b[1m')" >named.jsonl
+status 2 "$gr" exec grpo.yaml --set data=named.jsonl --out never
+plain out err
+printf '{"question": "1+1=", "answer": "2"}\n{"q\377\033": 1}\n' >bytes.jsonl
+status 2 "$gr" exec grpo.yaml --set data=bytes.jsonl --out never
+plain out err
+printf 'graph: "t\\e[1m"\n' >title.yaml
+status 2 "$gr" check title.yaml
+has err "title.yaml:1:9: error: the graph's name 't.x1b\[1m' has characters that are not shown"
+# What a model says, shown behind a run and in its report.
+cp -r model loud
+sed -i 's/48, 49, 50, .*, 57/27, 155, 50, 8238, 127, 8235, 7, 8, 28, 8207/' loud/tokenizer_config.json
+printf '{"question": "2+2=", "answer": "2"}\n' >asked.jsonl
+yes "$(cat asked.jsonl)" | head -64 >asks.jsonl
+status 0 "$gr" exec grpo.yaml --set model=loud --set data=asks.jsonl --steps 2 --out loud-run
+has out 'sample, last'
+plain out err
+LC_ALL=C grep -q "$(printf '\342\200\256')" loud-run/samples.jsonl || fail "no sample has what this test is about"
+status 0 "$gr" report loud-run
+for order in '\033' '\302\233' '\342\200\256' '\177'; do
+    if LC_ALL=C grep -q "$(printf $order)" out; then fail "the report passes $order on"; fi
+done
+has out 'u202e'

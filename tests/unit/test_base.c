@@ -34,6 +34,44 @@ static void test_messages_carry_their_place(void **state)
     gr_diag_release(&d);
 }
 
+static void assert_shown(const char *bytes, const char *want)
+{
+    gr_str s = {0};
+    gr_str_visible(&s, bytes, strlen(bytes), false);
+    assert_string_equal(s.text, want);
+    gr_str_release(&s);
+}
+
+/* ESC, CSI of one byte (C1), OSC, bells, turned writing, bytes that are no text. */
+static void test_messages_give_terminals_no_orders(void **state)
+{
+    (void)state;
+    assert_shown("plain, \t, \xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80 \\x1b",
+                 "plain, \t, \xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80 \\x1b");
+    assert_shown("\x1b[2J\x1b]0;owned\a", "\\x1b[2J\\x1b]0;owned\\x07");
+    assert_shown("a\xc2\x9b"
+                 "31m\x7f\b",
+                 "a\\u009b31m\\x7f\\x08");
+    assert_shown("x\xe2\x80\xaey\xe2\x81\xa6z\xe2\x80\x8f\xd8\x9c", "x\\u202ey\\u2066z\\u200f\\u061c");
+    assert_shown("\xff\xc3(\xed\xa0\x80", "\\xff\\xc3(\\xed\\xa0\\x80");
+    assert_shown("a\r\nb\xe2\x80\xa8\xf3\xa0\x81\x81", "a\\r\\nb\\u2028\\U000e0041");
+    assert_shown("\xe2\x80\x8d\xe2\x80\x8c", "\xe2\x80\x8d\xe2\x80\x8c"); /* joiners are letters' */
+    gr_str lines = {0};
+    gr_str_visible(&lines, "a\nb\r\n", 5, true);
+    assert_string_equal(lines.text, "a\nb\\r\n");
+    gr_str_release(&lines);
+
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_diag_warn(&d, (gr_loc){"a\x1b[1m.yaml", 3, 9}, "tensor '%s'",
+                 "x\n/etc/passwd:1:1: error: owned\x1b[0m");
+    char *text = gr_message_format(&d.messages[0]);
+    assert_string_equal(text,
+                        "a\\x1b[1m.yaml:3:9: warning: tensor 'x\\n/etc/passwd:1:1: error: owned\\x1b[0m'");
+    free(text);
+    gr_diag_release(&d);
+}
+
 static void test_bytes_are_parsed_and_refused(void **state)
 {
     (void)state;
@@ -272,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_near_names_are_suggested),
         cmocka_unit_test(test_messages_carry_their_place),
+        cmocka_unit_test(test_messages_give_terminals_no_orders),
         cmocka_unit_test(test_bytes_are_parsed_and_refused),
         cmocka_unit_test(test_philox_is_a_pure_function_of_key_and_counter),
         cmocka_unit_test(test_files_appear_whole),
