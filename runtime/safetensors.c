@@ -1,7 +1,9 @@
 /* Reading safetensors: headers that are not believed, sets of shards, data. */
 #include "runtime/safetensors.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -313,6 +315,65 @@ static bool shard_names(const gr_json *j, json_t *map, const char ***out, size_t
     return ok;
 }
 
+/* Whether a folder's entry is of the set whose files begin with stem: STEM.safetensors, or one of its shards.
+ */
+static bool is_of_set(const char *name, const char *stem, size_t n_stem)
+{
+    unsigned i, of;
+    int end = 0;
+    if (strncmp(name, stem, n_stem) != 0) return false;
+    name += n_stem;
+    return !strcmp(name, ".safetensors") ||
+           (sscanf(name, "-%u-of-%u.safetensors%n", &i, &of, &end) == 2 && end && !name[end]);
+}
+
+/* A shard that the index does not name is of another writing of the set: who can tell which one is meant? */
+static gr_status check_beside(const char *path, const char *const *names, size_t n, gr_diag *d)
+{
+    static const char ending[] = ".safetensors.index.json";
+    const char *slash = strrchr(path, '/'), *stem = slash ? slash + 1 : path, *end = strstr(stem, ending);
+    char *folder = slash ? gr_strndup(path, (size_t)(slash - path) + 1) : gr_strdup(".");
+    DIR *dir = end && !end[strlen(ending)] ? opendir(folder) : NULL;
+    gr_status st = GR_OK;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        const char *name = e->d_name;
+        if (!is_of_set(name, stem, (size_t)(end - stem)) ||
+            bsearch(&name, names, n, sizeof(*names), strings_cmp))
+            continue;
+        st = gr_diag_error(d, in(path), GR_E_INVALID,
+                           "'%s' lies beside this index, which does not name it; remove what is not meant",
+                           name);
+    }
+    if (dir) closedir(dir);
+    free(folder);
+    return st;
+}
+
+/* Of the tensors that the map does not name for the shard they are in: one that it names for another shard is
+ * there twice; the rest is left out. */
+static gr_status check_left_out(const gr_safetensors *s, const char *path, const json_t *map,
+                                const bool *keep, gr_diag *d)
+{
+    size_t n = 0;
+    const char *first = NULL;
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < s->n; i++) {
+        const gr_st_tensor *t = &s->tensors[i];
+        const json_t *mapped = json_object_get(map, t->name);
+        if (keep[i]) continue;
+        if (mapped)
+            st = gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' is here and in '%s', too", t->name,
+                               json_string_value(mapped));
+        else if (!n++)
+            first = t->name;
+    }
+    if (n)
+        gr_diag_warn(d, in(path),
+                     "%zu tensor%s in the shards, but not named here, and left out, such as '%s'", n,
+                     n == 1 ? " is" : "s are", first);
+    return st;
+}
+
 /* Keep the tensors that the map names for the shard they are in. */
 static gr_status keep_mapped(gr_safetensors *s, const gr_json *j, json_t *map, const char *const *names,
                              size_t n, gr_diag *d)
@@ -333,6 +394,7 @@ static gr_status keep_mapped(gr_safetensors *s, const gr_json *j, json_t *map, c
             st = gr_diag_error(d, gr_json_at(j, "weight_map"), GR_E_INVALID, "tensor '%s' is not in '%s'",
                                key, file);
     }
+    if (!st) st = check_left_out(s, j->path, map, keep, d);
     size_t kept = 0;
     for (size_t i = 0; i < s->n; i++)
         if (keep[i]) s->tensors[kept++] = s->tensors[i];
@@ -353,6 +415,8 @@ static gr_status open_index(gr_safetensors *s, const char *path, gr_diag *d)
         st = gr_diag_error(d, in(path), GR_E_INVALID, "no object 'weight_map'");
     else if (!shard_names(&j, map, &names, &n, d))
         st = GR_E_INVALID;
+    else
+        st = check_beside(path, names, n, d);
     const char *slash = strrchr(path, '/');
     int folder = slash ? (int)(slash - path) + 1 : 0;
     for (size_t i = 0; i < n && !st; i++) {
@@ -372,10 +436,10 @@ static gr_status open_folder(gr_safetensors *s, const char *dir, gr_diag *d)
     char *one = gr_printf("%s/model.safetensors", dir),
          *index = gr_printf("%s/model.safetensors.index.json", dir);
     char *pickled = gr_printf("%s/pytorch_model.bin", dir);
-    if (gr_path_exists(one))
-        st = add_shard(s, one, d);
-    else if (gr_path_exists(index))
+    if (gr_path_exists(index))
         st = open_index(s, index, d);
+    else if (gr_path_exists(one))
+        st = add_shard(s, one, d);
     else
         st = gr_diag_error(
             d, in(dir), GR_E_IO, "no model.safetensors and no model.safetensors.index.json%s",

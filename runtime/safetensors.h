@@ -56,8 +56,9 @@ typedef struct gr_st_tensor {
 typedef struct gr_safetensors gr_safetensors;
 
 /* Open a .safetensors file, a .index.json of a sharded set, or a folder that holds model.safetensors or
- * model.safetensors.index.json. Only headers are read. Tensors of a shard that the index does not name for
- * that shard are left out. GR_E_IO, or GR_E_INVALID with a message that names file and tensor. */
+ * model.safetensors.index.json. Only headers are read. Tensors of a shard that the index does not name are
+ * left out, with a warning; refused are a tensor that is in two shards, and a file of the set's name that its
+ * index does not name. GR_E_IO, or GR_E_INVALID with a message that names file and tensor. */
 GR_NODISCARD gr_status gr_safetensors_open(gr_safetensors **out, const char *path, gr_diag *d);
 void gr_safetensors_free(gr_safetensors *s); /* NULL is fine */
 

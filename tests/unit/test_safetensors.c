@@ -241,6 +241,78 @@ static void test_bad_indexes_are_refused(void **state)
     free(shard);
 }
 
+static void write_text(const char *name, const char *text)
+{
+    char *path = in_dir(name);
+    assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
+    free(path);
+}
+
+static void remove_name(const char *name)
+{
+    char *path = in_dir(name);
+    assert_int_equal(gr_path_remove(path, NULL), GR_OK);
+    free(path);
+}
+
+/* Shards of two writings in one folder, and tensors that are there twice or not named. */
+static void test_sets_that_do_not_belong_together_are_refused(void **state)
+{
+    (void)state;
+    const char *a = "{\"a\":" T("F32", "[2]", "[0,8]") "}", *b = "{\"b\":" T("F32", "[2]", "[0,8]") "}";
+    const char *ab = "{\"a\":" T("F32", "[2]", "[0,8]") ",\"b\":" T("F32", "[2]", "[8,16]") "}";
+    const char *one = "set-00001-of-00002.safetensors", *two = "set-00002-of-00002.safetensors";
+    char *index = in_dir("set.safetensors.index.json"), *model = in_dir("both");
+    free(file_of(one, strlen(a), a, strlen(a), 8));
+    free(file_of(two, strlen(b), b, strlen(b), 8));
+    write_text("set.safetensors.index.json", "{\"weight_map\": {\"a\": \"set-00001-of-00002.safetensors\", "
+                                             "\"b\": \"set-00002-of-00002.safetensors\"}}");
+    gr_safetensors_free(opened(index));
+
+    static const char *const extra[] = {"set-00003-of-00003.safetensors", "set.safetensors"};
+    for (size_t i = 0; i < GR_LEN(extra); i++) {
+        char *text = gr_printf("'%s' lies beside this index, which does not name it", extra[i]);
+        free(file_of(extra[i], strlen(a), a, strlen(a), 8));
+        assert_refused(index, text);
+        remove_name(extra[i]);
+        free(text);
+    }
+    write_text("set-1.safetensors", ""); /* of another set, or of none */
+    write_text("set-00001-of-00002.safetensors.bak", "");
+    gr_safetensors_free(opened(index));
+
+    free(file_of(two, strlen(ab), ab, strlen(ab), 16));
+    assert_refused(index, "set-00002-of-00002.safetensors: error: tensor 'a' is here and in "
+                          "'set-00001-of-00002.safetensors', too");
+    free(file_of(two, strlen(b), b, strlen(b), 8));
+    remove_name(one);
+    assert_refused(index, "set-00001-of-00002.safetensors': No such file");
+
+    free(file_of(one, strlen(ab), ab, strlen(ab),
+                 16)); /* one that is not named is left out, and that is said */
+    remove_name(two);
+    write_text("set.safetensors.index.json", "{\"weight_map\": {\"b\": \"set-00001-of-00002.safetensors\"}}");
+    gr_safetensors *s = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_safetensors_open(&s, index, &d), GR_OK);
+    assert_int_equal(gr_safetensors_count(s), 1);
+    assert_string_equal(d.messages[0].text,
+                        "1 tensor is in the shards, but not named here, and left out, such as 'a'");
+    gr_safetensors_free(s);
+    gr_diag_release(&d);
+
+    assert_int_equal(gr_dir_make(model, NULL), GR_OK); /* an index and a whole file */
+    free(file_of("both/model.safetensors", strlen(a), a, strlen(a), 8));
+    write_text("both/model.safetensors.index.json", "{\"weight_map\": {\"a\": \"model.safetensors\"}}");
+    gr_safetensors_free(opened(model));
+    free(file_of("both/x.safetensors", strlen(a), a, strlen(a), 8));
+    write_text("both/model.safetensors.index.json", "{\"weight_map\": {\"a\": \"x.safetensors\"}}");
+    assert_refused(model, "'model.safetensors' lies beside this index");
+    free(model);
+    free(index);
+}
+
 static const gr_st_spec specs[] = {{"w.one", 3, 5}, {"w.two", 4, 0}, {"w.three", 2, 2}};
 static float values[3][15];
 
@@ -395,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_every_dtype_of_a_published_file_is_known),
         cmocka_unit_test(test_a_sharded_set_opens_from_its_folder),
         cmocka_unit_test(test_bad_indexes_are_refused),
+        cmocka_unit_test(test_sets_that_do_not_belong_together_are_refused),
         cmocka_unit_test(test_what_is_written_reads_back_to_the_bit),
         cmocka_unit_test(test_large_sets_are_sharded),
         cmocka_unit_test(test_an_unfinished_file_leaves_nothing),

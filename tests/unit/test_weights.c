@@ -88,9 +88,12 @@ static void test_weights_and_moments_read_back_to_the_bit(void **state)
         gr_model_shape s = small(types[i / 2], i % 2);
         write_sets(&s, "model", (const char *const[]){""}, 1, GR_ST_F32, 0);
         assert_set_reads_back(&s, "model.safetensors", "", 5);
-        write_sets(&s, "optimizer", (const char *const[]){"m.", "v."}, 2, GR_ST_F32, 9000);
-        assert_set_reads_back(&s, "optimizer.safetensors.index.json", "m.", 5);
-        assert_set_reads_back(&s, "optimizer.safetensors.index.json", "v.", 6);
+        char *stem = gr_printf("optimizer%zu", i), *index = gr_printf("%s.safetensors.index.json", stem);
+        write_sets(&s, stem, (const char *const[]){"m.", "v."}, 2, GR_ST_F32, 9000);
+        assert_set_reads_back(&s, index, "m.", 5);
+        assert_set_reads_back(&s, index, "v.", 6);
+        free(index);
+        free(stem);
     }
 }
 
@@ -109,6 +112,18 @@ static void test_missing_and_misshapen_tensors_are_all_named(void **state)
     assert_non_null(
         strstr(d.messages[0].text, "6 tensors are missing: 'model.layers.0.self_attn.q_proj.bias', "));
     assert_non_null(strstr(d.messages[0].text, "'model.layers.1.self_attn.v_proj.bias'"));
+    gr_diag_release(&d);
+
+    other = s;
+    other.hidden = s.inter; /* as many elements, transposed */
+    other.inter = s.hidden;
+    assert_int_equal(gr_weights_open(&w, &other, path, "", &d), GR_E_INVALID);
+    bool transposed = false;
+    for (size_t i = 0; i < d.n; i++)
+        transposed =
+            transposed || strstr(d.messages[i].text, "'model.layers.0.mlp.down_proj.weight' has the shape "
+                                                     "[24, 20], but the model needs [20, 24]");
+    assert_true(transposed);
     gr_diag_release(&d);
 
     other = s;
