@@ -2,7 +2,6 @@
  * were. */
 #include "runtime/aside.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -91,14 +90,18 @@ static void remove_left(const char *aside, bool files)
     close(fd);
 }
 
+static gr_status sweep_name(void *path, const char *dir, const char *name, gr_diag *d)
+{
+    (void)d;
+    if (!is_aside(name, path)) return GR_OK;
+    char *aside = gr_printf("%s/%s", dir, name);
+    remove_left(aside, !path);
+    free(aside);
+    return GR_OK;
+}
+
 void gr_aside_sweep(const char *dir, const char *path)
 {
-    DIR *open_dir = opendir(dir);
-    for (struct dirent *e; open_dir && (e = readdir(open_dir));) {
-        if (!is_aside(e->d_name, path)) continue;
-        char *aside = gr_printf("%s/%s", dir, e->d_name);
-        remove_left(aside, !path);
-        free(aside);
-    }
-    if (open_dir) closedir(open_dir);
+    gr_status st = gr_dir_each(dir, sweep_name, (char *)(uintptr_t)path, NULL);
+    (void)st; /* a folder that cannot be read keeps what it has */
 }

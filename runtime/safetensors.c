@@ -1,7 +1,6 @@
 /* Reading safetensors: headers that are not believed, sets of shards, data. */
 #include "runtime/safetensors.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -327,24 +326,35 @@ static bool is_of_set(const char *name, const char *stem, size_t n_stem)
            (sscanf(name, "-%u-of-%u.safetensors%n", &i, &of, &end) == 2 && end && !name[end]);
 }
 
+/* An index, and the files it names, sorted. */
+struct named {
+    const char *index, *stem; /* stem: what names of its set begin with, in index */
+    size_t n_stem;
+    const char *const *names;
+    size_t n;
+};
+
+static gr_status check_name_beside(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    const struct named *m = user;
+    (void)dir;
+    if (!is_of_set(name, m->stem, m->n_stem) ||
+        bsearch(&name, m->names, m->n, sizeof(*m->names), strings_cmp))
+        return GR_OK;
+    return gr_diag_error(d, in(m->index), GR_E_INVALID,
+                         "'%s' lies beside this index, which does not name it; remove what is not meant",
+                         name);
+}
+
 /* A shard that the index does not name is of another writing of the set: who can tell which one is meant? */
 static gr_status check_beside(const char *path, const char *const *names, size_t n, gr_diag *d)
 {
     static const char ending[] = ".safetensors.index.json";
     const char *slash = strrchr(path, '/'), *stem = slash ? slash + 1 : path, *end = strstr(stem, ending);
+    if (!end || end[strlen(ending)]) return GR_OK;
+    struct named m = {path, stem, (size_t)(end - stem), names, n};
     char *folder = slash ? gr_strndup(path, (size_t)(slash - path) + 1) : gr_strdup(".");
-    DIR *dir = end && !end[strlen(ending)] ? opendir(folder) : NULL;
-    gr_status st = GR_OK;
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        const char *name = e->d_name;
-        if (!is_of_set(name, stem, (size_t)(end - stem)) ||
-            bsearch(&name, names, n, sizeof(*names), strings_cmp))
-            continue;
-        st = gr_diag_error(d, in(path), GR_E_INVALID,
-                           "'%s' lies beside this index, which does not name it; remove what is not meant",
-                           name);
-    }
-    if (dir) closedir(dir);
+    gr_status st = gr_dir_each(folder, check_name_beside, &m, d);
     free(folder);
     return st;
 }
