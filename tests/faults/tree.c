@@ -213,7 +213,7 @@ bool tree_is_aside(const char *path)
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     const size_t n = strlen(path);
     return *name == '.' || strstr(path, "/aside-") || strstr(path, "/.") || strstr(path, ".tmp/") ||
-           (n > 4 && !strcmp(path + n - 4, ".tmp"));
+           strstr(path, ".graphrun-") || (n > 4 && !strcmp(path + n - 4, ".tmp"));
 }
 
 static char *why(const char *what, const char *path)
