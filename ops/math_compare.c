@@ -213,11 +213,11 @@ static struct equation equation_of(gr_span s)
     size_t in = find_outside(s, "\\in", 0);
     if (in < s.n && !gr_span_starts(gr_span_skip(s, in), "\\inf") && is_name((gr_span){s.p, in}))
         return (struct equation){{s.p, in}, gr_span_trim(gr_span_skip(s, in + 3)), true};
-    size_t first = find_equals(s, 0), last = first;
+    size_t first = find_equals(s, 0);
     if (first == s.n || first == 0) return (struct equation){.value = s};
-    for (size_t i = first; i < s.n; i = find_equals(s, i + 1)) last = i;
-    gr_span name = {s.p, first};
-    return (struct equation){name, gr_span_skip(s, last + 1), is_name(name) || is_ratio_of_names(name)};
+    gr_span name = {s.p, first}, value = gr_span_skip(s, first + 1);
+    for (size_t next; (next = find_equals(value, 0)) < value.n;) value = gr_span_skip(value, next + 1);
+    return (struct equation){name, value, is_name(name) || is_ratio_of_names(name)};
 }
 
 /* The same bytes, but for braces, spaces and the marks around words. */

@@ -83,13 +83,13 @@ static bool tame(struct eval *e, value *v)
 {
     if (v->exact) {
         int64_t limbs = (int64_t)bits_of(v->q) / 64;
-        return limbs * 64 <= EXACT_BITS && pay(e, 10 + limbs * limbs / 4);
+        return limbs * 64 <= EXACT_BITS && pay(e, 10 + limbs * limbs / 2);
     }
     if (!mpfr_number_p(mpc_realref(v->c)) || !mpfr_number_p(mpc_imagref(v->c))) return false;
     long exponent = exponent_of(v->c);
     snap(mpc_realref(v->c), exponent);
     snap(mpc_imagref(v->c), exponent);
-    return exponent <= MAX_EXP && exponent >= -MAX_EXP && pay(e, 20);
+    return exponent <= MAX_EXP && exponent >= -MAX_EXP && pay(e, 100);
 }
 
 static bool is_real(const value *v)
@@ -374,12 +374,26 @@ static bool invert(struct eval *e, value *v)
     return tame(e, v);
 }
 
+static bool is_logarithm(uint32_t which)
+{
+    return which >= 15;
+}
+
+/* The largest binary exponent of an argument: complex ones of tangents, and real ones of hyperbolic tangents,
+ * come too near to a limit, which takes MPC long and says nothing; those of logarithms cannot. */
+static long largest_argument(const value *v, uint32_t which)
+{
+    bool tangent = functions[which].of == mpc_tan, hyperbolic = functions[which].of == mpc_tanh;
+    if (is_logarithm(which)) return MAX_EXP;
+    if (hyperbolic || (tangent && !is_real(v))) return 5;
+    return is_real(v) ? 20 : 8;
+}
+
 static bool function(struct eval *e, value *v, uint32_t which)
 {
-    bool logarithm = which >= 15;
-    if (logarithm && is_zero(v)) return false;
+    if (is_logarithm(which) && is_zero(v)) return false;
     make_inexact(v);
-    if (exponent_of(v->c) > (logarithm ? MAX_EXP : is_real(v) ? 20 : 10)) return false;
+    if (exponent_of(v->c) > largest_argument(v, which)) return false;
     if (functions[which].inverted == 2 && !invert(e, v)) return false;
     note_scale(e, v);
     functions[which].of(v->c, v->c, MPC_RNDNN);
@@ -648,8 +662,8 @@ static bool same(value *a, value *b, long scale)
     if (a->exact && b->exact) return mpq_equal(a->q, b->q);
     make_inexact(a);
     make_inexact(b);
-    long size = GR_MAX(GR_MAX(exponent_of(a->c), exponent_of(b->c)), 0);
-    if (scale > size + 100 || size > 300)
+    long size = GR_MAX(exponent_of(a->c), exponent_of(b->c));
+    if (scale > GR_MAX(size, 0) + 100 || size > 300)
         return false; /* too little is left of the digits, or behind the point */
     mpc_sub(a->c, a->c, b->c, MPC_RNDNN);
     return exponent_of(a->c) <= GR_MAX(size, scale) - AGREE;
