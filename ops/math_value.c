@@ -12,8 +12,8 @@
 #define AGREE      400        /* bits in which two of them must agree */
 #define EXACT_BITS 65536      /* of a rational value, above and below its line */
 #define MAX_EXP    (1l << 20) /* exponents of values that are not rational */
-#define POINTS     6          /* that must be defined and agree */
-#define TRIALS     20         /* to find them */
+#define POINTS     8          /* that must be defined and agree */
+#define TRIALS     24         /* to find them */
 #define FUNCTION   1500       /* units of fuel for a function that is not rational */
 
 typedef struct value {
@@ -476,15 +476,15 @@ static bool number(struct eval *e, const gr_math_node *n, value *out)
     return tame(e, out);
 }
 
-/* A rational number that is made up from a name: 0.3 to 3.3 over 101, its sign opposite in trials 2i and
- * 2i+1. */
+/* A rational number that is made up from a name: over 101, and whole in two of four trials, where floors
+ * step; its sign is opposite in trials 2i and 2i+1. */
 static void made_up(struct eval *e, uint64_t name, value *out)
 {
     uint32_t bits[4];
     gr_philox(e->trial / 2, name, (const uint32_t[4]){0}, bits);
-    long top = 30 + (long)(bits[0] % 301) + (long)(e->trial % 2) * 307;
-    bool minus = (bits[1] + e->trial) % 2;
-    mpq_set_si(out->q, minus ? -top : top, 101);
+    bool whole = e->trial % 4 >= 2, minus = (bits[1] + e->trial) % 2;
+    long top = whole ? 2 + (long)(bits[0] % 9) : 30 + (long)(bits[0] % 301) + (long)(e->trial % 2) * 307;
+    mpq_set_si(out->q, minus ? -top : top, whole ? 1 : 101);
     mpq_canonicalize(out->q);
 }
 
