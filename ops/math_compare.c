@@ -213,11 +213,11 @@ static struct equation equation_of(gr_span s)
     size_t in = find_outside(s, "\\in", 0);
     if (in < s.n && !gr_span_starts(gr_span_skip(s, in), "\\inf") && is_name((gr_span){s.p, in}))
         return (struct equation){{s.p, in}, gr_span_trim(gr_span_skip(s, in + 3)), true};
-    size_t first = find_equals(s, 0), last = first;
+    size_t first = find_equals(s, 0);
     if (first == s.n || first == 0) return (struct equation){.value = s};
-    for (size_t i = first; i < s.n; i = find_equals(s, i + 1)) last = i;
-    gr_span name = {s.p, first};
-    return (struct equation){name, gr_span_skip(s, last + 1), is_name(name) || is_ratio_of_names(name)};
+    gr_span name = {s.p, first}, value = gr_span_skip(s, first + 1);
+    for (size_t next; (next = find_equals(value, 0)) < value.n;) value = gr_span_skip(value, next + 1);
+    return (struct equation){name, value, is_name(name) || is_ratio_of_names(name)};
 }
 
 /* The same bytes, but for braces, spaces and the marks around words. */
@@ -390,13 +390,27 @@ static gr_span without_percent(gr_span s)
     return (gr_span){s.p, s.n - (s.n && s.p[s.n - 1] == '%')};
 }
 
-/* 9 % is 9 and 0.09. */
+/* A letter that belongs to no command. */
+static bool has_letters(gr_span s)
+{
+    bool any = false;
+    for (; s.n && !any; s = gr_span_skip(s, 1)) {
+        if (*s.p == '\\')
+            s = gr_span_skip(s, gr_span_word(gr_span_skip(s, 1)));
+        else
+            any = isalpha((unsigned char)*s.p) != 0;
+    }
+    return any;
+}
+
+/* 9 % is 9 and 0.09; x % is not x. */
 static bool equal_values(struct job *j, gr_span a, gr_span b)
 {
     if (gr_number_equal(a.p, a.n, b.p, b.n)) return true;
     gr_span bare_a = without_percent(a), bare_b = without_percent(b);
-    if (equal_expressions(j, bare_a, bare_b)) return true;
-    return (bare_a.n != a.n) != (bare_b.n != b.n) && equal_expressions(j, a, b);
+    bool one = (bare_a.n != a.n) != (bare_b.n != b.n);
+    if (!(one && has_letters(bare_a)) && equal_expressions(j, bare_a, bare_b)) return true;
+    return one && equal_expressions(j, a, b);
 }
 
 static bool equal_equations(struct job *j, gr_span a, gr_span b)
@@ -483,6 +497,21 @@ static bool equal_named(struct job *j, struct list *a, struct list *b, enum nami
     return naming == ONE_NAME ? same_set(j, a, b, depth) : in_order(j, a, b, depth);
 }
 
+/* (x,y)=(5,3) as x=5, y=3, in place of the one item of l; other lists stay. */
+static void name_parts(struct job *j, struct list *l)
+{
+    struct equation e = equation_of(stripped(l->item[0]));
+    struct list names, values;
+    if (l->n != 1 || !e.assigns || fence_of(e.name) != '(' || fence_of(e.value) != '(') return;
+    if (!lists_of(j, e.name, '(', &names) || !lists_of(j, e.value, '(', &values) || names.n != values.n)
+        return;
+    for (l->n = 0; l->n < names.n; l->n++) {
+        gr_span name = names.item[l->n], value = values.item[l->n];
+        char *text = gr_pool_printf(j->pool, "%.*s=%.*s", (int)name.n, name.p, (int)value.n, value.p);
+        l->item[l->n] = (gr_span){text, strlen(text)};
+    }
+}
+
 /* Lists of answers are sets; a tuple keeps its order; a bare list may stand for a tuple. */
 static bool equal_lists(struct job *j, gr_span a, gr_span b, int depth)
 {
@@ -492,6 +521,11 @@ static bool equal_lists(struct job *j, gr_span a, gr_span b, int depth)
         return false;
     if (!lists_of(j, a, fa, &la) || !lists_of(j, b, fb, &lb)) return false;
     if (la.n == 1 && lb.n == 1 && !fa && !fb) return false; /* no lists at all */
+    if (!fa && !fb) {
+        name_parts(j, &la);
+        name_parts(j, &lb);
+    }
+    if (!fa != !fb && (holds(a, "\\emptyset") || holds(a, "\\varnothing"))) return false;
     enum naming na = fa ? UNNAMED : naming_of(&la), nb = fb ? UNNAMED : naming_of(&lb);
     if (na != UNNAMED && nb == UNNAMED && la.n > 1) return equal_named(j, &la, &lb, na, depth);
     if (nb != UNNAMED && na == UNNAMED && lb.n > 1) return equal_named(j, &la, &lb, nb, depth);
@@ -566,12 +600,26 @@ static bool equal_single(struct job *j, gr_span a, gr_span b, int depth)
     return equal_values(j, a, b);
 }
 
+/* \mathbb{R}, with or without one number taken out, as intervals; other texts as they are. */
+static gr_span real_line(struct job *j, gr_span s)
+{
+    if (!gr_span_starts(s, "\\mathbb{R}")) return s;
+    gr_span rest = gr_span_skip(s, 10);
+    if (!rest.n) return (gr_span){"(-\\infty,\\infty)", 16};
+    if (!gr_span_starts(rest, "\\setminus\1")) return s;
+    gr_span set = gr_span_skip(rest, 9), out = inside_of(set);
+    if (set.n < 3 || fence_of(set) != GR_SET_OPEN || has(out, ",")) return s;
+    char *text =
+        gr_pool_printf(j->pool, "(-\\infty,%.*s)\\cup(%.*s,\\infty)", (int)out.n, out.p, (int)out.n, out.p);
+    return (gr_span){text, strlen(text)};
+}
+
 static bool equal(struct job *j, gr_span a, gr_span b, int depth)
 {
     const char differs[] = {GR_NOT_EQUAL, 0};
     bool decided;
-    a = stripped(a);
-    b = stripped(b);
+    a = real_line(j, stripped(a));
+    b = real_line(j, stripped(b));
     if (gr_span_same(a, b)) return true;
     if (depth > 8 || !a.n || !b.n || (j->fuel -= 100) < 0) return false;
     depth++;

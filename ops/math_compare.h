@@ -4,8 +4,8 @@
  * intervals, names, relations and matrices, and the expressions that remain are compared by value: exactly
  * where they are rational, in 512 bits where not (ops/math_value.h). What cannot be parsed is compared as
  * normalised text, and answers of more than 4096 bytes equal nothing. docs/GRADERS.md says what counts as
- * equal, and how often that is right. A comparison takes a bounded time, about 0.1 s at most, and never
- * fails.
+ * equal, and how often that is right. A comparison takes a bounded time, 0.2 s at most in what was tried, and
+ * never fails.
  *
  * The truth decides what is asked: "x = 5" is answered by "5", and "5" by any equation that ends in 5; "2x+z
  * = 1" is not answered by "1".

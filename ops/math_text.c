@@ -30,20 +30,34 @@ struct rewrite {
 
 /* Commands, by whole name. */
 static const struct rewrite commands[] = {
-    {"left", ""},         {"right", ""},        {"big", ""},           {"Big", ""},
-    {"bigl", ""},         {"bigr", ""},         {"Bigl", ""},          {"Bigr", ""},
-    {"bigg", ""},         {"quad", " "},        {"qquad", " "},        {"displaystyle", ""},
-    {"textstyle", ""},    {"limits", ""},       {"degree", "\5"},      {"dfrac", "\\frac"},
-    {"tfrac", "\\frac"},  {"cfrac", "\\frac"},  {"cdot", "*"},         {"times", "*"},
-    {"div", "/"},         {"le", "<="},         {"leq", "<="},         {"leqslant", "<="},
-    {"ge", ">="},         {"geq", ">="},        {"geqslant", ">="},    {"lt", "<"},
-    {"gt", ">"},          {"ne", "\7"},         {"neq", "\7"},         {"approx", "~"},
-    {"simeq", "~"},       {"lvert", "|"},       {"rvert", "|"},        {"vert", "|"},
-    {"mid", "|"},         {"dots", "..."},      {"ldots", "..."},      {"cdots", "..."},
-    {"lbrace", "\1"},     {"rbrace", "\2"},     {"dbinom", "\\binom"}, {"tbinom", "\\binom"},
-    {"colon", ":"},       {"imath", "i"},       {"nolimits", ""},      {"lbrack", "["},
-    {"rbrack", "]"},      {"bigcup", "\\cup"},  {"biggl", ""},         {"biggr", ""},
-    {"asin", "\\arcsin"}, {"acos", "\\arccos"}, {"atan", "\\arctan"},
+    {"left", ""},          {"right", ""},
+    {"big", ""},           {"Big", ""},
+    {"bigl", ""},          {"bigr", ""},
+    {"Bigl", ""},          {"Bigr", ""},
+    {"bigg", ""},          {"quad", " "},
+    {"qquad", " "},        {"displaystyle", ""},
+    {"textstyle", ""},     {"limits", ""},
+    {"degree", "\5"},      {"dfrac", "\\frac"},
+    {"tfrac", "\\frac"},   {"cfrac", "\\frac"},
+    {"cdot", "*"},         {"times", "*"},
+    {"div", "/"},          {"le", "<="},
+    {"leq", "<="},         {"leqslant", "<="},
+    {"ge", ">="},          {"geq", ">="},
+    {"geqslant", ">="},    {"lt", "<"},
+    {"gt", ">"},           {"ne", "\7"},
+    {"neq", "\7"},         {"approx", "~"},
+    {"simeq", "~"},        {"lvert", "|"},
+    {"rvert", "|"},        {"vert", "|"},
+    {"mid", "|"},          {"dots", "..."},
+    {"ldots", "..."},      {"cdots", "..."},
+    {"lbrace", "\1"},      {"rbrace", "\2"},
+    {"dbinom", "\\binom"}, {"tbinom", "\\binom"},
+    {"colon", ":"},        {"varnothing", "\\emptyset"},
+    {"imath", "i"},        {"nolimits", ""},
+    {"lbrack", "["},       {"rbrack", "]"},
+    {"bigcup", "\\cup"},   {"biggl", ""},
+    {"biggr", ""},         {"asin", "\\arcsin"},
+    {"acos", "\\arccos"},  {"atan", "\\arctan"},
 };
 
 /* Other byte sequences; the first that fits counts. */
@@ -128,9 +142,11 @@ static bool has_word(gr_span s)
 }
 
 /* A unit stands behind a quantity, and nothing that belongs to the words stands behind it. */
-static bool is_unit(char before, gr_span inside, gr_span rest)
+static bool is_unit(const gr_str *out, gr_span inside, gr_span rest)
 {
-    bool quantity = isdigit((unsigned char)before) || (before && strchr("})]\5", before));
+    char before = last_of(out);
+    bool pi = out->len >= 3 && !memcmp(out->text + out->len - 3, "\\pi", 3);
+    bool quantity = pi || isdigit((unsigned char)before) || (before && strchr("})]\5", before));
     gr_span next = gr_span_trim(rest);
     bool goes_on = next.n && (isalnum((unsigned char)*next.p) || *next.p == '(');
     gr_span word = gr_span_trim(inside);
@@ -158,7 +174,7 @@ static gr_span put_text(gr_span rest, bool boxed, gr_str *out)
         gr_math_normalise(inside, out);
     else if (is_connector(gr_span_trim(inside)))
         gr_str_putc(out, ',');
-    else if (is_unit(last_of(out), inside, rest))
+    else if (is_unit(out, inside, rest))
         return skip_exponent(rest);
     else
         put_words(inside, out);
@@ -171,17 +187,19 @@ static bool ends_with(gr_span s, const char *text)
     return s.n >= n && !memcmp(s.p + s.n - n, text, n);
 }
 
-/* Matrices and arrays, the latter with their columns; cases are no mathematics that is understood. */
+/* Matrices and arrays, the latter with their columns; cases and determinants are no mathematics that is
+ * understood. */
 static gr_span put_environment(gr_span rest, bool begin, gr_str *out)
 {
     size_t n = gr_span_group(rest);
     gr_span name = {rest.p + 1, n >= 2 ? n - 2 : 0};
     rest = gr_span_skip(rest, n);
-    bool array = gr_span_is(name, "array");
-    if (array || ends_with(name, "matrix"))
-        gr_str_putc(out, begin ? GR_MATRIX_OPEN : GR_MATRIX_CLOSE);
-    else if (gr_span_is(name, "cases"))
+    bool array = gr_span_is(name, "array"), matrix = ends_with(name, "matrix");
+    bool determinant = matrix && tolower((unsigned char)*name.p) == 'v';
+    if (gr_span_is(name, "cases") || determinant)
         gr_str_putc(out, GR_TEXT);
+    else if (array || matrix)
+        gr_str_putc(out, begin ? GR_MATRIX_OPEN : GR_MATRIX_CLOSE);
     return array && begin ? gr_span_skip(rest, gr_span_group(rest)) : rest;
 }
 

@@ -329,8 +329,16 @@ static uint32_t read_two(struct reader *r, gr_math_kind kind)
     return put_two(r, kind, top, read_argument(r));
 }
 
+/* \frac{dy}{dx}, \frac{d^2}{dx^2}: a derivative, which is no fraction. */
+static bool at_derivative(const struct reader *r)
+{
+    gr_span top = gr_span_skip(r->s, 5), bottom = gr_span_skip(top, gr_span_group(top));
+    return at(r, "\\frac{d") && gr_span_starts(bottom, "{d") && gr_span_word(gr_span_skip(bottom, 2)) > 0;
+}
+
 static uint32_t read_command(struct reader *r)
 {
+    if (at_derivative(r)) return fail(r);
     if (function_of(r->s) != GR_MATH_NONE) return read_function(r);
     if (take_command(r, "frac")) return read_two(r, GR_MATH_DIV);
     if (take_command(r, "binom")) return read_two(r, GR_MATH_BINOM);

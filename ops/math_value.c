@@ -12,8 +12,8 @@
 #define AGREE      400        /* bits in which two of them must agree */
 #define EXACT_BITS 65536      /* of a rational value, above and below its line */
 #define MAX_EXP    (1l << 20) /* exponents of values that are not rational */
-#define POINTS     6          /* that must be defined and agree */
-#define TRIALS     20         /* to find them */
+#define POINTS     8          /* that must be defined and agree */
+#define TRIALS     24         /* to find them */
 #define FUNCTION   1500       /* units of fuel for a function that is not rational */
 
 typedef struct value {
@@ -83,13 +83,13 @@ static bool tame(struct eval *e, value *v)
 {
     if (v->exact) {
         int64_t limbs = (int64_t)bits_of(v->q) / 64;
-        return limbs * 64 <= EXACT_BITS && pay(e, 10 + limbs * limbs / 4);
+        return limbs * 64 <= EXACT_BITS && pay(e, 10 + limbs * limbs / 2);
     }
     if (!mpfr_number_p(mpc_realref(v->c)) || !mpfr_number_p(mpc_imagref(v->c))) return false;
     long exponent = exponent_of(v->c);
     snap(mpc_realref(v->c), exponent);
     snap(mpc_imagref(v->c), exponent);
-    return exponent <= MAX_EXP && exponent >= -MAX_EXP && pay(e, 20);
+    return exponent <= MAX_EXP && exponent >= -MAX_EXP && pay(e, 100);
 }
 
 static bool is_real(const value *v)
@@ -374,12 +374,26 @@ static bool invert(struct eval *e, value *v)
     return tame(e, v);
 }
 
+static bool is_logarithm(uint32_t which)
+{
+    return which >= 15;
+}
+
+/* The largest binary exponent of an argument: complex ones of tangents, and real ones of hyperbolic tangents,
+ * come too near to a limit, which takes MPC long and says nothing; those of logarithms cannot. */
+static long largest_argument(const value *v, uint32_t which)
+{
+    bool tangent = functions[which].of == mpc_tan, hyperbolic = functions[which].of == mpc_tanh;
+    if (is_logarithm(which)) return MAX_EXP;
+    if (hyperbolic || (tangent && !is_real(v))) return 5;
+    return is_real(v) ? 20 : 8;
+}
+
 static bool function(struct eval *e, value *v, uint32_t which)
 {
-    bool logarithm = which >= 15;
-    if (logarithm && is_zero(v)) return false;
+    if (is_logarithm(which) && is_zero(v)) return false;
     make_inexact(v);
-    if (exponent_of(v->c) > (logarithm ? MAX_EXP : is_real(v) ? 20 : 10)) return false;
+    if (exponent_of(v->c) > largest_argument(v, which)) return false;
     if (functions[which].inverted == 2 && !invert(e, v)) return false;
     note_scale(e, v);
     functions[which].of(v->c, v->c, MPC_RNDNN);
@@ -462,15 +476,15 @@ static bool number(struct eval *e, const gr_math_node *n, value *out)
     return tame(e, out);
 }
 
-/* A rational number that is made up from a name: 0.3 to 3.3 over 101, its sign opposite in trials 2i and
- * 2i+1. */
+/* A rational number that is made up from a name: over 101, and whole in two of four trials, where floors
+ * step; its sign is opposite in trials 2i and 2i+1. */
 static void made_up(struct eval *e, uint64_t name, value *out)
 {
     uint32_t bits[4];
     gr_philox(e->trial / 2, name, (const uint32_t[4]){0}, bits);
-    long top = 30 + (long)(bits[0] % 301) + (long)(e->trial % 2) * 307;
-    bool minus = (bits[1] + e->trial) % 2;
-    mpq_set_si(out->q, minus ? -top : top, 101);
+    bool whole = e->trial % 4 >= 2, minus = (bits[1] + e->trial) % 2;
+    long top = whole ? 2 + (long)(bits[0] % 9) : 30 + (long)(bits[0] % 301) + (long)(e->trial % 2) * 307;
+    mpq_set_si(out->q, minus ? -top : top, whole ? 1 : 101);
     mpq_canonicalize(out->q);
 }
 
@@ -648,8 +662,8 @@ static bool same(value *a, value *b, long scale)
     if (a->exact && b->exact) return mpq_equal(a->q, b->q);
     make_inexact(a);
     make_inexact(b);
-    long size = GR_MAX(GR_MAX(exponent_of(a->c), exponent_of(b->c)), 0);
-    if (scale > size + 100 || size > 300)
+    long size = GR_MAX(exponent_of(a->c), exponent_of(b->c));
+    if (scale > GR_MAX(size, 0) + 100 || size > 300)
         return false; /* too little is left of the digits, or behind the point */
     mpc_sub(a->c, a->c, b->c, MPC_RNDNN);
     return exponent_of(a->c) <= GR_MAX(size, scale) - AGREE;

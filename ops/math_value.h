@@ -3,9 +3,9 @@
  * Each is evaluated, at made-up values of its variables where it has any. As long as a value is rational it
  * is exact, however long (GMP); from the first root or function on that has no rational value it is a complex
  * number of 512 bits (MPC). Two exact values are equal or not, and that is all; others are where they agree
- * to 400 bits. Variables are rational numbers of both signs, so |x| is not x, and \ln x^2 is not 2\ln x. Six
- * points must be defined for both sides and agree: by Schwartz and Zippel, for polynomials of degree d, an
- * error is less likely than (d / 300)^6.
+ * to 400 bits. Variables are rational numbers of both signs, so |x| is not x, and \ln x^2 is not 2\ln x.
+ * Eight points must be defined for both sides and agree, half of them whole numbers: by Schwartz and Zippel,
+ * for polynomials of degree d, an error is less likely than (d / 300)^4.
  *
  * \sqrt[3]{-8} is -2 or, as computer algebra has it, the principal root: sides that agree under one of the
  * two readings agree.

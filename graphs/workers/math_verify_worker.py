@@ -3,7 +3,7 @@
 
     reward: {op: reward, of: rollout, answer: prompts.answer, command: "python3 graphs/workers/math_verify_worker.py", workers: 8}
 
-`rule: math` needs no Python, is thousands of times faster and pays fewer wrong answers (docs/GRADERS.md). This worker
+`rule: math` needs no Python, is a thousand times faster and pays fewer wrong answers (docs/GRADERS.md). This worker
 is for answers that need computer algebra: integrals and sums as answers, solved systems, inequalities of absolute
 values, simplified logic.
 

@@ -201,6 +201,8 @@ static void test_irrational_numbers_are_compared_in_many_digits(void **state)
         {"\\lfloor\\pi\\rfloor", "\\pi"},
         {"\\lfloor -\\frac{7}{2}\\rfloor", "-3"},
         {"\\ln 2", "\\log 2"},
+        {"e^{-500}", "0"},
+        {"\\tanh 1000", "1"},
         {"\\sin 30", "\\sin 30^\\circ"},
         {"2i", "2j"},
     };
@@ -215,6 +217,8 @@ static void test_irrational_numbers_are_compared_in_many_digits(void **state)
         {"(1+i)^2", "2i"},
         {"\\sqrt[3]{-8}", "-2"},
         {"\\log_2 8", "3"},
+        {"\\sin\\pi", "0"},
+        {"\\cos\\frac\\pi2+1", "1"},
         {"\\arctan 1", "\\frac\\pi4"},
         {"\\cosh^2 1-\\sinh^2 1", "1"},
     };
@@ -245,6 +249,12 @@ static void test_functions_are_read_as_latex_has_them(void **state)
         {"\\int_0^1 x dx", "\\int_1^0 x dx"},
         {"5\\text{ if }x", "5x\\text{ if }"},
         {"\\text{cat}", "tac"},
+        {"\\lfloor x+1\\rfloor", "\\lceil x\\rceil"}, /* but for whole numbers they are the same */
+        {"\\begin{vmatrix}1&2\\\\3&4\\end{vmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"},
+        {"\\frac{dy}{dx}", "\\frac{y}{x}"},
+        {"\\frac{d}{dx}", "\\frac1x"},
+        {"x\\%", "x"},
+        {"\\emptyset", "\\{\\emptyset\\}"},
     };
     static const struct maths_pair same[] = {
         {"\\sin 2x", "2\\sin x\\cos x"},
@@ -280,6 +290,9 @@ static void test_names_and_order_count(void **state)
         {"[1,2]", "(1,2)"},
         {"\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"},
         {"1:2", "2:1"},
+        {"(x,y)=(5,3)", "x=3, y=5"},
+        {"\\mathbb{R}\\setminus\\{2\\}", "\\mathbb{R}\\setminus\\{3\\}"},
+        {"\\mathbb{R}", "\\mathbb{Q}"},
     };
     static const struct maths_pair same[] = {
         {"x=1, y=2", "y=2,\\ x=1"},
@@ -298,6 +311,11 @@ static void test_names_and_order_count(void **state)
         {"2x>6", "x>3"},
         {"-x>-3", "x<3"},
         {"f(2)=7", "7"},
+        {"(x,y)=(5,3)", "x=5, y=3"},
+        {"y=3, x=5", "(x,y)=(5,3)"},
+        {"\\mathbb{R}", "(-\\infty,\\infty)"},
+        {"(-\\infty,2)\\cup(2,\\infty)", "\\mathbb{R}\\setminus\\{2\\}"},
+        {"12\\pi\\text{ square units}", "12\\pi"},
         {"\\left(\\begin{array}{cc}1&2\\\\3&4\\end{array}\\right)",
          "\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}"},
     };
@@ -402,6 +420,8 @@ static void test_enormous_mathematics_is_refused(void **state)
         "x^{10^{9}}",
         "(-1)^{10^{30}}",
         "\\log_1 2",
+        "\\tan(x+1000i)",
+        "\\tanh(10^5)",
         "\\binom{x}{5000}",
         "200.5!",
     };
@@ -519,6 +539,25 @@ static void test_no_wrong_pair_of_the_oracle_is_paid(void **state)
     assert_int_equal(t.n, 900);
     assert_int_equal(t.wrong_paid, 0);
     assert_true(t.paid * 100 >= t.equal * 98);
+}
+
+/* Pairs of two answers that differ, "one | other" a line, written by hand. */
+static void test_no_near_miss_is_paid(void **state)
+{
+    (void)state;
+    FILE *f = fopen("tests/golden/grader_wrong.txt", "r");
+    char line[256];
+    size_t n = 0;
+    assert_non_null(f);
+    for (; fgets(line, sizeof(line), f); n++) {
+        char *other = strstr(line, " | ");
+        assert_non_null(other);
+        other[strcspn(other, "\n")] = '\0';
+        *other = '\0';
+        all_differ(&(struct maths_pair){line, other + 3}, 1);
+    }
+    fclose(f);
+    assert_int_equal(n, 143);
 }
 
 /* ---- rules -------------------------------------------------------------------------------------------- */
@@ -844,6 +883,7 @@ int main(void)
         cmocka_unit_test(test_odd_mathematics_does_no_harm),
         cmocka_unit_test(test_grader_vectors_are_mostly_met),
         cmocka_unit_test(test_no_wrong_pair_of_the_oracle_is_paid),
+        cmocka_unit_test(test_no_near_miss_is_paid),
         cmocka_unit_test(test_extraction_takes_the_first_or_last_match),
         cmocka_unit_test(test_the_tail_is_counted_in_characters),
         cmocka_unit_test(test_bytes_that_are_no_text_are_one_character_each),
