@@ -299,27 +299,14 @@ static gr_status check_records(const data_state *s, gr_diag *d)
     return GR_OK;
 }
 
-static void add_row(const data_state *s, gr_rows *r, uint32_t group, uint32_t record, const gr_ids *prompt,
-                    const gr_ids *response)
-{
-    uint32_t i = (*r->n_seqs)++;
-    r->record[i] = record;
-    r->group[i] = group;
-    r->prompt_len[i] = (uint32_t)prompt->n;
-    r->response_len[i] = (uint32_t)response->n;
-    r->token_offset[i + 1] = r->token_offset[i] + (uint32_t)response->n;
-    r->truncated[i] = 0;
-    r->ended[i] = n_responses(s) && adds_eos(s);
-    int32_t *ids = r->ids + (size_t)i * r->stride;
-    memcpy(ids, prompt->id, prompt->n * sizeof(*ids));
-    if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
-}
-
 static void add_record(const data_state *s, gr_rows *r, uint32_t record, const sample *x)
 {
-    uint32_t group = (*r->n_groups)++;
-    for (unsigned i = 0; i < GR_MAX(n_responses(s), 1u); i++)
-        add_row(s, r, group, record, &x->prompt, &x->response[i]);
+    uint32_t group = gr_rows_add_group(r, record);
+    for (unsigned i = 0; i < GR_MAX(n_responses(s), 1u); i++) {
+        const gr_ids *prompt = &x->prompt, *response = &x->response[i];
+        const gr_seq_ids ids = {prompt->id, response->id, (uint32_t)prompt->n, (uint32_t)response->n};
+        r->ended[gr_rows_add_seq(r, group, &ids)] = n_responses(s) && adds_eos(s);
+    }
 }
 
 /* A validation draws the same records each time: the first of its first epoch, none of them twice. */

@@ -36,6 +36,17 @@ static inline const int32_t *gr_rows_ids(const gr_rows *r, uint32_t seq)
     return r->ids + (size_t)seq * r->stride;
 }
 
+/* Append a group of a record of the data; its number. */
+uint32_t gr_rows_add_group(gr_rows *r, uint32_t record);
+
+/* The ids of a sequence: its prompt, and behind it its response. */
+typedef struct gr_seq_ids {
+    const int32_t *prompt, *response;
+    uint32_t n_prompt, n_response;
+} gr_seq_ids;
+/* Append a sequence of a group; its number. It is neither cut nor ended, and has no log-probs. */
+uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids);
+
 /* Of groups [from, to), those that this rank works on, dealt to ranks in their order and as evenly as they
  * go; and their sequences. */
 typedef struct gr_rows_part {
