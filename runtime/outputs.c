@@ -317,8 +317,9 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
 /* metrics.jsonl names the policy's update without its node: "loss" stands for "update.loss". */
 static const char *bare_name(const gr_outputs *o, const char *name)
 {
-    static const char *const bare[] = {"loss",          "grad_norm",       "entropy", "lr", "logprob_gap_max",
-                                       "skipped_steps", "skipped_in_a_row"};
+    static const char *const bare[] = {
+        "loss",          "grad_norm",        "entropy",   "lr", "logprob_gap_max",
+        "skipped_steps", "skipped_in_a_row", "zero_steps"};
     const gr_node *update = gr_graph_subject(o->g).update;
     size_t n = update ? strlen(update->name) : 0;
     if (!update || strncmp(name, update->name, n) || name[n] != '.') return NULL;
@@ -468,6 +469,17 @@ void gr_outputs_say_state(gr_outputs *o, uint32_t step, const char *state)
     free(line);
 }
 
+static void say_notes(gr_outputs *o, const gr_record *r)
+{
+    const char *text = r->notes.len ? r->notes.text : "";
+    for (size_t n; *text; text += n + 1) {
+        n = strcspn(text, "\n");
+        char *line = gr_printf("warning: step %u: %.*s", r->step, (int)n, text);
+        gr_progress_say(&o->progress, line);
+        free(line);
+    }
+}
+
 gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d)
 {
     if (o->silent) return GR_OK;
@@ -502,6 +514,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
                          gr_outputs_metric(o, r, "loss"), tokens, seconds);
     if (o->options->progress) {
         say_not_finite(o, r);
+        say_notes(o, r);
         say_validation(o, r);
     }
     return st;
@@ -512,7 +525,10 @@ gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_diag *d)
     if (o->silent) return GR_OK;
     gr_lines_begin(o->metrics, r->step);
     add_validation(o, r);
-    if (o->options->progress) say_validation(o, r);
+    if (o->options->progress) {
+        say_notes(o, r);
+        say_validation(o, r);
+    }
     return end_line(o, d);
 }
 
