@@ -226,6 +226,18 @@ gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
     return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
 }
 
+void gr_outputs_warn(gr_outputs *o, gr_diag *d)
+{
+    if (!o->options->progress || !d->n) return;
+    for (size_t i = 0; i < d->n; i++) {
+        char *line = gr_message_format(&d->messages[i]);
+        gr_progress_say(&o->progress, line);
+        free(line);
+    }
+    gr_diag_release(d);
+    gr_diag_init(d);
+}
+
 void gr_outputs_stopped(gr_outputs *o, const gr_session *s)
 {
     gr_str line = {0};
