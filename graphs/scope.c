@@ -180,9 +180,22 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
     return narrow ? narrowed(g, rows, c) : c;
 }
 
+/* Whether a name means a value here: also one of a node that is compiled later, or never, since nobody reads it. */
+static bool is_name(const gr_loader *l, const gr_formula *f, const char *name)
+{
+    for (size_t i = 0; i < GR_LEN(run_names); i++)
+        if (!strcmp(run_names[i], name)) return true;
+    for (size_t i = 0; i < l->g->n_state; i++)
+        if (!strcmp(l->g->state[i].name, name)) return true;
+    if (in_update(f) && is_fresh_name(name)) return true;
+    const gr_draft *dr = gr_draft_find(l, name);
+    return dr && dr->node->op && !dr->bad && gr_field_find(dr->node, NULL);
+}
+
 static bool resolve(void *user, const char *name, gr_expr_symbol *out)
 {
     const gr_scope_user *u = user;
+    if (!out) return is_name(u->l, u->formula, name);
     if (*name == '$') return param_symbol(u->l, name + 1, out);
     const gr_column *c = named_column(u->l, u->formula, name);
     if (!c || !column_symbol(c, out)) return false;
