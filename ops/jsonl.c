@@ -15,6 +15,8 @@
 #include <utf8proc.h>
 #include <xxhash.h>
 
+#include "runtime/json.h"
+
 struct line {
     off_t offset;
     uint32_t bytes, number; /* number counts from 1 */
@@ -276,25 +278,6 @@ static gr_status read_line(const gr_jsonl *s, size_t row, char *bytes, gr_diag *
     return GR_OK;
 }
 
-static const char *kind_of(const json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "a list";
-    case JSON_STRING:
-        return "a string";
-    case JSON_NULL:
-        return "null";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "true or false";
-    default:
-        return "a number";
-    }
-}
-
 gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d)
 {
     assert(row < s->n);
@@ -311,7 +294,7 @@ gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d)
         at.col = e.position > 0 ? (unsigned)e.position + (unsigned)bom : 1;
         st = gr_diag_error(d, at, GR_E_INVALID, "not JSON: %s", e.text);
     } else if (!json_is_object(v)) {
-        st = gr_diag_error(d, at, GR_E_INVALID, "the row is %s; an object is wanted", kind_of(v));
+        st = gr_diag_error(d, at, GR_E_INVALID, "the row is %s; an object is wanted", gr_json_kind(v));
         json_decref(v);
     } else {
         *out = v;
@@ -390,7 +373,7 @@ gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str
     else if (json_is_boolean(v))
         gr_str_puts(out, json_is_true(v) ? "true" : "false");
     else
-        st = gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; text is wanted", path, kind_of(v));
+        st = gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; text is wanted", path, gr_json_kind(v));
     return st;
 }
 
@@ -400,7 +383,8 @@ gr_status gr_json_number(const json_t *object, const char *path, gr_loc at, doub
     gr_status st = gr_json_field(object, path, at, &v, d);
     if (st) return st;
     if (!json_is_number(v))
-        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; a number is wanted", path, kind_of(v));
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; a number is wanted", path,
+                             gr_json_kind(v));
     *out = json_number_value(v);
     return GR_OK;
 }

@@ -60,7 +60,7 @@ void gr_workers_submit(gr_workers *w, uint64_t id, size_t n_tokens, json_t *fiel
 
 size_t gr_workers_pending(const gr_workers *w); /* submitted and not yet collected */
 
-/* A reply: values is 1, n_tokens or n_names finite numbers; free with free(). */
+/* A reply: values is 1, n_tokens or n_names numbers that float32 can hold, as their sum can; free with free(). */
 typedef struct gr_reward {
     uint64_t id;
     double *values; /* NULL: nothing came in time */

@@ -70,13 +70,14 @@ while read -r line; do
         other) echo '{"id": 999, "score": 1}' && continue ;;
         nan) echo "{\"id\": $id, \"score\": NaN}" && continue ;;
         text) echo "{\"id\": $id, \"score\": \"good\"}" && continue ;;
+        large) echo "{\"id\": $id, \"score\": 1e39}" && continue ;;
         list) echo "{\"id\": $id, \"score\": [1, 2]}" && continue ;;
         esac
     fi
     printf '{"id": %d, "score": %d}\n' "$id" $((id % 3))
 done
 END
-for how in hang die flood nonsense other nan text list; do
+for how in hang die flood nonsense other nan text large list; do
     rm -f starts
     with bad.yaml "command: \"sh bad.sh $how\", timeout: 1" reward
     began=$(date +%s)
