@@ -24,7 +24,7 @@
 #include "graphs/expr_ops.h"
 #include "runtime/base.h"
 
-typedef enum gr_kind { GR_KIND_NUMBER, GR_KIND_BOOL, GR_KIND_TEXT } gr_kind;
+typedef enum gr_kind { GR_KIND_NUMBER, GR_KIND_BOOL } gr_kind;
 
 const char *gr_level_str(gr_level level); /* "scalar", "prompt", "sequence", "position", "token" */
 

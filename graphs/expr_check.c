@@ -127,8 +127,6 @@ static gr_typed lower_name(checker *c, const gr_ast *a)
     }
     gr_expr_symbol s = {.rows = -1};
     if (!c->scope->resolve(c->scope->user, a->name, &s)) return unknown_name(c, a);
-    if (s.kind == GR_KIND_TEXT)
-        return fail(c, a->at, "'%s' is text; an expression computes with numbers", a->name);
     return from_symbol(c, &s);
 }
 

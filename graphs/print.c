@@ -392,17 +392,15 @@ static void explain_formulas(const gr_graph *g, const gr_node *n, gr_str *out)
 
 static void explain_column(const gr_column *c, gr_str *out)
 {
-    static const char *const kinds[] = {"number", "condition", "text"};
+    static const char *const kinds[] = {"number", "condition"};
     char bytes[32];
     gr_str_printf(out, "    %s: one %s a %s", c->name, kinds[c->kind], gr_level_str(c->level));
     const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
     if (b && c->level >= GR_LEVEL_SEQ) gr_str_printf(out, " of %s", c->rows->name);
     uint64_t most = !b || c->level == GR_LEVEL_SCALAR ? 1 : c->level == GR_LEVEL_GROUP ? b->groups : b->seqs;
     if (b && c->level == GR_LEVEL_TOKEN) most *= b->response_tokens;
-    gr_str_printf(out, ", at most %llu", (unsigned long long)most);
-    if (c->kind != GR_KIND_TEXT)
-        gr_str_printf(out, ", %s", gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
-    gr_str_putc(out, '\n');
+    gr_str_printf(out, ", at most %llu, %s\n", (unsigned long long)most,
+                  gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
 }
 
 void gr_graph_explain(const gr_graph *g, gr_str *out)

@@ -389,6 +389,30 @@ gr_status gr_json_number(const json_t *object, const char *path, gr_loc at, doub
     return GR_OK;
 }
 
+gr_status gr_json_numbers(const json_t *object, const char *path, gr_loc at, size_t n, const char *what,
+                          double *out, gr_diag *d)
+{
+    const json_t *v;
+    gr_status st = gr_json_field(object, path, at, &v, d);
+    if (st) return st;
+    if (!json_is_array(v))
+        return gr_diag_error(d, at, GR_E_INVALID,
+                             "field '%s' is %s; a list of %zu numbers is wanted, one for each of the %s",
+                             path, gr_json_kind(v), n, what);
+    if (json_array_size(v) != n)
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' has %zu numbers, but there are %zu %s", path,
+                             json_array_size(v), n, what);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(v, i);
+        if (!json_is_number(x))
+            return gr_diag_error(d, at, GR_E_INVALID,
+                                 "field '%s' has %s at %zu, counted from 0; a number is wanted", path,
+                                 gr_json_kind(x), i);
+        out[i] = json_number_value(x);
+    }
+    return GR_OK;
+}
+
 json_t *gr_json_string(const char *text, size_t n)
 {
     json_t *v = json_stringn(text, n);

@@ -52,6 +52,10 @@ GR_NODISCARD gr_status gr_json_text(const json_t *object, const char *path, gr_l
 GR_NODISCARD gr_status gr_json_number(const json_t *object, const char *path, gr_loc at, double *out,
                                       gr_diag *d);
 
+/* A field that is a list of n numbers, one for each of what, such as "tokens of the response". */
+GR_NODISCARD gr_status gr_json_numbers(const json_t *object, const char *path, gr_loc at, size_t n,
+                                       const char *what, double *out, gr_diag *d);
+
 /* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
 json_t *gr_json_string(const char *text, size_t n);
 

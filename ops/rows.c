@@ -171,7 +171,7 @@ uint64_t gr_column_bytes(const gr_column *c)
 
 uint32_t gr_column_object(gr_program *p, const gr_column *c)
 {
-    if (!c->node || c->fresh || c->kind == GR_KIND_TEXT) return GR_NONE;
+    if (!c->node || c->fresh) return GR_NONE;
     gr_object o = {.name = c->name,
                    .category = GR_CAT_COLUMNS,
                    .span = GR_SPAN_TEMP,

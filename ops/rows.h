@@ -79,7 +79,7 @@ void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);
 /* The object of a row maker's block, added on first use. */
 uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
 
-/* The device object of a column, GR_NONE for scalars of the iteration, text and fresh values. */
+/* The device object of a column, GR_NONE for scalars of the iteration and fresh values. */
 uint32_t gr_column_object(gr_program *p, const gr_column *c);
 
 uint64_t gr_dtype_bytes(gr_expr_dtype t);

@@ -25,7 +25,7 @@ void gr_zeros_init(gr_zeros *z, const gr_env_reads *reads);
 void gr_zeros_release(gr_zeros *z);
 
 /* A mini-batch whose gradient is 0; e is narrowed to it. q and back: where columns are a device's, host
- * memory of 4 bytes for each of its tokens that they are read through; else NULL. */
+ * memory of 8 bytes for each of its tokens that they are read through; else NULL. */
 GR_NODISCARD gr_status gr_zeros_look(gr_zeros *z, const gr_env *e, const gr_node *update, const gr_graph *g,
                                      gr_queue *q, void *back, gr_diag *d);
 

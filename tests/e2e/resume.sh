@@ -130,7 +130,7 @@ early() { # COMMAND...: its warning comes before its first iteration
     awk '/warning: / { warned = 1 } /^step / { exit !warned }' both || { cat both >&2; fail "the warning comes too late: $*"; }
 }
 early "$gr" exec warned.yaml --steps 2 --out warned
-early "$gr" exec warned.yaml --steps 2 --out warned-2 --ranks 2
+! runs_ranks || early "$gr" exec warned.yaml --steps 2 --out warned-2 --ranks 2
 cp train.jsonl own.jsonl
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --set data=own.jsonl --steps 2 --out other-data
 tail -n 100 train.jsonl >own.jsonl
