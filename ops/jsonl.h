@@ -59,6 +59,11 @@ GR_NODISCARD gr_status gr_json_numbers(const json_t *object, const char *path, g
 /* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
 json_t *gr_json_string(const char *text, size_t n);
 
+/* Of pieces of such a text, the i-th from ends[i - 1] (0) to ends[i] in bytes: a list of [begin, end] in
+ * characters of the JSON string. A piece of part of a character has all of it; an empty piece begins where it
+ * ends. */
+json_t *gr_json_offsets(const char *text, size_t n, const uint32_t *ends, size_t n_ends);
+
 /* ---- order -------------------------------------------------------------------------------------------- */
 
 /* In which order rows are drawn: as they stand, or shuffled anew each epoch (Fisher-Yates), or by a key of
