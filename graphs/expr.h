@@ -24,7 +24,7 @@
 #include "graphs/expr_ops.h"
 #include "runtime/base.h"
 
-typedef enum gr_kind { GR_KIND_NUMBER, GR_KIND_BOOL, GR_KIND_TEXT } gr_kind;
+typedef enum gr_kind { GR_KIND_NUMBER, GR_KIND_BOOL } gr_kind;
 
 const char *gr_level_str(gr_level level); /* "scalar", "prompt", "sequence", "position", "token" */
 
@@ -55,7 +55,8 @@ typedef struct gr_expr_custom {
 typedef struct gr_expr_scope {
     void *user;
     /* name: "reward", "rollout.length", "$clip", "step". False: unknown, and gr_expr_compile reports it, with
-     * the nearest of names. May be called several times for one name; must answer the same. */
+     * the nearest of names. May be called several times for one name; must answer the same. out NULL: whether there is
+     * such a name is all that is asked, also of values that are not known yet. */
     bool (*resolve)(void *user, const char *name, gr_expr_symbol *out);
     /* token("<think>"): a scalar number, constant where the tokenizer is at hand; false: not one token. NULL:
      * none. */

@@ -127,8 +127,6 @@ static gr_typed lower_name(checker *c, const gr_ast *a)
     }
     gr_expr_symbol s = {.rows = -1};
     if (!c->scope->resolve(c->scope->user, a->name, &s)) return unknown_name(c, a);
-    if (s.kind == GR_KIND_TEXT)
-        return fail(c, a->at, "'%s' is text; an expression computes with numbers", a->name);
     return from_symbol(c, &s);
 }
 
@@ -795,13 +793,12 @@ static gr_typed lower(checker *c, const gr_ast *a)
 
 static void define(checker *c, const gr_ast_line *l, gr_typed v)
 {
-    gr_expr_symbol s;
     if (function_find(l->name)) {
         (void)fail(c, l->at, "'%s' is a function; choose another name", l->name);
     } else if (value_find(c, l->name) && value_find(c, l->name)->value.node >= 0) {
         (void)fail(c, l->at, c->depth ? "'%s' is an argument" : "'%s' is already defined by the loss",
                    l->name);
-    } else if (c->scope->resolve(c->scope->user, l->name, &s)) {
+    } else if (c->scope->resolve(c->scope->user, l->name, NULL)) {
         (void)fail(c, l->at, "'%s' is already the name of a value here; choose another", l->name);
     }
     value_add(c, l->name, v, l->at);

@@ -133,6 +133,8 @@ gr_param *gr_param_find(const gr_source *s, const char *name);
 /* An expression, or a map of them, with the values of those parameters that keys have, too, in their places:
  * a parameter that stayed would, set anew, change the expressions and not the keys. */
 gr_value gr_source_put_in(const gr_source *s, gr_pool *pool, const gr_value *exprs);
+/* A value, no expression, as a file has it that reads back as this: with its dollars (see LANGUAGE.md). */
+gr_value gr_source_as_written(gr_pool *pool, const gr_value *v);
 /* A path as written at `at`, seen from here: relative ones belong to the folder of their file. */
 const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path);
 

@@ -119,13 +119,22 @@ static void print_text(gr_str *out, const gr_value *v, int indent)
     }
 }
 
+/* A text that is no expression, in quotes, as it reads back. */
+static void print_plain(gr_str *out, const char *text)
+{
+    gr_pool *pool = gr_pool_new();
+    const gr_value v = {.kind = GR_VALUE_SCALAR, .text = text};
+    gr_str_quoted(out, gr_source_as_written(pool, &v).text);
+    gr_pool_free(pool);
+}
+
 static void print_path(gr_str *out, const char *path, gr_paths how)
 {
     char *real = gr_path_real(path), *cwd = getcwd(NULL, 0);
     if (!cwd && errno == ENOMEM) gr_out_of_memory(0);
     char *whole = *path == '/' || !cwd ? gr_strdup(path) : gr_printf("%s/%s", cwd, path);
     const char *found = real ? real : whole, *slash = strrchr(found, '/');
-    gr_str_quoted(out, how == GR_PATHS_NAME && slash ? slash + 1 : found);
+    print_plain(out, how == GR_PATHS_NAME && slash ? slash + 1 : found);
     free(real);
     free(cwd);
     free(whole);
@@ -206,7 +215,8 @@ static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, con
             if (v && expr) {
                 print_expr(&one, v, of);
             } else if (v) {
-                print_text(&one, v, 6);
+                const gr_value written = gr_source_as_written(of->pool, v);
+                print_text(&one, &written, 6);
             } else if (k->fallback) {
                 const gr_value fallback = {.kind = GR_VALUE_SCALAR, .text = k->fallback, .quoted = true};
                 print_value(&one, &fallback);
@@ -220,7 +230,7 @@ static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, con
 /* ---- the resolved file -----------------------------------------------------------------------------------
  */
 
-static void print_params(const gr_graph *g, gr_str *out)
+static void print_params(const gr_graph *g, const printed *of, gr_str *out)
 {
     bool any = false;
     for (size_t i = 0; i < g->source->n_params; i++) {
@@ -229,7 +239,8 @@ static void print_params(const gr_graph *g, gr_str *out)
         gr_str_puts(out, any ? ", " : "params: {");
         any = true;
         print_key(out, p->name);
-        print_value(out, &p->value);
+        const gr_value written = gr_source_as_written(of->pool, &p->value);
+        print_value(out, &written);
     }
     if (any) gr_str_puts(out, "}\n");
 }
@@ -296,7 +307,7 @@ static void print_run(const gr_graph *g, gr_str *out)
         size_t begin = out->len;
         if (r->checkpoint_every) gr_str_printf(out, ", every: %u", r->checkpoint_every);
         if (r->checkpoint_keep) gr_str_printf(out, ", keep: %u", r->checkpoint_keep);
-        if (r->best) gr_str_puts(out, ", best: "), gr_str_quoted(out, r->best);
+        if (r->best) gr_str_puts(out, ", best: "), print_plain(out, r->best);
         if (r->best) gr_str_printf(out, ", best_is: %s", r->best_is_least ? "min" : "max");
         if (!r->checkpoint_last) gr_str_puts(out, ", last: false");
         char *keys = gr_strdup(out->text + begin + 2);
@@ -309,18 +320,22 @@ static void print_run(const gr_graph *g, gr_str *out)
 
 void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
-    static const char *const tops[] = {"graph", "doc", "functions", "pools", "state", "log"};
+    static const struct {
+        const char *key;
+        bool expressions;
+    } tops[] = {{"graph", false}, {"doc", false},  {"functions", true},
+                {"pools", false}, {"state", true}, {"log", true}};
     const printed of = {g->source, paths, gr_pool_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
-        const gr_value *v = gr_value_get(&g->source->root, tops[i]);
-        if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i], "pools") && !g->n_pools)) continue;
-        print_key(out, tops[i]);
-        const bool own = !strcmp(tops[i], "state") || !strcmp(tops[i], "log");
-        const gr_value whole = own ? gr_source_put_in(of.source, of.pool, v) : *v;
+        const gr_value *v = gr_value_get(&g->source->root, tops[i].key);
+        if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i].key, "pools") && !g->n_pools)) continue;
+        print_key(out, tops[i].key);
+        const gr_value whole =
+            tops[i].expressions ? gr_source_put_in(of.source, of.pool, v) : gr_source_as_written(of.pool, v);
         print_value(out, &whole);
         gr_str_putc(out, '\n');
     }
-    print_params(g, out);
+    print_params(g, &of, out);
     if (g->n_models) gr_str_puts(out, "models:\n");
     for (size_t i = 0; i < g->n_models; i++) {
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
@@ -377,17 +392,15 @@ static void explain_formulas(const gr_graph *g, const gr_node *n, gr_str *out)
 
 static void explain_column(const gr_column *c, gr_str *out)
 {
-    static const char *const kinds[] = {"number", "condition", "text"};
+    static const char *const kinds[] = {"number", "condition"};
     char bytes[32];
     gr_str_printf(out, "    %s: one %s a %s", c->name, kinds[c->kind], gr_level_str(c->level));
     const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
     if (b && c->level >= GR_LEVEL_SEQ) gr_str_printf(out, " of %s", c->rows->name);
     uint64_t most = !b || c->level == GR_LEVEL_SCALAR ? 1 : c->level == GR_LEVEL_GROUP ? b->groups : b->seqs;
     if (b && c->level == GR_LEVEL_TOKEN) most *= b->response_tokens;
-    gr_str_printf(out, ", at most %llu", (unsigned long long)most);
-    if (c->kind != GR_KIND_TEXT)
-        gr_str_printf(out, ", %s", gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
-    gr_str_putc(out, '\n');
+    gr_str_printf(out, ", at most %llu, %s\n", (unsigned long long)most,
+                  gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
 }
 
 void gr_graph_explain(const gr_graph *g, gr_str *out)

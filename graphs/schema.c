@@ -12,9 +12,14 @@
 /* ---- JSON Schema -----------------------------------------------------------------------------------------
  */
 
-/* A $name may stand for any value. YAML 1.1 readers take 1e-6 for a text, so numbers may be texts too. */
-#define PARAM  "^\\$(\\{[A-Za-z_][A-Za-z0-9_]*\\}|[A-Za-z_][A-Za-z0-9_]*)$"
+/* A $name may stand for any value, or be in its text. YAML 1.1 readers take 1e-6 for a text, so numbers may
+ * be texts too. */
+#define PARAM  "\\$(\\{[A-Za-z_][A-Za-z0-9_]*\\}|[A-Za-z_][A-Za-z0-9_]*)"
 #define NUMBER "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
+
+/* A whole graph has all it needs. A part, which uses others or is used by them, changes what these say:
+ * nothing is required of it, and a null takes a key of theirs away. */
+typedef enum form { WHOLE, PART } form;
 
 static json_t *any_of(json_t *a, json_t *b)
 {
@@ -24,6 +29,14 @@ static json_t *any_of(json_t *a, json_t *b)
 static json_t *pattern(const char *p)
 {
     return json_pack("{s:s, s:s}", "type", "string", "pattern", p);
+}
+
+/* Of a value, or of a parameter in its place. */
+static json_t *value_of(json_t *schema, form f)
+{
+    json_t *s = any_of(schema, pattern(PARAM));
+    if (f == PART) json_array_append_new(json_object_get(s, "anyOf"), json_pack("{s:s}", "type", "null"));
+    return s;
 }
 
 static json_t *number_schema(const gr_key *k, bool whole)
@@ -80,28 +93,34 @@ static json_t *kind_schema(const gr_key *k)
     }
 }
 
-static json_t *key_schema(const gr_key *k)
+static json_t *key_schema(const gr_key *k, form f)
 {
-    json_t *s = any_of(kind_schema(k), pattern(PARAM));
+    json_t *s = value_of(kind_schema(k), f);
     json_object_set_new(s, "description", json_string(k->doc));
     if (k->fallback) json_object_set_new(s, "default", json_string(k->fallback));
     return s;
 }
 
-static json_t *closed_map(json_t *properties, json_t *required)
+static json_t *closed_map(json_t *properties, json_t *required, form f)
 {
-    return json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "properties", properties, "required", required,
-                     "additionalProperties", 0);
+    json_t *map =
+        json_pack("{s:s, s:o, s:o}", "type", "object", "properties", properties, "additionalProperties",
+                  f == WHOLE ? json_false() : json_pack("{s:s}", "type", "null"));
+    if (f == WHOLE)
+        json_object_set_new(map, "required", required);
+    else
+        json_decref(required);
+    return map;
 }
 
-static json_t *table_schema(const gr_key *keys, json_t *properties)
+static json_t *table_schema(const gr_key *keys, json_t *properties, form f)
 {
     json_t *required = json_array();
     for (const gr_key *k = keys; k && k->name; k++) {
-        json_object_set_new(properties, k->name, key_schema(k));
+        json_object_set_new(properties, k->name, key_schema(k, f));
         if (k->required) json_array_append_new(required, json_string(k->name));
     }
-    return closed_map(properties, required);
+    return closed_map(properties, required, f);
 }
 
 static json_t *map_of(json_t *value)
@@ -109,65 +128,120 @@ static json_t *map_of(json_t *value)
     return json_pack("{s:s, s:o}", "type", "object", "additionalProperties", value);
 }
 
-static json_t *node_schema(void)
+static json_t *text_schema(void)
+{
+    return json_pack("{s:s}", "type", "string");
+}
+
+/* What nodes of any op have. */
+static json_t *common_keys(form f)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "when", value_of(scalar_schema(), f), "every",
+                     key_schema(&gr_validate_keys[0], f), "before", key_schema(&gr_validate_keys[1], f),
+                     "after", value_of(many(scalar_schema()), f), "pool", value_of(text_schema(), f),
+                     "metrics", value_of(map_of(value_of(scalar_schema(), f)), f));
+}
+
+/* A key that an op has, beside those of its name that others have. */
+static void add_key(json_t *properties, const gr_key *k)
+{
+    json_t *there = json_object_get(properties, k->name), *own = key_schema(k, PART);
+    if (there && !json_equal(there, own)) own = any_of(json_incref(there), own);
+    json_object_set_new(properties, k->name, own);
+}
+
+/* Of a part, a node whose op is said elsewhere: any key that an op has. */
+static json_t *node_of_any_op(void)
+{
+    json_t *properties = common_keys(PART);
+    for (const gr_op *const *op = gr_ops; *op; op++)
+        for (const gr_key *k = (*op)->keys; k && k->name; k++) add_key(properties, k);
+    return closed_map(properties, json_array(), PART);
+}
+
+static json_t *node_schema(form f)
 {
     json_t *names = json_array(), *all = json_array();
     for (const gr_op *const *op = gr_ops; *op; op++) {
-        json_t *properties =
-            json_pack("{s:{s:s}, s:o, s:o, s:o, s:o, s:{s:s}, s:o}", "op", "const", (*op)->name, "when",
-                      scalar_schema(), "every", key_schema(&gr_validate_keys[0]), "before",
-                      key_schema(&gr_validate_keys[1]), "after", many(scalar_schema()), "pool", "type",
-                      "string", "metrics", map_of(scalar_schema()));
+        json_t *properties = common_keys(f);
+        json_object_set_new(properties, "op", json_pack("{s:s}", "const", (*op)->name));
         json_array_append_new(names, json_string((*op)->name));
-        json_array_append_new(all, json_pack("{s:{s:{s:{s:s}}}, s:o}", "if", "properties", "op", "const",
-                                             (*op)->name, "then", table_schema((*op)->keys, properties)));
+        json_array_append_new(all, json_pack("{s:{s:[s], s:{s:{s:s}}}, s:o}", "if", "required", "op",
+                                             "properties", "op", "const", (*op)->name, "then",
+                                             table_schema((*op)->keys, properties, f)));
     }
-    return json_pack("{s:s, s:[s], s:{s:{s:o}}, s:o}", "type", "object", "required", "op", "properties", "op",
-                     "enum", names, "allOf", all);
+    if (f == PART)
+        json_array_append_new(all, json_pack("{s:{s:[s]}, s:o, s:o}", "if", "required", "op", "then",
+                                             json_object(), "else", node_of_any_op()));
+    json_t *node = json_pack("{s:s, s:{s:o}, s:o}", "type", "object", "properties", "op",
+                             any_of(json_pack("{s:o}", "enum", names), pattern(PARAM)), "allOf", all);
+    if (f == WHOLE) json_object_set_new(node, "required", json_pack("[s]", "op"));
+    return f == PART ? any_of(node, json_pack("{s:s}", "type", "null")) : node;
 }
 
-static json_t *model_schema(void)
+static json_t *one_of(const char *const *choices, form f)
 {
-    json_t *train = table_schema(gr_train_keys, json_object());
-    json_t *residency = table_schema(gr_residency_keys, json_object());
-    json_t *head = any_of(json_pack("{s:s}", "const", "value"), pattern(PARAM));
-    json_t *tensor =
-        any_of(json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_SLICES_MAX),
-               pattern(PARAM));
-    json_t *properties = json_pack("{s:{s:s}, s:o, s:o, s:o, s:{s:[s,s,s]}, s:{s:[s,s,s]}, s:o, s:{s:s}}",
-                                   "checkpoint", "type", "string", "head", head, "train", train, "residency",
-                                   residency, "gather", "enum", "direct", "whole", "layer", "shard", "enum",
-                                   "auto", "all", "node", "tensor", tensor, "pool", "type", "string");
-    return closed_map(properties, json_pack("[s]", "checkpoint"));
+    const gr_key k = {.choices = choices};
+    return value_of(choices_schema(&k), f);
 }
 
-static json_t *state_schema(void)
+static json_t *model_schema(form f)
+{
+    static const char *const heads[] = {"value", NULL}, *const gathers[] = {"direct", "whole", "layer", NULL},
+                             *const shards[] = {"auto", "all", "node", NULL};
+    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_SLICES_MAX);
+    json_t *properties = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f), "head",
+        one_of(heads, f), "train", value_of(table_schema(gr_train_keys, json_object(), f), f), "residency",
+        value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather", one_of(gathers, f), "shard",
+        one_of(shards, f), "tensor", value_of(tensor, f), "pool", value_of(text_schema(), f));
+    return value_of(closed_map(properties, json_pack("[s]", "checkpoint"), f), f);
+}
+
+static json_t *state_schema(form f)
 {
     static const gr_key init = {.name = "init", .doc = "the first value"};
-    json_t *properties = json_pack("{s:o, s:o}", "init", any_of(number_schema(&init, false), pattern(PARAM)),
-                                   "next", scalar_schema());
-    return closed_map(properties, json_pack("[s,s]", "init", "next"));
+    json_t *properties = json_pack("{s:o, s:o}", "init", value_of(number_schema(&init, false), f), "next",
+                                   value_of(scalar_schema(), f));
+    return value_of(closed_map(properties, json_pack("[s,s]", "init", "next"), f), f);
 }
 
-static json_t *run_schema(void)
+static json_t *run_schema(form f)
 {
-    json_t *run = table_schema(gr_run_keys, json_object());
+    json_t *run = table_schema(gr_run_keys, json_object(), f);
     json_object_set_new(json_object_get(run, "properties"), "checkpoint",
-                        table_schema(gr_checkpoint_keys, json_object()));
+                        value_of(table_schema(gr_checkpoint_keys, json_object(), f), f));
     return run;
 }
 
+static json_t *file_schema(form f)
+{
+    json_t *logged = map_of(value_of(scalar_schema(), f)),
+           *pools = map_of(value_of(table_schema(gr_pool_keys, json_object(), f), f));
+    json_t *properties = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "pools", pools, "models",
+                                   map_of(model_schema(f)), "nodes", map_of(node_schema(f)), "state",
+                                   map_of(state_schema(f)), "log", logged, "run", run_schema(f));
+    return json_pack("{s:o}", "properties", properties);
+}
+
+/* Whole is a file with a name that uses no other. */
 void gr_graph_schema(gr_str *out)
 {
-    json_t *top = json_pack(
-        "{s:{s:s}, s:{s:s}, s:{s:s}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:s}, s:{s:s}, s:{s:s}}",
-        "graph", "type", "string", "doc", "type", "string", "params", "type", "object", "use",
-        many(json_pack("{s:s}", "type", "string")), "functions", map_of(scalar_schema()), "pools",
-        map_of(table_schema(gr_pool_keys, json_object())), "models", map_of(model_schema()), "nodes",
-        map_of(node_schema()), "state", map_of(state_schema()), "log", map_of(scalar_schema()), "run",
-        run_schema(), "strict", "type", "boolean", "deterministic", "type", "boolean", "canonical", "type",
-        "boolean");
-    json_t *schema = closed_map(top, json_pack("[s]", "graph"));
+    json_t *flag = value_of(json_pack("{s:s}", "type", "boolean"), WHOLE), *top = json_object();
+    for (const char *const *k = gr_top_keys; *k; k++) json_object_set_new(top, *k, json_object());
+    json_object_set_new(top, "graph", text_schema());
+    json_object_set_new(top, "doc", text_schema());
+    json_object_set_new(top, "params", json_pack("{s:s}", "type", "object"));
+    json_object_set_new(top, "use", many(text_schema()));
+    json_object_set_new(top, "functions", map_of(scalar_schema()));
+    json_object_set(top, "strict", flag);
+    json_object_set(top, "deterministic", flag);
+    json_object_set_new(top, "canonical", flag);
+    json_t *schema = closed_map(top, json_array(), PART);
+    json_object_set_new(schema, "if",
+                        json_pack("{s:[s], s:{s:[s]}}", "required", "graph", "not", "required", "use"));
+    json_object_set_new(schema, "then", file_schema(WHOLE));
+    json_object_set_new(schema, "else", file_schema(PART));
     json_object_set_new(schema, "$schema", json_string("http://json-schema.org/draft-07/schema#"));
     json_object_set_new(schema, "title", json_string("graphrun graph file"));
     char *text = json_dumps(schema, JSON_INDENT(1));

@@ -10,12 +10,9 @@
 const gr_field *gr_field_find(const gr_node *n, const char *name)
 {
     const gr_op *op = n->op;
-    static const gr_field data = {"", GR_LEVEL_GROUP, GR_KIND_TEXT, GR_EXPR_U8, "a field of the data"};
-    static const gr_field named = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "one of several results"};
     for (const gr_field *f = op->fields; f && f->name; f++)
         if (!name || !strcmp(f->name, name)) return f;
-    if (name && op->any_field) return &data;
-    return name && op->named && op->named(n, name) ? &named : NULL;
+    return name && op->field ? op->field(n, name) : NULL;
 }
 
 static gr_column *add_column(gr_graph *g, gr_column c)
@@ -176,13 +173,27 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
     const char *field = dr != named ? "logprob" : dot ? dot + 1 : NULL;
     const gr_column *c = dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, field) : NULL;
     const gr_node *rows = gr_formula_rows(f);
-    bool narrow = c && c->rows && c->kind != GR_KIND_TEXT && rows && rows->op->narrows;
+    bool narrow = c && c->rows && rows && rows->op->narrows;
     return narrow ? narrowed(g, rows, c) : c;
+}
+
+/* Whether a name means a value here: also one of a node that is compiled later, or never, since nobody reads
+ * it. */
+static bool is_name(const gr_loader *l, const gr_formula *f, const char *name)
+{
+    for (size_t i = 0; i < GR_LEN(run_names); i++)
+        if (!strcmp(run_names[i], name)) return true;
+    for (size_t i = 0; i < l->g->n_state; i++)
+        if (!strcmp(l->g->state[i].name, name)) return true;
+    if (in_update(f) && is_fresh_name(name)) return true;
+    const gr_draft *dr = gr_draft_find(l, name);
+    return dr && dr->node->op && !dr->bad && gr_field_find(dr->node, NULL);
 }
 
 static bool resolve(void *user, const char *name, gr_expr_symbol *out)
 {
     const gr_scope_user *u = user;
+    if (!out) return is_name(u->l, u->formula, name);
     if (*name == '$') return param_symbol(u->l, name + 1, out);
     const gr_column *c = named_column(u->l, u->formula, name);
     if (!c || !column_symbol(c, out)) return false;

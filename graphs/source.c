@@ -260,26 +260,26 @@ gr_param *gr_param_find(const gr_source *s, const char *name)
     return NULL;
 }
 
-typedef enum replace { REPLACE_NONE, REPLACE_WHOLE, REPLACE_ALL } replace;
-
-static gr_value replaced(gr_loader *l, const gr_value *v, replace how);
+static gr_value replaced(gr_loader *l, const gr_value *v);
 
 /* A parameter may be made of others. */
 static void settle(gr_loader *l, gr_param *p)
 {
     if (p->state) return;
     p->state = 1;
-    p->value = replaced(l, &p->value, REPLACE_ALL);
+    p->value = replaced(l, &p->value);
     p->state = 2;
 }
 
-static const gr_value *param_value(gr_loader *l, const char *name, size_t n, gr_loc at)
+/* inside: of a text. */
+static const gr_value *param_value(gr_loader *l, const char *name, size_t n, gr_loc at, bool inside)
 {
     gr_source *s = l->g->source;
     char *copy = gr_strndup(name, n);
     gr_param *p = gr_param_find(s, copy);
     if (!p) {
         unknown_name(l, at, "parameter", copy, gr_value_get(&s->root, "params"));
+        if (inside) gr_diag_note(l->d, at, "for the text '$%s' itself write '$$%s'", copy, copy);
     } else if (p->state == 1) {
         gr_diag_error(l->d, at, GR_E_INVALID, "parameter '%s' is defined by itself", copy);
         p = NULL;
@@ -303,76 +303,137 @@ static size_t name_after_dollar(const char *p, const char **name, const char **e
     return (size_t)(q - *name);
 }
 
+/* A text's next dollars, and the name behind the last of them. Before a name two stand for one, and the odd
+ * one is the name's; others are as they are. */
+typedef struct dollars {
+    size_t plain, n; /* bytes before them; how many they are */
+    const char *name, *end;
+    size_t n_name; /* 0: none follows */
+} dollars;
+
+static dollars next_dollars(const char *p)
+{
+    dollars x = {.plain = strcspn(p, "$")};
+    x.n = strspn(p + x.plain, "$");
+    x.end = p + x.plain + x.n;
+    if (x.n) x.n_name = name_after_dollar(x.end - 1, &x.name, &x.end);
+    return x;
+}
+
+static const char *own_text(gr_pool *pool, gr_str *s)
+{
+    const char *text = gr_pool_strndup(pool, s->text ? s->text : "", s->len);
+    gr_str_release(s);
+    return text;
+}
+
+static void put_dollars(gr_str *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) gr_str_putc(s, '$');
+}
+
+static void put_value(gr_loader *l, gr_value *v, const dollars *x, gr_str *s)
+{
+    const gr_value *value = param_value(l, x->name, x->n_name, v->at, true);
+    const bool one = value && value->kind == GR_VALUE_SCALAR;
+    if (value && !one && !value->broken)
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "parameter '%.*s' is not one value: it cannot be part of a text", (int)x->n_name,
+                      x->name);
+    v->broken = v->broken || !one || value->broken;
+    if (one) gr_str_puts(s, value->text);
+}
+
 static void replace_inside(gr_loader *l, gr_value *v)
 {
     gr_str s = {0};
-    const char *p = v->text, *name, *end;
-    while (*p) {
-        size_t n = *p == '$' ? name_after_dollar(p, &name, &end) : 0;
-        if (!n) {
-            gr_str_putc(&s, *p++);
-            continue;
-        }
-        const gr_value *value = param_value(l, name, n, v->at);
-        if (value && value->kind != GR_VALUE_SCALAR)
-            gr_diag_error(l->d, v->at, GR_E_INVALID,
-                          "parameter '%.*s' is not one value: it cannot be part of a text", (int)n, name);
-        if (!value || value->kind != GR_VALUE_SCALAR || value->broken)
-            v->broken = true;
-        else
-            gr_str_puts(&s, value->text);
-        p = end;
+    for (const char *p = v->text; *p;) {
+        const dollars x = next_dollars(p);
+        const char *behind = p + x.plain + x.n; /* the dollars */
+        gr_str_add(&s, p, x.plain);
+        put_dollars(&s, x.n_name ? x.n / 2 : x.n);
+        if (x.n_name && x.n % 2)
+            put_value(l, v, &x, &s);
+        else if (x.n_name)
+            gr_str_add(&s, behind, (size_t)(x.end - behind));
+        p = x.end;
     }
-    v->text = gr_pool_strndup(l->pool, s.text ? s.text : "", s.len);
-    gr_str_release(&s);
+    v->text = own_text(l->pool, &s);
 }
 
-/* Quotes and blocks keep a text as it is. */
-static gr_value replaced_scalar(gr_loader *l, gr_value v, replace how)
+/* A parameter that is the whole of a plain text is what it stands for: a number, a list. */
+static gr_value replaced_scalar(gr_loader *l, gr_value v)
 {
-    const char *name, *end;
-    if (v.quoted || v.block || !strchr(v.text, '$')) return v;
-    size_t n = *v.text == '$' ? name_after_dollar(v.text, &name, &end) : 0;
-    if (n && !*end) {
-        const gr_value *value = param_value(l, name, n, v.at);
-        if (value) return *value;
-        v.broken = true;
-    } else if (how == REPLACE_ALL) {
+    const dollars x = next_dollars(v.text);
+    if (!x.n) return v;
+    if (v.quoted || v.block || x.plain || x.n > 1 || !x.n_name || *x.end) {
         replace_inside(l, &v);
+        return v;
     }
+    const gr_value *value = param_value(l, x.name, x.n_name, v.at, false);
+    if (value) return *value;
+    v.broken = true;
     return v;
 }
 
-static gr_value replaced(gr_loader *l, const gr_value *v, replace how)
+/* The value with each of its texts as `change` makes them. */
+typedef gr_value changer(void *user, gr_value scalar);
+
+static gr_value changed(gr_pool *pool, const gr_value *v, changer *change, void *user)
 {
     gr_value out = *v;
-    if (how == REPLACE_NONE || v->kind == GR_VALUE_NULL || v->broken) return out;
-    if (v->kind == GR_VALUE_SCALAR) return replaced_scalar(l, out, how);
-    gr_pair *pairs = gr_pool_alloc(l->pool, v->kind == GR_VALUE_MAP ? v->n * sizeof(*pairs) : 0);
-    gr_value *items = gr_pool_alloc(l->pool, v->kind == GR_VALUE_LIST ? v->n * sizeof(*items) : 0);
+    if (v->kind == GR_VALUE_NULL || v->broken) return out;
+    if (v->kind == GR_VALUE_SCALAR) return change(user, out);
+    const bool map = v->kind == GR_VALUE_MAP;
+    gr_pair *pairs = gr_pool_alloc(pool, map ? v->n * sizeof(*pairs) : 0);
+    gr_value *items = gr_pool_alloc(pool, map ? 0 : v->n * sizeof(*items));
     for (size_t i = 0; i < v->n; i++) {
-        if (v->kind == GR_VALUE_LIST) {
-            items[i] = replaced(l, &v->items[i], how);
-        } else {
-            pairs[i] = v->pairs[i];
-            pairs[i].value = replaced(l, &v->pairs[i].value, how);
-        }
+        if (map) pairs[i] = v->pairs[i];
+        *(map ? &pairs[i].value : &items[i]) =
+            changed(pool, map ? &v->pairs[i].value : &v->items[i], change, user);
     }
-    out.pairs = v->kind == GR_VALUE_MAP ? pairs : NULL;
-    out.items = v->kind == GR_VALUE_LIST ? items : NULL;
+    out.pairs = map ? pairs : NULL;
+    out.items = map ? NULL : items;
     return out;
 }
 
-static replace how_in_node(const gr_op *op, const char *key)
+static gr_value change_by_params(void *user, gr_value scalar)
 {
-    if (!strcmp(key, "when") || !strcmp(key, "metrics")) return REPLACE_NONE;
-    if (!op && strcmp(key, "op")) return REPLACE_NONE;
-    for (const gr_key *k = op ? op->keys : NULL; k && k->name; k++) {
-        if (strcmp(k->name, key)) continue;
-        if (k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS) return REPLACE_NONE;
-        if (k->kind == GR_KEY_VALUE) return REPLACE_WHOLE; /* regular expressions have a $ of their own */
+    return replaced_scalar(user, scalar);
+}
+
+static gr_value replaced(gr_loader *l, const gr_value *v)
+{
+    return changed(l->pool, v, change_by_params, l);
+}
+
+static gr_value double_dollars(void *user, gr_value scalar)
+{
+    gr_str s = {0};
+    for (const char *p = scalar.text; *p;) {
+        const dollars x = next_dollars(p);
+        const char *behind = p + x.plain + x.n;
+        gr_str_add(&s, p, x.plain);
+        put_dollars(&s, x.n_name ? 2 * x.n : x.n);
+        gr_str_add(&s, behind, (size_t)(x.end - behind));
+        p = x.end;
     }
-    return REPLACE_ALL;
+    scalar.text = own_text(user, &s);
+    return scalar;
+}
+
+gr_value gr_source_as_written(gr_pool *pool, const gr_value *v)
+{
+    return changed(pool, v, double_dollars, pool);
+}
+
+/* Expressions read parameters themselves. */
+static bool is_expression(const gr_op *op, const char *key)
+{
+    if (!strcmp(key, "when") || !strcmp(key, "metrics")) return true;
+    for (const gr_key *k = op ? op->keys : NULL; k && k->name; k++)
+        if (!strcmp(k->name, key)) return k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS;
+    return !op && strcmp(key, "op"); /* or may be one */
 }
 
 /* Where a $name in an expression ends. */
@@ -405,22 +466,25 @@ static const char *put_in_text(const gr_source *s, gr_pool *pool, const char *ex
             gr_str_puts(&out, name);
         free(name);
     }
-    const char *text = gr_pool_strndup(pool, out.text ? out.text : "", out.len);
-    gr_str_release(&out);
-    return text;
+    return own_text(pool, &out);
+}
+
+typedef struct putting_in {
+    const gr_source *source;
+    gr_pool *pool;
+} putting_in;
+
+static gr_value change_expression(void *user, gr_value scalar)
+{
+    const putting_in *to = user;
+    scalar.text = put_in_text(to->source, to->pool, scalar.text);
+    return scalar;
 }
 
 gr_value gr_source_put_in(const gr_source *s, gr_pool *pool, const gr_value *v)
 {
-    gr_value out = *v;
-    if (v->kind == GR_VALUE_SCALAR) out.text = put_in_text(s, pool, v->text);
-    gr_pair *pairs = gr_pool_alloc(pool, v->kind == GR_VALUE_MAP ? v->n * sizeof(*pairs) : 0);
-    for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++) {
-        pairs[i] = v->pairs[i];
-        pairs[i].value = gr_source_put_in(s, pool, &v->pairs[i].value);
-    }
-    if (v->kind == GR_VALUE_MAP) out.pairs = pairs;
-    return out;
+    putting_in to = {s, pool};
+    return changed(pool, v, change_expression, &to);
 }
 
 static void replace_in_node(gr_loader *l, gr_value *node)
@@ -428,12 +492,12 @@ static void replace_in_node(gr_loader *l, gr_value *node)
     const gr_op *op = NULL;
     gr_pair *name = node->kind == GR_VALUE_MAP ? find_pair(node, "op") : NULL;
     if (name) {
-        name->value = replaced(l, &name->value, REPLACE_ALL);
+        name->value = replaced(l, &name->value);
         op = name->value.kind == GR_VALUE_SCALAR ? gr_op_find(name->value.text) : NULL;
     }
     for (size_t i = 0; node->kind == GR_VALUE_MAP && i < node->n; i++) {
         gr_pair *p = (gr_pair *)&node->pairs[i];
-        if (p != name) p->value = replaced(l, &p->value, how_in_node(op, p->key));
+        if (p != name && !is_expression(op, p->key)) p->value = replaced(l, &p->value);
     }
 }
 
@@ -441,7 +505,7 @@ static void replace_in_state(gr_loader *l, gr_value *state)
 {
     for (size_t i = 0; state->kind == GR_VALUE_MAP && i < state->n; i++) {
         gr_pair *p = (gr_pair *)&state->pairs[i];
-        if (strcmp(p->key, "next")) p->value = replaced(l, &p->value, REPLACE_ALL);
+        if (strcmp(p->key, "next")) p->value = replaced(l, &p->value);
     }
 }
 
@@ -451,7 +515,7 @@ static void replace_params(gr_loader *l, gr_value *root)
         gr_pair *p = (gr_pair *)&root->pairs[i];
         bool nodes = !strcmp(p->key, "nodes"), state = !strcmp(p->key, "state");
         if (!strcmp(p->key, "log") || !strcmp(p->key, "params") || !strcmp(p->key, "functions")) continue;
-        if (!nodes && !state) p->value = replaced(l, &p->value, REPLACE_ALL);
+        if (!nodes && !state) p->value = replaced(l, &p->value);
         for (size_t j = 0; (nodes || state) && p->value.kind == GR_VALUE_MAP && j < p->value.n; j++)
             (nodes ? replace_in_node : replace_in_state)(l, (gr_value *)&p->value.pairs[j].value);
     }

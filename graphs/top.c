@@ -152,10 +152,10 @@ static void read_betas(gr_loader *l, const gr_value *v, gr_train *t)
     if (!v) return;
     bool ok = v->kind == GR_VALUE_LIST && v->n == 2 && gr_value_number(&v->items[0], &t->beta1) &&
               gr_value_number(&v->items[1], &t->beta2);
-    ok = ok && t->beta1 >= 0 && t->beta1 < 1 && t->beta2 >= 0 && t->beta2 < 1;
-    if (!ok)
+    ok = ok && t->beta1 >= 0 && (float)t->beta1 < 1 && t->beta2 >= 0 && (float)t->beta2 < 1;
+    if (!ok) /* by one less their powers, in float32, steps are divided */
         gr_diag_error(l->d, v->at, GR_E_INVALID,
-                      "'betas' must be two numbers from 0 to below 1, such as [0.9, 0.999]");
+                      "'betas' must be two numbers from 0 to 0.9999999, such as [0.9, 0.999]");
 }
 
 static void read_train(gr_loader *l, const gr_value *v, gr_model *m)

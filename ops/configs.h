@@ -26,7 +26,8 @@ typedef struct gr_data_cfg {
     const char *response; /* sequences: template of the response */
     const char *pair;     /* sequences: of a second one; NULL: none */
     uint32_t max_response_tokens;
-    bool eos; /* sequences: append the first stop id to the response */
+    bool eos;              /* sequences: append the first stop id to the response */
+    gr_texts token_fields; /* sequences: fields with a number for each response token */
 } gr_data_cfg;
 
 typedef struct gr_generate_cfg {

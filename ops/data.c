@@ -46,6 +46,7 @@ static const gr_key sequences_keys[] = {
     {"max_prompt_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
     {"max_tokens", GR_KEY_UINT, CFG(max_response_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, the stop id included"},
     {"eos", GR_KEY_BOOL, CFG(eos), false, "true", 0, 0, NULL, "end each response with the checkpoint's first stop id"},
+    {"token_fields", GR_KEY_TEXTS, CFG(token_fields), false, NULL, 0, 0, NULL, "fields of the record with a list of numbers, one for each response token, the stop id included; of pairs with two such lists"},
     {0}};
 
 static const gr_field prompts_fields[] = {
@@ -67,6 +68,38 @@ static gr_loc key_at(const gr_node *n, const char *key)
     return v ? v->at : n->at;
 }
 
+static bool is_list(const gr_node *n, const char *field)
+{
+    return gr_texts_have(&((const gr_data_cfg *)n->cfg)->token_fields, field);
+}
+
+/* What an expression names of a record is a number, whatever the data will say. */
+static const gr_field *field_of_record(const gr_node *n, const char *name)
+{
+    static const gr_field number = {"", GR_LEVEL_GROUP, GR_KIND_NUMBER, GR_EXPR_F64,
+                                    "a number of the record"},
+                          list = {"", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F64,
+                                  "a list of the record, a number for each response token"};
+    return is_list(n, name) ? &list : &number;
+}
+
+static bool is_own_field(const gr_node *n, const char *name)
+{
+    for (const gr_field *f = n->op->fields; f->name; f++)
+        if (!strcmp(f->name, name)) return true;
+    return false;
+}
+
+static void check_token_fields(const gr_node *n, gr_diag *d)
+{
+    const gr_texts *lists = &((const gr_data_cfg *)n->cfg)->token_fields;
+    for (size_t i = 0; i < lists->n; i++)
+        if (is_own_field(n, lists->text[i]))
+            gr_diag_error(d, lists->at[i], GR_E_INVALID,
+                          "'%s' is a value of each '%s' node: a field of the records needs another name",
+                          lists->text[i], n->op->name);
+}
+
 static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
@@ -75,6 +108,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
     if (c->descending && !c->curriculum)
         gr_diag_error(d, key_at(n, "descending"), GR_E_INVALID, "'descending' goes with 'curriculum'");
+    check_token_fields(n, d);
     uint32_t seqs = c->pair ? 2 * c->batch : c->batch;
     n->bounds = (gr_rows_bounds){.groups = c->batch,
                                  .seqs = seqs,
@@ -233,6 +267,90 @@ static gr_status encode_record(const data_state *s, uint32_t record, sample *x, 
     return st;
 }
 
+/* ---- numbers of records, as columns ---------------------------------------------------------------------
+ */
+
+static bool is_of_record(const gr_node *n, const gr_column *c)
+{
+    return c->field && !is_own_field(n, c->field);
+}
+
+/* A list of one response, of so many tokens; of pairs there are two. */
+static gr_status read_list(const data_state *s, const json_t *row, gr_loc at, const char *field,
+                           unsigned response, size_t tokens, double *out, gr_diag *d)
+{
+    char *path = n_responses(s) > 1 ? gr_printf("%s.%u", field, response) : gr_strdup(field);
+    gr_status st = gr_json_numbers(row, path, at, tokens, "tokens of the response", out, d);
+    free(path);
+    return st;
+}
+
+/* What a column has of one record, whose responses have so many tokens: a number, or lists one behind the
+ * other. */
+static gr_status read_column(const data_state *s, const json_t *row, gr_loc at, const gr_column *c,
+                             const uint32_t tokens[2], double *out, gr_diag *d)
+{
+    if (c->level == GR_LEVEL_GROUP) return gr_json_number(row, c->field, at, out, d);
+    gr_status st = GR_OK;
+    for (unsigned i = 0; i < n_responses(s) && !st; i++, out += tokens[i - 1])
+        st = read_list(s, row, at, c->field, i, tokens[i], out, d);
+    return st;
+}
+
+/* All that expressions read of one record; out NULL: only whether it is there. */
+static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at, const uint32_t tokens[2],
+                              double *const *out, gr_diag *d)
+{
+    const gr_node *n = s->node;
+    double *scratch = out ? NULL : gr_calloc((size_t)tokens[0] + tokens[1] + 1, sizeof(*scratch));
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < n->n_columns && !st; i++) {
+        if (!is_of_record(n, n->columns[i]) || (out && !out[i])) continue;
+        st = read_column(s, row, at, n->columns[i], tokens, out ? out[i] : scratch, d);
+        if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->columns[i]->name);
+    }
+    free(scratch);
+    return st;
+}
+
+/* Of the groups of a batch. ptr: a column each, or NULL. */
+static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const *ptr, gr_diag *d)
+{
+    const gr_node *n = s->node;
+    double **out = gr_calloc(n->n_columns + 1, sizeof(*out));
+    gr_status st = GR_OK;
+    for (uint32_t g = 0, seq = 0; g < *r->n_groups && !st; g++, seq += GR_MAX(n_responses(s), 1u)) {
+        const uint32_t tokens[2] = {r->response_len[seq], n_responses(s) > 1 ? r->response_len[seq + 1] : 0};
+        json_t *row = NULL;
+        for (size_t i = 0; i < n->n_columns; i++) {
+            const bool group = n->columns[i]->level == GR_LEVEL_GROUP;
+            out[i] = ptr[i] ? (double *)ptr[i] + (group ? g : r->token_offset[seq]) : NULL;
+        }
+        st = gr_data_record(s, r->record[g], &row, d);
+        if (!st) st = read_columns(s, row, gr_data_at(s, r->record[g]), tokens, out, d);
+        json_decref(row);
+    }
+    free(out);
+    return st;
+}
+
+static bool has_columns(const gr_node *n)
+{
+    for (size_t i = 0; i < n->n_columns; i++)
+        if (is_of_record(n, n->columns[i])) return true;
+    return false;
+}
+
+static gr_status check_columns(const data_state *s, uint32_t record, const sample *x, gr_diag *d)
+{
+    const uint32_t tokens[2] = {(uint32_t)x->response[0].n, (uint32_t)x->response[1].n};
+    json_t *row = NULL;
+    gr_status st = has_columns(s->node) ? gr_data_record(s, record, &row, d) : GR_OK;
+    if (row) st = read_columns(s, row, gr_data_at(s, record), tokens, NULL, d);
+    json_decref(row);
+    return st;
+}
+
 /* Whether it is within the node's bounds; an error where those are not to be exceeded. */
 static gr_status measure(const data_state *s, uint32_t record, const sample *x, bool *fits, gr_diag *d)
 {
@@ -284,6 +402,7 @@ static gr_status check_records(const data_state *s, gr_diag *d)
     for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
         bool fits = true;
         gr_status st = encode_record(s, (uint32_t)i, &x, d);
+        if (!st) st = check_columns(s, (uint32_t)i, &x, d);
         if (!st) st = measure(s, (uint32_t)i, &x, &fits, d);
         bad += st != GR_OK;
         too_long += !st && !fits;
@@ -299,27 +418,14 @@ static gr_status check_records(const data_state *s, gr_diag *d)
     return GR_OK;
 }
 
-static void add_row(const data_state *s, gr_rows *r, uint32_t group, uint32_t record, const gr_ids *prompt,
-                    const gr_ids *response)
-{
-    uint32_t i = (*r->n_seqs)++;
-    r->record[i] = record;
-    r->group[i] = group;
-    r->prompt_len[i] = (uint32_t)prompt->n;
-    r->response_len[i] = (uint32_t)response->n;
-    r->token_offset[i + 1] = r->token_offset[i] + (uint32_t)response->n;
-    r->truncated[i] = 0;
-    r->ended[i] = n_responses(s) && adds_eos(s);
-    int32_t *ids = r->ids + (size_t)i * r->stride;
-    memcpy(ids, prompt->id, prompt->n * sizeof(*ids));
-    if (response->n) memcpy(ids + prompt->n, response->id, response->n * sizeof(*ids));
-}
-
 static void add_record(const data_state *s, gr_rows *r, uint32_t record, const sample *x)
 {
-    uint32_t group = (*r->n_groups)++;
-    for (unsigned i = 0; i < GR_MAX(n_responses(s), 1u); i++)
-        add_row(s, r, group, record, &x->prompt, &x->response[i]);
+    uint32_t group = gr_rows_add_group(r, record);
+    for (unsigned i = 0; i < GR_MAX(n_responses(s), 1u); i++) {
+        const gr_ids *prompt = &x->prompt, *response = &x->response[i];
+        const gr_seq_ids ids = {prompt->id, response->id, (uint32_t)prompt->n, (uint32_t)response->n};
+        r->ended[gr_rows_add_seq(r, group, &ids)] = n_responses(s) && adds_eos(s);
+    }
 }
 
 /* A validation draws the same records each time: the first of its first epoch, none of them twice. */
@@ -384,9 +490,11 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     gr_status st = data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->n_columns; i++)
-        if (call->ptr[1 + i]) gr_rows_column(&r, n->columns[i], call->ptr[1 + i]);
+        if (call->ptr[1 + i] && !is_of_record(n, n->columns[i]))
+            gr_rows_column(&r, n->columns[i], call->ptr[1 + i]);
+    if (has_columns(n)) st = fill_columns(s, &r, call->ptr + 1, d);
     if (s->dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
-    return GR_OK;
+    return st;
 }
 
 static void data_save(void *state, const char *prefix, gr_state_file *out)
@@ -418,7 +526,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 /* clang-format off */
 #define DATA_FACTS /* what the two ops share beyond their keys */ \
     .lane = GR_LANE_COMPUTE, .makes_rows = true, .cfg_bytes = sizeof(gr_data_cfg), \
-    .any_field = true, .check = check_data, .declare = declare_data, .open = data_open, .close = data_close, \
+    .any_field = true, .field = field_of_record, .check = check_data, .declare = declare_data, .open = data_open, .close = data_close, \
     .run = data_run, .save = data_save, .load = data_load
 /* clang-format on */
 

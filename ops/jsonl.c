@@ -15,6 +15,8 @@
 #include <utf8proc.h>
 #include <xxhash.h>
 
+#include "runtime/json.h"
+
 struct line {
     off_t offset;
     uint32_t bytes, number; /* number counts from 1 */
@@ -280,25 +282,6 @@ static gr_status read_line(const gr_jsonl *s, size_t row, char *bytes, gr_diag *
     return GR_OK;
 }
 
-static const char *kind_of(const json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "a list";
-    case JSON_STRING:
-        return "a string";
-    case JSON_NULL:
-        return "null";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "true or false";
-    default:
-        return "a number";
-    }
-}
-
 gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d)
 {
     assert(row < s->n);
@@ -315,7 +298,7 @@ gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d)
         at.col = e.position > 0 ? (unsigned)e.position + (unsigned)bom : 1;
         st = gr_diag_error(d, at, GR_E_INVALID, "not JSON: %s", e.text);
     } else if (!json_is_object(v)) {
-        st = gr_diag_error(d, at, GR_E_INVALID, "the row is %s; an object is wanted", kind_of(v));
+        st = gr_diag_error(d, at, GR_E_INVALID, "the row is %s; an object is wanted", gr_json_kind(v));
         json_decref(v);
     } else {
         *out = v;
@@ -394,7 +377,7 @@ gr_status gr_json_text(const json_t *object, const char *path, gr_loc at, gr_str
     else if (json_is_boolean(v))
         gr_str_puts(out, json_is_true(v) ? "true" : "false");
     else
-        st = gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; text is wanted", path, kind_of(v));
+        st = gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; text is wanted", path, gr_json_kind(v));
     return st;
 }
 
@@ -404,9 +387,44 @@ gr_status gr_json_number(const json_t *object, const char *path, gr_loc at, doub
     gr_status st = gr_json_field(object, path, at, &v, d);
     if (st) return st;
     if (!json_is_number(v))
-        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; a number is wanted", path, kind_of(v));
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' is %s; a number is wanted", path,
+                             gr_json_kind(v));
     *out = json_number_value(v);
     return GR_OK;
+}
+
+gr_status gr_json_numbers(const json_t *object, const char *path, gr_loc at, size_t n, const char *what,
+                          double *out, gr_diag *d)
+{
+    const json_t *v;
+    gr_status st = gr_json_field(object, path, at, &v, d);
+    if (st) return st;
+    if (!json_is_array(v))
+        return gr_diag_error(d, at, GR_E_INVALID,
+                             "field '%s' is %s; a list of %zu numbers is wanted, one for each of the %s",
+                             path, gr_json_kind(v), n, what);
+    if (json_array_size(v) != n)
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' has %zu numbers, but there are %zu %s", path,
+                             json_array_size(v), n, what);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(v, i);
+        if (!json_is_number(x))
+            return gr_diag_error(d, at, GR_E_INVALID,
+                                 "field '%s' has %s at %zu, counted from 0; a number is wanted", path,
+                                 gr_json_kind(x), i);
+        out[i] = json_number_value(x);
+    }
+    return GR_OK;
+}
+
+/* Bytes of the character at the beginning of a text that is not empty; *whole: it is one, and not a byte of
+ * none. */
+static size_t character(const char *text, size_t n, bool *whole)
+{
+    utf8proc_int32_t c;
+    utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
+    *whole = len > 0;
+    return len > 0 ? (size_t)len : 1;
 }
 
 json_t *gr_json_string(const char *text, size_t n)
@@ -414,19 +432,28 @@ json_t *gr_json_string(const char *text, size_t n)
     json_t *v = json_stringn(text, n);
     if (v) return v;
     gr_str s = {0};
-    for (size_t i = 0; i < n;) {
-        utf8proc_int32_t c;
-        utf8proc_ssize_t len =
-            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(n - i), &c);
-        if (len > 0)
-            gr_str_add(&s, text + i, (size_t)len);
-        else
-            gr_str_puts(&s, "\xEF\xBF\xBD");
-        i += len > 0 ? (size_t)len : 1;
+    for (size_t i = 0, len; i < n; i += len) {
+        bool whole;
+        len = character(text + i, n - i, &whole);
+        gr_str_add(&s, whole ? text + i : "\xEF\xBF\xBD", whole ? len : 3);
     }
     v = json_stringn(s.text, s.len);
     gr_str_release(&s);
     return v;
+}
+
+json_t *gr_json_offsets(const char *text, size_t n, const uint32_t *ends, size_t n_ends)
+{
+    json_t *list = json_array();
+    size_t at = 0,
+           characters = 0; /* bytes behind the last character counted, which may go beyond its piece */
+    for (size_t i = 0; i < n_ends; i++) {
+        const size_t from = i ? ends[i - 1] : 0;
+        const size_t first = at > from && ends[i] > from ? characters - 1 : characters;
+        for (bool whole; at < ends[i]; characters++) at += character(text + at, n - at, &whole);
+        json_array_append_new(list, json_pack("[I, I]", (json_int_t)first, (json_int_t)characters));
+    }
+    return list;
 }
 
 /* ---- order -------------------------------------------------------------------------------------------- */

@@ -10,6 +10,8 @@
 #ifndef GR_OPS_OP_H
 #define GR_OPS_OP_H
 
+#include <string.h>
+
 #include "graphs/graph.h"
 #include "memplan/program.h"
 #include "ops/kernels.h"
@@ -39,6 +41,13 @@ typedef struct gr_texts {
     const gr_loc *at;
     size_t n;
 } gr_texts;
+
+static inline bool gr_texts_have(const gr_texts *t, const char *text)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (!strcmp(t->text[i], text)) return true;
+    return false;
+}
 
 typedef struct gr_uints {
     const uint32_t *value;
@@ -131,9 +140,10 @@ typedef struct gr_op {
     size_t cfg_bytes;
     const gr_key *keys;     /* ends with a NULL name */
     const gr_field *fields; /* ends with a NULL name */
-    bool any_field;         /* data: every other field name is a field of the file (text, group level) */
-    bool (*named)(const gr_node *n,
-                  const char *field); /* further fields, a number a sequence, by the config; NULL */
+    bool
+        any_field; /* data: every other name that its field callback is asked for is a field of the records */
+    /* Further fields, by the config; NULL: there is none of that name. The callback NULL: none at all. */
+    const gr_field *(*field)(const gr_node *n, const char *name);
 
     /* After keys are filled and names resolved: what only the op knows to be wrong; sets node->bounds of row
      * makers. NULL: nothing. */

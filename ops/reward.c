@@ -38,12 +38,11 @@ static gr_level level(const gr_node *n)
     return ((const gr_reward_cfg *)n->cfg)->level ? GR_LEVEL_TOKEN : GR_LEVEL_SEQ;
 }
 
-static bool named(const gr_node *n, const char *field)
+static const gr_field *named(const gr_node *n, const char *field)
 {
+    static const gr_field one = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "one of several results"};
     const gr_texts *names = &((const gr_reward_cfg *)n->cfg)->names;
-    for (size_t i = 0; i < names->n; i++)
-        if (!strcmp(names->text[i], field)) return true;
-    return false;
+    return gr_texts_have(names, field) ? &one : NULL;
 }
 
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
@@ -108,7 +107,7 @@ const gr_op gr_op_reward = {
     .cfg_bytes = sizeof(gr_reward_cfg),
     .keys = keys,
     .fields = fields,
-    .named = named,
+    .field = named,
     .check = check,
     .level = level,
     .declare = declare,

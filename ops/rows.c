@@ -48,6 +48,27 @@ gr_rows gr_rows_at(void *block, const gr_rows_bounds *b)
     return carve(&c, b);
 }
 
+uint32_t gr_rows_add_group(gr_rows *r, uint32_t record)
+{
+    uint32_t group = (*r->n_groups)++;
+    r->record[group] = record;
+    return group;
+}
+
+uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids)
+{
+    uint32_t seq = (*r->n_seqs)++;
+    int32_t *to = r->ids + (size_t)seq * r->stride;
+    r->group[seq] = group;
+    r->prompt_len[seq] = ids->n_prompt;
+    r->response_len[seq] = ids->n_response;
+    r->token_offset[seq + 1] = r->token_offset[seq] + ids->n_response;
+    r->truncated[seq] = r->ended[seq] = 0;
+    memcpy(to, ids->prompt, ids->n_prompt * sizeof(*to));
+    if (ids->n_response) memcpy(to + ids->n_prompt, ids->response, ids->n_response * sizeof(*to));
+    return seq;
+}
+
 static uint32_t first_seq(const gr_rows *r, uint32_t group)
 {
     uint32_t low = 0, high = *r->n_seqs; /* of those before low, all are of earlier groups */
@@ -150,7 +171,7 @@ uint64_t gr_column_bytes(const gr_column *c)
 
 uint32_t gr_column_object(gr_program *p, const gr_column *c)
 {
-    if (!c->node || c->fresh || c->kind == GR_KIND_TEXT) return GR_NONE;
+    if (!c->node || c->fresh) return GR_NONE;
     gr_object o = {.name = c->name,
                    .category = GR_CAT_COLUMNS,
                    .span = GR_SPAN_TEMP,

@@ -36,6 +36,17 @@ static inline const int32_t *gr_rows_ids(const gr_rows *r, uint32_t seq)
     return r->ids + (size_t)seq * r->stride;
 }
 
+/* Append a group of a record of the data; its number. */
+uint32_t gr_rows_add_group(gr_rows *r, uint32_t record);
+
+/* The ids of a sequence: its prompt, and behind it its response. */
+typedef struct gr_seq_ids {
+    const int32_t *prompt, *response;
+    uint32_t n_prompt, n_response;
+} gr_seq_ids;
+/* Append a sequence of a group; its number. It is neither cut nor ended, and has no log-probs. */
+uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids);
+
 /* Of groups [from, to), those that this rank works on, dealt to ranks in their order and as evenly as they
  * go; and their sequences. */
 typedef struct gr_rows_part {
@@ -68,7 +79,7 @@ void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);
 /* The object of a row maker's block, added on first use. */
 uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
 
-/* The device object of a column, GR_NONE for scalars of the iteration, text and fresh values. */
+/* The device object of a column, GR_NONE for scalars of the iteration and fresh values. */
 uint32_t gr_column_object(gr_program *p, const gr_column *c);
 
 uint64_t gr_dtype_bytes(gr_expr_dtype t);

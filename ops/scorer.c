@@ -237,6 +237,19 @@ static json_t *json_text(const gr_str *s)
     return gr_json_string(s->text ? s->text : "", s->len);
 }
 
+/* What a number a token is about: its id, and where in the response it stands. */
+static void add_tokens(json_t *fields, const gr_rows *rows, uint32_t seq, const gr_str *response,
+                       const uint32_t *ends)
+{
+    const uint32_t n = rows->response_len[seq];
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq];
+    json_t *tokens = json_array();
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(tokens, json_integer(ids[i]));
+    json_object_set_new(fields, "tokens", tokens);
+    json_object_set_new(fields, "offsets",
+                        gr_json_offsets(response->text ? response->text : "", response->len, ends, n));
+}
+
 static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)
 {
     const gr_node *groups = gr_groups_maker(s->node->groups);
@@ -247,7 +260,10 @@ static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag
     if (st) return st;
     gr_tokenizer_decode(gr_session_tokenizer(s->session, s->node->rows), gr_rows_ids(rows, seq),
                         rows->prompt_len[seq], false, &prompt);
-    gr_response_text(s->session, s->node->rows, rows, seq, &response, NULL);
+    uint32_t *ends = gr_calloc(rows->response_len[seq] + 1, sizeof(*ends));
+    gr_response_text(s->session, s->node->rows, rows, seq, &response, ends);
+    if (s->cfg->level) add_tokens(fields, rows, seq, &response, ends);
+    free(ends);
     json_object_set_new(fields, "prompt", json_text(&prompt));
     json_object_set_new(fields, "response", json_text(&response));
     if (s->cfg->answer.node) {
@@ -271,11 +287,18 @@ static gr_status submit_once(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr
     return submit(s, rows, seq, d);
 }
 
+static void note_record(const gr_scorer *s, const gr_rows *rows, uint64_t seq, gr_diag *d)
+{
+    const void *data = s->session->state[gr_groups_maker(s->node->groups)->index];
+    gr_diag_note(d, gr_data_at(data, rows->record[rows->group[seq]]), "the record that it answers");
+}
+
 /* Take one reply that is there within timeout_ms; *any: whether there was one. */
-static gr_status collect(gr_scorer *s, int timeout_ms, bool *any, gr_diag *d)
+static gr_status collect(gr_scorer *s, const gr_rows *rows, int timeout_ms, bool *any, gr_diag *d)
 {
     gr_reward reward = {0};
     gr_status st = gr_workers_collect(s->workers, timeout_ms, &reward, d);
+    if (st == GR_E_FAILED) note_record(s, rows, reward.id, d);
     *any = !st && reward.values;
     if (*any) s->early[reward.id] = reward.values;
     return st;
@@ -290,14 +313,19 @@ static void response_finished(void *user, const gr_rows *rows, uint32_t seq)
     const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     if (seq < own.seq || seq >= own.seq_end) return;
     if (!s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
-    while (!s->failed && any) s->failed = collect(s, 0, &any, &s->messages);
+    while (!s->failed && any) s->failed = collect(s, rows, 0, &any, &s->messages);
 }
 
 static gr_status report_failure(gr_scorer *s, gr_diag *d)
 {
     gr_status st = s->failed;
-    for (size_t i = 0; i < s->messages.n; i++)
-        gr_diag_error(d, s->messages.messages[i].at, st, "%s", s->messages.messages[i].text);
+    for (size_t i = 0; i < s->messages.n; i++) {
+        const struct gr_message *m = &s->messages.messages[i];
+        if (m->severity == GR_NOTE)
+            gr_diag_note(d, m->at, "%s", m->text);
+        else
+            gr_diag_error(d, m->at, st, "%s", m->text);
+    }
     gr_diag_release(&s->messages);
     s->failed = GR_OK;
     return st;
@@ -312,7 +340,7 @@ static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores 
     while (!st && gr_workers_pending(s->workers)) {
         gr_watch_goes_on((uint32_t)s->cfg->timeout +
                          GR_WATCH_PATIENCE); /* the workers' own comes before it */
-        st = collect(s, -1, &any, d);
+        st = collect(s, rows, -1, &any, d);
     }
     for (uint32_t seq = own.seq; seq < own.seq_end; seq++) {
         if (!st) put(s, rows, out, seq, s->early[seq]);

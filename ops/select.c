@@ -337,15 +337,12 @@ static gr_status draw(select_state *t, const gr_rows *from, float *weight, doubl
 
 static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uint32_t s, uint32_t group)
 {
-    uint32_t at = (*to->n_seqs)++, n = t->node->bounds.response_tokens;
-    to->group[at] = group;
-    to->prompt_len[at] = from->prompt_len[s];
-    to->response_len[at] = from->response_len[s];
-    to->token_offset[at + 1] = to->token_offset[at] + from->response_len[s];
+    const int32_t *from_ids = gr_rows_ids(from, s);
+    const gr_seq_ids ids = {from_ids, from_ids + from->prompt_len[s], from->prompt_len[s],
+                            from->response_len[s]};
+    uint32_t at = gr_rows_add_seq(to, group, &ids), n = t->node->bounds.response_tokens;
     to->truncated[at] = from->truncated[s];
     to->ended[at] = from->ended[s];
-    memcpy(to->ids + (size_t)at * to->stride, gr_rows_ids(from, s),
-           (from->prompt_len[s] + from->response_len[s]) * sizeof(*to->ids));
     memcpy(to->logprob + (size_t)at * n, from->logprob + (size_t)s * n,
            from->response_len[s] * sizeof(*to->logprob));
     if (from->counts)
@@ -356,9 +353,8 @@ static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uin
 static void add_rows(const select_state *t, const gr_rows *from, gr_rows *to)
 {
     uint32_t groups = *to->n_groups;
-    for (uint32_t i = 0; i < t->n_group; i++) to->record[groups + i] = from->record[t->group[i]];
+    for (uint32_t i = 0; i < t->n_group; i++) gr_rows_add_group(to, from->record[t->group[i]]);
     for (uint32_t i = 0; i < t->n_seq; i++) add_seq(t, from, to, t->seq[i], groups + t->in[i]);
-    *to->n_groups += t->n_group;
 }
 
 /* A token that did not count before has verdict 0. */

@@ -1,5 +1,6 @@
 #include "ops/spread.h"
 #include "ops/train_impl.h"
+#include "ops/zeros.h"
 
 #include "runtime/progress.h"
 #include "runtime/state.h"
@@ -24,7 +25,9 @@ typedef struct train_state {
     uint32_t micro_batches; /* of whole gradients: this rank's */
     gr_pass pass;
     double *sums; /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
+    double norm;  /* of the gradient, before clipping */
     float scale;  /* of gradients: clipping; 0: the step is skipped */
+    gr_zeros zeros;
     /* kept for ever */
     uint64_t steps, skipped, skipped_in_a_row;
     /* sums over the iteration */
@@ -58,6 +61,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
     t->sums = gr_calloc(GR_LEAVES * (size_t)gr_model_buckets(&n->model->shape), sizeof(*t->sums));
     gr_train_reads(&t->reads, s->graph, n);
+    gr_zeros_init(&t->zeros, &t->reads);
     *state = t;
     return GR_OK;
 }
@@ -68,6 +72,7 @@ void gr_train_close(void *state)
     if (!t) return;
     gr_loss_device_free(t->device);
     gr_train_inputs_release(&t->inputs);
+    gr_zeros_release(&t->zeros);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
     free(t->own.seq);
@@ -466,7 +471,7 @@ static void finish_norm(const gr_call *c, train_state *t, const double *sums)
     gr_device_read(c->queue, t->sums, sums, n * sizeof(*sums));
     double squares = 0;
     for (uint32_t i = 0; i < n; i++) squares += t->sums[i];
-    double norm = sqrt(squares);
+    double norm = t->norm = sqrt(squares);
     t->scale = 0;
     if (t->seq == t->seq_end) return; /* an empty mini-batch is none */
     t->scale = 1;
@@ -627,6 +632,7 @@ static void report(train_state *t, uint32_t trips)
         gr_session_metric(s, t->most / t->work - 1, "%s.rank_imbalance", name);
         gr_session_metric(s, t->most_in_order / t->work - 1, "%s.rank_imbalance_in_order", name);
     }
+    gr_zeros_end(&t->zeros, s, n, t->filled);
     t->trip = t->filled = 0;
     t->work = t->most = t->most_in_order = 0;
     t->grad_norm = t->entropy = t->gap = 0;
@@ -666,9 +672,12 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];
     count_tokens(c, t, &e, back.fresh, back.entropy);
+    if (t->norm == 0 && t->seq != t->seq_end)
+        st = gr_zeros_look(&t->zeros, &e, c->node, c->session->graph, t->device ? c->queue : NULL, c->ptr[10],
+                           d);
     gr_env_release(&e);
     if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
-    return GR_OK;
+    return st;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------

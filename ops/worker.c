@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -14,6 +13,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "runtime/json.h"
 
 struct request {
     uint64_t id;
@@ -234,35 +235,62 @@ static char *excerpt(const char *line, size_t n)
 
 /* ---- replies ------------------------------------------------------------------------------------------ */
 
-static bool take_number(const json_t *v, double *out)
+/* NULL, or why not, to free(). what: the number's name. */
+static char *take_number(const json_t *v, const char *what, double *out)
 {
-    if (!json_is_number(v)) return false;
+    if (!json_is_number(v)) return gr_printf("%s is %s; a number is wanted", what, gr_json_kind(v));
     *out = json_number_value(v);
-    return isfinite(*out);
+    if (gr_json_fits_float(*out)) return NULL;
+    return gr_printf("%s is %g, more than a 32-bit float can hold (3.4e38)", what, *out);
 }
 
-/* The values of a score; NULL and why in *error where its shape is not what was asked for. */
+static char *take_names(const gr_workers_config *c, const json_t *score, double *values)
+{
+    char *why = NULL;
+    double sum = 0;
+    if (!json_is_object(score))
+        return gr_printf("'score' is %s; an object with a number for each of 'names' is wanted",
+                         gr_json_kind(score));
+    for (size_t i = 0; i < c->n_names && !why; i++) {
+        char *what = gr_printf("'%s' of 'score'", c->names[i]);
+        why = take_number(json_object_get(score, c->names[i]), what, &values[i]);
+        sum += values[i];
+        free(what);
+    }
+    if (!why && !gr_json_fits_float(sum))
+        why =
+            gr_printf("the numbers of 'score' add up to %g, more than a 32-bit float can hold (3.4e38)", sum);
+    return why;
+}
+
+static char *take_tokens(const struct request *r, const json_t *score, double *values)
+{
+    char *why = NULL;
+    if (!json_is_array(score))
+        return gr_printf(
+            "'score' is %s; a list of one number for each of the response's %zu tokens is wanted",
+            gr_json_kind(score), r->n_tokens);
+    if (json_array_size(score) != r->n_tokens)
+        return gr_printf("'score' has %zu numbers, but the response has %zu tokens", json_array_size(score),
+                         r->n_tokens);
+    for (size_t i = 0; i < r->n_tokens && !why; i++) {
+        char *what = gr_printf("'score' of token %zu, counted from 0,", i);
+        why = take_number(json_array_get(score, i), what, &values[i]);
+        free(what);
+    }
+    return why;
+}
+
+/* The values of a score; NULL and why in *error, to free(), where they are not what was asked for. */
 static double *take_values(const gr_workers_config *c, const struct request *r, const json_t *score,
-                           size_t *n, const char **error)
+                           size_t *n, char **error)
 {
     *n = c->n_names ? c->n_names : c->per_token ? r->n_tokens : 1;
     double *values = gr_calloc(*n + 1, sizeof(*values)); /* + 1: never of size 0 */
-    bool ok = true;
-    *error = NULL;
-    if (c->n_names) {
-        for (size_t i = 0; i < *n && ok; i++)
-            ok = take_number(json_object_get(score, c->names[i]), &values[i]);
-        if (!ok) *error = "'score' is not an object with a number for each name the graph reads";
-    } else if (c->per_token) {
-        ok = json_array_size(score) == *n && json_is_array(score);
-        if (!ok) *error = "'score' is not a list of one number for each token";
-        for (size_t i = 0; i < *n && ok; i++) ok = take_number(json_array_get(score, i), &values[i]);
-        if (!ok && !*error) *error = "'score' holds something that is not a number";
-    } else {
-        ok = take_number(score, values);
-        if (!ok) *error = "'score' is not a number";
-    }
-    if (ok) return values;
+    *error = c->n_names     ? take_names(c, score, values)
+             : c->per_token ? take_tokens(r, score, values)
+                            : take_number(score, "'score'", values);
+    if (!*error) return values;
     free(values);
     return NULL;
 }
@@ -299,20 +327,23 @@ static bool take_line(gr_workers *w, struct worker *k, const char *line, size_t 
         stop(k);
         return false;
     }
-    const char *why = "not JSON (what is no answer goes to stderr)";
     json_t *reply = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     struct request **at = reply ? find_request(k, reply) : NULL;
     gr_reward got = {0};
+    char *why = NULL;
     if (at && is_unread(k, at))
-        why = "it answers what it has not read";
+        why = gr_strdup("it answers what it has not read");
     else if (at)
         got.values = take_values(&w->cfg, *at, json_object_get(reply, "score"), &got.n, &why);
-    else if (reply)
-        why = json_is_object(reply) ? "no 'id' of a request" : "not an object";
+    else
+        why = gr_strdup(!reply                  ? "not JSON (what is no answer goes to stderr)"
+                        : json_is_object(reply) ? "no 'id' of a request"
+                                                : "not an object");
     json_decref(reply);
     if (!at) at = &k->has.first;
-    if (!got.values) {
+    if (why) {
         give_up(w, k, at, bad_reply(*at, why, line, n));
+        free(why);
         return false;
     }
     k->n_has--;

@@ -4,7 +4,9 @@
  * line of JSON for each, in any order:
  *
  *     in    {"id": 7, "prompt": "...", "response": "...", "answer": "...", ...}
- *     out   {"id": 7, "score": 0.5}   or [0, 0, 1] (one number a token)   or {"correct": 1, "format": 0.2}
+ *     in    with a number a token also {..., "tokens": [3, 9, 1], "offsets": [[0, 2], [2, 3], [3, 3]]}
+ * (ops/scorer.c) out   {"id": 7, "score": 0.5}   or [0, 0, 1] (one number a token)   or {"correct": 1,
+ * "format": 0.2}
  *
  * Its error output passes through. It should end when its input does. Requests go to free workers in the
  * order they were submitted; replies come back as they arrive.
@@ -60,7 +62,8 @@ void gr_workers_submit(gr_workers *w, uint64_t id, size_t n_tokens, json_t *fiel
 
 size_t gr_workers_pending(const gr_workers *w); /* submitted and not yet collected */
 
-/* A reply: values is 1, n_tokens or n_names finite numbers; free with free(). */
+/* A reply: values is 1, n_tokens or n_names numbers that float32 can hold, as their sum can; free with
+ * free(). */
 typedef struct gr_reward {
     uint64_t id;
     double *values; /* NULL: nothing came in time */

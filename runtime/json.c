@@ -1,5 +1,7 @@
 #include "runtime/json.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,4 +87,16 @@ gr_loc gr_json_at(const gr_json *j, const char *key)
         at.col = j->text[i] == '\n' ? 1 : at.col + 1;
     }
     return at;
+}
+
+const char *gr_json_kind(const json_t *value)
+{
+    static const char *const kinds[] = {"an object", "a list", "a string", "a number",
+                                        "a number",  "true",   "false",    "null"};
+    return value ? kinds[json_typeof(value)] : "nothing";
+}
+
+bool gr_json_fits_float(double value)
+{
+    return fabs(value) <= (double)FLT_MAX;
 }

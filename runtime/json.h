@@ -29,4 +29,10 @@ size_t gr_json_find(const gr_json *j, const char *key);
 /* Place of a key of the root object; the file alone where it has no such key. */
 gr_loc gr_json_at(const gr_json *j, const char *key);
 
+/* What a value is, for messages: "a number", "an object"; NULL: "nothing". */
+const char *gr_json_kind(const json_t *value);
+
+/* Whether float32 can hold a number: columns are float32, and one that is too large would become an infinity. */
+bool gr_json_fits_float(double value);
+
 #endif

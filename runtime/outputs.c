@@ -232,6 +232,18 @@ gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
     return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
 }
 
+void gr_outputs_warn(gr_outputs *o, gr_diag *d)
+{
+    if (!o->options->progress || !d->n) return;
+    for (size_t i = 0; i < d->n; i++) {
+        char *line = gr_message_format(&d->messages[i]);
+        gr_progress_say(&o->progress, line);
+        free(line);
+    }
+    gr_diag_release(d);
+    gr_diag_init(d);
+}
+
 void gr_outputs_stopped(gr_outputs *o, const gr_session *s)
 {
     gr_str line = {0};
@@ -323,8 +335,9 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
 /* metrics.jsonl names the policy's update without its node: "loss" stands for "update.loss". */
 static const char *bare_name(const gr_outputs *o, const char *name)
 {
-    static const char *const bare[] = {"loss",          "grad_norm",       "entropy", "lr", "logprob_gap_max",
-                                       "skipped_steps", "skipped_in_a_row"};
+    static const char *const bare[] = {
+        "loss",          "grad_norm",        "entropy",   "lr", "logprob_gap_max",
+        "skipped_steps", "skipped_in_a_row", "zero_steps"};
     const gr_node *update = gr_graph_subject(o->g).update;
     size_t n = update ? strlen(update->name) : 0;
     if (!update || strncmp(name, update->name, n) || name[n] != '.') return NULL;
@@ -476,6 +489,17 @@ void gr_outputs_say_state(gr_outputs *o, uint32_t step, const char *state)
     free(line);
 }
 
+static void say_notes(gr_outputs *o, const gr_record *r)
+{
+    const char *text = r->notes.len ? r->notes.text : "";
+    for (size_t n; *text; text += n + 1) {
+        n = strcspn(text, "\n");
+        char *line = gr_printf("warning: step %u: %.*s", r->step, (int)n, text);
+        gr_progress_say(&o->progress, line);
+        free(line);
+    }
+}
+
 gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d)
 {
     if (o->silent) return GR_OK;
@@ -510,6 +534,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
                          gr_outputs_metric(o, r, "loss"), tokens, seconds);
     if (o->options->progress) {
         say_not_finite(o, r);
+        say_notes(o, r);
         say_validation(o, r);
     }
     return st;
@@ -520,7 +545,10 @@ gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_diag *d)
     if (o->silent) return GR_OK;
     gr_lines_begin(o->metrics, r->step);
     add_validation(o, r);
-    if (o->options->progress) say_validation(o, r);
+    if (o->options->progress) {
+        say_notes(o, r);
+        say_validation(o, r);
+    }
     return end_line(o, d);
 }
 

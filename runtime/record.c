@@ -28,13 +28,14 @@ void gr_record_free(gr_record *r)
 {
     if (!r) return;
     drop_samples(r);
+    gr_str_release(&r->notes);
     gr_str_release(&r->state);
     free(r->metrics);
     free(r->node_ns);
     free(r);
 }
 
-void gr_record_take_metrics(gr_record *r, gr_session *s)
+void gr_record_take_measures(gr_record *r, gr_session *s)
 {
     free(r->metrics);
     r->metrics = s->metrics;
@@ -42,6 +43,9 @@ void gr_record_take_metrics(gr_record *r, gr_session *s)
     r->cap_metrics = s->cap_metrics;
     s->metrics = NULL;
     s->n_metrics = s->cap_metrics = 0;
+    gr_str_release(&r->notes);
+    r->notes = s->notes;
+    s->notes = (gr_str){0};
 }
 
 void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score)
@@ -76,6 +80,7 @@ void gr_record_merge(gr_record *r, gr_record *from)
     r->peak_bytes = GR_MAX(r->peak_bytes, from->peak_bytes);
     for (size_t i = 0; i < r->n_nodes; i++) r->node_ns[i] = GR_MAX(r->node_ns[i], from->node_ns[i]);
     for (size_t i = 0; i < from->n_metrics; i++) merge_metric(r, &from->metrics[i]);
+    gr_str_add(&r->notes, from->notes.text, from->notes.len);
     if (r->n_samples) return;
     drop_samples(r);
     r->samples = from->samples;
@@ -117,6 +122,7 @@ void gr_record_pack(const gr_record *r, gr_str *out)
         pack_text(out, s->response.text, s->response.len);
         gr_str_add(out, (const char *)&s->score, sizeof(s->score));
     }
+    pack_text(out, r->notes.text, r->notes.len);
     pack_text(out, r->state.text, r->state.len);
 }
 
@@ -188,6 +194,7 @@ gr_status gr_record_unpack(gr_record **out, const void *bytes, uint64_t n, size_
     if (!f.bad) take(&f, r->node_ns, n_nodes * sizeof(*r->node_ns));
     for (uint64_t i = 0; i < n_metrics && !f.bad; i++) take_metric(&f, r);
     for (uint64_t i = 0; i < n_samples && !f.bad; i++) take_sample(&f, r);
+    take_text(&f, &r->notes);
     take_text(&f, &r->state);
     if (!f.bad && !f.left) {
         *out = r;

@@ -23,6 +23,7 @@ typedef struct gr_record {
     size_t n_nodes;
     struct gr_metric *metrics;
     size_t n_metrics, cap_metrics;
+    gr_str notes; /* what is to be warned of, a line each */
     gr_sample *samples;
     size_t n_samples, cap_samples;
     gr_str state; /* of the class's ops behind it, as text (runtime/state.h); empty: not kept */
@@ -31,15 +32,15 @@ typedef struct gr_record {
 gr_record *gr_record_new(size_t n_nodes);
 void gr_record_free(gr_record *r); /* NULL is fine */
 
-/* Take the metrics that the session has now. */
-void gr_record_take_metrics(gr_record *r, gr_session *s);
+/* Take the metrics and notes that the session has now. */
+void gr_record_take_measures(gr_record *r, gr_session *s);
 /* gr_session.sample; user: the gr_record. */
 void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score);
 
 const struct gr_metric *gr_record_find(const gr_record *r, const char *name); /* NULL: there is none */
 
 /* Add what another class says of the same iteration: of metrics that both have this one's stay, of times and
- * peaks the larger ones; samples are of one class. from is left without samples. */
+ * peaks the larger ones, all notes; samples are of one class. from is left without samples. */
 void gr_record_merge(gr_record *r, gr_record *from);
 
 /* As bytes, for ranks of the same program on machines of one kind; and back. */

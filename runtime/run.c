@@ -95,13 +95,14 @@ static gr_status enter(gr_running *r, gr_diag *d)
     gr_status st = GR_OK;
     if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
     if (!st && from) st = as_input(gr_run_load(r, from, d));
-    if (!st) gr_outputs_look(r->outputs);
+    const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
+    if (!st && to_do) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     if (st && from) gr_run_explain_damage(r, from, d);
-    if (!st)
+    if (!st && to_do)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
-    if (!st && r->best.step)
+    if (!st && to_do && r->best.step)
         st = gr_outputs_mark_best(r->outputs, r->best.step, d); /* perhaps killed before */
     free(from);
     return st;
@@ -135,6 +136,7 @@ static gr_status iteration(gr_running *r, uint32_t step, gr_diag *d)
     gr_status st = gr_run_path(r, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
     if (!st) watch_overhead(r, d);
+    if (!st) gr_outputs_warn(r->outputs, d);
     if (!st && gr_validation_is_due(r->g, step)) st = validate(r, d);
     return st ? st : gr_run_tell(r, ns, gr_run_is_awaited(r, step), d);
 }
@@ -272,6 +274,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = enter(&r, d);
     r.entered = r.session.step;
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
+    if (!st && o->say) o->say(d);
     if (!st) st = iterate(&r, d);
     if (!st && r.session.step < r.session.steps) gr_outputs_stopped(r.outputs, &r.session);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);

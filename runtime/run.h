@@ -20,7 +20,10 @@ typedef struct gr_run_options {
     bool poison;      /* check every step's memory (slow) */
     unsigned threads; /* at most; never more than the plan was made for */
     FILE *progress;   /* lines for people; NULL: none */
-    gr_comm *comm;    /* of the ranks that run it together; NULL: there is one */
+    /* Say the messages there are, which are warnings, and drop them: before the first iteration. NULL: they
+     * stay. */
+    void (*say)(gr_diag *d);
+    gr_comm *comm; /* of the ranks that run it together; NULL: there is one */
 } gr_run_options;
 
 /* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what

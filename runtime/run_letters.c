@@ -51,7 +51,7 @@ gr_status gr_run_tell(gr_running *r, uint64_t ns, bool await, gr_diag *d)
     own->ns = ns;
     own->peak_bytes = gr_executor_measured_peak(r->executor);
     own->asked_to_stop = gr_signals_stop();
-    gr_record_take_metrics(own, &r->session);
+    gr_record_take_measures(own, &r->session);
     if (!gr_graph_one_class(r->g)) {
         gr_state_file *f = gr_state_new();
         gr_run_save_ops(r, false, f);

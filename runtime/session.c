@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Metrics come from several lanes. */
+/* Metrics and notes come from several lanes. */
 static pthread_mutex_t metrics_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
@@ -27,6 +27,17 @@ void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
     else
         GR_PUSH(s->metrics, s->n_metrics, s->cap_metrics, m);
     pthread_mutex_unlock(&metrics_lock);
+}
+
+void gr_session_note(gr_session *s, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    pthread_mutex_lock(&metrics_lock);
+    gr_str_vprintf(&s->notes, fmt, ap);
+    gr_str_putc(&s->notes, '\n');
+    pthread_mutex_unlock(&metrics_lock);
+    va_end(ap);
 }
 
 bool gr_node_is_due(const gr_node *n, uint32_t step)
@@ -201,6 +212,7 @@ void gr_session_close(gr_session *s)
     free(s->skipped);
     free(s->tokenizer);
     free(s->metrics);
+    gr_str_release(&s->notes);
     free(s->listeners);
     *s = (gr_session){0};
 }

@@ -29,6 +29,7 @@ struct gr_session {
     gr_tokenizer **tokenizer;     /* by model index */
     struct gr_metric *metrics;    /* of this iteration */
     size_t n_metrics, cap_metrics;
+    gr_str notes; /* of this iteration, a line each */
     struct gr_listener *listeners;
     size_t n_listeners, cap_listeners;
     double *next_state; /* by state index: what the iteration's end computed */
@@ -67,6 +68,9 @@ void gr_session_finished(const gr_session *s, const gr_node *node, const struct 
 
 /* Record a number for metrics.jsonl; a name given twice keeps the last value. NaN prints as null. */
 GR_PRINTF(3, 4) void gr_session_metric(gr_session *s, double value, const char *fmt, ...);
+
+/* Warn of what the iteration was like, in one line; it is said when the iteration has ended. */
+GR_PRINTF(2, 3) void gr_session_note(gr_session *s, const char *fmt, ...);
 
 /* The model, and its tokenizer, that a node's rows are made for. */
 const gr_model *gr_session_model(const gr_session *s, const gr_node *rows);

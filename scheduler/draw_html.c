@@ -70,6 +70,14 @@ static json_t *nodes_of(const gr_view *v, const gr_graph *g)
     return list;
 }
 
+/* As the table counts them. */
+static json_t *transitions_of(const gr_view *v)
+{
+    uint64_t bytes;
+    uint32_t n = gr_transitions(&v->plan->paths[GR_PATH_STEADY], &bytes);
+    return json_pack("{s:I, s:I}", "steps", (json_int_t)n, "bytes", (json_int_t)bytes);
+}
+
 static json_t *view_of(const gr_view *v, const gr_graph *g)
 {
     json_t *depth = json_array(), *colours = json_object();
@@ -79,9 +87,9 @@ static json_t *view_of(const gr_view *v, const gr_graph *g)
         if (node && !json_object_get(colours, node))
             json_object_set_new(colours, node, json_string(gr_node_colour(v, node)));
     }
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "series", series_of(v), "begin",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "series", series_of(v), "begin",
                      numbers(v->begin, v->n), "end", numbers(v->end, v->n), "depth", depth, "colours",
-                     colours, "nodes", nodes_of(v, g));
+                     colours, "nodes", nodes_of(v, g), "transitions", transitions_of(v));
 }
 
 /* JSON inside a script element: no text in it may look like the element's end. */

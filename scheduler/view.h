@@ -72,7 +72,8 @@ void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes);
  */
 void gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out);
 
-/* Steps that move or free memory: every kind but run and loop. bytes: what one pass over them moves. */
+/* Steps that the scheduler put in, which move or free this rank's memory: no work of the graph
+ * (gr_step_is_work), and so no collective. bytes: what one pass over them moves. */
 uint32_t gr_transitions(const gr_path *path, uint64_t *bytes);
 
 /* "19.0 s", "1.2 ms" */

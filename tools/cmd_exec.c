@@ -282,6 +282,11 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     return st;
 }
 
+static void say(gr_diag *d)
+{
+    gr_cmd_say(d, NULL);
+}
+
 static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
 {
     gr_run_options run = {.out = x->out,
@@ -291,6 +296,7 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
                           .poison = a->check_memory,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,
+                          .say = gr_comm_rank(c) ? NULL : say,
                           .comm = c};
     gr_status st = gr_run(x->g, x->p, x->p->kernels, &run, d);
     if (!st && !gr_comm_rank(c)) printf("results are in %s\n", x->out);

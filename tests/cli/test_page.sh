@@ -67,6 +67,14 @@ r $dir/tail
 said=$(sed -n 's/.*<html[^>]*data-said="\([^"]*\)".*/\1/p' "$dir/dom")
 [ "$said" = "memory:ok leave:ok lanes:ok node:ok drag:ok reset:ok time:ok find:ok filter:ok" ] || fail "the page says: $said"
 
+# The page shows as many transitions as the table, beside the collectives of several ranks.
+set -- graphs/quickstart.yaml --set model="$PWD/graphs/quickstart" --budget 32MiB --ranks 4
+n=$("$graphrun" plan "$@" | sed -nE 's/.*, ([0-9]+) transition steps, .*/\1/p')
+"$graphrun" plan "$@" --format html -o "$dir/moves.html"
+"$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --virtual-time-budget=3000 --dump-dom \
+    "file://$dir/moves.html" >"$dir/dom" 2>"$dir/log" || fail "$(tail "$dir/log")"
+grep -q "Transitions</span><b>$n</b>" "$dir/dom" || fail "the page does not show $n transitions"
+
 # Of several classes of ranks the page shows the one that its hash names, and every node where it runs.
 "$graphrun" plan graphs/grpo_split.yaml --set model=tests/cli/model/config.json --ranks 4 --set lag=1 --format html -o "$dir/classes.html"
 for class in 0 1; do

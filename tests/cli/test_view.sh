@@ -42,6 +42,19 @@ grep -q '"model actor" -> "node update".*dir=both' "$dir/a.dot"
     fail "Graphviz refuses the dot file"
 ! command -v xmllint >/dev/null || xmllint --noout "$dir/a.svg"
 
+# Table, page and picture agree about transitions, also of several ranks, whose collectives are none.
+agree() { # OPTION...
+    plan "$@"
+    n=$(sed -nE 's/.*, ([0-9]+) transition steps, .*/\1/p' "$dir/said")
+    [ "${n:-0}" -gt 0 ] || { cat "$dir/said"; fail "no transitions: plan $*"; }
+    plan "$@" --format html -o "$dir/moves.html"
+    grep -qF "\"transitions\":{\"steps\":$n," "$dir/moves.html" || fail "the page has not the table's $n transitions: plan $*"
+    plan "$@" --format svg -o "$dir/moves.svg"
+    grep -qF "$n transition steps" "$dir/moves.svg" || fail "the picture has not the table's $n transitions: plan $*"
+}
+agree --budget 24MiB
+agree --budget 32MiB --ranks 4
+
 # Nothing comes from outside, and no text of the graph ends the page's data.
 ! grep -qE '(src|href)="?(https?:)?//|@import|fetch\(' "$dir/a.html" || fail "the page asks the network"
 sed 's/{question}/<\/script><b>{question}/' graphs/quickstart.yaml >"$dir/odd.yaml"

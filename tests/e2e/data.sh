@@ -18,6 +18,38 @@ status 0 "$gr" exec command.yaml $flat --steps 1 --out piped --set 'nodes.prompt
 same_weights file part
 same_metrics file part
 
+# Parameters are put into texts, quoted ones too; two dollars before a name are one, for the shell. A resumed run reads
+# its own graph, where both are done.
+cat >put.yaml <<'END'
+graph: put
+params: {data: train.jsonl, lines: 50, lead: "1+", by: longest}
+models: {actor: {checkpoint: model, train: {lr: 1.0e-2}}}
+nodes:
+  prompts: {op: prompts, command: "n=$lines; head -n $$n $data", batch: 8, max_tokens: 12, template: "$lead{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, max_tokens: 6}
+  reward: {op: reward, of: rollout, command: "exec sh $by.sh"}
+  advantage: {op: compute, expr: reward - group_mean(reward)}
+  update: {op: update, model: actor, of: rollout, loss: -token_mean(advantage * logprob)}
+run: {steps: 4, seed: 3}
+END
+cat >longest.sh <<'END'
+while read -r line; do
+    response=${line#*'"response":"'}
+    response=${response%%'"'*}
+    id=${line#*'"id":'}
+    echo "{\"id\": ${id%%,*}, \"score\": ${#response}}"
+done
+END
+status 0 "$gr" exec put.yaml --out put
+has put/samples.jsonl '"prompt": "1[+][0-9]+[+][0-9]+="'
+status 0 "$gr" exec put.yaml --out put-part --steps 2
+has put-part/graph.yaml 'n=50; head -n \$\$n .*train.jsonl'
+status 0 "$gr" exec --resume put-part --steps 4
+same_weights put put-part
+same_metrics put put-part
+refused "unknown parameter 'n'; there are data, lines, lead, by" "$gr" exec put.yaml --out none --set 'nodes.prompts.command=n=5; head -n $n $data'
+has err "note: for the text '.n' itself write '..n'"
+
 # One that prints other rows now begins its epoch anew, and says so.
 status 0 "$gr" exec command.yaml $flat --steps 2 --out moved --set 'nodes.prompts.command=head -n 100 train.jsonl'
 status 0 "$gr" exec --resume moved --steps 3 --set 'nodes.prompts.command=tail -n 100 train.jsonl'

@@ -80,6 +80,12 @@ metric() { # RUN STEP NAME: the number of one line
     sed -nE "s/^\{\"step\": $2, (.*, )?\"$3\": ([^,}]*).*/\2/p" "$1/metrics.jsonl"
 }
 
+runs_ranks() { # whether this build has MPI, to run several ranks; else it says that these are left out
+    "$gr" exec grpo.yaml --ranks 2 --steps 1 --out ranks-probe >ranks-probe.out 2>&1 || grep -q 'need MPI' ranks-probe.out || return 0
+    rm -rf ranks-probe
+    ! grep -q 'need MPI' ranks-probe.out || { echo "several ranks are left out: no MPI in this build"; return 1; }
+}
+
 json_number() { # FILE KEY: of the first such key
     tr ',' '\n' <"$1" | sed -nE "s/.*\"$2\": *([0-9]+).*/\1/p" | head -1
 }

@@ -104,6 +104,38 @@ has out "^warning: cannot write 'full/trace.json': No space left on device; it i
 same_weights whole full
 same_metrics whole full
 
+# A run with nothing left to do leaves every file as it is, bytes and time of its last change.
+files() { # RUN: but for its folders, whose lock is taken
+    find "$1" ! -type d ! -name '*lock*' -exec stat -c '%n %s %y' {} + | sort
+    find "$1" -type f -exec cksum {} + | sort
+}
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --set run.checkpoint="{every: 2, best: loss}" --steps 5 --out done
+printf '{"step": 99, "later": true}\n' >>done/metrics.jsonl
+files done >before
+for asked in "done --steps 5" "done --steps 3" "done@2 --steps 2" "done@best --steps 1"; do
+    # shellcheck disable=SC2086 # options
+    status 0 "$gr" exec --resume $asked
+    has out 'nothing is left to do'
+    files done | diff before - || fail "--resume $asked changed a run with nothing to do"
+    [ ! -d done/aside-2 ] || fail "--resume $asked set checkpoints aside"
+done
+
+# Warnings come before the first iteration, not behind the last; on several ranks once.
+sed 's/^params: {/params: {unused: 1, /' grpo.yaml >warned.yaml
+early() { # COMMAND...: its warning comes before its first iteration
+    got=0
+    "$@" >both 2>&1 || got=$?
+    [ $got = 0 ] || { cat both >&2; fail "exit status $got: $*"; }
+    [ "$(grep -c 'warning: ' both)" = 1 ] || { cat both >&2; fail "one warning is asked for: $*"; }
+    awk '/warning: / { warned = 1 } /^step / { exit !warned }' both || { cat both >&2; fail "the warning comes too late: $*"; }
+}
+early "$gr" exec warned.yaml --steps 2 --out warned
+! runs_ranks || early "$gr" exec warned.yaml --steps 2 --out warned-2 --ranks 2
+cp train.jsonl own.jsonl
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --set data=own.jsonl --steps 2 --out other-data
+tail -n 100 train.jsonl >own.jsonl
+early "$gr" exec --resume other-data --steps 4
+
 # What a resumed run was told anew counts for the next one too.
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out told --steps 1
 "$gr" exec --resume told --steps 100000 >out 2>err &

@@ -42,6 +42,39 @@ status 0 "$gr" exec names.yaml --steps 2 --out names
 with token.yaml 'level: token, answer: prompts.answer, rule: {compare: prefix}' 'seq_sum(reward) + 0.1 * rollout.length'
 status 0 "$gr" exec token.yaml --steps 2 --out token
 
+# A command that pays tokens is told their ids and where they stand: the worker that LANGUAGE.md shows pays those of the
+# answer, here the first digit of the response; one number too few is said.
+cat >told.sh <<'END'
+while read -r line; do
+    echo "$line" >>asked
+    id=${line#*\"id\":}
+    tokens=${line#*\"tokens\":[}
+    tokens=${tokens%%]*}
+    [ -z "${1:-}" ] || tokens=${tokens#*,}
+    printf '{"id": %d, "score": [%s]}\n' "${id%%[,\}]*}" "$tokens"
+done
+END
+with told.yaml 'level: token, command: "sh told.sh"' 'seq_sum(abs(reward - rollout.token)) + 0.1 * rollout.length'
+sed -i '$ a log: {off: token_sum(abs(reward - rollout.token))}' told.yaml
+status 0 "$gr" exec told.yaml --steps 2 --out told
+[ "$(metric told 1 off) $(metric told 2 off)" = '0 0' ] || fail "a worker is told other tokens: $(metric told 1 off)"
+has asked '"tokens":\[[0-9,]+\],"offsets":\[\[0,[0-9]+\]'
+with few.yaml 'level: token, command: "sh told.sh few"' 'seq_sum(reward)'
+status 1 "$gr" exec few.yaml --steps 1 --out few
+has err "error: sequence [0-9]+: bad reply of the reward worker: 'score' has [0-9]+ numbers, but the response has [0-9]+ tokens: "
+has err "train.jsonl:[0-9]+:1: note: the record that it answers"
+if python3 -c 'import json' 2>/dev/null; then
+    awk '/^<!-- a worker -->$/ { getline; inside = 1; next } inside && /^```$/ { exit } inside' "$project/docs/LANGUAGE.md" >pay.py
+    sed -E 's/"answer": "[0-9]+"/"answer": "3"/' train.jsonl >threes.jsonl
+    with pay.yaml 'level: token, answer: prompts.answer, command: "python3 pay.py"' 'seq_sum(reward) + 0.1 * rollout.length'
+    sed -i '$ a log: {paid: token_sum(reward), others: "token_sum(reward, rollout.token != token('\''3'\''))"}' pay.yaml
+    status 0 "$gr" exec pay.yaml --set data=threes.jsonl --steps 2 --out pay
+    awk -v paid="$(metric pay 1 paid)" -v others="$(metric pay 1 others)" 'BEGIN { exit !(paid > 0 && others == 0) }' ||
+        fail "the documented worker pays $(metric pay 1 paid) tokens, $(metric pay 1 others) of them others"
+else
+    echo "the documented worker is left out: no python3"
+fi
+
 # Rules by a field of the record.
 sed 's/"answer"/"kind": "one", "answer"/; n; s/"answer"/"kind": "two", "answer"/' train.jsonl >kinds.jsonl
 rules='answer: prompts.answer, rules: {by: kind, one: exact, two: {extract: "([0-9])", answer_extract: "([0-9])", compare: number}}'
@@ -70,13 +103,14 @@ while read -r line; do
         other) echo '{"id": 999, "score": 1}' && continue ;;
         nan) echo "{\"id\": $id, \"score\": NaN}" && continue ;;
         text) echo "{\"id\": $id, \"score\": \"good\"}" && continue ;;
+        large) echo "{\"id\": $id, \"score\": 1e39}" && continue ;;
         list) echo "{\"id\": $id, \"score\": [1, 2]}" && continue ;;
         esac
     fi
     printf '{"id": %d, "score": %d}\n' "$id" $((id % 3))
 done
 END
-for how in hang die flood nonsense other nan text list; do
+for how in hang die flood nonsense other nan text large list; do
     rm -f starts
     with bad.yaml "command: \"sh bad.sh $how\", timeout: 1" reward
     began=$(date +%s)

@@ -23,7 +23,7 @@ static bool resolve(void *user, const char *name, gr_expr_symbol *out)
     (void)user;
     for (size_t i = 0; i < GR_LEN(names); i++) {
         if (strcmp(names[i], name)) continue;
-        *out = symbols[i];
+        if (out) *out = symbols[i];
         return true;
     }
     return false;

@@ -32,7 +32,7 @@ static inline bool batch_resolve(void *user, const char *name, gr_expr_symbol *o
     const batch *b = user;
     for (size_t i = 0; i < b->n_columns; i++) {
         if (strcmp(b->columns[i].name, name)) continue;
-        *out = b->columns[i].symbol;
+        if (out) *out = b->columns[i].symbol;
         return true;
     }
     return false;

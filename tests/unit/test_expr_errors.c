@@ -12,7 +12,6 @@ static batch *make_batch(void)
     b->columns[3].symbol.rows = 1;
     batch_random(b, "step", GR_LEVEL_SCALAR, false, 0, 9);
     batch_random(b, "prompts.answer", GR_LEVEL_GROUP, false, 0, 1);
-    b->columns[5].symbol.kind = GR_KIND_TEXT;
     b->scope.rows = -1;
     return b;
 }
@@ -82,8 +81,6 @@ static const struct {
     {"reward = 1\nreward", "3:9: error: 'reward' is already the name of a value here; choose another", false},
     {"exp = 1\nexp + 1", "3:9: error: 'exp' is a function; choose another name", false},
     {"clip(kl, 1)", "3:9: error: 'clip' is called with 2 arguments; it is clip(x, lo, hi)", false},
-    {"prompts.answer + 1", "3:9: error: 'prompts.answer' is text; an expression computes with numbers",
-     false},
     {"reward + greedy_r",
      "3:16: error: 'reward' has the rows of 'rollout' but 'greedy_r' those of 'greedy'; only values a prompt "
      "cross: bring one there, e.g. with group_mean(greedy_r)",

@@ -208,7 +208,7 @@ static void test_a_resolved_graph_has_no_half_of_a_parameter(void **state)
     assert_non_null(strstr(one.text, "when: \"step >= 4\"\n"));
     assert_non_null(strstr(one.text, "metrics: {kl: \"token_mean(logprob) - 4\"}\n"));
     assert_non_null(strstr(one.text, "log: {b: \"beta + (-2.5)\"}\n"));
-    assert_non_null(strstr(one.text, "extract: \"(.+)$group\""));
+    assert_non_null(strstr(one.text, "extract: \"(.+)4\""));
     gr_graph *again = load(one.text, NULL, 0);
     gr_graph_resolved(again, GR_PATHS_WHOLE, &two);
     assert_string_equal(one.text, two.text);
@@ -216,6 +216,56 @@ static void test_a_resolved_graph_has_no_half_of_a_parameter(void **state)
     gr_str_release(&two);
     gr_graph_free(again);
     gr_graph_free(g);
+}
+
+static const char *text_key(const gr_graph *g, const char *node, const char *key)
+{
+    const gr_value *v = gr_value_get(gr_graph_node(g, node)->value, key);
+    return v && v->kind == GR_VALUE_SCALAR ? v->text : NULL;
+}
+
+static void check_texts(const gr_graph *g)
+{
+    assert_string_equal(text_key(g, "prompts", "template"), "Q: {question}\nlenth $5 $ 7$$ 5$$money");
+    assert_string_equal(text_key(g, "prompts", "messages"), "Q: \n$lead ${lead} $len $$by $$ $\n");
+    assert_non_null(
+        strstr(((const gr_data_cfg *)gr_graph_node(g, "prompts")->cfg)->file, "/train.len.$jsonl"));
+    assert_string_equal(text_key(g, "reward", "command"), "score --by 'len' --home $HOME");
+    const gr_texts *stop = &((const gr_generate_cfg *)gr_graph_node(g, "rollout")->cfg)->stop;
+    assert_string_equal(stop->text[0], "</len>");
+    assert_string_equal(stop->text[1], "$end");
+    assert_string_equal(g->run.best, "response_tokens_mean");
+    assert_string_equal(g->name, "g_len");
+}
+
+/* Plain, quoted and block texts alike, in every key that is no expression; parameters of parameters. Before a
+ * name two dollars are one, also where the resolved file is read again. */
+static void test_parameters_are_put_into_every_text(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"nodes.reward.command=score --by '$by' --home $$HOME"};
+    gr_graph *g = load("graph: 'g_$by'\n"
+                       "use: parts/base.yaml\n"
+                       "params: {lead: 'Q: ', by: len, what: tokens, file: 'train.$by.$$jsonl', end: '</$by>', money: 5$}\n"
+                       "nodes:\n"
+                       "  prompts:\n"
+                       "    file: \"$file\"\n"
+                       "    template: \"$lead{question}\\n${by}th $5 $ 7$$ $money$$money\"\n"
+                       "    messages: |\n"
+                       "      $lead\n"
+                       "      $$lead $${lead} $$$by $$$$by $$ $\n"
+                       "  rollout: {stop: ['$end', \"$$end\"]}\n"
+                       "  reward: {rule: null, answer: null, command: x}\n"
+                       "run: {checkpoint: {best: 'response_${what}_mean'}}\n",
+                       set, GR_LEN(set));
+    check_texts(g);
+    gr_str text = {0};
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
+    gr_graph *again = load(text.text, NULL, 0);
+    check_texts(again);
+    gr_graph_free(again);
+    gr_graph_free(g);
+    gr_str_release(&text);
 }
 
 static void test_a_file_may_begin_with_a_byte_order_mark(void **state)
@@ -398,6 +448,7 @@ int main(void)
         cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),
         cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
         cmocka_unit_test(test_a_resolved_graph_has_no_half_of_a_parameter),
+        cmocka_unit_test(test_parameters_are_put_into_every_text),
         cmocka_unit_test(test_a_file_may_begin_with_a_byte_order_mark),
         cmocka_unit_test(test_a_resolved_graph_has_every_character),
         cmocka_unit_test(test_checkpoints_are_found_in_every_form),

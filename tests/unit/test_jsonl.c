@@ -506,9 +506,47 @@ static void test_gsm8k_is_read(void **state)
     gr_jsonl_free(s);
 }
 
+/* Pieces as tokens cut them: between characters, inside one of three bytes, empty, and bytes that are no
+ * character, each of which is one U+FFFD in the JSON string. */
+static void test_offsets_count_characters_of_the_json_string(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t ends[6], n;
+        const char *wants;
+    } cases[] = {
+        {"abcd", {1, 3, 4, 4}, 4, "[[0,1],[1,3],[3,4],[4,4]]"},
+        {"a\xe2\x82\xac"
+         "b",
+         {1, 2, 3, 4, 5},
+         5,
+         "[[0,1],[1,2],[1,2],[1,2],[2,3]]"}, /* a euro sign in three */
+        {"a\xe2\x82\xac"
+         "b",
+         {2, 2, 5},
+         3,
+         "[[0,2],[2,2],[1,3]]"},
+        {"\xff"
+         "a\xe2\x82",
+         {1, 2, 3, 4},
+         4,
+         "[[0,1],[1,2],[2,3],[3,4]]"},
+        {"", {0, 0}, 2, "[[0,0],[0,0]]"},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        json_t *got = gr_json_offsets(cases[i].text, strlen(cases[i].text), cases[i].ends, cases[i].n);
+        char *text = json_dumps(got, JSON_COMPACT);
+        assert_string_equal(text, cases[i].wants);
+        free(text);
+        json_decref(got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_offsets_count_characters_of_the_json_string),
         cmocka_unit_test(test_rows_are_found_across_blank_lines_and_line_ends),
         cmocka_unit_test(test_lines_longer_than_a_read_are_whole),
         cmocka_unit_test(test_a_bad_row_is_named_by_file_and_line),

@@ -35,6 +35,7 @@ static gr_record *example(void)
     add_metric(r, "kl", NAN);
     add_sample(r, 3, "2+2=", "4\n\x80", 1);
     add_sample(r, 9, "2+3=", "", NAN);
+    gr_str_puts(&r->notes, "all is 0\n");
     gr_str_puts(&r->state, "{\"prompts\":{\"epoch\":\"1\"}}");
     return r;
 }
@@ -61,6 +62,7 @@ static void test_a_record_comes_back_as_it_was(void **state)
     assert_string_equal(back->samples[0].response.text, "4\n\x80");
     assert_true(back->samples[0].score == 1 && isnan(back->samples[1].score));
     assert_int_equal(back->samples[1].response.len, 0);
+    assert_string_equal(back->notes.text, "all is 0\n");
     assert_string_equal(back->state.text, r->state.text);
     gr_record_free(back);
     gr_record_free(r);
@@ -103,6 +105,7 @@ static void test_records_of_classes_become_one(void **state)
     a->peak_bytes = 20000;
     a->node_ns[1] = 500;
     add_metric(a, "loss", 1);
+    gr_str_puts(&a->notes, "its own\n");
     add_metric(a, "val.seconds", 0.5);
     add_metric(b, "val.seconds", 2);
     gr_record_merge(a, b);
@@ -116,6 +119,7 @@ static void test_records_of_classes_become_one(void **state)
     assert_int_equal(a->n_metrics, 3);
     assert_int_equal(a->n_samples, 2);
     assert_int_equal(b->n_samples, 0);
+    assert_string_equal(a->notes.text, "its own\nall is 0\n");
     gr_record_free(a);
     gr_record_free(b);
 }

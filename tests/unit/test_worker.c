@@ -164,7 +164,7 @@ static void test_scores_per_token_and_by_name(void **state)
     assert_close(r.values[1], 0.5, 0, 0);
     free(r.values);
     submit(w, 1, 2, "ab");
-    wants_error(w, 1, "'score' is not a list of one number for each token");
+    wants_error(w, 1, "'score' has 3 numbers, but the response has 2 tokens: ");
     gr_workers_free(w);
 
     static const char *const names[] = {"format", "correct"};
@@ -180,6 +180,42 @@ static void test_scores_per_token_and_by_name(void **state)
     gr_workers_free(w);
 }
 
+/* Shapes of scores that are not what was asked for: what was expected and what came. */
+static void test_a_wrong_score_says_expected_and_got(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"format", "correct"};
+    static const struct {
+        bool per_token;
+        const char *score, *wants;
+    } cases[] = {
+        {true, "1",
+         "'score' is a number; a list of one number for each of the response's 3 tokens is wanted"},
+        {true, "[]", "'score' has 0 numbers, but the response has 3 tokens"},
+        {true, "[1,2,3,4]", "'score' has 4 numbers, but the response has 3 tokens"},
+        {true, "[1,\"x\",3]", "'score' of token 1, counted from 0, is a string; a number is wanted"},
+        {true, "[1,2,1e39]",
+         "'score' of token 2, counted from 0, is 1e+39, more than a 32-bit float can hold"},
+        {false, "5", "'score' is a number; an object with a number for each of 'names' is wanted"},
+        {false, "{\"format\":1}", "'correct' of 'score' is nothing; a number is wanted"},
+        {false, "{\"format\":1,\"correct\":[]}", "'correct' of 'score' is a list; a number is wanted"},
+        {false, "{\"format\":-1e39,\"correct\":1}",
+         "'format' of 'score' is -1e+39, more than a 32-bit float"},
+        {false, "{\"format\":3e38,\"correct\":3e38}", "the numbers of 'score' add up to 6e+38, more than"},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        char *command = gr_printf("while read l; do echo '{\"id\":1,\"score\":%s}'; done", cases[i].score);
+        gr_workers *w = pool((gr_workers_config){.per_token = cases[i].per_token,
+                                                 .names = names,
+                                                 .n_names = cases[i].per_token ? 0 : GR_LEN(names)},
+                             command);
+        submit(w, 1, 3, "abc");
+        wants_error(w, 1, cases[i].wants);
+        gr_workers_free(w);
+        free(command);
+    }
+}
+
 static void test_nonsense_is_shown_with_its_sequence(void **state)
 {
     (void)state;
@@ -192,12 +228,14 @@ static void test_nonsense_is_shown_with_its_sequence(void **state)
         {"{\"score\":1}", "no 'id' of a request: '{\"score\":1}'"},
         {"{\"id\":8,\"score\":1}", "no 'id' of a request"},
         {"{\"id\":\"7\",\"score\":1}", "no 'id' of a request"},
-        {"{\"id\":7}", "'score' is not a number"},
-        {"{\"id\":7,\"score\":null}", "'score' is not a number"},
-        {"{\"id\":7,\"score\":true}", "'score' is not a number"},
+        {"{\"id\":7}", "'score' is nothing; a number is wanted"},
+        {"{\"id\":7,\"score\":null}", "'score' is null; a number is wanted"},
+        {"{\"id\":7,\"score\":true}", "'score' is true; a number is wanted"},
         {"{\"id\":7,\"score\":NaN}", "not JSON"},
         {"{\"id\":7,\"score\":1e999}", "not JSON"},
-        {"{\"id\":7,\"score\":[1]}", "'score' is not a number"},
+        {"{\"id\":7,\"score\":1e39}", "'score' is 1e+39, more than a 32-bit float can hold (3.4e38): '{"},
+        {"{\"id\":7,\"score\":-3.5e38}", "'score' is -3.5e+38, more than a 32-bit float can hold"},
+        {"{\"id\":7,\"score\":[1]}", "'score' is a list; a number is wanted"},
         {"", "not JSON (what is no answer goes to stderr): ''"},
         {"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
          "not JSON (what is no answer goes to stderr): "
@@ -364,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_a_large_request_and_reply_do_not_block),
         cmocka_unit_test(test_an_answer_to_what_was_not_read),
         cmocka_unit_test(test_scores_per_token_and_by_name),
+        cmocka_unit_test(test_a_wrong_score_says_expected_and_got),
         cmocka_unit_test(test_nonsense_is_shown_with_its_sequence),
         cmocka_unit_test(test_a_worker_that_hangs_is_killed_with_its_children),
         cmocka_unit_test(test_a_crash_is_retried_once),
