@@ -67,6 +67,11 @@ void *gr_calloc(size_t n, size_t bytes)
     return p;
 }
 
+void gr_setenv(const char *name, const char *value, bool replace)
+{
+    if (setenv(name, value, replace)) gr_out_of_memory(0); /* our names are no reason */
+}
+
 struct XXH3_state_s *gr_xxh3_new(void)
 {
     XXH3_state_t *state = XXH3_createState();

@@ -96,6 +96,7 @@ char *gr_strdup(const char *s);
 char *gr_strndup(const char *s, size_t n);
 GR_PRINTF(1, 2) char *gr_printf(const char *fmt, ...); /* a new string; free() */
 
+void gr_setenv(const char *name, const char *value, bool replace); /* setenv, which always does it */
 /* XXH3_createState, never NULL; free with XXH3_freeState. */
 struct XXH3_state_s *gr_xxh3_new(void);
 

@@ -45,7 +45,7 @@ bool gr_comm_take_device(uint32_t local, uint32_t locals)
         device_name(name, seen, i);
         if (i != local) gr_str_printf(&devices, ",%s", name);
     }
-    setenv("CUDA_VISIBLE_DEVICES", devices.text, 1);
+    gr_setenv("CUDA_VISIBLE_DEVICES", devices.text, true);
     gr_str_release(&devices);
     return n >= locals;
 }

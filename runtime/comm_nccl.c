@@ -288,9 +288,9 @@ static const gr_comm_type nccl_type = {
 static void set_up(const calls *call)
 {
     int version = 0;
-    setenv("NCCL_SYM_CTAS", SUM_CTAS, 0);
+    gr_setenv("NCCL_SYM_CTAS", SUM_CTAS, false);
     if (call->GetVersion(&version) != ncclSuccess || version < FIRST_TO_REMEMBER)
-        setenv("NCCL_LOCAL_REGISTER", "0", 1);
+        gr_setenv("NCCL_LOCAL_REGISTER", "0", true);
 }
 
 static gr_status load(calls *to, gr_diag *d)

@@ -219,7 +219,7 @@ static void drop_pool(cuda_device *dev)
  * All of theirs at once would be gigabytes, and what a process takes beside its arena would depend on it. */
 static void load_lazily(void)
 {
-    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    gr_setenv("CUDA_MODULE_LOADING", "LAZY", true);
 }
 
 gr_status gr_cuda_probe(gr_cuda_info *out, gr_diag *d)

@@ -148,6 +148,7 @@ static gr_status add_own_command(words *w, gr_diag *d)
     add(w, exe);
     for (int i = 0; (got = getdelim(&text, &n, 0, f)) > 0; i++)
         if (i) add(w, text);
+    if (!feof(f)) gr_out_of_memory(0); /* or a word of the command would be missing */
     free(text);
     fclose(f);
     return GR_OK;
@@ -290,7 +291,8 @@ static void listen_to(int fd, heard *h)
     char *line = NULL;
     size_t cap = 0;
     bool block = false;
-    while (f && getline(&line, &cap, f) > 0) {
+    if (!f) gr_out_of_memory(0); /* which ends mpirun, too: nobody would read what it says */
+    while (getline(&line, &cap, f) > 0) {
         if (!ready) ready = says_ready(line);
         if (is_ruler(line)) {
             block = !block;
@@ -306,8 +308,9 @@ static void listen_to(int fd, heard *h)
         h->spoken = true;
         alarm(GRACE);
     }
+    if (!feof(f)) gr_out_of_memory(0);
     free(line);
-    if (f) fclose(f);
+    fclose(f);
 }
 
 /* What mpirun said, line by line. */

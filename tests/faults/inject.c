@@ -333,6 +333,15 @@ SHOWN int mkstemp64(char *path)
     return fd;
 }
 
+SHOWN int memfd_create(const char *name, unsigned flags)
+{
+    NEXT(memfd_create)
+    const enum how h = meet(FAULT_open, "memfd_create", -1, NULL, CALLER);
+    const int fd = FAIL(h) ? -1 : next_(name, flags);
+    after(h);
+    return fd;
+}
+
 SHOWN FILE *fopen(const char *path, const char *mode)
 {
     NEXT(fopen)

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -305,6 +306,79 @@ static void test_what_is_no_file_is_refused_without_waiting(void **state)
     free(fifo);
 }
 
+static gr_status count_names(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    (void)dir;
+    ++*(int *)user;
+    return strcmp(name, "stop") ? GR_OK : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "stopped");
+}
+
+/* What names nothing is not there; a folder that is missing has no names, and what is none is an error. */
+static void test_paths_are_looked_at(void **state)
+{
+    (void)state;
+    gr_diag d;
+    gr_diag_init(&d);
+    char dir[] = "/tmp/gr_base_XXXXXX", *real;
+    int n = 0;
+    assert_non_null(mkdtemp(dir));
+    char *file = gr_printf("%s/file", dir), *loop = gr_printf("%s/loop", dir),
+         *below = gr_printf("%s/below", file), *longest = gr_printf("%s/%0500d", dir, 0);
+    assert_int_equal(gr_file_write(file, "abc", 3, &d), GR_OK);
+    assert_int_equal(symlink("loop", loop), 0);
+    assert_true(gr_path_exists(file));
+    assert_false(gr_path_exists(loop) || gr_path_exists(below) || gr_path_exists(longest));
+    assert_int_equal(gr_dir_each(dir, count_names, &n, &d), GR_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(gr_dir_each(loop + strlen(loop), count_names, &n, &d), GR_OK);
+    assert_int_equal(gr_dir_each(file, count_names, &n, &d), GR_E_IO);
+    real = gr_path_real(file);
+    assert_string_equal(strrchr(real, '/'), "/file");
+    free(real);
+    assert_null(gr_path_real(below));
+    free(file);
+    file = gr_printf("%s/stop", dir);
+    assert_int_equal(gr_file_write(file, "", 0, &d), GR_OK);
+    assert_int_equal(gr_dir_each(dir, count_names, &n, &d), GR_E_FAILED);
+    assert_int_equal(gr_path_remove(dir, &d), GR_OK);
+    free(file);
+    free(loop);
+    free(below);
+    free(longest);
+    gr_diag_release(&d);
+}
+
+static void *find_no_memory(void *arg)
+{
+    (void)arg;
+    gr_out_of_memory(17);
+}
+
+/* Several threads find no memory while others write what they hold: one line, status 1, and nobody waits. */
+static void test_memory_that_ends_in_several_threads_is_said_once(void **state)
+{
+    (void)state;
+    int fds[2], status;
+    char text[256] = "";
+    assert_int_equal(pipe(fds), 0);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (!pid) {
+        pthread_t threads[4];
+        dup2(fds[1], STDERR_FILENO);
+        flockfile(stdout); /* somebody is at it, and stays */
+        for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, find_no_memory, NULL);
+        for (;;) pause();
+    }
+    close(fds[1]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    size_t n = 0;
+    for (ssize_t got; (got = read(fds[0], text + n, sizeof(text) - 1 - n)) > 0;) n += (size_t)got;
+    close(fds[0]);
+    assert_string_equal(text, "graphrun: error: out of host memory (17 bytes)\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +392,8 @@ int main(void)
         cmocka_unit_test(test_writing_touches_nothing_beside_the_file),
         cmocka_unit_test(test_only_what_is_left_is_swept),
         cmocka_unit_test(test_what_is_no_file_is_refused_without_waiting),
+        cmocka_unit_test(test_paths_are_looked_at),
+        cmocka_unit_test(test_memory_that_ends_in_several_threads_is_said_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
