@@ -2,6 +2,7 @@
 #include "ops/chat_impl.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -73,12 +74,20 @@ static const value *find_variable(const frame *scope, const node *n)
     return v;
 }
 
+/* The first name with "date" in it that nobody has set yet. */
+static void note_date_variable(render *r, const char *name)
+{
+    if (!*r->asked.date_variable && strcasestr(name, "date"))
+        snprintf(r->asked.date_variable, sizeof(r->asked.date_variable), "%s", name);
+}
+
 static value lookup(render *r, const node *n)
 {
     const value *v = find_variable(r->scope, n);
     if (v) return *v;
     if (r->n_macros && (!strcmp(n->text, "varargs") || !strcmp(n->text, "kwargs")))
         return gr_chat_fail(r, n, "'%s' in a macro is not supported", n->text);
+    note_date_variable(r, n->text);
     return (value){.kind = is_function(r, n->text) ? V_FUNCTION : V_UNDEFINED,
                    .s = {.s = n->text, .n = n->n}};
 }
@@ -182,6 +191,7 @@ static value strftime_now(render *r, const node *n, const call_args *args)
     enum { MOST = 4096 };
     struct tm when = {0};
     text format;
+    r->asked.date = true;
     if (!gr_chat_want_string(r, n, gr_chat_arg(args, 0, "format"), &format)) return undefined;
     if (!strptime(r->date, "%Y-%m-%d", &when))
         return gr_chat_fail(r, n, "date '%s' is not YEAR-MONTH-DAY", r->date);

@@ -199,6 +199,7 @@ typedef struct render {
     size_t n_bytes, n_steps; /* spent so far: a template must not run away */
     unsigned n_macros;       /* calls in progress */
     const node *at;          /* what is being done, for messages */
+    gr_chat_asked asked;
 } render;
 
 /* chat_eval.c */

@@ -175,16 +175,16 @@ static const method_def methods[] = {
 /* Python's others, of which a template sees that they are there; a space around each. */
 static const char *const others[] = {
     [OF_STRING] =
-        " casefold center encode expandtabs format format_map index isalnum isalpha isascii isdecimal "
-        "isdigit "
-        "isidentifier islower isnumeric isprintable isspace istitle isupper ljust maketrans partition rfind "
-        "rindex rjust rpartition swapcase translate zfill ",
+        (" casefold center encode expandtabs format format_map index isalnum isalpha isascii isdecimal "
+         "isdigit "
+         "isidentifier islower isnumeric isprintable isspace istitle isupper ljust maketrans partition rfind "
+         "rindex rjust rpartition swapcase translate zfill "),
     [OF_LIST] = " count index ",
     [OF_DICT] = " fromkeys ",
     [OF_LOOP] = " changed ",
-    [OF_NUMBER] =
-        " as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag is_integer "
-        "numerator real to_bytes ",
+    [OF_NUMBER] = (" as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag "
+                   "is_integer "
+                   "numerator real to_bytes "),
     [OF_NOTHING] = "",
 };
 

@@ -253,7 +253,7 @@ static void test_what_is_not_supported_is_named_with_its_place(void **state)
     assert_fails("{{ 'x'.isdigit() }}", "chat_template:1:7: error: method 'isdigit' is not supported here");
     assert_fails("{{ lipsum(3) }}", "chat_template:1:4: error: function 'lipsum' is not supported");
     assert_fails("{{ range(3) }}",
-                 "chat_template:1:4: error: the text of a range or of a filter's result is not "
+                 "chat_template:1:9: error: the text of a range or of a filter's result is not "
                  "supported; | list makes a list of it");
     assert_fails("{{ {1: 2} }}", "chat_template:1:5: error: a key that is no string is not supported");
     assert_fails("{{ '%s' % 1 }}", "chat_template:1:9: error: % on a string is not supported");
