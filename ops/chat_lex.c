@@ -1,3 +1,4 @@
+/* ops/chat_lex.c: the text of a chat template to lexemes. */
 #include "ops/chat_lex.h"
 
 #include <stdlib.h>
@@ -63,18 +64,32 @@ static void put_code_point(parser *p, gr_str *out, const char *digits, size_t n,
         gr_str_add(out, (char *)utf8, (size_t)utf8proc_encode_char((utf8proc_int32_t)c, utf8));
 }
 
+/* A code point of up to three octal digits after the backslash at p->at. */
+static void read_octal(parser *p, gr_str *out)
+{
+    utf8proc_uint8_t utf8[4];
+    int32_t c = 0;
+    for (int i = 0; i < 3 && p->at + 1 < p->n && p->s[p->at + 1] >= '0' && p->s[p->at + 1] <= '7'; i++)
+        c = 8 * c + p->s[++p->at] - '0';
+    p->at++;
+    gr_str_add(out, (char *)utf8, (size_t)utf8proc_encode_char(c, utf8));
+}
+
 /* One backslash escape at p->at; moves past it. */
 static void read_escape(parser *p, gr_str *out)
 {
-    static const char from[] = "ntr'\"\\bfav0", to[] = "\n\t\r'\"\\\b\f\a\v";
+    static const char from[] = "ntr'\"\\bfav", to[] = "\n\t\r'\"\\\b\f\a\v";
     char c = p->at + 1 < p->n ? p->s[p->at + 1] : '\0';
     const char *known = c ? strchr(from, c) : NULL;
     size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     size_t at = p->at;
-    if (digits && p->n - p->at < 2 + digits) {
-        gr_lex_fail(p, at, "bad escape in string");
+    if (c >= '0' && c <= '7') {
+        read_octal(p, out);
         return;
     }
+    if (c == 'N') gr_lex_fail(p, at, "the escape '\\N' is not supported");
+    if (digits && p->n - p->at < 2 + digits) gr_lex_fail(p, at, "bad escape in string");
+    if (p->st != GR_OK) return;
     p->at += 2 + digits;
     if (digits)
         put_code_point(p, out, p->s + at + 2, digits, at);
@@ -107,26 +122,49 @@ static void read_string(parser *p)
     gr_str_release(&out);
 }
 
+static bool is_digit_at(const parser *p, size_t at)
+{
+    return at < p->n && p->s[at] >= '0' && p->s[at] <= '9';
+}
+
+static void skip_digits(parser *p)
+{
+    while (is_digit_at(p, p->at)) p->at++;
+}
+
+/* A fraction and an exponent where they follow; a number after a dot (x.0.y) has none. */
+static bool skip_fraction(parser *p, size_t start)
+{
+    size_t whole = p->at;
+    if (start && p->s[start - 1] == '.') return false;
+    if (p->at < p->n && p->s[p->at] == '.' && is_digit_at(p, p->at + 1)) {
+        p->at++;
+        skip_digits(p);
+    }
+    if (p->at < p->n && (p->s[p->at] == 'e' || p->s[p->at] == 'E')) {
+        bool sign = p->at + 1 < p->n && strchr("+-", p->s[p->at + 1]) && p->s[p->at + 1];
+        if (is_digit_at(p, p->at + 1 + sign)) {
+            p->at += 1 + sign;
+            skip_digits(p);
+        }
+    }
+    return p->at > whole;
+}
+
 static void read_number(parser *p)
 {
     size_t start = p->at;
-    char digits[64];
-    bool real = false;
-    size_t n = 0;
-    for (; p->at < p->n && n + 1 < sizeof(digits); p->at++) {
-        char c = p->s[p->at];
-        bool point =
-            c == '.' && !real && p->at + 1 < p->n && p->s[p->at + 1] >= '0' && p->s[p->at + 1] <= '9';
-        if (!point && (c < '0' || c > '9')) break;
-        real |= point;
-        digits[n++] = c;
-    }
-    digits[n] = '\0';
-    if (n > 18 && !real) gr_lex_fail(p, start, "number '%s' is too large", digits);
+    skip_digits(p);
+    bool real = skip_fraction(p, start);
+    size_t n = p->at - start;
+    if ((n > 18 && !real) || n > 60 || (n > 1 && !real && p->s[start] == '0'))
+        gr_lex_fail(p, start, "the number '%.*s' is not supported", (int)GR_MIN(n, 40), p->s + start);
     if (p->at < p->n && is_name_char(p->s[p->at]))
-        gr_lex_fail(p, start, "bad number '%s%c'", digits, p->s[p->at]);
+        gr_lex_fail(p, start, "the number '%.*s%c' is not supported", (int)GR_MIN(n, 40), p->s + start,
+                    p->s[p->at]);
     if (p->st != GR_OK) return;
-    p->tok = (lexeme){.kind = real ? T_FLOAT : T_INT, .text = p->s + start, .n = n, .at = start};
+    char *digits = gr_pool_strndup(p->pool, p->s + start, n);
+    p->tok = (lexeme){.kind = real ? T_FLOAT : T_INT, .text = digits, .n = n, .at = start};
     p->tok.i = real ? 0 : strtoll(digits, NULL, 10);
     p->tok.f = strtod(digits, NULL);
 }

@@ -25,6 +25,7 @@ typedef struct parser {
     bool line_starting; /* the text at `at` begins a line */
     lexeme tok;
     unsigned depth, brackets; /* brackets: open in this tag */
+    unsigned loops;           /* around, in the innermost macro: break and continue need one */
     unsigned line, col;       /* of byte `counted`, so that places cost no second walk */
     size_t counted;
 } parser;

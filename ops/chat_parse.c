@@ -79,6 +79,7 @@ static const char *want_name(parser *p, const char *what)
 /* ---- expressions -------------------------------------------------------------------------------------- */
 
 static node *parse_expr(parser *p);
+static node *parse_or(parser *p);
 static node *parse_unary(parser *p, bool with_filter);
 
 static void append(node **first, node *x)
@@ -87,13 +88,18 @@ static void append(node **first, node *x)
     *first = x;
 }
 
-/* Arguments up to and including the closing mark; names allowed in calls only. */
-static node *parse_args(parser *p, const char *close, bool names)
+/* Arguments up to and including the closing mark; names and stars in calls only. */
+static node *parse_args(parser *p, const char *close, bool call)
 {
     node *first = NULL, **last = &first;
     while (p->st == GR_OK && !is_op(p, close)) {
-        node *arg = new_node(p, N_ARG, p->tok.at), *e = parse_expr(p);
-        if (names && e->kind == N_NAME && take_op(p, "=")) {
+        node *arg = new_node(p, N_ARG, p->tok.at), *e;
+        if (call && take_op(p, "**"))
+            arg->kind = N_STAR_STAR;
+        else if (call && take_op(p, "*"))
+            arg->kind = N_STAR;
+        e = parse_expr(p);
+        if (call && arg->kind == N_ARG && e->kind == N_NAME && take_op(p, "=")) {
             arg->text = e->text;
             e = parse_expr(p);
         }
@@ -153,6 +159,30 @@ static node *parse_name(parser *p)
     return x;
 }
 
+/* What may follow the last comma of a tuple. */
+static bool is_tuple_end(const parser *p)
+{
+    return p->tok.kind == T_END || p->tok.kind == T_EOF || is_op(p, ")") || is_op(p, "]") ||
+           is_word(p, "recursive");
+}
+
+/* One expression, or several with commas between: a tuple, also without brackets around it. */
+static node *parse_tuple(parser *p, node *(*parse)(parser *))
+{
+    size_t at = p->tok.at;
+    node *x = parse(p);
+    if (!is_op(p, ",")) return x;
+    node *tuple = new_node(p, N_TUPLE, at), **last = &tuple->args;
+    for (;; x = parse(p)) {
+        node *arg = new_node(p, N_ARG, at);
+        arg->a = x;
+        *last = adopt(p, arg, x);
+        last = &arg->next;
+        if (!take_op(p, ",") || is_tuple_end(p)) break;
+    }
+    return adopt(p, tuple, tuple->args);
+}
+
 static node *parse_primary(parser *p)
 {
     size_t at = p->tok.at;
@@ -179,8 +209,7 @@ static node *parse_primary(parser *p)
     }
     if (take_op(p, "{")) return parse_dict(p, at);
     if (take_op(p, "(")) {
-        x = parse_expr(p);
-        if (is_op(p, ",")) gr_lex_fail(p, p->tok.at, "tuples are not supported");
+        x = is_op(p, ")") ? new_node(p, N_TUPLE, at) : parse_tuple(p, parse_expr);
         want_op(p, ")");
         return x;
     }
@@ -195,7 +224,7 @@ static node *parse_subscript(parser *p, node *a, size_t at)
     bool slice = false;
     for (int i = 0; i < 3 && p->st == GR_OK && !is_op(p, "]"); i++) {
         if (!is_op(p, ":")) part[i] = parse_expr(p);
-        if (is_op(p, ",")) gr_lex_fail(p, p->tok.at, "tuples are not supported");
+        if (is_op(p, ",")) gr_lex_fail(p, p->tok.at, "a tuple as an index is not supported");
         if (!is_op(p, "]") && i < 2) {
             want_op(p, ":");
             slice = true;
@@ -222,8 +251,16 @@ static node *parse_postfix(parser *p, node *x)
 {
     while (p->st == GR_OK) {
         size_t at = p->tok.at;
-        node *y = NULL;
-        if (take_op(p, ".")) {
+        node *y;
+        if (is_op(p, ".")) {
+            gr_lex_next(p);
+            if (p->tok.kind == T_INT) { /* x.0 */
+                y = new_node(p, N_INDEX, at);
+                y->a = x;
+                y->b = parse_primary(p);
+                x = adopt(p, adopt(p, y, x), y->b);
+                continue;
+            }
             y = new_node(p, N_ATTR, at);
             y->text = want_name(p, "an attribute's name");
             y->n = strlen(y->text);
@@ -269,17 +306,23 @@ static node *parse_test(parser *p, node *x, size_t at)
     return adopt(p, no, y);
 }
 
+/* name, or name(args), after "|". */
+static node *parse_filter(parser *p, node *x)
+{
+    node *y = new_node(p, N_FILTER, p->tok.at);
+    y->text = want_name(p, "a filter's name");
+    y->n = strlen(y->text);
+    y->a = x;
+    if (take_op(p, "(")) y->args = parse_args(p, ")", true);
+    return adopt(p, adopt(p, y, x), y->args);
+}
+
 static node *parse_filters(parser *p, node *x)
 {
     while (p->st == GR_OK) {
         size_t at = p->tok.at;
         if (take_op(p, "|")) {
-            node *y = new_node(p, N_FILTER, p->tok.at);
-            y->text = want_name(p, "a filter's name");
-            y->n = strlen(y->text);
-            y->a = x;
-            if (take_op(p, "(")) y->args = parse_args(p, ")", true);
-            x = adopt(p, adopt(p, y, x), y->args);
+            x = parse_filter(p, x);
         } else if (take_word(p, "is")) {
             x = parse_test(p, x, at);
         } else {
@@ -294,8 +337,9 @@ static node *parse_unary(parser *p, bool with_filter)
     node *x;
     size_t at = p->tok.at;
     if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, at, "nested too deeply");
-    if (take_op(p, "-")) {
-        x = new_node(p, N_NEG, at);
+    if (is_op(p, "-") || is_op(p, "+")) {
+        x = new_node(p, is_op(p, "-") ? N_NEG : N_POS, at);
+        gr_lex_next(p);
         x->a = parse_unary(p, false);
         adopt(p, x, x->a);
     } else {
@@ -319,22 +363,23 @@ static node *join(parser *p, node_kind kind, size_t at, op o, node *a, node *b)
     return adopt(p, adopt(p, x, a), b);
 }
 
-/* One level of left-associative operators; level 2 binds most. */
+/* One level of left-associative operators; the last level binds most. */
 static node *parse_binary(parser *p, int level)
 {
-    static const binary_op ops[3][5] = {
+    static const binary_op ops[4][5] = {
         {{"+", OP_ADD}, {"-", OP_SUB}},
         {{"~", OP_CONCAT}},
         {{"*", OP_MUL}, {"/", OP_DIV}, {"//", OP_FLOORDIV}, {"%", OP_MOD}},
+        {{"**", OP_POW}},
     };
-    node *x = level < 2 ? parse_binary(p, level + 1) : parse_unary(p, true);
+    node *x = level < 3 ? parse_binary(p, level + 1) : parse_unary(p, true);
     for (const binary_op *o = ops[level]; p->st == GR_OK && o->text;) {
         size_t at = p->tok.at;
         if (!take_op(p, o->text)) {
             o++;
             continue;
         }
-        x = join(p, N_BINARY, at, o->op, x, level < 2 ? parse_binary(p, level + 1) : parse_unary(p, true));
+        x = join(p, N_BINARY, at, o->op, x, level < 3 ? parse_binary(p, level + 1) : parse_unary(p, true));
         o = ops[level];
     }
     return x;
@@ -428,7 +473,7 @@ static node *parse_if(parser *p, size_t at)
     node *x = new_node(p, N_IF, at);
     const char *end = "";
     if (++p->depth > CHAT_MAX_DEPTH) gr_lex_fail(p, at, "nested too deeply");
-    x->a = parse_expr(p);
+    x->a = parse_tuple(p, parse_or);
     want_end(p);
     x->body = parse_body(p, " elif else endif ", &end);
     if (!strcmp(end, "elif")) {
@@ -444,22 +489,35 @@ static node *parse_if(parser *p, size_t at)
     return adopt(p, adopt(p, adopt(p, x, x->a), x->body), x->or_else);
 }
 
+/* Names with commas between, with brackets around them or not. */
+static node *parse_targets(parser *p)
+{
+    node *first = NULL;
+    bool brackets = take_op(p, "(");
+    do {
+        node *name = new_node(p, N_NAME, p->tok.at);
+        if (is_op(p, "(")) gr_lex_fail(p, p->tok.at, "a tuple of variables in another is not supported");
+        name->text = want_name(p, "a variable's name");
+        name->n = strlen(name->text);
+        append(&first, name);
+    } while (take_op(p, ",") && !is_word(p, "in") && !is_op(p, "="));
+    if (brackets) want_op(p, ")");
+    return first;
+}
+
 static node *parse_for(parser *p, size_t at)
 {
     node *x = new_node(p, N_FOR, at);
     const char *end = "";
-    do {
-        node *name = new_node(p, N_NAME, p->tok.at);
-        name->text = want_name(p, "a variable's name");
-        name->n = strlen(name->text);
-        append(&x->args, name);
-    } while (take_op(p, ","));
+    x->args = parse_targets(p);
     want_word(p, "in");
-    x->a = parse_or(p); /* "if" after it is the loop's own */
+    x->a = parse_tuple(p, parse_or); /* "if" after it is the loop's own */
     if (take_word(p, "if")) x->b = parse_or(p);
     if (is_word(p, "recursive")) gr_lex_fail(p, p->tok.at, "recursive loops are not supported");
     want_end(p);
+    p->loops++;
     x->body = parse_body(p, " else endfor ", &end);
+    p->loops--;
     want_end(p);
     if (!strcmp(end, "else")) {
         x->or_else = parse_body(p, " endfor ", &end);
@@ -468,45 +526,161 @@ static node *parse_for(parser *p, size_t at)
     return adopt(p, adopt(p, adopt(p, adopt(p, x, x->a), x->b), x->body), x->or_else);
 }
 
+static node *parse_jump(parser *p, size_t at, node_kind kind, const char *word)
+{
+    if (!p->loops) gr_lex_fail(p, at, "'%s' outside a loop", word);
+    want_end(p);
+    return new_node(p, kind, at);
+}
+
+static node *parse_break(parser *p, size_t at)
+{
+    return parse_jump(p, at, N_BREAK, "break");
+}
+
+static node *parse_continue(parser *p, size_t at)
+{
+    return parse_jump(p, at, N_CONTINUE, "continue");
+}
+
+/* x stands above a capture, whose body was read after what lies between. */
+static node *above_capture(parser *p, node *x, const node *capture)
+{
+    if (x != capture) x->depth += capture->depth;
+    return adopt(p, x, NULL);
+}
+
+/* The statements up to the tag `end`, whose text is a value, through the filters that follow here. */
+static node *parse_capture(parser *p, size_t at, const char *end)
+{
+    node *capture = new_node(p, N_CAPTURE, at), *x = capture;
+    const char *found;
+    while (p->st == GR_OK && p->tok.kind != T_END) {
+        want_op(p, "|");
+        x = parse_filter(p, x);
+    }
+    want_end(p);
+    capture->body = parse_body(p, end, &found);
+    want_end(p);
+    adopt(p, capture, capture->body);
+    return above_capture(p, x, capture);
+}
+
 static node *parse_set(parser *p, size_t at)
 {
-    node *x = new_node(p, N_SET, at), *owner = new_node(p, N_NAME, p->tok.at);
-    x->text = want_name(p, "a variable's name");
+    node *x = new_node(p, N_SET, at);
+    x->args = parse_targets(p);
     if (take_op(p, ".")) {
-        owner->text = x->text;
-        owner->n = strlen(owner->text);
         x->kind = N_SET_ATTR;
-        x->b = owner;
+        x->b = x->args;
         x->text = want_name(p, "an attribute's name");
+        x->n = strlen(x->text);
     }
-    x->n = strlen(x->text);
-    if (p->tok.kind == T_END) gr_lex_fail(p, at, "set without '=' is not supported");
-    want_op(p, "=");
-    x->a = parse_expr(p);
-    want_end(p);
+    if (p->tok.kind == T_END || is_op(p, "|")) {
+        x->a = parse_capture(p, at, " endset ");
+    } else {
+        want_op(p, "=");
+        x->a = parse_tuple(p, parse_expr);
+        want_end(p);
+    }
     return adopt(p, x, x->a);
 }
 
-static node *parse_macro(parser *p, size_t at)
+/* {% filter upper %} */
+static node *parse_filter_block(parser *p, size_t at)
 {
-    node *x = new_node(p, N_MACRO, at);
+    node *capture = new_node(p, N_CAPTURE, at), *x = new_node(p, N_OUTPUT, at);
     const char *end;
-    x->text = want_name(p, "a macro's name");
-    x->n = strlen(x->text);
+    x->a = parse_filter(p, capture);
+    while (take_op(p, "|")) x->a = parse_filter(p, x->a);
+    want_end(p);
+    capture->body = parse_body(p, " endfilter ", &end);
+    want_end(p);
+    adopt(p, capture, capture->body);
+    x->depth = x->a->depth;
+    return above_capture(p, x, capture);
+}
+
+/* A body that is no part of the loop around it. */
+static node *parse_own_body(parser *p, const char *ends)
+{
+    unsigned loops = p->loops;
+    const char *end;
+    p->loops = 0;
+    node *body = parse_body(p, ends, &end);
+    p->loops = loops;
+    want_end(p);
+    return body;
+}
+
+/* transformers marks with it what the assistant wrote; the text is the same. */
+static node *parse_generation(parser *p, size_t at)
+{
+    node *x = new_node(p, N_SCOPE, at);
+    want_end(p);
+    x->body = parse_own_body(p, " endgeneration ");
+    return adopt(p, x, x->body);
+}
+
+static node *parse_with(parser *p, size_t at)
+{
+    node *x = new_node(p, N_SCOPE, at);
+    const char *end;
+    while (p->st == GR_OK && p->tok.kind != T_END) {
+        node *arg = new_node(p, N_ARG, p->tok.at);
+        arg->text = want_name(p, "a variable's name");
+        arg->n = strlen(arg->text);
+        want_op(p, "=");
+        arg->a = parse_expr(p);
+        append(&x->args, adopt(p, arg, arg->a));
+        if (p->tok.kind != T_END) want_op(p, ",");
+    }
+    want_end(p);
+    x->body = parse_body(p, " endwith ", &end);
+    want_end(p);
+    return adopt(p, adopt(p, x, x->args), x->body);
+}
+
+/* "(name, name=default, ...)" */
+static node *parse_params(parser *p)
+{
+    node *first = NULL;
     want_op(p, "(");
     while (p->st == GR_OK && !is_op(p, ")")) {
         node *arg = new_node(p, N_ARG, p->tok.at);
         arg->text = want_name(p, "a parameter's name");
         arg->n = strlen(arg->text);
         if (take_op(p, "=")) arg->a = parse_expr(p);
-        append(&x->args, adopt(p, arg, arg->a));
+        append(&first, adopt(p, arg, arg->a));
         if (!is_op(p, ")")) want_op(p, ",");
     }
     want_op(p, ")");
+    return first;
+}
+
+static node *parse_macro(parser *p, size_t at)
+{
+    node *x = new_node(p, N_MACRO, at);
+    x->text = want_name(p, "a macro's name");
+    x->n = strlen(x->text);
+    x->args = parse_params(p);
     want_end(p);
-    x->body = parse_body(p, " endmacro ", &end);
-    want_end(p);
+    x->body = parse_own_body(p, " endmacro ");
     return adopt(p, adopt(p, x, x->args), x->body);
+}
+
+static node *parse_call_block(parser *p, size_t at)
+{
+    node *x = new_node(p, N_CALL_BLOCK, at), *caller = new_node(p, N_MACRO, at);
+    caller->text = "caller";
+    caller->n = strlen(caller->text);
+    if (is_op(p, "(")) caller->args = parse_params(p);
+    x->a = parse_unary(p, true);
+    if (x->a->kind != N_CALL) gr_lex_fail(p, at, "'call' needs a call of a macro");
+    want_end(p);
+    caller->body = parse_own_body(p, " endcall ");
+    x->b = adopt(p, adopt(p, caller, caller->args), caller->body);
+    return adopt(p, adopt(p, x, x->a), x->b);
 }
 
 /* The text up to the next tag, less the white space that the tag takes; NULL where none is left. */
@@ -536,7 +710,7 @@ static node *parse_text(parser *p)
 static node *parse_output(parser *p, size_t at)
 {
     node *x = new_node(p, N_OUTPUT, at);
-    x->a = parse_expr(p);
+    x->a = parse_tuple(p, parse_expr);
     want_end(p);
     return adopt(p, x, x->a);
 }
@@ -546,7 +720,13 @@ static node *parse_statement(parser *p, size_t at)
     static const struct {
         const char *word;
         node *(*parse)(parser *, size_t);
-    } statements[] = {{"if", parse_if}, {"for", parse_for}, {"set", parse_set}, {"macro", parse_macro}};
+    } statements[] = {
+        {"if", parse_if},           {"for", parse_for},
+        {"set", parse_set},         {"macro", parse_macro},
+        {"break", parse_break},     {"continue", parse_continue},
+        {"call", parse_call_block}, {"filter", parse_filter_block},
+        {"with", parse_with},       {"generation", parse_generation},
+    };
     for (size_t i = 0; i < GR_LEN(statements); i++)
         if (take_word(p, statements[i].word)) return statements[i].parse(p, at);
     if (p->tok.kind == T_NAME)

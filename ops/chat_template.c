@@ -1,3 +1,4 @@
+/* ops/chat_template.c: loading and rendering of chat templates. */
 #include "ops/chat_impl.h"
 
 #include <stdlib.h>
@@ -24,6 +25,22 @@ void gr_chat_template_free(gr_chat_template *t)
     if (!t) return;
     gr_pool_free(t->pool);
     free(t);
+}
+
+static bool names(const node *first, const char *variable)
+{
+    bool found = false;
+    for (const node *n = first; n && !found; n = n->next) {
+        const node *const below[] = {n->a, n->b, n->c, n->args, n->body, n->or_else};
+        found = n->kind == N_NAME && !strcmp(n->text, variable);
+        for (size_t i = 0; i < GR_LEN(below) && !found; i++) found = names(below[i], variable);
+    }
+    return found;
+}
+
+bool gr_chat_template_names(const gr_chat_template *t, const char *variable)
+{
+    return names(t->body, variable);
 }
 
 /* The "default" of a list of {"name", "template"}, or the one there is. */
@@ -101,6 +118,17 @@ static void set_variables(render *r, const gr_tokenizer *tok, const json_t *mess
     }
 }
 
+/* What the template itself set for a date that it found nowhere; not where it went by strftime_now. */
+static void set_asked(const render *r, gr_chat_asked *asked)
+{
+    const char *name = r->asked.date_variable;
+    const value *v = gr_chat_dict_get(&r->root.vars, name, strlen(name));
+    *asked = (gr_chat_asked){.date = r->asked.date};
+    if (!*name || asked->date || !v || v->kind != V_STRING) return;
+    memcpy(asked->date_variable, name, strlen(name));
+    memcpy(asked->date_default, v->s.s, GR_MIN(v->s.n, sizeof(asked->date_default) - 1));
+}
+
 /* Runs of marked bytes as ranges. */
 static void collect_fields(const gr_str *marks, gr_chat_text *out)
 {
@@ -124,6 +152,7 @@ gr_status gr_chat_render(const gr_chat_template *t, const gr_tokenizer *tok, con
     else
         gr_chat_fail(&r, NULL, "a conversation must be a list of messages");
     gr_chat_exec(&r, t->body);
+    if (options->asked) set_asked(&r, options->asked);
     if (r.st == GR_OK) {
         collect_fields(&b.field, out);
         out->text = b.s;

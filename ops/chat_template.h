@@ -1,9 +1,11 @@
 /* ops/chat_template.h: conversations to text and ids with the chat template that a checkpoint brings.
  *
  * Templates are Jinja, rendered as transformers does (trim_blocks, lstrip_blocks; raise_exception; tojson
- * without HTML escapes). This is an interpreter of the part that chat templates use: if, for, set, macro,
- * expressions, namespace(), slices, loop.*, and the filters, tests and methods in chat_filters.c. What it
- * does not know it refuses with line and column of the template.
+ * without HTML escapes; loop controls; {% generation %}). This is an interpreter of the part that chat
+ * templates use: all statements and operators but `raw`, `recursive` and those that read other templates, and
+ * the filters, tests and methods in the tables of chat_filters.c and chat_methods.c. What it knows gives what
+ * jinja2 gives, byte for byte; what it does not know, an argument too, it refuses with line and column of the
+ * template.
  *
  * Every byte of the result is known to come from the template (and the tokenizer's own bos_token and kin) or
  * from a field: a message, a variable. Special tokens are only recognised in the former, so that no data set
@@ -28,10 +30,22 @@ GR_NODISCARD gr_status gr_chat_template_parse(gr_chat_template **out, const char
                                               gr_diag *d);
 void gr_chat_template_free(gr_chat_template *t); /* NULL is fine */
 
+/* Whether the template's text has the name of a variable, be it in a branch that is not taken. */
+bool gr_chat_template_names(const gr_chat_template *t, const char *variable);
+
+/* What a rendering asked for and did not get from `variables`. */
+typedef struct gr_chat_asked {
+    bool date;              /* it called strftime_now() */
+    char date_variable[32]; /* a variable for a date that nobody gave, so that the template set one; "": none
+                             */
+    char date_default[64];  /* what it set */
+} gr_chat_asked;
+
 typedef struct gr_chat_options {
     bool add_generation_prompt;
     const char *date;        /* "2024-07-26", what strftime_now() sees; NULL: there is no such function */
     const json_t *variables; /* an object of further variables ({"enable_thinking": false}), or NULL */
+    gr_chat_asked *asked;    /* filled in, or NULL */
 } gr_chat_options;
 
 typedef struct gr_chat_text {

@@ -9,11 +9,19 @@
 
 /* ---- text --------------------------------------------------------------------------------------------- */
 
+int32_t gr_chat_char_at(text t, size_t i, size_t *len)
+{
+    int32_t c = -1;
+    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)t.s + i, (utf8proc_ssize_t)(t.n - i), &c);
+    *len = n > 0 ? (size_t)n : 1;
+    return n > 0 ? c : -1;
+}
+
 size_t gr_chat_char_len(const char *s, size_t n)
 {
-    int32_t c;
-    utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)n, &c);
-    return len > 0 ? (size_t)len : 1;
+    size_t len;
+    (void)gr_chat_char_at((text){.s = s, .n = n}, 0, &len);
+    return len;
 }
 
 void gr_chat_put(builder *b, const char *s, size_t n, const char *field)
@@ -53,7 +61,7 @@ value gr_chat_string(render *r, const char *s, size_t n, bool field)
     if (!copy || (field && !marks)) return (value){.kind = V_UNDEFINED};
     memcpy(copy, s, n);
     if (marks) memset(marks, 1, n);
-    v.s = (text){copy, marks, n};
+    v.s = (text){.s = copy, .field = marks, .n = n};
     return v;
 }
 
@@ -89,9 +97,24 @@ size_t gr_chat_find(text in, size_t from, text what)
 
 /* ---- lists and dicts ---------------------------------------------------------------------------------- */
 
-value gr_chat_new_list(render *r)
+value gr_chat_new_list(render *r, list_shape shape)
 {
-    return (value){.kind = V_LIST, .list = gr_pool_alloc(r->pool, sizeof(list))};
+    value v = {.kind = V_LIST, .list = gr_pool_alloc(r->pool, sizeof(list))};
+    v.list->shape = shape;
+    return v;
+}
+
+value gr_chat_new_dict(render *r)
+{
+    return (value){.kind = V_DICT, .dict = gr_pool_alloc(r->pool, sizeof(dict))};
+}
+
+value gr_chat_new_pair(render *r, value a, value b)
+{
+    value v = gr_chat_new_list(r, TUPLE);
+    gr_chat_list_push(r, v.list, a);
+    gr_chat_list_push(r, v.list, b);
+    return v;
 }
 
 /* A larger copy: pool memory is never given back, so growth doubles. */
@@ -105,9 +128,9 @@ static void *grown(render *r, const void *old, size_t n, size_t cap, size_t byte
 /* What a container may hold, see chat_impl.h; keeps its depth. */
 static bool may_hold(render *r, unsigned *depth, value v)
 {
-    unsigned inner = v.kind == V_LIST ? v.list->depth : v.kind == V_DICT ? v.dict->depth : 0;
-    if (v.kind == V_DICT && v.dict->is_namespace)
-        gr_chat_fail(r, NULL, "a namespace inside another value is not supported");
+    unsigned inner = v.kind == V_LIST                            ? v.list->depth
+                     : v.kind == V_DICT && !v.dict->is_namespace ? v.dict->depth
+                                                                 : 0;
     if (inner >= CHAT_MAX_DEPTH) gr_chat_fail(r, NULL, "a value is nested too deeply");
     *depth = GR_MAX(*depth, inner + 1);
     return r->st == GR_OK;
@@ -153,12 +176,50 @@ void gr_chat_dict_set(render *r, dict *d, text key, value v)
 
 void gr_chat_bind(render *r, frame *f, const char *name, value v)
 {
-    put_entry(r, &f->vars, (text){name, NULL, strlen(name)}, v);
+    put_entry(r, &f->vars, (text){.s = name, .n = strlen(name)}, v);
+}
+
+/* What an iterator has left, which is then taken. */
+static value take_rest(render *r, list *from)
+{
+    value v = gr_chat_new_list(r, LIST);
+    *v.list =
+        (list){from->v + from->taken, from->n - from->taken, from->n - from->taken, 0, from->depth, LIST};
+    from->taken = from->n;
+    return v;
+}
+
+static value characters(render *r, value v)
+{
+    value out = gr_chat_new_list(r, LIST);
+    for (size_t i = 0, len; i < v.s.n && r->st == GR_OK; i += len) {
+        len = gr_chat_char_len(v.s.s + i, v.s.n - i);
+        gr_chat_list_push(r, out.list, gr_chat_substring(v, i, i + len));
+    }
+    return out;
+}
+
+static value keys_of(render *r, const dict *d)
+{
+    value out = gr_chat_new_list(r, LIST);
+    for (size_t i = 0; i < d->n; i++)
+        gr_chat_list_push(r, out.list, (value){.kind = V_STRING, .s = d->keys[i]});
+    return out;
+}
+
+value gr_chat_items(render *r, const node *at, value v)
+{
+    if (v.kind == V_LIST) return v.list->shape == ITERATOR ? take_rest(r, v.list) : v;
+    if (v.kind == V_DICT && !v.dict->is_namespace) return keys_of(r, v.dict);
+    if (v.kind == V_UNDEFINED) return gr_chat_new_list(r, LIST);
+    if (v.kind == V_STRING) return characters(r, v);
+    return gr_chat_fail(r, at,
+                        v.kind == V_LOOP ? "walking 'loop' is not supported" : "this cannot be walked");
 }
 
 static value list_from_json(render *r, const json_t *j)
 {
-    value v = gr_chat_new_list(r);
+    value v = gr_chat_new_list(r, LIST);
     for (size_t i = 0; i < json_array_size(j); i++)
         gr_chat_list_push(r, v.list, gr_chat_from_json(r, json_array_get(j, i)));
     return v;
@@ -166,7 +227,7 @@ static value list_from_json(render *r, const json_t *j)
 
 static value dict_from_json(render *r, const json_t *j)
 {
-    value v = {.kind = V_DICT, .dict = gr_pool_alloc(r->pool, sizeof(dict))};
+    value v = gr_chat_new_dict(r);
     const char *key;
     json_t *item;
     json_object_foreach((json_t *)j, key, item)
@@ -212,10 +273,13 @@ bool gr_chat_truth(value v)
     case V_STRING:
         return v.s.n != 0;
     case V_LIST:
-        return v.list->n != 0;
+        return v.list->n != 0 || v.list->shape == ITERATOR;
     case V_DICT:
-        return v.dict->n != 0;
+        return v.dict->n != 0 || v.dict->is_namespace;
+    case V_LOOP:
     case V_MACRO:
+    case V_METHOD:
+    case V_FUNCTION:
         return true;
     default:
         return false;
@@ -237,14 +301,25 @@ static bool equal(value a, value b, size_t *left);
 
 static bool equal_lists(const list *a, const list *b, size_t *left)
 {
-    bool same = a->n == b->n;
+    bool same = a->n == b->n && a->shape == b->shape && a->shape <= RANGE;
     for (size_t i = 0; same && i < a->n; i++) same = equal(a->v[i], b->v[i], left);
+    return same;
+}
+
+/* keys() and items() are sets. */
+static bool equal_sets(const list *a, const list *b, size_t *left)
+{
+    bool same = a->n == b->n && a->shape == b->shape && (a->shape == KEYS || a->shape == ITEMS);
+    for (size_t i = 0; same && i < a->n; i++) {
+        same = false;
+        for (size_t k = 0; !same && k < b->n; k++) same = equal(a->v[i], b->v[k], left);
+    }
     return same;
 }
 
 static bool equal_dicts(const dict *a, const dict *b, size_t *left)
 {
-    bool same = a->n == b->n;
+    bool same = a->n == b->n && !a->is_namespace && !b->is_namespace;
     for (size_t i = 0; same && i < a->n; i++) {
         const value *other = gr_chat_dict_get(b, a->keys[i].s, a->keys[i].n);
         same = other && equal(a->values[i], *other, left);
@@ -252,21 +327,33 @@ static bool equal_dicts(const dict *a, const dict *b, size_t *left)
     return same;
 }
 
+static bool equal_numbers(value a, value b)
+{
+    if (a.kind == V_FLOAT || b.kind == V_FLOAT) return number(a) == number(b);
+    return (a.kind == V_BOOL ? a.b : a.i) == (b.kind == V_BOOL ? b.b : b.i);
+}
+
 static bool equal(value a, value b, size_t *left)
 {
     if (!*left) return false;
     --*left;
-    if (is_number(a) && is_number(b)) return number(a) == number(b);
+    if (is_number(a) && is_number(b)) return equal_numbers(a, b);
     if (a.kind != b.kind) return false;
     switch (a.kind) {
     case V_STRING:
         return !gr_chat_text_compare(a.s, b.s);
     case V_LIST:
-        return a.list == b.list || equal_lists(a.list, b.list, left);
+        return a.list == b.list || equal_lists(a.list, b.list, left) || equal_sets(a.list, b.list, left);
     case V_DICT:
         return a.dict == b.dict || equal_dicts(a.dict, b.dict, left);
+    case V_LOOP:
+        return a.loop == b.loop;
     case V_MACRO:
         return a.macro == b.macro;
+    case V_METHOD:
+        return a.method == b.method;
+    case V_FUNCTION:
+        return !gr_chat_text_compare(a.s, b.s);
     default:
         return true;
     }
@@ -278,23 +365,23 @@ bool gr_chat_equal(value a, value b)
     return equal(a, b, &left);
 }
 
+static bool list_contains(list *in, value what)
+{
+    bool once = in->shape == ITERATOR, found = false; /* an iterator is taken up to what is found */
+    size_t i = once ? in->taken : 0;
+    for (; i < in->n && !found; i++) found = gr_chat_equal(in->v[i], what);
+    if (once) in->taken = i;
+    return found;
+}
+
 bool gr_chat_contains(render *r, const node *at, value in, value what)
 {
-    switch (in.kind) {
-    case V_STRING:
-        if (what.kind == V_STRING) return gr_chat_find(in.s, 0, what.s) != SIZE_MAX;
-        break;
-    case V_DICT:
+    bool hashed = in.kind == V_DICT && !in.dict->is_namespace;
+    if (in.kind == V_UNDEFINED) return false;
+    if (in.kind == V_LIST) return list_contains(in.list, what);
+    if (in.kind == V_STRING && what.kind == V_STRING) return gr_chat_find(in.s, 0, what.s) != SIZE_MAX;
+    if (hashed && what.kind != V_LIST && what.kind != V_DICT)
         return what.kind == V_STRING && gr_chat_dict_get(in.dict, what.s.s, what.s.n);
-    case V_LIST:
-        for (size_t i = 0; i < in.list->n; i++)
-            if (gr_chat_equal(in.list->v[i], what)) return true;
-        return false;
-    case V_UNDEFINED:
-        return false;
-    default:
-        break;
-    }
     gr_chat_fail(r, at, "'in' needs a string in a string, or anything in a list or a mapping");
     return false;
 }
@@ -319,61 +406,92 @@ static void put_float(builder *b, double f)
     gr_chat_put(b, digits, strlen(digits), NULL);
 }
 
+/* Whether Python's repr writes the character as it is. */
+static bool is_printable(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    bool separator = k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP;
+    return c == ' ' || (!separator && k != UTF8PROC_CATEGORY_CN && k < UTF8PROC_CATEGORY_CC);
+}
+
+static void put_repr_char(builder *b, const char *s, size_t n, int32_t c, char quote, bool field)
+{
+    static const char from[] = "\n\t\r\\", to[] = "ntr\\";
+    const char *known = c > 0 && c < 0x80 ? strchr(from, c) : NULL, *form = c < 0x100     ? "\\x%02x"
+                                                                            : c < 0x10000 ? "\\u%04x"
+                                                                                          : "\\U%08x";
+    char escaped[16];
+    if (known || c == quote)
+        put_same(b, (char[]){'\\', known ? to[known - from] : quote}, 2, field);
+    else if (c >= 0 && !is_printable(c))
+        put_same(b, escaped, (size_t)snprintf(escaped, sizeof(escaped), form, (unsigned)c), field);
+    else
+        put_same(b, s, n, field);
+}
+
 static void put_repr_string(builder *b, text t)
 {
-    char quote = memchr(t.s, '\'', t.n) && !memchr(t.s, '"', t.n) ? '"' : '\'';
+    char quote = t.n && memchr(t.s, '\'', t.n) && !memchr(t.s, '"', t.n) ? '"' : '\'';
     gr_chat_put(b, &quote, 1, NULL);
-    for (size_t i = 0; i < t.n; i++) {
-        bool field = t.field && t.field[i];
-        unsigned char c = (unsigned char)t.s[i];
-        char escaped[8];
-        const char *known = c == '\n'   ? "\\n"
-                            : c == '\t' ? "\\t"
-                            : c == '\r' ? "\\r"
-                            : c == '\\' ? "\\\\"
-                                        : NULL;
-        if (known)
-            snprintf(escaped, sizeof(escaped), "%s", known);
-        else if (c < 0x20 || c == 0x7f)
-            snprintf(escaped, sizeof(escaped), "\\x%02x", c);
-        else
-            snprintf(escaped, sizeof(escaped), "%s%c", c == quote ? "\\" : "", c);
-        put_same(b, escaped, strlen(escaped), field);
+    for (size_t i = 0, len; i < t.n; i += len) {
+        int32_t c = gr_chat_char_at(t, i, &len);
+        put_repr_char(b, t.s + i, len, c, quote, t.field && t.field[i]);
     }
     gr_chat_put(b, &quote, 1, NULL);
 }
 
-static void put_repr(builder *b, value v)
+static void put_repr(render *r, builder *b, value v)
 {
     if (v.kind == V_STRING)
         put_repr_string(b, v.s);
+    else if (v.kind == V_UNDEFINED)
+        gr_chat_put(b, "Undefined", 9, NULL);
     else
-        gr_chat_put_value(b, v);
+        gr_chat_put_value(r, b, v);
 }
 
-static void put_list(builder *b, const list *l)
+static void put_list(render *r, builder *b, const list *l)
 {
-    gr_chat_put(b, "[", 1, NULL);
-    for (size_t i = 0; i < l->n; i++) {
-        if (i) gr_chat_put(b, ", ", 2, NULL);
-        put_repr(b, l->v[i]);
+    static const char *const marks[][2] = {[LIST] = {"[", "]"},
+                                           [TUPLE] = {"(", ")"},
+                                           [RANGE] = {NULL, NULL},
+                                           [KEYS] = {"dict_keys([", "])"},
+                                           [VALUES] = {"dict_values([", "])"},
+                                           [ITEMS] = {"dict_items([", "])"},
+                                           [ITERATOR] = {NULL, NULL}};
+    const char *const *mark = marks[l->shape];
+    if (!mark[0]) {
+        gr_chat_fail(
+            r, NULL,
+            "the text of a range or of a filter's result is not supported; | list makes a list of it");
+        return;
     }
-    gr_chat_put(b, "]", 1, NULL);
+    gr_chat_put(b, mark[0], strlen(mark[0]), NULL);
+    for (size_t i = 0; i < l->n && r->st == GR_OK; i++) {
+        if (i) gr_chat_put(b, ", ", 2, NULL);
+        put_repr(r, b, l->v[i]);
+    }
+    if (l->shape == TUPLE && l->n == 1) gr_chat_put(b, ",", 1, NULL);
+    gr_chat_put(b, mark[1], strlen(mark[1]), NULL);
 }
 
-static void put_dict(builder *b, const dict *d)
+static void put_dict(render *r, builder *b, const dict *d)
 {
+    if (d->is_namespace) {
+        gr_chat_fail(r, NULL, "the text of a namespace is not supported");
+        return;
+    }
     gr_chat_put(b, "{", 1, NULL);
-    for (size_t i = 0; i < d->n; i++) {
+    for (size_t i = 0; i < d->n && r->st == GR_OK; i++) {
         if (i) gr_chat_put(b, ", ", 2, NULL);
         put_repr_string(b, d->keys[i]);
         gr_chat_put(b, ": ", 2, NULL);
-        put_repr(b, d->values[i]);
+        put_repr(r, b, d->values[i]);
     }
     gr_chat_put(b, "}", 1, NULL);
 }
 
-void gr_chat_put_value(builder *b, value v)
+void gr_chat_put_value(render *r, builder *b, value v)
 {
     char digits[32];
     if (b->s.len > CHAT_MAX_BYTES) return; /* the renderer fails for it: few values can have endless text */
@@ -394,80 +512,140 @@ void gr_chat_put_value(builder *b, value v)
         gr_chat_put(b, v.s.s, v.s.n, v.s.field);
         break;
     case V_LIST:
-        put_list(b, v.list);
+        put_list(r, b, v.list);
         break;
     case V_DICT:
-        put_dict(b, v.dict);
+        put_dict(r, b, v.dict);
         break;
+    case V_UNDEFINED:
+        break; /* prints as nothing */
     default:
-        break; /* undefined prints as nothing */
+        gr_chat_fail(r, NULL, "the text of a function, a macro or 'loop' is not supported");
     }
 }
 
-/* ---- as Python's json.dumps(ensure_ascii=False) ------------------------------------------------------- */
+/* ---- as Python's json.dumps --------------------------------------------------------------------------- */
 
-static void put_json_string(builder *b, text t)
+/* One character of a string: n bytes at s, code point c, negative where they are none. */
+static void put_json_char(builder *b, const char *s, size_t n, int32_t c, bool ascii, bool field)
 {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
+    const char *known = c > 0 && c < 0x80 ? strchr(from, c) : NULL;
+    char escaped[16];
+    if (known)
+        put_same(b, (char[]){'\\', to[known - from]}, 2, field);
+    else if (c >= 0 && c < 0x20)
+        put_same(b, escaped, (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x", (unsigned)c), field);
+    else if (ascii && c >= 0x10000)
+        put_same(b, escaped,
+                 (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x\\u%04x", 0xd7c0u + ((unsigned)c >> 10),
+                                  0xdc00u + ((unsigned)c & 0x3ff)),
+                 field);
+    else if (ascii && c >= 0x7f)
+        put_same(b, escaped, (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x", (unsigned)c), field);
+    else
+        put_same(b, s, n, field);
+}
+
+static void put_json_string(builder *b, text t, bool ascii)
+{
     gr_chat_put(b, "\"", 1, NULL);
-    for (size_t i = 0; i < t.n; i++) {
-        bool field = t.field && t.field[i];
-        unsigned char c = (unsigned char)t.s[i];
-        const char *known = c ? strchr(from, c) : NULL;
-        char escaped[8] = {'\\', known ? to[known - from] : '\0'};
-        if (known)
-            put_same(b, escaped, 2, field);
-        else if (c < 0x20)
-            put_same(b, escaped, (size_t)snprintf(escaped, sizeof(escaped), "\\u%04x", c), field);
-        else
-            put_same(b, &t.s[i], 1, field);
+    for (size_t i = 0, len; i < t.n; i += len) {
+        int32_t c = gr_chat_char_at(t, i, &len);
+        put_json_char(b, t.s + i, len, c, ascii, t.field && t.field[i]);
     }
     gr_chat_put(b, "\"", 1, NULL);
 }
 
-/* Before an item or a closing bracket: a line of its own where there is an indent, else ", " between items.
- */
-static void put_break(builder *b, bool comma, int64_t indent, int64_t level)
+static void put_text(builder *b, text t)
 {
-    if (comma) gr_chat_put(b, ", ", indent < 0 ? 2 : 1, NULL);
-    if (indent < 0) return;
-    gr_chat_put(b, "\n", 1, NULL);
-    for (int64_t i = 0; i < indent * level; i++) gr_chat_put(b, " ", 1, NULL);
+    gr_chat_put(b, t.s, t.n, t.field);
 }
 
-void gr_chat_put_json(builder *b, value v, int64_t indent, int64_t level)
+/* A line of its own, where the style has lines. */
+static void put_break(builder *b, const json_style *style, unsigned level)
 {
-    size_t n = v.kind == V_LIST ? v.list->n : v.kind == V_DICT ? v.dict->n : 0;
+    if (!style->lines) return;
+    gr_chat_put(b, "\n", 1, NULL);
+    for (unsigned i = 0; i < level; i++) put_text(b, style->indent);
+}
+
+static void put_json_float(builder *b, double f)
+{
+    if (isfinite(f))
+        put_float(b, f);
+    else
+        put_text(b, isnan(f) ? (text){.s = "NaN", .n = 3}
+                    : f > 0  ? (text){.s = "Infinity", .n = 8}
+                             : (text){.s = "-Infinity", .n = 9});
+}
+
+static void put_json_list(render *r, builder *b, const list *l, const json_style *style, unsigned level)
+{
+    if (l->shape > TUPLE) {
+        gr_chat_fail(r, NULL, "this cannot be written as JSON");
+        return;
+    }
+    gr_chat_put(b, "[", 1, NULL);
+    for (size_t i = 0; i < l->n && r->st == GR_OK; i++) {
+        if (i) put_text(b, style->comma);
+        put_break(b, style, level + 1);
+        gr_chat_put_json(r, b, l->v[i], style, level + 1);
+    }
+    if (l->n) put_break(b, style, level);
+    gr_chat_put(b, "]", 1, NULL);
+}
+
+static int by_key(const void *a, const void *b, void *user)
+{
+    const dict *d = user;
+    return gr_chat_text_compare(d->keys[*(const size_t *)a], d->keys[*(const size_t *)b]);
+}
+
+static void put_json_dict(render *r, builder *b, const dict *d, const json_style *style, unsigned level)
+{
+    size_t *order = gr_pool_alloc(r->pool, (d->n + 1) * sizeof(*order));
+    for (size_t i = 0; i < d->n; i++) order[i] = i;
+    if (style->sort_keys) qsort_r(order, d->n, sizeof(*order), by_key, (void *)d);
+    if (d->is_namespace) gr_chat_fail(r, NULL, "this cannot be written as JSON");
+    gr_chat_put(b, "{", 1, NULL);
+    for (size_t i = 0; i < d->n && r->st == GR_OK; i++) {
+        if (i) put_text(b, style->comma);
+        put_break(b, style, level + 1);
+        put_json_string(b, d->keys[order[i]], style->ascii);
+        put_text(b, style->colon);
+        gr_chat_put_json(r, b, d->values[order[i]], style, level + 1);
+    }
+    if (d->n) put_break(b, style, level);
+    gr_chat_put(b, "}", 1, NULL);
+}
+
+void gr_chat_put_json(render *r, builder *b, value v, const json_style *style, unsigned level)
+{
     if (b->s.len > CHAT_MAX_BYTES) return;
     switch (v.kind) {
     case V_STRING:
-        put_json_string(b, v.s);
-        return;
+        put_json_string(b, v.s, style->ascii);
+        break;
     case V_BOOL:
         gr_chat_put(b, v.b ? "true" : "false", v.b ? 4 : 5, NULL);
-        return;
+        break;
     case V_LIST:
-        gr_chat_put(b, "[", 1, NULL);
+        put_json_list(r, b, v.list, style, level);
         break;
     case V_DICT:
-        gr_chat_put(b, "{", 1, NULL);
+        put_json_dict(r, b, v.dict, style, level);
         break;
     case V_INT:
+        gr_chat_put_value(r, b, v);
+        break;
     case V_FLOAT:
-        gr_chat_put_value(b, v);
-        return;
-    default:
+        put_json_float(b, v.f);
+        break;
+    case V_NONE:
         gr_chat_put(b, "null", 4, NULL);
-        return;
+        break;
+    default:
+        gr_chat_fail(r, NULL, "this cannot be written as JSON");
     }
-    for (size_t i = 0; i < n; i++) {
-        put_break(b, i > 0, indent, level + 1);
-        if (v.kind == V_DICT) {
-            put_json_string(b, v.dict->keys[i]);
-            gr_chat_put(b, ": ", 2, NULL);
-        }
-        gr_chat_put_json(b, v.kind == V_DICT ? v.dict->values[i] : v.list->v[i], indent, level + 1);
-    }
-    if (n) put_break(b, false, indent, level);
-    gr_chat_put(b, v.kind == V_DICT ? "}" : "]", 1, NULL);
 }

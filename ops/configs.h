@@ -21,10 +21,15 @@ typedef struct gr_data_cfg {
     bool descending;
     const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
     const char *messages;
-    uint32_t max_tokens;  /* of a prompt */
-    int too_long;         /* gr_too_long */
-    const char *response; /* sequences: template of the response */
-    const char *pair;     /* sequences: of a second one; NULL: none */
+    const char *system;     /* with a chat template: the system message; NULL: none */
+    const gr_value *args;   /* and its further variables, a map */
+    const gr_value *tools;  /* a list, or the text "{field}" */
+    const char *tools_file; /* a JSON file with the list */
+    const char *date;       /* YEAR-MONTH-DAY; NULL: gr_default_date */
+    uint32_t max_tokens;    /* of a prompt */
+    int too_long;           /* gr_too_long */
+    const char *response;   /* sequences: template of the response */
+    const char *pair;       /* sequences: of a second one; NULL: none */
     uint32_t max_response_tokens;
     bool eos;              /* sequences: append the first stop id to the response */
     gr_texts token_fields; /* sequences: fields with a number for each response token */

@@ -29,6 +29,11 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
     {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; equal ones in the order they would have without"}, \
     {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
     {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
+    {"system", GR_KEY_TEXT, CFG(system), false, NULL, 0, 0, NULL, "with a chat template: text of a system message before the others, with {field}s of the record"}, \
+    {"template_args", GR_KEY_VALUE, CFG(args), false, NULL, 0, 0, NULL, "with a chat template: a map of further variables that it reads, such as {enable_thinking: false}"}, \
+    {"tools", GR_KEY_VALUE, CFG(tools), false, NULL, 0, 0, NULL, "with a chat template: a list of tools, or one {field} of the record that holds such a list"}, \
+    {"tools_file", GR_KEY_PATH, CFG(tools_file), false, NULL, 0, 0, NULL, "instead of tools: a JSON file with the list"}, \
+    {"date", GR_KEY_TEXT, CFG(date), false, NULL, 0, 0, NULL, "with a chat template that asks for the date: YEAR-MONTH-DAY; 2024-07-26 where it is not given"}, \
     {"too_long", GR_KEY_ENUM, CFG(too_long), false, "error", 0, 0, too_long_choices, "what happens to a record of more tokens than fit"}
 
 static const gr_key prompts_keys[] = {
@@ -100,6 +105,30 @@ static void check_token_fields(const gr_node *n, gr_diag *d)
                           lists->text[i], n->op->name);
 }
 
+/* Keys that only a chat template reads. */
+static void check_chat(const gr_node *n, gr_diag *d)
+{
+    static const char *const keys[] = {"system", "template_args", "tools", "tools_file", "date"};
+    const gr_data_cfg *c = n->cfg;
+    bool chat = c->template && !strcmp(c->template, "chat");
+    for (size_t i = 0; i < GR_LEN(keys) && !chat; i++)
+        if (gr_value_get(n->value, keys[i]))
+            gr_diag_error(d, key_at(n, keys[i]), GR_E_INVALID, "'%s' goes with a chat template: %s: chat",
+                          keys[i], c->response ? "prompt" : "template");
+    if (c->args && c->args->kind != GR_VALUE_MAP)
+        gr_diag_error(d, c->args->at, GR_E_INVALID, "'template_args' must be a map of variables");
+    if (c->tools && c->tools->kind != GR_VALUE_LIST &&
+        !(c->tools->kind == GR_VALUE_SCALAR && gr_is_one_field(c->tools->text)))
+        gr_diag_error(d, c->tools->at, GR_E_INVALID,
+                      "'tools' must be a list of tools, or one \"{field}\" of the record");
+    if (c->tools && c->tools_file)
+        gr_diag_error(d, key_at(n, "tools_file"), GR_E_INVALID,
+                      "give 'tools' or 'tools_file', one of the two");
+    if (c->date && !gr_date_is_valid(c->date))
+        gr_diag_error(d, key_at(n, "date"), GR_E_INVALID,
+                      "'date' must be YEAR-MONTH-DAY, such as %s, not '%s'", gr_default_date, c->date);
+}
+
 static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
@@ -109,6 +138,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
     if (c->descending && !c->curriculum)
         gr_diag_error(d, key_at(n, "descending"), GR_E_INVALID, "'descending' goes with 'curriculum'");
     check_token_fields(n, d);
+    check_chat(n, d);
     uint32_t seqs = c->pair ? 2 * c->batch : c->batch;
     n->bounds = (gr_rows_bounds){.groups = c->batch,
                                  .seqs = seqs,
@@ -178,6 +208,11 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                                 .folder = model->folder,
                                 .text = c->template,
                                 .messages = c->messages,
+                                .chat = {.system = c->system,
+                                         .args = c->args,
+                                         .tools = c->tools,
+                                         .tools_file = c->tools_file,
+                                         .date = c->date},
                                 .at = s->node->at};
     gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
     const char *const texts[] = {c->response, c->pair};
@@ -475,6 +510,7 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
         gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
                       session->seed ^ gr_stream(n->name));
     if (!st) st = check_records(s, d);
+    if (!st) gr_encoder_warn_of_date(s->prompt, n->name, d);
     if (st)
         data_close(s);
     else

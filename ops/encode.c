@@ -1,24 +1,139 @@
+/* ops/encode.c: records to token ids, by a template of the graph or the checkpoint's chat template. */
 #include "ops/encode.h"
 
 #include "ops/chat_template.h"
 #include "ops/template.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+const char gr_default_date[] = "2024-07-26"; /* what Llama-3's templates say where nobody tells the date */
+
+enum { MAX_TOOLS_BYTES = 1 << 26 };
 
 struct gr_encoder {
     const gr_tokenizer *tokenizer;
-    gr_template *text;      /* the template, or that of the user's message */
-    gr_chat_template *chat; /* NULL: a plain template */
-    const char *list_field; /* messages is one {field}, which may hold a list; NULL: it is not */
+    gr_template *text;       /* the template, or that of the user's message */
+    gr_chat_template *chat;  /* NULL: a plain template */
+    gr_template *system;     /* with chat: the system message, or NULL */
+    const char *list_field;  /* messages is one {field}, which may hold a list; NULL: it is not */
+    gr_template *tools_text; /* tools is one {field}; NULL: it is not */
+    json_t *variables;       /* of the chat template: template_args, tools */
+    char *date;
+    gr_loc at;
+    bool dated; /* a key gave the date */
     bool response;
+    gr_chat_asked *asked; /* by the last record */
 };
 
-/* "{field}" and nothing else. */
-static bool is_one_field(const char *text)
+bool gr_is_one_field(const char *text)
 {
     size_t n = strlen(text);
     return n > 2 && text[0] == '{' && text[1] != '{' && strchr(text, '}') == text + n - 1;
+}
+
+bool gr_date_is_valid(const char *date)
+{
+    struct tm t = {0}, day;
+    const char *end = strlen(date) == strlen(gr_default_date) ? strptime(date, "%Y-%m-%d", &t) : NULL;
+    day = t;
+    return end && !*end && timegm(&day) != -1 && day.tm_mday == t.tm_mday;
+}
+
+/* ---- variables ---------------------------------------------------------------------------------------- */
+
+/* A scalar as YAML means it: null, true, false, whole numbers, numbers; else a text. */
+static json_t *json_of_scalar(const gr_value *v)
+{
+    bool plain = !v->quoted && !v->block;
+    bool number = plain && *v->text && strspn(v->text, "0123456789+-.eE") == strlen(v->text) &&
+                  strpbrk(v->text, "0123456789");
+    char *end;
+    if (plain && (!strcmp(v->text, "true") || !strcmp(v->text, "false")))
+        return json_boolean(*v->text == 't');
+    errno = 0;
+    long long whole = strtoll(v->text, &end, 10);
+    if (number && !*end && !errno) return json_integer(whole);
+    double real = strtod(v->text, &end);
+    return number && !*end ? json_real(real) : json_string(v->text);
+}
+
+static json_t *json_of(const gr_value *v)
+{
+    if (v->kind == GR_VALUE_NULL) return json_null();
+    if (v->kind == GR_VALUE_SCALAR) return json_of_scalar(v);
+    json_t *out = v->kind == GR_VALUE_MAP ? json_object() : json_array();
+    for (size_t i = 0; i < v->n; i++) {
+        if (v->kind == GR_VALUE_MAP)
+            json_object_set_new(out, v->pairs[i].key, json_of(&v->pairs[i].value));
+        else
+            json_array_append_new(out, json_of(&v->items[i]));
+    }
+    return out;
+}
+
+static void take_args(gr_encoder *e, const gr_value *args, gr_diag *d)
+{
+    for (size_t i = 0; args && i < args->n; i++) {
+        const gr_pair *p = &args->pairs[i];
+        json_object_set_new(e->variables, p->key, json_of(&p->value));
+        if (!gr_chat_template_names(e->chat, p->key))
+            gr_diag_warn(d, p->at, "the chat template reads no variable '%s': it changes nothing", p->key);
+    }
+}
+
+static gr_status read_tools(gr_encoder *e, const char *path, gr_diag *d)
+{
+    char *bytes = NULL;
+    size_t n;
+    json_error_t why;
+    gr_status st = gr_file_read(path, MAX_TOOLS_BYTES, &bytes, &n, d);
+    if (st) return st;
+    json_t *tools = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &why);
+    if (!tools)
+        st = gr_diag_error(d, (gr_loc){path, (unsigned)GR_MAX(why.line, 1), (unsigned)GR_MAX(why.column, 1)},
+                           GR_E_INVALID, "%s", why.text);
+    else if (!json_is_array(tools))
+        st = gr_diag_error(d, (gr_loc){path, 1, 1}, GR_E_INVALID, "expected a list of tools");
+    else
+        json_object_set(e->variables, "tools", tools);
+    json_decref(tools);
+    free(bytes);
+    return st;
+}
+
+static gr_status take_tools(gr_encoder *e, const gr_chat_config *c, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    if (!c->tools && !c->tools_file) return GR_OK;
+    if (!gr_chat_template_names(e->chat, "tools"))
+        gr_diag_warn(d, c->tools ? c->tools->at : e->at,
+                     "the chat template takes no tools: they change nothing");
+    if (c->tools_file)
+        st = read_tools(e, c->tools_file, d);
+    else if (c->tools->kind == GR_VALUE_LIST)
+        json_object_set_new(e->variables, "tools", json_of(c->tools));
+    else
+        st = gr_template_new(&e->tools_text, c->tools->text, c->tools->at, d);
+    return st;
+}
+
+static gr_status open_chat(gr_encoder *e, const gr_encoder_config *c, gr_diag *d)
+{
+    const gr_chat_config *chat = &c->chat;
+    gr_status st = gr_chat_template_load(&e->chat, c->folder, d);
+    if (st) return st;
+    if (gr_is_one_field(c->messages)) e->list_field = gr_template_field(e->text, 0);
+    e->dated = chat->date;
+    e->date = gr_strdup(chat->date ? chat->date : gr_default_date);
+    if (e->dated && !gr_chat_template_names(e->chat, "strftime_now"))
+        gr_diag_warn(d, e->at, "the chat template does not ask for the date: 'date' changes nothing");
+    e->variables = json_object();
+    take_args(e, chat->args, d);
+    st = take_tools(e, chat, d);
+    return !st && chat->system ? gr_template_new(&e->system, chat->system, c->at, d) : st;
 }
 
 gr_status gr_encoder_new(gr_encoder **out, const gr_encoder_config *c, gr_diag *d)
@@ -27,11 +142,10 @@ gr_status gr_encoder_new(gr_encoder **out, const gr_encoder_config *c, gr_diag *
     bool chat = !strcmp(c->text, "chat") && !c->response;
     e->tokenizer = c->tokenizer;
     e->response = c->response;
+    e->at = c->at;
+    e->asked = gr_calloc(1, sizeof(*e->asked));
     gr_status st = gr_template_new(&e->text, chat ? c->messages : c->text, c->at, d);
-    if (!st && chat) {
-        st = gr_chat_template_load(&e->chat, c->folder, d);
-        if (!st && is_one_field(c->messages)) e->list_field = gr_template_field(e->text, 0);
-    }
+    if (!st && chat) st = open_chat(e, c, d);
     if (st)
         gr_encoder_free(e);
     else
@@ -43,9 +157,32 @@ void gr_encoder_free(gr_encoder *e)
 {
     if (!e) return;
     gr_template_free(e->text);
+    gr_template_free(e->system);
+    gr_template_free(e->tools_text);
     gr_chat_template_free(e->chat);
+    json_decref(e->variables);
+    free(e->date);
+    free(e->asked);
     free(e);
 }
+
+void gr_encoder_warn_of_date(const gr_encoder *e, const char *name, gr_diag *d)
+{
+    const gr_chat_asked *asked = e->asked;
+    if (asked->date && !e->dated)
+        gr_diag_warn(d, e->at,
+                     "node '%s': the chat template asks for today's date and gets %s in every run; 'date' "
+                     "sets another",
+                     name, e->date);
+    if (*asked->date_variable)
+        gr_diag_warn(
+            d, e->at,
+            "node '%s': the chat template puts its own date '%s' into the prompts; template_args: {%s: ...} "
+            "sets another",
+            name, asked->date_default, asked->date_variable);
+}
+
+/* ---- running ------------------------------------------------------------------------------------------ */
 
 static gr_status run_plain(const gr_encoder *e, const gr_rendered *r, gr_ids *ids, gr_diag *d)
 {
@@ -61,17 +198,58 @@ static gr_status run_plain(const gr_encoder *e, const gr_rendered *r, gr_ids *id
     return st;
 }
 
-static gr_status run_chat(const gr_encoder *e, const json_t *messages, gr_ids *ids, gr_diag *d)
+/* The list of a record's own tools. */
+static gr_status put_tools(const gr_encoder *e, const json_t *row, gr_loc at, json_t *variables, gr_diag *d)
 {
-    gr_chat_options options = {.add_generation_prompt = true};
-    return gr_chat_encode(e->chat, e->tokenizer, messages, &options, ids, d);
+    const char *name = gr_template_field(e->tools_text, 0);
+    const json_t *tools;
+    gr_status st = gr_json_field(row, name, at, &tools, d);
+    if (st) return st;
+    if (!json_is_array(tools))
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' must be a list of tools", name);
+    json_object_set(variables, "tools", (json_t *)tools);
+    return GR_OK;
 }
 
-static gr_status run_message(const gr_encoder *e, const gr_rendered *r, gr_ids *ids, gr_diag *d)
+/* The messages with the system message, filled from the row, before them. */
+static gr_status put_system(const gr_encoder *e, const json_t *row, gr_loc at, json_t *messages, gr_diag *d)
+{
+    gr_rendered r = {0};
+    const char *first = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
+    gr_status st = gr_template_render(e->system, row, at, &r, d);
+    if (!st && first && !strcmp(first, "system"))
+        st = gr_diag_error(
+            d, at, GR_E_INVALID,
+            "the messages begin with a system message of their own, and the node has one ('system')");
+    if (!st)
+        json_array_insert_new(messages, 0,
+                              json_pack("{s:s, s:s%}", "role", "system", "content",
+                                        r.text.text ? r.text.text : "", r.text.len));
+    gr_rendered_release(&r);
+    return st;
+}
+
+static gr_status run_chat(const gr_encoder *e, const json_t *row, gr_loc at, const json_t *said, gr_ids *ids,
+                          gr_diag *d)
+{
+    gr_status st = GR_OK;
+    json_t *messages = json_copy((json_t *)said), *variables = json_copy(e->variables);
+    if (e->system) st = put_system(e, row, at, messages, d);
+    if (!st && e->tools_text) st = put_tools(e, row, at, variables, d);
+    gr_chat_options options = {
+        .add_generation_prompt = true, .date = e->date, .variables = variables, .asked = e->asked};
+    if (!st) st = gr_chat_encode(e->chat, e->tokenizer, messages, &options, ids, d);
+    json_decref(messages);
+    json_decref(variables);
+    return st;
+}
+
+static gr_status run_message(const gr_encoder *e, const json_t *row, gr_loc at, const gr_rendered *r,
+                             gr_ids *ids, gr_diag *d)
 {
     json_t *messages =
         json_pack("[{s:s, s:s%}]", "role", "user", "content", r->text.text ? r->text.text : "", r->text.len);
-    gr_status st = run_chat(e, messages, ids, d);
+    gr_status st = run_chat(e, row, at, messages, ids, d);
     json_decref(messages);
     return st;
 }
@@ -82,11 +260,11 @@ gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_i
     if (e->list_field) {
         gr_status st = gr_json_field(row, e->list_field, at, &field, d);
         if (st) return st;
-        if (json_is_array(field)) return run_chat(e, field, ids, d);
+        if (json_is_array(field)) return run_chat(e, row, at, field, ids, d);
     }
     gr_rendered r = {0};
     gr_status st = gr_template_render(e->text, row, at, &r, d);
-    if (!st) st = e->chat ? run_message(e, &r, ids, d) : run_plain(e, &r, ids, d);
+    if (!st) st = e->chat ? run_message(e, row, at, &r, ids, d) : run_plain(e, &r, ids, d);
     gr_rendered_release(&r);
     return st;
 }

@@ -3,30 +3,51 @@
  * Special tokens in template text mean what they say; text from a field never becomes one. A prompt by a
  * plain template begins with BOS where the tokenizer's own post-processor adds one; a chat template brings
  * its own.
+ * Threads: an encoder belongs to one thread at a time.
  */
 #ifndef GR_OPS_ENCODE_H
 #define GR_OPS_ENCODE_H
 
+#include "graphs/graph.h"
 #include "ops/jsonl.h"
 #include "ops/tokenizer.h"
+
+/* What goes around a user's message, beside the message; all of it may be NULL. */
+typedef struct gr_chat_config {
+    const char *system;     /* a template of the system message */
+    const gr_value *args;   /* a map of further variables of the chat template */
+    const gr_value *tools;  /* a list of tools, or the text "{field}" */
+    const char *tools_file; /* a JSON file with the list */
+    const char *date;       /* YEAR-MONTH-DAY: today, to the template; NULL: gr_default_date */
+} gr_chat_config;
+
+bool gr_is_one_field(const char *text); /* "{field}" and nothing else */
+extern const char gr_default_date[];
+bool gr_date_is_valid(const char *date); /* YEAR-MONTH-DAY, a day there is */
 
 typedef struct gr_encoder_config {
     const gr_tokenizer *tokenizer;
     const char *folder;   /* of the checkpoint: where the chat template comes from */
     const char *text;     /* the template, or "chat" */
     const char *messages; /* with "chat": the template of the user's message */
+    gr_chat_config chat;  /* with "chat" */
     bool response;        /* follows a prompt: no BOS */
     gr_loc at;
 } gr_encoder_config;
 
 typedef struct gr_encoder gr_encoder;
 
-/* Texts are copied, the tokenizer is not. GR_E_INVALID for a template with errors. */
+/* Texts are copied, the tokenizer is not. GR_E_INVALID for a template with errors. Warns of what the chat
+ * template takes no notice of. */
 GR_NODISCARD gr_status gr_encoder_new(gr_encoder **out, const gr_encoder_config *c, gr_diag *d);
 void gr_encoder_free(gr_encoder *e); /* NULL is fine */
 
 /* Append the ids of a record, whose place is at. */
 GR_NODISCARD gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids,
                                       gr_diag *d);
+
+/* Say which date the chat template puts into the prompts, where no key gave one: after a run of the encoder,
+ * whose last record tells. name: of the node. */
+void gr_encoder_warn_of_date(const gr_encoder *e, const char *name, gr_diag *d);
 
 #endif

@@ -439,13 +439,13 @@ static bool ends_in_stop_text(gr_rollout *r, const int32_t *response, uint32_t n
     if (!longest) return false;
     uint32_t first = n;
     while (first > 0 && len < last + longest - 1 + (first == n)) {
-        size_t bytes = 0;
-        gr_tokenizer_token(t, response[--first], &bytes);
-        if (first + 1 == n) last = bytes;
-        len += bytes;
+        r->tail.len = 0;
+        (void)gr_tokenizer_append(t, response[--first], false, &r->tail);
+        if (first + 1 == n) last = r->tail.len;
+        len += r->tail.len;
     }
     r->tail.len = 0;
-    gr_tokenizer_decode(t, response + first, n - first, false, &r->tail);
+    for (uint32_t i = first; i < n; i++) (void)gr_tokenizer_append(t, response[i], false, &r->tail);
     bool found = false;
     for (size_t i = 0; i < stop->n && r->tail.len; i++)
         found = found || memmem(r->tail.text, r->tail.len, stop->text[i], strlen(stop->text[i]));

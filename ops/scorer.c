@@ -155,8 +155,9 @@ void gr_response_text(const gr_session *s, const gr_node *rows_node, const gr_ro
     const gr_tokenizer *t = gr_session_tokenizer(s, rows_node);
     const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq];
     uint32_t n = rows->response_len[seq] - rows->ended[seq];
+    bool at_start = true;
     for (uint32_t i = 0; i < n; i++) {
-        gr_tokenizer_decode(t, ids + i, 1, false, text);
+        at_start = gr_tokenizer_append(t, ids[i], at_start, text);
         if (ends) ends[i] = (uint32_t)text->len;
     }
     if (ends && rows->ended[seq]) ends[n] = (uint32_t)text->len;

@@ -1,10 +1,12 @@
 /* ops/tokenizer.h: text to token ids and back, as a checkpoint's own files say.
  *
- * Two kinds of tokenizer:
+ * Three kinds of tokenizer:
  *
  *   byte-level BPE   tokenizer.json as Hugging Face writes it for GPT-2, Qwen and Llama-3: added tokens, NFC,
  *                    Split and ByteLevel pre-tokenizers, merges, TemplateProcessing. Ids equal those of the
  *                    `tokenizers` library. Any part of the file this does not know is refused by name.
+ *   SentencePiece    tokenizer.json of model BPE with byte_fallback or without ByteLevel, as of Llama-2,
+ * Mistral and Gemma: Prepend and Replace, or Metaspace; characters without a token are bytes <0x..>.
  *   characters       tokenizer_config.json with `char_ords`: ids 0 to 3 are the special tokens S (separator),
  *                    E (end), P (padding), U (unknown); id 4 + i is code point char_ords[i].
  *
@@ -66,10 +68,15 @@ GR_NODISCARD gr_status gr_tokenizer_encode_fields(const gr_tokenizer *t, const c
                                                   const gr_text_range *fields, size_t n_fields,
                                                   unsigned flags, gr_ids *ids, gr_diag *d);
 
-/* Append the bytes of n ids to text. Ids the tokenizer does not have give nothing (a model's output layer may
- * be wider than its vocabulary). The bytes may end inside a character. */
+/* Append the text of n ids. Where the file's decoder takes a space off the front, so does this. Ids the
+ * tokenizer does not have give nothing (a model's output layer may be wider than its vocabulary). The bytes
+ * may end inside a character. */
 void gr_tokenizer_decode(const gr_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                          gr_str *text);
+
+/* The same for one id; at_start: nothing stands before it. Returns whether the next one is at the start, too.
+ */
+bool gr_tokenizer_append(const gr_tokenizer *t, int32_t id, bool at_start, gr_str *text);
 
 /* Largest id plus one. */
 size_t gr_tokenizer_size(const gr_tokenizer *t);

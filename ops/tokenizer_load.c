@@ -20,6 +20,8 @@ typedef struct loader {
     gr_tokenizer *t;
     gr_diag *d;
     const char *file;
+    bool decodes_bytes;     /* the decoder has ByteFallback */
+    json_t *vocab;          /* as spelled: what an added token is compared with */
     int16_t byte_of[0x144]; /* GPT-2's alphabet: code point to byte, -1: not in it */
 } loader;
 
@@ -141,6 +143,47 @@ static gr_status check_id(const loader *l, const char *path, const json_t *j, in
     return GR_OK;
 }
 
+/* As read_vocab's keys stand for bytes: as they are in a SentencePiece vocabulary. */
+static bool spell(const loader *l, const char *name, size_t n, gr_str *out)
+{
+    bool spelled = unspell(l, name, n, out);
+    if (!l->t->pieces) return spelled;
+    out->len = 0;
+    gr_str_add(out, name, n);
+    return true;
+}
+
+/* The byte of "<0x0A>", -1: it is none. */
+static int byte_of_name(const char *name, size_t n)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    if (n != 6 || memcmp(name, "<0x", 3) || name[5] != '>') return -1;
+    const char *high = memchr(hex, name[3], 16), *low = memchr(hex, name[4], 16);
+    return high && low ? (int)((high - hex) * 16 + (low - hex)) : -1;
+}
+
+/* Decoded: a space for METASPACE, the byte for "<0x0A>". */
+static void set_piece_text(loader *l, int32_t id)
+{
+    gr_tokenizer *t = l->t;
+    const span name = t->tokens[id].name;
+    if (!t->pieces) return;
+    char *key = gr_strndup(t->blob.text + name.at, name.len);
+    int byte = byte_of_name(key, name.len);
+    gr_str text = {0};
+    for (size_t i = 0; i < name.len; i++) {
+        bool space = name.len - i >= 3 && !memcmp(key + i, METASPACE, 3);
+        gr_str_putc(&text, space ? ' ' : key[i]);
+        i += space ? 2 : 0;
+    }
+    if (byte >= 0) t->byte_id[byte] = id;
+    t->tokens[id].text = byte >= 0 && l->decodes_bytes
+                             ? gr_tokenizer_keep(t, (char[]){(char)byte}, 1)
+                             : gr_tokenizer_keep(t, text.text ? text.text : "", text.len);
+    gr_str_release(&text);
+    free(key);
+}
+
 static gr_status read_vocab(loader *l, json_t *vocab)
 {
     gr_status st = want_type(l, "model.vocab", vocab, JSON_OBJECT);
@@ -159,12 +202,13 @@ static gr_status read_vocab(loader *l, json_t *vocab)
             st = refuse(l, path, "id %d is taken by another token", id);
             break;
         }
-        bool spelled = unspell(l, key, strlen(key), &bytes);
+        bool spelled = spell(l, key, strlen(key), &bytes);
         gr_tokenizer_set(l->t, id, bytes.text, bytes.len, 0);
         if (!spelled)
             GR_PUSH(foreign.id, foreign.n, foreign.cap, id);
-        else if (bytes.len && gr_tokenizer_hash(l->t, id) && bytes.len == 1)
+        else if (bytes.len && gr_tokenizer_hash(l->t, id) && bytes.len == 1 && !l->t->pieces)
             l->t->byte_id[(unsigned char)bytes.text[0]] = id;
+        set_piece_text(l, id);
     }
     for (size_t i = 0; st == GR_OK && i < foreign.n; i++) (void)gr_tokenizer_hash(l->t, foreign.id[i]);
     free(foreign.id);
@@ -202,7 +246,7 @@ static gr_status read_merge(loader *l, const char *path, const json_t *j, gr_str
         return refuse(l, path, "expected \"a b\" or [\"a\", \"b\"], not %s", kind_of(j));
     joined->len = 0;
     for (int i = 0; i < 2; i++) {
-        bool spelled = unspell(l, name[i], n[i], &part[i]);
+        bool spelled = spell(l, name[i], n[i], &part[i]);
         id[i] = spelled && n[i] ? gr_tokenizer_id(l->t, part[i].text, part[i].len) : -1;
         if (id[i] < 0) return refuse(l, path, "'%.*s' is not in the vocabulary", (int)n[i], name[i]);
         gr_str_add(joined, part[i].text, part[i].len);
@@ -236,26 +280,48 @@ static gr_status read_merges(loader *l, json_t *merges)
     return st;
 }
 
-static gr_status read_model(loader *l, json_t *model)
+static gr_status read_unknown(loader *l, const json_t *name)
 {
-    static const char *const must_be_unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                                "byte_fallback"};
+    l->t->unk = -1;
+    if (is_nothing(name) || !l->t->pieces) return GR_OK;
+    gr_status st = want_type(l, "model.unk_token", name, JSON_STRING);
+    if (st) return st;
+    l->t->unk = gr_tokenizer_id(l->t, json_string_value(name), json_string_length(name));
+    return l->t->unk >= 0
+               ? GR_OK
+               : refuse(l, "model.unk_token", "'%s' is not in the vocabulary", json_string_value(name));
+}
+
+static gr_status check_model(loader *l, json_t *model)
+{
+    static const char *const must_be_unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     gr_status st = want_type(l, "model", model, JSON_OBJECT);
-    if (st == GR_OK)
-        st =
-            KNOWN_KEYS(l, "model", model, "type", "dropout", "unk_token", "continuing_subword_prefix",
-                       "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges");
-    if (st != GR_OK) return st;
+    if (st) return st;
     json_t *type = json_object_get(model, "type");
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE")))
         return refuse(l, "model.type", "only 'BPE' is supported%s%s", json_is_string(type) ? ", not " : "",
                       json_is_string(type) ? json_string_value(type) : "");
-    for (size_t i = 0; i < GR_LEN(must_be_unset); i++)
+    st = KNOWN_KEYS(l, "model", model, "type", "dropout", "unk_token", "continuing_subword_prefix",
+                    "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges");
+    for (size_t i = 0; i < GR_LEN(must_be_unset) && !st; i++)
         if (!is_nothing(json_object_get(model, must_be_unset[i])))
-            return refuse(l, "model", "'%s' is not supported", must_be_unset[i]);
+            st = refuse(l, "model", "'%s' is not supported", must_be_unset[i]);
+    if (!st && !l->t->pieces && json_is_true(json_object_get(model, "byte_fallback")))
+        st = refuse(l, "model", "'byte_fallback' beside ByteLevel is not supported");
+    return st;
+}
+
+static gr_status read_model(loader *l, json_t *model)
+{
+    gr_status st = check_model(l, model);
+    if (st) return st;
     l->t->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
-    st = read_vocab(l, json_object_get(model, "vocab"));
-    return st == GR_OK ? read_merges(l, json_object_get(model, "merges")) : st;
+    l->t->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
+    l->t->fuse_unk = json_is_true(json_object_get(model, "fuse_unk"));
+    l->vocab = json_object_get(model, "vocab");
+    st = read_vocab(l, l->vocab);
+    if (!st) st = read_unknown(l, json_object_get(model, "unk_token"));
+    return st ? st : read_merges(l, json_object_get(model, "merges"));
 }
 
 /* ---- added tokens ------------------------------------------------------------------------------------- */
@@ -280,6 +346,49 @@ static gr_status read_token_flags(const loader *l, const char *path, json_t *j, 
                       "special");
 }
 
+static int32_t added_id(const gr_tokenizer *t, const char *text, size_t n)
+{
+    int32_t id = -1;
+    for (size_t i = 0; i < t->n_added && id < 0; i++) {
+        span name = t->tokens[t->added[i]].name;
+        if (name.len == n && !memcmp(t->blob.text + name.at, text, n)) id = t->added[i];
+    }
+    return id;
+}
+
+/* The id of a name as the files spell it, not of the bytes that it stands for: -1: none. */
+static int32_t id_of_name(const loader *l, const char *text, size_t n)
+{
+    const json_t *key = json_is_object(l->vocab) ? json_object_get(l->vocab, text) : NULL;
+    int32_t id = added_id(l->t, text, n);
+    return id >= 0 ? id : key ? (int32_t)json_integer_value(key) : -1;
+}
+
+/* An added token is looked for by its name; it decodes as the decoder reads a name. */
+static void set_added(loader *l, int32_t id, const char *text, size_t n)
+{
+    gr_str bytes = {0};
+    bool spelled = !l->t->pieces && unspell(l, text, n, &bytes);
+    gr_tokenizer_set(l->t, id, text, n, 0);
+    if (spelled) l->t->tokens[id].text = gr_tokenizer_keep(l->t, bytes.text, bytes.len);
+    (void)gr_tokenizer_hash(l->t, id);
+    set_piece_text(l, id);
+    gr_str_release(&bytes);
+}
+
+/* Those that are looked for in normalized text are normalized themselves. */
+static void normalize_added(gr_tokenizer *t)
+{
+    for (size_t i = 0; i < t->n_added; i++) {
+        token *k = &t->tokens[t->added[i]];
+        gr_str text = {0};
+        if (!(k->flags & TOKEN_NORMALIZED)) continue;
+        (void)gr_tokenizer_normalize(t, t->blob.text + k->name.at, k->name.len, &text, NULL);
+        if (text.len) k->match = gr_tokenizer_keep(t, text.text, text.len);
+        gr_str_release(&text);
+    }
+}
+
 static gr_status add_token(loader *l, const char *path, json_t *j, int32_t id)
 {
     gr_tokenizer *t = l->t;
@@ -291,14 +400,11 @@ static gr_status add_token(loader *l, const char *path, json_t *j, int32_t id)
     const char *text = json_string_value(content);
     size_t n = json_string_length(content);
     if (!n) return refuse(l, path, "an added token without text");
-    int32_t known = gr_tokenizer_id(t, text, n);
+    int32_t known = id_of_name(l, text, n);
     if (known >= 0 && known != id) return refuse(l, path, "'%s' is id %d already", text, known);
     if (known < 0 && (size_t)id < t->n && t->tokens[id].flags)
         return refuse(l, path, "id %d of '%s' is taken by another token", id, text);
-    if (known < 0) {
-        gr_tokenizer_set(t, id, text, n, 0);
-        (void)gr_tokenizer_hash(t, id);
-    }
+    if (known < 0 || !t->pieces) set_added(l, id, text, n);
     t->tokens[id].flags = flags | TOKEN_PRESENT;
     GR_PUSH(t->added, t->n_added, t->cap_added, id);
     return GR_OK;
@@ -372,11 +478,35 @@ static gr_status read_part(loader *l, const char *path, json_t *j, const char *l
     return GR_OK;
 }
 
+static void add_step(gr_tokenizer *t, int kind, const char *from, const char *to)
+{
+    norm_step step = {.from = from ? gr_strdup(from) : NULL, .to = to ? gr_strdup(to) : NULL};
+    step.kind = kind;
+    GR_PUSH(t->steps, t->n_steps, t->cap_steps, step);
+}
+
+/* The string of a "pattern" that is plain text; NULL: it is none. */
+static const char *plain_pattern(json_t *j)
+{
+    const char *text = json_string_value(json_object_get(json_object_get(j, "pattern"), "String"));
+    return text && *text ? text : NULL;
+}
+
 static gr_status on_normalizer(loader *l, const char *path, const char *type, json_t *j)
 {
-    (void)j;
-    if (strcmp(type, "NFC")) return refuse(l, path, "normalizer '%s' is not supported; NFC is", type);
-    l->t->nfc = true;
+    const char *from = plain_pattern(j), *to = json_string_value(json_object_get(j, "content")),
+               *before = json_string_value(json_object_get(j, "prepend"));
+    if (!strcmp(type, "NFC"))
+        add_step(l->t, NORM_NFC, NULL, NULL);
+    else if (!strcmp(type, "Prepend") && before && l->t->pieces)
+        add_step(l->t, NORM_PREPEND, NULL, before);
+    else if (!strcmp(type, "Replace") && from && to && l->t->pieces)
+        add_step(l->t, NORM_REPLACE, from, to);
+    else
+        return refuse(l, path,
+                      "normalizer '%s' is not supported; NFC is, and in a SentencePiece vocabulary Prepend "
+                      "and Replace of a String",
+                      type);
     return GR_OK;
 }
 
@@ -408,6 +538,26 @@ static gr_status on_split(loader *l, const char *path, json_t *j)
                   behavior ? behavior : kind_of(json_object_get(j, "behavior")));
 }
 
+static gr_status on_metaspace(loader *l, const char *path, json_t *j)
+{
+    static const char *const schemes[] = {"never", "first", "always"};
+    const char *mark = json_string_value(json_object_get(j, "replacement")),
+               *scheme = json_string_value(json_object_get(j, "prepend_scheme"));
+    json_t *old = json_object_get(j, "add_prefix_space");
+    if (!mark || strcmp(mark, METASPACE))
+        return refuse(l, path, "a 'replacement' other than U+2581 is not supported");
+    if (l->t->metaspace || l->t->pretok.n) return refuse(l, path, "Metaspace behind others is not supported");
+    l->t->metaspace = true;
+    l->t->prefix_space = old && json_is_false(old) && !scheme ? PREFIX_NEVER : PREFIX_ALWAYS;
+    for (size_t i = 0; scheme && i <= GR_LEN(schemes); i++) {
+        if (i == GR_LEN(schemes)) return refuse(l, path, "unknown 'prepend_scheme' %s", scheme);
+        l->t->prefix_space = (metaspace_prefix)i;
+        if (!strcmp(schemes[i], scheme)) break;
+    }
+    if (json_is_false(json_object_get(j, "split"))) return GR_OK;
+    return add_stage(l, path, METASPACE, strlen(METASPACE), true, GR_SPLIT_WITH_NEXT, false);
+}
+
 static gr_status on_pre_tokenizer(loader *l, const char *path, const char *type, json_t *j)
 {
     if (!strcmp(type, "Split")) return on_split(l, path, j);
@@ -415,6 +565,7 @@ static gr_status on_pre_tokenizer(loader *l, const char *path, const char *type,
         bool each = json_is_true(json_object_get(j, "individual_digits"));
         return add_stage(l, path, each ? "\\p{N}" : "\\p{N}+", each ? 5 : 6, false, GR_SPLIT_ISOLATED, false);
     }
+    if (!strcmp(type, "Metaspace") && l->t->pieces) return on_metaspace(l, path, j);
     if (strcmp(type, "ByteLevel")) return refuse(l, path, "pre-tokenizer '%s' is not supported", type);
     if (json_is_true(json_object_get(j, "add_prefix_space")))
         return refuse(l, path, "'add_prefix_space' is not supported");
@@ -422,9 +573,31 @@ static gr_status on_pre_tokenizer(loader *l, const char *path, const char *type,
     return add_stage(l, path, gr_pretok_gpt2, strlen(gr_pretok_gpt2), false, GR_SPLIT_ISOLATED, false);
 }
 
+/* What may stand in the decoder of a SentencePiece vocabulary. */
+static gr_status on_piece_decoder(loader *l, const char *path, const char *type, json_t *j)
+{
+    const char *from = plain_pattern(j), *content = json_string_value(json_object_get(j, "content")),
+               *scheme = json_string_value(json_object_get(j, "prepend_scheme"));
+    bool space = content && !strcmp(content, " ");
+    if (!strcmp(type, "ByteFallback") || !strcmp(type, "Fuse")) return GR_OK;
+    if (!strcmp(type, "Replace") && from && space && !strcmp(from, METASPACE)) return GR_OK;
+    if (!strcmp(type, "Strip") && space && json_integer_value(json_object_get(j, "start")) == 1 &&
+        json_integer_value(json_object_get(j, "stop")) == 0) {
+        l->t->front = FRONT_SPACE;
+        return GR_OK;
+    }
+    if (!strcmp(type, "Metaspace")) {
+        bool never =
+            scheme ? !strcmp(scheme, "never") : json_is_false(json_object_get(j, "add_prefix_space"));
+        l->t->front = never ? FRONT_KEPT : FRONT_FIRST_TOKEN;
+        return GR_OK;
+    }
+    return refuse(l, path, "decoder '%s' with these settings is not supported", type);
+}
+
 static gr_status on_decoder(loader *l, const char *path, const char *type, json_t *j)
 {
-    (void)j;
+    if (l->t->pieces) return on_piece_decoder(l, path, type, j);
     return strcmp(type, "ByteLevel") ? refuse(l, path, "decoder '%s' is not supported; ByteLevel is", type)
                                      : GR_OK;
 }
@@ -471,6 +644,35 @@ static gr_status on_post_processor(loader *l, const char *path, const char *type
     return after ? GR_OK : refuse(l, path, "'single' does not name the text");
 }
 
+/* Whether j, or a part of its sequence, has the type. */
+static bool has_part(const json_t *j, const char *list_key, const char *type)
+{
+    const char *own = json_string_value(json_object_get(j, "type"));
+    const json_t *list = json_object_get(j, list_key);
+    bool found = own && !strcmp(own, type);
+    for (size_t i = 0; i < json_array_size(list) && !found; i++)
+        found = has_part(json_array_get(list, i), list_key, type);
+    return found;
+}
+
+/* A vocabulary in GPT-2's alphabet of bytes, or one of pieces of text. */
+static gr_status find_kind(loader *l, const json_t *root)
+{
+    const json_t *pre = json_object_get(root, "pre_tokenizer"), *decoder = json_object_get(root, "decoder");
+    const json_t *model = json_object_get(root, "model");
+    bool fallback = json_is_true(json_object_get(model, "byte_fallback"));
+    bool bytes = has_part(pre, "pretokenizers", "ByteLevel");
+    l->decodes_bytes = has_part(decoder, "decoders", "ByteFallback");
+    l->t->pieces = !bytes && (fallback || has_part(pre, "pretokenizers", "Metaspace") || l->decodes_bytes);
+    bool replaces = has_part(decoder, "decoders", "Replace") || has_part(decoder, "decoders", "Metaspace");
+    if (l->t->pieces && !replaces)
+        return refuse(l, "decoder",
+                      "a SentencePiece vocabulary without Replace or Metaspace is not supported");
+    if (l->t->pieces && fallback && !l->decodes_bytes)
+        return refuse(l, "decoder", "'byte_fallback' without a ByteFallback decoder is not supported");
+    return GR_OK;
+}
+
 /* "type" of j or of the last of its sequence. */
 static bool ends_in_byte_level(json_t *j)
 {
@@ -495,13 +697,14 @@ static gr_status read_tokenizer(loader *l, json_t *root)
     if (st == GR_OK)
         st = KNOWN_KEYS(l, "(root)", root, "version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model");
+    if (st == GR_OK) st = find_kind(l, root);
     if (st == GR_OK) st = read_model(l, json_object_get(root, "model"));
     if (st == GR_OK) st = read_added(l, json_object_get(root, "added_tokens"));
     for (size_t i = 0; st == GR_OK && i < GR_LEN(parts); i++) {
         json_t *part = json_object_get(root, parts[i].key);
         if (!is_nothing(part)) st = read_part(l, parts[i].key, part, parts[i].list_key, parts[i].fn);
     }
-    if (st == GR_OK && !ends_in_byte_level(json_object_get(root, "pre_tokenizer")))
+    if (st == GR_OK && !l->t->pieces && !ends_in_byte_level(json_object_get(root, "pre_tokenizer")))
         st = refuse(l, "pre_tokenizer", "must end in ByteLevel: other vocabularies are not supported");
     return st;
 }
@@ -516,7 +719,7 @@ static gr_status read_roles(loader *l, json_t *config)
         if (!j || json_is_null(j)) continue;
         gr_status st = want_type(l, gr_token_role_names[i], j, JSON_STRING);
         if (st != GR_OK) return st;
-        l->t->role[i] = gr_tokenizer_id(l->t, json_string_value(j), json_string_length(j));
+        l->t->role[i] = id_of_name(l, json_string_value(j), json_string_length(j));
         if (l->t->role[i] < 0)
             gr_diag_warn(l->d, (gr_loc){0}, "%s: %s '%s' is not in the vocabulary", l->file,
                          gr_token_role_names[i], json_string_value(j));
@@ -582,6 +785,7 @@ gr_status gr_tokenizer_parse(gr_tokenizer **out, const char *tokenizer_json, siz
     memset(l.t->role, 0xff, sizeof(l.t->role)); /* -1 */
     memset(l.t->byte_id, 0xff, sizeof(l.t->byte_id));
     init_alphabet(&l);
+    l.t->unk = -1;
     if (!tokenizer_json && !config_json) {
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "no " TOKENIZER_JSON " and no " CONFIG_JSON);
         goto out;
@@ -596,6 +800,7 @@ gr_status gr_tokenizer_parse(gr_tokenizer **out, const char *tokenizer_json, siz
         if (st == GR_OK) st = read_config(&l, config, tokenizer_json);
     }
     if (st == GR_OK) {
+        normalize_added(l.t);
         gr_tokenizer_index_added(l.t);
         *out = l.t;
         l.t = NULL;
@@ -605,6 +810,24 @@ out:
     json_decref(config);
     gr_tokenizer_free(l.t);
     return st;
+}
+
+/* The files of a slow tokenizer say what the one file says that is read here. */
+static void hint(const char *dir, gr_diag *d)
+{
+    static const char *const slow[] = {"vocab.json", "tokenizer.model", "spiece.model", "vocab.txt"};
+    for (size_t i = 0; i < GR_LEN(slow); i++) {
+        char *path = gr_printf("%s/%s", dir, slow[i]);
+        bool there = gr_path_exists(path);
+        free(path);
+        if (!there) continue;
+        gr_diag_note(d, (gr_loc){0},
+                     "'%s' has %s but no " TOKENIZER_JSON
+                     "; transformers writes one: python3 -c \"from transformers import "
+                     "AutoTokenizer as A; A.from_pretrained('%s', use_fast=True).save_pretrained('%s')\"",
+                     dir, slow[i], dir, dir);
+        break;
+    }
 }
 
 gr_status gr_tokenizer_load(gr_tokenizer **out, const char *dir, gr_diag *d)
@@ -618,6 +841,7 @@ gr_status gr_tokenizer_load(gr_tokenizer **out, const char *dir, gr_diag *d)
     if (st == GR_OK) {
         st = gr_tokenizer_parse(out, texts[0], n[0], texts[1], n[1], d);
         if (st != GR_OK) gr_diag_note(d, (gr_loc){0}, "while reading the tokenizer in '%s'", dir);
+        if (st != GR_OK && !texts[0]) hint(dir, d);
     }
     for (int i = 0; i < 2; i++) {
         free(paths[i]);

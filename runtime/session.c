@@ -110,7 +110,7 @@ static gr_status load_tokenizers(gr_session *s, gr_diag *d)
 static gr_str text_of(const gr_tokenizer *t, int32_t id)
 {
     gr_str s = {0};
-    gr_tokenizer_decode(t, &id, 1, false, &s);
+    (void)gr_tokenizer_append(t, id, false, &s);
     gr_str_puts(&s, "");
     return s;
 }

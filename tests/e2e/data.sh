@@ -100,3 +100,35 @@ no() { # PATTERN --set ...
 no "sums.jsonl:1:1: error: no field 'size'" --set nodes.prompts.curriculum=size
 no "sums.jsonl:1:1: error: field 'answer' is a string; a number is wanted" --set nodes.prompts.curriculum=answer
 no "error: 'descending' goes with 'curriculum'" --set nodes.prompts.descending=true
+
+# Around messages: a system message, variables, tools and the date, which are part of the graph and of what fixes the bits.
+cp -r model chat
+echo "{% for m in messages %}{{ m.content }}{% endfor %}{{ n }}{% if tools %}1{% endif %}{% if day is defined %}{{ strftime_now('%d') }}{% endif %}=" >chat/chat_template.jinja
+sed 's/^params: {model: model,/params: {model: chat, n: 3,/; s/template: "[^"]*"/template: chat, messages: "{question}", template_args: {n: $n}/; s/max_tokens: 8/max_tokens: 16/' grpo.yaml >chat.yaml
+has chat.yaml 'template_args: \{n: \$n\}'
+told() { # NUMERICS_FILE SETTING...
+    file=$1
+    shift
+    status 0 "$gr" plan chat.yaml --format json $(for s in "$@"; do printf ' --set %s' "$s"; done)
+    sed -nE 's/.*"numerics": *"([0-9a-f]+)".*/\1/p' out >"$file"
+    [ -s "$file" ] || fail "no numerics"
+}
+told plain.bits
+told n.bits n=4
+told system.bits nodes.prompts.system=1
+told date.bits nodes.prompts.date=2025-03-09
+told day.bits nodes.prompts.template_args.day=1
+[ "$(sort -u plain.bits n.bits system.bits date.bits day.bits | wc -l)" = 5 ] || fail "what a chat template is told does not count"
+status 0 "$gr" exec chat.yaml --steps 1 --out chat.run --set run.samples=1
+has chat.run/samples.jsonl '"prompt": "[0-9]+\+[0-9]+=?3='
+lacks err warning
+status 0 "$gr" exec chat.yaml --steps 1 --out day.run --set run.samples=1 --set nodes.prompts.template_args.day=true
+has day.run/samples.jsonl '"prompt": "[0-9]+\+[0-9]+=?326='
+has err "warning: node 'prompts': the chat template asks for today's date and gets 2024-07-26 in every run; 'date' sets another"
+echo '[1]' >tools.json
+status 0 "$gr" exec chat.yaml --steps 1 --out tools.run --set run.samples=1 --set nodes.prompts.tools_file=tools.json
+has tools.run/samples.jsonl '"prompt": "[0-9]+\+[0-9]+=?31='
+refused "'date' must be YEAR-MONTH-DAY, such as 2024-07-26, not 'today'" "$gr" check chat.yaml --set nodes.prompts.date=today
+refused "'tools' must be a list of tools, or one" "$gr" check chat.yaml --set nodes.prompts.tools=x
+refused "'template_args' must be a map of variables" "$gr" check chat.yaml --set nodes.prompts.template_args=x
+refused "'system' goes with a chat template: template: chat" "$gr" check grpo.yaml --set nodes.prompts.system=x

@@ -17,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     gr_status st = gr_chat_template_parse(&t, (const char *)data, n, &d);
     if (st == GR_OK) {
         json_t *messages = json_loads(conversation, 0, NULL);
-        st = gr_chat_render(t, NULL, messages, &(gr_chat_options){true, "2024-07-26", NULL}, &x, &d);
+        st = gr_chat_render(t, NULL, messages,
+                            &(gr_chat_options){.add_generation_prompt = true, .date = "2024-07-26"}, &x, &d);
         for (size_t i = 0; i < x.n_fields; i++)
             if (x.fields[i].begin >= x.fields[i].end || x.fields[i].end > x.text.len) abort();
         json_decref(messages);

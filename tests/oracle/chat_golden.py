@@ -1,16 +1,16 @@
 """Write tests/golden/chat.json: conversations rendered by jinja2 in the settings of transformers, and their ids.
 
 Usage: python tests/oracle/chat_golden.py SHARED_DATA > tests/golden/chat.json
+       python tests/oracle/chat_golden.py constructs > tests/golden/chat_constructs.json
+The second form renders the small templates of chat_constructs.py: source, and text or error true.
 Each entry: template (file under SHARED_DATA), messages, options, and text, or error true where it raises. Entries
 of templates with a tokenizer beside them have ids of the joined text (contents hold no special tokens).
 """
-import datetime
 import json
 import sys
 
-import tokenizers
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import chat_compare
+import chat_constructs
 
 TEMPLATES = [
     "chat_templates/Qwen-Qwen2.5-7B-Instruct.jinja",
@@ -59,22 +59,31 @@ def source_of(data, path):
 
 
 def render(source, tokens, messages, options):
-    def raise_exception(message):
-        raise ValueError(message)
-
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    env.filters["tojson"] = lambda x, indent=None: json.dumps(x, ensure_ascii=False, indent=indent)
-    env.globals["raise_exception"] = raise_exception
-    if "date" in options:
-        day = datetime.date.fromisoformat(options["date"])
-        env.globals["strftime_now"] = day.strftime
+    env = chat_compare.environment(options.get("date"))
     variables = {"tools": None, "documents": None, **tokens, **options.get("variables", {})}
     return env.from_string(source).render(
         messages=messages, add_generation_prompt=options.get("add_generation_prompt", True), **variables)
 
 
+def constructs():
+    out = []
+    for source in chat_constructs.SOURCES:
+        entry = {"source": source}
+        try:
+            entry["text"] = render(source, {}, chat_constructs.MESSAGES, {"date": chat_compare.DATE})
+        except Exception as e:
+            print(repr(source), type(e).__name__, e, file=sys.stderr)
+            entry["error"] = True
+        out.append(entry)
+    return out
+
+
 def main():
     data, out = sys.argv[1], []
+    if data == "constructs":
+        print("[\n" + ",\n".join(json.dumps(e, separators=(",", ":")) for e in constructs()) + "\n]")
+        return
+    import tokenizers
     for path in TEMPLATES:
         tokens, tokenizer = {}, None
         folder = path.rsplit("/", 1)[0]

@@ -463,6 +463,93 @@ static void test_characters_have_an_id_each(void **state)
     gr_tokenizer_free(t);
 }
 
+/* tests/oracle/tokenizer_tiny.py: SentencePiece's BPE in the forms of Llama-2, Mistral, Gemma and Phi-3, and
+ * added tokens beside GPT-2's alphabet. */
+static void check_tiny(const json_t *one, const char *name)
+{
+    json_t *file = json_object_get(one, "file"), *item;
+    gr_tokenizer *t = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    if (gr_tokenizer_parse(&t, json_string_value(file), json_string_length(file), NULL, 0, &d))
+        fail_msg("%s: %s", name, gr_message_format(&d.messages[0]));
+    size_t i;
+    json_array_foreach(json_object_get(one, "cases"), i, item)
+    {
+        const json_t *text = json_array_get(item, 0);
+        unsigned flags = (json_is_true(json_array_get(item, 1)) ? GR_ENCODE_SPECIAL : 0) |
+                         (json_is_true(json_array_get(item, 2)) ? GR_ENCODE_FRAME : 0);
+        gr_ids ids = {0};
+        assert_int_equal(
+            gr_tokenizer_encode(t, json_string_value(text), json_string_length(text), flags, &ids, &d),
+            GR_OK);
+        assert_ids(&ids, json_array_get(item, 3), json_string_value(text));
+        for (size_t skip = 0; skip < 2; skip++) {
+            const json_t *want = json_array_get(item, 4 + skip);
+            gr_str back = {0};
+            gr_tokenizer_decode(t, ids.id, ids.n, skip, &back);
+            assert_int_equal(back.len, json_string_length(want));
+            if (back.len) assert_memory_equal(back.text, json_string_value(want), back.len);
+            gr_str_release(&back);
+        }
+        free(ids.id);
+    }
+    assert_true(i > 15);
+    gr_tokenizer_free(t);
+    gr_diag_release(&d);
+}
+
+static void test_pieces_and_raw_added_tokens_equal_tokenizers(void **state)
+{
+    (void)state;
+    json_t *golden = json_load_file("tests/golden/tokenizer_tiny.json", JSON_ALLOW_NUL, NULL), *one;
+    const char *name;
+    assert_int_equal(json_object_size(golden), 7);
+    json_object_foreach(golden, name, one) check_tiny(one, name);
+    json_decref(golden);
+}
+
+static void test_a_text_of_pieces_keeps_fields_apart(void **state)
+{
+    (void)state;
+    json_t *golden = json_load_file("tests/golden/tokenizer_tiny.json", JSON_ALLOW_NUL, NULL);
+    const json_t *file = json_object_get(json_object_get(golden, "old_llama"), "file");
+    gr_tokenizer *t = NULL;
+    gr_ids ids = {0};
+    assert_int_equal(gr_tokenizer_parse(&t, json_string_value(file), json_string_length(file), NULL, 0, NULL),
+                     GR_OK);
+    const char *text =
+        " <s> a </s> b </s>"; /* the first </s> is a field's: its tokens are looked for in normalized text */
+    const gr_text_range field = {5, 11};
+    assert_int_equal(
+        gr_tokenizer_encode_fields(t, text, strlen(text), &field, 1, GR_ENCODE_SPECIAL, &ids, NULL), GR_OK);
+    int n_special = 0;
+    for (size_t i = 0; i < ids.n; i++) n_special += gr_tokenizer_is_special(t, ids.id[i]);
+    assert_int_equal(n_special, 2);
+    free(ids.id);
+    gr_tokenizer_free(t);
+    json_decref(golden);
+}
+
+static void test_files_of_a_slow_tokenizer_get_a_hint(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/gr_slow_XXXXXX";
+    gr_tokenizer *t = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_non_null(mkdtemp(dir));
+    char *vocab = gr_printf("%s/vocab.json", dir);
+    assert_int_equal(gr_file_write(vocab, "{}", 2, NULL), GR_OK);
+    assert_int_equal(gr_tokenizer_load(&t, dir, &d), GR_E_INVALID);
+    assert_string_equal(d.messages[0].text, "no tokenizer.json and no tokenizer_config.json");
+    assert_non_null(
+        strstr(d.messages[d.n - 1].text, "has vocab.json but no tokenizer.json; transformers writes one"));
+    assert_int_equal(gr_path_remove(dir, NULL), GR_OK);
+    gr_diag_release(&d);
+    free(vocab);
+}
+
 static void assert_refused(const char *json, const char *config, const char *want)
 {
     gr_diag d;
@@ -485,8 +572,11 @@ static void test_broken_files_are_refused_by_place(void **state)
     assert_refused("{\"modle\":{}}", NULL, "tokenizer.json: (root): unknown key 'modle'");
     assert_refused("{\"model\":{\"type\":\"Unigram\"}}", NULL,
                    "tokenizer.json: model.type: only 'BPE' is supported, not Unigram");
-    assert_refused("{\"model\":{\"byte_fallback\":true}}", NULL,
-                   "tokenizer.json: model: 'byte_fallback' is not supported");
+    assert_refused("{\"model\":{\"type\":\"WordPiece\",\"max_input_chars_per_word\":9}}", NULL,
+                   "tokenizer.json: model.type: only 'BPE' is supported, not WordPiece");
+    assert_refused(
+        "{\"model\":{\"byte_fallback\":true}}", NULL,
+        "tokenizer.json: decoder: a SentencePiece vocabulary without Replace or Metaspace is not supported");
     assert_refused("{\"model\":{\"vocab\":[]}}", NULL,
                    "tokenizer.json: model.vocab: expected an object, not a list");
     assert_refused(TINY("\"a\":\"0\"", "", ""), NULL,
@@ -511,8 +601,10 @@ static void test_broken_files_are_refused_by_place(void **state)
                    "tokenizer.json: added_tokens[0]: id 1 of '<s>' is taken by another token");
     assert_refused(TINY(ABC, "", ",\"added_tokens\":[{\"id\":9,\"content\":\"a\"}]"), NULL,
                    "tokenizer.json: added_tokens[0]: 'a' is id 0 already");
-    assert_refused(TINY(ABC, "", ",\"normalizer\":{\"type\":\"Lowercase\"}"), NULL,
-                   "tokenizer.json: normalizer: normalizer 'Lowercase' is not supported; NFC is");
+    assert_refused(
+        TINY(ABC, "", ",\"normalizer\":{\"type\":\"Lowercase\"}"), NULL,
+        "tokenizer.json: normalizer: normalizer 'Lowercase' is not supported; NFC is, and in a SentencePiece "
+        "vocabulary Prepend and Replace of a String");
     assert_refused("{\"model\":{\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Split\","
                    "\"pattern\":{\"Regex\":\"(\"},"
                    "\"behavior\":\"Isolated\"}}",
@@ -535,7 +627,7 @@ static void test_an_unsupported_tokenizer_is_refused_by_name(void **state)
     gr_diag_init(&d);
     gr_tokenizer *t = NULL;
     assert_int_equal(gr_tokenizer_load(&t, path, &d), GR_E_INVALID);
-    assert_string_equal(d.messages[0].text, "tokenizer.json: model: 'byte_fallback' is not supported");
+    assert_string_equal(d.messages[0].text, "tokenizer.json: model.merges: expected a list, not an object");
     gr_diag_release(&d);
 }
 
@@ -575,6 +667,9 @@ int main(void)
         cmocka_unit_test(test_split_behaviours),
         cmocka_unit_test(test_the_frame_adds_what_the_post_processor_says),
         cmocka_unit_test(test_characters_have_an_id_each),
+        cmocka_unit_test(test_pieces_and_raw_added_tokens_equal_tokenizers),
+        cmocka_unit_test(test_a_text_of_pieces_keeps_fields_apart),
+        cmocka_unit_test(test_files_of_a_slow_tokenizer_get_a_hint),
         cmocka_unit_test(test_broken_files_are_refused_by_place),
         cmocka_unit_test(test_an_unsupported_tokenizer_is_refused_by_name),
         cmocka_unit_test(test_config_adds_the_tokens_that_tokenizer_json_lacks),
