@@ -17,10 +17,11 @@ typedef struct gr_run_options {
     bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
     bool has_from;   /* or from that of iteration `from`: what is behind it is set aside */
     uint64_t from;
-    bool poison;      /* check every step's memory (slow) */
-    unsigned threads; /* at most; never more than the plan was made for */
-    FILE *progress;   /* lines for people; NULL: none */
-    gr_comm *comm;    /* of the ranks that run it together; NULL: there is one */
+    bool accept_changes; /* what does not have the recorded hashes is warned about, not refused */
+    bool poison;         /* check every step's memory (slow) */
+    unsigned threads;    /* at most; never more than the plan was made for */
+    FILE *progress;      /* lines for people; NULL: none */
+    gr_comm *comm;       /* of the ranks that run it together; NULL: there is one */
 } gr_run_options;
 
 /* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what

@@ -52,8 +52,9 @@ typedef struct gr_running {
     bool over_plan;    /* that libraries take more than planned has been said */
     bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
     gr_health health;
-    gr_scored candidate; /* of the latest iteration that all have heard of */
-    gr_scored best;      /* of all so far */
+    gr_scored candidate;   /* of the latest iteration that all have heard of */
+    gr_scored best;        /* of all so far */
+    struct json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
 
 /* ---- run_steps.c ---- */

@@ -12,8 +12,6 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian and read as they are");
 
-#define HEADER_LIMIT 100000000u /* bytes; the limit of the format's own library */
-
 static const struct {
     const char *name;
     unsigned bits;
@@ -229,7 +227,7 @@ static gr_status add_shard(gr_safetensors *s, const char *path, gr_diag *d)
                              (uintmax_t)size);
     gr_status st = read_at(&f, &n, sizeof(n), 0, "header", d);
     if (st) return st;
-    if (n > size - 8 || n > HEADER_LIMIT)
+    if (n > size - 8 || n > GR_ST_HEADER_MAX)
         return gr_diag_error(
             d, in(path), GR_E_INVALID,
             "the header's length of %ju does not fit the file's %ju bytes; not a safetensors file, "

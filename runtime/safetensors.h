@@ -43,6 +43,8 @@ typedef enum gr_st_dtype {
 
 const char *gr_st_dtype_str(gr_st_dtype t);
 
+#define GR_ST_HEADER_MAX 100000000u /* bytes of a header's JSON; the limit of the format's own library */
+
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
 typedef struct gr_st_tensor {

@@ -44,6 +44,7 @@ enum {
     CAPACITY,
     CHECK_MEMORY,
     HOSTS,
+    ACCEPT,
     N_OPTIONS
 };
 
@@ -88,6 +89,9 @@ static const option options[N_OPTIONS] = {
         {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
          "CPU device: hold every step to the memory it declared; touched.csv says how much of the "
          "peak was written (slow)"},
+    [ACCEPT] = {"accept-changes", NULL, 0, FLAG, AT(accept_changes), 0, NULL,
+                "go on though a checkpoint, or what the run reads, is not what it was; warnings name what is "
+                "not"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -110,7 +114,7 @@ static const command commands[] = {
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
      TARGET | BIT(HOSTS) | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) |
-         BIT(REPLAN) | BIT(CHECK_MEMORY),
+         BIT(REPLAN) | BIT(CHECK_MEMORY) | BIT(ACCEPT),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},
@@ -121,8 +125,8 @@ static const command commands[] = {
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
     {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE), 0, true, "measure this machine for --hardware FILE"},
-    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
-     "write the weights of a run in Hugging Face form"},
+    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
+     BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
 };
 

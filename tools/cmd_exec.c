@@ -288,6 +288,7 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
                           .resume = a->resume != NULL,
                           .has_from = x->at != NULL,
                           .from = x->step,
+                          .accept_changes = a->accept_changes,
                           .poison = a->check_memory,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,

@@ -14,7 +14,7 @@ _graphrun()
         case ${COMP_WORDS[1]} in
         check) words='--help --set --ranks --explain' ;;
         plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --out' ;;
-        exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory --hosts' ;;
+        exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory --hosts --accept-changes' ;;
         verify) words='--help' ;;
         diff) words='--help' ;;
         pack) words='--help --out --capacity' ;;
@@ -22,7 +22,7 @@ _graphrun()
         ops) words='--help' ;;
         schema) words='--help' ;;
         calibrate) words='--help --device --out' ;;
-        export) words='--help --out --model --dtype --shard' ;;
+        export) words='--help --out --model --dtype --shard --accept-changes' ;;
         report) words='--help' ;;
         esac
     fi
