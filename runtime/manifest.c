@@ -222,15 +222,16 @@ static json_t *manifest_json(const gr_manifest *m, const gr_manifest_head *h)
 #define SEALED ",\n \"sealed\": \""
 #define END    "\"\n}\n"
 
-/* The manifest's text; empty: out of memory. */
-static gr_str text_of(const gr_manifest *m, const gr_manifest_head *h)
+/* The manifest's text, and its hash; empty: out of memory. */
+static gr_str text_of(gr_manifest *m, const gr_manifest_head *h)
 {
     json_t *j = manifest_json(m, h);
     char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL, sealed[GR_HASH_HEX];
     gr_str s = {0};
     if (text) { /* which ends with a line of a brace alone */
         gr_str_add(&s, text, strlen(text) - strlen("\n}"));
-        gr_hash_hex(gr_hash_bytes(s.text, s.len), sealed);
+        m->own = gr_hash_bytes(s.text, s.len);
+        gr_hash_hex(m->own, sealed);
         gr_str_printf(&s, SEALED "%s" END, sealed);
     }
     free(text);
@@ -239,11 +240,11 @@ static gr_str text_of(const gr_manifest *m, const gr_manifest_head *h)
 }
 
 /* What has been written is there. */
-static gr_status read_back(const gr_str *text, const char *dir, gr_diag *d)
+static gr_status read_back(gr_hash own, const char *dir, gr_diag *d)
 {
     gr_manifest *m = NULL;
     gr_status st = gr_manifest_read(&m, dir, d);
-    if (!st && (!m || !gr_hash_same(m->own, gr_hash_bytes(text->text, text->len - strlen(SEALED END) - 32))))
+    if (!st && (!m || !gr_hash_same(m->own, own)))
         st = gr_diag_error(d, (gr_loc){m ? m->path : dir, 0, 0}, GR_E_IO,
                            "the manifest reads otherwise than it was written");
     for (size_t i = 0; !st && i < m->n; i++) {
@@ -258,7 +259,7 @@ static gr_status read_back(const gr_str *text, const char *dir, gr_diag *d)
 }
 
 gr_status gr_manifest_write(const gr_manifest_head *head, const char *dir, gr_sealed_file *sealed, size_t n,
-                            gr_team *team, gr_diag *d)
+                            gr_hash *own, gr_team *team, gr_diag *d)
 {
     gr_manifest *m = manifest_new(dir);
     gr_str text = {0};
@@ -275,7 +276,8 @@ gr_status gr_manifest_write(const gr_manifest_head *head, const char *dir, gr_se
     if (!st && !text.len)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "cannot write '%s': out of memory", m->path);
     if (!st) st = gr_file_write(m->path, text.text, text.len, d);
-    if (!st) st = read_back(&text, dir, d);
+    if (!st) st = read_back(m->own, dir, d);
+    if (!st && own) *own = m->own;
     gr_str_release(&text);
     gr_manifest_free(m);
     return st;
@@ -484,6 +486,27 @@ gr_status gr_manifest_check(const gr_manifest *m, gr_diag *d)
 gr_status gr_manifest_verify(const gr_manifest *m, gr_team *team, gr_diag *d)
 {
     return check_all(m, true, team, d);
+}
+
+gr_status gr_manifest_beside(gr_manifest **out, const gr_seal **seal, const char *folder, gr_diag *d)
+{
+    char *real = realpath(folder, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    gr_status st = GR_OK;
+    *out = NULL;
+    *seal = NULL;
+    if (slash) {
+        char *name = gr_printf("%s/model.safetensors", slash + 1);
+        *slash = '\0';
+        st = gr_manifest_read(out, real, d);
+        *seal = !st && *out ? gr_manifest_seal(*out, name) : NULL;
+        free(name);
+    }
+    if (!*seal) {
+        gr_manifest_free(*out);
+        *out = NULL;
+    }
+    free(real);
+    return st;
 }
 
 /* ---- compared ------------------------------------------------------------------------------------------ */

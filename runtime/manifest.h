@@ -47,9 +47,10 @@ GR_NODISCARD gr_status gr_run_id_new(gr_hash *id, gr_diag *d);
 
 /* Write the manifest of all files below dir, then read it back and compare it, and the sizes it names. Of the
  * n sealed files blocks that are not known yet are read; every other file is read. All other files are on the
- * disk already. */
+ * disk already. *own: the manifest's hash; NULL: it is not asked for. */
 GR_NODISCARD gr_status gr_manifest_write(const gr_manifest_head *head, const char *dir,
-                                         gr_sealed_file *sealed, size_t n, gr_team *team, gr_diag *d);
+                                         gr_sealed_file *sealed, size_t n, gr_hash *own, gr_team *team,
+                                         gr_diag *d);
 
 typedef struct gr_manifest gr_manifest;
 
@@ -70,6 +71,11 @@ GR_NODISCARD gr_status gr_manifest_verify(const gr_manifest *m, gr_team *team, g
 
 /* The seal of a safetensors file by its name in the folder; NULL: it is not named. */
 const gr_seal *gr_manifest_seal(const gr_manifest *m, const char *name);
+
+/* For a model's folder in a checkpoint: the manifest of that checkpoint, and the seal of the folder's
+ * model.safetensors in it. Both NULL where there is no manifest beside the folder that names it. */
+GR_NODISCARD gr_status gr_manifest_beside(gr_manifest **out, const gr_seal **seal, const char *folder,
+                                          gr_diag *d);
 
 /* Two manifests' tensors and safetensors files are the same; else *what: "FILE, tensor NAME", caller frees.
  */

@@ -94,6 +94,8 @@ static gr_status enter(gr_running *r, gr_diag *d)
     char *from = NULL;
     gr_status st = GR_OK;
     if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
+    gr_bytes_hold(r->bytes, NULL, !r->o->accept_changes);
+    if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
     if (!st) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
@@ -184,14 +186,16 @@ static uint32_t class_with(const gr_planned *all, const gr_model *m, const char 
     return found;
 }
 
-static gr_bytes_saved saved_here(const gr_running *r)
+/* What this rank's class saves; any: what one of the classes does. */
+static gr_bytes_saved saved_by(const gr_running *r, bool any)
 {
     gr_bytes_saved s = {0};
     for (size_t i = 0; i < r->g->n_models; i++) {
         const gr_model *m = r->g->models[i];
         if (!m->trained) continue;
-        if (class_with(r->all, m, "params") == r->g->view) s.state |= 1ULL << i;
-        if (class_with(r->all, m, "lagged") == r->g->view) s.lagged |= 1ULL << i;
+        const uint32_t state = class_with(r->all, m, "params"), lagged = class_with(r->all, m, "lagged");
+        if (any ? state != GR_NONE : state == r->g->view) s.state |= 1ULL << i;
+        if (any ? lagged != GR_NONE : lagged == r->g->view) s.lagged |= 1ULL << i;
     }
     return s;
 }
@@ -240,7 +244,8 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->session.progress = gr_outputs_progress(r->outputs);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
     r->news = gr_news_new(r->g, r->comms.all, r->comms.own);
-    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_here(r));
+    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_by(r, false));
+    gr_bytes_seal(r->bytes, saved_by(r, true));
     st = gr_run_open_executor(r, k, d);
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->program, k->device, gr_executor_arena(r->executor),
@@ -257,6 +262,7 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_comms_close(&r->comms, together);
     gr_executor_free(r->executor);
     gr_bytes_free(r->bytes);
+    gr_manifest_free(r->seal.from);
     gr_news_free(r->news);
     gr_record_free(r->record);
     free(r->health.diverged);

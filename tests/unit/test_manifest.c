@@ -54,7 +54,7 @@ static gr_manifest *sealed(const char *path, const gr_manifest_head *head, gr_se
     gr_manifest *m = NULL;
     gr_diag d;
     gr_diag_init(&d);
-    if (gr_manifest_write(head, path, files, n, NULL, &d)) fail_msg("%s", d.messages[0].text);
+    if (gr_manifest_write(head, path, files, n, NULL, NULL, &d)) fail_msg("%s", d.messages[0].text);
     assert_int_equal(gr_manifest_read(&m, path, &d), GR_OK);
     assert_non_null(m);
     gr_diag_release(&d);

@@ -258,7 +258,7 @@ static void test_export_finds_the_step_and_the_model(void **state)
     gr_diag_release(&d);
 
     gr_model_shape s;
-    assert_int_equal(gr_checkpoint_export(out, found, GR_ST_F32, 20000, NULL), GR_OK);
+    assert_int_equal(gr_checkpoint_export(out, found, GR_ST_F32, 20000, false, NULL), GR_OK);
     assert_int_equal(gr_model_shape_read(&s, out, NULL), GR_OK);
     assert_set_reads_back(&s, "exported", "", 6);
     char *index = in_dir("exported/model.safetensors.index.json");
