@@ -89,6 +89,12 @@ static gr_status as_input(gr_status st)
     return st == GR_E_IO ? GR_E_INVALID : st;
 }
 
+/* All ranks have what they go on from: one that has not ends the others here, before anything is written. */
+static gr_status await_ranks(const gr_running *r, gr_diag *d)
+{
+    return r->comms.all ? r->comms.all->type->barrier(r->comms.all, d) : GR_OK;
+}
+
 static gr_status enter(gr_running *r, gr_diag *d)
 {
     char *from = NULL;
@@ -101,6 +107,7 @@ static gr_status enter(gr_running *r, gr_diag *d)
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     if (st && from) gr_run_explain_damage(r, from, d);
+    if (!st) st = await_ranks(r, d);
     if (!st)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
     if (!st && r->best.step)

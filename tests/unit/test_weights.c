@@ -244,7 +244,7 @@ static void test_export_finds_the_step_and_the_model(void **state)
     gr_diag d;
     gr_diag_init(&d);
     assert_int_equal(gr_checkpoint_find(&found, run, NULL, &d), GR_E_INVALID);
-    assert_non_null(strstr(d.messages[0].text, "several models, choose one: '"));
+    assert_non_null(strstr(d.messages[d.n - 1].text, "several models, choose one: '"));
     assert_int_equal(gr_checkpoint_find(&found, run, "reference", &d), GR_E_INVALID);
     assert_int_equal(gr_checkpoint_find(&found, run, "../step-2/actor", &d), GR_E_INVALID);
     assert_int_equal(gr_checkpoint_find(&found, gone, "actor", &d), GR_E_INVALID);
