@@ -522,6 +522,15 @@ static const char *differing_tensor(const gr_seal *a, const gr_seal *b)
     return NULL;
 }
 
+void gr_manifest_count(const gr_manifest *m, uint64_t *files, uint64_t *tensors)
+{
+    *files = *tensors = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        *files += m->files[i].seal != NULL;
+        *tensors += m->files[i].seal ? m->files[i].seal->n : 0;
+    }
+}
+
 bool gr_manifest_same_tensors(const gr_manifest *a, const gr_manifest *b, char **what)
 {
     *what = NULL;

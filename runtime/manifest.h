@@ -77,6 +77,8 @@ const gr_seal *gr_manifest_seal(const gr_manifest *m, const char *name);
 GR_NODISCARD gr_status gr_manifest_beside(gr_manifest **out, const gr_seal **seal, const char *folder,
                                           gr_diag *d);
 
+/* How many safetensors files it names, and tensors in them. */
+void gr_manifest_count(const gr_manifest *m, uint64_t *files, uint64_t *tensors);
 /* Two manifests' tensors and safetensors files are the same; else *what: "FILE, tensor NAME", caller frees.
  */
 bool gr_manifest_same_tensors(const gr_manifest *a, const gr_manifest *b, char **what);

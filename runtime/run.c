@@ -172,6 +172,7 @@ static gr_status iterate(gr_running *r, gr_diag *d)
         }
         if (!st && one_class) st = should_stop(r, &stop, d);
         stop = stop || (!one_class && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
+        stop = stop || step == r->o->until;
     }
     if (!st) st = gr_run_hear(r, d);
     if (!st && r->health.diverged) return gr_run_say_diverged(r, d);

@@ -41,6 +41,7 @@ static gr_status write_manifest(gr_running *r, const char *aside, gr_sealed_file
 {
     gr_manifest_head head = r->seal.before;
     gr_status st = identify(r, d);
+    if (!st) st = gr_outputs_what_runs(r->outputs, aside, d);
     head.run = r->seal.run.id;
     head.step = r->session.step;
     head.inputs = r->inputs;

@@ -288,6 +288,7 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
                           .resume = a->resume != NULL,
                           .has_from = x->at != NULL,
                           .from = x->step,
+                          .until = (uint32_t)GR_MIN(a->until, (uint64_t)UINT32_MAX),
                           .accept_changes = a->accept_changes,
                           .poison = a->check_memory,
                           .threads = x->o.threads,
