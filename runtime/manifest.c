@@ -24,6 +24,7 @@ struct gr_manifest {
     char *dir, *path;
     gr_manifest_head head;
     gr_hash own;
+    char *machine;
     file *files;
     size_t n, cap;
 };
@@ -44,6 +45,7 @@ void gr_manifest_free(gr_manifest *m)
     }
     free(m->files);
     json_decref(m->head.inputs);
+    free(m->machine);
     free(m->path);
     free(m->dir);
     free(m);
@@ -173,7 +175,7 @@ static json_t *blocks_json(const gr_seal *s, const gr_seal_tensor *t)
 
 static json_t *tensor_json(const gr_seal *s, const gr_seal_tensor *t)
 {
-    json_t *j = json_pack("{s:s, s:I, s:o*}", "name", t->name, "bytes", (json_int_t)t->bytes, "xxh3",
+    json_t *j = json_pack("{s:s, s:I, s:o}", "name", t->name, "bytes", (json_int_t)t->bytes, "xxh3",
                           hex(gr_seal_tensor_hash(s, t)));
     if (t->n_blocks > 1 && json_object_set_new(j, "blocks", blocks_json(s, t))) {
         json_decref(j);
@@ -185,7 +187,7 @@ static json_t *tensor_json(const gr_seal *s, const gr_seal_tensor *t)
 static json_t *file_json(const file *f)
 {
     json_t *j =
-        json_pack("{s:s, s:I, s:o*}", "name", f->name, "bytes", (json_int_t)f->bytes, "xxh3", hex(f->hash));
+        json_pack("{s:s, s:I, s:o}", "name", f->name, "bytes", (json_int_t)f->bytes, "xxh3", hex(f->hash));
     json_t *tensors = f->seal ? json_array() : NULL;
     bool ok = j && (!f->seal || !json_object_set_new(j, "header", hex(f->seal->header)));
     for (size_t i = 0; ok && f->seal && i < f->seal->n; i++)
@@ -201,7 +203,7 @@ static json_t *previous_json(const gr_manifest_head *h)
 {
     return !h->has_previous
                ? json_null()
-               : json_pack("{s:I, s:o*}", "step", (json_int_t)h->previous_step, "xxh3", hex(h->previous));
+               : json_pack("{s:I, s:o}", "step", (json_int_t)h->previous_step, "xxh3", hex(h->previous));
 }
 
 /* All but `sealed`; NULL: out of memory. */
@@ -212,9 +214,9 @@ static json_t *manifest_json(const gr_manifest *m, const gr_manifest_head *h)
     for (size_t i = 0; i < m->n && ok; i++) ok = !json_array_append_new(files, file_json(&m->files[i]));
     json_t *j =
         !ok ? NULL
-            : json_pack("{s:i, s:o*, s:I, s:o*, s:I, s:O, s:O?}", "version", VERSION, "run", hex(h->run),
-                        "step", (json_int_t)h->step, "previous", previous_json(h), "block_bytes",
-                        (json_int_t)GR_SEAL_BLOCK, "files", files, "inputs", h->inputs);
+            : json_pack("{s:i, s:o, s:I, s:s?, s:o, s:I, s:O, s:O?}", "version", VERSION, "run", hex(h->run),
+                        "step", (json_int_t)h->step, "machine", h->machine, "previous", previous_json(h),
+                        "block_bytes", (json_int_t)GR_SEAL_BLOCK, "files", files, "inputs", h->inputs);
     json_decref(files);
     return j;
 }
@@ -380,6 +382,9 @@ static gr_status parse(gr_manifest *m, const json_t *j, gr_diag *d)
         return broken(m, "'run', 'step' or 'previous' is missing", d);
     if (!json_is_array(files)) return broken(m, "it has no files", d);
     json_array_foreach(files, i, f) if (!get_file(m, f)) return broken(m, "an entry of 'files' is wrong", d);
+    const char *machine = json_string_value(json_object_get(j, "machine"));
+    m->machine = machine ? gr_strdup(machine) : NULL;
+    m->head.machine = m->machine;
     json_t *inputs = json_object_get(j, "inputs");
     m->head.inputs = inputs && !json_is_null(inputs) ? json_incref(inputs) : NULL;
     return GR_OK;

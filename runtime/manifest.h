@@ -6,14 +6,15 @@
  * runtime/seal.h), and `inputs`, the content hashes of all that the run has read. Its last key, `sealed`, is
  * the hash of the text before that key: the hash of the manifest, by which the next one names it.
  *
- *     {"version": 1, "run": "HEX", "step": 6, "previous": {"step": 4, "xxh3": "HEX"}, "block_bytes": 1048576,
- *      "files": [{"name": "actor/config.json", "bytes": 700, "xxh3": "HEX"},
+ *     {"version": 1, "run": "HEX", "step": 6, "machine": "cpu, cpu-fma",
+ *      "previous": {"step": 4, "xxh3": "HEX"}, "block_bytes": 1048576, "files": [{"name":
+ * "actor/config.json", "bytes": 700, "xxh3": "HEX"},
  *                {"name": "actor/model.safetensors", "bytes": 9000, "xxh3": "HEX", "header": "HEX",
  *                 "tensors": [{"name": "lm_head.weight", "bytes": 64, "xxh3": "HEX", "blocks": "HEXHEX"}]}],
  *      "inputs": {}, "sealed": "HEX"}
  *
- * `previous` is null in the first one of a run, `inputs` where nothing was given, and `blocks` is there for
- * tensors of several blocks.
+ * `previous` is null in the first one of a run, `machine` and `inputs` where nothing was given, and `blocks`
+ * is there for tensors of several blocks.
  *
  * Threads: a manifest that was read does not change; any thread may look at it.
  */
@@ -33,7 +34,8 @@ typedef struct gr_manifest_head {
     bool has_previous; /* another one of the run is before it */
     uint64_t previous_step;
     gr_hash previous;
-    json_t *inputs; /* the hashes of all that was read; NULL: not known */
+    const char *machine; /* what the bits may depend on: the device and its arithmetic; NULL: not known */
+    json_t *inputs;      /* the hashes of all that was read; NULL: not known */
 } gr_manifest_head;
 
 /* A safetensors file whose tensors were hashed while they were written; name: in the folder. */
@@ -59,7 +61,7 @@ typedef struct gr_manifest gr_manifest;
 GR_NODISCARD gr_status gr_manifest_read(gr_manifest **out, const char *dir, gr_diag *d);
 void gr_manifest_free(gr_manifest *m); /* NULL is fine */
 
-gr_manifest_head gr_manifest_says(const gr_manifest *m); /* inputs lives as long as m */
+gr_manifest_head gr_manifest_says(const gr_manifest *m); /* texts and inputs live as long as m */
 json_t *gr_manifest_inputs(const gr_manifest *m);        /* borrowed; NULL: it has none */
 gr_hash gr_manifest_own(const gr_manifest *m);           /* its own hash */
 

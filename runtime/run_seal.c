@@ -37,6 +37,15 @@ static gr_status identify(gr_running *r, gr_diag *d)
     return st;
 }
 
+/* What bits may depend on: a GPU's name, and the arithmetic of its kernels. Those of the CPU have the same
+ * bits with every instruction set. Caller frees. */
+static char *machine_of(const gr_kernels *k)
+{
+    gr_hardware hw;
+    const bool named = strcmp(k->device, "cpu") && !gr_hardware_local(&hw, k->device, NULL);
+    return gr_printf("%s, %s", named ? hw.name : k->device, k->numerics());
+}
+
 static gr_status write_manifest(gr_running *r, const char *aside, gr_sealed_file *files, size_t n, gr_diag *d)
 {
     gr_manifest_head head = r->seal.before;
@@ -45,7 +54,10 @@ static gr_status write_manifest(gr_running *r, const char *aside, gr_sealed_file
     head.run = r->seal.run.id;
     head.step = r->session.step;
     head.inputs = r->inputs;
+    char *machine = machine_of(r->session.kernels);
+    head.machine = machine;
     if (!st) st = gr_manifest_write(&head, aside, files, n, &r->seal.before.previous, gr_run_team(r), d);
+    free(machine);
     r->seal.before.has_previous = true;
     r->seal.before.previous_step = r->session.step;
     return st;

@@ -23,13 +23,18 @@
 /* What metrics may differ by where the arithmetic is another machine's: of 1 + the recorded value. */
 #define TOLERANCE 1e-2
 
+/* A kind of machine. Owned; NULL: not known. */
+typedef struct kind {
+    char *machine, *numerics;
+} kind;
+
 typedef struct audit {
     const char *run;
     uint64_t from, to; /* the checkpoint of iteration from, 0: the beginning; iterations up to to */
     bool has_end;      /* the run has a checkpoint of iteration to */
     char *scratch;
-    char *was, *is; /* numerics, recorded and of this machine; NULL: not known */
-    bool exact;     /* they are the same */
+    kind was, is; /* recorded, and here */
+    bool exact;   /* they are the same */
     uint64_t n_metrics, n_tensors, n_files;
     char *difference; /* the first; NULL: none so far */
 } audit;
@@ -39,8 +44,10 @@ static void release(audit *x)
     gr_status st = x->scratch ? gr_path_remove(x->scratch, NULL) : GR_OK;
     (void)st; /* a folder of temporary files */
     free(x->scratch);
-    free(x->was);
-    free(x->is);
+    free(x->was.machine);
+    free(x->was.numerics);
+    free(x->is.machine);
+    free(x->is.numerics);
     free(x->difference);
 }
 
@@ -222,16 +229,28 @@ static gr_status execute_again(const audit *x, gr_diag *d)
 
 /* ---- compared ------------------------------------------------------------------------------------------ */
 
-/* NULL: there is no such checkpoint, or it does not say. */
-static char *numerics_of(const char *run, uint64_t step)
+/* What a checkpoint was made with; of one that is not there nothing is known. */
+static kind kind_of(const char *run, uint64_t step)
 {
-    char *dir = gr_checkpoint_path(run, step), *path = gr_printf("%s/state.json", dir), *text = NULL;
+    char *dir = gr_checkpoint_path(run, step), *path = gr_printf("%s/state.json", dir);
+    kind k = {0};
     gr_state_file *f = NULL;
-    if (gr_state_read(&f, path, NULL) || gr_state_get_text(f, "run", "numerics", &text, NULL)) text = NULL;
+    gr_manifest *m = NULL;
+    if (gr_state_read(&f, path, NULL) || gr_state_get_text(f, "run", "numerics", &k.numerics, NULL))
+        k.numerics = NULL;
+    if (!gr_manifest_read(&m, dir, NULL) && m && gr_manifest_says(m).machine)
+        k.machine = gr_strdup(gr_manifest_says(m).machine);
+    gr_manifest_free(m);
     gr_state_free(f);
     free(path);
     free(dir);
-    return text;
+    return k;
+}
+
+/* What is not known is taken to be the same. */
+static bool is_same(const char *a, const char *b)
+{
+    return !a || !b || !strcmp(a, b);
 }
 
 /* Times and peaks are this execution's, all else is the run's. */
@@ -382,9 +401,9 @@ static gr_status compare_weights(audit *x, gr_diag *d)
 
 static gr_status compare(audit *x, gr_diag *d)
 {
-    x->is = numerics_of(x->scratch, x->to);
-    x->was = numerics_of(x->run, x->has_end ? x->to : x->from);
-    x->exact = !x->was || !x->is || !strcmp(x->was, x->is);
+    x->is = kind_of(x->scratch, x->to);
+    x->was = kind_of(x->run, x->has_end ? x->to : x->from);
+    x->exact = is_same(x->was.machine, x->is.machine) && is_same(x->was.numerics, x->is.numerics);
     gr_status st = compare_metrics(x, d);
     return !st && x->has_end && x->exact ? compare_weights(x, d) : st;
 }
@@ -411,12 +430,12 @@ static void note_commands(const audit *x)
 static void say_kind(const audit *x)
 {
     if (x->exact) return;
-    printf("another machine kind: numerics %s then, %s here (device, CPU features, ranks or libraries): sums "
-           "are "
-           "rounded otherwise; metrics of the first iteration are held to %g of 1 + their value, weights are "
-           "not "
-           "compared\n",
-           x->was, x->is, TOLERANCE);
+    printf(
+        "another machine kind: %s, numerics %s then, %s, numerics %s here: sums are rounded otherwise, and "
+        "samples may be drawn otherwise; metrics of the first iteration are held to %g of 1 + their value, "
+        "weights are not compared\n",
+        x->was.machine ? x->was.machine : "unknown", x->was.numerics, x->is.machine, x->is.numerics,
+        TOLERANCE);
 }
 
 static void say(const audit *x)

@@ -9,7 +9,9 @@ status 0 "$gr" exec grpo.yaml "$@" --steps 4 --out run
 status 0 "$gr" exec grpo.yaml "$@" --steps 4 --seed 8 --out other
 c=run/checkpoints/step-4
 [ "$(ls $c)" = "actor
+graph.yaml
 manifest.json
+plan.json
 state.json" ] || fail "a checkpoint holds $(ls $c)"
 grep -o '"xxh3": "[0-9a-f]*"' $c/manifest.json >/dev/null || fail "no hashes"
 id() { sed -nE 's/.*"run": "([0-9a-f]{32})".*/\1/p' "$1"; }

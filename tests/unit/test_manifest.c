@@ -70,7 +70,8 @@ static void test_what_a_manifest_says_is_read_back(void **state)
     assert_int_equal(gr_manifest_read(&none, path, NULL), GR_OK);
     assert_null(none);
     json_t *inputs = json_pack("{s:s}", "data/train.jsonl", "0123");
-    gr_manifest_head head = {.step = 6, .has_previous = true, .previous_step = 4, .inputs = inputs};
+    gr_manifest_head head = {
+        .step = 6, .has_previous = true, .previous_step = 4, .machine = "cpu, here", .inputs = inputs};
     assert_int_equal(gr_run_id_new(&head.run, NULL), GR_OK);
     head.previous = gr_hash_bytes("before", 6);
     gr_manifest *m = sealed(path, &head, NULL, 0);
@@ -80,6 +81,7 @@ static void test_what_a_manifest_says_is_read_back(void **state)
     assert_int_equal(got.step, 6);
     assert_int_equal(got.previous_step, 4);
     assert_true(got.has_previous);
+    assert_string_equal(got.machine, "cpu, here");
     assert_true(json_equal(gr_manifest_inputs(m), inputs));
     assert_int_equal(gr_manifest_verify(m, NULL, NULL), GR_OK);
     gr_manifest_free(m);
