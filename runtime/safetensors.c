@@ -490,19 +490,22 @@ static gr_status check_block(const gr_safetensors *s, const gr_st_tensor *t, con
     return st;
 }
 
-/* Bytes [first, first + n) of a tensor were read to data. */
-static gr_status check_part(const gr_safetensors *s, const gr_st_tensor *t, uint64_t first, uint64_t n,
-                            const char *data, gr_diag *d)
+/* Bytes [first, first + n) of a tensor, held to its seal: block by block, so that the cache still has what is
+ * hashed. */
+static gr_status read_held(const gr_safetensors *s, const gr_st_tensor *t, uint64_t first, uint64_t n,
+                           char *dst, gr_diag *d)
 {
-    const gr_seal_tensor *sealed = s->seal ? gr_seal_find(s->seal, t->name) : NULL;
+    const gr_seal_tensor *sealed = gr_seal_find(s->seal, t->name);
+    const uint64_t end = first + n;
     gr_status st = GR_OK;
-    if (!sealed || !n) return GR_OK;
-    const uint64_t last = (first + n - 1) / GR_SEAL_BLOCK;
-    for (uint64_t b = first / GR_SEAL_BLOCK; b <= last && !st; b++) {
-        uint64_t at;
-        const uint64_t size = gr_seal_block(sealed, b, &at);
-        const bool whole = at >= first && at + size <= first + n;
-        st = check_block(s, t, sealed, b, whole ? data + (at - first) : NULL, d);
+    for (uint64_t at = first; at < end && !st;) {
+        uint64_t begin;
+        const uint64_t block = at / GR_SEAL_BLOCK, size = gr_seal_block(sealed, block, &begin);
+        const uint64_t to = GR_MIN(begin + size, end);
+        char *part = dst + (at - first);
+        st = read_at(&s->shards[t->fd_index], part, to - at, t->offset + at, t->name, d);
+        if (!st) st = check_block(s, t, sealed, block, to - at == size ? part : NULL, d);
+        at = to;
     }
     return st;
 }
@@ -520,8 +523,9 @@ gr_status gr_safetensors_read_part_f32(const gr_safetensors *s, const char *name
     if (!t) return GR_E_INVALID;
     uint64_t size = t->dtype == GR_ST_F32 ? sizeof(float) : sizeof(uint16_t);
     char *at = (char *)dst + n * (sizeof(float) - size);
-    gr_status st = read_at(&s->shards[t->fd_index], at, n * size, t->offset + first * size, name, d);
-    if (!st) st = check_part(s, t, first * size, n * size, at, d);
+    gr_status st = s->seal
+                       ? read_held(s, t, first * size, n * size, at, d)
+                       : read_at(&s->shards[t->fd_index], at, n * size, t->offset + first * size, name, d);
     if (!st && t->dtype != GR_ST_F32) widen_in_place(dst, n, t->dtype);
     return st;
 }

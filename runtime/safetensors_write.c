@@ -249,25 +249,30 @@ typedef struct part {
     gr_sealing sealing;
 } part;
 
-static void write_part(part *p)
+static void write_some(part *p, uint64_t n)
 {
-    while (p->n && !p->error) {
-        ssize_t put = pwrite(p->fd, p->src, GR_MIN(p->n, UINT64_C(1) << 30), (off_t)p->at);
+    for (n = GR_MIN(n, p->n); n && !p->error;) {
+        ssize_t put = pwrite(p->fd, p->src, n, (off_t)p->at);
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) p->error = errno;
         p->src += GR_MAX(put, 0);
         p->at += (uint64_t)GR_MAX(put, 0);
         p->n -= (uint64_t)GR_MAX(put, 0);
+        n -= (uint64_t)GR_MAX(put, 0);
     }
 }
 
-/* One writes, the others hash, and it joins them: writing takes longer. */
+/* Of several threads one writes, the others hash, and it joins them: writing takes longer. One thread alone
+ * hashes what it has just written, while the cache has it. */
 static void write_and_hash(void *arg, unsigned rank, unsigned size)
 {
     part *p = arg;
-    (void)size;
-    if (!rank) write_part(p);
-    gr_sealing_work(&p->sealing);
+    while (!rank && p->n && !p->error) {
+        write_some(p, GR_SEAL_BLOCK);
+        if (size == 1) gr_sealing_one(&p->sealing);
+    }
+    while (gr_sealing_one(&p->sealing)) {
+    }
 }
 
 gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64_t first, uint64_t n,
@@ -283,7 +288,7 @@ gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64
     if (w->seal && p.sealing.first < p.sealing.end)
         gr_team_run(team, write_and_hash, &p);
     else
-        write_part(&p);
+        write_some(&p, p.n);
     if (!p.error) return GR_OK;
     char *aside = shard_path(w, 0, ".tmp");
     errno = p.error;

@@ -166,14 +166,15 @@ void gr_sealing_begin(gr_sealing *s, gr_seal *seal, size_t tensor, uint64_t firs
     atomic_init(&s->next, s->first);
 }
 
-void gr_sealing_work(gr_sealing *s)
+bool gr_sealing_one(gr_sealing *s)
 {
     const gr_seal_tensor *t = &s->seal->tensors[s->tensor];
-    for (uint64_t b; (b = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->end;) {
-        uint64_t first;
-        const uint64_t n = gr_seal_block(t, b, &first);
-        s->seal->blocks[t->first_block + b] = gr_hash_bytes(s->data + (first - s->from), n);
-    }
+    const uint64_t b = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+    if (b >= s->end) return false;
+    uint64_t first;
+    const uint64_t n = gr_seal_block(t, b, &first);
+    s->seal->blocks[t->first_block + b] = gr_hash_bytes(s->data + (first - s->from), n);
+    return true;
 }
 
 /* ---- read ---------------------------------------------------------------------------------------------- */

@@ -65,7 +65,7 @@ gr_hash gr_seal_tensor_hash(const gr_seal *s, const gr_seal_tensor *t);
 gr_hash gr_seal_file_hash(const gr_seal *s);
 
 /* Bytes [first, first + n) of a tensor are at data: the blocks that lie in them wholly are hashed, those cut
- * by an end stay unknown. Begin, then any number of threads work until none is left. */
+ * by an end stay unknown. Begin, then any number of threads take blocks until none is left. */
 typedef struct gr_sealing {
     gr_seal *seal;
     size_t tensor;
@@ -77,7 +77,8 @@ typedef struct gr_sealing {
 
 void gr_sealing_begin(gr_sealing *s, gr_seal *seal, size_t tensor, uint64_t first, uint64_t n,
                       const void *data);
-void gr_sealing_work(gr_sealing *s);
+/* Hash the next block; false: none was left. */
+bool gr_sealing_one(gr_sealing *s);
 
 /* Read what is not known yet, the header and blocks, from the file. Its tensors are those of the seal, or it
  * is GR_E_INVALID. */
