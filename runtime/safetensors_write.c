@@ -249,9 +249,10 @@ typedef struct part {
     gr_sealing sealing;
 } part;
 
-static void write_some(part *p, uint64_t n)
+/* One call for tens of megabytes takes longer than many do (docs/PERFORMANCE.md). */
+static void write_block(part *p)
 {
-    for (n = GR_MIN(n, p->n); n && !p->error;) {
+    for (uint64_t n = GR_MIN(GR_SEAL_BLOCK, p->n); n && !p->error;) {
         ssize_t put = pwrite(p->fd, p->src, n, (off_t)p->at);
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) p->error = errno;
@@ -268,7 +269,7 @@ static void write_and_hash(void *arg, unsigned rank, unsigned size)
 {
     part *p = arg;
     while (!rank && p->n && !p->error) {
-        write_some(p, GR_SEAL_BLOCK);
+        write_block(p);
         if (size == 1) gr_sealing_one(&p->sealing);
     }
     while (gr_sealing_one(&p->sealing)) {
@@ -285,10 +286,8 @@ gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64
               .at = w->data + w->at[i] + first * sizeof(*src)};
     w->parts = true;
     if (w->seal) gr_sealing_begin(&p.sealing, w->seal, i, first * sizeof(*src), p.n, src);
-    if (w->seal && p.sealing.first < p.sealing.end)
-        gr_team_run(team, write_and_hash, &p);
-    else
-        write_some(&p, p.n);
+    if (w->seal && p.sealing.first < p.sealing.end) gr_team_run(team, write_and_hash, &p);
+    while (p.n && !p.error) write_block(&p);
     if (!p.error) return GR_OK;
     char *aside = shard_path(w, 0, ".tmp");
     errno = p.error;

@@ -126,7 +126,7 @@ static void show(const char *what, const seconds *with, const seconds *without, 
 
 static void run(const bench *b, size_t rounds)
 {
-    seconds with[ROUNDS_MAX], without[ROUNDS_MAX];
+    seconds with[ROUNDS_MAX] = {0}, without[ROUNDS_MAX] = {0};
     double manifest[ROUNDS_MAX], none;
     for (size_t i = 0; i < rounds; i++) {
         if (i % 2) without[i] = save(b, false, &none);
