@@ -229,47 +229,17 @@ gr_status gr_checkpoint_init(const char *path, const char *config, const char *t
     return write_folder(path, &s, config, tokenizer, GR_ST_F32, 0, d);
 }
 
-/* The checkpoint that a model's folder is a part of: its manifest where it has one that holds. */
-static gr_status believe(gr_manifest **m, const char *from, bool accept, gr_diag *d)
-{
-    char *dir = gr_path_real(from), *slash = dir ? strrchr(dir, '/') : NULL;
-    if (slash) *slash = '\0';
-    char *name = slash ? strrchr(dir, '/') : NULL, *run = name ? gr_printf("%s/../..", dir) : NULL;
-    uint64_t step;
-    gr_status st = GR_OK;
-    if (run && gr_checkpoint_number(name + 1, &step))
-        st = accept ? gr_checkpoint_accept(run, dir, step, NULL, d)
-                    : gr_checkpoint_check(m, run, dir, step, d);
-    else if (run && !accept) /* a step's folder under another name */
-        st = gr_manifest_read(m, dir, d);
-    if (!st && *m) st = gr_manifest_check(*m, d);
-    free(run);
-    free(dir);
-    return st;
-}
-
-/* What is read of a model's weights is held to the manifest. */
-static gr_status hold(gr_weights *w, const gr_manifest *m, const char *from, gr_diag *d)
-{
-    char *name = gr_printf("%s/model.safetensors", strrchr(from, '/') + 1);
-    const gr_seal *seal = gr_manifest_seal(m, name);
-    gr_status st =
-        seal ? gr_weights_hold(w, seal, d)
-             : gr_diag_error(d, (gr_loc){from, 0, 0}, GR_E_INVALID, "the manifest does not name '%s'", name);
-    free(name);
-    return st;
-}
-
 gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype, uint64_t shard_bytes,
                                bool accept, gr_diag *d)
 {
     gr_model_shape shape;
     gr_weights *w = NULL;
     gr_manifest *m = NULL;
-    gr_status st = believe(&m, from, accept, d);
+    const gr_seal *seal = NULL;
+    gr_status st = gr_checkpoint_beside(&m, &seal, from, accept, d);
     if (!st) st = gr_model_shape_read(&shape, from, d);
     if (!st) st = gr_weights_open(&w, &shape, from, "", d);
-    if (!st && m) st = hold(w, m, from, d);
+    if (!st && seal) st = gr_weights_hold(w, seal, d);
     struct stream s = {.shape = &shape, .weights = w};
     if (!st) st = write_folder(path, &s, from, from, dtype, shard_bytes, d);
     gr_weights_free(w);

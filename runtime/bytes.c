@@ -28,7 +28,7 @@ struct gr_bytes {
     model_files *files;          /* by model */
     char *from, *to;             /* step directories; from NULL: the models' own checkpoints */
     const gr_manifest *manifest; /* of from; NULL: what is read is held to nothing */
-    bool beside;                 /* whether models' own checkpoints are held to theirs */
+    bool accepts;                /* what models' own checkpoints have in the place of what theirs says */
     const gr_kernels *k;
     float *buffer; /* [cap] of what the device has otherwise */
     uint64_t cap;
@@ -116,10 +116,10 @@ void gr_bytes_from(gr_bytes *b, const char *step_dir)
     b->from = step_dir ? gr_strdup(step_dir) : NULL;
 }
 
-void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool beside)
+void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool accepts)
 {
     b->manifest = m;
-    b->beside = beside;
+    b->accepts = accepts;
 }
 
 /* A file of the run's checkpoint, to the seal that it has in the manifest. */
@@ -137,11 +137,13 @@ static gr_status hold(const gr_bytes *b, gr_weights *w, const gr_model *m, const
     return st;
 }
 
-/* Weights that are another run's, to the manifest of the checkpoint that they are a part of. */
+/* Weights that are another run's, to the manifest of the checkpoint that they are a part of. What is accepted
+ * is read, and warned about, by one rank. */
 static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *m, gr_diag *d)
 {
     const gr_seal *seal = NULL;
-    gr_status st = b->beside ? gr_manifest_beside(&f->beside, &seal, m->checkpoint, d) : GR_OK;
+    const bool looks = !b->accepts || !gr_comm_rank(b->comm);
+    gr_status st = looks ? gr_checkpoint_beside(&f->beside, &seal, m->checkpoint, b->accepts, d) : GR_OK;
     return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 

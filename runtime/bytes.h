@@ -18,7 +18,7 @@
 #include "memplan/program.h"
 #include "ops/kernels.h"
 #include "runtime/comm.h"
-#include "runtime/manifest.h"
+#include "runtime/sealed_run.h"
 
 typedef struct gr_bytes gr_bytes;
 
@@ -36,9 +36,10 @@ void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed
 /* Restore from here on: the models' own checkpoints, moments zero (step NULL), or a step directory of a run.
  */
 void gr_bytes_from(gr_bytes *b, const char *step_dir);
-/* What is read from step_dir is held to its manifest, which lives as long; NULL: to nothing. beside: models'
- * own checkpoints that are a part of a run's checkpoint are held to the manifest of that. */
-void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool beside);
+/* What is read from step_dir is held to its manifest, which lives as long; NULL: to nothing. So are models'
+ * own checkpoints that are a part of a run's checkpoint, to the manifest of that; accepts: what differs there
+ * is warned about. */
+void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool accepts);
 /* Fill the object called what (gr_step.what) at address, in the order of q. */
 GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q,
                                         gr_diag *d);

@@ -493,27 +493,6 @@ gr_status gr_manifest_verify(const gr_manifest *m, gr_team *team, gr_diag *d)
     return check_all(m, true, team, d);
 }
 
-gr_status gr_manifest_beside(gr_manifest **out, const gr_seal **seal, const char *folder, gr_diag *d)
-{
-    char *real = realpath(folder, NULL), *slash = real ? strrchr(real, '/') : NULL;
-    gr_status st = GR_OK;
-    *out = NULL;
-    *seal = NULL;
-    if (slash) {
-        char *name = gr_printf("%s/model.safetensors", slash + 1);
-        *slash = '\0';
-        st = gr_manifest_read(out, real, d);
-        *seal = !st && *out ? gr_manifest_seal(*out, name) : NULL;
-        free(name);
-    }
-    if (!*seal) {
-        gr_manifest_free(*out);
-        *out = NULL;
-    }
-    free(real);
-    return st;
-}
-
 /* ---- compared ------------------------------------------------------------------------------------------ */
 
 /* The first tensor of a that b has not with the same hash; NULL: there is none. */

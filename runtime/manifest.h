@@ -74,11 +74,6 @@ GR_NODISCARD gr_status gr_manifest_verify(const gr_manifest *m, gr_team *team, g
 /* The seal of a safetensors file by its name in the folder; NULL: it is not named. */
 const gr_seal *gr_manifest_seal(const gr_manifest *m, const char *name);
 
-/* For a model's folder in a checkpoint: the manifest of that checkpoint, and the seal of the folder's
- * model.safetensors in it. Both NULL where there is no manifest beside the folder that names it. */
-GR_NODISCARD gr_status gr_manifest_beside(gr_manifest **out, const gr_seal **seal, const char *folder,
-                                          gr_diag *d);
-
 /* How many safetensors files it names, and tensors in them. */
 void gr_manifest_count(const gr_manifest *m, uint64_t *files, uint64_t *tensors);
 /* Two manifests' tensors and safetensors files are the same; else *what: "FILE, tensor NAME", caller frees.

@@ -100,7 +100,7 @@ static gr_status enter(gr_running *r, gr_diag *d)
     char *from = NULL;
     gr_status st = GR_OK;
     if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
-    gr_bytes_hold(r->bytes, NULL, !r->o->accept_changes);
+    gr_bytes_hold(r->bytes, NULL, r->o->accept_changes);
     if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
     if (!st) gr_outputs_look(r->outputs);

@@ -102,6 +102,6 @@ gr_status gr_run_believe(gr_running *r, const char *dir, gr_diag *d)
     else if (!st)
         st = gr_checkpoint_check(&r->seal.from, r->o->out, dir, step, d);
     if (!st) st = follow(r, d);
-    gr_bytes_hold(r->bytes, r->seal.from, !r->o->accept_changes);
+    gr_bytes_hold(r->bytes, r->seal.from, r->o->accept_changes);
     return st;
 }

@@ -136,3 +136,50 @@ gr_status gr_checkpoint_accept(const char *run, const char *dir, uint64_t step, 
     gr_manifest_free(m);
     return GR_OK;
 }
+
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = gr_printf("%s/%s", dir, name);
+    const bool there = gr_path_exists(path);
+    free(path);
+    return there;
+}
+
+/* The checkpoint in dir, whose name tells its iteration unless it was given another. */
+static gr_status check_beside(gr_manifest **out, const char *dir, bool accept, gr_diag *d)
+{
+    uint64_t step;
+    char *run = gr_printf("%s/../..", dir);
+    gr_status st = GR_OK;
+    if (!gr_checkpoint_number(strrchr(dir, '/') + 1, &step)) {
+        st = accept ? GR_OK : gr_manifest_read(out, dir, d);
+        if (!st && *out) st = gr_manifest_check(*out, d);
+    } else if (accept) {
+        st = gr_checkpoint_accept(run, dir, step, NULL, d);
+    } else {
+        st = gr_checkpoint_check(out, run, dir, step, d);
+    }
+    free(run);
+    return st;
+}
+
+gr_status gr_checkpoint_beside(gr_manifest **out, const gr_seal **seal, const char *folder, bool accept,
+                               gr_diag *d)
+{
+    char *dir = gr_path_real(folder), *slash = dir ? strrchr(dir, '/') : NULL;
+    gr_status st = GR_OK;
+    *out = NULL;
+    *seal = NULL;
+    if (slash && slash > dir) {
+        char *name = gr_printf("%s/model.safetensors", slash + 1);
+        *slash = '\0';
+        if (has_file(dir, "state.json") || has_file(dir, GR_MANIFEST)) st = check_beside(out, dir, accept, d);
+        *seal = !st && *out ? gr_manifest_seal(*out, name) : NULL;
+        if (!st && *out && !*seal)
+            st = gr_diag_error(d, (gr_loc){folder, 0, 0}, GR_E_INVALID,
+                               "the manifest of the checkpoint does not name '%s'", name);
+        free(name);
+    }
+    free(dir);
+    return st;
+}

@@ -34,4 +34,10 @@ GR_NODISCARD gr_status gr_checkpoint_check(gr_manifest **out, const char *run, c
 GR_NODISCARD gr_status gr_checkpoint_accept(const char *run, const char *dir, uint64_t step, gr_team *team,
                                             gr_diag *d);
 
+/* For the folder of a model, or any other: where it is a part of a run's checkpoint that is looked at as
+ * above, and *seal is that of the folder's model.safetensors. Both NULL: there is nothing to hold it to.
+ * accept: always, as gr_checkpoint_accept does. */
+GR_NODISCARD gr_status gr_checkpoint_beside(gr_manifest **out, const gr_seal **seal, const char *folder,
+                                            bool accept, gr_diag *d);
+
 #endif

@@ -178,9 +178,30 @@ has err "actor/model.safetensors: warning: "
 cmp x/model.safetensors other/checkpoints/step-4/actor/model.safetensors
 again
 
-# A frozen model that is a checkpoint of a run is held to its manifest.
-sed "s|ref:   {checkpoint: \$model}|ref: {checkpoint: other/checkpoints/step-4/actor}|" grpo.yaml >frozen.yaml
+# A model that is a checkpoint of a run is held to its manifest, by whatever name: other bytes, another iteration's folder.
+frozen() { sed "s|ref:   {checkpoint: \$model}|ref: {checkpoint: $1}|" grpo.yaml; }
+ln -s step-4 other/checkpoints/best
+cp -r other kept-other
+for name in other@4 other@best other/checkpoints/step-4/actor; do
+    frozen $name >frozen.yaml
+    rm -rf frozen
+    status 0 "$gr" exec frozen.yaml --steps 1 --out frozen
+    [ ! -s err ] || fail "$(cat err)"
+    cp whole/checkpoints/step-4/actor/model.safetensors other/checkpoints/step-4/actor
+    rm -rf frozen
+    refused "other/checkpoints/.*/actor/model.safetensors: error: tensor '" "$gr" exec frozen.yaml --steps 1 --out frozen
+    status 0 "$gr" exec frozen.yaml --steps 1 --out frozen --accept-changes
+    has err "model.safetensors: warning: tensor '.*accepted, as asked for"
+    rm -r other/checkpoints/step-4
+    cp -r other/checkpoints/step-2 other/checkpoints/step-4
+    rm -rf frozen
+    refused 'step-4: error: the manifest is that of iteration 2' "$gr" exec frozen.yaml --steps 1 --out frozen
+    rm -rf other
+    cp -r kept-other other
+done
+# One that was copied out of a run is a folder like any.
+cp -r other/checkpoints/step-4/actor alone
+frozen alone >frozen.yaml
+rm -rf frozen
 status 0 "$gr" exec frozen.yaml --steps 1 --out frozen
-cp whole/checkpoints/step-4/actor/model.safetensors other/checkpoints/step-4/actor
-refused "other/checkpoints/step-4/actor/model.safetensors: error: tensor '" "$gr" exec frozen.yaml --steps 1 --out frozen2
-status 0 "$gr" exec frozen.yaml --steps 1 --out frozen3 --accept-changes
+[ ! -s err ] || fail "$(cat err)"
