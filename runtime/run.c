@@ -271,6 +271,7 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_executor_free(r->executor);
     gr_bytes_free(r->bytes);
     gr_manifest_free(r->seal.from);
+    json_decref(r->inputs);
     gr_news_free(r->news);
     gr_record_free(r->record);
     free(r->health.diverged);

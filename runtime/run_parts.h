@@ -65,7 +65,7 @@ typedef struct gr_running {
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */
     gr_seals seal;
-    struct json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
+    json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
 
 /* ---- run_steps.c ---- */
