@@ -132,7 +132,7 @@ static gr_status copy_what_ran(const audit *x, gr_diag *d)
 /* A link: its bytes are read, and a link is all that could be removed. */
 static gr_status link_checkpoint(const audit *x, gr_diag *d)
 {
-    char *from = gr_checkpoint_path(x->run, x->from), *real = realpath(from, NULL);
+    char *from = gr_checkpoint_path(x->run, x->from), *real = gr_path_real(from);
     char *dir = gr_printf("%s/checkpoints", x->scratch), *to = gr_checkpoint_path(x->scratch, x->from);
     bool found;
     gr_status st = gr_dir_make(dir, d);
