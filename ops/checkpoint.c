@@ -12,6 +12,7 @@
 #include "runtime/aside.h"
 #include "runtime/checkpoint_dir.h"
 #include "runtime/json.h"
+#include "runtime/sealed_run.h"
 
 static bool is_folder(const char *path)
 {
@@ -262,31 +263,26 @@ gr_status gr_checkpoint_init(const char *path, const char *config, const char *t
 }
 
 gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype, uint64_t shard_bytes,
-                               gr_diag *d)
+                               bool accept, gr_diag *d)
 {
     gr_model_shape shape;
     gr_weights *w = NULL;
-    gr_status st = gr_model_shape_read(&shape, from, d);
+    gr_manifest *m = NULL;
+    const gr_seal *seal = NULL;
+    gr_status st = gr_checkpoint_beside(&m, &seal, from, accept, d);
+    if (!st) st = gr_model_shape_read(&shape, from, d);
     if (!st) st = gr_weights_open(&w, &shape, from, "", d);
-    if (st) return st;
+    if (!st && seal) st = gr_weights_hold(w, seal, d);
     struct stream s = {.shape = &shape, .weights = w};
-    st = write_folder(path, &s, from, from, dtype, shard_bytes, d);
+    if (!st) st = write_folder(path, &s, from, from, dtype, shard_bytes, d);
     gr_weights_free(w);
+    gr_manifest_free(m);
     return st;
 }
 
 /* ---- finding a run's checkpoints ----------------------------------------------------------------------- */
 
-/* The number of a folder called step-N; false for other names. */
-static bool step_of(const char *name, unsigned long long *step)
-{
-    char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return false;
-    *step = strtoull(name + 5, &end, 10);
-    return *end == '\0';
-}
-
-/* RUN/checkpoints/step-N of the largest N; NULL: it has none. */
+/* RUN/checkpoints/step-N of the largest N; NULL: there is none. */
 static gr_status last_step(char **out, const char *run, gr_diag *d)
 {
     uint64_t *steps = NULL;
@@ -294,6 +290,15 @@ static gr_status last_step(char **out, const char *run, gr_diag *d)
     gr_status st = gr_checkpoint_list(&steps, &n, run, d);
     *out = !st && n ? gr_checkpoint_path(run, steps[n - 1]) : NULL;
     free(steps);
+    return st;
+}
+
+/* The same of what is behind RUN@. */
+static gr_status step_at(char **out, const char *run, const char *at, gr_diag *d)
+{
+    uint64_t step;
+    gr_status st = gr_checkpoint_step(&step, run, at, d);
+    *out = st ? NULL : gr_checkpoint_path(run, step);
     return st;
 }
 
@@ -386,12 +391,8 @@ static char *path_of(const char *run, const char *at)
 gr_status gr_checkpoint_step(uint64_t *step, const char *run, const char *at, gr_diag *d)
 {
     char *path = path_of(run, at), *real = gr_path_real(path), *slash = real ? strrchr(real, '/') : NULL;
-    unsigned long long number;
-    gr_status st = GR_OK;
-    if (slash && is_folder(path) && step_of(slash + 1, &number))
-        *step = number;
-    else
-        st = no_step(run, at, d);
+    gr_status st =
+        slash && is_folder(path) && gr_checkpoint_number(slash + 1, step) ? GR_OK : no_step(run, at, d);
     free(real);
     free(path);
     return st;
@@ -401,10 +402,8 @@ gr_status gr_checkpoint_find(char **out, const char *spec, const char *model, gr
 {
     const char *at;
     char *run = gr_checkpoint_run(spec, &at);
-    char *step = has_file(run, "state.json") ? gr_strdup(run) /* a step's own folder */
-                 : at                        ? path_of(run, at)
-                                             : NULL;
-    gr_status st = step ? GR_OK : last_step(&step, run, d);
+    char *step = has_file(run, "state.json") ? gr_strdup(run) : NULL; /* a step's own folder */
+    gr_status st = step ? GR_OK : at ? step_at(&step, run, at, d) : last_step(&step, run, d);
     if (!st) st = step && is_folder(step) ? find_model(out, step, model, d) : no_step(run, at, d);
     free(step);
     free(run);

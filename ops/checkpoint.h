@@ -25,9 +25,11 @@ GR_NODISCARD gr_status gr_checkpoint_write_config(const char *dir, const gr_mode
 GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, const char *tokenizer,
                                           uint64_t seed, gr_diag *d);
 
-/* A whole folder with the weights of the folder from, in another dtype or sharded differently. */
+/* A whole folder with the weights of the folder from, in another dtype or sharded differently. from is a
+ * model's in a checkpoint, DIR/MODEL, and is held to that checkpoint's manifest; accept: what differs is
+ * warned about. */
 GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
-                                            uint64_t shard_bytes, gr_diag *d);
+                                            uint64_t shard_bytes, bool accept, gr_diag *d);
 
 /* The folder of a model in a run: spec is RUN, RUN@STEP, RUN@best (without: the last step), or the folder of
  * a step, model its name (NULL: the only one; where there are several the message lists them). *out: caller

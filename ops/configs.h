@@ -64,6 +64,12 @@ typedef struct gr_reward_cfg {
     gr_texts names;
 } gr_reward_cfg;
 
+/* The command that scores for a node; NULL: none does. */
+static inline const char *gr_node_command(const gr_node *n)
+{
+    return strcmp(n->op->name, "reward") ? NULL : ((const gr_reward_cfg *)n->cfg)->command;
+}
+
 typedef struct gr_logprob_cfg {
     gr_model *model;
     const gr_node *of;

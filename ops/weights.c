@@ -225,6 +225,11 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     return GR_OK;
 }
 
+gr_status gr_weights_hold(gr_weights *w, const gr_seal *seal, gr_diag *d)
+{
+    return gr_safetensors_hold(w->file, seal, d);
+}
+
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
 gr_status gr_weights_read_bucket(const gr_weights *w, uint32_t bucket, float *dst, gr_diag *d)
@@ -418,6 +423,24 @@ gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *
     return open_writer(out, s, dir, stem, prefix, n_sets, true, GR_ST_F32, 0, d);
 }
 
+gr_seal *gr_weights_seal_new(const gr_model_shape *s, const char *const *prefix, size_t n_sets)
+{
+    gr_pool *pool = gr_pool_new();
+    gr_seal *seal = gr_seal_new();
+    size_t n;
+    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
+    for (size_t i = 0; i < n; i++)
+        gr_seal_add(seal, specs[i].name, specs[i].rows * GR_MAX(specs[i].cols, UINT64_C(1)) * sizeof(float));
+    free(specs);
+    gr_pool_free(pool);
+    return seal;
+}
+
+void gr_weights_writer_seal(gr_weights_writer *w, gr_seal *seal)
+{
+    gr_st_writer_seal(w->file, seal);
+}
+
 /* Tensors of a file go bucket by bucket, and in each set by set. */
 static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t bucket)
 {
@@ -427,8 +450,8 @@ static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t buck
     return n + set * gr_bucket_tensors(&w->shape, bucket, t);
 }
 
-gr_status gr_weights_writer_put_part(gr_weights_writer *w, size_t set, uint32_t bucket, uint64_t first,
-                                     uint64_t n, const float *elems, gr_diag *d)
+gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t set, uint32_t bucket,
+                                     uint64_t first, uint64_t n, const float *elems, gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n_tensors = gr_bucket_tensors(&w->shape, bucket, t), at = first_tensor(w, set, bucket);
@@ -436,7 +459,8 @@ gr_status gr_weights_writer_put_part(gr_weights_writer *w, size_t set, uint32_t 
     for (size_t i = 0; i < n_tensors && !st; i++) {
         uint64_t from, to;
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
-        st = gr_st_writer_put_part(w->file, at + i, from - t[i].offset, to - from, elems + (from - first), d);
+        st = gr_st_writer_put_part(w->file, team, at + i, from - t[i].offset, to - from,
+                                   elems + (from - first), d);
     }
     return st;
 }

@@ -15,6 +15,7 @@
 
 #include "ops/model.h"
 #include "runtime/safetensors.h"
+#include "runtime/seal.h"
 #include "runtime/threads.h"
 
 typedef struct gr_weights gr_weights;
@@ -27,6 +28,9 @@ typedef struct gr_weights gr_weights;
 GR_NODISCARD gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char *path,
                                        const char *prefix, gr_diag *d);
 void gr_weights_free(gr_weights *w); /* NULL is fine */
+
+/* From here on what is read is held to a seal, see gr_safetensors_hold. */
+GR_NODISCARD gr_status gr_weights_hold(gr_weights *w, const gr_seal *seal, gr_diag *d);
 
 /* Whether the value head is there: always, unless the shape says fresh_head. A bias that is not there is 0.
  */
@@ -60,9 +64,13 @@ GR_NODISCARD gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_m
 GR_NODISCARD gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s,
                                               const char *dir, const char *stem, const char *const *prefix,
                                               size_t n_sets, gr_diag *d);
-/* Elements [first, first + n) of a bucket of a set, in any order. */
-GR_NODISCARD gr_status gr_weights_writer_put_part(gr_weights_writer *w, size_t set, uint32_t bucket,
-                                                  uint64_t first, uint64_t n, const float *elems, gr_diag *d);
+/* The seal of such a file (fp32), of which no block is known; and parts are hashed into it from here on. */
+gr_seal *gr_weights_seal_new(const gr_model_shape *s, const char *const *prefix, size_t n_sets);
+void gr_weights_writer_seal(gr_weights_writer *w, gr_seal *seal);
+/* Elements [first, first + n) of a bucket of a set, in any order. team: see gr_st_writer_put_part. */
+GR_NODISCARD gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t set,
+                                                  uint32_t bucket, uint64_t first, uint64_t n,
+                                                  const float *elems, gr_diag *d);
 GR_NODISCARD gr_status gr_weights_writer_finish(gr_weights_writer *w, gr_diag *d);
 void gr_weights_writer_free(gr_weights_writer *w); /* NULL is fine */
 

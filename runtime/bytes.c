@@ -9,25 +9,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SAVED_FILES = 3 };
+
 /* One model's files, while they are open. Sets: weights; first moments; second moments; the weights of the
  * iteration before, which a rollout with `lag` uses. */
 typedef struct model_files {
     gr_weights *weights, *m, *v, *lagged;
     gr_weights_writer *to_weights, *to_moments, *to_lagged;
+    gr_seal *seals[SAVED_FILES]; /* of the same files, in this order; NULL: nobody saves it */
+    gr_manifest *beside;         /* of the run's checkpoint that its own weights are of; or NULL */
 } model_files;
+
+static const char *const saved_names[SAVED_FILES] = {"model", "optimizer", "lagged"};
 
 struct gr_bytes {
     const gr_graph *g;
     const gr_program *p;
-    model_files *files; /* by model */
-    char *from, *to;    /* step directories; from NULL: the models' own checkpoints */
+    model_files *files;          /* by model */
+    char *from, *to;             /* step directories; from NULL: the models' own checkpoints */
+    const gr_manifest *manifest; /* of from; NULL: what is read is held to nothing */
+    bool accepts;                /* what models' own checkpoints have in the place of what theirs says */
     const gr_kernels *k;
     float *buffer; /* [cap] of what the device has otherwise */
     uint64_t cap;
     float *whole; /* [cap_whole] a bucket that this rank has a shard of */
     uint64_t cap_whole;
     gr_comm *comm; /* NULL: one rank */
-    gr_bytes_saved saved;
+    gr_bytes_saved saved, sealed;
     bool not_finite; /* something that was saved since gr_bytes_to */
 };
 
@@ -51,7 +59,9 @@ static void close_readers(gr_bytes *b)
         gr_weights_free(b->files[i].m);
         gr_weights_free(b->files[i].v);
         gr_weights_free(b->files[i].lagged);
+        gr_manifest_free(b->files[i].beside);
         b->files[i].weights = b->files[i].m = b->files[i].v = b->files[i].lagged = NULL;
+        b->files[i].beside = NULL;
     }
 }
 
@@ -65,11 +75,21 @@ static void close_writers(gr_bytes *b)
     }
 }
 
+static void free_seals(gr_bytes *b)
+{
+    for (size_t i = 0; i < b->g->n_models; i++)
+        for (size_t k = 0; k < SAVED_FILES; k++) {
+            gr_seal_free(b->files[i].seals[k]);
+            b->files[i].seals[k] = NULL;
+        }
+}
+
 void gr_bytes_free(gr_bytes *b)
 {
     if (!b) return;
     close_readers(b);
     close_writers(b);
+    free_seals(b);
     free(b->files);
     free(b->buffer);
     free(b->whole);
@@ -94,6 +114,37 @@ void gr_bytes_from(gr_bytes *b, const char *step_dir)
     close_readers(b);
     free(b->from);
     b->from = step_dir ? gr_strdup(step_dir) : NULL;
+}
+
+void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool accepts)
+{
+    b->manifest = m;
+    b->accepts = accepts;
+}
+
+/* A file of the run's checkpoint, to the seal that it has in the manifest. */
+static gr_status hold(const gr_bytes *b, gr_weights *w, const gr_model *m, const char *stem, gr_diag *d)
+{
+    char *name = gr_printf("%s/%s.safetensors", m->name, stem), *path = gr_printf("%s/%s", b->from, name);
+    const gr_seal *seal = b->manifest ? gr_manifest_seal(b->manifest, name) : NULL;
+    gr_status st = GR_OK;
+    if (seal)
+        st = gr_weights_hold(w, seal, d);
+    else if (b->manifest)
+        st = gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID, "the manifest does not name this file");
+    free(path);
+    free(name);
+    return st;
+}
+
+/* Weights that are another run's, to the manifest of the checkpoint that they are a part of. What is accepted
+ * is read, and warned about, by one rank. */
+static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *m, gr_diag *d)
+{
+    const gr_seal *seal = NULL;
+    const bool looks = !b->accepts || !gr_comm_rank(b->comm);
+    gr_status st = looks ? gr_checkpoint_beside(&f->beside, &seal, m->checkpoint, b->accepts, d) : GR_OK;
+    return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 
 /* A piece of an object: n elements of a type at an address. first: which of its bucket's the first one is. */
@@ -240,6 +291,7 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
     if (!random && !f->weights) {
         char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
         st = gr_weights_open(&f->weights, &m->shape, path, "", d);
+        if (!st) st = own ? hold(b, f->weights, m, "model", d) : hold_beside(b, f, m, d);
         free(path);
     }
     if (st) return st;
@@ -270,6 +322,8 @@ static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
     char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
     gr_status st = gr_weights_open(&f->m, &m->shape, path, "m.", d);
     if (!st) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
+    if (!st) st = hold(b, f->m, m, "optimizer", d);
+    if (!st) st = hold(b, f->v, m, "optimizer", d);
     free(path);
     return st;
 }
@@ -327,6 +381,7 @@ static gr_status read_lagged(gr_bytes *b, const gr_model *m, uint32_t bucket, co
     if (!f->lagged) {
         char *path = gr_printf("%s/%s/lagged.safetensors", b->from, m->name);
         st = gr_weights_open(&f->lagged, &m->shape, path, "", d);
+        if (!st) st = hold(b, f->lagged, m, "lagged", d);
         free(path);
     }
     if (!st) st = gr_weights_read_part(f->lagged, bucket, p->first, p->n, room(b, p), d);
@@ -427,9 +482,50 @@ static gr_status await_all(gr_bytes *b, gr_diag *d)
     return b->comm ? b->comm->type->barrier(b->comm, d) : GR_OK;
 }
 
+void gr_bytes_seal(gr_bytes *b, gr_bytes_saved all)
+{
+    b->sealed = all;
+}
+
+/* Seals of all files of a checkpoint, whoever writes them: ranks put them together. */
+static void make_seals(gr_bytes *b)
+{
+    free_seals(b);
+    for (size_t i = 0; i < b->g->n_models; i++) {
+        const gr_model *m = b->g->models[i];
+        gr_seal **s = b->files[i].seals;
+        if (b->sealed.state >> i & 1) s[0] = gr_weights_seal_new(&m->shape, weights, 1);
+        if (b->sealed.state >> i & 1) s[1] = gr_weights_seal_new(&m->shape, moments, 2);
+        if (b->sealed.lagged >> i & 1) s[2] = gr_weights_seal_new(&m->shape, weights, 1);
+    }
+}
+
+static void seal_writers(model_files *f)
+{
+    gr_weights_writer *const to[SAVED_FILES] = {f->to_weights, f->to_moments, f->to_lagged};
+    for (size_t k = 0; k < SAVED_FILES; k++)
+        if (to[k] && f->seals[k]) gr_weights_writer_seal(to[k], f->seals[k]);
+}
+
+gr_sealed_file *gr_bytes_sealed(gr_bytes *b, size_t *n)
+{
+    gr_sealed_file *files = NULL;
+    size_t cap = 0;
+    *n = 0;
+    for (size_t i = 0; i < b->g->n_models; i++)
+        for (size_t k = 0; k < SAVED_FILES; k++) {
+            gr_sealed_file f = {NULL, b->files[i].seals[k]};
+            if (!f.seal) continue;
+            f.name = gr_printf("%s/%s.safetensors", b->g->models[i]->name, saved_names[k]);
+            GR_PUSH(files, *n, cap, f);
+        }
+    return files;
+}
+
 gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
 {
     close_writers(b);
+    make_seals(b);
     free(b->to);
     b->to = gr_strdup(step_dir);
     b->not_finite = false;
@@ -438,6 +534,7 @@ gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
         const gr_model *m = b->g->models[i];
         if (!saves_state(b, m) && !saves_lagged(b, m)) continue;
         st = gr_comm_rank(b->comm) ? join_writers(b, m, d) : open_writers(b, m, d);
+        if (!st) seal_writers(&b->files[i]);
     }
     return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
 }
@@ -468,7 +565,7 @@ static gr_status put_part(gr_bytes *b, gr_weights_writer *to, size_t set, uint32
     finite_look look = {.x = get(b, p), .n = p->n};
     gr_team_run(p->q->team, look_finite, &look);
     b->not_finite = b->not_finite || look.bad;
-    return gr_weights_writer_put_part(to, set, bucket, p->first, p->n, look.x, d);
+    return gr_weights_writer_put_part(to, p->q->team, set, bucket, p->first, p->n, look.x, d);
 }
 
 /* Of weights that all ranks have, each writes its shard; of what replicas have, the first one. */
@@ -500,8 +597,9 @@ static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piec
         const bool all = blocks[i].n * blocks[i].count == whole[i].rows * (uint64_t)GR_MAX(whole[i].cols, 1u);
         if (all && gr_comm_rank(b->comm)) continue;
         for (uint64_t r = 0; r < blocks[i].count && !st; r++)
-            st = gr_weights_writer_put_part(to, 0, bucket, blocks[i].from + r * blocks[i].from_stride,
-                                            blocks[i].n, slice + blocks[i].to + r * blocks[i].to_stride, d);
+            st = gr_weights_writer_put_part(to, p.q->team, 0, bucket,
+                                            blocks[i].from + r * blocks[i].from_stride, blocks[i].n,
+                                            slice + blocks[i].to + r * blocks[i].to_stride, d);
     }
     return st;
 }

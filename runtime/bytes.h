@@ -18,6 +18,7 @@
 #include "memplan/program.h"
 #include "ops/kernels.h"
 #include "runtime/comm.h"
+#include "runtime/sealed_run.h"
 
 typedef struct gr_bytes gr_bytes;
 
@@ -35,6 +36,10 @@ void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed
 /* Restore from here on: the models' own checkpoints, moments zero (step NULL), or a step directory of a run.
  */
 void gr_bytes_from(gr_bytes *b, const char *step_dir);
+/* What is read from step_dir is held to its manifest, which lives as long; NULL: to nothing. So are models'
+ * own checkpoints that are a part of a run's checkpoint, to the manifest of that; accepts: what differs there
+ * is warned about. */
+void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool accepts);
 /* Fill the object called what (gr_step.what) at address, in the order of q. */
 GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q,
                                         gr_diag *d);
@@ -47,5 +52,11 @@ GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *
 GR_NODISCARD gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d);
 /* Whether all that this rank has saved since gr_bytes_to is finite. */
 bool gr_bytes_finite(const gr_bytes *b);
+
+/* From the next gr_bytes_to on what is saved is hashed, too. all: what all classes of ranks save. */
+void gr_bytes_seal(gr_bytes *b, gr_bytes_saved all);
+/* After gr_bytes_finish, until the next gr_bytes_to: the files of the whole checkpoint, with the blocks that
+ * this rank has written wholly. The same files on all ranks of the run. Caller frees the list and names. */
+gr_sealed_file *gr_bytes_sealed(gr_bytes *b, size_t *n);
 
 #endif

@@ -138,17 +138,31 @@ gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d)
 struct steps {
     uint64_t *list;
     size_t n, cap;
+    size_t others; /* names that look like a checkpoint's and are none */
+    bool tell;
 };
+
+bool gr_checkpoint_number(const char *name, uint64_t *step)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) || name[5] < '1' || name[5] > '9') return false;
+    errno = 0;
+    *step = strtoull(name + 5, &end, 10);
+    return !*end && !errno && *step <= UINT32_MAX;
+}
 
 static gr_status add_step(void *user, const char *dir, const char *name, gr_diag *d)
 {
     struct steps *s = user;
-    char *end;
-    (void)dir;
-    (void)d;
-    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return GR_OK;
-    uint64_t step = strtoull(name + 5, &end, 10);
-    if (!*end) GR_PUSH(s->list, s->n, s->cap, step);
+    uint64_t step;
+    if (gr_checkpoint_number(name, &step)) {
+        GR_PUSH(s->list, s->n, s->cap, step);
+    } else if (!strncmp(name, "step-", 5)) {
+        s->others++;
+        if (s->tell)
+            gr_diag_warn(d, (gr_loc){0}, "'%s/%s' is left out: it is no checkpoint's name, which is step-N",
+                         dir, name);
+    }
     return GR_OK;
 }
 
@@ -158,13 +172,25 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* tell: of names that are left out. */
+static gr_status list_steps(struct steps *s, const char *run, bool tell, gr_diag *d)
+{
+    char *dir = gr_printf("%s/checkpoints", run);
+    *s = (struct steps){.tell = tell};
+    gr_status st = gr_dir_each(dir, add_step, s, d);
+    if (s->n) qsort(s->list, s->n, sizeof(*s->list), ascending);
+    free(dir);
+    return st;
+}
+
 gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_diag *d)
 {
-    struct steps s = {0};
-    char *dir = gr_printf("%s/checkpoints", run);
-    gr_status st = gr_dir_each(dir, add_step, &s, d);
-    free(dir);
-    if (s.n) qsort(s.list, s.n, sizeof(*s.list), ascending);
+    struct steps s;
+    gr_status st = list_steps(&s, run, true, d);
+    if (!st && !s.n && s.others)
+        st =
+            gr_diag_error(d, (gr_loc){run, 0, 0}, GR_E_INVALID,
+                          "none of what is in its folder 'checkpoints' has the name of a checkpoint, step-N");
     *steps = s.list;
     *n = s.n;
     return st;
@@ -187,9 +213,10 @@ gr_status gr_checkpoint_mark_best(const char *run, uint64_t step, gr_diag *d)
 
 gr_status gr_checkpoint_prune(const char *run, gr_checkpoint_kept kept, gr_diag *d)
 {
-    uint64_t *steps = NULL;
-    size_t n = 0;
-    gr_status st = gr_checkpoint_list(&steps, &n, run, d);
+    struct steps s;
+    gr_status st = list_steps(&s, run, false, d);
+    const uint64_t *steps = s.list;
+    const size_t n = s.n;
     for (size_t i = 0; !st && kept.newest && i + kept.newest < n; i++) {
         if (steps[i] == kept.best || steps[i] == kept.finite) continue;
         /* renamed first: a half removed one must not look complete */
@@ -199,7 +226,7 @@ gr_status gr_checkpoint_prune(const char *run, gr_checkpoint_kept kept, gr_diag 
         free(path);
         free(old);
     }
-    free(steps);
+    free(s.list);
     return st;
 }
 
@@ -223,7 +250,8 @@ static gr_status make_aside(char **out, const char *run, uint64_t step, gr_diag 
 
 static gr_status copy_records(const char *run, const char *aside, gr_diag *d)
 {
-    static const char *const names[] = {"graph.yaml", "plan.json", "metrics.jsonl", "samples.jsonl"};
+    static const char *const names[] = {"graph.yaml", "plan.json", "run.json", "metrics.jsonl",
+                                        "samples.jsonl"};
     gr_status st = GR_OK;
     bool found;
     for (size_t i = 0; i < GR_LEN(names) && !st; i++) st = gr_file_copy(run, names[i], aside, &found, d);
@@ -245,7 +273,8 @@ static uint64_t best_step(const char *run)
     char *path = gr_printf("%s/checkpoints/best", run), target[64] = "";
     ssize_t n = readlink(path, target, sizeof(target) - 1);
     free(path);
-    return n > 5 && !strncmp(target, "step-", 5) ? strtoull(target + 5, NULL, 10) : 0;
+    uint64_t step;
+    return n > 0 && gr_checkpoint_number(target, &step) ? step : 0;
 }
 
 /* The newest first: a process killed in between leaves those that belong together. */
@@ -269,15 +298,14 @@ static gr_status move_behind(const char *run, const char *aside, uint64_t step, 
 
 gr_status gr_checkpoint_set_aside(char **aside, const char *run, uint64_t step, gr_diag *d)
 {
-    uint64_t *steps = NULL;
-    size_t n = 0;
-    gr_status st = gr_checkpoint_list(&steps, &n, run, d);
+    struct steps s;
+    gr_status st = list_steps(&s, run, false, d);
     *aside = NULL;
-    if (!st && n && steps[n - 1] > step) {
+    if (!st && s.n && s.list[s.n - 1] > step) {
         st = make_aside(aside, run, step, d);
         if (!st) st = copy_records(run, *aside, d);
-        if (!st) st = move_behind(run, *aside, step, steps, n, d);
+        if (!st) st = move_behind(run, *aside, step, s.list, s.n, d);
     }
-    free(steps);
+    free(s.list);
     return st;
 }

@@ -22,7 +22,11 @@ char *gr_checkpoint_aside(const char *run, uint64_t step);
 /* All files are written and closed: let it appear. One of the same step is replaced. */
 GR_NODISCARD gr_status gr_checkpoint_commit(const char *run, uint64_t step, gr_diag *d);
 
-/* Steps of complete checkpoints, ascending; *steps: caller frees. A run without any has n 0. */
+/* Whether a name is that of a checkpoint's folder, step-N as they are written here: N from 1 to UINT32_MAX,
+ * without leading zeros. */
+bool gr_checkpoint_number(const char *name, uint64_t *step);
+/* Steps of complete checkpoints, ascending; *steps: caller frees. A run without any has n 0. Names that begin
+ * with step- and are no checkpoint's are warned about; where there are no others it is GR_E_INVALID. */
 GR_NODISCARD gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_diag *d);
 /* RUN/checkpoints/step-N; caller frees. */
 char *gr_checkpoint_path(const char *run, uint64_t step);

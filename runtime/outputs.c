@@ -54,10 +54,10 @@ static gr_status refuse_old_run(const gr_outputs *o, gr_diag *d)
     return st;
 }
 
-static gr_status write_files(const gr_outputs *o, gr_diag *d)
+gr_status gr_outputs_what_runs(const gr_outputs *o, const char *dir, gr_diag *d)
 {
     gr_str plan = {0};
-    char *graph_path = path_in(o, "graph.yaml"), *plan_path = path_in(o, "plan.json");
+    char *graph_path = gr_printf("%s/graph.yaml", dir), *plan_path = gr_printf("%s/plan.json", dir);
     gr_plan_write_json(o->plan, &plan);
     gr_status st = gr_file_write(graph_path, o->plan->graph_text, strlen(o->plan->graph_text), d);
     if (!st) st = gr_file_write(plan_path, plan.text, plan.len, d);
@@ -80,7 +80,7 @@ gr_status gr_outputs_open(gr_outputs **out, const gr_run_options *options, const
     if (st) return st;
     o->locked = true;
     st = refuse_old_run(o, d);
-    return st || options->resume ? st : write_files(o, d);
+    return st || options->resume ? st : gr_outputs_what_runs(o, o->options->out, d);
 }
 
 /* ---- what is only looked at ------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
     o->begun = s->step < s->steps;
-    return o->options->resume && !o->silent && s->step < s->steps ? write_files(o, d) : GR_OK;
+    return o->options->resume && !o->silent && s->step < s->steps ? gr_outputs_what_runs(o, o->options->out, d) : GR_OK;
 }
 
 void gr_outputs_warn(gr_outputs *o, gr_diag *d)

@@ -36,6 +36,8 @@ GR_NODISCARD gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *
 GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d);
 /* Say the warnings of an iteration that has ended, and drop them. */
 void gr_outputs_warn(gr_outputs *o, gr_diag *d);
+/* The graph and the plan that run, into a folder: of the run, and of each checkpoint that they make. */
+GR_NODISCARD gr_status gr_outputs_what_runs(const gr_outputs *o, const char *dir, gr_diag *d);
 /* Say how a run that was asked to stop goes on. */
 void gr_outputs_stopped(gr_outputs *o, const gr_session *s);
 /* NULL is fine. Peaks, planned and measured, are printed side by side, those of other classes as they were

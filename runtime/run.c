@@ -89,17 +89,26 @@ static gr_status as_input(gr_status st)
     return st == GR_E_IO ? GR_E_INVALID : st;
 }
 
+/* All ranks have what they go on from: one that has not ends the others here, before anything is written. */
+static gr_status await_ranks(const gr_running *r, gr_diag *d)
+{
+    return r->comms.all ? r->comms.all->type->barrier(r->comms.all, d) : GR_OK;
+}
+
 static gr_status enter(gr_running *r, gr_diag *d)
 {
     char *from = NULL;
     gr_status st = GR_OK;
     if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
+    gr_bytes_hold(r->bytes, NULL, r->o->accept_changes);
+    if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
     const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
     if (!st && to_do) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     if (st && from) gr_run_explain_damage(r, from, d);
+    if (!st) st = await_ranks(r, d);
     if (!st && to_do)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
     if (!st && to_do && r->best.step)
@@ -165,6 +174,7 @@ static gr_status iterate(gr_running *r, gr_diag *d)
         }
         if (!st && one_class) st = should_stop(r, &stop, d);
         stop = stop || (!one_class && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
+        stop = stop || step == r->o->until;
     }
     if (!st) st = gr_run_hear(r, d);
     if (!st && r->health.diverged) return gr_run_say_diverged(r, d);
@@ -186,14 +196,16 @@ static uint32_t class_with(const gr_planned *all, const gr_model *m, const char 
     return found;
 }
 
-static gr_bytes_saved saved_here(const gr_running *r)
+/* What this rank's class saves; any: what one of the classes does. */
+static gr_bytes_saved saved_by(const gr_running *r, bool any)
 {
     gr_bytes_saved s = {0};
     for (size_t i = 0; i < r->g->n_models; i++) {
         const gr_model *m = r->g->models[i];
         if (!m->trained) continue;
-        if (class_with(r->all, m, "params") == r->g->view) s.state |= 1ULL << i;
-        if (class_with(r->all, m, "lagged") == r->g->view) s.lagged |= 1ULL << i;
+        const uint32_t state = class_with(r->all, m, "params"), lagged = class_with(r->all, m, "lagged");
+        if (any ? state != GR_NONE : state == r->g->view) s.state |= 1ULL << i;
+        if (any ? lagged != GR_NONE : lagged == r->g->view) s.lagged |= 1ULL << i;
     }
     return s;
 }
@@ -242,7 +254,8 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->session.progress = gr_outputs_progress(r->outputs);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
     r->news = gr_news_new(r->g, r->comms.all, r->comms.own);
-    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_here(r));
+    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_by(r, false));
+    gr_bytes_seal(r->bytes, saved_by(r, true));
     st = gr_run_open_executor(r, k, d);
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->program, k->device, gr_executor_arena(r->executor),
@@ -259,6 +272,8 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_comms_close(&r->comms, together);
     gr_executor_free(r->executor);
     gr_bytes_free(r->bytes);
+    gr_manifest_free(r->seal.from);
+    json_decref(r->inputs);
     gr_news_free(r->news);
     gr_record_free(r->record);
     free(r->health.diverged);

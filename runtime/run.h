@@ -17,9 +17,11 @@ typedef struct gr_run_options {
     bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
     bool has_from;   /* or from that of iteration `from`: what is behind it is set aside */
     uint64_t from;
-    bool poison;      /* check every step's memory (slow) */
-    unsigned threads; /* at most; never more than the plan was made for */
-    FILE *progress;   /* lines for people; NULL: none */
+    uint32_t until;      /* stop behind this iteration, as a signal would; 0: none */
+    bool accept_changes; /* what does not have the recorded hashes is warned about, not refused */
+    bool poison;         /* check every step's memory (slow) */
+    unsigned threads;    /* at most; never more than the plan was made for */
+    FILE *progress;      /* lines for people; NULL: none */
     /* Say the messages there are, which are warnings, and drop them: before the first iteration. NULL: they
      * stay. */
     void (*say)(gr_diag *d);

@@ -104,12 +104,65 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
     if (!st) st = note_finite(r, d);
     if (!st && !gr_comm_rank(r->comms.all)) st = save_state(r, aside, d); /* it is the same everywhere */
     if (!st) st = await_classes(r, d);                                    /* all of it is there */
+    if (!st) st = gr_run_seal(r, aside, d);
     if (!st)
         st = gr_outputs_checkpoint_commit(
             r->outputs, r->session.step,
             (gr_checkpoint_kept){r->g->run.checkpoint_keep, r->best.step, r->health.finite}, d);
     free(aside);
     return st;
+}
+
+/* ---- what may stand there
+ * ----------------------------------------------------------------------------------------- */
+
+/* Changes that are meant are warned about. */
+static gr_status unusable(const gr_running *r, const char *path, const char *what, gr_diag *d)
+{
+    if (!r->o->accept_changes) return gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID, "%s", what);
+    gr_diag_warn(d, (gr_loc){path, 0, 0}, "%s; accepted, as asked for", what);
+    return GR_OK;
+}
+
+/* `init` is always finite. In a checkpoint that has its manifest's bytes a state that is not is what the run
+ * had come to, and goes on; elsewhere nobody knows where it comes from. */
+static gr_status check_states(const gr_running *r, const char *path, gr_diag *d)
+{
+    gr_status all = GR_OK;
+    for (size_t i = 0; i < r->g->n_state; i++) {
+        const double value = r->session.next_state[i];
+        if (isfinite(value)) continue;
+        char *what = gr_printf("'state.%s' is %g", r->g->state[i].name, value);
+        gr_status st = GR_OK;
+        if (r->seal.from)
+            gr_diag_warn(d, (gr_loc){path, 0, 0}, "%s, as it was when the run saved it", what);
+        else
+            st = unusable(r, path, what, d);
+        if (st) all = st;
+        free(what);
+    }
+    return all;
+}
+
+static gr_status check_best(const gr_running *r, const char *path, uint64_t step, gr_diag *d)
+{
+    if (r->best.step <= step && !isnan(r->best.value)) return GR_OK;
+    char *what = gr_printf("'best' is %g, of iteration %llu: it is no number, or of an iteration behind this "
+                           "one, %llu",
+                           r->best.value, (unsigned long long)r->best.step, (unsigned long long)step);
+    gr_status st = unusable(r, path, what, d);
+    free(what);
+    return st;
+}
+
+/* Whatever is accepted: the run counts from here. */
+static gr_status check_step(const char *dir, const char *path, uint64_t step, gr_diag *d)
+{
+    uint64_t named = 0;
+    if (gr_checkpoint_number(strrchr(dir, '/') + 1, &named) && named == step) return GR_OK;
+    return gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID,
+                         "'run.step' is %llu, but the folder is that of iteration %llu",
+                         (unsigned long long)step, (unsigned long long)named);
 }
 
 /* ---- resumed ------------------------------------------------------------------------------------------- */
@@ -123,6 +176,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
     if (!st) st = gr_state_get_u64(f, "run", "step", &step, d);
     if (!st) st = gr_state_get_u64(f, "run", "seed", &seed, d);
     if (!st) st = gr_state_get_text(f, "run", "numerics", &numerics, d);
+    if (!st) st = check_step(dir, path, step, d);
     if (!st && seed != r->session.seed)
         st = gr_diag_error(
             d, (gr_loc){path, 0, 0}, GR_E_INVALID,
@@ -131,6 +185,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
             (unsigned long long)seed);
     for (size_t i = 0; i < r->g->n_state && !st; i++)
         st = gr_state_get_number(f, "state", r->g->state[i].name, &r->session.next_state[i], d);
+    if (!st) st = check_states(r, path, d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++)
         if (r->g->nodes[i]->op->load)
             st = r->g->nodes[i]->op->load(r->session.state[i], r->g->nodes[i]->name, f, d);
@@ -141,6 +196,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
     r->session.step = (uint32_t)step;
     if (!st) load_best(r, f);
     if (!st) gr_run_load_health(r, f);
+    if (!st) st = check_best(r, path, step, d);
     gr_state_free(f);
     free(numerics);
     free(path);
@@ -168,9 +224,22 @@ static bool has_lag(const gr_running *r, const gr_model *m)
     return false;
 }
 
-/* Whether nothing of a checkpoint is missing, or cut short. */
+/* Whether it is the run's, and has the bytes that were saved; without a manifest that is not known. */
+static bool is_as_saved(const gr_running *r, const char *dir)
+{
+    gr_manifest *m = NULL;
+    uint64_t step;
+    bool same = gr_checkpoint_number(strrchr(dir, '/') + 1, &step) &&
+                !gr_checkpoint_check(&m, r->o->out, dir, step, NULL) &&
+                (!m || !gr_manifest_verify(m, gr_run_team(r), NULL));
+    gr_manifest_free(m);
+    return same;
+}
+
+/* Whether nothing of a checkpoint is missing, cut short or changed. */
 static bool is_whole(const gr_running *r, const char *dir)
 {
+    if (!is_as_saved(r, dir)) return false;
     char *path = gr_printf("%s/state.json", dir);
     gr_state_file *f = NULL;
     bool whole = !gr_state_read(&f, path, NULL);

@@ -5,6 +5,7 @@
  *     run_letters.c     what the classes of ranks tell each other behind an iteration
  *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
  *     run_checkpoint.c  saved, resumed, and which iteration was the best
+ *     run_seal.c        manifests of checkpoints, written and believed
  *
  * Threads: the executor's hooks run on all lanes, and change nothing here but the record's times; the rest is
  * the compute lane's, between paths. Ranks of a class make the same calls in the same order.
@@ -18,6 +19,7 @@
 #include "runtime/news.h"
 #include "runtime/outputs.h"
 #include "runtime/run.h"
+#include "runtime/sealed_run.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
 
@@ -34,6 +36,14 @@ typedef struct gr_health {
     char *diverged;  /* why the run ends here; NULL: it goes on */
     uint64_t finite; /* iteration of the newest checkpoint whose values are all finite; 0: none is */
 } gr_health;
+
+/* What a run's checkpoints are sealed with. */
+typedef struct gr_seals {
+    gr_sealed_run run; /* known: run.json has it */
+    bool has_id;
+    gr_manifest *from;       /* of the checkpoint that the run went on from; NULL: there is none */
+    gr_manifest_head before; /* of it the manifest before the next one */
+} gr_seals;
 
 /* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
 typedef struct gr_running {
@@ -54,6 +64,8 @@ typedef struct gr_running {
     gr_health health;
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */
+    gr_seals seal;
+    json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
 
 /* ---- run_steps.c ---- */
@@ -102,5 +114,16 @@ GR_NODISCARD gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d);
 GR_NODISCARD gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d);
 /* The run could not go on from a checkpoint: where its files are not whole, which one before it is. */
 void gr_run_explain_damage(const gr_running *r, const char *dir, gr_diag *d);
+
+/* ---- run_seal.c ---- */
+
+/* The threads of this rank, between paths; NULL: one. */
+gr_team *gr_run_team(const gr_running *r);
+
+/* Everything of a checkpoint is in its folder: rank 0 writes the manifest. All ranks call it. */
+GR_NODISCARD gr_status gr_run_seal(gr_running *r, const char *aside, gr_diag *d);
+/* Before anything is taken from a checkpoint's folder: it is this run's, and whole. What is read from it from
+ * here on is held to its manifest. Where changes are accepted they are warned about. */
+GR_NODISCARD gr_status gr_run_believe(gr_running *r, const char *dir, gr_diag *d);
 
 #endif

@@ -10,10 +10,9 @@
 
 #include "runtime/half.h"
 #include "runtime/json.h"
+#include "runtime/seal.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian and read as they are");
-
-#define HEADER_LIMIT 100000000u /* bytes; the limit of the format's own library */
 
 static const struct {
     const char *name;
@@ -40,6 +39,7 @@ struct gr_safetensors {
     size_t n_shards, cap_shards;
     gr_st_tensor *tensors;
     size_t n, cap;
+    const gr_seal *seal; /* what is read is held to; NULL: nothing */
 };
 
 void gr_safetensors_free(gr_safetensors *s)
@@ -229,7 +229,7 @@ static gr_status add_shard(gr_safetensors *s, const char *path, gr_diag *d)
                              (uintmax_t)size);
     st = read_at(&f, &n, sizeof(n), 0, "header", d);
     if (st) return st;
-    if (n > size - 8 || n > HEADER_LIMIT)
+    if (n > size - 8 || n > GR_ST_HEADER_MAX)
         return gr_diag_error(
             d, in(path), GR_E_INVALID,
             "the header's length of %ju does not fit the file's %ju bytes; not a safetensors file, "
@@ -528,6 +528,61 @@ static void widen_in_place(float *dst, uint64_t n, gr_st_dtype dtype)
     }
 }
 
+/* ---- held to a seal
+ * ----------------------------------------------------------------------------------------- */
+
+gr_status gr_safetensors_hold(gr_safetensors *s, const gr_seal *seal, gr_diag *d)
+{
+    const char *path = s->shards[0].path;
+    gr_hash header;
+    uint64_t bytes;
+    gr_status st = s->n_shards == 1 ? gr_hash_header(path, &header, &bytes, d)
+                                    : gr_diag_error(d, in(path), GR_E_INVALID,
+                                                    "one of several files; the manifest names one");
+    if (!st && !gr_hash_same(header, seal->header)) st = gr_seal_header_differs(path, d);
+    for (size_t i = 0; i < s->n && !st; i++) {
+        const gr_seal_tensor *t = gr_seal_find(seal, s->tensors[i].name);
+        if (!t || t->bytes != s->tensors[i].bytes) st = gr_seal_differs(path, s->tensors[i].name, d);
+    }
+    if (!st) s->seal = seal;
+    return st;
+}
+
+/* A block of a tensor that lies at data wholly, or NULL: it is read. */
+static gr_status check_block(const gr_safetensors *s, const gr_st_tensor *t, const gr_seal_tensor *sealed,
+                             uint64_t block, const char *data, gr_diag *d)
+{
+    uint64_t first;
+    const uint64_t n = gr_seal_block(sealed, block, &first);
+    char *own = data ? NULL : gr_malloc(n);
+    gr_status st = own ? read_at(&s->shards[t->fd_index], own, n, t->offset + first, t->name, d) : GR_OK;
+    if (!st &&
+        !gr_hash_same(gr_hash_bytes(own ? own : data, n), s->seal->blocks[sealed->first_block + block]))
+        st = gr_seal_differs(t->file, t->name, d);
+    free(own);
+    return st;
+}
+
+/* Bytes [first, first + n) of a tensor, held to its seal: block by block, so that the cache still has what is
+ * hashed. */
+static gr_status read_held(const gr_safetensors *s, const gr_st_tensor *t, uint64_t first, uint64_t n,
+                           char *dst, gr_diag *d)
+{
+    const gr_seal_tensor *sealed = gr_seal_find(s->seal, t->name);
+    const uint64_t end = first + n;
+    gr_status st = GR_OK;
+    for (uint64_t at = first; at < end && !st;) {
+        uint64_t begin;
+        const uint64_t block = at / GR_SEAL_BLOCK, size = gr_seal_block(sealed, block, &begin);
+        const uint64_t to = GR_MIN(begin + size, end);
+        char *part = dst + (at - first);
+        st = read_at(&s->shards[t->fd_index], part, to - at, t->offset + at, t->name, d);
+        if (!st) st = check_block(s, t, sealed, block, to - at == size ? part : NULL, d);
+        at = to;
+    }
+    return st;
+}
+
 gr_status gr_safetensors_read_f32(const gr_safetensors *s, const char *name, uint64_t rows, uint64_t cols,
                                   float *dst, gr_diag *d)
 {
@@ -541,7 +596,9 @@ gr_status gr_safetensors_read_part_f32(const gr_safetensors *s, const char *name
     if (!t) return GR_E_INVALID;
     uint64_t size = t->dtype == GR_ST_F32 ? sizeof(float) : sizeof(uint16_t);
     char *at = (char *)dst + n * (sizeof(float) - size);
-    gr_status st = read_at(&s->shards[t->fd_index], at, n * size, t->offset + first * size, name, d);
+    gr_status st = s->seal
+                       ? read_held(s, t, first * size, n * size, at, d)
+                       : read_at(&s->shards[t->fd_index], at, n * size, t->offset + first * size, name, d);
     if (!st && t->dtype != GR_ST_F32) widen_in_place(dst, n, t->dtype);
     return st;
 }

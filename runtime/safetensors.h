@@ -12,6 +12,7 @@
 #define GR_RUNTIME_SAFETENSORS_H
 
 #include "runtime/base.h"
+#include "runtime/threads.h"
 
 #define GR_ST_DTYPE_MAP(X) /* name, bits */ \
     X(F32, 32)                              \
@@ -43,6 +44,8 @@ typedef enum gr_st_dtype {
 
 const char *gr_st_dtype_str(gr_st_dtype t);
 
+#define GR_ST_HEADER_MAX 100000000u /* bytes of a header's JSON; the limit of the format's own library */
+
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
 typedef struct gr_st_tensor {
@@ -65,6 +68,12 @@ void gr_safetensors_free(gr_safetensors *s); /* NULL is fine */
 size_t gr_safetensors_count(const gr_safetensors *s);
 const gr_st_tensor *gr_safetensors_at(const gr_safetensors *s, size_t i);           /* sorted by name */
 const gr_st_tensor *gr_safetensors_find(const gr_safetensors *s, const char *name); /* NULL: not there */
+
+/* From here on all that is read is held to a seal, which lives as long: a block of a tensor with another hash
+ * is GR_E_INVALID, and so is, at once, another header. Of a block that is read in part the rest is read, too.
+ * Of one file; an index is GR_E_INVALID. */
+struct gr_seal;
+GR_NODISCARD gr_status gr_safetensors_hold(gr_safetensors *s, const struct gr_seal *seal, gr_diag *d);
 
 /* Check that a tensor is there as [rows, cols] (cols 0: [rows]) in F32, BF16 or F16; returns it, or NULL with
  * a message. */
@@ -102,9 +111,13 @@ GR_NODISCARD gr_status gr_st_writer_new(gr_st_writer **out, const char *dir, con
  * finishes it when the others have finished. */
 GR_NODISCARD gr_status gr_st_writer_join(gr_st_writer **out, const char *dir, const char *stem,
                                          const gr_st_spec *specs, size_t n, gr_diag *d);
-/* Elements [first, first + n) of tensor i. A writer is given all tensors one after another, or parts. */
-GR_NODISCARD gr_status gr_st_writer_put_part(gr_st_writer *w, size_t i, uint64_t first, uint64_t n,
-                                             const float *src, gr_diag *d);
+/* From here on parts are hashed while they are written, into a seal with the tensors of specs, which lives as
+ * long as the writer. */
+void gr_st_writer_seal(gr_st_writer *w, struct gr_seal *seal);
+/* Elements [first, first + n) of tensor i. A writer is given all tensors one after another, or parts. The
+ * team (NULL: none) hashes while one of it writes. */
+GR_NODISCARD gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64_t first,
+                                             uint64_t n, const float *src, gr_diag *d);
 
 /* Give the next tensor, in the order of specs: all its elements. BF16 rounds to nearest even. */
 GR_NODISCARD gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d);

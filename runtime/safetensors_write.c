@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "runtime/half.h"
+#include "runtime/seal.h"
 
 #define ROUND_ELEMS 65536 /* bf16 values rounded at a time */
 
@@ -29,6 +30,7 @@ struct gr_st_writer {
     uint64_t data;      /* where the tensors begin in the file */
     uint64_t *at;       /* [n] each of them, from there */
     uint16_t *rounded;
+    gr_seal *seal; /* of parts; NULL: they are not hashed */
 };
 
 static uint64_t elems(const gr_st_spec *t)
@@ -234,26 +236,65 @@ gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d)
     return st;
 }
 
-gr_status gr_st_writer_put_part(gr_st_writer *w, size_t i, uint64_t first, uint64_t n, const float *src,
-                                gr_diag *d)
+void gr_st_writer_seal(gr_st_writer *w, gr_seal *seal)
+{
+    assert(seal->n == w->n);
+    w->seal = seal;
+}
+
+/* A part on its way to the file and, with a seal, to its hashes. */
+typedef struct part {
+    int fd, error; /* error: errno of what failed; 0 */
+    const char *src;
+    uint64_t n, at;
+    gr_sealing sealing;
+} part;
+
+/* One call for tens of megabytes takes longer than many do (docs/PERFORMANCE.md). */
+static void write_block(part *p)
+{
+    for (uint64_t n = GR_MIN(GR_SEAL_BLOCK, p->n); n && !p->error;) {
+        ssize_t put = pwrite(p->fd, p->src, n, (off_t)p->at);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) p->error = errno;
+        p->src += GR_MAX(put, 0);
+        p->at += (uint64_t)GR_MAX(put, 0);
+        p->n -= (uint64_t)GR_MAX(put, 0);
+        n -= (uint64_t)GR_MAX(put, 0);
+    }
+}
+
+/* Of several threads one writes, the others hash, and it joins them: writing takes longer. One thread alone
+ * hashes what it has just written, while the cache has it. */
+static void write_and_hash(void *arg, unsigned rank, unsigned size)
+{
+    part *p = arg;
+    while (!rank && p->n && !p->error) {
+        write_block(p);
+        if (size == 1) gr_sealing_one(&p->sealing);
+    }
+    while (gr_sealing_one(&p->sealing)) {
+    }
+}
+
+gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64_t first, uint64_t n,
+                                const float *src, gr_diag *d)
 {
     assert(w->dtype == GR_ST_F32 && w->n_shards == 1 && !w->next && first + n <= elems(&w->specs[i]));
-    uint64_t at = w->data + w->at[i] + first * sizeof(*src);
+    part p = {.fd = w->fd,
+              .src = (const char *)src,
+              .n = n * sizeof(*src),
+              .at = w->data + w->at[i] + first * sizeof(*src)};
     w->parts = true;
-    for (n *= sizeof(*src); n;) {
-        ssize_t put = pwrite(w->fd, src, GR_MIN(n, UINT64_C(1) << 30), (off_t)at);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) {
-            char *aside = shard_path(w, 0, ".tmp");
-            gr_status st = write_error(aside, d);
-            free(aside);
-            return st;
-        }
-        src = (const float *)(const void *)((const char *)src + put);
-        at += (uint64_t)put;
-        n -= (uint64_t)put;
-    }
-    return GR_OK;
+    if (w->seal) gr_sealing_begin(&p.sealing, w->seal, i, first * sizeof(*src), p.n, src);
+    if (w->seal && p.sealing.first < p.sealing.end) gr_team_run(team, write_and_hash, &p);
+    while (p.n && !p.error) write_block(&p);
+    if (!p.error) return GR_OK;
+    char *aside = shard_path(w, 0, ".tmp");
+    errno = p.error;
+    gr_status st = write_error(aside, d);
+    free(aside);
+    return st;
 }
 
 static gr_status write_index(const gr_st_writer *w, gr_diag *d)

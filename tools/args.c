@@ -44,6 +44,8 @@ enum {
     CAPACITY,
     CHECK_MEMORY,
     HOSTS,
+    ACCEPT,
+    UNTIL,
     N_OPTIONS
 };
 
@@ -88,6 +90,11 @@ static const option options[N_OPTIONS] = {
         {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
          "CPU device: hold every step to the memory it declared; touched.csv says how much of the "
          "peak was written (slow)"},
+    [UNTIL] = {"until", "N", 0, COUNT, AT(until), 0, NULL,
+               "stop behind iteration N, with a checkpoint; schedules stay those of all iterations"},
+    [ACCEPT] = {"accept-changes", NULL, 0, FLAG, AT(accept_changes), 0, NULL,
+                "go on though a checkpoint, or what the run reads, is not what it was; warnings name what is "
+                "not"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -96,7 +103,7 @@ static const option options[N_OPTIONS] = {
 #define TARGET (BIT(SET) | BIT(RANKS) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(POLICY))
 
 typedef struct command {
-    const char *name, *operands; /* "GRAPH" */
+    const char *name, *operands; /* "GRAPH"; [ABC] may be left out */
     unsigned n_operands;
     uint32_t options, required;
     bool built;
@@ -110,7 +117,7 @@ static const command commands[] = {
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
      TARGET | BIT(HOSTS) | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) |
-         BIT(REPLAN) | BIT(CHECK_MEMORY),
+         BIT(REPLAN) | BIT(CHECK_MEMORY) | BIT(ACCEPT) | BIT(UNTIL),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},
@@ -121,9 +128,12 @@ static const command commands[] = {
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
     {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE), 0, true, "measure this machine for --hardware FILE"},
-    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR), BIT(OUT_DIR), true,
-     "write the weights of a run in Hugging Face form"},
+    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
+     BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
+    {"audit", "RUN [STEP]", 2, 0, 0, true,
+     "run iterations again from their checkpoint, elsewhere: their metrics and weights have the recorded "
+     "bits"},
 };
 
 /* ---- parsing ------------------------------------------------------------------------------------------- */
@@ -203,7 +213,8 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
         return GR_OK;
     case COUNT:
         if (!parse_count(value, &number)) return wrong_value(o, value, "an integer of at least 0", d);
-        if (o == &options[STEPS] && !number) return wrong_value(o, value, "an integer of at least 1", d);
+        if ((o == &options[STEPS] || o == &options[UNTIL]) && !number)
+            return wrong_value(o, value, "an integer of at least 1", d);
         break;
     case BYTES:
         if (strcmp(value, "max") && (!gr_bytes_parse(value, &number) || !number))
@@ -256,7 +267,8 @@ static gr_status check_complete(const gr_args *a, const command *c, unsigned n, 
             st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs --%s %s", c->name,
                                options[i].name, options[i].value);
     bool resumes = a->resume && !n; /* the run directory holds the graph */
-    if (n < c->n_operands && !resumes)
+    bool may_lack_one = strstr(c->operands, " [") != NULL;
+    if (n + may_lack_one < c->n_operands && !resumes)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs %s", c->name, c->operands);
     return st;
 }

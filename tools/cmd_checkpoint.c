@@ -42,7 +42,7 @@ int gr_cmd_export(const gr_args *a, gr_diag *d)
     if (!gr_bytes_parse(a->shard ? a->shard : "50GB", &shard_bytes))
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "shard size '%s' is not a size like 5GB", a->shard);
     if (!st) st = gr_checkpoint_find(&from, a->operand[0], a->model, d);
-    if (!st) st = gr_checkpoint_export(a->out, from, dtype, shard_bytes, d);
+    if (!st) st = gr_checkpoint_export(a->out, from, dtype, shard_bytes, a->accept_changes, d);
     if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->out);
     free(from);
     return gr_exit_status(st);

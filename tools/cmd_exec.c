@@ -13,6 +13,7 @@
 
 #include "ops/checkpoint.h"
 #include "runtime/limits.h"
+#include "runtime/manifest.h"
 #include "runtime/run.h"
 #include "runtime/signals.h"
 
@@ -109,13 +110,15 @@ static gr_status check_resume(const gr_args *a, const char *at, uint64_t *step, 
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "%s does not go with --resume: the run has its own", wrong);
     char *graph = a->resume ? gr_printf("%s/graph.yaml", a->resume) : NULL;
+    char *manifest = a->resume ? gr_printf("%s/" GR_MANIFEST, a->resume) : NULL;
     gr_status st = GR_OK;
-    if (graph && !gr_path_exists(graph))
-        st =
-            gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                          "no run in '%s': there is no '%s'; --resume takes the folder of a run, and goes on "
-                          "from its last checkpoint",
-                          a->resume, graph);
+    if (graph && (!gr_path_exists(graph) || gr_path_exists(manifest)))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "no run in '%s': %s '%s'; --resume takes the folder of a run, and goes on from "
+                           "its last checkpoint",
+                           a->resume, gr_path_exists(graph) ? "it is a checkpoint, with" : "there is no",
+                           gr_path_exists(graph) ? manifest : graph);
+    free(manifest);
     free(graph);
     return st || !at ? st : gr_checkpoint_step(step, a->resume, at, d);
 }
@@ -293,6 +296,8 @@ static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
                           .resume = a->resume != NULL,
                           .has_from = x->at != NULL,
                           .from = x->step,
+                          .until = (uint32_t)GR_MIN(a->until, (uint64_t)UINT32_MAX),
+                          .accept_changes = a->accept_changes,
                           .poison = a->check_memory,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,

@@ -3,7 +3,7 @@ _graphrun()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
     if [ "$COMP_CWORD" = 1 ]; then
-        words='check plan exec verify diff pack init ops schema calibrate export report --help'
+        words='check plan exec verify diff pack init ops schema calibrate export report audit --help'
     else
         case $before in
         --device) COMPREPLY=($(compgen -W 'cpu cuda' -- "$word")); return ;;
@@ -14,7 +14,7 @@ _graphrun()
         case ${COMP_WORDS[1]} in
         check) words='--help --set --ranks --explain' ;;
         plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --out' ;;
-        exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory --hosts' ;;
+        exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory --hosts --accept-changes --until' ;;
         verify) words='--help' ;;
         diff) words='--help' ;;
         pack) words='--help --out --capacity' ;;
@@ -22,8 +22,9 @@ _graphrun()
         ops) words='--help' ;;
         schema) words='--help' ;;
         calibrate) words='--help --device --out' ;;
-        export) words='--help --out --model --dtype --shard' ;;
+        export) words='--help --out --model --dtype --shard --accept-changes' ;;
         report) words='--help' ;;
+        audit) words='--help' ;;
         esac
     fi
     case $word in
