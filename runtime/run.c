@@ -103,11 +103,13 @@ static gr_status enter(gr_running *r, gr_diag *d)
     gr_bytes_hold(r->bytes, NULL, r->o->accept_changes);
     if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
+    if (!st) st = as_input(gr_run_list_inputs(r, from, d));
     if (!st) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     if (st && from) gr_run_explain_damage(r, from, d);
     if (!st) st = await_ranks(r, d);
+    if (!st) st = as_input(gr_run_hold_inputs(r, from, d));
     if (!st)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
     if (!st && r->best.step)
@@ -273,6 +275,7 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_manifest_free(r->seal.from);
     json_decref(r->inputs);
     gr_news_free(r->news);
+    gr_inputs_free(r->read);
     gr_record_free(r->record);
     free(r->health.diverged);
 }

@@ -4,6 +4,7 @@
  *     run_steps.c       what the executor asks for: works of steps, and how long they may take
  *     run_letters.c     what the classes of ranks tell each other behind an iteration
  *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
+ *     run_inputs.c      what is read, by content: the same on all ranks, and as it was
  *     run_checkpoint.c  saved, resumed, and which iteration was the best
  *     run_seal.c        manifests of checkpoints, written and believed
  *
@@ -16,6 +17,7 @@
 #include "runtime/bytes.h"
 #include "runtime/comms.h"
 #include "runtime/executor.h"
+#include "runtime/inputs.h"
 #include "runtime/news.h"
 #include "runtime/outputs.h"
 #include "runtime/run.h"
@@ -65,6 +67,7 @@ typedef struct gr_running {
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */
     gr_seals seal;
+    gr_inputs *read;     /* all that was read; on rank 0, by any rank */
     json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
 
@@ -100,6 +103,17 @@ GR_NODISCARD gr_status gr_run_say_diverged(const gr_running *r, gr_diag *d);
 /* Into and out of a checkpoint's state. finite: of the checkpoint that is being made. */
 void gr_run_save_health(const gr_running *r, gr_state_file *f);
 void gr_run_load_health(gr_running *r, const gr_state_file *f);
+
+/* ---- run_inputs.c ---- */
+
+/* List what this rank reads, and begin to hash what is large. from: the checkpoint that the run goes on from;
+ * NULL: it begins. All ranks. */
+GR_NODISCARD gr_status gr_run_list_inputs(gr_running *r, const char *from, gr_diag *d);
+/* Everything is loaded: all ranks have read the same, and the same as the run did before, or it is
+ * GR_E_INVALID on all of them. What manifests have of it is known from here on. */
+GR_NODISCARD gr_status gr_run_hold_inputs(gr_running *r, const char *from, gr_diag *d);
+/* The files that a checkpoint copies are still what was read; GR_E_FAILED. */
+GR_NODISCARD gr_status gr_run_check_copied(const gr_running *r, gr_diag *d);
 
 /* ---- run_checkpoint.c ---- */
 
