@@ -116,6 +116,9 @@ static void add(found_files *f, const char *word, const char *path)
     if (gr_index_add(&f->known, gr_pool_strdup(f->pool, path), 0)) f->fn(f->user, word, path);
 }
 
+static void scan(found_files *f, const char *command);
+
+/* A word of several is a command of its own: sh -c '...'. */
 static void look_at(found_files *f, const char *word, bool first)
 {
     const char *value = strchr(word, '=');
@@ -126,20 +129,27 @@ static void look_at(found_files *f, const char *word, bool first)
         add(f, word, script);
     else if (value && is_file(value + 1))
         add(f, value + 1, value + 1);
+    else if (strpbrk(word, " \t\n"))
+        scan(f, word);
     free(script);
+}
+
+static void scan(found_files *f, const char *command)
+{
+    words w = {.at = command};
+    for (bool begins = true; next_word(&w, &begins);) {
+        if (w.written || !w.word.len) continue;
+        look_at(f, w.word.text, w.first);
+        begins = begins && strchr(w.word.text, '='); /* an assignment stands before its command */
+    }
+    gr_str_release(&w.word);
 }
 
 void gr_command_files(const char *command, void (*fn)(void *user, const char *word, const char *path),
                       void *user)
 {
     found_files f = {.fn = fn, .user = user, .pool = gr_pool_new()};
-    words w = {.at = command};
-    for (bool begins = true; next_word(&w, &begins);) {
-        if (w.written || !w.word.len) continue;
-        look_at(&f, w.word.text, w.first);
-        begins = begins && strchr(w.word.text, '='); /* an assignment stands before its command */
-    }
-    gr_str_release(&w.word);
+    scan(&f, command);
     gr_index_release(&f.known);
     gr_pool_free(f.pool);
 }

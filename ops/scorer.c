@@ -378,6 +378,16 @@ static gr_status check_answers(const gr_scorer *s, gr_diag *d)
     return bad ? GR_E_INVALID : GR_OK;
 }
 
+/* A worker that is started again is the one that was started: its files are. */
+static gr_status same_files(void *user, gr_diag *d)
+{
+    const gr_scorer *s = user;
+    char *owner = gr_inputs_node(s->node->name);
+    gr_status st = gr_inputs_unchanged(s->session->inputs, owner, d);
+    free(owner);
+    return st;
+}
+
 gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
 {
     gr_scorer *s = gr_calloc(1, sizeof(*s));
@@ -391,7 +401,9 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
                                .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
                                .per_token = s->cfg->level == 1,
                                .names = s->cfg->names.text,
-                               .n_names = s->cfg->names.n};
+                               .n_names = s->cfg->names.n,
+                               .again = same_files,
+                               .user = s};
         st = gr_workers_new(&s->workers, &w, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));

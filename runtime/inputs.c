@@ -38,6 +38,16 @@ void gr_inputs_free(gr_inputs *in)
     free(in);
 }
 
+char *gr_inputs_node(const char *name)
+{
+    return gr_printf("nodes.%s", name);
+}
+
+char *gr_inputs_model(const char *name)
+{
+    return gr_printf("models.%s", name);
+}
+
 size_t gr_inputs_count(const gr_inputs *in)
 {
     return in->n;

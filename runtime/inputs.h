@@ -54,6 +54,10 @@ typedef struct gr_input {
 
 typedef struct gr_inputs gr_inputs;
 
+/* Owners, "nodes.NAME" and "models.NAME"; caller frees. */
+char *gr_inputs_node(const char *name);
+char *gr_inputs_model(const char *name);
+
 gr_inputs *gr_inputs_new(void);
 void gr_inputs_free(gr_inputs *in); /* NULL is fine; ends the threads */
 

@@ -91,7 +91,7 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
 
 static gr_status add_model(const gr_running *r, const gr_model *m, bool resumes, gr_diag *d)
 {
-    char *owner = gr_printf("models.%s", m->name);
+    char *owner = gr_inputs_model(m->name);
     const bool has_tokenizer = m->trained || r->session.tokenizer[m->index];
     gr_status st = m->random
                        ? gr_inputs_add_file(r->read, GR_INPUT_CONFIG, owner, "config.json", m->checkpoint, d)
@@ -107,7 +107,7 @@ static gr_status add_node(const gr_running *r, const gr_node *n, gr_diag *d)
 {
     const void *state = r->session.state[n->index];
     if (!n->op->inputs || !state) return GR_OK;
-    char *owner = gr_printf("nodes.%s", n->name);
+    char *owner = gr_inputs_node(n->name);
     gr_status st = n->op->inputs(state, owner, r->read, d);
     free(owner);
     return st;
@@ -156,7 +156,7 @@ gr_status gr_run_check_copied(const gr_running *r, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < r->g->n_models && !st; i++) {
-        char *owner = gr_printf("models.%s", r->g->models[i]->name);
+        char *owner = gr_inputs_model(r->g->models[i]->name);
         if (r->g->models[i]->trained) st = gr_inputs_unchanged(r->read, owner, d);
         free(owner);
     }
