@@ -90,7 +90,7 @@ static gr_status identify(const char *path, char text[160], uint64_t *bytes, gr_
     return GR_OK;
 }
 
-gr_status gr_input_unmoved(const gr_input *x, gr_diag *d)
+static gr_status unmoved(const gr_input *x, gr_diag *d)
 {
     char same[160];
     uint64_t bytes;
@@ -102,9 +102,9 @@ gr_status gr_input_unmoved(const gr_input *x, gr_diag *d)
 /* It is the file that was added, before and behind. */
 static gr_status hash_file(gr_input *x, gr_diag *d)
 {
-    gr_status st = gr_input_unmoved(x, d);
+    gr_status st = unmoved(x, d);
     if (!st) st = gr_hash_file(x->path, &x->hash, &x->bytes, d);
-    if (!st) st = gr_input_unmoved(x, d);
+    if (!st) st = unmoved(x, d);
     x->hashed = !st;
     return st;
 }
@@ -361,6 +361,14 @@ gr_status gr_inputs_hold(gr_inputs *in, const json_t *pinned, const char *from, 
     gr_inputs_index_release(&h.in_was);
     gr_inputs_free(h.was);
     return h.st;
+}
+
+gr_status gr_inputs_loaded(const gr_inputs *in, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < in->n && !st; i++)
+        if (in->at[i].kind == GR_INPUT_WEIGHTS && in->at[i].same) st = unmoved(&in->at[i], d);
+    return st;
 }
 
 /* ---- while running --------------------------------------------------------------------------------------

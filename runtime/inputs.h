@@ -7,9 +7,9 @@
  * only one of two lists names is not compared: a rank lists what it reads, a run what it reads now. Weights
  * are an owner apart from the rest of their model, for a resumed run has its own.
  *
- * Weights are large: they are hashed by threads of their own, beside what loads them, from gr_inputs_begin
- * to gr_inputs_end. Ranks of one host that see one file (device, inode, size and times are the same) share
- * the work: one of them hashes it. Everything else is hashed when it is added.
+ * Weights are large: they are hashed by threads of their own, from gr_inputs_begin to gr_inputs_end, beside
+ * what may load them meanwhile. Ranks of one host that see one file (device, inode, size and times are the
+ * same) share the work: one of them hashes it. Everything else is hashed when it is added.
  *
  * No hash is kept from one start to the next: times of a file do not show every change (one through a mapping
  * that is open already, one by a damaged disk), and reading it again is what it takes to see it.
@@ -72,11 +72,12 @@ void gr_inputs_add(gr_inputs *in, gr_input what);
 
 /* Begin to hash weights, on so many threads. All ranks of c (NULL: there is one) call it together. */
 GR_NODISCARD gr_status gr_inputs_begin(gr_inputs *in, gr_comm *c, unsigned threads, gr_diag *d);
-/* Wait for it; all ranks together, which have loaded what they wanted by now. GR_E_INVALID on all of them
- * where files have changed since they were added, or where lists of ranks differ: the messages, which name
- * the file, the ranks, their hosts and both contents, are rank 0's. From then on the list of rank 0 has what
- * any rank reads. */
+/* Wait for it; all ranks together. GR_E_INVALID on all of them where their lists differ: the messages, which
+ * name the file, the ranks, their hosts and both contents, are rank 0's. From then on the list of rank 0 has
+ * what any rank reads. */
 GR_NODISCARD gr_status gr_inputs_end(gr_inputs *in, gr_comm *c, gr_diag *d);
+/* Weights have been loaded: from the files that were added, or it is GR_E_INVALID. */
+GR_NODISCARD gr_status gr_inputs_loaded(const gr_inputs *in, gr_diag *d);
 
 /* A list as JSON: [{"kind", "owner", "name", "path", "bytes", "xxh3"}, ...]; json_decref it. */
 json_t *gr_inputs_json(const gr_inputs *in);

@@ -50,9 +50,6 @@ gr_status gr_hashing_begin(gr_inputs *in, size_t *wanted, size_t n_wanted, unsig
 /* Wait until it is done. Fine where it has not begun. */
 gr_status gr_hashing_end(gr_inputs *in, gr_diag *d);
 
-/* Whether a file is the one that it was when it was added. */
-gr_status gr_input_unmoved(const gr_input *x, gr_diag *d);
-
 /* As gr_inputs_json; same: with what tells one file from another on its host. */
 json_t *gr_inputs_list(const gr_inputs *in, bool same);
 /* Add what a list in JSON has; false: it is none. */

@@ -333,19 +333,9 @@ static gr_status take_all(gr_inputs *in, gr_comm *c, gr_diag *d)
     return st;
 }
 
-/* What was added is what was loaded since. */
-static gr_status check_unmoved(const gr_inputs *in, gr_diag *d)
-{
-    gr_status st = GR_OK;
-    for (size_t i = 0; i < in->n && !st; i++)
-        if (in->at[i].kind == GR_INPUT_WEIGHTS && in->at[i].same) st = gr_input_unmoved(&in->at[i], d);
-    return st;
-}
-
 gr_status gr_inputs_end(gr_inputs *in, gr_comm *c, gr_diag *d)
 {
     gr_status st = gr_hashing_end(in, d);
-    if (!st) st = check_unmoved(in, d);
     if (!st) st = gr_comm_rank(c) ? post(c, own_hashes(in), 0, d) : take_all(in, c, d);
     if (st) return st; /* alone: who calls ends the others */
     uint64_t verdict = gr_comm_rank(c) ? GR_OK : compare(in, d);

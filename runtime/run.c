@@ -104,12 +104,15 @@ static gr_status enter(gr_running *r, gr_diag *d)
     if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
     if (!st) st = as_input(gr_run_list_inputs(r, from, d));
+    if (!st && from) st = as_input(gr_run_hold_inputs(r, from, d)); /* before anything is written */
     if (!st) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     if (st && from) gr_run_explain_damage(r, from, d);
+    if (!st && !from)
+        st = as_input(gr_run_hold_inputs(r, from, d)); /* weights are loaded and hashed at once */
+    if (!st) st = as_input(gr_inputs_loaded(r->read, d));
     if (!st) st = await_ranks(r, d);
-    if (!st) st = as_input(gr_run_hold_inputs(r, from, d));
     if (!st)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
     if (!st && r->best.step)

@@ -126,11 +126,13 @@ gr_status gr_run_list_inputs(gr_running *r, const char *from, gr_diag *d)
 /* ---- what it was ------------------------------------------------------------------------------------------
  */
 
-/* Rank 0 holds it, for all. A checkpoint without a manifest, of an older graphrun, pins nothing. */
+/* Rank 0 holds it, for all. A checkpoint without a manifest, of an older graphrun, pins nothing; nor does one
+ * whose damage was accepted. */
 static gr_status hold(gr_running *r, const char *from, gr_diag *d)
 {
     gr_manifest *m = NULL;
-    gr_status st = gr_manifest_read(&m, from, d);
+    gr_status st = gr_manifest_read(&m, from, r->o->accept_changes ? NULL : d);
+    if (r->o->accept_changes) st = GR_OK;
     const json_t *pinned = m ? gr_manifest_inputs(m) : NULL;
     char *path = gr_printf("%s/" GR_MANIFEST, from);
     if (!st && pinned && !json_is_null(pinned))

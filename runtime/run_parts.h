@@ -109,8 +109,8 @@ void gr_run_load_health(gr_running *r, const gr_state_file *f);
 /* List what this rank reads, and begin to hash what is large. from: the checkpoint that the run goes on from;
  * NULL: it begins. All ranks. */
 GR_NODISCARD gr_status gr_run_list_inputs(gr_running *r, const char *from, gr_diag *d);
-/* Everything is loaded: all ranks have read the same, and the same as the run did before, or it is
- * GR_E_INVALID on all of them. What manifests have of it is known from here on. */
+/* All ranks read the same, and the same as the run did before, or it is GR_E_INVALID on all of them. What
+ * manifests have of it is known from here on. */
 GR_NODISCARD gr_status gr_run_hold_inputs(gr_running *r, const char *from, gr_diag *d);
 /* The files that a checkpoint copies are still what was read; GR_E_FAILED. */
 GR_NODISCARD gr_status gr_run_check_copied(const gr_running *r, gr_diag *d);

@@ -206,6 +206,14 @@ static void test_weights_that_change_while_they_are_loaded_are_refused(void **st
     assert_non_null(strstr(d.messages[0].text, "has changed while it was read"));
     gr_diag_release(&d);
     gr_inputs_free(in);
+    in = list("t", "weights", "d", "p");
+    gr_diag_init(&d);
+    assert_int_equal(gr_inputs_loaded(in, &d), GR_OK);
+    free(file_of("model.safetensors", "others"));
+    assert_int_equal(gr_inputs_loaded(in, &d), GR_E_INVALID);
+    assert_non_null(strstr(d.messages[0].text, "has changed while it was read"));
+    gr_diag_release(&d);
+    gr_inputs_free(in);
 }
 
 static void test_a_file_that_changes_behind_the_run_is_noticed(void **state)
