@@ -250,9 +250,10 @@ static char *owner_key(gr_pool *p, const gr_input *x)
     return gr_pool_printf(p, "%s%s", x->owner, x->kind == GR_INPUT_WEIGHTS ? " weights" : "");
 }
 
+/* A node has its data from one place, whatever that is called. */
 static char *key_of(gr_pool *p, const gr_input *x)
 {
-    return gr_pool_printf(p, "%s\n%s", owner_key(p, x), x->name);
+    return gr_pool_printf(p, "%s\n%s", owner_key(p, x), x->kind == GR_INPUT_DATA ? "data" : x->name);
 }
 
 gr_inputs_index gr_inputs_index_of(const gr_inputs *in)

@@ -3,9 +3,9 @@
  *
  * An input is a file, or the output of a command: its kind, whose it is in the graph ("models.actor",
  * "nodes.train"), its name there, its bytes, and the plain hash of all of them (runtime/seal.h), as
- * `xxh128sum` prints it. Two lists have an input in common where owner and name are the same. An owner that
- * only one of two lists names is not compared: a rank lists what it reads, a run what it reads now. Weights
- * are an owner apart from the rest of their model, for a resumed run has its own.
+ * `xxh128sum` prints it. Two lists have an input in common where owner and name are the same; of data where
+ * the owner is. An owner that only one of two lists names is not compared: a rank lists what it reads, a run
+ * what it reads now. Weights are an owner apart from the rest of their model, for a resumed run has its own.
  *
  * Weights are large: they are hashed by threads of their own, from gr_inputs_begin to gr_inputs_end, beside
  * what may load them meanwhile. Ranks of one host that see one file (device, inode, size and times are the

@@ -66,6 +66,7 @@ static void begin_iteration(gr_running *r, uint32_t step)
         const gr_node *n = r->g->nodes[i];
         s->skipped[i] = n->every ? !gr_node_is_due(n, step) : sleeps(r, n);
     }
+    gr_run_begin_check(r, step);
     if (s->progress) gr_progress_begin(s->progress, step, s->steps);
 }
 
@@ -150,6 +151,7 @@ static gr_status iteration(gr_running *r, uint32_t step, gr_diag *d)
     uint64_t ns = gr_now_ns() - begin;
     if (!st) watch_overhead(r, d);
     if (!st && gr_validation_is_due(r->g, step)) st = validate(r, d);
+    if (!st) st = gr_run_end_check(r, d); /* before anything of it is kept */
     return st ? st : gr_run_tell(r, ns, gr_run_is_awaited(r, step), d);
 }
 
@@ -260,6 +262,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_by(r, false));
     gr_bytes_seal(r->bytes, saved_by(r, true));
     st = gr_run_open_executor(r, k, d);
+    if (!st) gr_run_open_checks(r, k, d);
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->program, k->device, gr_executor_arena(r->executor),
                                   d);
@@ -274,6 +277,7 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     if (r->executor && k->detach) k->detach(gr_executor_queue(r->executor, GR_LANE_COMPUTE));
     gr_comms_close(&r->comms, together);
     gr_executor_free(r->executor);
+    gr_run_close_checks(r);
     gr_bytes_free(r->bytes);
     gr_manifest_free(r->seal.from);
     json_decref(r->inputs);
