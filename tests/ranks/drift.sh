@@ -78,3 +78,12 @@ for way in "" "--set models.actor.residency.rollout_weights=keep" "--set models.
     same_weights on off
     same_metrics on off
 done
+
+# What a GPU leaves of it is counted, 1 KiB for each bucket of both models, and only where there is somebody to compare with.
+host() { # RANKS EVERY: the plan's bytes of the host pool
+    status 0 "$gr" plan grpo.yaml --device cuda --hardware h200 --ranks "$1" --set run.check="$2" --format json -o gpu.json
+    status 0 "$gr" verify gpu.json
+    json_number gpu.json host_peak_bytes
+}
+[ "$(host 1 100)" = "$(host 1 0)" ] || fail "one rank has nothing to compare"
+[ "$(host 2 100)" = $(($(host 2 0) + 2 * 4 * 1024)) ] || fail "$(host 2 0) bytes without and $(host 2 100) with"
