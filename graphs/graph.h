@@ -228,9 +228,10 @@ typedef struct gr_token_value {
     uint32_t column;
 } gr_token_value;
 
-/* Defaults of run: {timeout, stop_after_skipped}, which have no part in the bits. */
+/* Defaults of run: {timeout, stop_after_skipped, check}, which have no part in the bits. */
 #define GR_RUN_TIMEOUT        600
 #define GR_STOP_AFTER_SKIPPED 20
+#define GR_CHECK_EVERY        100
 
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
@@ -245,6 +246,7 @@ typedef struct gr_run_settings {
     uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
     uint32_t
         stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */
+    uint32_t check;         /* iterations from one comparison of what ranks hold alike to the next; 0: none */
     bool keep_bits;         /* nothing that changes results may be chosen to fit */
 } gr_run_settings;
 

@@ -301,6 +301,7 @@ static void print_run(const gr_graph *g, gr_str *out)
     if (r->timeout != GR_RUN_TIMEOUT) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->stop_after_skipped != GR_STOP_AFTER_SKIPPED)
         gr_str_printf(out, ", stop_after_skipped: %u", r->stop_after_skipped);
+    if (r->check != GR_CHECK_EVERY) gr_str_printf(out, ", check: %u", r->check);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
     if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {

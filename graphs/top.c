@@ -29,7 +29,7 @@ typedef struct train_cfg {
 } train_cfg;
 
 typedef struct run_cfg {
-    uint32_t steps, epochs, seed, samples, timeout, stop_after_skipped;
+    uint32_t steps, epochs, seed, samples, timeout, stop_after_skipped, check;
     const gr_value *checkpoint;
     int bits;
 } run_cfg;
@@ -84,6 +84,7 @@ const gr_key gr_run_keys[] = {
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not: then the run ends, with status 1; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds that ranks wait for one that stays in a step: then it hangs, and the run ends; 0: for ever"},
+    {"check", GR_KEY_UINT, RUN(check), false, "100", 0, UINT32_MAX, NULL, "iterations from one comparison of what several ranks hold alike, weights above all, to the next; where they differ the run ends; 0: never"},
     {0}};
 
 const gr_key gr_checkpoint_keys[] = {
@@ -350,6 +351,7 @@ static void read_run(gr_loader *l)
                                   .samples = run.samples,
                                   .timeout = run.timeout,
                                   .stop_after_skipped = run.stop_after_skipped,
+                                  .check = run.check,
                                   .keep_bits = run.bits == 1};
 }
 

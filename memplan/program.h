@@ -125,6 +125,7 @@ typedef struct gr_program {
     gr_place values; /* where gr_program_value places what it adds; at first on the device */
     bool queued;     /* the device runs work later than it is given: a lane's code goes ahead of its queue */
     gr_index names;  /* of objects */
+    uint64_t spare_bytes; /* at the end of the host pool, for what runs between works (ops/alike.h) */
 } gr_program;
 
 /* How many ranks a model's shards are spread over. */

@@ -97,24 +97,19 @@ static void folder_release(folder *f)
 
 /* ---- config and tokenizer ------------------------------------------------------------------------------ */
 
+const char *const gr_tokenizer_files[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json", NULL,
+};
+
 static gr_status copy_tokenizer(const char *from, const char *dir, gr_diag *d)
 {
-    static const char *const files[] = {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.json",
-        "merges.txt",
-        "tokenizer.model",
-        "chat_template.jinja",
-        "chat_template.json",
-    };
     bool found = false;
     gr_status st = GR_OK;
     if (!is_folder(from))
         return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "no folder '%s' with a tokenizer", from);
-    for (size_t i = 0; i < GR_LEN(files) && !st; i++) st = gr_file_copy(from, files[i], dir, &found, d);
+    for (const char *const *f = gr_tokenizer_files; *f && !st; f++)
+        st = gr_file_copy(from, *f, dir, &found, d);
     if (!st && !found)
         gr_diag_warn(d, (gr_loc){from, 0, 0}, "no tokenizer.json nor any other file of a tokenizer");
     return st;

@@ -13,6 +13,11 @@
 
 #include "ops/weights.h"
 
+/* Names of the files that a tokenizer and its chat template may be in, those of weights never; ends with
+ * NULL.
+ */
+extern const char *const gr_tokenizer_files[];
+
 /* Write what stands beside the weights of a model of shape s into dir: config.json as it is at config (a
  * file, or the folder it is in) but for its dtype and, where s has a value head, the class that loads one;
  * generation_config.json from beside it, and the tokenizer's files of the folder tokenizer (NULL: none); a

@@ -10,6 +10,7 @@
 #include "ops/configs.h"
 #include "ops/encode.h"
 #include "ops/rows.h"
+#include "runtime/inputs.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
 
@@ -518,6 +519,20 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
     return st;
 }
 
+static gr_status data_inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
+{
+    const gr_jsonl_content c = gr_jsonl_content_of(((const data_state *)state)->source);
+    (void)d;
+    gr_inputs_add(in, (gr_input){.kind = GR_INPUT_DATA,
+                                 .owner = owner,
+                                 .name = c.name,
+                                 .path = c.path,
+                                 .bytes = c.bytes,
+                                 .hash = c.hash,
+                                 .hashed = true});
+    return GR_OK;
+}
+
 static gr_status data_run(const gr_call *call, gr_diag *d)
 {
     data_state *s = call->state;
@@ -563,7 +578,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 #define DATA_FACTS /* what the two ops share beyond their keys */ \
     .lane = GR_LANE_COMPUTE, .makes_rows = true, .cfg_bytes = sizeof(gr_data_cfg), \
     .any_field = true, .field = field_of_record, .check = check_data, .declare = declare_data, .open = data_open, .close = data_close, \
-    .run = data_run, .save = data_save, .load = data_load
+    .inputs = data_inputs, .run = data_run, .save = data_save, .load = data_load
 /* clang-format on */
 
 const gr_op gr_op_prompts = {

@@ -20,6 +20,7 @@
 struct line {
     off_t offset;
     uint32_t bytes, number; /* number counts from 1 */
+    uint64_t hash;          /* of its bytes: what is read again later must be the same */
 };
 
 struct gr_jsonl {
@@ -27,7 +28,9 @@ struct gr_jsonl {
     int fd;
     struct line *lines;
     size_t n, cap;
-    uint64_t hash;
+    uint64_t hash, bytes;
+    gr_hash content;
+    bool is_file;
 };
 
 /* What the indexing pass knows of the line it is in. */
@@ -36,6 +39,7 @@ struct indexer {
     uint64_t bytes;
     uint32_t number;
     bool blank;
+    XXH3_state_t *hash; /* of its bytes so far */
 };
 
 static bool is_blank(char c)
@@ -50,8 +54,10 @@ static gr_status end_line(gr_jsonl *s, struct indexer *ix, gr_diag *d)
         return gr_diag_error(d, here, GR_E_INVALID, "line of %llu bytes; at most %u are read",
                              (unsigned long long)ix->bytes, GR_JSONL_LINE_BYTES);
     if (!ix->blank)
-        GR_PUSH(s->lines, s->n, s->cap, ((struct line){ix->start, (uint32_t)ix->bytes, ix->number}));
-    *ix = (struct indexer){ix->start + (off_t)ix->bytes + 1, 0, ix->number + 1, true};
+        GR_PUSH(s->lines, s->n, s->cap,
+                ((struct line){ix->start, (uint32_t)ix->bytes, ix->number, XXH3_64bits_digest(ix->hash)}));
+    XXH3_64bits_reset(ix->hash);
+    *ix = (struct indexer){ix->start + (off_t)ix->bytes + 1, 0, ix->number + 1, true, ix->hash};
     return GR_OK;
 }
 
@@ -62,6 +68,7 @@ static gr_status index_block(gr_jsonl *s, struct indexer *ix, const char *bytes,
         size_t len = end ? (size_t)(end - bytes) : n;
         for (size_t i = 0; i < len && ix->blank; i++) ix->blank = is_blank(bytes[i]);
         ix->bytes += len;
+        XXH3_64bits_update(ix->hash, bytes, len);
         if (!end) return GR_OK;
         gr_status st = end_line(s, ix, d);
         if (st) return st;
@@ -76,36 +83,65 @@ static gr_status read_failed(const gr_jsonl *s, gr_diag *d)
     return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot read '%s': %s", s->name, strerror(errno));
 }
 
-static gr_status index_lines(gr_jsonl *s, gr_loc at, gr_diag *d)
+/* Hashes of all bytes, in one pass: of 64 bits, which states of runs have, and of 128. */
+typedef struct hashes {
+    XXH3_state_t *small, *large;
+} hashes;
+
+static hashes hashes_new(void)
+{
+    hashes h = {gr_xxh3_new(), gr_xxh3_new()};
+    XXH3_64bits_reset(h.small);
+    XXH3_128bits_reset(h.large);
+    return h;
+}
+
+static void hashes_end(const hashes *h, gr_jsonl *s)
+{
+    XXH128_canonical_t large;
+    s->hash = XXH3_64bits_digest(h->small);
+    XXH128_canonicalFromHash(&large, XXH3_128bits_digest(h->large));
+    memcpy(s->content.byte, large.digest, sizeof(s->content.byte));
+    XXH3_freeState(h->small);
+    XXH3_freeState(h->large);
+}
+
+static gr_status index_bytes(gr_jsonl *s, struct indexer *ix, const hashes *all, gr_diag *d)
 {
     enum { block = 1 << 18 };
     gr_status st = GR_OK;
-    struct indexer ix = {0, 0, 1, true};
     char *bytes = gr_malloc(block);
-    XXH3_state_t *hash = gr_xxh3_new();
-    XXH3_64bits_reset(hash);
-    for (off_t at_byte = 0; !st;) {
-        ssize_t got = pread(s->fd, bytes, block, at_byte);
+    while (!st) {
+        ssize_t got = pread(s->fd, bytes, block, (off_t)s->bytes);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) st = read_failed(s, d);
         if (got <= 0) break;
-        XXH3_64bits_update(hash, bytes, (size_t)got);
-        st = index_block(s, &ix, bytes, (size_t)got, d);
-        at_byte += got;
+        XXH3_64bits_update(all->small, bytes, (size_t)got);
+        XXH3_128bits_update(all->large, bytes, (size_t)got);
+        st = index_block(s, ix, bytes, (size_t)got, d);
+        s->bytes += (uint64_t)got;
     }
-    if (!st && ix.bytes) st = end_line(s, &ix, d);
-    if (!st && !s->n) st = gr_diag_error(d, at, GR_E_INVALID, "'%s' holds no rows", s->name);
-    s->hash = XXH3_64bits_digest(hash);
-    XXH3_freeState(hash);
     free(bytes);
     return st;
 }
 
-static gr_status source_new(gr_jsonl **out, const char *name, int fd, gr_loc at, gr_diag *d)
+static gr_status index_lines(gr_jsonl *s, gr_loc at, gr_diag *d)
+{
+    struct indexer ix = {0, 0, 1, true, gr_xxh3_new()};
+    const hashes all = hashes_new();
+    XXH3_64bits_reset(ix.hash);
+    gr_status st = index_bytes(s, &ix, &all, d);
+    if (!st && ix.bytes) st = end_line(s, &ix, d);
+    if (!st && !s->n) st = gr_diag_error(d, at, GR_E_INVALID, "'%s' holds no rows", s->name);
+    hashes_end(&all, s);
+    XXH3_freeState(ix.hash);
+    return st;
+}
+
+static gr_status source_new(gr_jsonl **out, const char *name, bool is_file, int fd, gr_loc at, gr_diag *d)
 {
     gr_jsonl *s = gr_calloc(1, sizeof(*s));
-    s->name = gr_strdup(name);
-    s->fd = fd;
+    *s = (gr_jsonl){.name = gr_strdup(name), .fd = fd, .is_file = is_file};
     gr_status st = index_lines(s, at, d);
     if (st)
         gr_jsonl_free(s);
@@ -131,7 +167,7 @@ gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d)
             "the command that prints them",
             path);
     }
-    return source_new(out, path, fd, at, d);
+    return source_new(out, path, true, fd, at, d);
 }
 
 /* The command's exit status, or -1 with errno where it could not be started. out, err: where it prints. */
@@ -227,7 +263,7 @@ gr_status gr_jsonl_command(gr_jsonl **out, const char *command, gr_loc at, gr_di
         if (status) st = command_failed(command, status, err, at, d);
     }
     if (!st) {
-        st = source_new(&s, name, fd, at, d);
+        st = source_new(&s, name, false, fd, at, d);
         fd = -1; /* the source's now, also where it failed */
     }
     if (!st) st = check_rows(s, d);
@@ -260,6 +296,12 @@ uint64_t gr_jsonl_hash(const gr_jsonl *s)
     return s->hash;
 }
 
+gr_jsonl_content gr_jsonl_content_of(const gr_jsonl *s)
+{
+    const char *slash = s->is_file ? strrchr(s->name, '/') : NULL;
+    return (gr_jsonl_content){s->is_file ? s->name : NULL, slash ? slash + 1 : s->name, s->bytes, s->content};
+}
+
 gr_loc gr_jsonl_at(const gr_jsonl *s, size_t row)
 {
     assert(row < s->n);
@@ -279,7 +321,9 @@ static gr_status read_line(const gr_jsonl *s, size_t row, char *bytes, gr_diag *
             return gr_diag_error(d, gr_jsonl_at(s, row), GR_E_IO, "the file has become shorter while in use");
         used += (size_t)got;
     }
-    return GR_OK;
+    if (XXH3_64bits(bytes, l->bytes) == l->hash) return GR_OK;
+    return gr_diag_error(d, gr_jsonl_at(s, row), GR_E_IO,
+                         "the file has changed while in use: this is not the row it was");
 }
 
 gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d)

@@ -1,11 +1,13 @@
 /* ops/jsonl.h: rows of data from a JSONL file, or from a command that prints JSONL.
  *
- * A source is indexed once: where each line starts, how many there are, and a hash of all bytes. A line is
- * read and parsed only when its row is asked for. Lines of white space alone are no rows. Row numbers count
- * from 0, line numbers in messages from 1. A row must be one JSON object in UTF-8.
+ * A source is indexed once: where each line starts, how many there are, a hash of each, and one of all bytes.
+ * A line is read and parsed only when its row is asked for, and is then still the one that was indexed. Lines
+ * of white space alone are no rows. Row numbers count from 0, line numbers in messages from 1. A row must be
+ * one JSON object in UTF-8.
  *
  * Errors: GR_E_INVALID, with "file:line:col", for an empty source, a line that is not one JSON object, a
- * missing field, or one of the wrong type; GR_E_IO where the file cannot be read, or the command ended badly.
+ * missing field, or one of the wrong type; GR_E_IO where the file cannot be read or has changed since it was
+ * indexed, or the command ended badly.
  * Threads: an opened source never changes; any thread may read it.
  */
 #ifndef GR_OPS_JSONL_H
@@ -13,7 +15,7 @@
 
 #include <jansson.h>
 
-#include "runtime/base.h"
+#include "runtime/seal.h"
 
 #define GR_JSONL_LINE_BYTES (64u << 20) /* a longer line is refused */
 
@@ -32,7 +34,15 @@ void gr_jsonl_free(gr_jsonl *s); /* NULL is fine */
 
 size_t gr_jsonl_rows(const gr_jsonl *s);
 uint64_t gr_jsonl_hash(const gr_jsonl *s); /* of all bytes: tells a resumed run that its data changed */
-gr_loc gr_jsonl_at(const gr_jsonl *s, size_t row); /* its file, line and column 1; lives as long as s */
+/* All its bytes: how many, and their hash. */
+typedef struct gr_jsonl_content {
+    const char *path; /* NULL: a command's output */
+    const char *name; /* for people */
+    uint64_t bytes;
+    gr_hash hash;
+} gr_jsonl_content;
+gr_jsonl_content gr_jsonl_content_of(const gr_jsonl *s); /* texts live as long as s */
+gr_loc gr_jsonl_at(const gr_jsonl *s, size_t row);       /* its file, line and column 1; lives as long as s */
 
 /* Parse a row. *out is a new reference: json_decref it. */
 GR_NODISCARD gr_status gr_jsonl_row(const gr_jsonl *s, size_t row, json_t **out, gr_diag *d);

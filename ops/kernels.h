@@ -22,6 +22,7 @@
 #define GR_OPS_KERNELS_H
 
 #include "memplan/plan.h"
+#include "ops/checksum.h"
 #include "ops/model.h"
 #include "runtime/device.h"
 
@@ -263,6 +264,8 @@ struct gr_kernels {
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */
     void (*sum_squares)(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
     uint64_t (*sum_squares_ws_bytes)(void);
+    /* parts [GR_CHECKSUM_PARTS] of the host pool: their sum is the checksum of the bytes (ops/checksum.h). */
+    void (*checksum)(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts);
     /* One flat range; decay: whether weight decay applies to it. */
     void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
 
@@ -281,6 +284,11 @@ struct gr_kernels {
  * are widened to fp32 and rounded to nearest even again. ops/optim_cpu.c */
 void gr_host_adamw(gr_queue *q, gr_dtype weights, const gr_adamw *how, bool decay, const gr_adamw_range *r,
                    uint64_t n);
+
+/* The same of host memory, on the queue's team, whatever the device. ops/optim_cpu.c */
+void gr_host_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts);
+/* Their sum. */
+uint64_t gr_checksum_of(const uint64_t *parts);
 
 /* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
 extern const gr_kernels gr_kernels_cpu, gr_kernels_cuda;

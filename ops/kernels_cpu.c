@@ -74,5 +74,6 @@ const gr_kernels gr_kernels_cpu = {
     .add = gr_cpu_add,
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,
     .sum_squares = gr_cpu_sum_squares,
+    .checksum = gr_host_checksum,
     .adamw = gr_cpu_adamw,
 };

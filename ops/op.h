@@ -113,6 +113,7 @@ typedef struct gr_choices {
 
 typedef struct gr_session gr_session;       /* runtime/session.h */
 typedef struct gr_state_file gr_state_file; /* runtime/state.h */
+typedef struct gr_inputs gr_inputs;         /* runtime/inputs.h */
 
 /* One execution of one work: pointers of its uses in declared order (NULL for GR_NONE). */
 typedef struct gr_call {
@@ -160,6 +161,8 @@ typedef struct gr_op {
 
     gr_status (*open)(gr_session *s, const gr_node *n, void **state, gr_diag *d); /* NULL: no state */
     void (*close)(void *state);
+    /* Add what open has read, and what run will, under this owner. NULL: nothing. */
+    gr_status (*inputs)(const void *state, const char *owner, gr_inputs *in, gr_diag *d);
     gr_status (*run)(const gr_call *c, gr_diag *d);
     bool (*more)(const gr_call *c, uint32_t trip); /* agreed loops */
     /* Loops that hold collectives: the trips that this rank needs for what is its own; all make as many as

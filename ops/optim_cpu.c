@@ -48,6 +48,51 @@ void gr_cpu_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t
     gr_team_run(q->team, add_rank, &f);
 }
 
+/* ---- checksums -------------------------------------------------------------------------------------------
+ */
+
+struct summed {
+    const char *x;
+    uint64_t bytes, words, *parts;
+};
+
+static uint64_t word_at(const struct summed *f, uint64_t i, uint64_t bytes)
+{
+    uint64_t word = 0;
+    memcpy(&word, f->x + i * sizeof(word), bytes);
+    return gr_checksum_word(i, word);
+}
+
+static uint64_t sum_words(const struct summed *f, uint64_t first, uint64_t last)
+{
+    const uint64_t whole = GR_MIN(last, f->bytes / sizeof(uint64_t));
+    uint64_t sum = 0;
+    for (uint64_t i = first; i < whole; i++) sum += word_at(f, i, sizeof(uint64_t));
+    return whole < last ? sum + word_at(f, whole, f->bytes % sizeof(uint64_t)) : sum;
+}
+
+static void sum_parts(void *arg, unsigned rank, unsigned size)
+{
+    const struct summed *f = arg;
+    uint64_t first, last;
+    gr_team_range(GR_CHECKSUM_PARTS, 1, rank, size, &first, &last);
+    for (uint64_t p = first; p < last; p++)
+        f->parts[p] = sum_words(f, f->words * p / GR_CHECKSUM_PARTS, f->words * (p + 1) / GR_CHECKSUM_PARTS);
+}
+
+void gr_host_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts)
+{
+    struct summed f = {x, bytes, (bytes + 7) / 8, parts};
+    gr_team_run(q->team, sum_parts, &f);
+}
+
+uint64_t gr_checksum_of(const uint64_t *parts)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < GR_CHECKSUM_PARTS; i++) sum += parts[i];
+    return sum;
+}
+
 uint64_t gr_cpu_sum_squares_ws_bytes(void)
 {
     return 0;

@@ -99,6 +99,11 @@ static void close(void *state)
     gr_scorer_free(state);
 }
 
+static gr_status inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
+{
+    return gr_scorer_inputs(state, owner, in, d);
+}
+
 const gr_op gr_op_reward = {
     .name = "reward",
     .summary = "score responses by rules or by a command",
@@ -113,5 +118,6 @@ const gr_op gr_op_reward = {
     .declare = declare,
     .open = open,
     .close = close,
+    .inputs = inputs,
     .run = run,
 };

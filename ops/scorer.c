@@ -1,5 +1,6 @@
 #include "ops/scorer.h"
 
+#include "ops/command_files.h"
 #include "ops/configs.h"
 #include "ops/data.h"
 #include "ops/rules.h"
@@ -406,6 +407,16 @@ static gr_status check_answers(const gr_scorer *s, gr_diag *d)
     return bad ? GR_E_INVALID : GR_OK;
 }
 
+/* A worker that is started again is the one that was started: its files are. */
+static gr_status same_files(void *user, gr_diag *d)
+{
+    const gr_scorer *s = user;
+    char *owner = gr_inputs_node(s->node->name);
+    gr_status st = gr_inputs_unchanged(s->session->inputs, owner, d);
+    free(owner);
+    return st;
+}
+
 gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
 {
     gr_scorer *s = gr_calloc(1, sizeof(*s));
@@ -419,7 +430,9 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
                                .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
                                .per_token = s->cfg->level == 1,
                                .names = s->cfg->names.text,
-                               .n_names = s->cfg->names.n};
+                               .n_names = s->cfg->names.n,
+                               .again = same_files,
+                               .user = s};
         st = gr_workers_new(&s->workers, &w, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
@@ -430,6 +443,26 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
     else
         *out = s;
     return st;
+}
+
+typedef struct named_files {
+    const char *owner;
+    gr_inputs *in;
+    gr_diag *d;
+    gr_status st;
+} named_files;
+
+static void add_named(void *user, const char *word, const char *path)
+{
+    named_files *f = user;
+    if (!f->st) f->st = gr_inputs_add_file(f->in, GR_INPUT_WORKER, f->owner, word, path, f->d);
+}
+
+gr_status gr_scorer_inputs(const gr_scorer *s, const char *owner, gr_inputs *in, gr_diag *d)
+{
+    named_files f = {owner, in, d, GR_OK};
+    if (s->workers) gr_command_files(s->cfg->command, add_named, &f);
+    return f.st;
 }
 
 void gr_scorer_free(gr_scorer *s)

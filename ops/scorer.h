@@ -9,6 +9,7 @@
 #define GR_OPS_SCORER_H
 
 #include "ops/rows.h"
+#include "runtime/inputs.h"
 #include "runtime/session.h"
 
 typedef struct gr_scorer gr_scorer;
@@ -18,6 +19,9 @@ void gr_scorer_check(const gr_node *n, gr_diag *d);
 
 GR_NODISCARD gr_status gr_scorer_new(gr_scorer **out, gr_session *s, const gr_node *n, gr_diag *d);
 void gr_scorer_free(gr_scorer *s); /* NULL is fine */
+
+/* Add the files that the command names, under this owner. */
+GR_NODISCARD gr_status gr_scorer_inputs(const gr_scorer *s, const char *owner, gr_inputs *in, gr_diag *d);
 
 /* Columns to fill, at the sequences that are this rank's own: the main field, and fields by name. data[i]:
  * f32 of columns[i]'s level. */

@@ -400,11 +400,17 @@ static struct worker *free_worker(gr_workers *w)
     return best;
 }
 
+static gr_status start_again(gr_workers *w, struct worker *k, gr_diag *d)
+{
+    gr_status st = w->cfg.again ? w->cfg.again(w->cfg.user, d) : GR_OK;
+    return st ? st : start(w, k, d);
+}
+
 /* Hand waiting requests to workers that can take one, starting those that do not run. */
 static gr_status dispatch(gr_workers *w, gr_diag *d)
 {
     for (struct worker *k; w->waiting.first && (k = free_worker(w));) {
-        gr_status st = k->pid ? GR_OK : start(w, k, d);
+        gr_status st = k->pid ? GR_OK : start_again(w, k, d);
         if (st) return st;
         struct request *r = queue_take(&w->waiting, &w->waiting.first);
         r->deadline_ns = gr_now_ns() + w->cfg.timeout_ms * 1000000ull;

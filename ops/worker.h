@@ -44,6 +44,10 @@ typedef struct gr_workers_config {
     bool per_token;
     const char *const *names;
     size_t n_names;
+    /* Asked before a worker is started again, whether it would be the same one: a failure is told by collect.
+     * NULL: nobody. */
+    gr_status (*again)(void *user, gr_diag *d);
+    void *user;
 } gr_workers_config;
 
 typedef struct gr_workers gr_workers;

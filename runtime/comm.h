@@ -111,6 +111,8 @@ GR_NODISCARD gr_status gr_comm_started(bool *started, gr_diag *d);
  * devices. Whether the devices of all the host's ranks are visible now, as far as the list says. */
 bool gr_comm_take_device(uint32_t local, uint32_t locals);
 
+/* The module that knows MPI, which gr_comm_open_mpi loads; caller frees. NULL: there is none. */
+char *gr_comm_mpi_module(void);
 /* Whether there is MPI to open. */
 bool gr_comm_has_mpi(void);
 

@@ -406,7 +406,7 @@ static void *watch(void *arg)
  */
 
 /* Beside the program where it was built, or where it was installed. */
-static char *module_path(void)
+char *gr_comm_mpi_module(void)
 {
     static const char *const places[] = {"../runtime", "../lib/graphrun", "."};
     char exe[4096];
@@ -426,7 +426,7 @@ static char *module_path(void)
 
 bool gr_comm_has_mpi(void)
 {
-    char *path = module_path();
+    char *path = gr_comm_mpi_module();
     const bool there = path != NULL;
     free(path);
     return there;
@@ -540,7 +540,7 @@ static gr_status split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
 
 static gr_status load(world *w, gr_diag *d)
 {
-    char *path = module_path();
+    char *path = gr_comm_mpi_module();
     if (!path)
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
                              "several ranks need MPI, which this build has not (meson setup -Dmpi=enabled)");

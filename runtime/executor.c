@@ -668,6 +668,16 @@ const gr_memory *gr_executor_arena(const gr_executor *e)
     return &e->device->arena;
 }
 
+void *gr_executor_spare(const gr_executor *e, uint64_t bytes)
+{
+    uint64_t top = 0;
+    for (uint32_t i = 0; i < e->plan->n_ledger; i++) {
+        const gr_entry *x = &e->plan->ledger[i];
+        if (x->place == GR_HOST) top = GR_MAX(top, x->offset + x->bytes);
+    }
+    return e->plan->host_bytes - top < bytes ? NULL : e->device->pool.base + (e->plan->host_bytes - bytes);
+}
+
 gr_queue *gr_executor_queue(gr_executor *e, gr_lane lane)
 {
     return &e->lanes[lane].queue;

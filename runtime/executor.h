@@ -57,6 +57,9 @@ GR_NODISCARD gr_status gr_executor_path(gr_executor *e, gr_path_id path, gr_diag
 /* The arena. */
 const gr_memory *gr_executor_arena(const gr_executor *e);
 
+/* So many bytes at the end of the host pool; NULL: entries lie there. */
+void *gr_executor_spare(const gr_executor *e, uint64_t bytes);
+
 /* The queue of a lane. */
 gr_queue *gr_executor_queue(gr_executor *e, gr_lane lane);
 

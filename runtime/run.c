@@ -66,6 +66,7 @@ static void begin_iteration(gr_running *r, uint32_t step)
         const gr_node *n = r->g->nodes[i];
         s->skipped[i] = n->every ? !gr_node_is_due(n, step) : sleeps(r, n);
     }
+    gr_run_begin_check(r, step);
     if (s->progress) gr_progress_begin(s->progress, step, s->steps);
 }
 
@@ -103,11 +104,16 @@ static gr_status enter(gr_running *r, gr_diag *d)
     gr_bytes_hold(r->bytes, NULL, r->o->accept_changes);
     if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
+    if (!st) st = as_input(gr_run_list_inputs(r, from, d));
+    if (!st && from) st = as_input(gr_run_hold_inputs(r, from, d)); /* before anything is written */
     const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
     if (!st && to_do) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
     if (st && from) gr_run_explain_damage(r, from, d);
+    if (!st && !from)
+        st = as_input(gr_run_hold_inputs(r, from, d)); /* weights are loaded and hashed at once */
+    if (!st) st = as_input(gr_inputs_loaded(r->read, d));
     if (!st) st = await_ranks(r, d);
     if (!st && to_do)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
@@ -147,6 +153,7 @@ static gr_status iteration(gr_running *r, uint32_t step, gr_diag *d)
     if (!st) watch_overhead(r, d);
     if (!st) gr_outputs_warn(r->outputs, d);
     if (!st && gr_validation_is_due(r->g, step)) st = validate(r, d);
+    if (!st) st = gr_run_end_check(r, d); /* before anything of it is kept */
     return st ? st : gr_run_tell(r, ns, gr_run_is_awaited(r, step), d);
 }
 
@@ -257,6 +264,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_by(r, false));
     gr_bytes_seal(r->bytes, saved_by(r, true));
     st = gr_run_open_executor(r, k, d);
+    if (!st) gr_run_open_checks(r, k, d);
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->program, k->device, gr_executor_arena(r->executor),
                                   d);
@@ -271,10 +279,12 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     if (r->executor && k->detach) k->detach(gr_executor_queue(r->executor, GR_LANE_COMPUTE));
     gr_comms_close(&r->comms, together);
     gr_executor_free(r->executor);
+    gr_run_close_checks(r);
     gr_bytes_free(r->bytes);
     gr_manifest_free(r->seal.from);
     json_decref(r->inputs);
     gr_news_free(r->news);
+    gr_inputs_free(r->read);
     gr_record_free(r->record);
     free(r->health.diverged);
 }

@@ -98,6 +98,7 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
     char *aside = NULL;
     gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
     if (!st) st = await_classes(r, d); /* the folder is there */
+    if (!st && !gr_comm_rank(r->comms.own)) st = gr_run_check_copied(r, d);
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
     if (!st) st = gr_run_path(r, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);

@@ -4,6 +4,8 @@
  *     run_steps.c       what the executor asks for: works of steps, and how long they may take
  *     run_letters.c     what the classes of ranks tell each other behind an iteration
  *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
+ *     run_inputs.c      what is read, by content: the same on all ranks, and as it was
+ *     run_check.c       whether ranks still hold alike what they should
  *     run_checkpoint.c  saved, resumed, and which iteration was the best
  *     run_seal.c        manifests of checkpoints, written and believed
  *
@@ -16,6 +18,7 @@
 #include "runtime/bytes.h"
 #include "runtime/comms.h"
 #include "runtime/executor.h"
+#include "runtime/inputs.h"
 #include "runtime/news.h"
 #include "runtime/outputs.h"
 #include "runtime/run.h"
@@ -45,6 +48,16 @@ typedef struct gr_seals {
     gr_manifest_head before; /* of it the manifest before the next one */
 } gr_seals;
 
+/* What ranks of the class hold alike, and what each has of it: compared every run.check iterations, and where
+ * a checkpoint is due by its number. */
+typedef struct gr_checks {
+    struct gr_checked *of;  /* [n] */
+    uint32_t n, *by_object; /* [objects of the program] its index in `of`; GR_NONE: nobody else has it */
+    uint64_t *parts;        /* [n][GR_CHECKSUM_PARTS], which the device has written when a path has ended */
+    uint64_t *own;          /* the same, where they are not in the host pool */
+    bool due;               /* in the iteration that runs */
+} gr_checks;
+
 /* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
 typedef struct gr_running {
     const gr_graph *g;         /* as this rank's class sees it */
@@ -65,7 +78,9 @@ typedef struct gr_running {
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */
     gr_seals seal;
-    json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
+    gr_checks checks;
+    gr_inputs *read; /* all that was read; on rank 0, by any rank */
+    json_t *inputs;  /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
 
 /* ---- run_steps.c ---- */
@@ -100,6 +115,29 @@ GR_NODISCARD gr_status gr_run_say_diverged(const gr_running *r, gr_diag *d);
 /* Into and out of a checkpoint's state. finite: of the checkpoint that is being made. */
 void gr_run_save_health(const gr_running *r, gr_state_file *f);
 void gr_run_load_health(gr_running *r, const gr_state_file *f);
+
+/* ---- run_inputs.c ---- */
+
+/* List what this rank reads, and begin to hash what is large. from: the checkpoint that the run goes on from;
+ * NULL: it begins. All ranks. */
+GR_NODISCARD gr_status gr_run_list_inputs(gr_running *r, const char *from, gr_diag *d);
+/* All ranks read the same, and the same as the run did before, or it is GR_E_INVALID on all of them. What
+ * manifests have of it is known from here on. */
+GR_NODISCARD gr_status gr_run_hold_inputs(gr_running *r, const char *from, gr_diag *d);
+/* The files that a checkpoint copies are still what was read; GR_E_FAILED. */
+GR_NODISCARD gr_status gr_run_check_copied(const gr_running *r, gr_diag *d);
+
+/* ---- run_check.c ---- */
+
+/* Find what ranks hold alike; of one rank nothing. r's executor is open. Warns where a plan has no room. */
+void gr_run_open_checks(gr_running *r, const gr_kernels *k, gr_diag *d);
+void gr_run_close_checks(gr_running *r);
+/* The next iteration begins; step 0: a validation before it. */
+void gr_run_begin_check(gr_running *r, uint32_t step);
+/* A work is about to run: sum what it uses. On its lane. */
+void gr_run_check_work(gr_running *r, const gr_work *w, const gr_call *c);
+/* The iteration has ended: GR_E_FAILED on all ranks of the class where they differ. All make this call. */
+GR_NODISCARD gr_status gr_run_end_check(gr_running *r, gr_diag *d);
 
 /* ---- run_checkpoint.c ---- */
 

@@ -58,9 +58,10 @@ static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queu
     gr_status st;
     q->at.op = c.node->op->name;
     if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, c.node->name, 0, 0, NULL);
-    if (w->kind == GR_STEP_RUN)
+    if (w->kind == GR_STEP_RUN) {
+        gr_run_check_work(r, w, &c);
         st = run_op(r, &c, d);
-    else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)
+    } else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)
         st = gr_cross_run(&c, r->p->program, w, comms->all_device, comms->all, d);
     else
         st = gr_spread_run(&c, r->p->program, w, gr_comms_reach(comms, w->reach), comms->own, d);

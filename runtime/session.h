@@ -36,7 +36,8 @@ struct gr_session {
     /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
     void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
                    double score);
-    void *user; /* of sample: the gr_record of this iteration */
+    const struct gr_inputs *inputs; /* what was read, complete before anything runs; NULL: not known */
+    void *user;                     /* of sample: the gr_record of this iteration */
 };
 
 /* Who wants to know of finished sequences, see gr_session_listen. */

@@ -1,6 +1,7 @@
 /* scheduler/assemble.c: the program of a class of ranks, from what its nodes declare. */
 #include "scheduler/planner_parts.h"
 
+#include "ops/alike.h"
 #include "ops/configs.h"
 #include "ops/select.h"
 
@@ -87,21 +88,28 @@ gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_ch
     return a.p;
 }
 
+/* Ranks may have no part in validations. */
+static void declare_validation(assembly *a, const gr_node *end)
+{
+    gr_program *p = a->p;
+    uint32_t every = UINT32_MAX;
+    for (size_t i = 0; i < a->g->n_nodes; i++)
+        if (a->g->nodes[i]->every) every = GR_MIN(every, a->g->nodes[i]->every);
+    gr_program_validate(p, every);
+    declare_nodes(a, true, end);
+    if (p->validate < p->n_works) return;
+    p->validate = GR_NONE;
+    p->validate_every = 0;
+}
+
 gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
                         const gr_traffic *traffic)
 {
     gr_program *p = empty_program(g, k, how);
     assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
-    uint32_t every = UINT32_MAX;
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
     declare_nodes(&a, false, of->summary);
-    if (!of->validation) return p;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->every) every = GR_MIN(every, g->nodes[i]->every);
-    gr_program_validate(p, every);
-    declare_nodes(&a, true, of->validation);
-    if (p->validate < p->n_works) return p;
-    p->validate = GR_NONE; /* ranks that have no part in validations */
-    p->validate_every = 0;
+    if (of->validation) declare_validation(&a, of->validation);
+    p->spare_bytes = gr_alike_room(p, g, k);
     return p;
 }

@@ -84,7 +84,7 @@ static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
                                   .last = d->last};
     }
     p->arena_bytes = pack_place(b, GR_DEVICE, enough, tries);
-    p->host_bytes = pack_place(b, GR_HOST, 0, GR_MIN(tries, 10));
+    p->host_bytes = pack_place(b, GR_HOST, 0, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
     p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, b->f->g->ranks, b->f->g->groups,
                                              b->f->g->captured, p->host_bytes);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;

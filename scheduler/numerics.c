@@ -96,6 +96,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     same.run.keep_bits = false;
     same.run.timeout = GR_RUN_TIMEOUT;
     same.run.stop_after_skipped = GR_STOP_AFTER_SKIPPED;
+    same.run.check = GR_CHECK_EVERY;
     same.strict = same.loose = false; /* the kernels' own name says it, where they differ */
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, GR_PATHS_NAME, &s);

@@ -191,6 +191,9 @@ void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, ui
 /* *out = sum of squares in double. */
 uint64_t gr_cu_sum_squares_ws(void);
 void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out, void *ws);
+/* parts [GR_CHECKSUM_PARTS], of the device or pinned: their sum is the checksum of the bytes
+ * (ops/checksum.h). */
+void gr_cu_checksum(cudaStream_t st, const void *x, uint64_t bytes, uint64_t *parts);
 /* bf16 from fp32, round to nearest even. */
 void gr_cu_round(cudaStream_t st, const float *from, gr_bf16 *to, uint64_t n);
 

@@ -714,6 +714,11 @@ void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_
     gr_cu_add(q->stream, to, from, cu_type(type), n);
 }
 
+void gr_cuda_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts)
+{
+    gr_cu_checksum(q->stream, x, bytes, parts);
+}
+
 void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws)
 {
     gr_cu_sum_squares(q->stream, x, cu_type(type), n, out, ws);

@@ -2,6 +2,7 @@
  * thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch
  * neighbouring bytes in every array and all loads are in flight before the first use. Bound by memory.
  */
+#include "ops/checksum.h"
 #include "ops/cuda/device.cuh"
 
 enum { BLOCK = 256, EACH = 4, TIMES = 2, TILE = BLOCK * EACH * TIMES /* elements of a block */ };
@@ -169,6 +170,63 @@ extern "C" void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype ty
     else if (grid)
         squares_kernel<<<grid, BLOCK, 0, st>>>((const gr_bf16 *)x, n, strip, sums);
     add_sums_kernel<<<1, BLOCK, 0, st>>>(sums, grid, out);
+}
+
+/* ---- checksum
+ * ------------------------------------------------------------------------------------------------ A block
+ * leaves the sum of every GR_CHECKSUM_PARTS-th tile of pairs of words, 16 bytes a load, several in flight for
+ * each thread. Integers: the order is of no account. Bound by memory. */
+
+enum { PAIRS = 4 /* in flight */ };
+
+/* For thread 0. */
+GR_DEVICE uint64_t block_total(uint64_t x)
+{
+    __shared__ uint64_t part[BLOCK];
+    part[threadIdx.x] = x;
+    for (uint32_t o = BLOCK / 2; o; o /= 2) {
+        __syncthreads();
+        if (threadIdx.x < o) part[threadIdx.x] += part[threadIdx.x + o];
+    }
+    return part[0];
+}
+
+/* Bytes that fill no pair. */
+GR_DEVICE uint64_t last_words(const uint8_t *x, uint64_t bytes)
+{
+    uint64_t sum = 0;
+    for (uint64_t at = bytes / 16 * 16; at < bytes; at += 8) {
+        uint64_t word = 0;
+        for (uint64_t b = at; b < at + 8 && b < bytes; b++) word |= (uint64_t)x[b] << 8 * (b - at);
+        sum += gr_checksum_word(at / 8, word);
+    }
+    return sum;
+}
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    checksum_kernel(const ulonglong2 *__restrict__ x, uint64_t bytes, uint64_t *parts)
+{
+    const uint64_t pairs = bytes / 16, step = (uint64_t)GR_CHECKSUM_PARTS * BLOCK;
+    uint64_t sum = 0;
+    for (uint64_t first = (uint64_t)blockIdx.x * BLOCK + threadIdx.x; first < pairs; first += PAIRS * step) {
+        ulonglong2 v[PAIRS];
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++)
+            if (first + j * step < pairs) v[j] = x[first + j * step];
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            const uint64_t i = first + j * step;
+            if (i < pairs) sum += gr_checksum_word(2 * i, v[j].x) + gr_checksum_word(2 * i + 1, v[j].y);
+        }
+    }
+    if (!blockIdx.x && !threadIdx.x) sum += last_words((const uint8_t *)x, bytes);
+    const uint64_t total = block_total(sum);
+    if (!threadIdx.x) parts[blockIdx.x] = total;
+}
+
+extern "C" void gr_cu_checksum(cudaStream_t st, const void *x, uint64_t bytes, uint64_t *parts)
+{
+    checksum_kernel<<<GR_CHECKSUM_PARTS, BLOCK, 0, st>>>((const ulonglong2 *)x, bytes, parts);
 }
 
 /* ---- addition

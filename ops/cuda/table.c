@@ -49,7 +49,7 @@ static const char *numerics_strict_loose(void)
     RUNS(embed_forward), RUNS(embed_backward), RUNS(layer_forward), RUNS(layer_backward),                    \
     RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(layer_extend),  \
     RUNS(kv_copy), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares), \
-    RUNS(adamw), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
+    RUNS(adamw), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2

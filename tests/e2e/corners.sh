@@ -38,7 +38,8 @@ done
 # Data that changed since the checkpoint begin anew.
 status 0 "$gr" exec examples.yaml --out moved
 tail -n 5 train.jsonl >data.jsonl
-status 0 "$gr" exec --resume moved --steps 3
+refused "'data.jsonl' of nodes.examples is not what the checkpoint was made with" "$gr" exec --resume moved --steps 3
+status 0 "$gr" exec --resume moved --steps 3 --accept-changes
 has err "warning: the data of node 'examples' changed since the checkpoint"
 status 0 "$gr" exec examples.yaml --steps 1 --out afresh
 first=$(sed -nE 's/.*"step": 1,.*"prompt": ("[^"]*").*/\1/p' afresh/samples.jsonl | head -1)
@@ -140,6 +141,8 @@ status 2 "$gr" exec more.yaml --resume own --steps 2 --set run.seed=7
 has err "own/plan.json: error: the run's plan does not serve its graph as it is now set: --replan makes"
 refused "unknown parameter 'lr'; the graph has none: a key is set by its path" "$gr" exec --resume own --steps 2 --set lr=0.1
 status 2 "$gr" exec epochs.yaml --resume own --steps 2 --replan --set run.seed=7 --set models.actor.checkpoint=wider
+has err "'config.json' of models.actor is not what the checkpoint was made with: it was .*'model/config.json'.*'wider/config.json'"
+status 2 "$gr" exec epochs.yaml --resume own --steps 2 --replan --accept-changes --set run.seed=7 --set models.actor.checkpoint=wider
 has err 'own/checkpoints/step-1/actor'
 diff -r -x trace.json -x 'events.*' own was || fail "a refused graph changed the run"
 status 0 "$gr" exec epochs.yaml --resume own --steps 2 --set run.seed=7

@@ -52,7 +52,8 @@ has err "note: for the text '.n' itself write '..n'"
 
 # One that prints other rows now begins its epoch anew, and says so.
 status 0 "$gr" exec command.yaml $flat --steps 2 --out moved --set 'nodes.prompts.command=head -n 100 train.jsonl'
-status 0 "$gr" exec --resume moved --steps 3 --set 'nodes.prompts.command=tail -n 100 train.jsonl'
+status 0 "$gr" exec --resume moved --steps 3 --accept-changes --set 'nodes.prompts.command=tail -n 100 train.jsonl'
+has err "warning: 'output of 'tail -n 100 train.jsonl'' of nodes.prompts is not what the checkpoint was made with: it was "
 has err "warning: the data of node 'prompts' changed since the checkpoint: its epoch starts anew"
 
 # What goes wrong is told before anything runs: status, what it said, and the line that is no row.

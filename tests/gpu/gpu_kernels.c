@@ -6,6 +6,7 @@
  */
 #include "tests/gpu/device.h"
 
+#include "ops/kernels.h"
 #include "ops/simd.h"
 
 #define HALF 4e-3 /* relative norm of the error that rounding to bf16 may leave: 2^-9 at most an element */
@@ -716,6 +717,30 @@ static void check_sum_squares(size_t n, gr_cu_dtype type)
     CUDA(cudaFree(ws));
 }
 
+/* Of bytes of any length, beside the CPU's; and one bit of them. */
+static void check_checksum(size_t bytes)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "checksum of %zu bytes", bytes);
+    unsigned char *x = gr_malloc(bytes + 1);
+    for (size_t i = 0; i < bytes; i++) x[i] = (unsigned char)(i * i * 31 + i / 7);
+    uint64_t *parts = device_poisoned(GR_CHECKSUM_PARTS * sizeof(*parts)), want[GR_CHECKSUM_PARTS];
+    for (int flipped = 0; flipped < 2; flipped++) {
+        if (flipped && bytes) x[bytes / 2] ^= 64;
+        void *d_x = device_copy(x, bytes);
+        gr_host_checksum(&(gr_queue){0}, x, bytes, want);
+        gr_cu_checksum(NULL, d_x, bytes, parts);
+        uint64_t *got = take(name, parts, GR_CHECKSUM_PARTS * sizeof(*parts));
+        const uint64_t sum = gr_checksum_of(got), host = gr_checksum_of(want);
+        report_equal(name, flipped ? "a bit flipped" : "", &sum, &host, sizeof(sum));
+        parts = device_poisoned(GR_CHECKSUM_PARTS * sizeof(*parts));
+        free(got);
+        CUDA(cudaFree(d_x));
+    }
+    CUDA(cudaFree(parts));
+    free(x);
+}
+
 static void check_round(size_t n)
 {
     char name[96];
@@ -763,6 +788,10 @@ static void test_flat(void)
         check_sum_squares(4099, (gr_cu_dtype)type);
         check_sum_squares(9000001, (gr_cu_dtype)type);
     }
+    for (size_t i = 0; i < GR_LEN(sizes); i++) check_checksum(sizes[i]);
+    check_checksum(0);
+    check_checksum(16);
+    check_checksum(9000001);
     check_round(1);
     check_round(4095);
     check_round(100001);

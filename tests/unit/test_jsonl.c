@@ -224,6 +224,63 @@ static void test_a_file_that_shrinks_is_an_error_not_a_crash(void **state)
     gr_jsonl_free(s);
 }
 
+/* Whether written in place or grown: a row is the one that was there, or an error. */
+static void test_a_row_that_has_changed_is_an_error_that_names_it(void **state)
+{
+    (void)state;
+    gr_jsonl *s;
+    json_t *row;
+    gr_diag d;
+    gr_diag_init(&d);
+    write_text("{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
+    assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){0}, NULL), GR_OK);
+    FILE *f = fopen(file, "r+");
+    assert_int_equal(fseek(f, 13, SEEK_SET), 0);
+    assert_int_equal(fputc('7', f), '7');
+    assert_int_equal(fclose(f), 0);
+    for (size_t i = 0; i < 3; i += 2) {
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        json_decref(row);
+    }
+    assert_int_equal(gr_jsonl_row(s, 1, &row, &d), GR_E_IO);
+    assert_string_equal(
+        message(&d),
+        "test_jsonl.tmp.jsonl:2:1: error: the file has changed while in use: this is not the row it was");
+    write_text("{\"a\":8}\n{\"a\":8}\n{\"a\":8}\n"); /* another file of that name: this one is held */
+    assert_int_equal(gr_jsonl_row(s, 0, &row, NULL), GR_OK);
+    assert_int_equal(json_integer_value(json_object_get(row, "a")), 1);
+    json_decref(row);
+    gr_jsonl_free(s);
+}
+
+/* One pass: lines that a read cuts, blank ones and the last one without its end have the hash of their bytes.
+ */
+static void test_rows_of_every_length_are_known_again(void **state)
+{
+    (void)state;
+    gr_str text = {0};
+    for (int i = 0; i < 40; i++)
+        gr_str_printf(&text, "{\"a\": \"%0*d\"}%s", i * i * 17 + 1, i,
+                      i == 39 ? ""
+                      : i % 7 ? "\n"
+                              : "\r\n \n\n");
+    write_bytes(text.text, text.len);
+    gr_jsonl *s;
+    assert_int_equal(gr_jsonl_open(&s, file, (gr_loc){0}, NULL), GR_OK);
+    assert_int_equal(gr_jsonl_rows(s), 40);
+    for (size_t i = 0; i < 40; i++) {
+        json_t *row;
+        assert_int_equal(gr_jsonl_row(s, i, &row, NULL), GR_OK);
+        json_decref(row);
+    }
+    const gr_jsonl_content c = gr_jsonl_content_of(s);
+    assert_int_equal(c.bytes, text.len);
+    assert_true(gr_hash_same(c.hash, gr_hash_bytes(text.text, text.len)));
+    assert_string_equal(c.name, file);
+    gr_jsonl_free(s);
+    gr_str_release(&text);
+}
+
 static void test_the_hash_is_of_the_bytes(void **state)
 {
     (void)state;
@@ -556,6 +613,8 @@ int main(void)
         cmocka_unit_test(test_a_command_that_fails_is_quoted),
         cmocka_unit_test(test_the_end_of_what_a_command_says_is_kept),
         cmocka_unit_test(test_a_file_that_shrinks_is_an_error_not_a_crash),
+        cmocka_unit_test(test_a_row_that_has_changed_is_an_error_that_names_it),
+        cmocka_unit_test(test_rows_of_every_length_are_known_again),
         cmocka_unit_test(test_the_hash_is_of_the_bytes),
         cmocka_unit_test(test_fields_are_read_as_text),
         cmocka_unit_test(test_a_missing_field_suggests_a_near_one),

@@ -351,6 +351,49 @@ static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
     gr_team_free(team);
 }
 
+static uint64_t checksum(gr_team *team, const void *x, uint64_t bytes)
+{
+    uint64_t parts[GR_CHECKSUM_PARTS];
+    memset(parts, 0xa5, sizeof(parts));
+    K.checksum(&(gr_queue){.team = team}, x, bytes, parts);
+    return gr_checksum_of(parts);
+}
+
+static void test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit(void **state)
+{
+    (void)state;
+    enum { M = 5003 };
+    unsigned char x[M] = {0};
+    uint64_t want = 0, word;
+    for (int i = 0; i < M; i++) x[i] = (unsigned char)(i * i * 31 + i / 7);
+    for (uint64_t i = 0; i < M; i += 8) { /* by hand: words in their places, the last one of 3 bytes */
+        word = 0;
+        for (uint64_t b = i; b < i + 8 && b < M; b++) word |= (uint64_t)x[b] << 8 * (b - i);
+        want += gr_checksum_word(i / 8, word);
+    }
+    for (unsigned n = 1; n <= 3; n++) {
+        gr_team *team = NULL;
+        assert_int_equal(gr_team_new(&team, n, NULL), GR_OK);
+        assert_true(checksum(team, x, M) == want);
+        gr_team_free(team);
+    }
+    for (int bit = 0; bit < 8 * M; bit++) {
+        x[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_true(checksum(NULL, x, M) != want);
+        x[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    x[7] ^= 128; /* the highest bits of two words, and two words that change places */
+    x[15] ^= 128;
+    assert_true(checksum(NULL, x, M) != want);
+    memset(x, 0, M);
+    x[0] = 1;
+    want = checksum(NULL, x, M);
+    x[0] = 0;
+    x[8] = 1;
+    assert_true(checksum(NULL, x, M) != want);
+    assert_true(checksum(NULL, x, 0) == 0);
+}
+
 static double sum(gr_team *team, const float *x, uint64_t n)
 {
     double out = NAN;
@@ -423,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_statistics_of_a_row_are_those_of_its_softmax),
         cmocka_unit_test(test_adamw_follows_its_formula_in_double),
         cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
+        cmocka_unit_test(test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit),
         cmocka_unit_test(test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -308,6 +308,30 @@ static void test_a_crash_is_retried_once(void **state)
     gr_workers_free(w);
 }
 
+static gr_status refuse_again(void *user, gr_diag *d)
+{
+    ++*(unsigned *)user;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "its script has changed");
+}
+
+static void test_a_worker_is_not_started_again_as_another_one(void **state)
+{
+    (void)state;
+    unsigned asked = 0;
+    gr_diag d;
+    gr_reward r;
+    gr_diag_init(&d);
+    gr_workers *w = pool((gr_workers_config){.again = refuse_again, .user = &asked}, "read l; exit 3");
+    assert_int_equal(asked, 0); /* it is the first one */
+    submit(w, 5, 0, "x");
+    gr_status st = gr_workers_collect(w, 10000, &r, &d);
+    assert_int_equal(st, GR_E_FAILED);
+    assert_true(asked > 0);
+    assert_string_equal(d.messages[0].text, "its script has changed");
+    gr_diag_release(&d);
+    gr_workers_free(w);
+}
+
 static void test_a_worker_that_exits_after_each_reply_is_replaced(void **state)
 {
     (void)state;
@@ -406,6 +430,7 @@ int main(void)
         cmocka_unit_test(test_nonsense_is_shown_with_its_sequence),
         cmocka_unit_test(test_a_worker_that_hangs_is_killed_with_its_children),
         cmocka_unit_test(test_a_crash_is_retried_once),
+        cmocka_unit_test(test_a_worker_is_not_started_again_as_another_one),
         cmocka_unit_test(test_a_worker_that_exits_after_each_reply_is_replaced),
         cmocka_unit_test(test_floods_end),
         cmocka_unit_test(test_output_nobody_asked_for_restarts_the_worker),
