@@ -53,7 +53,7 @@ static bool pay(struct eval *e, int64_t units)
     return *e->fuel > 0;
 }
 
-static size_t bits_of(const mpq_t q)
+static size_t bits_of(mpq_srcptr q)
 {
     return GR_MAX(mpz_sizeinbase(mpq_numref(q), 2), mpz_sizeinbase(mpq_denref(q), 2));
 }
@@ -64,7 +64,7 @@ static void make_inexact(value *v)
     v->exact = false;
 }
 
-static long exponent_of(const mpc_t c)
+static long exponent_of(mpc_srcptr c)
 {
     bool re = mpfr_regular_p(mpc_realref(c)), im = mpfr_regular_p(mpc_imagref(c));
     long a = re ? mpfr_get_exp(mpc_realref(c)) : -MAX_EXP, b = im ? mpfr_get_exp(mpc_imagref(c)) : -MAX_EXP;
