@@ -1,7 +1,6 @@
 /* ops/tokenizer.c: text to token ids and back with a loaded tokenizer. */
 #include "ops/tokenizer_impl.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
