@@ -65,7 +65,7 @@ typedef struct watched {
 } watched;
 
 /* In the command's process. Its parent may be gone before prctl is told so. */
-_Noreturn static void become(char *const *argv, pid_t guard, pid_t group)
+_Noreturn static void become(char **argv, char *setting, pid_t guard, pid_t group)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -74,6 +74,7 @@ _Noreturn static void become(char *const *argv, pid_t guard, pid_t group)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != guard) _exit(127);
     setpgid(0, group);
+    if (*setting) putenv(setting);
     execvp(argv[0], argv);
     const int why = errno;
     (void)!write(LEASH, &why, sizeof(why));
@@ -164,7 +165,7 @@ static void drop_streams(void)
 }
 
 /* Blocked are all signals: they are read. */
-_Noreturn static void guard(char *const *argv, pid_t group, unsigned grace_s)
+_Noreturn static void guard(char **argv, char *setting, pid_t group, unsigned grace_s)
 {
     sigset_t all;
     sigfillset(&all);
@@ -176,7 +177,7 @@ _Noreturn static void guard(char *const *argv, pid_t group, unsigned grace_s)
     const int signals = signalfd(-1, &all, SFD_CLOEXEC);
     const pid_t self = getpid();
     watched w = {.pid = fork(), .grace_s = grace_s};
-    if (!w.pid) become(argv, self, group);
+    if (!w.pid) become(argv, setting, self, group);
     if (w.pid < 0) _exit(127);
     drop_streams();
     stand_guard(&w, signals);
@@ -184,11 +185,11 @@ _Noreturn static void guard(char *const *argv, pid_t group, unsigned grace_s)
     end_as(&w);
 }
 
-/* Arguments: NAME GROUP GRACE COMMAND... glibc gives them to constructors, too. */
+/* Arguments: NAME GROUP GRACE SETTING COMMAND... glibc gives them to constructors, too. */
 __attribute__((constructor)) static void be_guard(int argc, char **argv)
 {
-    if (argc < 4 || strcmp(argv[0], NAME)) return;
-    guard(argv + 3, (pid_t)atoi(argv[1]), (unsigned)atoi(argv[2]));
+    if (argc < 5 || strcmp(argv[0], NAME)) return;
+    guard(argv + 4, argv[3], (pid_t)atoi(argv[1]), (unsigned)atoi(argv[2]));
 }
 
 /* ---- who starts it ---------------------------------------------------------------------------------------
@@ -230,11 +231,11 @@ static int start_on(gr_guard *out, const gr_guarded *c, int leash)
     char path[4096], group[16], grace[16];
     size_t n = 0;
     while (c->argv[n]) n++;
-    const char **argv = gr_calloc(n + 4, sizeof(*argv));
+    const char **argv = gr_calloc(n + 5, sizeof(*argv));
     snprintf(group, sizeof(group), "%d", (int)c->group);
     snprintf(grace, sizeof(grace), "%u", c->grace_s);
-    memcpy(argv, (const char *[]){NAME, group, grace}, 3 * sizeof(*argv));
-    memcpy(argv + 3, c->argv, n * sizeof(*argv));
+    memcpy(argv, (const char *[]){NAME, group, grace, c->setting ? c->setting : ""}, 4 * sizeof(*argv));
+    memcpy(argv + 4, c->argv, n * sizeof(*argv));
     int error = spawn(&out->pid, own_path(path, sizeof(path)), (char *const *)(void *)argv, c, leash);
     free(argv);
     return error;

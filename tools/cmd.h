@@ -40,8 +40,9 @@ int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d
 /* How many names. */
 uint32_t gr_cmd_count_hosts(const char *hosts);
 /* In a rank that was launched so: tell the launcher where this rank is, for what it says when the rank dies.
- */
-void gr_cmd_launched(uint32_t rank, uint32_t ranks);
+ * launched: before it joins the others; listens: once it has, and signals are caught. */
+void gr_cmd_launched(void);
+void gr_cmd_listens(uint32_t rank);
 
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
 void gr_cmd_say(gr_diag *d, const char *before);

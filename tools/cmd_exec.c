@@ -319,7 +319,7 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
 {
     char ranks[32];
     gr_args a = *given;
-    gr_cmd_launched(c->rank, c->ranks);
+    gr_cmd_listens(c->rank);
     bool sees_peers = gr_comm_take_device(c->local, c->locals);
     gr_status st = share_cores(c, &x->threads, d);
     if (!st) st = name_ranks(&a, c, ranks, d);
@@ -352,6 +352,7 @@ static int exec_from(const gr_args *a, const char *at, gr_diag *d)
     x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     if (started) {
         gr_signals_catch(); /* before a signal meant for the run can come */
+        gr_cmd_launched();
         st = gr_comm_open_mpi(&c, say_lost, d);
     }
     int status = st ? gr_exit_status(st) : c ? exec_many(&x, a, c, d) : exec_one(&x, a, d);
