@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -343,8 +344,15 @@ static void end_all(world *w, const char *why)
     _exit(1);
 }
 
-/* Nobody can be asked: MPI is what does not answer. What all ranks meet with the first one says, whose end is
- * the others'. */
+/* What all ranks meet with before they can speak to each other the first one says, whose end is the others'. */
+static void let_the_first_speak(void)
+{
+    const char *rank = getenv("PMIX_RANK");
+    unsigned seconds = rank && strcmp(rank, "0") ? 5 : 0;
+    while (seconds) seconds = sleep(seconds); /* mpirun's signals end it early */
+}
+
+/* Nobody can be asked: MPI is what does not answer. */
 _Noreturn static void end_alone(world *w, const char *where)
 {
     const char *rank = getenv("PMIX_RANK");
@@ -356,7 +364,7 @@ _Noreturn static void end_alone(world *w, const char *where)
     char *why = gr_printf("rank %s on host %s has waited in %s for %u s, in iteration %u, step '%s': another "
                           "rank, or who has started them, has stopped; all ranks are ended",
                           rank ? rank : "?", host, where, gr_watch_silence_alone(), iteration, step);
-    if (rank && strcmp(rank, "0")) sleep(2);
+    let_the_first_speak();
     w->lost(why);
     _exit(1);
 }
@@ -651,6 +659,43 @@ static gr_status join(mpi_comm *m, gr_diag *d)
                       &(gr_comm_parts){w->hosts, w->ranks * sizeof(*w->hosts), sizeof(*w->hosts), 1}, d);
 }
 
+/* ---- memory that MPI shares ------------------------------------------------------------------------------
+ */
+
+#define SHARED_FOLDER "OMPI_MCA_btl_vader_backing_directory"
+#define SHARED_SEGMENT \
+    (UINT64_C(5) << 20) /* bytes: a rank's btl_vader_segment_size, 4 MiB, and what is around it */
+
+/* Of a file system that says no size there is no end. */
+static uint64_t room_in(const char *folder)
+{
+    struct statvfs s;
+    if (statvfs(folder, &s)) return 0;
+    return s.f_blocks ? (uint64_t)s.f_bavail * s.f_frsize : UINT64_MAX;
+}
+
+/* Open MPI takes its memory without asking whether it is there, and who first writes where none is left dies
+ * of SIGBUS: it goes where all ranks of this host find room. What the environment says of it already stays.
+ */
+static gr_status find_room(gr_diag *d)
+{
+    const char *locals = getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), *temporary = getenv("TMPDIR");
+    const uint64_t wanted = GR_MAX(locals ? strtoull(locals, NULL, 10) : 1, 1ull) * SHARED_SEGMENT;
+    const uint64_t room = room_in("/dev/shm");
+    char is[32], wants[32];
+    if (getenv(SHARED_FOLDER) || room >= wanted) return GR_OK;
+    if (!temporary || !*temporary) temporary = "/tmp";
+    if (room_in(temporary) >= wanted) {
+        setenv(SHARED_FOLDER, temporary, 1);
+        return GR_OK;
+    }
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_FAILED,
+        "'/dev/shm' has %s left, the ranks of this host need %s there for messages, and '%s' has "
+        "no room for them either: make room, or name another folder by " SHARED_FOLDER,
+        gr_bytes_format(room, is), gr_bytes_format(wanted, wants), temporary);
+}
+
 static gr_status start_watch(world *w, gr_diag *d)
 {
     const int error = pthread_create(&w->thread, NULL, watch, w);
@@ -667,6 +712,7 @@ gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_
     world *w = gr_calloc(1, sizeof(*w));
     w->lost = lost;
     pthread_mutex_init(&w->lock, NULL);
+    if (!st) st = find_room(d);
     if (!st) st = load(w, d);
     mpi_comm *m = comm_of(w, true);
     gr_watch_at(GR_WATCH_JOINS, false);
@@ -674,6 +720,7 @@ gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_
     if (!st) st = join(m, d);
     if (st) {
         close_comm(&m->c);
+        let_the_first_speak();
         return st;
     }
     enter_stage(w, TOGETHER, "start");

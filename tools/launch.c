@@ -119,7 +119,7 @@ static gr_status make_board(uint32_t ranks, gr_diag *d)
 static void drop_board(uint32_t ranks)
 {
     if (!board) return;
-    unlink(board_path);
+    if (board_path[0]) unlink(board_path);
     munmap(board, ranks * sizeof(*board));
     board = NULL;
 }
@@ -468,6 +468,14 @@ static char *who_does_not_end(const lookout *l, uint64_t now)
                      gr_watch_silence_alone());
 }
 
+/* All ranks of this host have it by now: what is killed from here on leaves nothing in /dev/shm. */
+static void unname_board(void)
+{
+    if (!board_path[0] || !is_ready()) return;
+    unlink(board_path);
+    board_path[0] = '\0';
+}
+
 /* Who could not look for a while does not know what was meanwhile. Why the run must end; the caller frees it.
  */
 static char *look(lookout *l)
@@ -477,6 +485,7 @@ static char *look(lookout *l)
     const bool slept = now - l->looked_ns > 5 * LOOK_NS;
     l->looked_ns = now;
     l->found = 0;
+    unname_board();
     gr_each_process(see, l);
     if (l->found != l->stopped || slept) l->since_ns = now;
     l->stopped = l->found;
