@@ -197,7 +197,7 @@ __attribute__((constructor)) static void be_guard(int argc, char **argv)
 
 /* By its path, so that valgrind, for which /proc/self/exe is another program, finds it; a program that has
  * been replaced since it started has none. */
-static const char *own_path(char *path, size_t n)
+const char *gr_own_path(char *path, size_t n)
 {
     static const char self[] = "/proc/self/exe";
     ssize_t len = readlink(self, path, n - 1);
@@ -236,7 +236,7 @@ static int start_on(gr_guard *out, const gr_guarded *c, int leash)
     snprintf(grace, sizeof(grace), "%u", c->grace_s);
     memcpy(argv, (const char *[]){NAME, group, grace, c->setting ? c->setting : ""}, 4 * sizeof(*argv));
     memcpy(argv + 4, c->argv, n * sizeof(*argv));
-    int error = spawn(&out->pid, own_path(path, sizeof(path)), (char *const *)(void *)argv, c, leash);
+    int error = spawn(&out->pid, gr_own_path(path, sizeof(path)), (char *const *)(void *)argv, c, leash);
     free(argv);
     return error;
 }

@@ -42,6 +42,10 @@ int gr_guard_start(gr_guard *out, const gr_guarded *c);
  */
 int gr_guard_error(const gr_guard *g);
 
+/* The file of this program, to be started again: `path`, or /proc/self/exe where the file has been replaced.
+ */
+const char *gr_own_path(char *path, size_t n);
+
 /* What /proc says of a process. */
 typedef struct gr_process {
     pid_t pid, parent;

@@ -44,6 +44,7 @@ enum {
     CAPACITY,
     CHECK_MEMORY,
     HOSTS,
+    RESTARTS,
     N_OPTIONS
 };
 
@@ -88,6 +89,9 @@ static const option options[N_OPTIONS] = {
         {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
          "CPU device: hold every step to the memory it declared; touched.csv says how much of the "
          "peak was written (slow)"},
+    [RESTARTS] = {"restarts", "N", 0, COUNT, AT(restarts), 0, NULL,
+                  "go on by itself when a rank, a worker or a device fails, N times at most between two "
+                  "checkpoints"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -110,7 +114,7 @@ static const command commands[] = {
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
      TARGET | BIT(HOSTS) | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) |
-         BIT(REPLAN) | BIT(CHECK_MEMORY),
+         BIT(REPLAN) | BIT(CHECK_MEMORY) | BIT(RESTARTS),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},

@@ -15,7 +15,7 @@ typedef struct gr_args {
     const char *ranks, *hosts, *device, *hardware, *policy, *format, *sweep, *out, *plan, *resume;
     const char *config, *tokenizer, *model, *dtype, *shard;
     uint64_t budget, host_budget, capacity; /* bytes; 0: not given ("max" too) */
-    uint64_t steps, seed;
+    uint64_t steps, seed, restarts;
     bool has_steps, has_seed, explain, replan, check_memory, help;
 } gr_args;
 

@@ -44,6 +44,10 @@ uint32_t gr_cmd_count_hosts(const char *hosts);
 void gr_cmd_launched(void);
 void gr_cmd_listens(uint32_t rank);
 
+/* exec --restarts: run this very command without it, and go on with the run in the folder `run` while it
+ * fails; returns its exit status. Signals are passed on. */
+int gr_cmd_supervise(const gr_args *a, const char *run, gr_diag *d);
+
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
 void gr_cmd_say(gr_diag *d, const char *before);
 
