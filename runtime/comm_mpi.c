@@ -344,7 +344,8 @@ static void end_all(world *w, const char *why)
     _exit(1);
 }
 
-/* What all ranks meet with before they can speak to each other the first one says, whose end is the others'. */
+/* What all ranks meet with before they can speak to each other the first one says, whose end is the others'.
+ */
 static void let_the_first_speak(void)
 {
     const char *rank = getenv("PMIX_RANK");
@@ -362,8 +363,10 @@ _Noreturn static void end_alone(world *w, const char *where)
     gr_watch_where(&iteration, &step);
     gethostname(host, sizeof(host) - 1);
     char *why = gr_printf("rank %s on host %s has waited in %s for %u s, in iteration %u, step '%s': another "
-                          "rank, or who has started them, has stopped; all ranks are ended",
-                          rank ? rank : "?", host, where, gr_watch_silence_alone(), iteration, step);
+                          "rank, or who has started them, has stopped (" GR_WATCH_SILENCE
+                          "=%u in the environment waits twice as long): all ranks are ended",
+                          rank ? rank : "?", host, where, gr_watch_silence_alone(), iteration, step,
+                          2 * gr_watch_silence());
     let_the_first_speak();
     w->lost(why);
     _exit(1);

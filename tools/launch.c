@@ -390,7 +390,9 @@ typedef struct lookout {
     uint64_t since_ns;  /* it has been stopped */
     uint64_t looked_ns; /* the last time */
     uint64_t left_ns;   /* since when all ranks of this host have ended; 0: they have not */
+    uint64_t began_ns;
     uint32_t ranks;
+    bool abroad; /* on other hosts, too */
     const char *run;
 } lookout;
 
@@ -449,15 +451,34 @@ static char *who_has_stopped(const lookout *l, uint64_t now)
     return text.text;
 }
 
-/* Whether a rank has begun here, and all that have are at their end. */
+/* Ranks of this host that have begun; and those of them that are at their end. */
+static uint32_t count_begun(const lookout *l, uint32_t *left)
+{
+    uint32_t begun = 0;
+    *left = 0;
+    for (uint32_t r = 0; r < l->ranks; r++) {
+        begun += board[r].step[0] != '\0';
+        *left += !strcmp(board[r].step, GR_WATCH_LEFT);
+    }
+    return begun;
+}
+
 static bool all_have_left(const lookout *l)
 {
-    uint32_t left = 0;
-    for (uint32_t r = 0; r < l->ranks; r++) {
-        if (board[r].step[0] && strcmp(board[r].step, GR_WATCH_LEFT)) return false;
-        left += board[r].step[0] != '\0';
-    }
-    return left > 0;
+    uint32_t left;
+    return count_begun(l, &left) == left && left > 0;
+}
+
+/* Before mpirun has reached all hosts it starts no rank on any. */
+static char *who_does_not_begin(const lookout *l, uint64_t now)
+{
+    uint32_t left;
+    if (!l->abroad || is_ready() || count_begun(l, &left)) return NULL;
+    if ((now - l->began_ns) / LOOK_NS < gr_watch_silence_alone()) return NULL;
+    return gr_printf(
+        "mpirun has started no rank for %u s: a host is slow or out of reach, or what mpirun has "
+        "started there has stopped (" GR_WATCH_SILENCE "=%u in the environment waits twice as long)",
+        gr_watch_silence_alone(), 2 * gr_watch_silence());
 }
 
 static char *who_does_not_end(const lookout *l, uint64_t now)
@@ -494,6 +515,7 @@ static char *look(lookout *l)
     else if (!l->left_ns || slept)
         l->left_ns = now;
     char *why = who_has_stopped(l, now);
+    if (!why) why = who_does_not_begin(l, now);
     return why ? why : who_does_not_end(l, now);
 }
 
@@ -564,7 +586,7 @@ static int see_through(gr_guard *guard, int errors, lookout *l, gr_diag *d)
     heard h = {0};
     char *how = NULL;
     l->guard = guard->pid;
-    l->looked_ns = gr_now_ns();
+    l->looked_ns = l->began_ns = gr_now_ns();
     attend(guard, errors, &h, l);
     const int ended = await_guard(guard->pid), status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
     const int error = status == 127 && guard->leash >= 0 ? gr_guard_error(guard) : 0;
@@ -608,7 +630,7 @@ int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d
     words w = {0};
     gr_guard guard = {.leash = -1};
     int errors = -1;
-    lookout l = {.ranks = ranks, .run = run};
+    lookout l = {.ranks = ranks, .abroad = hosts != NULL, .run = run};
     catch_signals();
     gr_status st = prepare(&w, ranks, hosts, d);
     hold_signals(true);
