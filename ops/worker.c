@@ -144,6 +144,7 @@ static int reap(struct worker *k)
 {
     int status = 0;
     close(k->guard.leash);
+    kill(k->guard.pid, SIGCONT); /* in case that it has been stopped */
     while (waitpid(k->guard.pid, &status, 0) < 0 && errno == EINTR) {
     }
     k->guard.pid = 0;

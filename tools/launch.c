@@ -543,19 +543,23 @@ static void end_for(heard *h, const char *why, const char *run)
     overdue = 1;
 }
 
-/* What mpirun and its ranks say and do, until they have ended. */
+/* What mpirun and its ranks say and do, until they have ended: then the guard's end of the leash closes. */
 static void attend(gr_guard *guard, int errors, heard *h, lookout *l)
 {
-    struct pollfd from = {errors, POLLIN, 0};
-    while (!has_ended(guard->pid)) {
-        poll(&from, 1, 200);
-        if (from.revents && !take_lines(errors, h)) from.fd = -1;
+    struct pollfd from[] = {{errors, POLLIN, 0}, {guard->leash, 0, 0}};
+    while (!from[1].revents && !has_ended(guard->pid)) {
+        poll(from, GR_LEN(from), 200);
+        if (from[0].revents && !take_lines(errors, h)) from[0].fd = -1;
         char *why = guard->leash >= 0 ? look(l) : NULL;
         if (why) end_for(h, why, l->run);
-        if (overdue) let_go(guard);
+        if (overdue && guard->leash >= 0) {
+            kill(guard->pid, SIGCONT); /* in case that it has been stopped */
+            let_go(guard);
+            from[1] = (struct pollfd){.fd = -1};
+        }
         free(why);
     }
-    while (from.fd >= 0 && poll(&from, 1, 0) > 0 && take_lines(errors, h)) continue;
+    while (from[0].fd >= 0 && poll(from, 1, 0) > 0 && take_lines(errors, h)) continue;
     if (h->line.len) take_line(h, h->line.text);
 }
 
