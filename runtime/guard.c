@@ -213,14 +213,12 @@ static int spawn(pid_t *pid, const char *path, char *const *argv, const gr_guard
     posix_spawnattr_init(&attr);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
     posix_spawn_file_actions_init(&fa);
-    if (c->in < 0)
-        posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-    else
-        posix_spawn_file_actions_adddup2(&fa, c->in, 0);
-    posix_spawn_file_actions_adddup2(&fa, c->out, 1);
-    posix_spawn_file_actions_adddup2(&fa, c->err, 2);
-    posix_spawn_file_actions_adddup2(&fa, leash, LEASH);
-    int error = posix_spawn(pid, path, &fa, &attr, argv, environ);
+    int error = c->in < 0 ? posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0)
+                          : posix_spawn_file_actions_adddup2(&fa, c->in, 0);
+    if (!error) error = posix_spawn_file_actions_adddup2(&fa, c->out, 1);
+    if (!error) error = posix_spawn_file_actions_adddup2(&fa, c->err, 2);
+    if (!error) error = posix_spawn_file_actions_adddup2(&fa, leash, LEASH);
+    if (!error) error = posix_spawn(pid, path, &fa, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     posix_spawnattr_destroy(&attr);
     return error;

@@ -44,6 +44,11 @@ uint32_t gr_cmd_count_hosts(const char *hosts);
 void gr_cmd_launched(void);
 void gr_cmd_listens(uint32_t rank);
 
+/* In the environment of a run under exec --restarts. What is exit status 1 for everybody else it tells by one
+ * of its own where the run has diverged, and would do so again. */
+#define GR_SUPERVISED    "GRAPHRUN_SUPERVISED"
+#define GR_EXIT_DIVERGED 4
+
 /* exec --restarts: run this very command without it, and go on with the run in the folder `run` while it
  * fails; returns its exit status. Signals are passed on. */
 int gr_cmd_supervise(const gr_args *a, const char *run, gr_diag *d);

@@ -221,7 +221,7 @@ static void add_setting(words *w, const char *name, const char *value)
 
 static gr_status make_command(words *w, uint32_t ranks, const char *hosts, gr_diag *d)
 {
-    const char *silence = getenv(GR_WATCH_SILENCE);
+    const char *silence = getenv(GR_WATCH_SILENCE), *supervised = getenv(GR_SUPERVISED);
     char n[16];
     const uint32_t each = ranks / (hosts ? gr_cmd_count_hosts(hosts) : 1);
     snprintf(n, sizeof(n), "%u", ranks);
@@ -240,6 +240,7 @@ static gr_status make_command(words *w, uint32_t ranks, const char *hosts, gr_di
     add(w, n);
     add_setting(w, BOARD, board_path);
     if (silence) add_setting(w, GR_WATCH_SILENCE, silence);
+    if (supervised) add_setting(w, GR_SUPERVISED, supervised);
     gr_status st = add_own_command(w, d);
     add(w, NULL);
     return st;
@@ -606,7 +607,7 @@ static int see_through(gr_guard *guard, int errors, lookout *l, gr_diag *d)
     free(how);
     gr_str_release(&h.noise);
     gr_str_release(&h.line);
-    return status > 3 || (h.over && !status) ? 1 : status;
+    return status > GR_EXIT_DIVERGED || (h.over && !status) ? 1 : status;
 }
 
 static void release_words(words *w)

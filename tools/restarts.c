@@ -158,14 +158,17 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* *status as waitpid gives it. A signal that has come before is not lost: nothing begins, and it is as if the run
- * had ended by it. */
+/* *status as waitpid gives it. A signal that has come before is not lost: nothing begins, and it is as if the
+ * run had ended by it. */
 static gr_status run_once(const words *w, int *status, gr_diag *d)
 {
     sigset_t before;
     gr_guard guard = {.leash = -1};
-    const gr_guarded command = {
-        .argv = (const char *const *)w->word, .in = STDIN_FILENO, .out = STDOUT_FILENO, .err = STDERR_FILENO};
+    const gr_guarded command = {.setting = GR_SUPERVISED "=1",
+                                .argv = (const char *const *)w->word,
+                                .in = STDIN_FILENO,
+                                .out = STDOUT_FILENO,
+                                .err = STDERR_FILENO};
     hold_signals(&before);
     const int error = asked ? 0 : gr_guard_start(&guard, &command);
     guard_pid = guard.pid;
@@ -209,11 +212,14 @@ static char *how_it_ended(int status)
     return gr_printf("failed with exit status %d", WEXITSTATUS(status));
 }
 
-/* What is wrong with the input is so the next time, too. */
+/* What is wrong with the input is so the next time, too; and what has diverged does so again. */
 static bool may_be_tried_again(int status)
 {
-    return !asked && (WIFSIGNALED(status) ||
-                      (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 2 && WEXITSTATUS(status) != 3));
+    static const int final[] = {0, 2, 3, GR_EXIT_DIVERGED};
+    bool may = !asked;
+    for (size_t i = 0; i < GR_LEN(final) && WIFEXITED(status); i++)
+        may = may && WEXITSTATUS(status) != final[i];
+    return may;
 }
 
 static void count(watch *w)
@@ -274,7 +280,7 @@ static bool again(watch *w, int status, gr_diag *d)
 /* One that was asked to stop before it had begun has ended by the signal, and so do we. */
 static int exit_status(int status)
 {
-    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    if (WIFEXITED(status)) return WEXITSTATUS(status) == GR_EXIT_DIVERGED ? 1 : WEXITSTATUS(status);
     if (asked && WTERMSIG(status) == asked) {
         signal(asked, SIG_DFL);
         raise(asked);

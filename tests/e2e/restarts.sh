@@ -131,6 +131,15 @@ status 3 "$gr" exec grpo.yaml --budget 4KiB --out none --restarts 3
 lacks err '^restart'
 [ ! -e none ] || fail "a run directory of nothing"
 
+# A run that trains nothing any more would do so again.
+sed 's/^state:.*/state: {beta: {init: 1.0e-300, next: "where(step >= 3, beta * 1e300 * 1e300 * 1e300, beta)"}}/' grpo.yaml >inf.yaml
+for ranks in $all; do
+    status 1 "$gr" exec inf.yaml --ranks "$ranks" --steps 100 --set run.checkpoint='{every: 1, keep: 2}' --out inf$ranks --restarts 3
+    has err 'the run has diverged in iteration [0-9]+'
+    lacks err '^restart'
+done
+ranks=1
+
 # Signals are passed on: the first one ends it in order, one that comes while it waits ends the wait.
 begin asked grpo.yaml --set run.steps=100000 --out asked-to --restarts 3
 until_ test -s asked-to/metrics.jsonl
