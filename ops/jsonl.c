@@ -1,10 +1,9 @@
+/* ops/jsonl.c: rows of JSON from a file or from what a command prints, found again by their places. */
 #include "ops/jsonl.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include <utf8proc.h>
 #include <xxhash.h>
 
+#include "runtime/guard.h"
 #include "runtime/json.h"
 
 struct line {
@@ -170,33 +170,19 @@ gr_status gr_jsonl_open(gr_jsonl **out, const char *path, gr_loc at, gr_diag *d)
     return source_new(out, path, true, fd, at, d);
 }
 
-/* The command's exit status, or -1 with errno where it could not be started. out, err: where it prints. */
+/* The command's exit status, or -1 with errno where it could not be started. out, err: where it prints. It is
+ * of our process group: a terminal's Ctrl-C is meant for it, too. */
 static int run_into(const char *command, int out, int err)
 {
-    extern char **environ;
-    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
-    posix_spawn_file_actions_t fa;
-    posix_spawnattr_t attr;
-    sigset_t none, all; /* a command's own: it begins with no signal blocked or ignored */
-    pid_t pid;
-    int status;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawn_file_actions_init(&fa);
-    int error = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-    if (!error) error = posix_spawn_file_actions_adddup2(&fa, out, 1);
-    if (!error) error = posix_spawn_file_actions_adddup2(&fa, err, 2);
-    if (!error) error = posix_spawn(&pid, argv[0], &fa, &attr, argv, environ);
-    posix_spawn_file_actions_destroy(&fa);
-    posix_spawnattr_destroy(&attr);
-    errno = error;
-    if (error) return -1;
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR) return -1;
+    const char *const argv[] = {"/bin/sh", "-c", command, NULL};
+    gr_guard guard;
+    int status = -1;
+    errno = gr_guard_start(&guard,
+                           &(gr_guarded){.argv = argv, .in = -1, .out = out, .err = err, .group = getpgrp()});
+    if (errno) return -1;
+    while (waitpid(guard.pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    close(guard.leash);
     return status;
 }
 

@@ -1,3 +1,4 @@
+/* ops/worker.c: a pool of processes that score, and what becomes of requests when these misbehave. */
 #include "ops/worker.h"
 
 #include <assert.h>
@@ -6,7 +7,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/guard.h"
 #include "runtime/json.h"
 
 struct request {
@@ -32,7 +33,7 @@ struct queue {
 };
 
 struct worker {
-    pid_t pid;        /* 0: not running */
+    gr_guard guard;   /* pid 0: not running */
     int in, out;      /* our ends of its input and output */
     struct queue has; /* requests it holds, oldest first; the last may be half written */
     size_t n_has, unwritten;
@@ -101,28 +102,10 @@ static void finish(gr_workers *w, struct request *r, gr_reward reward, char *err
 
 /* ---- processes ---------------------------------------------------------------------------------------- */
 
-/* Spawned, not forked: a large process is not copied. The worker leads a process group of its own and starts
- * with no signal blocked or ignored. */
-static int spawn(const char *command, int in, int out, pid_t *pid)
+static int spawn(const char *command, int in, int out, gr_guard *guard)
 {
-    extern char **environ;
-    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
-    posix_spawn_file_actions_t fa;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawn_file_actions_init(&fa);
-    int err = posix_spawn_file_actions_adddup2(&fa, in, 0);
-    if (!err) err = posix_spawn_file_actions_adddup2(&fa, out, 1);
-    if (!err) err = posix_spawn(pid, argv[0], &fa, &attr, argv, environ);
-    posix_spawn_file_actions_destroy(&fa);
-    posix_spawnattr_destroy(&attr);
-    return err;
+    const char *const argv[] = {"/bin/sh", "-c", command, NULL};
+    return gr_guard_start(guard, &(gr_guarded){.argv = argv, .in = in, .out = out, .err = STDERR_FILENO});
 }
 
 /* Its input is a socket, so that writing to a dead worker is an error and not a SIGPIPE to our process. */
@@ -130,13 +113,12 @@ static gr_status start(gr_workers *w, struct worker *k, gr_diag *d)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, err = 0;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) || pipe2(out, O_CLOEXEC)) err = errno;
-    if (!err) err = spawn(w->command, in[1], out[1], &k->pid);
+    if (!err) err = spawn(w->command, in[1], out[1], &k->guard);
     close(in[1]);
     close(out[1]);
     if (err) {
         close(in[0]);
         close(out[0]);
-        k->pid = 0;
         return gr_diag_error(d, w->cfg.at, GR_E_IO, "cannot start a reward worker: %s", strerror(err));
     }
     k->in = in[0];
@@ -157,21 +139,23 @@ static void close_ends(struct worker *k)
     k->in = k->out = -1;
 }
 
-/* The group is killed before its leader is waited for: until then its number cannot name another one. */
+/* What still runs of it is killed, by its guard, whose status is the worker's. */
 static int reap(struct worker *k)
 {
     int status = 0;
-    kill(-k->pid, SIGKILL);
-    while (waitpid(k->pid, &status, 0) < 0 && errno == EINTR) {
+    close(k->guard.leash);
+    kill(k->guard.pid, SIGCONT); /* in case that it has been stopped */
+    while (waitpid(k->guard.pid, &status, 0) < 0 && errno == EINTR) {
     }
-    k->pid = 0;
+    k->guard.pid = 0;
     return status;
 }
 
 static bool has_ended(const struct worker *k)
 {
     siginfo_t info = {0};
-    return waitid(P_PID, (id_t)k->pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid == k->pid;
+    return waitid(P_PID, (id_t)k->guard.pid, &info, WEXITED | WNOHANG | WNOWAIT) ||
+           info.si_pid == k->guard.pid;
 }
 
 static void stop(struct worker *k)
@@ -410,7 +394,7 @@ static gr_status start_again(gr_workers *w, struct worker *k, gr_diag *d)
 static gr_status dispatch(gr_workers *w, gr_diag *d)
 {
     for (struct worker *k; w->waiting.first && (k = free_worker(w));) {
-        gr_status st = k->pid ? GR_OK : start_again(w, k, d);
+        gr_status st = k->guard.pid ? GR_OK : start_again(w, k, d);
         if (st) return st;
         struct request *r = queue_take(&w->waiting, &w->waiting.first);
         r->deadline_ns = gr_now_ns() + w->cfg.timeout_ms * 1000000ull;
@@ -438,17 +422,17 @@ static void step(gr_workers *w, uint64_t until)
 {
     for (unsigned i = 0; i < w->cfg.n; i++) {
         const struct worker *k = &w->worker[i];
-        w->fds[2 * i] = (struct pollfd){k->pid ? k->out : -1, POLLIN, 0};
-        w->fds[2 * i + 1] = (struct pollfd){k->pid && k->unwritten ? k->in : -1, POLLOUT, 0};
+        w->fds[2 * i] = (struct pollfd){k->guard.pid ? k->out : -1, POLLIN, 0};
+        w->fds[2 * i + 1] = (struct pollfd){k->guard.pid && k->unwritten ? k->in : -1, POLLOUT, 0};
         if (k->has.first) until = GR_MIN(until, k->has.first->deadline_ns);
     }
     uint64_t now = gr_now_ns(), ms = until > now ? (until - now + 999999) / 1000000 : 0;
     poll(w->fds, 2 * w->cfg.n, (int)GR_MIN(ms, (uint64_t)60000));
     for (unsigned i = 0; i < w->cfg.n; i++) {
         struct worker *k = &w->worker[i];
-        pid_t pid = k->pid;
+        pid_t pid = k->guard.pid;
         if (w->fds[2 * i].revents) read_output(w, k);
-        if (w->fds[2 * i + 1].revents && k->pid == pid) write_input(w, k);
+        if (w->fds[2 * i + 1].revents && k->guard.pid == pid) write_input(w, k);
     }
     check_deadlines(w, gr_now_ns());
 }
@@ -534,12 +518,12 @@ void gr_workers_free(gr_workers *w)
     if (!w) return;
     struct worker *end = w->worker + w->cfg.n;
     for (struct worker *k = w->worker; k < end; k++)
-        if (k->pid) close_ends(k);
+        if (k->guard.pid) close_ends(k);
     uint64_t until = gr_now_ns() + w->cfg.grace_ms * 1000000ull;
     for (struct worker *k = w->worker; k < end; k++) {
-        while (k->pid && !has_ended(k) && gr_now_ns() < until)
+        while (k->guard.pid && !has_ended(k) && gr_now_ns() < until)
             nanosleep(&(struct timespec){0, 2000000}, NULL);
-        if (k->pid) reap(k);
+        if (k->guard.pid) reap(k);
         queue_release(&k->has);
         gr_str_release(&k->output);
     }

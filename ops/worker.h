@@ -8,15 +8,16 @@
  * (ops/scorer.c) out   {"id": 7, "score": 0.5}   or [0, 0, 1] (one number a token)   or {"correct": 1,
  * "format": 0.2}
  *
- * Its error output passes through. It should end when its input does. Requests go to free workers in the
- * order they were submitted; replies come back as they arrive.
+ * Its error output passes through. It should end when its input does; with the pool, and with this process
+ * however that ends, it is killed, and so is all that it has started (runtime/guard.h). Requests go to free
+ * workers in the order they were submitted; replies come back as they arrive.
  *
  * What goes wrong, and what then happens (the pool stays usable in every case):
  *
  *     a worker ends      it is started again; its requests are sent once more, and fail if that worker
  *                        ends too; one that has answered and exits with status 0 does not count
- *     no reply in time   the worker and its process group are killed; the request fails; others that the
- *                        worker held are sent again
+ *     no reply in time   the worker and all that it has started are killed; the request fails; others that
+ *                        the worker held are sent again
  *     a bad reply        the same, and the message shows how the reply begins: not JSON, the answer to none
  *                        of its requests, a score of the wrong shape, a line without end
  *     output while it has no request

@@ -30,7 +30,8 @@
     X(E_IO, "input or output failed")     \
     X(E_NOFIT, "does not fit the budget") \
     X(E_FAILED, "failed while running")   \
-    X(E_STOPPED, "stopped by a signal")
+    X(E_STOPPED, "stopped by a signal")   \
+    X(E_DIVERGED, "trains nothing any more")
 
 typedef enum gr_status {
 #define X(name, text) GR_##name,

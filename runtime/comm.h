@@ -115,6 +115,9 @@ bool gr_comm_take_device(uint32_t local, uint32_t locals);
 char *gr_comm_mpi_module(void);
 /* Whether there is MPI to open. */
 bool gr_comm_has_mpi(void);
+/* LD_PRELOAD=... for an mpirun that is to listen on the loopback device alone (runtime/loopback.c); the
+ * caller frees it. NULL: the library is not beside the one that opens MPI. */
+char *gr_comm_loopback_setting(void);
 
 /* Join the ranks that were started together. MPI is loaded here, and not before: a machine without it runs
  * one rank. lost: told, on another thread, why all ranks are about to be ended. GR_E_FAILED where MPI cannot

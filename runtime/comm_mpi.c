@@ -2,7 +2,9 @@
  *
  * Every operation is begun and then tested until it is done, with the lock held for the test alone: so a
  * second thread, under the same lock, keeps giving signs of life and listening for those of others, whatever
- * the first one waits for. Rank 0 hears of all and judges (runtime/watch.h); the others hear rank 0.
+ * the first one waits for. Rank 0 hears of all and judges (runtime/watch.h); the others hear rank 0. Where
+ * MPI cannot be asked, because it is being joined or left, or does not return, that thread has a limit of its
+ * own.
  */
 #include "runtime/comm.h"
 
@@ -18,6 +20,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +30,8 @@
 #define MOST      (UINT64_C(1) << 30) /* elements of one call of MPI, which counts in int */
 #define TREE      (UINT64_C(1) << 20) /* bytes that are added at a time where the order is ours */
 
+enum { JOINING, TOGETHER, LEAVING };
+
 /* What the communicators of a process have together. */
 typedef struct world {
     void *module;
@@ -35,6 +40,7 @@ typedef struct world {
     pthread_t thread;
     bool started;
     atomic_bool quit;
+    atomic_int stage; /* changed with the lock held: signs of life are given while ranks are together */
     void (*lost)(const char *message);
     uint32_t rank, ranks;
     char (*hosts)[sizeof(((gr_comm *)0)->host)]; /* [ranks] */
@@ -338,6 +344,34 @@ static void end_all(world *w, const char *why)
     _exit(1);
 }
 
+/* What all ranks meet with before they can speak to each other the first one says, whose end is the others'.
+ */
+static void let_the_first_speak(void)
+{
+    const char *rank = getenv("PMIX_RANK");
+    unsigned seconds = rank && strcmp(rank, "0") ? 5 : 0;
+    while (seconds) seconds = sleep(seconds); /* mpirun's signals end it early */
+}
+
+/* Nobody can be asked: MPI is what does not answer. */
+_Noreturn static void end_alone(world *w, const char *where)
+{
+    const char *rank = getenv("PMIX_RANK");
+    char host[64] = "";
+    uint32_t iteration;
+    const char *step;
+    gr_watch_where(&iteration, &step);
+    gethostname(host, sizeof(host) - 1);
+    char *why = gr_printf("rank %s on host %s has waited in %s for %u s, in iteration %u, step '%s': another "
+                          "rank, or who has started them, has stopped (" GR_WATCH_SILENCE
+                          "=%u in the environment waits twice as long): all ranks are ended",
+                          rank ? rank : "?", host, where, gr_watch_silence_alone(), iteration, step,
+                          2 * gr_watch_silence());
+    let_the_first_speak();
+    w->lost(why);
+    _exit(1);
+}
+
 /* This rank's sign, to rank 0 or of it to all. */
 static const char *give(world *w)
 {
@@ -351,12 +385,19 @@ static const char *give(world *w)
     return why;
 }
 
-/* Give a sign, and take what came. */
-static void beat(world *w)
+/* false: somebody has been in a call of MPI for too long. */
+static bool take_lock(world *w)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += gr_watch_silence_alone();
+    return !pthread_mutex_clocklock(&w->lock, CLOCK_MONOTONIC, &until);
+}
+
+static void take_signs(world *w)
 {
     gr_sign came;
     int from;
-    pthread_mutex_lock(&w->lock);
     const char *why = give(w);
     while (!why) {
         why = w->api->heard(&came, sizeof(came), &from);
@@ -365,6 +406,13 @@ static void beat(world *w)
         w->seen[from].heard_ns = gr_now_ns();
         if (strcmp(w->hosts[from], w->hosts[w->rank])) gr_watch_tell_of((uint32_t)from, &came);
     }
+}
+
+/* Give a sign, and take what came. */
+static void beat(world *w)
+{
+    if (!take_lock(w)) end_alone(w, "a call of MPI");
+    if (atomic_load(&w->stage) == TOGETHER) take_signs(w);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -384,19 +432,35 @@ static void judge(world *w)
     end_all(w, why);
 }
 
+/* One rank alone waits for nobody: it is not known before it has joined. */
+static void watch_alone(world *w, uint64_t since)
+{
+    if (gr_now_ns() - since < gr_watch_silence_alone() * SECOND_NS) return;
+    end_alone(w, atomic_load(&w->stage) == JOINING ? "MPI_Init" : "MPI_Finalize");
+}
+
 /* A process that was stopped as a whole, or a machine that was, has heard nothing, and has no right to
  * complain. */
 static void *watch(void *arg)
 {
     world *w = arg;
-    uint64_t awake = gr_now_ns();
-    forgive(w);
+    uint64_t awake = gr_now_ns(), since = awake;
+    int before = JOINING;
     while (!atomic_load(&w->quit)) {
-        uint64_t now = gr_now_ns();
-        if (now - awake > 5 * SECOND_NS) forgive(w);
+        const uint64_t now = gr_now_ns();
+        const int stage = atomic_load(&w->stage);
+        if (now - awake > 5 * SECOND_NS || stage != before) {
+            since = now;
+            if (stage == TOGETHER) forgive(w);
+        }
         awake = now;
-        beat(w);
-        judge(w);
+        before = stage;
+        if (stage == TOGETHER && w->ranks > 1) {
+            beat(w);
+            judge(w);
+        } else if (stage != TOGETHER) {
+            watch_alone(w, since);
+        }
         nanosleep(&(struct timespec){.tv_nsec = (long)BEAT_NS}, NULL);
     }
     return NULL;
@@ -432,6 +496,22 @@ bool gr_comm_has_mpi(void)
     return there;
 }
 
+char *gr_comm_loopback_setting(void)
+{
+    static const char name[] = "graphrun_loopback.so";
+    char *module = module_path(), *folder = module ? realpath(module, NULL) : NULL;
+    char *slash = folder ? strrchr(folder, '/') : NULL;
+    const char *before = getenv("LD_PRELOAD");
+    if (slash) *slash = '\0';
+    char *path = slash ? gr_printf("%s/%s", folder, name) : NULL, *setting = NULL;
+    if (path && gr_path_exists(path))
+        setting = gr_printf("LD_PRELOAD=%s%s%s", path, before ? ":" : "", before ? before : "");
+    free(path);
+    free(folder);
+    free(module);
+    return setting;
+}
+
 static void free_comm(mpi_comm *m)
 {
     free(m->count);
@@ -440,16 +520,26 @@ static void free_comm(mpi_comm *m)
     free(m);
 }
 
+static void enter_stage(world *w, int stage, const char *step)
+{
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->stage, stage);
+    pthread_mutex_unlock(&w->lock);
+    gr_watch_at(step, stage == TOGETHER);
+}
+
 static void close_world(mpi_comm *m)
 {
     world *w = m->w;
-    if (w->started) {
+    if (m->group && atomic_load(&w->stage) == TOGETHER) {
         gr_status st = barrier(&m->c, NULL); /* all are heard until all have come here */
         (void)st;                            /* a rank that failed is ended by abort */
-        atomic_store(&w->quit, true);
-        pthread_join(w->thread, NULL);
+        enter_stage(w, LEAVING, GR_WATCH_LEAVES);
     }
     if (m->group) w->api->stop();
+    atomic_store(&w->quit, true);
+    if (w->started) pthread_join(w->thread, NULL);
+    gr_watch_at(GR_WATCH_LEFT, false);
     pthread_mutex_destroy(&w->lock);
     free(w->hosts);
     free(w->seen);
@@ -572,22 +662,71 @@ static gr_status join(mpi_comm *m, gr_diag *d)
                       &(gr_comm_parts){w->hosts, w->ranks * sizeof(*w->hosts), sizeof(*w->hosts), 1}, d);
 }
 
+/* ---- memory that MPI shares ------------------------------------------------------------------------------
+ */
+
+#define SHARED_FOLDER "OMPI_MCA_btl_vader_backing_directory"
+#define SHARED_SEGMENT \
+    (UINT64_C(5) << 20) /* bytes: a rank's btl_vader_segment_size, 4 MiB, and what is around it */
+
+/* Of a file system that says no size there is no end. */
+static uint64_t room_in(const char *folder)
+{
+    struct statvfs s;
+    if (statvfs(folder, &s)) return 0;
+    return s.f_blocks ? (uint64_t)s.f_bavail * s.f_frsize : UINT64_MAX;
+}
+
+/* Open MPI takes its memory without asking whether it is there, and who first writes where none is left dies
+ * of SIGBUS: it goes where all ranks of this host find room. What the environment says of it already stays.
+ */
+static gr_status find_room(gr_diag *d)
+{
+    const char *locals = getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), *temporary = getenv("TMPDIR");
+    const uint64_t wanted = GR_MAX(locals ? strtoull(locals, NULL, 10) : 1, 1ull) * SHARED_SEGMENT;
+    const uint64_t room = room_in("/dev/shm");
+    char is[32], wants[32];
+    if (getenv(SHARED_FOLDER) || room >= wanted) return GR_OK;
+    if (!temporary || !*temporary) temporary = "/tmp";
+    if (room_in(temporary) >= wanted) {
+        setenv(SHARED_FOLDER, temporary, 1);
+        return GR_OK;
+    }
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_FAILED,
+        "'/dev/shm' has %s left, the ranks of this host need %s there for messages, and '%s' has "
+        "no room for them either: make room, or name another folder by " SHARED_FOLDER,
+        gr_bytes_format(room, is), gr_bytes_format(wanted, wants), temporary);
+}
+
+static gr_status start_watch(world *w, gr_diag *d)
+{
+    const int error = pthread_create(&w->thread, NULL, watch, w);
+    w->started = !error;
+    if (!error) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM,
+                         "cannot start the thread that listens for other ranks: %s", strerror(error));
+}
+
 gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d)
 {
+    const char *silence = getenv(GR_WATCH_SILENCE);
+    gr_status st = silence && *silence ? gr_watch_set_silence(silence, d) : GR_OK;
     world *w = gr_calloc(1, sizeof(*w));
     w->lost = lost;
     pthread_mutex_init(&w->lock, NULL);
-    gr_status st = load(w, d);
+    if (!st) st = find_room(d);
+    if (!st) st = load(w, d);
     mpi_comm *m = comm_of(w, true);
+    gr_watch_at(GR_WATCH_JOINS, false);
+    if (!st) st = start_watch(w, d);
     if (!st) st = join(m, d);
-    int error = st || w->ranks < 2 ? 0 : pthread_create(&w->thread, NULL, watch, w);
-    w->started = !st && w->ranks > 1 && !error;
-    if (error)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM,
-                           "cannot start the thread that listens for other ranks: %s", strerror(error));
-    if (st)
+    if (st) {
         close_comm(&m->c);
-    else
-        *out = &m->c;
-    return st;
+        let_the_first_speak();
+        return st;
+    }
+    enter_stage(w, TOGETHER, "start");
+    *out = &m->c;
+    return GR_OK;
 }

@@ -82,9 +82,9 @@ void gr_run_watch_health(gr_running *r, const gr_record *all)
 
 gr_status gr_run_say_diverged(const gr_running *r, gr_diag *d)
 {
-    if (gr_comm_rank(r->comms.all)) return GR_E_FAILED; /* it is the same everywhere: one speaks */
+    if (gr_comm_rank(r->comms.all)) return GR_E_DIVERGED; /* it is the same everywhere: one speaks */
     const gr_status st =
-        gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "the run has diverged in iteration %u: %s",
+        gr_diag_error(d, (gr_loc){0}, GR_E_DIVERGED, "the run has diverged in iteration %u: %s",
                       r->session.step, r->health.diverged);
     const unsigned long long finite = r->health.finite;
     if (finite)

@@ -1,3 +1,5 @@
+/* runtime/signals.c: the signals that ask a run to stop. What a handler prints may go nowhere: a terminal
+ * that has gone away answers with an error, which is no reason to end before the checkpoint. */
 #include "runtime/signals.h"
 
 #include <errno.h>
@@ -17,12 +19,18 @@ void gr_signals_answer(void)
 static void on_signal(int number)
 {
     const int error = errno;
-    (void)number;
-    if (isatty(STDERR_FILENO)) (void)!write(STDERR_FILENO, "\n", 1); /* leave the progress line */
-    if (asked) _exit(1);
+    const bool again = asked && number == SIGHUP;
+    if (!again && isatty(STDERR_FILENO)) (void)!write(STDERR_FILENO, "\n", 1); /* leave the progress line */
+    if (asked && !again) _exit(1);
     asked = 1;
-    if (says) gr_signals_answer();
+    if (says && !again) gr_signals_answer();
     errno = error;
+}
+
+bool gr_signals_ignored(int number)
+{
+    struct sigaction s;
+    return !sigaction(number, NULL, &s) && s.sa_handler == SIG_IGN;
 }
 
 void gr_signals_catch(void)
@@ -33,6 +41,7 @@ void gr_signals_catch(void)
     sigaction(SIGINT, &s, NULL);
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGUSR1, &s, NULL);
+    if (!gr_signals_ignored(SIGHUP)) sigaction(SIGHUP, &s, NULL);
 }
 
 void gr_signals_say(void)

@@ -1,12 +1,15 @@
-/* runtime/signals.h: SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to ranks): the first asks the run to
- * stop after its iteration, the second exits with status 1 at once. One user a process. */
+/* runtime/signals.h: SIGINT, SIGTERM, SIGHUP and SIGUSR1 (which mpirun passes on to ranks): the first asks
+ * the run to stop after its iteration, the second exits with status 1 at once. A SIGHUP only asks: for a
+ * terminal that goes away the shell and the kernel send one each. It stays ignored where it was (nohup). One
+ * user a process. */
 #ifndef GR_RUNTIME_SIGNALS_H
 #define GR_RUNTIME_SIGNALS_H
 
 #include "runtime/base.h"
 
-void gr_signals_catch(void); /* from here on */
-bool gr_signals_stop(void);  /* whether a signal asked to stop; any thread */
+void gr_signals_catch(void);         /* from here on */
+bool gr_signals_ignored(int number); /* by this process */
+bool gr_signals_stop(void);          /* whether a signal asked to stop; any thread */
 
 /* From here on the first signal is answered. Not on ranks: mpirun sends them signals of its own, and who
  * starts it answers the user (tools/launch.c). */

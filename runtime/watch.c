@@ -1,7 +1,10 @@
+/* runtime/watch.c: what this process is at, noted by those who do it, and what rank 0 makes of what all are
+ * at. */
 #include "runtime/watch.h"
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "memplan/plan.h"
@@ -27,6 +30,7 @@ static struct {
     bool later;         /* and the device does steps later */
     uint32_t iteration; /* of the last step that began */
     const char *step;
+    bool watched;
     gr_sign *board; /* [n_board], or NULL */
     uint32_t rank, n_board;
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .at[BETWEEN].limit = GR_WATCH_TIMEOUT};
@@ -37,11 +41,12 @@ static _Thread_local struct place *own; /* what this thread is at; NULL: what is
  */
 
 /* Who reads the board may see half of a text: it is for people. */
-static void tell_board(uint32_t rank, uint32_t iteration, const char *step)
+static void tell_board(uint32_t rank, uint32_t iteration, const char *step, bool watched)
 {
     if (!self.board || rank >= self.n_board) return;
     gr_sign *board = &self.board[rank];
     __atomic_store_n(&board->iteration, iteration, __ATOMIC_RELAXED);
+    __atomic_store_n(&board->watched, watched, __ATOMIC_RELAXED);
     for (size_t i = 0; i < sizeof(board->step); i++) {
         char c = i + 1 < sizeof(board->step) ? *step : '\0';
         __atomic_store_n(&board->step[i], c, __ATOMIC_RELAXED);
@@ -59,7 +64,7 @@ void gr_watch_step(unsigned lane, uint32_t iteration, const char *step, uint32_t
     self.changed_ns = now;
     self.iteration = iteration;
     self.step = step;
-    tell_board(self.rank, iteration, step);
+    tell_board(self.rank, iteration, step, self.watched);
     pthread_mutex_unlock(&self.lock);
 }
 
@@ -107,6 +112,16 @@ void gr_watch_wait(bool waits)
     pthread_mutex_unlock(&self.lock);
 }
 
+void gr_watch_at(const char *step, bool watched)
+{
+    pthread_mutex_lock(&self.lock);
+    self.step = step;
+    self.watched = watched;
+    self.changed_ns = self.at[BETWEEN].since_ns = gr_now_ns();
+    tell_board(self.rank, self.iteration, step, watched);
+    pthread_mutex_unlock(&self.lock);
+}
+
 void gr_watch_where(uint32_t *iteration, const char **step)
 {
     pthread_mutex_lock(&self.lock);
@@ -127,7 +142,7 @@ void gr_watch_tell(gr_sign *board, uint32_t rank, uint32_t n)
 void gr_watch_tell_of(uint32_t rank, const gr_sign *heard)
 {
     pthread_mutex_lock(&self.lock);
-    tell_board(rank, heard->iteration, heard->step);
+    tell_board(rank, heard->iteration, heard->step, heard->watched);
     pthread_mutex_unlock(&self.lock);
 }
 
@@ -165,6 +180,7 @@ void gr_watch_sign(gr_sign *out)
     out->waits = !works && (at || waits_between());
     out->seconds = seconds_since(works ? works->since_ns : self.changed_ns, now);
     out->limit = works ? works->limit : out->waits && self.path ? self.path_limit : self.at[BETWEEN].limit;
+    out->watched = self.watched;
     out->iteration = at ? at->iteration : self.iteration;
     snprintf(out->step, sizeof(out->step), "%s", at ? at->step : self.step ? self.step : "start");
     pthread_mutex_unlock(&self.lock);
@@ -173,16 +189,39 @@ void gr_watch_sign(gr_sign *out)
 /* ---- judgement -------------------------------------------------------------------------------------------
  */
 
+static uint32_t silence = GR_COMM_SILENCE; /* set before there are threads */
+
+gr_status gr_watch_set_silence(const char *text, gr_diag *d)
+{
+    char *end;
+    const long seconds = strtol(text, &end, 10);
+    if (*end || end == text || seconds < 2 || seconds > 86400)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "the environment says " GR_WATCH_SILENCE "='%s': 2 to 86400 seconds", text);
+    silence = (uint32_t)seconds;
+    return GR_OK;
+}
+
+uint32_t gr_watch_silence(void)
+{
+    return silence;
+}
+
+uint32_t gr_watch_silence_alone(void)
+{
+    return silence + silence / 2;
+}
+
 char *gr_watch_lost(const gr_watched *ranks, uint32_t n, uint64_t now_ns)
 {
     uint32_t r = 0;
-    while (r < n && seconds_since(ranks[r].heard_ns, now_ns) <= GR_COMM_SILENCE) r++;
+    while (r < n && seconds_since(ranks[r].heard_ns, now_ns) <= silence) r++;
     if (r == n) return NULL;
     const gr_sign *s = &ranks[r].sign;
     return gr_printf(
-        "rank %u on host %s has not answered for %d s; it was last heard of in iteration %u, step '%s': all "
+        "rank %u on host %s has not answered for %u s; it was last heard of in iteration %u, step '%s': all "
         "ranks are ended",
-        r, ranks[r].host, GR_COMM_SILENCE, s->iteration, s->step);
+        r, ranks[r].host, silence, s->iteration, s->step);
 }
 
 static char *stuck(const gr_watched *ranks, uint32_t r, uint32_t waiter)

@@ -22,11 +22,22 @@
 #define GR_WATCH_TIMEOUT \
     600 /* seconds that what is between steps may take, until gr_watch_between says otherwise */
 
+#define GR_WATCH_SILENCE                                                              \
+    "GRAPHRUN_SILENCE" /* in the environment: seconds in the place of GR_COMM_SILENCE \
+                        */
+
+/* Steps outside of the plan, as gr_watch_at is told them. */
+#define GR_WATCH_BEFORE "start of the process"
+#define GR_WATCH_JOINS  "MPI_Init"
+#define GR_WATCH_LEAVES "MPI_Finalize"
+#define GR_WATCH_LEFT   "end of the process"
+
 typedef struct gr_sign {
     uint32_t iteration;
     uint32_t seconds; /* how long it has been at this step, or waits */
     uint32_t limit;   /* seconds; 0: none */
     bool waits;       /* for other ranks, or for its device to finish */
+    bool watched;     /* by the other ranks: it has joined them, and has not left them */
     char step[96];
 } gr_sign;
 
@@ -45,6 +56,9 @@ void gr_watch_path(bool runs, bool later, uint32_t limit);
 /* The calling thread waits for other ranks, until false. */
 void gr_watch_wait(bool waits);
 
+/* The process is at a step outside of the plan, of a text that outlives it. */
+void gr_watch_at(const char *step, bool watched);
+
 /* The last step that began, "start" before there was one: for messages. */
 void gr_watch_where(uint32_t *iteration, const char **step);
 /* Told again whenever that changes to `board`: n signs, one a rank, that another process of this host reads.
@@ -57,6 +71,13 @@ void gr_watch_tell_of(uint32_t rank, const gr_sign *heard);
 void gr_watch_sign(gr_sign *out);
 
 /* ---- what rank 0 makes of it ---- */
+
+/* Seconds without a sign of life behind which a rank is lost; GR_E_INVALID, gr_watch_set_silence, for a text
+ * that is no such number. */
+GR_NODISCARD gr_status gr_watch_set_silence(const char *text, gr_diag *d);
+uint32_t gr_watch_silence(void);
+/* The same of what other ranks, or mpirun, are to notice before: joining them, leaving them. */
+uint32_t gr_watch_silence_alone(void);
 
 typedef struct gr_watched {
     gr_sign sign;

@@ -46,6 +46,7 @@ enum {
     HOSTS,
     ACCEPT,
     UNTIL,
+    RESTARTS,
     N_OPTIONS
 };
 
@@ -95,6 +96,9 @@ static const option options[N_OPTIONS] = {
     [ACCEPT] = {"accept-changes", NULL, 0, FLAG, AT(accept_changes), 0, NULL,
                 "go on though a checkpoint, or what the run reads, is not what it was; warnings name what is "
                 "not"},
+    [RESTARTS] = {"restarts", "N", 0, COUNT, AT(restarts), 0, NULL,
+                  "go on by itself when a rank, a worker or a device fails, N times at most between two "
+                  "checkpoints"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -117,7 +121,7 @@ static const command commands[] = {
      "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
      TARGET | BIT(HOSTS) | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) |
-         BIT(REPLAN) | BIT(CHECK_MEMORY) | BIT(ACCEPT) | BIT(UNTIL),
+         BIT(REPLAN) | BIT(CHECK_MEMORY) | BIT(ACCEPT) | BIT(UNTIL) | BIT(RESTARTS),
      0, true, "run a graph; with --resume GRAPH may be left out"},
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},

@@ -15,7 +15,7 @@ typedef struct gr_args {
     const char *ranks, *hosts, *device, *hardware, *policy, *format, *sweep, *out, *plan, *resume;
     const char *config, *tokenizer, *model, *dtype, *shard;
     uint64_t budget, host_budget, capacity; /* bytes; 0: not given ("max" too) */
-    uint64_t steps, seed, until;
+    uint64_t steps, seed, until, restarts;
     bool has_steps, has_seed, explain, replan, check_memory, accept_changes, help;
 } gr_args;
 

@@ -41,8 +41,18 @@ int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d
 /* How many names. */
 uint32_t gr_cmd_count_hosts(const char *hosts);
 /* In a rank that was launched so: tell the launcher where this rank is, for what it says when the rank dies.
- */
-void gr_cmd_launched(uint32_t rank, uint32_t ranks);
+ * launched: before it joins the others; listens: once it has, and signals are caught. */
+void gr_cmd_launched(void);
+void gr_cmd_listens(uint32_t rank);
+
+/* In the environment of a run under exec --restarts. What is exit status 1 for everybody else it tells by one
+ * of its own where the run has diverged, and would do so again. */
+#define GR_SUPERVISED    "GRAPHRUN_SUPERVISED"
+#define GR_EXIT_DIVERGED 4
+
+/* exec --restarts: run this very command without it, and go on with the run in the folder `run` while it
+ * fails; returns its exit status. Signals are passed on. */
+int gr_cmd_supervise(const gr_args *a, const char *run, gr_diag *d);
 
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
 void gr_cmd_say(gr_diag *d, const char *before);

@@ -324,7 +324,7 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
 {
     char ranks[32];
     gr_args a = *given;
-    gr_cmd_launched(c->rank, c->ranks);
+    gr_cmd_listens(c->rank);
     bool sees_peers = gr_comm_take_device(c->local, c->locals);
     gr_status st = share_cores(c, &x->threads, d);
     if (!st) st = name_ranks(&a, c, ranks, d);
@@ -357,6 +357,7 @@ static int exec_from(const gr_args *a, const char *at, gr_diag *d)
     x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
     if (started) {
         gr_signals_catch(); /* before a signal meant for the run can come */
+        gr_cmd_launched();
         st = gr_comm_open_mpi(&c, say_lost, d);
     }
     int status = st ? gr_exit_status(st) : c ? exec_many(&x, a, c, d) : exec_one(&x, a, d);
@@ -368,13 +369,42 @@ static int exec_from(const gr_args *a, const char *at, gr_diag *d)
     return status;
 }
 
+/* Where the run will be: its name is chosen here, so that it is known when it goes on. */
+static gr_status choose_out(char **out, const gr_args *a, gr_diag *d)
+{
+    gr_graph *g = NULL;
+    gr_status st = GR_OK;
+    *out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : NULL;
+    if (!*out) st = gr_cmd_load(&g, a, a->operand[0], NULL, d);
+    if (!st && !*out) *out = default_out(g);
+    if (!st) drop(d); /* the run warns of it */
+    gr_graph_free(g);
+    return st;
+}
+
+static int exec_restarting(const gr_args *a, gr_diag *d)
+{
+    bool started;
+    char *out = NULL;
+    gr_status st = gr_comm_started(&started, d);
+    if (!st && started)
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "--restarts is of an exec that starts its ranks itself (--ranks, --hosts): whoever has "
+            "started this rank ends with it");
+    if (!st) st = choose_out(&out, a, d);
+    const int status = st ? gr_exit_status_input(st) : gr_cmd_supervise(a, out, d);
+    free(out);
+    return status;
+}
+
 int gr_cmd_exec(const gr_args *given, gr_diag *d)
 {
     gr_args a = *given;
     const char *at = NULL;
     char *run = a.resume ? gr_checkpoint_run(a.resume, &at) : NULL;
     a.resume = run;
-    const int status = exec_from(&a, at, d);
+    const int status = a.restarts ? exec_restarting(&a, d) : exec_from(&a, at, d);
     free(run);
     return status;
 }

@@ -1,12 +1,14 @@
 /* tools/launch.c: start this very command on several ranks, and speak for those that die.
  *
- * mpirun does the starting. It is found in PATH; what its ranks print is passed on as it comes, and what
- * mpirun itself has to say, in blocks between lines of dashes, gives way to one message of ours. Ranks tell
- * where they are in memory that they share with the launcher; for those of other hosts rank 0 does, as it
- * hears of them.
+ * mpirun does the starting, under a guard (runtime/guard.h), so that nothing outlives this process. It is
+ * found in PATH; what its ranks print is passed on as it comes, and what mpirun itself has to say, in blocks
+ * between lines of dashes, gives way to one message of ours. Ranks tell where they are in memory that they
+ * share with the launcher; for those of other hosts rank 0 does, as it hears of them. Ranks watch each other
+ * while they are joined (runtime/comm_mpi.c); whether mpirun, or a rank that nobody else watches, has been
+ * stopped is looked up here, in /proc.
  *
- * SIGINT and SIGTERM become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
- * iteration: by the first two it would end them. It gets a process group of its own, so that a terminal's
+ * SIGINT, SIGTERM and SIGHUP become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
+ * iteration: by the first two it would end them. It has a process group of its own, so that a terminal's
  * Ctrl-C comes here alone. Until rank 0 has said that all ranks listen, there is nothing to stop in good
  * order, and SIGUSR1 would be lost, or end who does not know it yet: mpirun is ended with all that it has
  * started, and this process by the signal, as a run of one rank is that has not begun.
@@ -15,16 +17,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/comm.h"
+#include "runtime/guard.h"
 #include "runtime/limits.h"
 #include "runtime/signals.h"
 #include "runtime/watch.h"
@@ -32,27 +35,31 @@
 #define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are; empty: there is none */
 #define READY "graphrun: all ranks listen" /* a line that rank 0 prints for the launcher alone */
 
-#define GRACE 20 /* seconds that mpirun has to end in once it is asked to, or a rank has said why it must */
+#define GRACE   20 /* seconds that mpirun has to end in once it is asked to, or a rank has said why it must */
+#define TIDY_UP 5  /* and behind SIGTERM, before what is left is killed */
+#define LOOK_NS UINT64_C(1000000000)
 
-static const int passed[] = {SIGINT, SIGTERM, SIGUSR1}; /* what ranks are to know of */
-static volatile sig_atomic_t mpirun_pid, asked, ready;
+static const int passed[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP}; /* what ranks are to know of */
+static volatile sig_atomic_t guard_pid, asked, ready, overdue;
 static volatile sig_atomic_t early; /* the signal that came before ranks were ready, or 0 */
-static gr_sign *board;              /* [ranks], or NULL */
+static gr_sign *board;              /* [ranks] */
 static char board_path[64];
 
-/* By its line, or by the first step that it tells of: lines may be held up on their way. */
+/* By its line, or by what it tells of itself: lines may be held up on their way. */
 static bool is_ready(void)
 {
-    return ready || (board && __atomic_load_n(&board->step[0], __ATOMIC_RELAXED));
+    return ready || (board && __atomic_load_n(&board->watched, __ATOMIC_RELAXED));
 }
 
+/* A second SIGHUP is the first one's: the shell and the kernel send one each. */
 static void pass_on(int number)
 {
     const int error = errno;
     const bool first = !asked, in_order = first && is_ready();
+    if (number == SIGHUP && !first) return;
     asked = 1;
     if (first && !in_order) early = number;
-    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, in_order ? SIGUSR1 : SIGTERM);
+    if (guard_pid > 0) kill((pid_t)guard_pid, in_order ? SIGUSR1 : SIGTERM);
     if (in_order)
         gr_signals_answer();
     else
@@ -60,31 +67,23 @@ static void pass_on(int number)
     errno = error;
 }
 
-/* mpirun waits for ever for a host that is out of reach, and what it has started to reach it holds our pipe.
- */
-static void end_mpirun(int number)
+/* mpirun waits for ever for a host that is out of reach. */
+static void give_up_waiting(int number)
 {
     (void)number;
-    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGKILL);
-    unlink(board_path);
-    _exit(1);
+    overdue = 1;
 }
 
 static void catch_signals(void)
 {
     struct sigaction s = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
-    for (size_t i = 0; i < GR_LEN(passed); i++) sigaction(passed[i], &s, NULL);
-    s.sa_handler = end_mpirun;
+    for (size_t i = 0; i < GR_LEN(passed); i++)
+        if (passed[i] != SIGHUP || !gr_signals_ignored(SIGHUP)) sigaction(passed[i], &s, NULL);
+    s.sa_handler = give_up_waiting;
     sigaction(SIGALRM, &s, NULL);
 }
 
-/* In mpirun, before it is mpirun: what comes until it has its own handlers ends it. */
-static void forget_signals(void)
-{
-    for (size_t i = 0; i < GR_LEN(passed); i++) signal(passed[i], SIG_DFL);
-}
-
-/* While mpirun_pid is about to change: what comes waits. */
+/* While guard_pid is about to change: what comes waits. */
 static void hold_signals(bool hold)
 {
     sigset_t set;
@@ -102,23 +101,51 @@ static gr_sign *map_board(int fd, uint32_t ranks)
     return at == MAP_FAILED ? NULL : at;
 }
 
-static void make_board(uint32_t ranks)
+/* Its bytes are taken here: where there are none left, who writes to them later dies by SIGBUS. */
+static gr_status make_board(uint32_t ranks, gr_diag *d)
 {
+    const size_t bytes = ranks * sizeof(*board);
     snprintf(board_path, sizeof(board_path), "/dev/shm/graphrun-XXXXXX");
-    int fd = mkstemp(board_path);
-    if (fd >= 0 && !ftruncate(fd, (off_t)(ranks * sizeof(*board)))) board = map_board(fd, ranks);
+    int fd = mkstemp(board_path), error = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
+    if (!error && !(board = map_board(fd, ranks))) error = errno;
     if (fd >= 0) close(fd);
+    if (!error) return GR_OK;
+    if (fd >= 0) unlink(board_path);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                         "cannot make '%s' of %zu bytes, memory in which ranks tell where they are: %s",
+                         board_path, bytes, strerror(error));
 }
 
-void gr_cmd_launched(uint32_t rank, uint32_t ranks)
+static void drop_board(uint32_t ranks)
+{
+    if (!board) return;
+    if (board_path[0]) unlink(board_path);
+    munmap(board, ranks * sizeof(*board));
+    board = NULL;
+}
+
+static uint32_t number_in_env(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+void gr_cmd_launched(void)
 {
     const char *path = getenv(BOARD);
-    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (path && !rank) (void)!write(STDERR_FILENO, READY "\n", strlen(READY "\n"));
+    const uint32_t rank = number_in_env("OMPI_COMM_WORLD_RANK"),
+                   ranks = number_in_env("OMPI_COMM_WORLD_SIZE");
+    int fd = path && ranks ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0) return;
     gr_sign *signs = map_board(fd, ranks);
     close(fd);
     if (signs) gr_watch_tell(signs, rank, ranks);
+    gr_watch_at(GR_WATCH_BEFORE, false);
+}
+
+void gr_cmd_listens(uint32_t rank)
+{
+    if (getenv(BOARD) && !rank) (void)!write(STDERR_FILENO, READY "\n", strlen(READY "\n"));
 }
 
 /* ---- the command -----------------------------------------------------------------------------------------
@@ -175,8 +202,27 @@ static void add_hosts(words *w, const char *hosts, uint32_t each)
     gr_str_release(&text);
 }
 
-static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const char *path, gr_diag *d)
+/* On one host nothing of the run can be reached from elsewhere: ranks speak by shared memory, mpirun and what
+ * NCCL starts with by the loopback device. What the environment says already stays as it is. */
+static void stay_at_home(void)
 {
+    setenv("OMPI_MCA_btl", "self,vader", 0);
+    if (!getenv("OMPI_MCA_oob_tcp_if_exclude")) setenv("OMPI_MCA_oob_tcp_if_include", "lo", 0);
+    setenv("OMPI_MCA_oob_tcp_disable_ipv6_family", "1", 0);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
+static void add_setting(words *w, const char *name, const char *value)
+{
+    char *set = gr_printf("%s=%s", name, value);
+    add(w, "-x");
+    add(w, set);
+    free(set);
+}
+
+static gr_status make_command(words *w, uint32_t ranks, const char *hosts, gr_diag *d)
+{
+    const char *silence = getenv(GR_WATCH_SILENCE), *supervised = getenv(GR_SUPERVISED);
     char n[16];
     const uint32_t each = ranks / (hosts ? gr_cmd_count_hosts(hosts) : 1);
     snprintf(n, sizeof(n), "%u", ranks);
@@ -193,46 +239,34 @@ static gr_status make_command(words *w, uint32_t ranks, const char *hosts, const
     add(w, "none");
     add(w, "-n");
     add(w, n);
-    char *set = gr_printf(BOARD "=%s", path);
-    add(w, "-x");
-    add(w, set);
-    free(set);
+    add_setting(w, BOARD, board_path);
+    if (silence) add_setting(w, GR_WATCH_SILENCE, silence);
+    if (supervised) add_setting(w, GR_SUPERVISED, supervised);
     gr_status st = add_own_command(w, d);
     add(w, NULL);
     return st;
 }
 
 /* Signals are held. */
-static gr_status start(const words *w, int *errors, gr_diag *d)
+static gr_status start(const words *w, bool at_home, gr_guard *guard, int *errors, gr_diag *d)
 {
-    int fds[2], failed[2], why = 0;
-    if (pipe2(fds, O_CLOEXEC) || pipe2(failed, O_CLOEXEC))
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC))
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot make a pipe: %s", strerror(errno));
-    pid_t pid = fork();
-    if (!pid) {
-        setpgid(0, 0);
-        forget_signals();
-        hold_signals(false);
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        dup2(fds[1], STDERR_FILENO);
-        execvp(w->word[0], w->word);
-        why = errno;
-        (void)!write(failed[1], &why, sizeof(why));
-        _exit(127);
-    }
+    char *setting = at_home ? gr_comm_loopback_setting() : NULL;
+    const int error = gr_guard_start(guard, &(gr_guarded){.setting = setting,
+                                                          .argv = (const char *const *)w->word,
+                                                          .in = STDIN_FILENO,
+                                                          .out = STDOUT_FILENO,
+                                                          .err = fds[1],
+                                                          .grace_s = TIDY_UP});
+    free(setting);
     close(fds[1]);
-    close(failed[1]);
-    if (pid < 0) why = errno;
-    if (pid > 0 && read(failed[0], &why, sizeof(why)) != sizeof(why)) why = 0;
-    close(failed[0]);
     *errors = fds[0];
-    mpirun_pid = pid;
-    if (!why) return GR_OK;
-    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                         why == ENOENT ? "several ranks are started by mpirun, which is not in PATH (Debian: "
-                                         "openmpi-bin)"
-                                       : "cannot start mpirun: %s",
-                         strerror(why));
+    if (error) return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot start mpirun: %s", strerror(error));
+    guard_pid = guard->pid;
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    return GR_OK;
 }
 
 /* ---- what is said ----------------------------------------------------------------------------------------
@@ -244,6 +278,9 @@ typedef struct heard {
     unsigned rank, signal;
     char host[64];
     bool died;
+    bool block;  /* between lines of dashes */
+    gr_str line; /* one that has not ended yet */
+    bool over;   /* what mpirun says from now on is of our doing */
 } heard;
 
 static bool is_ruler(const char *line)
@@ -285,32 +322,37 @@ static bool says_ready(char *line)
     return true;
 }
 
-static void listen_to(int fd, heard *h)
+static void take_line(heard *h, char *line)
 {
-    FILE *f = fdopen(fd, "r");
-    char *line = NULL;
-    size_t cap = 0;
-    bool block = false;
-    if (!f) gr_out_of_memory(0); /* which ends mpirun, too: nobody would read what it says */
-    while (getline(&line, &cap, f) > 0) {
-        if (!ready) ready = says_ready(line);
-        if (is_ruler(line)) {
-            block = !block;
-            continue;
-        }
-        if (block || early || is_of_mpi(line)) {
-            study(h, line);
-            gr_str_puts(&h->noise, line);
-            continue;
-        }
-        fputs(line, stderr);
-        if (h->spoken || !strstr(line, "error: ")) continue;
-        h->spoken = true;
-        alarm(GRACE);
+    if (!ready) ready = says_ready(line);
+    if (h->over) return;
+    if (is_ruler(line)) {
+        h->block = !h->block;
+        return;
     }
-    if (!feof(f)) gr_out_of_memory(0);
-    free(line);
-    fclose(f);
+    if (h->block || early || is_of_mpi(line)) {
+        study(h, line);
+        gr_str_puts(&h->noise, line);
+        return;
+    }
+    fputs(line, stderr);
+    if (h->spoken || !strstr(line, "error: ")) return;
+    h->spoken = true;
+    alarm(GRACE);
+}
+
+/* Whole lines of what has come; false: there is no more, or none at the moment. */
+static bool take_lines(int fd, heard *h)
+{
+    char block[4096];
+    const ssize_t n = read(fd, block, sizeof(block));
+    for (ssize_t i = 0; i < n; i++) {
+        if (block[i]) gr_str_putc(&h->line, block[i]);
+        if (block[i] != '\n') continue;
+        take_line(h, h->line.text);
+        h->line.len = 0;
+    }
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
 /* What mpirun said, line by line. */
@@ -322,17 +364,17 @@ static void note_noise(const char *noise, gr_diag *d)
     }
 }
 
-static void explain(const heard *h, uint32_t ranks, const char *run, gr_diag *d)
+static void explain(const heard *h, uint32_t ranks, const char *run, const char *ended, gr_diag *d)
 {
     if (h->spoken) return;
     if (!h->died) {
-        gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "mpirun ended the ranks%s",
+        gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "%s the ranks%s", ended,
                       h->noise.len ? "" : ": it does not say why");
         if (h->noise.len) note_noise(h->noise.text, d);
         return;
     }
     gr_sign at = {.step = "start"};
-    if (board && h->rank < ranks) at = board[h->rank];
+    if (h->rank < ranks) at = board[h->rank];
     gr_diag_error(
         d, (gr_loc){0}, GR_E_FAILED,
         "rank %u on host %s ended by signal %u (%s) in iteration %u, step '%s': all ranks are ended%s%s",
@@ -340,48 +382,273 @@ static void explain(const heard *h, uint32_t ranks, const char *run, gr_diag *d)
         run ? "; the run goes on with --resume " : "", run ? run : "");
 }
 
-/* Its exit status, as waitpid gives it. Nobody sends it signals once its number may be another's. */
-static int await_mpirun(void)
+/* ---- who has stopped --------------------------------------------------------------------------------------
+ */
+
+typedef struct lookout {
+    pid_t guard, mpirun;
+    pid_t stopped;      /* mpirun, or what it has started: 0, none */
+    pid_t found;        /* by the look that goes on */
+    uint64_t since_ns;  /* it has been stopped */
+    uint64_t looked_ns; /* the last time */
+    uint64_t left_ns;   /* since when all ranks of this host have ended; 0: they have not */
+    uint64_t began_ns;
+    uint32_t ranks;
+    bool abroad; /* on other hosts, too */
+    const char *run;
+} lookout;
+
+static void see(void *user, const gr_process *p)
 {
-    const pid_t pid = (pid_t)mpirun_pid;
-    siginfo_t info;
-    int ended = 0;
-    if (pid <= 0) return 0;
-    while (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+    lookout *l = user;
+    if (p->parent == l->guard && !l->mpirun) l->mpirun = p->pid;
+    const bool ours = p->parent == l->guard || (l->mpirun && p->parent == l->mpirun);
+    if (ours && (p->state == 'T' || p->state == 't') && (!l->found || p->pid == l->stopped))
+        l->found = p->pid;
+}
+
+/* By its environment; `ranks` where it is none. */
+static uint32_t rank_of(pid_t pid, uint32_t ranks)
+{
+    static const char name[] = "OMPI_COMM_WORLD_RANK=";
+    uint32_t rank = ranks;
+    char *text = NULL, *path = gr_printf("/proc/%d/environ", (int)pid);
+    size_t n = 0;
+    FILE *f = fopen(path, "r");
+    while (f && rank == ranks && getdelim(&text, &n, 0, f) > 0)
+        if (!strncmp(text, name, strlen(name))) rank = (uint32_t)strtoul(text + strlen(name), NULL, 10);
+    if (f) fclose(f);
+    free(text);
+    free(path);
+    return GR_MIN(rank, ranks);
+}
+
+static void describe(const lookout *l, uint32_t rank, uint32_t seconds, gr_str *out)
+{
+    char host[64] = "";
+    gethostname(host, sizeof(host) - 1);
+    const char *what = l->stopped == l->mpirun ? "mpirun" : "what mpirun has started";
+    if (rank < l->ranks)
+        gr_str_printf(out, "rank %u", rank);
+    else
+        gr_str_puts(out, what);
+    gr_str_printf(out, " on host %s has been stopped (process %d) for %u s", host, (int)l->stopped, seconds);
+    if (rank >= l->ranks) rank = 0;
+    const gr_sign *at = &board[rank];
+    gr_str_printf(
+        out, l->stopped == l->mpirun ? ", rank 0 in iteration %u, step '%s'" : " in iteration %u, step '%s'",
+        at->iteration, at->step[0] ? at->step : GR_WATCH_BEFORE);
+}
+
+/* A rank that others watch they end themselves, and know more of it: it has a little longer here. */
+static char *who_has_stopped(const lookout *l, uint64_t now)
+{
+    const uint32_t rank = l->stopped ? rank_of(l->stopped, l->ranks) : 0;
+    if (!l->stopped) return NULL;
+    const bool watched = rank < l->ranks && board[rank].watched;
+    const uint32_t limit = watched ? gr_watch_silence_alone() : gr_watch_silence();
+    const uint32_t seconds = (uint32_t)((now - l->since_ns) / LOOK_NS);
+    gr_str text = {0};
+    if (seconds >= limit) describe(l, rank, seconds, &text);
+    return text.text;
+}
+
+/* Ranks of this host that have begun; and those of them that are at their end. */
+static uint32_t count_begun(const lookout *l, uint32_t *left)
+{
+    uint32_t begun = 0;
+    *left = 0;
+    for (uint32_t r = 0; r < l->ranks; r++) {
+        begun += board[r].step[0] != '\0';
+        *left += !strcmp(board[r].step, GR_WATCH_LEFT);
     }
-    mpirun_pid = 0;
+    return begun;
+}
+
+static bool all_have_left(const lookout *l)
+{
+    uint32_t left;
+    return count_begun(l, &left) == left && left > 0;
+}
+
+/* Before mpirun has reached all hosts it starts no rank on any. */
+static char *who_does_not_begin(const lookout *l, uint64_t now)
+{
+    uint32_t left;
+    if (!l->abroad || is_ready() || count_begun(l, &left)) return NULL;
+    if ((now - l->began_ns) / LOOK_NS < gr_watch_silence_alone()) return NULL;
+    return gr_printf(
+        "mpirun has started no rank for %u s: a host is slow or out of reach, or what mpirun has "
+        "started there has stopped (" GR_WATCH_SILENCE "=%u in the environment waits twice as long)",
+        gr_watch_silence_alone(), 2 * gr_watch_silence());
+}
+
+static char *who_does_not_end(const lookout *l, uint64_t now)
+{
+    if (!l->left_ns || (now - l->left_ns) / LOOK_NS < gr_watch_silence_alone()) return NULL;
+    return gr_printf("mpirun has not ended for %u s, though ranks have: it, or a daemon of it on another "
+                     "host, has stopped",
+                     gr_watch_silence_alone());
+}
+
+/* All ranks of this host have it by now: what is killed from here on leaves nothing in /dev/shm. */
+static void unname_board(void)
+{
+    if (!board_path[0] || !is_ready()) return;
+    unlink(board_path);
+    board_path[0] = '\0';
+}
+
+/* Who could not look for a while does not know what was meanwhile. Why the run must end; the caller frees it.
+ */
+static char *look(lookout *l)
+{
+    const uint64_t now = gr_now_ns();
+    if (now - l->looked_ns < LOOK_NS) return NULL;
+    const bool slept = now - l->looked_ns > 5 * LOOK_NS;
+    l->looked_ns = now;
+    l->found = 0;
+    unname_board();
+    gr_each_process(see, l);
+    if (l->found != l->stopped || slept) l->since_ns = now;
+    l->stopped = l->found;
+    if (!all_have_left(l))
+        l->left_ns = 0;
+    else if (!l->left_ns || slept)
+        l->left_ns = now;
+    char *why = who_has_stopped(l, now);
+    if (!why) why = who_does_not_begin(l, now);
+    return why ? why : who_does_not_end(l, now);
+}
+
+/* ---- from start to end ------------------------------------------------------------------------------------
+ */
+
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid == pid;
+}
+
+static void let_go(gr_guard *guard)
+{
+    if (guard->leash >= 0) close(guard->leash);
+    guard->leash = -1;
+}
+
+static void end_for(heard *h, const char *why, const char *run)
+{
+    if (!h->spoken)
+        fprintf(stderr, "graphrun: error: %s: all ranks are ended%s%s\n", why,
+                run ? "; the run goes on with --resume " : "", run ? run : "");
+    h->spoken = h->over = true;
+    overdue = 1;
+}
+
+/* What mpirun and its ranks say and do, until they have ended: then the guard's end of the leash closes. */
+static void attend(gr_guard *guard, int errors, heard *h, lookout *l)
+{
+    struct pollfd from[] = {{errors, POLLIN, 0}, {guard->leash, 0, 0}};
+    while (!from[1].revents && !has_ended(guard->pid)) {
+        poll(from, GR_LEN(from), 200);
+        if (from[0].revents && !take_lines(errors, h)) from[0].fd = -1;
+        char *why = guard->leash >= 0 ? look(l) : NULL;
+        if (why) end_for(h, why, l->run);
+        if (overdue && guard->leash >= 0) {
+            kill(guard->pid, SIGCONT); /* in case that it has been stopped */
+            let_go(guard);
+            from[1] = (struct pollfd){.fd = -1};
+        }
+        free(why);
+    }
+    while (from[0].fd >= 0 && poll(from, 1, 0) > 0 && take_lines(errors, h)) continue;
+    if (h->line.len) take_line(h, h->line.text);
+}
+
+/* Its exit status, as waitpid gives it. Nobody sends it signals once its number may be another's. */
+static int await_guard(pid_t pid)
+{
+    int ended = 0;
+    hold_signals(true);
+    guard_pid = 0;
+    hold_signals(false);
     alarm(0);
     waitpid(pid, &ended, 0);
     return ended;
 }
 
+static gr_status not_started(int error, gr_diag *d)
+{
+    if (error == ENOENT)
+        return gr_diag_error(
+            d, (gr_loc){0}, GR_E_FAILED,
+            "several ranks are started by mpirun, which is not in PATH (Debian: openmpi-bin)");
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "cannot start mpirun: %s", strerror(error));
+}
+
+/* Its exit status, and why it ended where it did not end well. */
+static int see_through(gr_guard *guard, int errors, lookout *l, gr_diag *d)
+{
+    heard h = {0};
+    char *how = NULL;
+    l->guard = guard->pid;
+    l->looked_ns = l->began_ns = gr_now_ns();
+    attend(guard, errors, &h, l);
+    const int ended = await_guard(guard->pid), status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
+    const int error = status == 127 && guard->leash >= 0 ? gr_guard_error(guard) : 0;
+    if (WIFSIGNALED(ended))
+        how = gr_printf("mpirun ended by signal %d (%s), and", WTERMSIG(ended), strsignal(WTERMSIG(ended)));
+    if (error) {
+        gr_status st = not_started(error, d);
+        (void)st;
+    } else if (status && !early) {
+        explain(&h, l->ranks, l->run, how ? how : "mpirun ended", d);
+    }
+    let_go(guard);
+    free(how);
+    gr_str_release(&h.noise);
+    gr_str_release(&h.line);
+    return status > GR_EXIT_DIVERGED || (h.over && !status) ? 1 : status;
+}
+
+static void release_words(words *w)
+{
+    for (size_t i = 0; i < w->n; i++) free(w->word[i]);
+    free(w->word);
+}
+
+static gr_status prepare(words *w, uint32_t ranks, const char *hosts, gr_diag *d)
+{
+    const char *silence = getenv(GR_WATCH_SILENCE);
+    if (!gr_comm_has_mpi())
+        return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                             "%u ranks need MPI, which this build of graphrun has not "
+                             "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
+                             ranks);
+    gr_status st = silence && *silence ? gr_watch_set_silence(silence, d) : GR_OK;
+    if (!st) st = make_board(ranks, d);
+    if (!st && !hosts) stay_at_home();
+    return st ? st : make_command(w, ranks, hosts, d);
+}
+
 int gr_cmd_launch(uint32_t ranks, const char *hosts, const char *run, gr_diag *d)
 {
     words w = {0};
-    heard h = {0};
+    gr_guard guard = {.leash = -1};
     int errors = -1;
-    if (!gr_comm_has_mpi())
-        return gr_exit_status(gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                                            "%u ranks need MPI, which this build of graphrun has not "
-                                            "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
-                                            ranks));
+    lookout l = {.ranks = ranks, .abroad = hosts != NULL, .run = run};
     catch_signals();
-    make_board(ranks);
-    gr_status st = make_command(&w, ranks, hosts, board ? board_path : "", d);
+    gr_status st = prepare(&w, ranks, hosts, d);
     hold_signals(true);
-    if (!st && !early) st = start(&w, &errors, d);
+    if (!st && !early) st = start(&w, !hosts, &guard, &errors, d);
     hold_signals(false);
-    if (errors >= 0) listen_to(errors, &h);
-    const int ended = await_mpirun();
-    int status = st ? gr_exit_status(st) : WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
-    if (!st && status && !early) explain(&h, ranks, run, d);
-    if (status > 3) status = 1;
-    unlink(board_path);
-    gr_str_release(&h.noise);
-    for (size_t i = 0; i < w.n; i++) free(w.word[i]);
-    free(w.word);
+    int status = gr_exit_status(st);
+    if (guard.pid) status = see_through(&guard, errors, &l, d);
+    if (errors >= 0) close(errors);
+    drop_board(ranks);
+    release_words(&w);
     if (!st && early) {
-        forget_signals();
+        signal(early, SIG_DFL);
         raise((int)early);
     }
     return status;

@@ -8,6 +8,7 @@
 
 int gr_exit_status(gr_status st)
 {
+    if (st == GR_E_DIVERGED && getenv(GR_SUPERVISED)) return GR_EXIT_DIVERGED;
     return st == GR_OK ? 0 : st == GR_E_NOFIT ? 3 : st == GR_E_INVALID ? 2 : 1;
 }
 

@@ -163,6 +163,37 @@ for delay in 0.1 0.4 0.7 1.2; do
     rm -rf early
 done
 
+# mpirun's daemon on the other host has been stopped: before it has started a rank, and while ranks run, which end well and
+# then cannot leave. (On a machine of its own it would stay there, until somebody lets it go on.)
+export GRAPHRUN_SILENCE=10
+[ "${GR_SANITIZED:-0}" = 0 ] || GRAPHRUN_SILENCE=30
+daemon_of_b() { ps -eo pid,args | sed -nE 's/^ *([0-9]+) ([^ ]*\/)?orted .*/\1/p' | head -n 1; }
+for moment in start run; do
+    # shellcheck disable=SC2086
+    here_is_a "$gr" exec grpo.yaml --set run.steps=100 $both --out held >out 2>err &
+    pid=$!
+    i=0
+    while [ -z "$(daemon_of_b)" ] || { [ $moment = run ] && [ ! -s held/metrics.jsonl ]; }; do
+        i=$((i + 1))
+        [ $i -lt 6000 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the daemon does not come"; }
+        sleep 0.01
+    done
+    kill -STOP "$(daemon_of_b)"
+    began=$(date +%s)
+    got=0
+    wait $pid || got=$?
+    [ $(($(date +%s) - began)) -le $((60 + 2 * GRAPHRUN_SILENCE)) ] || fail "it took $(($(date +%s) - began)) s until all were gone"
+    [ -z "$(ranks_of held)$(daemon_of_b)" ] || fail "there are left: $(ps -ef)"
+    [ $got = 1 ] || { cat out err >&2; fail "exit status $got with a daemon that was stopped at its $moment"; }
+    case $moment in
+    start) has err "error: (mpirun has started no rank for [0-9]+ s: a host is slow or out of reach|rank 0 on host a has waited in MPI_Init)" ;;
+    run) has err "error: rank 0 on host a has waited in MPI_Finalize for [0-9]+ s" ;;
+    esac
+    [ "$(grep -c 'error: ' err)" = 1 ] || fail "more than one message: $(cat err)"
+    rm -rf held
+done
+unset GRAPHRUN_SILENCE
+
 # The wire is cut: each side misses the other.
 [ "$slow" = 1 ] || exit 0
 # shellcheck disable=SC2086

@@ -321,6 +321,31 @@ static void test_the_first_signal_asks_and_the_second_exits(void **state)
     assert_int_equal(WEXITSTATUS(status), 1);
 }
 
+/* The exit status of a process that gets these signals, the last one 0; 9 when it has got through them. */
+static int after_signals(const int *signals, bool nohup)
+{
+    int status;
+    pid_t child = fork();
+    if (!child) {
+        if (nohup) signal(SIGHUP, SIG_IGN);
+        gr_signals_catch();
+        for (; *signals; signals++) raise(*signals);
+        _exit(gr_signals_stop() ? 9 : 7);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void test_a_terminal_that_goes_away_asks_and_never_ends(void **state)
+{
+    (void)state;
+    assert_int_equal(after_signals((const int[]){SIGHUP, 0}, false), 9);
+    assert_int_equal(after_signals((const int[]){SIGHUP, SIGHUP, SIGHUP, 0}, false), 9);
+    assert_int_equal(after_signals((const int[]){SIGINT, SIGHUP, 0}, false), 9);
+    assert_int_equal(after_signals((const int[]){SIGHUP, SIGTERM, 0}, false), 1);
+    assert_int_equal(after_signals((const int[]){SIGHUP, 0}, true), 7); /* nobody is asked under nohup */
+}
+
 static gr_status write_checkpoint(uint64_t step)
 {
     char *aside = NULL;
@@ -519,6 +544,7 @@ int main(void)
         TEST(test_a_long_iteration_is_told_of_in_lines_elsewhere),
         TEST(test_progress_to_nowhere_is_nothing),
         TEST(test_the_first_signal_asks_and_the_second_exits),
+        TEST(test_a_terminal_that_goes_away_asks_and_never_ends),
         TEST(test_old_checkpoints_are_pruned),
         TEST(test_the_best_checkpoint_stays),
         TEST(test_the_newest_finite_checkpoint_stays),

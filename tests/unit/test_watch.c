@@ -49,6 +49,27 @@ static void test_silence(void **state)
     assert_null(gr_watch_lost(x, 2, now));
 }
 
+static void test_silence_may_be_longer(void **state)
+{
+    static const char *const wrong[] = {"", "x", "1", "30s", "-5", "99999999"};
+    gr_watched x[N];
+    gr_diag d;
+    (void)state;
+    gr_diag_init(&d);
+    for (size_t i = 0; i < GR_LEN(wrong); i++)
+        assert_int_equal(gr_watch_set_silence(wrong[i], &d), GR_E_INVALID);
+    gr_diag_release(&d);
+    assert_int_equal(gr_watch_silence(), GR_COMM_SILENCE);
+    assert_int_equal(gr_watch_set_silence("120", NULL), GR_OK);
+    assert_int_equal(gr_watch_silence_alone(), 180);
+    calm(x);
+    x[1].heard_ns = now - 120 * SECOND;
+    expect(x, NULL);
+    x[1].heard_ns -= SECOND;
+    expect(x, "rank 1 on host a has not answered for 120 s");
+    assert_int_equal(gr_watch_set_silence("30", NULL), GR_OK);
+}
+
 /* Long is too long where others wait, and only there. */
 static void test_one_that_others_wait_for(void **state)
 {
@@ -150,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_signs),
         cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_silence_may_be_longer),
         cmocka_unit_test(test_one_that_others_wait_for),
         cmocka_unit_test(test_all_wait),
     };
