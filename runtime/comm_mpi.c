@@ -499,7 +499,7 @@ bool gr_comm_has_mpi(void)
 char *gr_comm_loopback_setting(void)
 {
     static const char name[] = "graphrun_loopback.so";
-    char *module = module_path(), *folder = module ? realpath(module, NULL) : NULL;
+    char *module = gr_comm_mpi_module(), *folder = module ? gr_path_real(module) : NULL;
     char *slash = folder ? strrchr(folder, '/') : NULL;
     const char *before = getenv("LD_PRELOAD");
     if (slash) *slash = '\0';

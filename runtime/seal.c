@@ -81,7 +81,7 @@ gr_status gr_hash_file(const char *path, gr_hash *hash, uint64_t *bytes, gr_diag
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe has no bytes to wait for */
     if (fd < 0) return read_error(path, d);
-    XXH3_state_t *state = XXH3_createState();
+    XXH3_state_t *state = gr_xxh3_new();
     char *buffer = gr_malloc(GR_SEAL_BLOCK);
     ssize_t got = state ? 1 : -1;
     if (state) XXH3_128bits_reset(state);

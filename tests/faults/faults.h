@@ -10,8 +10,9 @@
 /* Kinds of calls, by what fails with them. */
 #define FAULT_KINDS(X)                                                                                     \
     X(open)                                                                                                \
-    X(read) X(write) X(flush) X(close) X(sync) X(size) X(rename) X(link) X(unlink) X(mkdir) X(dir) X(stat) \
-        X(lock) X(memory) X(map) X(process) X(poll) X(thread)
+    X(read)                                                                                                \
+    X(write) X(flush) X(close) X(sync) X(size) X(rename) X(link) X(unlink) X(mkdir) X(dir) X(stat) X(lock) \
+        X(memory) X(map) X(process) X(poll) X(thread)
 
 enum fault_kind {
 #define X(name) FAULT_##name,

@@ -27,7 +27,8 @@ void tree_release(tree *t);
 void tree_put(const tree *t, const char *folder); /* the folder is there, and empty */
 const tree_node *tree_find(const tree *t, const char *path);
 
-/* Whether two nodes hold the same. Of metrics.jsonl what is measured (seconds, bytes) does not count. */
+/* Whether two nodes hold the same. Of metrics.jsonl what is measured (seconds, bytes) does not count,
+ * and of manifest.json and run.json only that they are there: they have a run's random id. */
 bool tree_same(const tree_node *a, const tree_node *b);
 /* Whether the lines of a are the first ones of b; the last may be cut short. */
 bool tree_begins(const tree_node *a, const tree_node *b);
