@@ -122,19 +122,20 @@ done
 
 # Warnings come before the first iteration, not behind the last; on several ranks once.
 sed 's/^params: {/params: {unused: 1, /' grpo.yaml >warned.yaml
-early() { # COMMAND...: its warning comes before its first iteration
-    got=0
+early() { # N COMMAND...: its N warnings come before its first iteration
+    want=$1 got=0
+    shift
     "$@" >both 2>&1 || got=$?
     [ $got = 0 ] || { cat both >&2; fail "exit status $got: $*"; }
-    [ "$(grep -c 'warning: ' both)" = 1 ] || { cat both >&2; fail "one warning is asked for: $*"; }
-    awk '/warning: / { warned = 1 } /^step / { exit !warned }' both || { cat both >&2; fail "the warning comes too late: $*"; }
+    awk -v want="$want" '/warning: / { n++; if (stepped) late = 1 } /^step / { stepped = 1 } END { exit n != want || late }' both ||
+        { cat both >&2; fail "$want early warnings are asked for: $*"; }
 }
-early "$gr" exec warned.yaml --steps 2 --out warned
-! runs_ranks || early "$gr" exec warned.yaml --steps 2 --out warned-2 --ranks 2
+early 1 "$gr" exec warned.yaml --steps 2 --out warned
+! runs_ranks || early 1 "$gr" exec warned.yaml --steps 2 --out warned-2 --ranks 2
 cp train.jsonl own.jsonl
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --set data=own.jsonl --steps 2 --out other-data
 tail -n 100 train.jsonl >own.jsonl
-early "$gr" exec --resume other-data --steps 4
+early 2 "$gr" exec --resume other-data --steps 4 --accept-changes # that it is another file, and that its epoch starts anew
 
 # What a resumed run was told anew counts for the next one too.
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --out told --steps 1
