@@ -112,14 +112,18 @@ static gr_status given_command(words *w, const char *out, gr_diag *d)
 /* What else was given is in the run's own graph and plan by now. */
 static void resume_command(words *w, const gr_args *a, const char *run)
 {
+    char *until = a->until ? gr_printf("%llu", (unsigned long long)a->until) : NULL;
     add_self(w);
     add_option(w, "--resume", run);
     add_option(w, "--ranks", a->ranks);
     add_option(w, "--hosts", a->hosts);
     add_option(w, "--device", a->device);
     add_option(w, "--hardware", a->hardware);
+    add_option(w, "--until", until);
     if (a->check_memory) add(w, "--check-memory");
+    if (a->accept_changes) add(w, "--accept-changes");
     add(w, NULL);
+    free(until);
 }
 
 /* ---- a run -----------------------------------------------------------------------------------------------

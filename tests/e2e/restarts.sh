@@ -112,6 +112,10 @@ status 0 "$gr" exec command.yaml --set run.steps=9 --set run.checkpoint.every=1 
 has err 'the reward worker exited with status 1'
 has err '^restart 1 of 2 in 1 s, from iteration [0-9]+: the run failed with exit status 1$'
 lacks err '^restart 2'
+echo 1 >asked # what was given for this command alone holds behind a restart, too
+status 0 "$gr" exec command.yaml --set run.steps=9 --set run.checkpoint.every=1 --until 3 --out until --restarts 2
+[ "$(restarts)" -gt 0 ] || { cat err >&2; fail "a worker failed"; }
+[ "$(last_step until)" = 3 ] || fail "a restart goes on behind iteration 3: $(ls until/checkpoints)"
 echo 1000 >asked
 status 0 "$gr" exec command.yaml --set run.steps=9 --out calm
 found=$(echo runs/tiny-*)
