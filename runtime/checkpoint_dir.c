@@ -196,8 +196,19 @@ gr_status gr_checkpoint_list(uint64_t **steps, size_t *n, const char *run, gr_di
     return st;
 }
 
+/* The step that RUN/checkpoints/best points at, 0 for none. */
+static uint64_t best_step(const char *run)
+{
+    char *path = gr_printf("%s/checkpoints/best", run), target[64] = "";
+    ssize_t n = readlink(path, target, sizeof(target) - 1);
+    free(path);
+    uint64_t step;
+    return n > 0 && gr_checkpoint_number(target, &step) ? step : 0;
+}
+
 gr_status gr_checkpoint_mark_best(const char *run, uint64_t step, gr_diag *d)
 {
+    if (best_step(run) == step) return GR_OK;
     char *path = gr_printf("%s/checkpoints/best", run), *aside = gr_printf("%s/checkpoints/.best.tmp", run);
     char *target = gr_printf("step-%llu", (unsigned long long)step),
          *parent = gr_printf("%s/checkpoints", run);
@@ -265,16 +276,6 @@ static gr_status move_checkpoint(const char *run, const char *aside, const char 
     free(from);
     free(to);
     return st;
-}
-
-/* The step that RUN/checkpoints/best points at, 0 for none. */
-static uint64_t best_step(const char *run)
-{
-    char *path = gr_printf("%s/checkpoints/best", run), target[64] = "";
-    ssize_t n = readlink(path, target, sizeof(target) - 1);
-    free(path);
-    uint64_t step;
-    return n > 0 && gr_checkpoint_number(target, &step) ? step : 0;
 }
 
 /* The newest first: a process killed in between leaves those that belong together. */

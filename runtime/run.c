@@ -117,8 +117,9 @@ static gr_status enter(gr_running *r, gr_diag *d)
     if (!st) st = await_ranks(r, d);
     if (!st && to_do)
         st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
-    if (!st && to_do && r->best.step)
-        st = gr_outputs_mark_best(r->outputs, r->best.step, d); /* perhaps killed before */
+    if (!st && (to_do || !r->o->has_from) && r->best.step)
+        st = gr_outputs_mark_best(r->outputs, r->best.step,
+                                  d); /* perhaps killed before, also behind its last */
     free(from);
     return st;
 }

@@ -8,11 +8,28 @@
 #include <stdint.h>
 
 /* Kinds of calls, by what fails with them. */
-#define FAULT_KINDS(X)                                                                                     \
-    X(open)                                                                                                \
-    X(read)                                                                                                \
-    X(write) X(flush) X(close) X(sync) X(size) X(rename) X(link) X(unlink) X(mkdir) X(dir) X(stat) X(lock) \
-        X(memory) X(map) X(process) X(poll) X(thread)
+/* clang-format off */
+#define FAULT_KINDS(X) \
+    X(open) \
+    X(read) \
+    X(write) \
+    X(flush) \
+    X(close) \
+    X(sync) \
+    X(size) \
+    X(rename) \
+    X(link) \
+    X(unlink) \
+    X(mkdir) \
+    X(dir) \
+    X(stat) \
+    X(lock) \
+    X(memory) \
+    X(map) \
+    X(process) \
+    X(poll) \
+    X(thread)
+/* clang-format on */
 
 enum fault_kind {
 #define X(name) FAULT_##name,

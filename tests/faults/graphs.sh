@@ -26,6 +26,7 @@ sed "s#model: model, data: train.jsonl#model: $work/model, data: $work/train.jso
      s/^run:.*/run: {steps: 2, seed: 7, samples: 2, checkpoint: {every: 1}}/" grpo.yaml >start/plain.yaml
 
 status 0 "$gr" exec start/rich.yaml --set run.checkpoint.keep=9 --out kept/run # what may be there before it is pruned
+sed -i 's/keep: 9/keep: 1/' kept/run/graph.yaml kept/run/plan.json kept/run/checkpoints/step-*/graph.yaml kept/run/checkpoints/step-*/plan.json
 mkdir ran && cp start/* ran && cd ran
 status 0 "$gr" exec plain.yaml --out run
 status 0 "$gr" plan plain.yaml --format json -o a.json
