@@ -183,8 +183,12 @@ void gr_chat_bind(render *r, frame *f, const char *name, value v)
 static value take_rest(render *r, list *from)
 {
     value v = gr_chat_new_list(r, LIST);
-    *v.list =
-        (list){from->v + from->taken, from->n - from->taken, from->n - from->taken, 0, from->depth, LIST};
+    *v.list = (list){from->n ? from->v + from->taken : NULL,
+                     from->n - from->taken,
+                     from->n - from->taken,
+                     0,
+                     from->depth,
+                     LIST};
     from->taken = from->n;
     return v;
 }
