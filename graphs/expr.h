@@ -55,8 +55,8 @@ typedef struct gr_expr_custom {
 typedef struct gr_expr_scope {
     void *user;
     /* name: "reward", "rollout.length", "$clip", "step". False: unknown, and gr_expr_compile reports it, with
-     * the nearest of names. May be called several times for one name; must answer the same. out NULL: whether there is
-     * such a name is all that is asked, also of values that are not known yet. */
+     * the nearest of names. May be called several times for one name; must answer the same. out NULL: whether
+     * there is such a name is all that is asked, also of values that are not known yet. */
     bool (*resolve)(void *user, const char *name, gr_expr_symbol *out);
     /* token("<think>"): a scalar number, constant where the tokenizer is at hand; false: not one token. NULL:
      * none. */

@@ -32,7 +32,8 @@ gr_loc gr_json_at(const gr_json *j, const char *key);
 /* What a value is, for messages: "a number", "an object"; NULL: "nothing". */
 const char *gr_json_kind(const json_t *value);
 
-/* Whether float32 can hold a number: columns are float32, and one that is too large would become an infinity. */
+/* Whether float32 can hold a number: columns are float32, and one that is too large would become an infinity.
+ */
 bool gr_json_fits_float(double value);
 
 #endif

@@ -229,7 +229,9 @@ gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)
 {
     announce(o, s);
     o->begun = s->step < s->steps;
-    return o->options->resume && !o->silent && s->step < s->steps ? gr_outputs_what_runs(o, o->options->out, d) : GR_OK;
+    return o->options->resume && !o->silent && s->step < s->steps
+               ? gr_outputs_what_runs(o, o->options->out, d)
+               : GR_OK;
 }
 
 void gr_outputs_warn(gr_outputs *o, gr_diag *d)

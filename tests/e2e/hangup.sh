@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 : "${GR_TERMINAL:?}"
 
-long="--set run.steps=100000 --set run.checkpoint.every=100000"
+long="--set models.actor.train.schedule=constant --set run.steps=100000 --set run.checkpoint.every=100000"
 all=1
 if command -v mpirun >/dev/null; then all="1 3"; else echo "one rank only: there is no mpirun" >&2; fi
 

@@ -158,7 +158,7 @@ while read -r line; do
     n=$((n + 1))
     if [ $n = 75 ] && [ ! -e killed ]; then
         : >killed
-        kill -9 $PPID
+        kill -9 "$(sed 's/.*) . \([0-9]*\) .*/\1/' /proc/$PPID/stat)" # the rank: its guard is between
     fi
     printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" $((${id%%[,\}]*} % 3))
 done

@@ -244,20 +244,21 @@ static void test_parameters_are_put_into_every_text(void **state)
 {
     (void)state;
     static const char *const set[] = {"nodes.reward.command=score --by '$by' --home $$HOME"};
-    gr_graph *g = load("graph: 'g_$by'\n"
-                       "use: parts/base.yaml\n"
-                       "params: {lead: 'Q: ', by: len, what: tokens, file: 'train.$by.$$jsonl', end: '</$by>', money: 5$}\n"
-                       "nodes:\n"
-                       "  prompts:\n"
-                       "    file: \"$file\"\n"
-                       "    template: \"$lead{question}\\n${by}th $5 $ 7$$ $money$$money\"\n"
-                       "    messages: |\n"
-                       "      $lead\n"
-                       "      $$lead $${lead} $$$by $$$$by $$ $\n"
-                       "  rollout: {stop: ['$end', \"$$end\"]}\n"
-                       "  reward: {rule: null, answer: null, command: x}\n"
-                       "run: {checkpoint: {best: 'response_${what}_mean'}}\n",
-                       set, GR_LEN(set));
+    gr_graph *g = load(
+        "graph: 'g_$by'\n"
+        "use: parts/base.yaml\n"
+        "params: {lead: 'Q: ', by: len, what: tokens, file: 'train.$by.$$jsonl', end: '</$by>', money: 5$}\n"
+        "nodes:\n"
+        "  prompts:\n"
+        "    file: \"$file\"\n"
+        "    template: \"$lead{question}\\n${by}th $5 $ 7$$ $money$$money\"\n"
+        "    messages: |\n"
+        "      $lead\n"
+        "      $$lead $${lead} $$$by $$$$by $$ $\n"
+        "  rollout: {stop: ['$end', \"$$end\"]}\n"
+        "  reward: {rule: null, answer: null, command: x}\n"
+        "run: {checkpoint: {best: 'response_${what}_mean'}}\n",
+        set, GR_LEN(set));
     check_texts(g);
     gr_str text = {0};
     gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
