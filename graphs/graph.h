@@ -260,7 +260,7 @@ struct gr_graph {
     size_t n_nodes;
     gr_index by_name; /* of nodes */
     gr_column **columns;
-    size_t n_columns;
+    size_t n_columns, cap_columns;
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
@@ -314,16 +314,6 @@ void gr_graph_schema(gr_str *out);
 /* `graphrun ops`: every op with keys and fields, every function. */
 void gr_graph_ops(gr_str *out);
 
-/* The column of a field, added where nobody read it before; for an op's check that reads another node's
- * field. NULL: the node has no such field. */
-const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field);
-
-/* The node that made these rows, and that drew these groups, before anything was selected. */
-const gr_node *gr_rows_maker(const gr_node *rows);
-const gr_node *gr_groups_maker(const gr_node *groups);
-/* Whether rows that were made in groups are groups of one now: a select draws one at a time. */
-bool gr_rows_split(const gr_node *rows);
-
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
 /* Whether all ranks do the same. */
@@ -336,7 +326,4 @@ static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
 {
     return gr_graph_one_class(g) || n->class == g->view || n->class == UINT32_MAX;
 }
-/* The column of a field of a node, NULL where nobody reads it. field NULL: the main one. */
-const gr_column *gr_node_column(const gr_node *n, const char *field);
-
 #endif

@@ -412,34 +412,3 @@ void gr_graph_free(gr_graph *g)
     gr_index_release(&g->by_name);
     gr_pool_free(g->pool);
 }
-
-const gr_node *gr_rows_maker(const gr_node *rows)
-{
-    while (rows->op->narrows) rows = rows->of->rows;
-    return rows;
-}
-
-bool gr_rows_split(const gr_node *rows)
-{
-    const gr_rows_bounds *made = &gr_rows_maker(rows)->bounds;
-    return rows->bounds.seqs == rows->bounds.groups && made->seqs != made->groups;
-}
-
-const gr_node *gr_groups_maker(const gr_node *groups)
-{
-    while (groups->op->narrows) groups = groups->of->groups;
-    return groups;
-}
-
-const gr_node *gr_graph_node(const gr_graph *g, const char *name)
-{
-    uint32_t i = gr_index_find(&g->by_name, name, strlen(name));
-    return i == UINT32_MAX ? NULL : g->nodes[i];
-}
-
-const gr_model *gr_graph_model(const gr_graph *g, const char *name)
-{
-    for (size_t i = 0; i < g->n_models; i++)
-        if (!strcmp(g->models[i]->name, name)) return g->models[i];
-    return NULL;
-}

@@ -73,7 +73,7 @@ typedef struct gr_source {
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
     gr_loss **losses;
-    size_t n_losses, cap_losses, cap_columns, cap_tokens;
+    size_t n_losses, cap_losses, cap_tokens;
     gr_expr_custom *functions;
     size_t n_functions;
     gr_node **aliases; /* left out, though an update names them (alias.c) */
@@ -206,7 +206,6 @@ void gr_order(gr_loader *l);
 void gr_find_aliases(gr_loader *l);
 gr_draft *gr_draft_meant(gr_draft *dr); /* the rollout that a name stands for, else dr; NULL: NULL */
 void gr_order_warn(gr_loader *l); /* of nodes and models that nobody reads; an error where all are dead */
-const gr_field *gr_field_find(const gr_node *n, const char *name);
 
 /* scope.c */
 typedef struct gr_scope_user {

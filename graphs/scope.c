@@ -7,59 +7,6 @@
 /* ---- columns ---------------------------------------------------------------------------------------------
  */
 
-const gr_field *gr_field_find(const gr_node *n, const char *name)
-{
-    const gr_op *op = n->op;
-    for (const gr_field *f = op->fields; f && f->name; f++)
-        if (!name || !strcmp(f->name, name)) return f;
-    return name && op->field ? op->field(n, name) : NULL;
-}
-
-static gr_column *add_column(gr_graph *g, gr_column c)
-{
-    gr_column *new = gr_pool_alloc(g->pool, sizeof(*new));
-    *new = c;
-    new->id = (uint32_t)g->n_columns;
-    GR_PUSH(g->columns, g->n_columns, g->source->cap_columns, new);
-    return new;
-}
-
-const gr_column *gr_node_column(const gr_node *n, const char *field)
-{
-    const gr_field *main_field = n->op->fields;
-    if (field && main_field && main_field->name && !strcmp(field, main_field->name)) field = NULL;
-    for (size_t i = 0; i < n->n_columns; i++) {
-        const char *f = n->columns[i]->field;
-        if (field ? f && !strcmp(f, field) : !f) return n->columns[i];
-    }
-    return NULL;
-}
-
-static void add_to_node(gr_graph *g, gr_node *n, const gr_column *c)
-{
-    const gr_column **columns = gr_pool_alloc(g->pool, (n->n_columns + 1) * sizeof(*columns));
-    if (n->n_columns) memcpy(columns, n->columns, n->n_columns * sizeof(*columns));
-    columns[n->n_columns++] = c;
-    n->columns = columns;
-}
-
-const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field)
-{
-    const gr_field *f = gr_field_find(n, field);
-    const gr_column *there = f ? gr_node_column(n, field) : NULL;
-    if (!f || there) return there;
-    bool is_main = f == n->op->fields;
-    gr_column c = {.node = n, .level = f->level, .kind = f->kind, .dtype = f->dtype};
-    c.field = is_main ? NULL : gr_pool_strdup(g->pool, field);
-    c.name = is_main ? n->name : gr_pool_printf(g->pool, "%s.%s", n->name, field);
-    if (is_main && n->op->level) c.level = n->op->level(n);
-    if (is_main && n->op->kind) c.kind = n->op->kind(n);
-    c.rows = c.level == GR_LEVEL_SCALAR ? NULL : c.level == GR_LEVEL_GROUP ? n->groups : n->rows;
-    gr_column *new = add_column(g, c);
-    add_to_node(g, (gr_node *)n, new); /* ours while loading */
-    return new;
-}
-
 /* What column c of the parent's rows is on the rows of a select: added where nobody read it before. Columns
  * of other rows stay what they are. */
 static const gr_column *narrowed(gr_graph *g, const gr_node *select, const gr_column *c)
@@ -74,8 +21,8 @@ static const gr_column *narrowed(gr_graph *g, const gr_node *select, const gr_co
     own.node = own.rows = select;
     own.from = c;
     own.name = own.field = gr_pool_printf(g->pool, "%s/%s", select->name, c->name); /* no name has a slash */
-    const gr_column *new = add_column(g, own);
-    add_to_node(g, (gr_node *)select, new);
+    const gr_column *new = gr_graph_add_column(g, own);
+    gr_node_add_column(g, (gr_node *)select, new);
     return new;
 }
 
@@ -98,14 +45,14 @@ static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
     for (size_t i = 0; i < g->n_columns; i++)
         if (g->columns[i]->fresh && g->columns[i]->node == n && !strcmp(g->columns[i]->field, name))
             return g->columns[i];
-    return add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "%s.%s", n->name, name),
-                                     .node = n,
-                                     .field = gr_pool_strdup(g->pool, name),
-                                     .level = GR_LEVEL_TOKEN,
-                                     .kind = GR_KIND_NUMBER,
-                                     .rows = n->rows,
-                                     .dtype = GR_EXPR_F32,
-                                     .fresh = true});
+    return gr_graph_add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "%s.%s", n->name, name),
+                                              .node = n,
+                                              .field = gr_pool_strdup(g->pool, name),
+                                              .level = GR_LEVEL_TOKEN,
+                                              .kind = GR_KIND_NUMBER,
+                                              .rows = n->rows,
+                                              .dtype = GR_EXPR_F32,
+                                              .fresh = true});
 }
 
 static const char *const run_names[] = {"step", "epoch", "progress"};
@@ -116,12 +63,12 @@ void gr_scope_columns(gr_loader *l)
     uint32_t *ids[GR_LEN(run_names)] = {&g->column_step, &g->column_epoch, &g->column_progress};
     for (size_t i = 0; i < GR_LEN(run_names); i++) {
         *ids[i] = (uint32_t)g->n_columns;
-        add_column(g, (gr_column){.name = run_names[i], .dtype = GR_EXPR_F64});
+        gr_graph_add_column(g, (gr_column){.name = run_names[i], .dtype = GR_EXPR_F64});
     }
     for (size_t i = 0; i < g->n_state; i++) {
         g->state[i].column = (uint32_t)g->n_columns;
-        add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "state.%s", g->state[i].name),
-                                  .dtype = GR_EXPR_F64});
+        gr_graph_add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "state.%s", g->state[i].name),
+                                           .dtype = GR_EXPR_F64});
     }
 }
 
@@ -211,7 +158,7 @@ static bool token(void *user, const char *text, gr_expr_symbol *out)
     gr_token_value t = {gr_pool_strdup(g->pool, text), u->formula->at, (uint32_t)g->n_columns};
     GR_PUSH(g->tokens, g->n_tokens, g->source->cap_tokens, t);
     const char *name = gr_pool_printf(g->pool, "token(\"%s\")", text);
-    return column_symbol(add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
+    return column_symbol(gr_graph_add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
 }
 
 static const char *rows_name(void *user, int rows)

@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool gr_reads_rollout(const gr_node *n)
-{
-    if (!strcmp(n->op->name, "generate")) return true;
-    return !strcmp(n->op->name, "logprob") && ((const gr_logprob_cfg *)n->cfg)->weights == GR_WEIGHTS_ROLLOUT;
-}
-
 /* ---- what is refused --------------------------------------------------------------------------------------
  */
 

@@ -347,10 +347,3 @@ gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n
     *out = v;
     return GR_OK;
 }
-
-const gr_value *gr_value_get(const gr_value *map, const char *key)
-{
-    for (size_t i = 0; map && map->kind == GR_VALUE_MAP && i < map->n; i++)
-        if (!strcmp(map->pairs[i].key, key)) return &map->pairs[i].value;
-    return NULL;
-}

@@ -2,7 +2,7 @@
 #include "ops/configs.h"
 #include "ops/env.h"
 #include "ops/rows.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #define CFG(f) offsetof(gr_compute_cfg, f)
 

@@ -79,9 +79,6 @@ typedef struct gr_logprob_cfg {
 
 enum { GR_WEIGHTS_PARAMS, GR_WEIGHTS_ROLLOUT };
 
-/* Whether a node reads the weights that generate. */
-bool gr_reads_rollout(const gr_node *n);
-
 typedef struct gr_compute_cfg {
     const gr_node *of;
     gr_expression expr;

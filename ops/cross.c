@@ -1,7 +1,8 @@
 #include "ops/cross.h"
 
-#include "ops/pass.h"
-#include "runtime/session.h"
+#include "ops/op.h"
+#include "ops/parts.h"
+#include "ops/session.h"
 
 #include <assert.h>
 

@@ -11,7 +11,7 @@
 #include "ops/encode.h"
 #include "ops/rows.h"
 #include "runtime/inputs.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 #include "runtime/state.h"
 
 #include <stdlib.h>

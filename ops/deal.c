@@ -1,6 +1,6 @@
 #include "ops/deal.h"
 
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #include <stdlib.h>
 #include <string.h>

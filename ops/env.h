@@ -7,7 +7,7 @@
 #define GR_OPS_ENV_H
 
 #include "ops/rows.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 /* Columns read, each once, and the row sets they belong to. */
 typedef struct gr_env_reads {

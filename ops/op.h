@@ -15,6 +15,7 @@
 #include "graphs/graph.h"
 #include "memplan/program.h"
 #include "ops/kernels.h"
+#include "ops/nodes.h"
 
 /* ---- keys ------------------------------------------------------------------------------------------------
  */
@@ -111,7 +112,7 @@ typedef struct gr_choices {
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-typedef struct gr_session gr_session;       /* runtime/session.h */
+typedef struct gr_session gr_session;       /* ops/session.h */
 typedef struct gr_state_file gr_state_file; /* runtime/state.h */
 typedef struct gr_inputs gr_inputs;         /* runtime/inputs.h */
 

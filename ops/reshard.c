@@ -1,6 +1,6 @@
 #include "ops/reshard.h"
 
-#include "ops/pass.h"
+#include "ops/parts.h"
 
 #include <stdlib.h>
 

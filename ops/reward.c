@@ -8,7 +8,7 @@
 #include "ops/rows.h"
 #include "ops/scorer.h"
 #include "ops/spread.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #include <string.h>
 

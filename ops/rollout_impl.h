@@ -11,7 +11,7 @@
 #include "ops/configs.h"
 #include "ops/rollout.h"
 #include "ops/rows.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 enum {
     ROLLOUT_BEGIN,

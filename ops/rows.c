@@ -2,7 +2,7 @@
 
 #include "ops/carve.h"
 #include "ops/configs.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 
 #include "ops/rows.h"
 #include "runtime/inputs.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 typedef struct gr_scorer gr_scorer;
 

@@ -15,7 +15,7 @@
 #include "ops/env.h"
 #include "ops/resample.h"
 #include "ops/spread.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 #include "ops/spread.h"
 
 #include "ops/reshard.h"
+#include "ops/session.h"
 
 #include <stdio.h>
 #include <string.h>

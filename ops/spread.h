@@ -42,7 +42,8 @@
 #ifndef GR_OPS_SPREAD_H
 #define GR_OPS_SPREAD_H
 
-#include "ops/pass.h"
+#include "ops/op.h"
+#include "ops/parts.h"
 #include "runtime/comm.h"
 
 /* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's

@@ -2,7 +2,7 @@
 
 #include "ops/configs.h"
 #include "ops/env.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #include <math.h>
 #include <stdlib.h>

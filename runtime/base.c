@@ -372,6 +372,18 @@ bool gr_bytes_parse(const char *text, uint64_t *bytes)
     return true;
 }
 
+void gr_time_put(gr_str *out, uint64_t ns)
+{
+    if (ns < 10000)
+        gr_str_printf(out, "%u ns", (unsigned)ns);
+    else if (ns < 10000000)
+        gr_str_printf(out, "%.1f us", (double)ns / 1e3);
+    else if (ns < 10000000000)
+        gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
+    else
+        gr_str_printf(out, "%.1f s", (double)ns / 1e9);
+}
+
 char *gr_bytes_format(uint64_t bytes, char *buf)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -185,6 +185,8 @@ uint64_t gr_now_ns(void); /* CLOCK_MONOTONIC */
 bool gr_bytes_parse(const char *text, uint64_t *bytes);
 /* "1.50 GiB" for people; buf of at least 32 chars, returned. */
 char *gr_bytes_format(uint64_t bytes, char *buf);
+/* "19.0 s", "1.2 ms" */
+void gr_time_put(gr_str *out, uint64_t ns);
 
 static inline uint64_t gr_align(uint64_t bytes, uint64_t alignment) /* alignment: a power of two */
 {

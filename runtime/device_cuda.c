@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ops/cuda/model.h"
+#include "runtime/move.h"
 
 enum { HALF_BYTES = 8 << 20, TIMES_MAX = 1 << 15 };
 
@@ -418,6 +418,14 @@ static void copy_part(void *arg, unsigned rank, unsigned n)
 static void copy_on_host(const gr_queue *q, void *to, const void *from, size_t bytes)
 {
     gr_team_run(bytes < 1 << 20 ? NULL : q->team, copy_part, &(host_copy){to, from, bytes});
+}
+
+void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    if (bytes <= GR_CU_MOVE_MAX)
+        gr_cu_move(q->stream, to, from, bytes);
+    else
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
 }
 
 static void queue_write(gr_queue *q, void *device, const void *host, uint64_t bytes)

@@ -23,4 +23,10 @@ typedef struct gr_cuda_info {
 } gr_cuda_info;
 GR_NODISCARD gr_status gr_cuda_probe(gr_cuda_info *out, gr_diag *d);
 
+/* On a queue's stream, between memory of the device and page-locked memory of the host. One engine makes all
+ * copies of a direction, in the order in which they were given, whichever streams they are of: what a step
+ * sends or reads would wait there for every load or offload that was given before. So few bytes are moved by
+ * a kernel. */
+void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes);
+
 #endif

@@ -11,7 +11,7 @@
 #include "runtime/executor.h"
 #include "runtime/news.h"
 #include "runtime/run.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 typedef struct gr_outputs gr_outputs;
 

@@ -7,7 +7,7 @@
 #define GR_RUNTIME_RECORD_H
 
 #include "ops/rows.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 typedef struct gr_sample {
     uint32_t seq;

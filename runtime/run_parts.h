@@ -23,7 +23,7 @@
 #include "runtime/outputs.h"
 #include "runtime/run.h"
 #include "runtime/sealed_run.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 #include "runtime/state.h"
 
 /* A value of the metric that says which checkpoint is the best. */

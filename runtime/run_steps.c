@@ -5,6 +5,8 @@
 #include "runtime/progress.h"
 #include "runtime/watch.h"
 
+_Static_assert(GR_N_LANES <= GR_WATCH_LANES, "the watch has a place for each lane");
+
 #include <assert.h>
 #include <stdlib.h>
 

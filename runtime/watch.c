@@ -7,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memplan/plan.h"
 #include "runtime/comm.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 
-enum { BETWEEN = GR_N_LANES, N_PLACES }; /* lanes, and what is between steps */
+enum { BETWEEN = GR_WATCH_LANES, N_PLACES }; /* lanes, and what is between steps */
 
 struct place {
     const char *step; /* NULL: at none, as always between steps */
@@ -153,7 +152,7 @@ void gr_watch_tell_of(uint32_t rank, const gr_sign *heard)
 static const struct place *longest(bool waits)
 {
     const struct place *found = NULL;
-    for (unsigned i = 0; i < GR_N_LANES; i++)
+    for (unsigned i = 0; i < GR_WATCH_LANES; i++)
         if (self.at[i].step && self.at[i].waits == waits && (!found || self.at[i].since_ns < found->since_ns))
             found = &self.at[i];
     return found;

@@ -10,7 +10,7 @@
  *   - where all wait, for longer than their limits, the run hangs.
  * One thing alone is said, of the rank that the others wait for.
  *
- * Threads: any thread may call what notes; a lane (memplan/plan.h) is one thread's at a time. The texts of
+ * Threads: any thread may call what notes; a lane is one thread's at a time. The texts of
  * steps outlive the run. Seconds are of CLOCK_MONOTONIC.
  */
 #ifndef GR_RUNTIME_WATCH_H
@@ -18,6 +18,7 @@
 
 #include "runtime/base.h"
 
+#define GR_WATCH_LANES    8  /* numbered from 0 */
 #define GR_WATCH_PATIENCE 10 /* seconds */
 #define GR_WATCH_TIMEOUT \
     600 /* seconds that what is between steps may take, until gr_watch_between says otherwise */

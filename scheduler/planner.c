@@ -3,7 +3,7 @@
 #include "ops/summary.h"
 #include "scheduler/planner_parts.h"
 #include "scheduler/policy.h"
-#include "scheduler/view.h"
+#include "scheduler/timeline.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -318,7 +318,7 @@ static void join_settings(gr_planned *p)
 static void join_plans(gr_planned *p)
 {
     gr_plan *plan = p->plan;
-    if (!p->n_more) plan->ns = GR_MAX(plan->ns, gr_view_waits_ns(plan));
+    if (!p->n_more) plan->ns = GR_MAX(plan->ns, gr_timeline_waits_ns(plan));
     for (uint32_t c = 0; c <= p->n_more; c++)
         gr_planned_class(p, c)->plan->own_ns = gr_planned_class(p, c)->plan->ns;
     if (!p->n_more) return;

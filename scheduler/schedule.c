@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler/view.h"
-
 #define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK   60
 #define LEAST_STATES 800

@@ -1,151 +1,12 @@
 #include "scheduler/view.h"
 
-#include "scheduler/classes.h"
+#include "scheduler/timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LATEST (1ULL << 62) /* ns */
-
-enum { MAX_DEPTH = 64, MAX_SERIES = 24 /* of a place, beside those of categories */ };
-
-/* ---- scopes and times --------------------------------------------------------------------------------- */
-
-static void find_scopes(gr_view *v)
-{
-    for (uint32_t i = 0, loop = GR_NONE; i < v->n; i++) {
-        while (loop != GR_NONE && v->steps[loop].body_last < i) loop = v->parent[loop];
-        v->parent[i] = loop;
-        v->depth[i] = loop == GR_NONE ? 0 : v->depth[loop] + 1;
-        if (v->steps[i].kind == GR_STEP_LOOP) loop = i;
-    }
-}
-
-/* Move and stretch the times of steps that were laid out from `from` on, so that `length` becomes `want`. */
-static void stretch(gr_view *v, uint32_t first, uint32_t last, uint64_t from, uint64_t length, uint64_t want)
-{
-    double scale = length ? (double)want / (double)length : 0;
-    for (uint32_t i = first; i < last; i++) {
-        v->begin[i] = from + (uint64_t)((double)(v->begin[i] - from) * scale + 0.5);
-        v->end[i] = from + (uint64_t)((double)(v->end[i] - from) * scale + 0.5);
-    }
-}
-
-/* Files may say any time: sums must not overflow. */
-static uint64_t after(uint64_t t, uint64_t ns)
-{
-    return GR_MIN(t + GR_MIN(ns, LATEST), LATEST);
-}
-
-/* When lanes are through with what was laid out; as the planner's own clocks (scheduler/layout.c). */
-typedef struct clocks {
-    uint64_t lane[GR_N_LANES];
-    uint64_t outside; /* in a loop: when all ends that was begun before the outermost one, 1 at least */
-    uint64_t stalled; /* how long `compute` waited for that, in loops */
-} clocks;
-
-static clocks clocks_at(uint64_t t)
-{
-    clocks c = {0};
-    for (int l = 0; l < GR_N_LANES; l++) c.lane[l] = t;
-    return c;
-}
-
-static uint64_t latest(const clocks *c, unsigned lanes)
-{
-    uint64_t t = 0;
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
-    return t;
-}
-
-enum { ALL_LANES = (1u << GR_N_LANES) - 1 };
-
-static void lay_out(gr_view *v, clocks *c, uint32_t i, uint32_t last);
-
-/* A loop that begins with step i: one trip, stretched to the time of all of them and of what the first of
- * them waited for. Its lanes meet at its end. */
-static void lay_out_loop(gr_view *v, clocks *c, uint32_t i)
-{
-    const gr_step *s = &v->steps[i];
-    const uint64_t begin = v->begin[i], stalled = c->stalled;
-    const bool outermost = !c->outside;
-    unsigned meet = 1u << s->lane;
-    for (uint32_t k = i + 1; k <= s->body_last; k++) meet |= 1u << v->steps[k].lane;
-    if (outermost) c->outside = GR_MAX(latest(c, ALL_LANES), UINT64_C(1));
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (meet >> l & 1) c->lane[l] = GR_MAX(c->lane[l], begin);
-    if (v->depth[i] < MAX_DEPTH) {
-        lay_out(v, c, i + 1, s->body_last + 1);
-        v->end[i] = s->ns ? after(v->end[i], c->stalled - stalled) : begin; /* no trip waits for nothing */
-        stretch(v, i + 1, s->body_last + 1, begin, latest(c, meet) - begin, v->end[i] - begin);
-    }
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (meet >> l & 1) c->lane[l] = v->end[i];
-    if (outermost) c->outside = 0;
-}
-
-/* Lay out steps [i, last). */
-static void lay_out(gr_view *v, clocks *c, uint32_t i, uint32_t last)
-{
-    for (; i < last; i++) {
-        const gr_step *s = &v->steps[i];
-        uint64_t at = c->lane[s->lane];
-        for (uint32_t a = 0; a < s->n_after; a++)
-            if (s->after[a] < i) at = GR_MAX(at, v->end[s->after[a]]);
-        v->begin[i] = at;
-        v->end[i] = after(at, s->ns);
-        if (s->kind == GR_STEP_LOOP) {
-            lay_out_loop(v, c, i);
-            i = s->body_last;
-            continue;
-        }
-        if (s->lane == GR_LANE_COMPUTE && at <= c->outside) c->stalled += at - c->lane[s->lane];
-        c->lane[s->lane] = v->end[i];
-    }
-}
-
-/* Beside the other classes, with what it waits for them. */
-static uint64_t find_times_beside(gr_view *v)
-{
-    uint64_t *begin = gr_pool_alloc(v->pool, (v->n_steady + 1) * sizeof(*begin)),
-             *end = gr_pool_alloc(v->pool, (v->n_steady + 1) * sizeof(*end));
-    uint64_t ns = gr_classes_times(v->all, v->class, begin, end);
-    for (uint32_t i = 0; i < v->n_steady; i++) {
-        v->begin[i] = begin[i];
-        v->end[i] = end[i];
-        if (v->steps[i].kind != GR_STEP_LOOP) continue;
-        uint32_t last = v->steps[i].body_last + 1;
-        clocks c = clocks_at(begin[i]);
-        lay_out(v, &c, i + 1, last);
-        stretch(v, i + 1, last, begin[i], latest(&c, ALL_LANES) - begin[i], end[i] - begin[i]);
-        i = last - 1;
-    }
-    return ns;
-}
-
-/* The iteration, as its own waits let it run; returns how long that takes. */
-static uint64_t lay_out_steady(gr_view *v)
-{
-    clocks c = {0};
-    lay_out(v, &c, 0, v->n_steady);
-    return latest(&c, ALL_LANES);
-}
-
-static void find_times(gr_view *v)
-{
-    if (v->all->n_more) {
-        v->ns = find_times_beside(v);
-    } else {
-        stretch(v, 0, v->n_steady, 0, lay_out_steady(v), v->plan->ns);
-        v->ns = v->plan->ns;
-    }
-    v->steady_ns = v->ns;
-    clocks c = clocks_at(v->ns);
-    lay_out(v, &c, v->n_steady, v->n);
-    v->ns = latest(&c, ALL_LANES);
-}
+enum { MAX_SERIES = 24 /* of a place, beside those of categories */ };
 
 /* ---- series ------------------------------------------------------------------------------------------- */
 
@@ -357,60 +218,30 @@ static void find_series_all(gr_view *v)
 
 /* ---- the whole ---------------------------------------------------------------------------------------- */
 
-/* The steps of both paths in one row, with numbers that fit. */
-static void find_steps(gr_view *v)
-{
-    const gr_plan *p = v->plan;
-    v->n_steady = p->paths[GR_PATH_STEADY].n;
-    v->n = gr_plan_steps(p);
-    v->steps = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->steps));
-    for (uint32_t i = 0; i < v->n; i++) {
-        gr_step *s = &v->steps[i];
-        *s = *gr_plan_step(p, i);
-        if (i < v->n_steady) continue;
-        if (s->body_last != GR_NONE) s->body_last += v->n_steady;
-        uint32_t *waits = gr_pool_alloc(v->pool, (s->n_after + 1) * sizeof(*waits));
-        for (uint32_t k = 0; k < s->n_after; k++) waits[k] = s->after[k] + v->n_steady;
-        s->after = waits;
-    }
-}
-
 gr_view *gr_view_new(const gr_plan *p)
 {
     return gr_view_of_class(p, 0);
 }
 
-/* A view with its steps and loops alone. */
-static gr_view *bare_view(const gr_plan *p, uint32_t class)
-{
-    gr_view *v = gr_calloc(1, sizeof(*v));
-    v->all = p;
-    v->class = class;
-    v->plan = gr_plan_class(p, class);
-    v->pool = gr_pool_new();
-    find_steps(v);
-    v->parent = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->parent));
-    v->depth = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->depth));
-    v->begin = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->begin));
-    v->end = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->end));
-    find_scopes(v);
-    return v;
-}
-
 gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
 {
-    gr_view *v = bare_view(p, class);
-    find_times(v);
+    gr_view *v = gr_calloc(1, sizeof(*v));
+    v->pool = gr_pool_new();
+    const gr_timeline t = gr_timeline_of_class(p, class, v->pool);
+    v->all = p;
+    v->plan = t.plan;
+    v->class = class;
+    v->steps = t.steps;
+    v->n = t.n;
+    v->n_steady = t.n_steady;
+    v->ns = t.ns;
+    v->steady_ns = t.steady_ns;
+    v->parent = t.parent;
+    v->depth = t.depth;
+    v->begin = t.begin;
+    v->end = t.end;
     find_series_all(v);
     return v;
-}
-
-uint64_t gr_view_waits_ns(const gr_plan *p)
-{
-    gr_view *v = bare_view(p, 0);
-    const uint64_t ns = lay_out_steady(v);
-    gr_view_free(v);
-    return ns;
 }
 
 void gr_view_free(gr_view *v)
@@ -517,18 +348,6 @@ uint32_t gr_transitions(const gr_path *path, uint64_t *bytes)
         n++;
     }
     return n;
-}
-
-void gr_time_put(gr_str *out, uint64_t ns)
-{
-    if (ns < 10000)
-        gr_str_printf(out, "%u ns", (unsigned)ns);
-    else if (ns < 10000000)
-        gr_str_printf(out, "%.1f us", (double)ns / 1e3);
-    else if (ns < 10000000000)
-        gr_str_printf(out, "%.1f ms", (double)ns / 1e6);
-    else
-        gr_str_printf(out, "%.1f s", (double)ns / 1e9);
 }
 
 void gr_xml_put(gr_str *out, const char *text)

@@ -5,12 +5,7 @@
  * to what is in use at that step (a loop step: when the loop begins). Resources that never reach a hundredth
  * of the pool are gathered in one series of their category, so that a picture has few.
  *
- * Times follow the lanes and waits of the plan. Of a loop one trip is shown, stretched to the time of all.
- * Times are scaled so that the iteration ends at the plan's predicted time. What a validation runs stands
- * behind the iteration, as if one came there.
- *
- * Of several classes of ranks a view shows one, on the time of all: it begins when the first of them begins
- * an iteration, and has what a class waits for the others (scheduler/classes.h).
+ * Times are those of scheduler/timeline.h.
  *
  * Threads: as a plan.
  */
@@ -48,10 +43,6 @@ gr_view *gr_view_new(const gr_plan *p);
 gr_view *gr_view_of_class(const gr_plan *p, uint32_t class);
 void gr_view_free(gr_view *v); /* NULL is fine */
 
-/* How long an iteration of a plan takes as its steps wait for each other, of one class: more than was
- * predicted where, once offsets were known, some wait for bytes that others still use. */
-uint64_t gr_view_waits_ns(const gr_plan *p);
-
 /* Live at a step: last < first wraps round the iteration's end. */
 bool gr_entry_live(const gr_entry *e, uint32_t step);
 
@@ -75,9 +66,6 @@ void gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str 
 /* Steps that the scheduler put in, which move or free this rank's memory: no work of the graph
  * (gr_step_is_work), and so no collective. bytes: what one pass over them moves. */
 uint32_t gr_transitions(const gr_path *path, uint64_t *bytes);
-
-/* "19.0 s", "1.2 ms" */
-void gr_time_put(gr_str *out, uint64_t ns);
 
 /* Text as it stands in XML: &, <, > and quotes escaped. */
 void gr_xml_put(gr_str *out, const char *text);

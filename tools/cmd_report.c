@@ -12,7 +12,7 @@
 #include "runtime/checkpoint_dir.h"
 #include "runtime/json.h"
 #include "runtime/metrics.h"
-#include "runtime/session.h"
+#include "ops/session.h"
 
 enum { CURVE_COLUMNS = 60, SAMPLES = 3 };
 

@@ -252,11 +252,6 @@ void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_d
 /* ---- copies ---------------------------------------------------------------------------------------------
  */
 
-/* to [bytes] = from, of any alignment; either may be page-locked memory of the host, which all devices reach
- * by the host's own addresses. For few bytes: see gr_cuda_copy. */
-#define GR_CU_MOVE_MAX (UINT64_C(4) << 20)
-void gr_cu_move(cudaStream_t st, void *to, const void *from, uint64_t bytes);
-
 /* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_elems. */
 void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems, uint64_t block_elems,
                    const uint32_t *src, const uint32_t *dst, uint32_t n);

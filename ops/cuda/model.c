@@ -691,14 +691,6 @@ void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes)
     cudaMemsetAsync(p, 0, bytes, q->stream);
 }
 
-void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
-{
-    if (bytes <= GR_CU_MOVE_MAX)
-        gr_cu_move(q->stream, to, from, bytes);
-    else
-        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream);
-}
-
 void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                        uint64_t row_bytes, uint64_t n)
 {

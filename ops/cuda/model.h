@@ -3,6 +3,7 @@
 #define GR_OPS_CUDA_MODEL_H
 
 #include "ops/kernels.h"
+#include "runtime/device_cuda.h"
 
 /* Sizes (ops/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
@@ -48,10 +49,6 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
 void gr_cuda_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
                      uint32_t n);
 void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes);
-/* Between memory of the device and page-locked memory of the host. One engine makes all copies of a
- * direction, in the order in which they were given, whichever streams they are of: what a step sends or reads
- * would wait there for every load or offload that was given before. So few bytes are moved by a kernel. */
-void gr_cuda_copy(gr_queue *q, void *to, const void *from, uint64_t bytes);
 void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                        uint64_t row_bytes, uint64_t n);
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);

@@ -2,7 +2,7 @@
  * quick, and against its bounds and its own promise elsewhere. */
 #include "ops/deal.h"
 
-#include "runtime/session.h"
+#include "ops/session.h"
 #include "test.h"
 
 typedef struct batch {

@@ -1,6 +1,7 @@
 #include "memplan/verify.h"
 #include "random_program.h"
 #include "scheduler/layout.h"
+#include "scheduler/timeline.h"
 #include "scheduler/view.h"
 #include "simulate.h"
 #include "synthetic.h"
@@ -477,7 +478,7 @@ static void test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offset
         gr_plan *p = gr_plan_build(&l, f, 0, 10);
         assert_int_equal(p->arena_bytes, (1 + stays) << 20);
         assert_int_equal(p->ns, ns);
-        assert_int_equal(GR_MAX(p->ns, gr_view_waits_ns(p)), stays ? ns : ns + copy);
+        assert_int_equal(GR_MAX(p->ns, gr_timeline_waits_ns(p)), stays ? ns : ns + copy);
         gr_plan_free(p);
     }
     gr_layout_release(&l);

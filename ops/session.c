@@ -1,4 +1,4 @@
-#include "runtime/session.h"
+#include "ops/session.h"
 
 #include "ops/configs.h"
 

@@ -1,10 +1,10 @@
-/* runtime/session.h: what a running graph offers its ops.
+/* ops/session.h: what a running graph offers its ops.
  *
  * Threads: ops on the host lane run beside those of the compute lane; everything here may be called from
  * both.
  */
-#ifndef GR_RUNTIME_SESSION_H
-#define GR_RUNTIME_SESSION_H
+#ifndef GR_OPS_SESSION_H
+#define GR_OPS_SESSION_H
 
 #include "graphs/graph.h"
 #include "ops/kernels.h"
