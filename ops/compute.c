@@ -25,6 +25,8 @@ static gr_kind kind(const gr_node *n)
     return gr_expr_kind(((const gr_compute_cfg *)n->cfg)->expr.expr);
 }
 
+enum { EVAL_OUT, EVAL_WS, N_EVAL }; /* operands; behind them what the expression reads */
+
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p)
 {
@@ -35,11 +37,11 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads r;
     gr_env_reads_init(&r);
     gr_env_reads_add(&r, g, e);
-    gr_use *uses = gr_pool_alloc(p->pool, (2 + gr_env_uses(&r)) * sizeof(*uses));
-    uses[0] = (gr_use){gr_column_object(p, n->columns[0]), GR_WRITE};
-    uses[1] =
+    gr_use *uses = gr_pool_alloc(p->pool, (N_EVAL + gr_env_uses(&r)) * sizeof(*uses));
+    uses[EVAL_OUT] = (gr_use){gr_column_object(p, n->columns[0]), GR_WRITE};
+    uses[EVAL_WS] =
         (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
-    size_t n_uses = 2 + gr_env_declare(&r, g, p, uses + 2);
+    size_t n_uses = N_EVAL + gr_env_declare(&r, g, p, uses + N_EVAL);
     gr_program_waits(gr_program_run(p, 0, 0, uses, n_uses, "eval"));
     gr_env_reads_release(&r);
 }
@@ -55,9 +57,9 @@ static gr_status run(const gr_call *call, gr_diag *d)
     gr_env_reads_init(&r);
     gr_env_reads_add(&r, g, e);
     gr_env env;
-    gr_env_init(&env, &r, call->session, n, call->ptr + 2);
-    gr_expr_eval(e, &env.env, n->columns[0]->level, n->rows ? (int)n->rows->index : -1, call->ptr[0],
-                 call->ptr[1]);
+    gr_env_init(&env, &r, call->session, n, call->ptr + N_EVAL);
+    gr_expr_eval(e, &env.env, n->columns[0]->level, n->rows ? (int)n->rows->index : -1, call->ptr[EVAL_OUT],
+                 call->ptr[EVAL_WS]);
     gr_env_release(&env);
     gr_env_reads_release(&r);
     return GR_OK;

@@ -6,6 +6,8 @@
 
 #include <assert.h>
 
+enum { CROSS_OBJECT }; /* operand: what is sent or received */
+
 typedef struct crossing {
     const gr_ranks_class *from, *to;
     bool sends, weights;          /* this rank does; else a column */
@@ -44,7 +46,7 @@ static gr_status run_rounds(const crossing *x, gr_comm *comm, gr_queue *q, gr_di
 static crossing crossing_of(const gr_call *c, const gr_program *p, const gr_work *w)
 {
     const gr_graph *g = c->session->graph;
-    const gr_object *o = &p->objects[w->uses[0].object];
+    const gr_object *o = &p->objects[w->uses[CROSS_OBJECT].object];
     const gr_model *m = o->model ? gr_graph_model(g, o->model) : NULL;
     bool sends = w->kind == GR_STEP_SEND;
     crossing x = {.from = &g->classes[sends ? g->view : w->peer],
@@ -52,7 +54,7 @@ static crossing crossing_of(const gr_call *c, const gr_program *p, const gr_work
                   .sends = sends,
                   .weights = m != NULL,
                   .own = c->session->rank,
-                  .at = c->ptr[0]};
+                  .at = c->ptr[CROSS_OBJECT]};
     if (m) {
         x.n = gr_bucket_elems(&m->shape, o->bucket);
         x.part = gr_shard_elems(x.n, x.from->n);
@@ -70,7 +72,7 @@ gr_status gr_cross_run(const gr_call *c, const gr_program *p, const gr_work *w, 
                        gr_comm *host, gr_diag *d)
 {
     const crossing x = crossing_of(c, p, w);
-    bool on_host = p->objects[w->uses[0].object].place == GR_HOST;
+    bool on_host = p->objects[w->uses[CROSS_OBJECT].object].place == GR_HOST;
     gr_comm *comm = on_host ? host : device;
     gr_status st = on_host ? gr_queue_finish(c->queue, d) : GR_OK; /* who wrote it, or read what was there */
     if (!st && comm->type->group) st = comm->type->group(comm, true, d);

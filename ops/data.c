@@ -149,6 +149,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 }
 
 enum { KERNEL_DRAW };
+enum { DRAW_ROWS, N_DRAW }; /* operands; behind them the node's columns */
 
 static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                          gr_program *p)
@@ -156,11 +157,11 @@ static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *
     (void)g;
     (void)how;
     (void)k;
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
-    uses[0] = (gr_use){gr_rows_object(p, n), GR_WRITE};
+    gr_use *uses = gr_pool_alloc(p->pool, (N_DRAW + n->n_columns) * sizeof(*uses));
+    uses[DRAW_ROWS] = (gr_use){gr_rows_object(p, n), GR_WRITE};
     for (size_t i = 0; i < n->n_columns; i++)
-        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_program_run(p, KERNEL_DRAW, 0, uses, 1 + n->n_columns, "draw")->by_code = true;
+        uses[N_DRAW + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    gr_program_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->n_columns, "draw")->by_code = true;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------- */
@@ -537,13 +538,13 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
 {
     data_state *s = call->state;
     const gr_node *n = call->node;
-    gr_rows r = gr_rows_at(call->ptr[0], &n->bounds);
+    gr_rows r = gr_rows_at(call->ptr[DRAW_ROWS], &n->bounds);
     gr_status st = data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->n_columns; i++)
-        if (call->ptr[1 + i] && !is_of_record(n, n->columns[i]))
-            gr_rows_column(&r, n->columns[i], call->ptr[1 + i]);
-    if (has_columns(n)) st = fill_columns(s, &r, call->ptr + 1, d);
+        if (call->ptr[N_DRAW + i] && !is_of_record(n, n->columns[i]))
+            gr_rows_column(&r, n->columns[i], call->ptr[N_DRAW + i]);
+    if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
     if (s->dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
     return st;
 }

@@ -38,13 +38,14 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < s->layers; l++) {
         gather(n, k, p, 2 + l); /* beside this layer */
-        gr_layer_cost(gr_program_run(p, GR_FORWARD_LAYER, l,
-                                     (gr_use[]){{gr_forward_weights(n, k, p, 1 + l), GR_READ},
-                                                {f->packed, GR_READ},
-                                                {f->x, GR_UPDATE},
-                                                {ws, GR_WRITE}},
-                                     4, "layer.%u", l),
-                      k, s, f->cost.tokens, bounds.length, 1);
+        gr_layer_cost(
+            gr_program_run(p, GR_FORWARD_LAYER, l,
+                           (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
+                                      [GR_FORWARD_PACKED] = {f->packed, GR_READ},
+                                      [GR_FORWARD_X] = {f->x, GR_UPDATE},
+                                      [GR_FORWARD_WS] = {ws, GR_WRITE}},
+                           GR_N_FORWARD_LAYER, "layer.%u", l),
+            k, s, f->cost.tokens, bounds.length, 1);
     }
 }
 
@@ -60,21 +61,26 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
 
-    gr_use *begin = gr_pool_alloc(p->pool, (1 + n_out) * sizeof(*begin));
-    begin[0] = (gr_use){block, GR_READ | GR_BY_CODE};
-    for (size_t i = 0; i < n_out; i++) begin[1 + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
-    gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, 1 + n_out, "begin");
+    gr_use *begin = gr_pool_alloc(p->pool, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
+    begin[GR_FORWARD_BEGIN_ROWS] = (gr_use){block, GR_READ | GR_BY_CODE};
+    for (size_t i = 0; i < n_out; i++)
+        begin[GR_N_FORWARD_BEGIN + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
+    gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
     gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->trips_expected =
         f.cost.trips;
     gr_program_run(p, GR_FORWARD_PACK, 0,
-                   (gr_use[]){{block, GR_READ}, {f.packed, GR_WRITE}, {staging, GR_WRITE}}, 3, "pack")
+                   (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
+                              [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
+                              [GR_FORWARD_PACK_STAGING] = {staging, GR_WRITE}},
+                   GR_N_FORWARD_PACK, "pack")
         ->by_code = true;
     gather(n, k, p, 0);
     gather(n, k, p, 1);
-    gr_program_run(
-        p, GR_FORWARD_EMBED, 0,
-        (gr_use[]){{gr_forward_weights(n, k, p, 0), GR_READ}, {f.packed, GR_READ}, {f.x, GR_WRITE}}, 3,
-        "embed");
+    gr_program_run(p, GR_FORWARD_EMBED, 0,
+                   (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
+                              [GR_FORWARD_PACKED] = {f.packed, GR_READ},
+                              [GR_FORWARD_X] = {f.x, GR_WRITE}},
+                   GR_FORWARD_WS, "embed");
     declare_layers(n, how, k, p, &b, &f);
     return f;
 }
@@ -112,7 +118,7 @@ static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
     gr_seqs own = own_seqs(c, pass, rows);
     gr_pass_begin(pass, &own);
     free(own.seq);
-    for (uint32_t i = 1; i < c->n_ptr; i++)
+    for (uint32_t i = GR_N_FORWARD_BEGIN; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
 }
 
@@ -131,10 +137,12 @@ static gr_status check_ids(const gr_call *c, const gr_pass *pass, const gr_micro
 static gr_status run_pack(const gr_call *c, gr_pass *pass, const gr_rows *rows, gr_diag *d)
 {
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    gr_micro staging = gr_micro_at(c->ptr[2], &b);
-    gr_pass_next(pass, rows, &b, c->queue, c->ptr[1], c->ptr[2]);
+    gr_micro staging = gr_micro_at(c->ptr[GR_FORWARD_PACK_STAGING], &b);
+    gr_pass_next(pass, rows, &b, c->queue, c->ptr[GR_FORWARD_PACK_PACKED], c->ptr[GR_FORWARD_PACK_STAGING]);
     return check_ids(c, pass, &staging, d);
 }
+
+_Static_assert((int)GR_FORWARD_BEGIN_ROWS == (int)GR_FORWARD_PACK_ROWS, "both read the rows");
 
 gr_status gr_forward_run(const gr_call *c, gr_diag *d)
 {
@@ -142,18 +150,20 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
     if (c->kernel == GR_FORWARD_BEGIN || c->kernel == GR_FORWARD_PACK) {
-        gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
+        gr_rows rows = gr_rows_at(c->ptr[GR_FORWARD_PACK_ROWS], &c->node->rows->bounds);
         if (c->kernel == GR_FORWARD_PACK) return run_pack(c, pass, &rows, d);
         run_begin(c, pass, &rows);
         return GR_OK;
     }
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    gr_micro pack = gr_micro_at(c->ptr[1], &b);
+    gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
     gr_packed packed = gr_pass_packed(pass, &pack);
     if (!packed.n_tokens) return GR_OK; /* a trip that other ranks need */
-    if (c->kernel == GR_FORWARD_EMBED) k->embed_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2]);
+    if (c->kernel == GR_FORWARD_EMBED)
+        k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
     if (c->kernel == GR_FORWARD_LAYER)
-        k->layer_forward(c->queue, s, c->ptr[0], &packed, c->ptr[2], NULL, NULL, c->ptr[3]);
+        k->layer_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X], NULL, NULL,
+                         c->ptr[GR_FORWARD_WS]);
     return GR_OK;
 }
 
@@ -165,7 +175,7 @@ void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out)
 
 uint32_t gr_forward_trips(const gr_call *c)
 {
-    gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
     gr_seqs own = own_seqs(c, c->state, &rows);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     uint32_t trips = gr_pass_count(c->state, &rows, &b, &own);

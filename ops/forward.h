@@ -19,6 +19,18 @@ enum {
     GR_FORWARD_HEAD,
 };
 
+/* Operands of these works: their places among uses and pointers. Behind those of begin come the columns that
+ * the head writes. */
+enum { GR_FORWARD_BEGIN_ROWS, GR_N_FORWARD_BEGIN };
+enum { GR_FORWARD_PACK_ROWS, GR_FORWARD_PACK_PACKED, GR_FORWARD_PACK_STAGING, GR_N_FORWARD_PACK };
+enum {
+    GR_FORWARD_WEIGHTS,
+    GR_FORWARD_PACKED,
+    GR_FORWARD_X,
+    GR_FORWARD_WS,
+    GR_N_FORWARD_LAYER
+}; /* embed: no ws */
+
 /* The keys of these ops; an op's table ends with them. */
 #define GR_FORWARD_CFG(f) offsetof(gr_logprob_cfg, f)
 

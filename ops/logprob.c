@@ -28,6 +28,20 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, &n->rows->bounds, d);
 }
 
+/* Operands of the head. */
+enum {
+    HEAD_NORM,  /* the last bucket */
+    HEAD_EMBED, /* where the output matrix is tied */
+    HEAD_PACKED,
+    HEAD_X,
+    HEAD_WS,
+    HEAD_LOGPROB,
+    HEAD_ENTROPY,
+    HEAD_SUM_P2,
+    HEAD_SCRATCH, /* of log-probs that nobody reads */
+    N_HEAD,
+};
+
 /* The column of one head statistic, GR_NONE where nobody reads it. logprob is always computed. */
 static uint32_t stat_object(const gr_node *n, const char *field, gr_program *p)
 {
@@ -51,16 +65,16 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t norm = gr_forward_weights(n, k, p, 1 + s->layers);
     uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
     gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
-                                (gr_use[]){{norm, GR_READ},
-                                           {lm, GR_READ},
-                                           {f.packed, GR_READ},
-                                           {f.x, GR_READ},
-                                           {head_ws, GR_WRITE},
-                                           {out[0], GR_UPDATE | GR_BY_QUEUE},
-                                           {out[1], GR_UPDATE | GR_BY_QUEUE},
-                                           {out[2], GR_UPDATE | GR_BY_QUEUE},
-                                           {scratch, GR_WRITE}},
-                                9, "head"),
+                                (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
+                                           [HEAD_EMBED] = {lm, GR_READ},
+                                           [HEAD_PACKED] = {f.packed, GR_READ},
+                                           [HEAD_X] = {f.x, GR_READ},
+                                           [HEAD_WS] = {head_ws, GR_WRITE},
+                                           [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
+                                           [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
+                                           [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
+                                           [HEAD_SCRATCH] = {scratch, GR_WRITE}},
+                                N_HEAD, "head"),
                  k, s, f.cost.rows / n->parts, 1);
     gr_forward_end(p, out, GR_LEN(out));
 }
@@ -78,17 +92,17 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
     const uint64_t parts = c->node->parts, place = c->session->rank % parts, n = pass->n_rows;
-    const void *norm = c->ptr[0], *lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
-    float *columns[3] = {c->ptr[5], c->ptr[6], c->ptr[7]};
+    const void *norm = c->ptr[HEAD_NORM], *lm = gr_head_matrix(k, s, c->ptr[HEAD_EMBED], norm);
+    float *logprob = c->ptr[HEAD_LOGPROB], *entropy = c->ptr[HEAD_ENTROPY], *sum_p2 = c->ptr[HEAD_SUM_P2];
     const uint32_t end = (uint32_t)(n * (place + 1) / parts);
     for (gr_chunk h = {.row = (uint32_t)(n * place / parts)};
          gr_pass_chunk(pass, c->how->head_rows, &h) && h.row < end;) {
         gr_head_rows rows = gr_pass_rows(pack, h.row, GR_MIN(h.n, end - h.row),
                                          gr_rows_inv_temperature(c->node->rows), false);
-        gr_head_stats out = {.logprob = columns[0] ? columns[0] + h.at : c->ptr[8],
-                             .entropy = columns[1] ? columns[1] + h.at : NULL,
-                             .sum_p2 = columns[2] ? columns[2] + h.at : NULL};
-        k->head_forward(c->queue, s, norm, lm, c->ptr[3], &rows, &out, c->ptr[4]);
+        gr_head_stats out = {.logprob = logprob ? logprob + h.at : c->ptr[HEAD_SCRATCH],
+                             .entropy = entropy ? entropy + h.at : NULL,
+                             .sum_p2 = sum_p2 ? sum_p2 + h.at : NULL};
+        k->head_forward(c->queue, s, norm, lm, c->ptr[HEAD_X], &rows, &out, c->ptr[HEAD_WS]);
     }
 }
 
@@ -96,7 +110,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
 {
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    gr_micro pack = gr_micro_at(c->ptr[2], &b);
+    gr_micro pack = gr_micro_at(c->ptr[HEAD_PACKED], &b);
     run_head(c, c->state, &pack);
     return GR_OK;
 }

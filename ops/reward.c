@@ -60,29 +60,32 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
     gr_graph_column(g, n, NULL); /* reward_mean is reported, whoever else reads it */
 }
 
+enum { SCORE_ROWS, SCORE_GROUPS, N_SCORE }; /* operands; behind them the node's columns */
+
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_program *p)
 {
     (void)g;
     (void)how;
     (void)k;
-    gr_use *uses = gr_pool_alloc(p->pool, (2 + n->n_columns) * sizeof(*uses));
-    uses[0] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
-    uses[1] = (gr_use){GR_NONE, GR_READ};
-    if (n->groups && n->groups != n->rows) uses[1] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
+    gr_use *uses = gr_pool_alloc(p->pool, (N_SCORE + n->n_columns) * sizeof(*uses));
+    uses[SCORE_ROWS] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
+    uses[SCORE_GROUPS] = (gr_use){GR_NONE, GR_READ};
+    if (n->groups && n->groups != n->rows)
+        uses[SCORE_GROUPS] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
     for (size_t i = 0; i < n->n_columns; i++)
-        uses[2 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_program_run(p, 0, 0, uses, 2 + n->n_columns, "score");
-    for (size_t i = 0; i < n->n_columns; i++) gr_spread_share(p, uses[2 + i].object);
+        uses[N_SCORE + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    gr_program_run(p, 0, 0, uses, N_SCORE + n->n_columns, "score");
+    for (size_t i = 0; i < n->n_columns; i++) gr_spread_share(p, uses[N_SCORE + i].object);
 }
 
 static gr_status run(const gr_call *call, gr_diag *d)
 {
     const gr_node *n = call->node;
-    gr_rows rows = gr_rows_at(call->ptr[0], &n->rows->bounds);
-    gr_scores out = {.n_columns = n->n_columns, .columns = n->columns, .data = call->ptr + 2};
+    gr_rows rows = gr_rows_at(call->ptr[SCORE_ROWS], &n->rows->bounds);
+    gr_scores out = {.n_columns = n->n_columns, .columns = n->columns, .data = call->ptr + N_SCORE};
     for (size_t i = 0; i < n->n_columns && call->session->ranks > 1; i++) /* what the others will add to */
-        memset(call->ptr[2 + i], 0, gr_column_bytes(n->columns[i]));
+        memset(call->ptr[N_SCORE + i], 0, gr_column_bytes(n->columns[i]));
     return gr_scorer_run(call->state, &rows, &out, d);
 }
 

@@ -142,14 +142,19 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
                           .context = (prompts * first + samples * later) / (prompts + samples)};
 }
 
+/* Operands, where the device is fed step by step. */
+enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
+enum { STEP_WEIGHTS, STEP_ARRAYS, STEP_X, STEP_KV, STEP_WS, N_STEP, N_EMBED = STEP_KV }; /* a layer; embed */
+enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROWS, N_SAMPLE };
+
 void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p)
 {
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
-    uses[0] = (gr_use){rows, GR_UPDATE};
+    gr_use *uses = gr_pool_alloc(p->pool, (N_FINISH + n->n_columns) * sizeof(*uses));
+    uses[FINISH_ROWS] = (gr_use){rows, GR_UPDATE};
     for (size_t i = 0; i < n->n_columns; i++)
-        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+        uses[N_FINISH + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
     gr_spread_share(p, rows);
-    gr_program_waits(gr_program_run(p, ROLLOUT_FINISH, 0, uses, 1 + n->n_columns, "finish"));
+    gr_program_waits(gr_program_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->n_columns, "finish"));
 }
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
@@ -177,35 +182,44 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
-    gr_program_run(p, ROLLOUT_BEGIN, 0, (gr_use[]){{prompts, GR_READ}, {rows, GR_WRITE}, {kv, GR_WRITE}}, 3,
-                   "begin");
+    gr_program_run(p, ROLLOUT_BEGIN, 0,
+                   (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ},
+                              [BEGIN_ROWS] = {rows, GR_WRITE},
+                              [BEGIN_KV] = {kv, GR_WRITE}},
+                   N_BEGIN, "begin");
     const rollout_cost cost = cost_of(n, how);
     gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected = cost.trips;
     gr_program_run(p, ROLLOUT_PLAN, 0,
-                   (gr_use[]){{rows, GR_READ}, {step, GR_WRITE}, {staging, GR_WRITE}, {kv, GR_UPDATE}}, 4,
-                   "plan");
+                   (gr_use[]){[PLAN_ROWS] = {rows, GR_READ},
+                              [PLAN_STEP] = {step, GR_WRITE},
+                              [PLAN_STAGING] = {staging, GR_WRITE},
+                              [PLAN_KV] = {kv, GR_UPDATE}},
+                   N_PLAN, "plan");
     gr_program_run(p, ROLLOUT_EMBED, 0,
-                   (gr_use[]){{gr_spread_rollout(p, k, m, 0), GR_READ}, {step, GR_READ}, {x, GR_WRITE}}, 3,
-                   "embed");
+                   (gr_use[]){[STEP_WEIGHTS] = {gr_spread_rollout(p, k, m, 0), GR_READ},
+                              [STEP_ARRAYS] = {step, GR_READ},
+                              [STEP_X] = {x, GR_WRITE}},
+                   N_EMBED, "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_work *w = gr_program_run(p, ROLLOUT_LAYER, l,
-                                    (gr_use[]){{gr_spread_rollout(p, k, m, 1 + l), GR_READ},
-                                               {step, GR_READ},
-                                               {x, GR_UPDATE},
-                                               {kv, GR_UPDATE},
-                                               {ws, GR_WRITE}},
-                                    5, "layer.%u", l);
+                                    (gr_use[]){[STEP_WEIGHTS] = {gr_spread_rollout(p, k, m, 1 + l), GR_READ},
+                                               [STEP_ARRAYS] = {step, GR_READ},
+                                               [STEP_X] = {x, GR_UPDATE},
+                                               [STEP_KV] = {kv, GR_UPDATE},
+                                               [STEP_WS] = {ws, GR_WRITE}},
+                                    N_STEP, "layer.%u", l);
         gr_layer_cost(w, k, s, cost.tokens, 2 * cost.context, 1);
         w->paged = true;
     }
-    gr_head_cost(gr_program_run(p, ROLLOUT_SAMPLE, 0,
-                                (gr_use[]){{gr_spread_rollout(p, k, m, 1 + s->layers), GR_READ},
-                                           {s->tied ? gr_spread_rollout(p, k, m, 0) : GR_NONE, GR_READ},
-                                           {step, GR_UPDATE},
-                                           {x, GR_READ},
-                                           {head_ws, GR_WRITE},
-                                           {rows, GR_UPDATE}},
-                                6, "sample"),
+    gr_head_cost(gr_program_run(
+                     p, ROLLOUT_SAMPLE, 0,
+                     (gr_use[]){[SAMPLE_NORM] = {gr_spread_rollout(p, k, m, 1 + s->layers), GR_READ},
+                                [SAMPLE_EMBED] = {s->tied ? gr_spread_rollout(p, k, m, 0) : GR_NONE, GR_READ},
+                                [SAMPLE_ARRAYS] = {step, GR_UPDATE},
+                                [SAMPLE_X] = {x, GR_READ},
+                                [SAMPLE_WS] = {head_ws, GR_WRITE},
+                                [SAMPLE_ROWS] = {rows, GR_UPDATE}},
+                     N_SAMPLE, "sample"),
                  k, s, cost.samples, 1);
     gr_program_end(p);
     gr_rollout_declare_finish(n, rows, p);
@@ -388,14 +402,15 @@ static void run_plan(const gr_call *c, gr_rollout *r)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    gr_rows rows = gr_rows_at(c->ptr[0], &c->node->bounds);
-    step_arrays device = arrays_at(c->ptr[1], &r->bounds), host = arrays_at(c->ptr[2], &r->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &c->node->bounds);
+    step_arrays device = arrays_at(c->ptr[PLAN_STEP], &r->bounds),
+                host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
     admit(r, &rows);
     plan(r, &rows, c->how, &host);
     write_arrays(r, c->queue, &device, &host);
     uint64_t layer = c->how->kv_blocks * k->kv_block_bytes(s);
     for (uint32_t l = 0; r->n_copies && l < s->layers; l++)
-        k->kv_copy(c->queue, s, (char *)c->ptr[3] + l * layer, r->copy_from, r->copy_to, r->n_copies);
+        k->kv_copy(c->queue, s, (char *)c->ptr[PLAN_KV] + l * layer, r->copy_from, r->copy_to, r->n_copies);
 }
 
 static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
@@ -503,18 +518,18 @@ static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_array
 {
     const gr_model_shape *s = gr_node_shape(c->node);
     const gr_kernels *k = c->session->kernels;
-    const char *last = c->ptr[0],
+    const char *last = c->ptr[SAMPLE_NORM],
                *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
     const gr_sampling how = gr_rollout_sampling(c, r);
-    k->head_sample(c->queue, s, norm, gr_head_matrix(k, s, c->ptr[1], last), c->ptr[3], a->row + first, n,
-                   &how, (const uint32_t(*)[2])(a->draw + first), a->out_id + first, a->out_logprob + first,
-                   c->ptr[4]);
+    k->head_sample(c->queue, s, norm, gr_head_matrix(k, s, c->ptr[SAMPLE_EMBED], last), c->ptr[SAMPLE_X],
+                   a->row + first, n, &how, (const uint32_t(*)[2])(a->draw + first), a->out_id + first,
+                   a->out_logprob + first, c->ptr[SAMPLE_WS]);
 }
 
 static void run_sample(const gr_call *c, gr_rollout *r)
 {
-    gr_rows rows = gr_rows_at(c->ptr[5], &c->node->bounds);
-    step_arrays a = arrays_at(c->ptr[2], &r->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &c->node->bounds);
+    step_arrays a = arrays_at(c->ptr[SAMPLE_ARRAYS], &r->bounds);
     for (uint32_t first = 0; first < r->n_slots; first += c->how->head_rows)
         sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, r->n_slots - first));
     gr_device_read(c->queue, r->out_id, a.out_id, r->n_slots * sizeof(*r->out_id));
@@ -529,12 +544,12 @@ static void run_sample(const gr_call *c, gr_rollout *r)
 static void run_finish(const gr_call *c)
 {
     const gr_node *n = c->node;
-    gr_rows rows = gr_rows_at(c->ptr[0], &n->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[FINISH_ROWS], &n->bounds);
     rows.token_offset[0] = 0;
     for (uint32_t i = 0; i < *rows.n_seqs; i++)
         rows.token_offset[i + 1] = rows.token_offset[i] + rows.response_len[i];
     for (size_t i = 0; i < n->n_columns; i++)
-        if (c->ptr[1 + i]) gr_rows_column(&rows, n->columns[i], c->ptr[1 + i]);
+        if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->columns[i], c->ptr[N_FINISH + i]);
 }
 
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
@@ -545,22 +560,22 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
     if (k->steps && c->kernel != ROLLOUT_BEGIN && c->kernel != ROLLOUT_FINISH)
         return gr_rollout_steps_run(c, r, d);
     if (c->kernel == ROLLOUT_BEGIN) {
-        gr_rows prompts = gr_rows_at(c->ptr[0], &c->node->groups->bounds);
-        gr_rows rows = gr_rows_at(c->ptr[1], &c->node->bounds);
+        gr_rows prompts = gr_rows_at(c->ptr[BEGIN_PROMPTS], &c->node->groups->bounds);
+        gr_rows rows = gr_rows_at(c->ptr[BEGIN_ROWS], &c->node->bounds);
         begin(r, &prompts, &rows, c->how);
         if (k->steps) return gr_rollout_steps_begin(c, r, d);
     } else if (c->kernel == ROLLOUT_PLAN) {
         run_plan(c, r);
     } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
-        step_arrays a = arrays_at(c->ptr[1], &r->bounds);
+        step_arrays a = arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
         gr_extend e = extend_of(r, &a);
         gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
         uint64_t layer = c->how->kv_blocks * k->kv_block_bytes(s);
         if (c->kernel == ROLLOUT_EMBED)
-            k->embed_forward(c->queue, s, c->ptr[0], &b, c->ptr[2]);
+            k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
         else
-            k->layer_extend(c->queue, s, c->ptr[0], &e, c->ptr[2], (char *)c->ptr[3] + c->arg * layer,
-                            c->ptr[4]);
+            k->layer_extend(c->queue, s, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
+                            (char *)c->ptr[STEP_KV] + c->arg * layer, c->ptr[STEP_WS]);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
     } else if (c->kernel == ROLLOUT_FINISH) {

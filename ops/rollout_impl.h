@@ -25,6 +25,10 @@ enum {
     ROLLOUT_FINISH
 };
 
+/* Operands of works that both forms have. Behind those of finish come the node's columns. */
+enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, N_BEGIN };
+enum { FINISH_ROWS, N_FINISH };
+
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
 

@@ -119,6 +119,22 @@ static uint32_t count_sizes(uint32_t slots)
     return n;
 }
 
+/* Operands of begin, behind those that both forms have; of plan; and of prefill and decode, which have all of
+ * the model's buckets before them. */
+enum { BEGIN_SLOTS = N_BEGIN, BEGIN_ORDERS, BEGIN_STAGING, N_BEGIN_STEPS };
+enum { PLAN_ROWS, PLAN_SLOTS, PLAN_ORDERS, PLAN_PACKED, PLAN_STAGING, N_PLAN };
+enum {
+    USE_KV,
+    USE_PACKED,
+    USE_X,
+    USE_WS,
+    USE_HEAD_WS,
+    USE_SLOTS,
+    USE_ORDERS,
+    N_DECODE,
+    N_PREFILL = USE_HEAD_WS
+};
+
 /* Every bucket of the model, read, then the other uses. */
 static gr_work *model_work(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t kernel,
                            const gr_use *more, uint32_t n_more, const char *what)
@@ -183,35 +199,38 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
     gr_program_run(p, ROLLOUT_BEGIN, 0,
-                   (gr_use[]){{prompts, GR_READ | GR_BY_CODE},
-                              {rows, GR_WRITE | GR_BY_CODE},
-                              {kv, GR_WRITE},
-                              {slots, GR_WRITE},
-                              {orders, GR_WRITE | GR_BY_TURNS},
-                              {staging, GR_WRITE | GR_BY_TURNS}},
-                   6, "begin");
+                   (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ | GR_BY_CODE},
+                              [BEGIN_ROWS] = {rows, GR_WRITE | GR_BY_CODE},
+                              [BEGIN_KV] = {kv, GR_WRITE},
+                              [BEGIN_SLOTS] = {slots, GR_WRITE},
+                              [BEGIN_ORDERS] = {orders, GR_WRITE | GR_BY_TURNS},
+                              [BEGIN_STAGING] = {staging, GR_WRITE | GR_BY_TURNS}},
+                   N_BEGIN_STEPS, "begin");
     gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->trips_expected =
         trips_expected(n, how);
     gr_program_run(p, ROLLOUT_PLAN, 0,
-                   (gr_use[]){{rows, GR_UPDATE | GR_BY_CODE},
-                              {slots, GR_UPDATE},
-                              {orders, GR_UPDATE | GR_BY_TURNS},
-                              {packed, GR_WRITE},
-                              {staging, GR_UPDATE | GR_BY_TURNS}},
-                   5, "plan");
-    gr_work *prefill = model_work(
-        n, k, p, ROLLOUT_PREFILL,
-        (gr_use[]){{kv, GR_UPDATE}, {packed, GR_READ}, {x, GR_WRITE}, {ws, GR_WRITE}}, 4, "prefill");
+                   (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
+                              [PLAN_SLOTS] = {slots, GR_UPDATE},
+                              [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
+                              [PLAN_PACKED] = {packed, GR_WRITE},
+                              [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS}},
+                   N_PLAN, "plan");
+    gr_work *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
+                                  (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
+                                             [USE_PACKED] = {packed, GR_READ},
+                                             [USE_X] = {x, GR_WRITE},
+                                             [USE_WS] = {ws, GR_WRITE}},
+                                  N_PREFILL, "prefill");
     const size_t prefill_index = (size_t)(prefill - p->works);
     gr_work *decode = model_work(n, k, p, ROLLOUT_DECODE,
-                                 (gr_use[]){{kv, GR_UPDATE},
-                                            {packed, GR_READ},
-                                            {x, GR_WRITE},
-                                            {ws, GR_WRITE},
-                                            {head_ws, GR_WRITE},
-                                            {slots, GR_UPDATE},
-                                            {orders, GR_UPDATE | GR_BY_TURNS}},
-                                 7, "decode");
+                                 (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
+                                            [USE_PACKED] = {packed, GR_READ},
+                                            [USE_X] = {x, GR_WRITE},
+                                            [USE_WS] = {ws, GR_WRITE},
+                                            [USE_HEAD_WS] = {head_ws, GR_WRITE},
+                                            [USE_SLOTS] = {slots, GR_UPDATE},
+                                            [USE_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS}},
+                                 N_DECODE, "decode");
     set_decode_cost(decode, n, how, k);
     set_prefill_cost(&p->works[prefill_index], n, how, k);
     p->captured += count_sizes(b.slots) * s->layers;
@@ -270,7 +289,7 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
                                   .max_tokens = r->cfg->max_tokens,
                                   .stop = stop.id,
                                   .n_stop = stop.n};
-    return ops->begin(s->steps, c->queue, c->ptr[3], c->ptr[4], &rules, d);
+    return ops->begin(s->steps, c->queue, c->ptr[BEGIN_SLOTS], c->ptr[BEGIN_ORDERS], &rules, d);
 }
 
 /* ---- what a chunk has brought ----------------------------------------------------------------------------
@@ -493,9 +512,9 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
     const gr_steps_bounds b = steps_bounds(r->node, c->how);
-    gr_rows rows = gr_rows_at(c->ptr[0], &r->node->bounds);
-    s->device = arrays_at(c->ptr[3], &b, c->how, 0);
-    s->host = arrays_at(c->ptr[4], &b, c->how, s->trip % 2);
+    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->node->bounds);
+    s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
+    s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
     const gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, d);
     if (st) return st;
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
@@ -513,8 +532,10 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-/* Uses of both works: buckets 0 .. L + 1, then these. */
-enum { USE_KV, USE_PACKED, USE_X, USE_WS, USE_HEAD_WS };
+static const void *bucket(const gr_call *c, uint32_t which)
+{
+    return c->ptr[which];
+}
 
 static void *use(const gr_call *c, uint32_t which)
 {
@@ -531,9 +552,9 @@ static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const 
                          .ids = e->ids,
                          .offset = e->offset,
                          .host_offset = host_offset};
-    k->embed_forward(q, s, c->ptr[0], &b, use(c, USE_X));
+    k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
     for (uint32_t l = 0; l < s->layers; l++)
-        k->layer_extend(q, s, c->ptr[1 + l], e, use(c, USE_X), (char *)use(c, USE_KV) + l * part,
+        k->layer_extend(q, s, bucket(c, 1 + l), e, use(c, USE_X), (char *)use(c, USE_KV) + l * part,
                         use(c, USE_WS));
 }
 
@@ -560,9 +581,9 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
     const gr_call *c = user;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    const char *last = c->ptr[1 + s->layers];
+    const char *last = bucket(c, 1 + s->layers);
     const void *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
-    const void *head = gr_head_matrix(k, s, c->ptr[0], last);
+    const void *head = gr_head_matrix(k, s, bucket(c, 0), last);
     run_layers(c, q, e, NULL);
     for (uint32_t i = 0; i < e->n_seqs; i += c->how->head_rows)
         k->head_sample(q, s, norm, head, use(c, USE_X), d->row + i, GR_MIN(c->how->head_rows, e->n_seqs - i),

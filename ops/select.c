@@ -173,19 +173,23 @@ static void reads_of(gr_env_reads *r, const gr_graph *g, const gr_node *n)
     for (size_t i = 0; i < n->n_columns; i++) gr_env_reads_add_column(r, g, n->columns[i]->from);
 }
 
+/* Operands: the rows, the node's columns, and of keep these; then what the expression reads. */
+enum { OWN_ROWS, OWN_COLUMNS };
+enum { KEEP_VERDICT, KEEP_WS, KEEP_SUMS, N_KEEP };
+
 static void use_own(gr_use *uses, const gr_node *n, gr_use_mode mode, gr_program *p)
 {
-    uses[0] = (gr_use){gr_rows_object(p, n), mode};
+    uses[OWN_ROWS] = (gr_use){gr_rows_object(p, n), mode};
     for (size_t i = 0; i < n->n_columns; i++)
-        uses[1 + i] = (gr_use){gr_column_object(p, n->columns[i]), mode};
+        uses[OWN_COLUMNS + i] = (gr_use){gr_column_object(p, n->columns[i]), mode};
 }
 
 void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_program *p)
 {
     (void)g;
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_pool_alloc(p->pool, (OWN_COLUMNS + n->n_columns) * sizeof(*uses));
     use_own(uses, n, GR_WRITE, p);
-    gr_program_waits(gr_program_run(p, KERNEL_BEGIN, 0, uses, 1 + n->n_columns, "begin"));
+    gr_program_waits(gr_program_run(p, KERNEL_BEGIN, 0, uses, OWN_COLUMNS + n->n_columns, "begin"));
     uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
     gr_spread_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
 }
@@ -212,14 +216,16 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)k;
     gr_env_reads r;
     reads_of(&r, g, n);
-    size_t own = 1 + n->n_columns;
-    gr_use *uses = gr_pool_alloc(p->pool, (own + 3 + gr_env_uses(&r)) * sizeof(*uses));
+    size_t own = OWN_COLUMNS + n->n_columns;
+    gr_use *uses = gr_pool_alloc(p->pool, (own + N_KEEP + gr_env_uses(&r)) * sizeof(*uses));
     uint64_t ws = gr_expr_bytes(asked(n->cfg)->expr, gr_env_bounds(&r)), sums = sums_bytes(n);
     use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
-    uses[own] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
-    uses[own + 1] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
-    uses[own + 2] = (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
-    size_t n_uses = own + 3 + gr_env_declare(&r, g, p, uses + own + 3);
+    uses[own + KEEP_VERDICT] =
+        (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
+    uses[own + KEEP_WS] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
+    uses[own + KEEP_SUMS] =
+        (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
+    size_t n_uses = own + N_KEEP + gr_env_declare(&r, g, p, uses + own + N_KEEP);
     gr_program_waits(gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep"));
     gr_env_reads_release(&r);
 }
@@ -390,12 +396,12 @@ static void add_columns(const gr_call *c, const gr_env *e, const gr_rows *from, 
     for (size_t i = 0; i < c->node->n_columns; i++) {
         const gr_column *own = c->node->columns[i];
         if (!own->from) {
-            gr_rows_column(to, own, c->ptr[1 + i]);
+            gr_rows_column(to, own, c->ptr[OWN_COLUMNS + i]);
             continue;
         }
         for (size_t j = 0; j < g->n_columns; j++)
             if (g->columns[j] == own->from)
-                add_elements(c->state, own, from, to, e->columns[j].data, c->ptr[1 + i]);
+                add_elements(c->state, own, from, to, e->columns[j].data, c->ptr[OWN_COLUMNS + i]);
     }
 }
 
@@ -453,16 +459,17 @@ static gr_status add_round(const gr_call *c, const gr_env *e, gr_rows *to, float
 static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
 {
     const gr_graph *g = c->session->graph;
-    size_t own = 1 + c->node->n_columns;
-    float *verdict = c->ptr[own];
+    size_t own = OWN_COLUMNS + c->node->n_columns;
+    float *verdict = c->ptr[own + KEEP_VERDICT];
     gr_level level = level_of(c->node->cfg);
     gr_env_reads r;
     gr_env e;
     reads_of(&r, g, c->node);
-    gr_env_init(&e, &r, c->session, c->node, c->ptr + own + 3);
+    gr_env_init(&e, &r, c->session, c->node, c->ptr + own + N_KEEP);
     gr_expr_eval(asked(c->node->cfg)->expr, &e.env, level,
-                 level == GR_LEVEL_GROUP ? -1 : (int)c->node->of->rows->index, verdict, c->ptr[own + 1]);
-    gr_status st = add_round(c, &e, to, verdict, c->ptr[own + 2], d);
+                 level == GR_LEVEL_GROUP ? -1 : (int)c->node->of->rows->index, verdict,
+                 c->ptr[own + KEEP_WS]);
+    gr_status st = add_round(c, &e, to, verdict, c->ptr[own + KEEP_SUMS], d);
     gr_env_release(&e);
     gr_env_reads_release(&r);
     return st;
@@ -472,7 +479,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
 {
     gr_status finished = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (finished) return finished;
-    gr_rows to = gr_rows_at(c->ptr[0], &c->node->bounds);
+    gr_rows to = gr_rows_at(c->ptr[OWN_ROWS], &c->node->bounds);
     if (c->kernel == KERNEL_BEGIN || !c->node->refills) begin(c->state, &to);
     return c->kernel == KERNEL_BEGIN ? GR_OK : keep(c, &to, d);
 }

@@ -41,6 +41,17 @@ enum {
     SPREAD_SHARE,
 };
 
+/* Operands: their places among a work's uses, and among the pointers that running it is given. */
+enum { GATHER_SHARD, GATHER_WHOLE, N_GATHER };
+enum {
+    SYNC_FROM,
+    SYNC_COPY,
+    SYNC_EXCHANGE,
+    N_SYNC
+}; /* copy, slice, reshard; without exchange where none is */
+enum { REDUCE_WHOLE, REDUCE_SHARD, REDUCE_STAGING, N_REDUCE };
+enum { ALL, N_ALL }; /* one object: across, stepped, total, share */
+
 static gr_work *collective(gr_program *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
                            const gr_use *uses, size_t n, const char *what)
 {
@@ -91,9 +102,9 @@ void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, con
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
     named(what, pass, "gather", bucket);
     of_shards(p, m, GR_STEP_GATHER, SPREAD_GATHER, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
-              (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
-                         {gathered(p, k, m, pass, bucket), GR_WRITE}},
-              2, what);
+              (gr_use[]){[GATHER_SHARD] = {gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
+                         [GATHER_WHOLE] = {gathered(p, k, m, pass, bucket), GR_WRITE}},
+              N_GATHER, what);
 }
 
 /* Whether a bucket of the rollout's copy is a slice: a layer's. */
@@ -127,14 +138,15 @@ static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, g
                                        gr_dtype_size(k->dtype),
                                    "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
-    of_shards(
-        p, m, GR_STEP_SYNC,
-        slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
-        : whole ? SPREAD_COPY
-                : SPREAD_GATHER,
-        b, whole ? 0 : bytes,
-        (gr_use[]){{from, GR_READ}, {gr_model_object(p, k, m, copy, b), GR_WRITE}, {exchange, GR_WRITE}},
-        exchange == GR_NONE ? 2 : 3, what);
+    of_shards(p, m, GR_STEP_SYNC,
+              slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
+              : whole ? SPREAD_COPY
+                      : SPREAD_GATHER,
+              b, whole ? 0 : bytes,
+              (gr_use[]){[SYNC_FROM] = {from, GR_READ},
+                         [SYNC_COPY] = {gr_model_object(p, k, m, copy, b), GR_WRITE},
+                         [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
+              exchange == GR_NONE ? SYNC_EXCHANGE : N_SYNC, what);
     if (whole || slice) p->works[p->n_works - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
 }
 
@@ -191,9 +203,9 @@ void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
         named(what, "", "lag", b);
         of_shards(p, m, GR_STEP_SYNC, sharded(p, m) ? SPREAD_GATHER : SPREAD_COPY, b,
                   sharded(p, m) ? bytes : 0,
-                  (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
-                             {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
-                  2, what);
+                  (gr_use[]){[SYNC_FROM] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
+                             [SYNC_COPY] = {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
+                  SYNC_EXCHANGE, what);
         p->works[p->n_works - 1].bytes = 2.0 * (double)bytes;
     }
 }
@@ -229,13 +241,13 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
     if (k->chained) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    gr_work *w =
-        of_shards(p, m, GR_STEP_REDUCE, all ? SPREAD_REDUCE_ALL : SPREAD_REDUCE, bucket,
-                  gr_part_bytes(k, m, GR_PART_GRADS, bucket),
-                  (gr_use[]){{gr_spread_whole(p, k, m, bucket), GR_UPDATE},
-                             {gr_model_object(p, k, m, GR_PART_GRADS, bucket), all ? GR_WRITE : GR_UPDATE},
-                             {staging, GR_WRITE}},
-                  3, what);
+    gr_work *w = of_shards(p, m, GR_STEP_REDUCE, all ? SPREAD_REDUCE_ALL : SPREAD_REDUCE, bucket,
+                           gr_part_bytes(k, m, GR_PART_GRADS, bucket),
+                           (gr_use[]){[REDUCE_WHOLE] = {gr_spread_whole(p, k, m, bucket), GR_UPDATE},
+                                      [REDUCE_SHARD] = {gr_model_object(p, k, m, GR_PART_GRADS, bucket),
+                                                        all ? GR_WRITE : GR_UPDATE},
+                                      [REDUCE_STAGING] = {staging, GR_WRITE}},
+                           N_REDUCE, what);
     w->beside = !k->chained && bucket && bucket <= m->shape.layers;
 }
 
@@ -248,8 +260,8 @@ void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uin
     uint32_t grads = gr_model_object(p, k, m, GR_PART_GRADS, bucket);
     named(what, "", "across", bucket);
     collective(p, GR_STEP_REDUCE, SPREAD_ACROSS, bucket,
-               2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes), (gr_use[]){{grads, GR_UPDATE}},
-               1, what)
+               2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes),
+               (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what)
         ->reach = GR_REACH_ACROSS;
 }
 
@@ -260,14 +272,14 @@ void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, ui
     if (gr_spread_shards(p, m) < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
     of_shards(p, m, GR_STEP_GATHER, SPREAD_STEPPED, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
-              (gr_use[]){{gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, 1, what);
+              (gr_use[]){[ALL] = {gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, N_ALL, what);
 }
 
 void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;
-    collective(p, GR_STEP_REDUCE, SPREAD_TOTAL, n, n * sizeof(double), (gr_use[]){{object, GR_UPDATE}}, 1,
-               what);
+    collective(p, GR_STEP_REDUCE, SPREAD_TOTAL, n, n * sizeof(double),
+               (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
 }
 
 void gr_spread_share(gr_program *p, uint32_t object)
@@ -279,8 +291,8 @@ void gr_spread_share(gr_program *p, uint32_t object)
     char *what = gr_pool_printf(p->pool, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
     const double bytes = moved(p->ranks, o->bytes);
     const bool on_host = o->place == GR_HOST;
-    gr_work *w =
-        collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, bytes, (gr_use[]){{object, GR_UPDATE}}, 1, what);
+    gr_work *w = collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, bytes,
+                            (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
     if (on_host) gr_program_waits(w);
 }
 
@@ -290,12 +302,13 @@ gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool
     if (p->ranks < 2 || !collectives) return gr_program_loop(p, kernel, trips_max, true, what);
     uint32_t trips = gr_program_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
     char *agree = gr_pool_printf(p->pool, "%s.agree", what);
-    collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t), (gr_use[]){{trips, GR_WRITE}, {rows, GR_READ}},
-               rows == GR_NONE ? 1 : 2, agree)
+    collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
+               (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
+               rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree)
         ->by_code = true;
     gr_work *w = gr_program_loop(p, kernel, trips_max, true, what);
     w->uses = gr_pool_alloc(p->pool, sizeof(*w->uses));
-    w->uses[0] = (gr_use){trips, GR_READ};
+    w->uses[GR_AGREE_TRIPS] = (gr_use){trips, GR_READ};
     w->n_uses = 1;
     return w;
 }
@@ -336,9 +349,10 @@ static gr_status run_gather(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
     gr_shard own = gr_shard_of(c, c->arg);
-    gr_comm_parts whole = parts_of(c, c->ptr[1], k->dtype);
+    gr_comm_parts whole = parts_of(c, c->ptr[GATHER_WHOLE], k->dtype);
     if (own.n)
-        copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[0], own.n * whole.elem_bytes);
+        copy(c->queue, (char *)whole.at + own.first * whole.elem_bytes, c->ptr[GATHER_SHARD],
+             own.n * whole.elem_bytes);
     return comm->type->all_gather(comm, c->queue, &whole, d);
 }
 
@@ -348,10 +362,10 @@ static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts
 {
     const gr_kernels *k = c->session->kernels;
     gr_shard own = gr_shard_of(c, c->arg);
-    if (c->kernel == SPREAD_REDUCE_ALL) k->zero(c->queue, c->ptr[1], own.n * whole->elem_bytes);
-    gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[2], d);
+    if (c->kernel == SPREAD_REDUCE_ALL) k->zero(c->queue, c->ptr[REDUCE_SHARD], own.n * whole->elem_bytes);
+    gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[REDUCE_STAGING], d);
     if (!st && own.n)
-        k->add(c->queue, c->ptr[1], (char *)whole->at + own.first * whole->elem_bytes,
+        k->add(c->queue, c->ptr[REDUCE_SHARD], (char *)whole->at + own.first * whole->elem_bytes,
                c->node->model->train.grads, own.n);
     return st;
 }
@@ -359,7 +373,7 @@ static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts
 static gr_status run_across(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
     gr_dtype type = c->node->model->train.grads;
-    return comm->type->all_reduce(comm, c->queue, c->ptr[0], gr_shard_of(c, c->arg).n * gr_dtype_size(type),
+    return comm->type->all_reduce(comm, c->queue, c->ptr[ALL], gr_shard_of(c, c->arg).n * gr_dtype_size(type),
                                   type == GR_F32 ? GR_COMM_SUM_F32 : GR_COMM_SUM_BF16, d);
 }
 
@@ -367,16 +381,16 @@ static gr_status run_agree(const gr_call *c, gr_comm *host, gr_diag *d)
 {
     uint64_t trips = c->node->op->trips ? c->node->op->trips(c) : 0;
     gr_status st = gr_comm_agree(host, &trips, d);
-    *(uint32_t *)c->ptr[0] = (uint32_t)trips;
+    *(uint32_t *)c->ptr[GR_AGREE_TRIPS] = (uint32_t)trips;
     return st;
 }
 
 static gr_status run_share(const gr_call *c, const gr_object *o, gr_comm *device, gr_comm *host, gr_diag *d)
 {
     if (o->place == GR_DEVICE)
-        return device->type->all_reduce(device, c->queue, c->ptr[0], o->bytes, GR_COMM_MAX_U8, d);
+        return device->type->all_reduce(device, c->queue, c->ptr[ALL], o->bytes, GR_COMM_MAX_U8, d);
     gr_status st = gr_queue_finish(c->queue, d); /* what wrote it */
-    return st ? st : host->type->host_reduce(host, c->ptr[0], o->bytes, GR_COMM_MAX_U8, d);
+    return st ? st : host->type->host_reduce(host, c->ptr[ALL], o->bytes, GR_COMM_MAX_U8, d);
 }
 
 gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
@@ -392,29 +406,30 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
     case SPREAD_GATHER:
         return run_gather(c, device, d);
     case SPREAD_STEPPED: {
-        gr_comm_parts whole = parts_of(c, c->ptr[0], k->dtype);
+        gr_comm_parts whole = parts_of(c, c->ptr[ALL], k->dtype);
         return device->type->all_gather(device, c->queue, &whole, d);
     }
     case SPREAD_REDUCE:
     case SPREAD_REDUCE_ALL: {
-        gr_comm_parts whole = parts_of(c, c->ptr[0], c->node->model->train.grads);
+        gr_comm_parts whole = parts_of(c, c->ptr[REDUCE_WHOLE], c->node->model->train.grads);
         return run_reduce(c, device, &whole, d);
     }
     case SPREAD_ACROSS:
         return run_across(c, device, d);
     case SPREAD_COPY:
-        copy(c->queue, c->ptr[1], c->ptr[0],
+        copy(c->queue, c->ptr[SYNC_COPY], c->ptr[SYNC_FROM],
              gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
         return GR_OK;
     case SPREAD_SLICE:
-        gr_reshard_local(&slices, c->ptr[0], c->ptr[1]);
+        gr_reshard_local(&slices, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY]);
         return GR_OK;
     case SPREAD_RESHARD:
-        return gr_reshard_run(&slices, device, c->ptr[0], c->ptr[1], c->ptr[2], d);
+        return gr_reshard_run(&slices, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
+                              d);
     case SPREAD_TOTAL:
-        return device->type->all_reduce(device, c->queue, c->ptr[0], c->arg * sizeof(double), GR_COMM_SUM_F64,
-                                        d);
+        return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
+                                        GR_COMM_SUM_F64, d);
     default:
-        return run_share(c, &p->objects[w->uses[0].object], device, host, d);
+        return run_share(c, &p->objects[w->uses[ALL].object], device, host, d);
     }
 }

@@ -94,6 +94,8 @@ uint32_t gr_spread_shards(const gr_program *p, const gr_model *m);
 /* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
  * them. GR_NONE is fine. */
 void gr_spread_share(gr_program *p, uint32_t object);
+/* Operands of the work that agrees on the trips of a loop: what gr_op.trips is given. */
+enum { GR_AGREE_TRIPS, GR_AGREE_ROWS, GR_N_AGREE };
 /* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
  * of them first (gr_op.trips, of these rows), and the others run empty trips at its end. */
 gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,

@@ -152,11 +152,13 @@ static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
     return most;
 }
 
+enum { SUMMARY_WS, N_SUMMARY }; /* operands; behind them what is read */
+
 static void declare_work(const gr_graph *g, const gr_env_reads *r, uint64_t bytes, gr_program *p)
 {
-    gr_use *uses = gr_pool_alloc(p->pool, (1 + gr_env_uses(r)) * sizeof(*uses));
-    uses[0] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
-    size_t n_uses = 1 + gr_env_declare(r, g, p, uses + 1);
+    gr_use *uses = gr_pool_alloc(p->pool, (N_SUMMARY + gr_env_uses(r)) * sizeof(*uses));
+    uses[SUMMARY_WS] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
+    size_t n_uses = N_SUMMARY + gr_env_declare(r, g, p, uses + N_SUMMARY);
     gr_program_waits(gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary"));
 }
 
@@ -292,7 +294,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
     gr_env_reads r;
     gr_env e;
     collect(&r, s->graph);
-    gr_env_init(&e, &r, s, c->node, c->ptr + 1);
+    gr_env_init(&e, &r, s, c->node, c->ptr + N_SUMMARY);
     gr_subject about = gr_graph_subject(s->graph);
     const float *reward = column_data(&e, s, about.reward);
     const float *policy = column_data(&e, s, main_column(about.policy_logprob)),
@@ -305,7 +307,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
             summarize_kl(s, about.rows, rows, policy, ref);
         keep_samples(s, &about, rows, reward);
     }
-    evaluate(s, &e, c->ptr[0]);
+    evaluate(s, &e, c->ptr[SUMMARY_WS]);
     gr_env_release(&e);
     gr_env_reads_release(&r);
     return GR_OK;
@@ -332,10 +334,10 @@ static gr_status run_validation(const gr_call *c, gr_diag *d)
     gr_env_reads r;
     gr_env e;
     collect_validation(&r, s->graph);
-    gr_env_init(&e, &r, s, c->node, c->ptr + 1);
+    gr_env_init(&e, &r, s, c->node, c->ptr + N_SUMMARY);
     for (size_t i = 0; i < s->graph->n_nodes; i++)
         if (!s->skipped[i]) summarize_node(s, &e, s->graph->nodes[i]);
-    evaluate_metrics(s, &e, true, c->ptr[0]);
+    evaluate_metrics(s, &e, true, c->ptr[SUMMARY_WS]);
     gr_env_release(&e);
     gr_env_reads_release(&r);
     return GR_OK;

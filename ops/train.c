@@ -185,10 +185,13 @@ static void adjoints(const train_state *t, float *d_fresh, float *d_entropy, flo
     if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
 }
 
-/* Pointers of the works prepare, adjoint and finish begin alike, see declare_prepare. */
+/* Of the works prepare, adjoint and finish. */
 static gr_loss_memory memory_of(const gr_call *c)
 {
-    return (gr_loss_memory){.store = c->ptr[1], .work = c->ptr[2], .data = c->ptr[7], .host = c->ptr[8]};
+    return (gr_loss_memory){.store = c->ptr[LOSS_STORE],
+                            .work = c->ptr[LOSS_WS],
+                            .data = c->ptr[LOSS_DATA],
+                            .host = c->ptr[LOSS_DATA_HOST]};
 }
 
 static void open_device(const gr_call *c, train_state *t)
@@ -209,7 +212,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     gr_env e;
     gr_loss_memory m = memory_of(c);
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
+    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
     const gr_rows *block = &e.blocks[c->node->rows->index];
     t->seq = rows->first_seq;
@@ -221,7 +224,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     t->tokens = rows->offset[rows->n_seqs];
     /* of many ranks, what is shared is all of it */
     uint64_t zeros = (t->session->ranks > 1 ? shape.loss.tokens : t->tokens) * sizeof(float);
-    for (int i = 3; i < 7; i++)
+    for (int i = LOSS_FRESH; i <= LOSS_D_ENTROPY; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], zeros);
     if (device) {
         open_device(c, t);
@@ -251,8 +254,8 @@ static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
     gr_env e = {0};
     float *out[2];
     gr_loss_memory m = memory_of(c);
-    if (!t->device) env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
-    adjoints(t, c->ptr[5], c->ptr[6], out);
+    if (!t->device) env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]);
+    adjoints(t, c->ptr[LOSS_D_FRESH], c->ptr[LOSS_D_ENTROPY], out);
     gr_status st = adjoint(c, t, &e, &m, 0, t->tokens, out, d);
     gr_env_release(&e);
     return st;
@@ -282,38 +285,41 @@ static void point_at_matrix(head *h)
     uint64_t norm = gr_tensor_offset(s, 1 + s->layers, GR_T_NORM), lm;
     uint64_t size = gr_dtype_size(c->node->model->train.grads);
     gr_model_head_bucket(s, &lm);
-    h->norm = (const char *)c->ptr[0] + norm * gr_dtype_size(k->dtype);
-    h->lm = gr_head_matrix(k, s, c->ptr[1], c->ptr[0]);
-    if (!c->ptr[8]) return;
-    h->grad_norm = (char *)c->ptr[8] + norm * size;
-    h->grad_lm = (char *)(s->tied ? c->ptr[9] : c->ptr[8]) + lm * size;
+    h->norm = (const char *)c->ptr[HEAD_NORM] + norm * gr_dtype_size(k->dtype);
+    h->lm = gr_head_matrix(k, s, c->ptr[HEAD_EMBED], c->ptr[HEAD_NORM]);
+    if (!c->ptr[HEAD_GRAD_NORM]) return;
+    h->grad_norm = (char *)c->ptr[HEAD_GRAD_NORM] + norm * size;
+    h->grad_lm = (char *)(s->tied ? c->ptr[HEAD_GRAD_EMBED] : c->ptr[HEAD_GRAD_NORM]) + lm * size;
 }
 
 static void point_at_value(head *h)
 {
     const gr_call *c = h->c;
     const gr_model *m = c->node->model;
-    h->value = gr_value_head_at(c->session->kernels, &m->shape, c->ptr[0]);
-    if (c->ptr[8]) h->grad_value = gr_value_grads_at(&m->shape, c->ptr[8], m->train.grads);
+    h->value = gr_value_head_at(c->session->kernels, &m->shape, c->ptr[HEAD_NORM]);
+    if (c->ptr[HEAD_GRAD_NORM])
+        h->grad_value = gr_value_grads_at(&m->shape, c->ptr[HEAD_GRAD_NORM], m->train.grads);
 }
 
-/* Pointers of a head work, in the order of declare_head. */
 static head head_of(const gr_call *c, train_state *t)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     head h = {.c = c,
               .t = t,
-              .pack = gr_micro_at(c->ptr[2], &shape.micro),
-              .fresh = c->ptr[5],
-              .entropy = c->ptr[6],
-              .d_fresh = c->ptr[10],
-              .d_entropy = c->ptr[11],
-              .memory = {.store = c->ptr[12], .work = c->ptr[14], .data = c->ptr[15], .host = c->ptr[16]}};
+              .pack = gr_micro_at(c->ptr[HEAD_PACKED], &shape.micro),
+              .fresh = c->ptr[HEAD_FRESH],
+              .entropy = c->ptr[HEAD_ENTROPY],
+              .d_fresh = c->ptr[HEAD_D_FRESH],
+              .d_entropy = c->ptr[HEAD_D_ENTROPY],
+              .memory = {.store = c->ptr[HEAD_STORE],
+                         .work = c->ptr[HEAD_LOSS_WS],
+                         .data = c->ptr[HEAD_DATA],
+                         .host = c->ptr[HEAD_DATA_HOST]}};
     if (gr_train_is_value(c->node))
         point_at_value(&h);
     else
         point_at_matrix(&h);
-    if (!t->device) env_init(&h.env, c, t, c->ptr[13], h.fresh, h.entropy);
+    if (!t->device) env_init(&h.env, c, t, c->ptr[HEAD_MINI], h.fresh, h.entropy);
     return h;
 }
 
@@ -338,9 +344,10 @@ static void chunk_forward(const head *h, const gr_chunk *chunk, bool keep)
     gr_head_rows rows = chunk_rows(h, chunk, keep);
     gr_head_stats out = {.logprob = h->fresh + at, .entropy = h->entropy ? h->entropy + at : NULL};
     if (gr_train_is_value(c->node))
-        k->value_forward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->fresh + at, c->ptr[4]);
+        k->value_forward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->fresh + at,
+                         c->ptr[HEAD_WS]);
     else
-        k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[3], &rows, &out, c->ptr[4]);
+        k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, &out, c->ptr[HEAD_WS]);
 }
 
 static gr_status chunk_adjoint(const head *h, const gr_chunk *chunk, gr_diag *d)
@@ -360,11 +367,12 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
     gr_head_rows rows = chunk_rows(h, chunk, true);
     const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
     if (gr_train_is_value(c->node))
-        k->value_backward(c->queue, s, &h->value, c->ptr[3], rows.row, rows.n, h->d_fresh + at, c->ptr[7],
-                          &h->grad_value, c->ptr[4]);
+        k->value_backward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->d_fresh + at,
+                          c->ptr[HEAD_DX], &h->grad_value, c->ptr[HEAD_WS]);
     else
-        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[3], &rows, h->d_fresh + at, d_entropy, c->ptr[7],
-                         h->grad_norm, h->grad_lm, c->node->model->train.grads, c->ptr[4]);
+        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, h->d_fresh + at, d_entropy,
+                         c->ptr[HEAD_DX], h->grad_norm, h->grad_lm, c->node->model->train.grads,
+                         c->ptr[HEAD_WS]);
 }
 
 static void forward_all(const head *h, bool keep)
@@ -387,12 +395,13 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 {
     gr_status st = GR_OK;
     const gr_model_shape *s = &c->node->model->shape;
-    begin_grads(c, c->ptr[8], 1 + s->layers);
-    if (c->ptr[9]) begin_grads(c, c->ptr[9], 0);
+    begin_grads(c, c->ptr[HEAD_GRAD_NORM], 1 + s->layers);
+    if (c->ptr[HEAD_GRAD_EMBED]) begin_grads(c, c->ptr[HEAD_GRAD_EMBED], 0);
     if (!t->pass.n_tokens) return GR_OK; /* a trip that other ranks need */
     head h = head_of(c, t);
     gr_loss_class class = gr_loss_class_of(t->loss);
-    c->session->kernels->zero(c->queue, c->ptr[7], gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
+    c->session->kernels->zero(c->queue, c->ptr[HEAD_DX],
+                              gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
     if (class == GR_LOSS_SEQ) {
         forward_all(&h, true);
         for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
@@ -438,15 +447,15 @@ static uint64_t bucket_bytes(const gr_call *c)
 static void run_zero(const gr_call *c)
 {
     uint64_t shard = gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads);
-    c->session->kernels->zero(c->queue, c->ptr[0], c->how->whole_grads ? bucket_bytes(c) : shard);
+    c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS], c->how->whole_grads ? bucket_bytes(c) : shard);
 }
 
 /* Canonical: a leaf's gradients begin at zero. */
 static void run_leaf(const gr_call *c, train_state *t)
 {
-    gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[LEAF_ROWS], &c->node->rows->bounds);
     if (c->arg == 0) find_leaf(c, t, &rows, t->leaf++, &t->own);
-    c->session->kernels->zero(c->queue, c->ptr[0], bucket_bytes(c));
+    c->session->kernels->zero(c->queue, c->ptr[LEAF_GRADS], bucket_bytes(c));
 }
 
 /* As a binary counter carries: the sum of leaves [i - 2^k + 1, i] meets that of the 2^k before it, while
@@ -455,12 +464,12 @@ static void run_fold(const gr_call *c, const train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
     uint64_t bytes = bucket_bytes(c);
-    char *waiting = c->ptr[1];
+    char *waiting = c->ptr[FOLD_TREE];
     uint32_t done = t->leaf - 1;
     for (; done & 1; done >>= 1, waiting += bytes)
-        k->add(c->queue, c->ptr[0], waiting, c->node->model->train.grads,
+        k->add(c->queue, c->ptr[FOLD_GRADS], waiting, c->node->model->train.grads,
                gr_bucket_elems(&c->node->model->shape, c->arg));
-    if (t->leaf < c->how->leaves) k->copy(c->queue, waiting, c->ptr[0], bytes);
+    if (t->leaf < c->how->leaves) k->copy(c->queue, waiting, c->ptr[FOLD_GRADS], bytes);
 }
 
 /* Clip by the global norm as torch.nn.utils.clip_grad_norm_ does. */
@@ -500,7 +509,7 @@ static void square_leaves(const gr_call *c, double *sums, uint32_t n)
     for (uint32_t i = 0; i < GR_LEAVES && !counts_elsewhere(c); i++) {
         uint64_t first = GR_MIN(i * part, elems), end = GR_MIN(first + part, elems);
         if (first < own.first || end > own.first + own.n || first == end) continue;
-        c->session->kernels->sum_squares(c->queue, (const float *)c->ptr[0] + (first - own.first),
+        c->session->kernels->sum_squares(c->queue, (const float *)c->ptr[NORM_GRADS] + (first - own.first),
                                          m->train.grads, end - first, sums + c->arg * GR_LEAVES + i,
                                          sums + n * GR_LEAVES);
     }
@@ -510,13 +519,13 @@ static void run_norm(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
     uint32_t n = gr_model_buckets(&c->node->model->shape);
-    double *sums = c->ptr[1];
+    double *sums = c->ptr[NORM_SUMS];
     if (c->how->leaves)
         square_leaves(c, sums, n);
     else if (counts_elsewhere(c))
         k->zero(c->queue, sums + c->arg, sizeof(*sums));
     else
-        k->sum_squares(c->queue, c->ptr[0], c->node->model->train.grads, gr_shard_of(c, c->arg).n,
+        k->sum_squares(c->queue, c->ptr[NORM_GRADS], c->node->model->train.grads, gr_shard_of(c, c->arg).n,
                        sums + c->arg, sums + n);
     if (c->arg + 1 == n && gr_shard_place_of(c).shards < 2) finish_norm(c, t, sums);
 }
@@ -538,7 +547,8 @@ static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
     const gr_kernels *k = c->session->kernels;
     const gr_train *train = &c->node->model->train;
     gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, gr_shard_place_of(c).shards);
-    char *w = c->ptr[0], *g = c->ptr[1], *kept = c->ptr[2], *m = kept + state.master;
+    char *w = c->ptr[STEP_WEIGHTS], *g = c->ptr[STEP_GRADS], *kept = c->ptr[STEP_STATE],
+         *m = kept + state.master;
     uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
     return (gr_adamw_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
@@ -648,13 +658,13 @@ typedef struct read_back {
 static read_back read_device(const gr_call *c, train_state *t, double *values)
 {
     gr_loss_memory m = memory_of(c);
-    float *fresh = c->ptr[10], *entropy = fresh + t->tokens;
+    float *fresh = c->ptr[LOSS_BACK], *entropy = fresh + t->tokens;
     uint64_t bytes = t->tokens * sizeof(float);
-    gr_loss_device_value(t->device, c->queue, &m, c->ptr[9]);
-    gr_device_read(c->queue, values, c->ptr[9], t->n_values * sizeof(*values));
-    if (gap_counts(c->node, t)) gr_device_read(c->queue, fresh, c->ptr[3], bytes);
-    if (c->ptr[4]) gr_device_read(c->queue, entropy, c->ptr[4], bytes);
-    return (read_back){fresh, c->ptr[4] ? entropy : NULL};
+    gr_loss_device_value(t->device, c->queue, &m, c->ptr[LOSS_VALUES]);
+    gr_device_read(c->queue, values, c->ptr[LOSS_VALUES], t->n_values * sizeof(*values));
+    if (gap_counts(c->node, t)) gr_device_read(c->queue, fresh, c->ptr[LOSS_FRESH], bytes);
+    if (c->ptr[LOSS_ENTROPY]) gr_device_read(c->queue, entropy, c->ptr[LOSS_ENTROPY], bytes);
+    return (read_back){fresh, c->ptr[LOSS_ENTROPY] ? entropy : NULL};
 }
 
 static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
@@ -663,12 +673,12 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    read_back back = {c->ptr[3], c->ptr[4]};
+    read_back back = {c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]};
     if (t->device) back = read_device(c, t, values);
     gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
     if (st) return st;
-    env_init(&e, c, t, c->ptr[0], c->ptr[3], c->ptr[4]);
-    if (!t->device) gr_loss_value(t->loss, &e.env, values, c->ptr[2]);
+    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]);
+    if (!t->device) gr_loss_value(t->loss, &e.env, values, c->ptr[LOSS_WS]);
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];
     count_tokens(c, t, &e, back.fresh, back.entropy);
@@ -683,35 +693,45 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 /* ---- running ----------------------------------------------------------------------------------------------
  */
 
+/* The operand that is the micro-batch's packed arrays, of a work of a pass. */
+static uint32_t packed_at(uint32_t kernel)
+{
+    _Static_assert((int)EMBED_PACKED == (int)LAYER_PACKED && (int)BACK_PACKED == (int)LAYER_PACKED, "alike");
+    return kernel == TRAIN_EMBED_BACKWARD ? EMBED_BACK_PACKED : LAYER_PACKED;
+}
+
 static void run_pass(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    gr_micro pack = gr_micro_at(c->kernel == TRAIN_EMBED_BACKWARD ? c->ptr[0] : c->ptr[1], &shape.micro);
+    gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &pack);
     uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
     gr_dtype grads = c->node->model->train.grads;
-    if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[5], 1 + c->arg);
-    if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[2], 0);
+    if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
+    if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     if (!b.n_tokens) return;
     switch (c->kernel) {
     case TRAIN_EMBED:
-        k->embed_forward(c->queue, s, c->ptr[0], &b, c->ptr[2]);
+        k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
         break;
     case TRAIN_FORWARD:
-        k->layer_forward(c->queue, s, c->ptr[0], &b, c->ptr[2], c->ptr[3], c->ptr[4], c->ptr[5]);
+        k->layer_forward(c->queue, s, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
+                         c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
     case TRAIN_RECOMPUTE:
-        k->copy(c->queue, c->ptr[2], c->ptr[3], hidden);
-        k->layer_forward(c->queue, s, c->ptr[0], &b, c->ptr[2], NULL, c->ptr[4], c->ptr[5]);
+        k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
+        k->layer_forward(c->queue, s, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL, c->ptr[LAYER_ACTS],
+                         c->ptr[LAYER_WS]);
         break;
     case TRAIN_BACKWARD:
-        k->layer_backward(c->queue, s, c->ptr[0], &b, c->ptr[2], c->ptr[3], c->ptr[4], c->ptr[5], grads,
-                          c->ptr[6]);
+        k->layer_backward(c->queue, s, c->ptr[BACK_WEIGHTS], &b, c->ptr[BACK_IN], c->ptr[BACK_ACTS],
+                          c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads, c->ptr[BACK_WS]);
         break;
     case TRAIN_EMBED_BACKWARD:
-        k->embed_backward(c->queue, s, &b, c->ptr[1], c->ptr[2], grads, c->ptr[3]);
+        k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
+                          c->ptr[EMBED_BACK_WS]);
         break;
     }
 }
@@ -727,8 +747,8 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         return run_prepare(c, t, d);
     case TRAIN_PACK: {
         gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-        gr_rows rows = gr_rows_at(c->ptr[0], &c->node->rows->bounds);
-        gr_pass_next(&t->pass, &rows, &shape.micro, c->queue, c->ptr[1], c->ptr[2]);
+        gr_rows rows = gr_rows_at(c->ptr[PACK_ROWS], &c->node->rows->bounds);
+        gr_pass_next(&t->pass, &rows, &shape.micro, c->queue, c->ptr[PACK_PACKED], c->ptr[PACK_STAGING]);
         break;
     }
     case TRAIN_HEAD_FORWARD:
@@ -739,7 +759,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     case TRAIN_HEAD:
         return run_head(c, t, d);
     case TRAIN_CLEAR:
-        c->session->kernels->zero(c->queue, c->ptr[0],
+        c->session->kernels->zero(c->queue, c->ptr[CLEAR_TREE],
                                   bucket_bytes(c) * (uint64_t)__builtin_ctz(c->how->leaves));
         break;
     case TRAIN_LEAF:
@@ -749,14 +769,14 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         run_fold(c, t);
         break;
     case TRAIN_SUM:
-        c->session->kernels->add(c->queue, c->ptr[1], c->ptr[0], c->node->model->train.grads,
+        c->session->kernels->add(c->queue, c->ptr[SUM_GRADS], c->ptr[SUM_LEAVES], c->node->model->train.grads,
                                  gr_bucket_elems(&c->node->model->shape, c->arg));
         break;
     case TRAIN_NORM:
         run_norm(c, t);
         break;
     case TRAIN_CLIP:
-        finish_norm(c, t, c->ptr[0]);
+        finish_norm(c, t, c->ptr[CLIP_SUMS]);
         break;
     case TRAIN_STEP:
         run_step(c, t);
@@ -792,7 +812,7 @@ uint32_t gr_train_trips(const gr_call *c)
 {
     const train_state *t = c->state;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    gr_rows rows = gr_rows_at(c->ptr[1], &c->node->rows->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
     gr_seqs own = {0};
     find_own(c, t, &rows, &own);
     uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &own);

@@ -313,16 +313,16 @@ static void declare_prepare(declaring *w)
 {
     const train_objects *o = &w->o;
     run_with_columns(w, TRAIN_PREPARE,
-                     (gr_use[]){{o->mini, GR_WRITE | GR_BY_CODE},
-                                {o->store, GR_WRITE},
-                                {o->loss_ws[GR_LOSS_PREPARE], GR_WRITE},
-                                {o->fresh, GR_WRITE},
-                                {o->entropy, GR_WRITE},
-                                {o->d_fresh, GR_WRITE},
-                                {o->d_entropy, GR_WRITE},
-                                {o->data, GR_WRITE},
-                                {o->data_host, GR_WRITE | GR_BY_TURNS}},
-                     9, "prepare");
+                     (gr_use[]){[LOSS_MINI] = {o->mini, GR_WRITE | GR_BY_CODE},
+                                [LOSS_STORE] = {o->store, GR_WRITE},
+                                [LOSS_WS] = {o->loss_ws[GR_LOSS_PREPARE], GR_WRITE},
+                                [LOSS_FRESH] = {o->fresh, GR_WRITE},
+                                [LOSS_ENTROPY] = {o->entropy, GR_WRITE},
+                                [LOSS_D_FRESH] = {o->d_fresh, GR_WRITE},
+                                [LOSS_D_ENTROPY] = {o->d_entropy, GR_WRITE},
+                                [LOSS_DATA] = {o->data, GR_WRITE},
+                                [LOSS_DATA_HOST] = {o->data_host, GR_WRITE | GR_BY_TURNS}},
+                     N_LOSS, "prepare");
 }
 
 /* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
@@ -330,14 +330,18 @@ static void declare_pack(declaring *w)
 {
     const train_objects *o = &w->o;
     gr_program_run(w->p, TRAIN_PACK, 0,
-                   (gr_use[]){{o->rows, GR_READ}, {o->packed, GR_WRITE}, {o->staging, GR_WRITE}}, 3, "%spack",
-                   w->pass.all)
+                   (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
+                              [PACK_PACKED] = {o->packed, GR_WRITE},
+                              [PACK_STAGING] = {o->staging, GR_WRITE}},
+                   N_PACK, "%spack", w->pass.all)
         ->by_code = true;
     gather(w, 0);
     gather(w, 1);
     gr_program_run(w->p, TRAIN_EMBED, 0,
-                   (gr_use[]){{params(w, 0), GR_READ}, {o->packed, GR_READ}, {o->x, GR_WRITE}}, 3, "%sembed",
-                   w->pass.all);
+                   (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
+                              [EMBED_PACKED] = {o->packed, GR_READ},
+                              [EMBED_X] = {o->x, GR_WRITE}},
+                   N_EMBED, "%sembed", w->pass.all);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
@@ -348,13 +352,13 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
     gather(w, 2 + l);
     gr_layer_cost(gr_program_run(w->p, TRAIN_FORWARD, l,
-                                 (gr_use[]){{params(w, 1 + l), GR_READ},
-                                            {o->packed, GR_READ},
-                                            {o->x, GR_UPDATE},
-                                            {in, GR_WRITE},
-                                            {acts, GR_WRITE},
-                                            {ws, GR_WRITE}},
-                                 6, "%sforward.%u", w->pass.all, l),
+                                 (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
+                                            [LAYER_PACKED] = {o->packed, GR_READ},
+                                            [LAYER_X] = {o->x, GR_UPDATE},
+                                            [LAYER_IN] = {in, GR_WRITE},
+                                            [LAYER_ACTS] = {acts, GR_WRITE},
+                                            [LAYER_WS] = {ws, GR_WRITE}},
+                                 N_LAYER, "%sforward.%u", w->pass.all, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
@@ -365,26 +369,26 @@ static void declare_head(declaring *w, bool backward)
     uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, 0) : GR_NONE;
     const gr_use none = {GR_NONE, GR_UPDATE};
     if (backward) back_gather(w, w->s->layers);
-    gr_use uses[] = {{params(w, last), GR_READ},
-                     {tied, GR_READ},
-                     {o->packed, GR_READ},
-                     {o->x, GR_READ},
-                     {ws, GR_WRITE},
-                     {o->fresh, GR_UPDATE},
-                     {o->entropy, GR_UPDATE},
-                     {backward ? o->dx : GR_NONE, GR_WRITE},
-                     backward ? grads(w, last, true) : none,
-                     backward && w->s->tied ? grads(w, 0, true) : none,
-                     {o->d_fresh, GR_UPDATE},
-                     {o->d_entropy, GR_UPDATE},
-                     {o->store, GR_READ},
-                     {o->mini, GR_UPDATE | GR_BY_CODE},
-                     {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
-                     {o->data, GR_READ},
-                     {o->data_host, GR_READ | GR_BY_TURNS}};
+    gr_use uses[] = {[HEAD_NORM] = {params(w, last), GR_READ},
+                     [HEAD_EMBED] = {tied, GR_READ},
+                     [HEAD_PACKED] = {o->packed, GR_READ},
+                     [HEAD_X] = {o->x, GR_READ},
+                     [HEAD_WS] = {ws, GR_WRITE},
+                     [HEAD_FRESH] = {o->fresh, GR_UPDATE},
+                     [HEAD_ENTROPY] = {o->entropy, GR_UPDATE},
+                     [HEAD_DX] = {backward ? o->dx : GR_NONE, GR_WRITE},
+                     [HEAD_GRAD_NORM] = backward ? grads(w, last, true) : none,
+                     [HEAD_GRAD_EMBED] = backward && w->s->tied ? grads(w, 0, true) : none,
+                     [HEAD_D_FRESH] = {o->d_fresh, GR_UPDATE},
+                     [HEAD_D_ENTROPY] = {o->d_entropy, GR_UPDATE},
+                     [HEAD_STORE] = {o->store, GR_READ},
+                     [HEAD_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
+                     [HEAD_LOSS_WS] = {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
+                     [HEAD_DATA] = {o->data, GR_READ},
+                     [HEAD_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS}};
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
-    gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, GR_LEN(uses), what);
+    gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
     gr_head_cost(work, w->k, w->s, w->cost.rows, backward ? 3 : 1);
     if (backward) reduce(w, last);
 }
@@ -396,24 +400,25 @@ static void declare_backward(declaring *w, uint32_t l)
     uint32_t back_ws = turn_ws(w, GR_LAYER_BACKWARD, "backward_ws", l);
     if (l) back_gather(w, l); /* of the layer below */
     if (recomputed(w, l))
-        gr_layer_cost(gr_program_run(w->p, TRAIN_RECOMPUTE, l,
-                                     (gr_use[]){{back_params(w, 1 + l), GR_READ},
-                                                {o->packed, GR_READ},
-                                                {o->x, GR_WRITE},
-                                                {in, GR_READ},
-                                                {acts, GR_WRITE},
-                                                {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
-                                     6, "%srecompute.%u", w->pass.all, l),
-                      w->k, w->s, w->cost.tokens, w->bounds.length, 1);
+        gr_layer_cost(
+            gr_program_run(w->p, TRAIN_RECOMPUTE, l,
+                           (gr_use[]){[LAYER_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                      [LAYER_PACKED] = {o->packed, GR_READ},
+                                      [LAYER_X] = {o->x, GR_WRITE},
+                                      [LAYER_IN] = {in, GR_READ},
+                                      [LAYER_ACTS] = {acts, GR_WRITE},
+                                      [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
+                           N_LAYER, "%srecompute.%u", w->pass.all, l),
+            w->k, w->s, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
-                                 (gr_use[]){{back_params(w, 1 + l), GR_READ},
-                                            {o->packed, GR_READ},
-                                            {in, GR_READ},
-                                            {acts, GR_READ},
-                                            {o->dx, GR_UPDATE},
-                                            grads(w, 1 + l, true),
-                                            {back_ws, GR_WRITE}},
-                                 7, "%sbackward.%u", w->pass.all, l),
+                                 (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                            [BACK_PACKED] = {o->packed, GR_READ},
+                                            [BACK_IN] = {in, GR_READ},
+                                            [BACK_ACTS] = {acts, GR_READ},
+                                            [BACK_DX] = {o->dx, GR_UPDATE},
+                                            [BACK_GRADS] = grads(w, 1 + l, true),
+                                            [BACK_WS] = {back_ws, GR_WRITE}},
+                                 N_BACK, "%sbackward.%u", w->pass.all, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 2);
     reduce(w, 1 + l);
 }
@@ -442,16 +447,16 @@ static void declare_forward_pass(declaring *w)
     gr_program_end(w->p);
     share_fresh(w);
     run_with_columns(w, TRAIN_ADJOINT,
-                     (gr_use[]){{o->mini, GR_UPDATE | GR_BY_CODE},
-                                {o->store, GR_READ},
-                                {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
-                                {o->fresh, GR_READ},
-                                {o->entropy, GR_READ},
-                                {o->d_fresh, GR_UPDATE},
-                                {o->d_entropy, GR_UPDATE},
-                                {o->data, GR_READ},
-                                {o->data_host, GR_READ | GR_BY_TURNS}},
-                     9, "adjoint");
+                     (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
+                                [LOSS_STORE] = {o->store, GR_READ},
+                                [LOSS_WS] = {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
+                                [LOSS_FRESH] = {o->fresh, GR_READ},
+                                [LOSS_ENTROPY] = {o->entropy, GR_READ},
+                                [LOSS_D_FRESH] = {o->d_fresh, GR_UPDATE},
+                                [LOSS_D_ENTROPY] = {o->d_entropy, GR_UPDATE},
+                                [LOSS_DATA] = {o->data, GR_READ},
+                                [LOSS_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS}},
+                     N_LOSS, "adjoint");
 }
 
 static void declare_micro_batch(declaring *w)
@@ -461,10 +466,12 @@ static void declare_micro_batch(declaring *w)
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true);
     declare_head(w, true);
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
-    gr_program_run(
-        w->p, TRAIN_EMBED_BACKWARD, 0,
-        (gr_use[]){{o->packed, GR_READ}, {o->dx, GR_READ}, grads(w, 0, !w->s->tied), {o->embed_ws, GR_WRITE}},
-        4, "%sembed_backward", w->pass.all);
+    gr_program_run(w->p, TRAIN_EMBED_BACKWARD, 0,
+                   (gr_use[]){[EMBED_BACK_PACKED] = {o->packed, GR_READ},
+                              [EMBED_BACK_DX] = {o->dx, GR_READ},
+                              [EMBED_BACK_GRADS] = grads(w, 0, !w->s->tied),
+                              [EMBED_BACK_WS] = {o->embed_ws, GR_WRITE}},
+                   N_EMBED_BACK, "%sembed_backward", w->pass.all);
     reduce(w, 0);
 }
 
@@ -490,27 +497,29 @@ static void declare_leaves(declaring *w)
     const gr_model *m = w->n->model;
     uint32_t n = gr_model_buckets(w->s);
     for (uint32_t b = 0; b < n && w->p->leaves > 1; b++)
-        gr_program_run(w->p, TRAIN_CLEAR, b, (gr_use[]){{gr_spread_fold(w->p, w->k, m, b), GR_WRITE}}, 1,
+        gr_program_run(w->p, TRAIN_CLEAR, b,
+                       (gr_use[]){[CLEAR_TREE] = {gr_spread_fold(w->p, w->k, m, b), GR_WRITE}}, N_CLEAR,
                        "clear.%u", b);
     gr_program_loop(w->p, TRAIN_LOOP_MINI, w->p->leaves, false, "leaves");
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_LEAF, b,
-                       (gr_use[]){{gr_spread_whole(w->p, w->k, m, b), GR_WRITE}, {w->o.rows, GR_READ}}, 2,
-                       "leaf.%u", b);
+                       (gr_use[]){[LEAF_GRADS] = {gr_spread_whole(w->p, w->k, m, b), GR_WRITE},
+                                  [LEAF_ROWS] = {w->o.rows, GR_READ}},
+                       N_LEAF, "leaf.%u", b);
     declare_micro_batches(w);
     for (uint32_t b = 0; b < n; b++)
         gr_program_run(w->p, TRAIN_FOLD, b,
-                       (gr_use[]){{gr_spread_whole(w->p, w->k, m, b), GR_UPDATE},
-                                  {gr_spread_fold(w->p, w->k, m, b), GR_UPDATE}},
-                       2, "fold.%u", b);
+                       (gr_use[]){[FOLD_GRADS] = {gr_spread_whole(w->p, w->k, m, b), GR_UPDATE},
+                                  [FOLD_TREE] = {gr_spread_fold(w->p, w->k, m, b), GR_UPDATE}},
+                       N_FOLD, "fold.%u", b);
     gr_program_end(w->p);
     for (uint32_t b = 0; b < n; b++) {
         gr_spread_reduce(w->p, w->k, m, b, false);
         if (gr_spread_shards(w->p, m) < 2)
-            gr_program_run(
-                w->p, TRAIN_SUM, b,
-                (gr_use[]){{gr_spread_whole(w->p, w->k, m, b), GR_READ}, {grad_sums(w, b), GR_UPDATE}}, 2,
-                "sum.%u", b);
+            gr_program_run(w->p, TRAIN_SUM, b,
+                           (gr_use[]){[SUM_LEAVES] = {gr_spread_whole(w->p, w->k, m, b), GR_READ},
+                                      [SUM_GRADS] = {grad_sums(w, b), GR_UPDATE}},
+                           N_SUM, "sum.%u", b);
     }
 }
 
@@ -533,8 +542,8 @@ static void declare_zero(declaring *w)
     const uint32_t parts = whole ? 1 : gr_spread_shards(w->p, m);
     for (uint32_t b = 0; b < gr_model_buckets(w->s); b++) {
         uint32_t sums = whole ? gr_spread_whole(w->p, w->k, m, b) : grad_sums(w, b);
-        gr_program_run(w->p, TRAIN_ZERO, b, (gr_use[]){{sums, GR_WRITE}}, 1, "zero.%u", b)->bytes =
-            grad_bytes(w, b) / parts;
+        gr_program_run(w->p, TRAIN_ZERO, b, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO, "zero.%u", b)
+            ->bytes = grad_bytes(w, b) / parts;
     }
 }
 
@@ -557,8 +566,9 @@ static void declare_norms(declaring *w)
         if (b < n) gr_spread_across(w->p, w->k, m, b);
         if (!b) continue;
         gr_program_run(w->p, TRAIN_NORM, b - 1,
-                       (gr_use[]){{grad_sums(w, b - 1), GR_READ}, {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
-                       2, "norm.%u", b - 1)
+                       (gr_use[]){[NORM_GRADS] = {grad_sums(w, b - 1), GR_READ},
+                                  [NORM_SUMS] = {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
+                       N_NORM, "norm.%u", b - 1)
             ->bytes = grad_bytes(w, b - 1) / shards;
     }
 }
@@ -569,33 +579,35 @@ static void declare_step(declaring *w)
     uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, w->n->model);
     declare_norms(w);
     if (shards > 1) gr_spread_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
-    if (shards > 1) gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){{o->norm, GR_UPDATE}}, 1, "clip");
+    if (shards > 1)
+        gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){[CLIP_SUMS] = {o->norm, GR_UPDATE}}, N_CLIP, "clip");
     for (uint32_t b = 0; b < n; b++) {
         uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
         gr_work *step = gr_program_run(
             w->p, TRAIN_STEP, b,
-            (gr_use[]){{gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
-                       {grad_sums(w, b), GR_READ},
-                       {state, GR_UPDATE},
-                       {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
-            4, "step.%u", b);
+            (gr_use[]){
+                [STEP_WEIGHTS] = {gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
+                [STEP_GRADS] = {grad_sums(w, b), GR_READ},
+                [STEP_STATE] = {state, GR_UPDATE},
+                [STEP_NORM] = {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
+            N_STEP, "step.%u", b);
         step->bytes = step_bytes(w, b) / shards;
         if (w->how->host_step) step->host_with = state;
         gr_spread_stepped(w->p, w->k, w->n->model, b);
     }
     gr_program_waits(run_with_columns(w, TRAIN_FINISH,
-                                      (gr_use[]){{o->mini, GR_UPDATE},
-                                                 {o->store, GR_READ},
-                                                 {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
-                                                 {o->fresh, GR_READ},
-                                                 {o->entropy, GR_READ},
-                                                 {o->d_fresh, GR_READ},
-                                                 {o->d_entropy, GR_READ},
-                                                 {o->data, GR_READ},
-                                                 {o->data_host, GR_READ},
-                                                 {o->values, GR_WRITE},
-                                                 {o->back, GR_WRITE}},
-                                      11, "finish"));
+                                      (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE},
+                                                 [LOSS_STORE] = {o->store, GR_READ},
+                                                 [LOSS_WS] = {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
+                                                 [LOSS_FRESH] = {o->fresh, GR_READ},
+                                                 [LOSS_ENTROPY] = {o->entropy, GR_READ},
+                                                 [LOSS_D_FRESH] = {o->d_fresh, GR_READ},
+                                                 [LOSS_D_ENTROPY] = {o->d_entropy, GR_READ},
+                                                 [LOSS_DATA] = {o->data, GR_READ},
+                                                 [LOSS_DATA_HOST] = {o->data_host, GR_READ},
+                                                 [LOSS_VALUES] = {o->values, GR_WRITE},
+                                                 [LOSS_BACK] = {o->back, GR_WRITE}},
+                                      N_FINISH, "finish"));
 }
 
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,

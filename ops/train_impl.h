@@ -33,6 +33,58 @@ enum {
     TRAIN_FINISH,
 };
 
+/* Operands of its works: their places among the uses that ops/train_declare.c declares, and among the
+ * pointers that ops/train.c is given. Behind those of prepare, adjoint, head and finish come the columns of
+ * the loss. */
+enum { ZERO_GRADS, N_ZERO };
+enum {
+    LOSS_MINI, /* prepare, adjoint, finish */
+    LOSS_STORE,
+    LOSS_WS,
+    LOSS_FRESH, /* this and the next three: a value a token of the mini-batch */
+    LOSS_ENTROPY,
+    LOSS_D_FRESH,
+    LOSS_D_ENTROPY,
+    LOSS_DATA,
+    LOSS_DATA_HOST,
+    N_LOSS,
+    LOSS_VALUES = N_LOSS, /* this and the next: finish */
+    LOSS_BACK,
+    N_FINISH,
+};
+enum { PACK_ROWS, PACK_PACKED, PACK_STAGING, N_PACK };
+enum { EMBED_WEIGHTS, EMBED_PACKED, EMBED_X, N_EMBED };
+enum { LAYER_WEIGHTS, LAYER_PACKED, LAYER_X, LAYER_IN, LAYER_ACTS, LAYER_WS, N_LAYER }; /* and recompute */
+enum {
+    HEAD_NORM,  /* the last bucket */
+    HEAD_EMBED, /* where the output matrix is tied */
+    HEAD_PACKED,
+    HEAD_X,
+    HEAD_WS,
+    HEAD_FRESH,
+    HEAD_ENTROPY,
+    HEAD_DX,
+    HEAD_GRAD_NORM,
+    HEAD_GRAD_EMBED,
+    HEAD_D_FRESH,
+    HEAD_D_ENTROPY,
+    HEAD_STORE,
+    HEAD_MINI,
+    HEAD_LOSS_WS,
+    HEAD_DATA,
+    HEAD_DATA_HOST,
+    N_HEAD,
+};
+enum { BACK_WEIGHTS, BACK_PACKED, BACK_IN, BACK_ACTS, BACK_DX, BACK_GRADS, BACK_WS, N_BACK };
+enum { EMBED_BACK_PACKED, EMBED_BACK_DX, EMBED_BACK_GRADS, EMBED_BACK_WS, N_EMBED_BACK };
+enum { CLEAR_TREE, N_CLEAR };
+enum { LEAF_GRADS, LEAF_ROWS, N_LEAF };
+enum { FOLD_GRADS, FOLD_TREE, N_FOLD };
+enum { SUM_LEAVES, SUM_GRADS, N_SUM };
+enum { NORM_GRADS, NORM_SUMS, N_NORM };
+enum { CLIP_SUMS, N_CLIP };
+enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, N_STEP };
+
 /* How an update is cut. */
 typedef struct gr_train_shape {
     uint32_t groups, seqs, mini_batches; /* of one mini-batch; how many there are */

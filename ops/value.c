@@ -29,6 +29,8 @@ static const gr_field score_fields[] = {
     {"score", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "of prompt and response, at the last token"}, {0}};
 /* clang-format on */
 
+enum { HEAD_LAST, HEAD_PACKED, HEAD_X, HEAD_WS, HEAD_OUT, N_HEAD }; /* operands; the last bucket */
+
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     gr_check_head(n, GR_HEAD_VALUE, d);
@@ -47,12 +49,12 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     uint32_t ws =
         gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
     gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
-                                (gr_use[]){{last, GR_READ},
-                                           {f.packed, GR_READ},
-                                           {f.x, GR_READ},
-                                           {ws, GR_WRITE},
-                                           {out, GR_UPDATE | GR_BY_QUEUE}},
-                                5, "head"),
+                                (gr_use[]){[HEAD_LAST] = {last, GR_READ},
+                                           [HEAD_PACKED] = {f.packed, GR_READ},
+                                           [HEAD_X] = {f.x, GR_READ},
+                                           [HEAD_WS] = {ws, GR_WRITE},
+                                           [HEAD_OUT] = {out, GR_UPDATE | GR_BY_QUEUE}},
+                                N_HEAD, "head"),
                  k, s, f.cost.rows, 1);
     gr_forward_end(p, &out, 1);
 }
@@ -75,12 +77,12 @@ static void run_head(const gr_call *c, const gr_pass *pass)
 {
     const gr_model_shape *s = &c->node->model->shape;
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    gr_micro pack = gr_micro_at(c->ptr[1], &b);
-    gr_value_head head = gr_value_head_at(c->session->kernels, s, c->ptr[0]);
-    float *out = c->ptr[4];
+    gr_micro pack = gr_micro_at(c->ptr[HEAD_PACKED], &b);
+    gr_value_head head = gr_value_head_at(c->session->kernels, s, c->ptr[HEAD_LAST]);
+    float *out = c->ptr[HEAD_OUT];
     for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);)
-        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[2], pack.row + h.row, h.n, out + h.at,
-                                           c->ptr[3]);
+        c->session->kernels->value_forward(c->queue, s, &head, c->ptr[HEAD_X], pack.row + h.row, h.n,
+                                           out + h.at, c->ptr[HEAD_WS]);
 }
 
 static gr_status run(const gr_call *c, gr_diag *d)
