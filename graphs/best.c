@@ -23,7 +23,7 @@ static void add_of_node(names *m, const gr_node *n, bool updates)
     static const char *const of_update[] = {"loss", "grad_norm", "entropy"};
     static const char *const of_rollout[] = {"response_tokens_mean", "truncated_fraction"};
     const char *prefix = n->every ? "val." : "";
-    bool rollout = n->every && !strcmp(n->op->name, "generate");
+    bool rollout = n->every && n->op->generates;
     if (n->every && n->op->scores) add(m, gr_pool_printf(m->pool, "%s%s", prefix, n->name));
     for (size_t i = 0; i < n->n_metrics; i++)
         add(m, gr_pool_printf(m->pool, "%s%s.%s", prefix, n->name, n->metrics[i].name));

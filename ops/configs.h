@@ -50,7 +50,7 @@ typedef struct gr_generate_cfg {
 /* Whether a node is a rollout that uses the weights of the iteration before. */
 static inline bool gr_node_lags(const gr_node *n)
 {
-    return !strcmp(n->op->name, "generate") && ((const gr_generate_cfg *)n->cfg)->lag;
+    return n->op->generates && ((const gr_generate_cfg *)n->cfg)->lag;
 }
 
 typedef struct gr_reward_cfg {

@@ -88,6 +88,7 @@ const gr_op gr_op_generate = {
     .kernels = GR_KERNELS_FORWARD | GR_KERNELS_LM_HEAD | GR_KERNELS_ROLLOUT,
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,
+    .generates = true,
     .cfg_bytes = sizeof(gr_generate_cfg),
     .keys = keys,
     .fields = fields,

@@ -121,6 +121,7 @@ const gr_op gr_op_logprob = {
     .kernels = GR_KERNELS_FORWARD | GR_KERNELS_LM_HEAD,
     .lane = GR_LANE_COMPUTE,
     .logprob = true,
+    .passes = true,
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = keys,
     .fields = fields,

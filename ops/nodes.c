@@ -83,6 +83,6 @@ const gr_node *gr_groups_maker(const gr_node *groups)
 
 bool gr_reads_rollout(const gr_node *n)
 {
-    if (!strcmp(n->op->name, "generate")) return true;
-    return !strcmp(n->op->name, "logprob") && ((const gr_logprob_cfg *)n->cfg)->weights == GR_WEIGHTS_ROLLOUT;
+    if (n->op->generates) return true;
+    return n->op->logprob && ((const gr_logprob_cfg *)n->cfg)->weights == GR_WEIGHTS_ROLLOUT;
 }

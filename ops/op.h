@@ -138,6 +138,9 @@ typedef struct gr_op {
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
+    bool generates;      /* it samples responses with its model */
+    bool trains;         /* it changes its model */
+    bool passes;         /* it is one forward pass of its model over its rows (ops/forward.h) */
     bool scores;         /* its main field is a score of its rows: a validation reports it unasked */
     size_t cfg_bytes;
     const gr_key *keys;     /* ends with a NULL name */

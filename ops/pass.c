@@ -82,7 +82,7 @@ static uint32_t seq_tokens(const gr_rows *r, uint32_t seq)
 bool gr_rows_longest_first(const gr_graph *g, const gr_node *rows)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (!strcmp(g->nodes[i]->op->name, "update") && g->nodes[i]->rows == rows &&
+        if (g->nodes[i]->op->trains && g->nodes[i]->rows == rows &&
             ((const gr_update_cfg *)g->nodes[i]->cfg)->balance)
             return true;
     return false;

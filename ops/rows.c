@@ -184,7 +184,7 @@ uint32_t gr_column_object(gr_program *p, const gr_column *c)
 float gr_rows_inv_temperature(const gr_node *rows)
 {
     rows = gr_rows_maker(rows);
-    if (strcmp(rows->op->name, "generate")) return 1;
+    if (!rows->op->generates) return 1;
     const float t = (float)((const gr_generate_cfg *)rows->cfg)->temperature;
     return t > 0 ? 1 / t : 1; /* in the steps that sampling takes: the bits are the same */
 }

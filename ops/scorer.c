@@ -138,7 +138,7 @@ void gr_scorer_check(const gr_node *n, gr_diag *d)
 static void cut_at_stop_text(const gr_node *rows_node, gr_str *text, uint32_t *ends, uint32_t n)
 {
     rows_node = gr_rows_maker(rows_node);
-    if (strcmp(rows_node->op->name, "generate") || !text->len) return;
+    if (!rows_node->op->generates || !text->len) return;
     const gr_texts *stop = &((const gr_generate_cfg *)rows_node->cfg)->stop;
     size_t cut = text->len;
     for (size_t i = 0; i < stop->n; i++) {

@@ -10,18 +10,38 @@
 
 enum { KERNEL_SUMMARY };
 
-static bool is_op(const gr_node *n, const char *op)
+static bool generates(const gr_op *op)
 {
-    return !strcmp(n->op->name, op);
+    return op->generates;
 }
 
-static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node *rows, const gr_model *model,
-                               bool same)
+static bool trains(const gr_op *op)
+{
+    return op->trains;
+}
+
+static bool asks_logprob(const gr_op *op)
+{
+    return op->logprob;
+}
+
+static bool scores_by_rule(const gr_op *op)
+{
+    return op->scores && !op->passes;
+}
+
+static bool scores_by_model(const gr_op *op)
+{
+    return op->scores && op->passes;
+}
+
+/* Of nodes that every iteration runs, but for updates, which may wait for their time. */
+static const gr_node *first_of(const gr_graph *g, bool (*is)(const gr_op *), const gr_node *rows,
+                               const gr_model *model, bool same)
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (!is_op(n, op) || n->every || (n->when.expr && strcmp(op, "update")) || (rows && n->rows != rows))
-            continue;
+        if (!is(n->op) || n->every || (n->when.expr && !n->op->trains) || (rows && n->rows != rows)) continue;
         if (!model || (n->model == model) == same) return n;
     }
     return NULL;
@@ -30,13 +50,13 @@ static const gr_node *first_of(const gr_graph *g, const char *op, const gr_node 
 /* The score of these rows: a reward's own, or what a select has narrowed of one; else a reward model's. */
 static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
 {
-    const gr_node *n = first_of(g, "reward", rows, NULL, true);
-    if (!n) n = first_of(g, "score", rows, NULL, true);
+    const gr_node *n = first_of(g, scores_by_rule, rows, NULL, true);
+    if (!n) n = first_of(g, scores_by_model, rows, NULL, true);
     if (n) return gr_node_column(n, NULL);
     for (size_t i = 0; i < rows->n_columns; i++) {
         const gr_column *c = rows->columns[i], *own = c;
         while (own->from) own = own->from;
-        if (own != c && (is_op(own->node, "reward") || is_op(own->node, "score")) && !own->field) return c;
+        if (own != c && own->node->op->scores && !own->field) return c;
     }
     return NULL;
 }
@@ -57,17 +77,17 @@ static const gr_node *rows_to_look_at(const gr_graph *g, const gr_node *rows)
 gr_subject gr_graph_subject(const gr_graph *g)
 {
     gr_subject s = {0};
-    const gr_node *rollout = first_of(g, "generate", NULL, NULL, true);
-    if (rollout) s.update = first_of(g, "update", rollout, rollout->model, true);
+    const gr_node *rollout = first_of(g, generates, NULL, NULL, true);
+    if (rollout) s.update = first_of(g, trains, rollout, rollout->model, true);
     if (rollout && !s.update) /* its rows may be selected ones */
-        s.update = first_of(g, "update", NULL, rollout->model, true);
-    if (!s.update) s.update = first_of(g, "update", NULL, NULL, true);
+        s.update = first_of(g, trains, NULL, rollout->model, true);
+    if (!s.update) s.update = first_of(g, trains, NULL, NULL, true);
     s.rows = rows_to_look_at(g, s.update ? s.update->rows : rollout);
     if (!s.rows) return s;
     s.reward = reward_of(g, s.rows);
     if (!s.update) return s;
-    s.policy_logprob = first_of(g, "logprob", s.rows, s.update->model, true);
-    s.ref_logprob = first_of(g, "logprob", s.rows, s.update->model, false);
+    s.policy_logprob = first_of(g, asks_logprob, s.rows, s.update->model, true);
+    s.ref_logprob = first_of(g, asks_logprob, s.rows, s.update->model, false);
     return s;
 }
 
@@ -93,7 +113,7 @@ static const gr_column *main_column(const gr_node *n)
 /* Metrics that are evaluated at the end of an iteration, or of a validation. */
 static size_t metrics_at_end(const gr_node *n, bool validation)
 {
-    return is_op(n, "update") || (n->every != 0) != validation ? 0 : n->n_metrics;
+    return n->op->trains || (n->every != 0) != validation ? 0 : n->n_metrics;
 }
 
 static const gr_column *score_column(const gr_node *n)
@@ -103,7 +123,7 @@ static const gr_column *score_column(const gr_node *n)
 
 static bool is_rollout(const gr_node *n)
 {
-    return n->every && is_op(n, "generate");
+    return n->every && n->op->generates;
 }
 
 /* Everything it reads, in one set. */
@@ -303,7 +323,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
         const gr_rows *rows = &e.blocks[about.rows->index];
         summarize_rows(s, rows, "");
         if (reward) gr_session_metric(s, mean_score(rows, about.reward, reward), "reward_mean");
-        if (ref && (policy || is_op(gr_rows_maker(about.rows), "generate")))
+        if (ref && (policy || gr_rows_maker(about.rows)->op->generates))
             summarize_kl(s, about.rows, rows, policy, ref);
         keep_samples(s, &about, rows, reward);
     }

@@ -594,8 +594,7 @@ static void run_step(const gr_call *c, train_state *t)
 static bool has_gap(const gr_node *n)
 {
     const gr_node *maker = gr_rows_maker(n->rows);
-    return !strcmp(maker->op->name, "generate") && maker->model == n->model &&
-           n->new_version == maker->new_version;
+    return maker->op->generates && maker->model == n->model && n->new_version == maker->new_version;
 }
 
 static bool gap_counts(const gr_node *n, const train_state *t)

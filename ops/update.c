@@ -46,6 +46,7 @@ static bool one_step(const gr_node *n)
 
 const gr_op gr_op_update = {
     .name = "update",
+    .trains = true,
     .summary = "train a model on a loss expression",
     .doc = "Mini-batches are taken in the order of the rows; each is one optimizer step (AdamW, decoupled "
            "weight decay, "

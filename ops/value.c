@@ -94,6 +94,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
 
 const gr_op gr_op_value = {
     .name = "value",
+    .passes = true,
     .summary = "values of a critic for the tokens of a rollout",
     .kernels = GR_KERNELS_FORWARD | GR_KERNELS_VALUE_HEAD,
     .lane = GR_LANE_COMPUTE,
@@ -111,6 +112,7 @@ const gr_op gr_op_value = {
 
 const gr_op gr_op_score = {
     .name = "score",
+    .passes = true,
     .summary = "scores of a reward model for the sequences of a rollout",
     .doc = "What a sequence-classification checkpoint says at the last token of prompt and response. The "
            "model reads "

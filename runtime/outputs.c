@@ -222,7 +222,7 @@ static void announce(const gr_outputs *o, const gr_session *s)
     print_notes(to, o->plan->notes);
     if (!o->g->run.steps && !o->g->run.epochs) fprintf(to, "neither steps nor epochs are given: one epoch\n");
     for (size_t i = 0; i < o->g->n_nodes; i++)
-        if (!strcmp(o->g->nodes[i]->op->name, "generate")) print_stop_ids(o, s, o->g->nodes[i]);
+        if (o->g->nodes[i]->op->generates) print_stop_ids(o, s, o->g->nodes[i]);
 }
 
 gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_diag *d)

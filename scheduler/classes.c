@@ -66,7 +66,7 @@ static bool must_precede(const gr_node *a, const gr_node *b)
 {
     for (size_t i = 0; i < b->n_inputs; i++)
         if (b->inputs[i] == a || b->inputs[i]->repeated_by == a) return true;
-    bool updates = b->model && !strcmp(b->op->name, "update");
+    bool updates = b->model && b->op->trains;
     return updates && a->model == b->model && a->index < b->index && !a->every;
 }
 
@@ -244,7 +244,7 @@ static void find_weights(gr_traffic *t)
             const gr_node *n = g->nodes[i];
             if (!n->model || !n->model->update || (n->every != 0) != validation) continue;
             bool *here = &fresh[n->model->index * g->n_classes];
-            if (!strcmp(n->op->name, "update")) {
+            if (n->op->trains) {
                 memset(here, 0, g->n_classes * sizeof(*here));
             } else if (gr_node_lags(n)) {
                 bool late = t->order & GR_ORDER_UPDATE && n->class != n->model->update->class;

@@ -42,8 +42,8 @@ struct gr_knobs {
 
 static uint32_t fixed_micro_tokens(const gr_node *n)
 {
-    if (gr_node_is_forward(n)) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
-    if (gr_node_is(n, "update")) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
+    if (n->op->passes) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
+    if (n->op->trains) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
     return 0;
 }
 
@@ -110,7 +110,7 @@ static bool is_remote(const gr_graph *g, const gr_model *m)
 static bool is_trained(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->model == m && gr_node_is(g->nodes[i], "update")) return true;
+        if (g->nodes[i]->model == m && g->nodes[i]->op->trains) return true;
     return false;
 }
 
@@ -173,7 +173,7 @@ static bool may_step_on_host(const gr_knobs *s, const uint32_t *level, const gr_
 static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
 {
     for (size_t i = 0; n->every && i < g->n_nodes; i++)
-        if (gr_node_is(g->nodes[i], "generate") && !g->nodes[i]->every && gr_node_runs(g, g->nodes[i]))
+        if (g->nodes[i]->op->generates && !g->nodes[i]->every && gr_node_runs(g, g->nodes[i]))
             return g->nodes[i];
     return n;
 }
@@ -205,9 +205,9 @@ static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool al
 static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
 {
     uint32_t rows = UINT32_MAX;
-    if (gr_node_is(n, "generate")) rows = GR_MIN(c->concurrent, n->task.seqs);
-    if (gr_node_is(n, "update")) rows = gr_train_rows(n, c);
-    if (gr_node_is_forward(n)) rows = gr_forward_bounds(n, c).rows;
+    if (n->op->generates) rows = GR_MIN(c->concurrent, n->task.seqs);
+    if (n->op->trains) rows = gr_train_rows(n, c);
+    if (n->op->passes) rows = gr_forward_bounds(n, c).rows;
     return GR_MAX(rows, 1u);
 }
 
@@ -215,8 +215,7 @@ static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)
 {
     const uint32_t vocab = n->model ? n->model->shape.vocab : 1;
     uint32_t rows = sizes->head_rows;
-    if (!sizes->head_sums || !gr_node_is_forward(n))
-        rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, 16u));
+    if (!sizes->head_sums || !n->op->passes) rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, 16u));
     return rows > sizes->head_step ? rows - rows % sizes->head_step : rows;
 }
 
@@ -228,12 +227,12 @@ static gr_choices choose(const gr_knobs *s, const uint32_t *level, const gr_node
         c.sharded = is_sharded(s, level, n->model);
         c.shards = shards_of(s, level, n->model);
     }
-    if (gr_node_is(n, "update")) {
+    if (n->op->trains) {
         c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
         c.host_step = may_step_on_host(s, level, n->model);
         c.whole_grads = is_open(s, KNOB_GRADS, n) && c.shards != 1 && !level_of(s, level, KNOB_GRADS, n);
     }
-    if (gr_node_is(n, "generate"))
+    if (n->op->generates)
         choose_rollout(n, sizes, s->o->kernels->steps != NULL,
                        level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
     if (gr_node_is_pass(n)) {
@@ -412,7 +411,7 @@ static uint64_t update_ns(const gr_knobs *s, const gr_node *n, gr_choices *how, 
 static bool whole_is_faster(const gr_knobs *s, const gr_node *n)
 {
     const gr_graph *g = s->g;
-    if (!gr_node_is(n, "update") || g->ranks < 2 || g->canonical) return false;
+    if (!n->op->trains || g->ranks < 2 || g->canonical) return false;
     uint32_t *level = gr_calloc(max_knobs(g), sizeof(*level));
     gr_choices *how = gr_calloc(gr_n_choices(g), sizeof(*how));
     gr_knobs_choose(s, level, how);
@@ -509,10 +508,10 @@ static void find_knobs(gr_knobs *s)
         if (!gr_node_runs(g, n)) continue;
         head = head || n->model;
         head_bits = head_bits || gr_head_changes_bits(n, k);
-        if (gr_node_is(n, "generate") && sets_pace(g, n))
+        if (n->op->generates && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
                      gr_pool_printf(s->pool, "%s: KV pool", n->name));
-        if (gr_node_is(n, "update"))
+        if (n->op->trains)
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
                      gr_pool_printf(s->pool, "%s: recomputation", n->name));
     }

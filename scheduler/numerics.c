@@ -11,14 +11,14 @@
  * micro-batch at a time. */
 bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
-    if (!gr_node_is(n, "update")) return gr_node_is_forward(n) && !k->invariant;
+    if (!n->op->trains) return n->op->passes && !k->invariant;
     return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical;
 }
 
 /* The same of the rows that the head takes at a time, whose gradients are one product. */
 bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k)
 {
-    return gr_node_is(n, "update") ? !k->chained : n->model && !k->invariant;
+    return n->op->trains ? !k->chained : n->model && !k->invariant;
 }
 
 /* A step on the host has other bits where it is not the device's own kernel. */
@@ -107,7 +107,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         if (g->nodes[i]->every) continue;
-        if (c->shards && gr_node_is(g->nodes[i], "update") && !g->canonical)
+        if (c->shards && g->nodes[i]->op->trains && !g->canonical)
             gr_str_printf(&s, " in shards of %u", c->shards);
         if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
         if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);

@@ -52,7 +52,7 @@ static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *ou
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
         const char *name = g->nodes[i]->name;
-        if (gr_node_is(g->nodes[i], "generate"))
+        if (g->nodes[i]->op->generates)
             gr_str_printf(out, "#   %s: kv_blocks %u, concurrent %u\n", name, c->kv_blocks, c->concurrent);
         if (gr_node_is_pass(g->nodes[i]))
             gr_str_printf(out, "#   %s: micro_tokens %u\n", name, c->micro_tokens);

@@ -11,25 +11,12 @@
 #ifndef GR_SCHEDULER_PLANNER_PARTS_H
 #define GR_SCHEDULER_PLANNER_PARTS_H
 
-#include <string.h>
-
 #include "scheduler/classes.h"
 #include "scheduler/planner.h"
 
-static inline bool gr_node_is(const gr_node *n, const char *op)
-{
-    return !strcmp(n->op->name, op);
-}
-
-/* Passes forward over rows, all with one config. */
-static inline bool gr_node_is_forward(const gr_node *n)
-{
-    return gr_node_is(n, "logprob") || gr_node_is(n, "value") || gr_node_is(n, "score");
-}
-
 static inline bool gr_node_is_pass(const gr_node *n)
 {
-    return gr_node_is_forward(n) || gr_node_is(n, "update");
+    return n->op->passes || n->op->trains;
 }
 
 /* Tokens of the longest sequence of a node with rows. */

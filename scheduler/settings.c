@@ -50,10 +50,10 @@ static bool settings_serve(const gr_graph *g, const gr_node *n, const gr_choices
     if (!n->model) return true;
     if (c->shards && g->ranks % c->shards) return false;
     if (gr_node_is_pass(n) && c->micro_tokens < gr_node_longest(n)) return false;
-    if (gr_node_is(n, "generate") &&
+    if (n->op->generates &&
         (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
         return false;
-    const bool trains = gr_node_is(n, "update"), reduces = trains && g->ranks > 1 && c->shards != 1;
+    const bool trains = n->op->trains, reduces = trains && g->ranks > 1 && c->shards != 1;
     return c->threads && c->head_rows && c->sharded <= 1 && c->host_step <= trains &&
            c->whole_grads <= (reduces && !c->leaves);
 }

@@ -166,7 +166,7 @@ static void try_slices(advice *v, const gr_graph *g)
         const gr_model *m = g->models[i];
         bool generates = false;
         for (size_t k = 0; k < g->n_nodes; k++)
-            generates = generates || (g->nodes[k]->model == m && !strcmp(g->nodes[k]->op->name, "generate"));
+            generates = generates || (g->nodes[k]->model == m && g->nodes[k]->op->generates);
         for (uint32_t n = 1; generates && m->tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_SLICES_MAX); n++) {
             char *set = gr_printf("models.%s.tensor=%u", m->name, m->tensor << n),
                  *before = gr_printf("%u", m->tensor);

@@ -50,7 +50,7 @@ static void hints(const gr_planned *all, gr_diag *d)
     for (uint32_t c = 0; c <= all->n_more; c++) {
         const gr_planned *p = gr_planned_class(all, c);
         for (size_t i = 0; i < p->graph->n_nodes; i++)
-            if (!strcmp(p->graph->nodes[i]->op->name, "update") && p->graph->nodes[i]->class == c)
+            if (p->graph->nodes[i]->op->trains && p->graph->nodes[i]->class == c)
                 hint(p, p->graph->nodes[i], d);
     }
 }
