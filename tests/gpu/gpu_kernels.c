@@ -4,6 +4,7 @@
  * --small: fewer rows, a shorter sum.
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
+#include "runtime/move.h"
 #include "tests/gpu/device.h"
 
 #include "ops/kernels.h"
