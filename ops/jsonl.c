@@ -15,7 +15,6 @@
 #include <xxhash.h>
 
 #include "runtime/guard.h"
-#include "runtime/json.h"
 
 struct line {
     off_t offset;
@@ -445,45 +444,6 @@ gr_status gr_json_numbers(const json_t *object, const char *path, gr_loc at, siz
         out[i] = json_number_value(x);
     }
     return GR_OK;
-}
-
-/* Bytes of the character at the beginning of a text that is not empty; *whole: it is one, and not a byte of
- * none. */
-static size_t character(const char *text, size_t n, bool *whole)
-{
-    utf8proc_int32_t c;
-    utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
-    *whole = len > 0;
-    return len > 0 ? (size_t)len : 1;
-}
-
-json_t *gr_json_string(const char *text, size_t n)
-{
-    json_t *v = json_stringn(text, n);
-    if (v) return v;
-    gr_str s = {0};
-    for (size_t i = 0, len; i < n; i += len) {
-        bool whole;
-        len = character(text + i, n - i, &whole);
-        gr_str_add(&s, whole ? text + i : "\xEF\xBF\xBD", whole ? len : 3);
-    }
-    v = json_stringn(s.text, s.len);
-    gr_str_release(&s);
-    return v;
-}
-
-json_t *gr_json_offsets(const char *text, size_t n, const uint32_t *ends, size_t n_ends)
-{
-    json_t *list = json_array();
-    size_t at = 0,
-           characters = 0; /* bytes behind the last character counted, which may go beyond its piece */
-    for (size_t i = 0; i < n_ends; i++) {
-        const size_t from = i ? ends[i - 1] : 0;
-        const size_t first = at > from && ends[i] > from ? characters - 1 : characters;
-        for (bool whole; at < ends[i]; characters++) at += character(text + at, n - at, &whole);
-        json_array_append_new(list, json_pack("[I, I]", (json_int_t)first, (json_int_t)characters));
-    }
-    return list;
 }
 
 /* ---- order -------------------------------------------------------------------------------------------- */

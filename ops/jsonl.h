@@ -15,6 +15,7 @@
 
 #include <jansson.h>
 
+#include "runtime/json.h"
 #include "runtime/seal.h"
 
 #define GR_JSONL_LINE_BYTES (64u << 20) /* a longer line is refused */
@@ -65,14 +66,6 @@ GR_NODISCARD gr_status gr_json_number(const json_t *object, const char *path, gr
 /* A field that is a list of n numbers, one for each of what, such as "tokens of the response". */
 GR_NODISCARD gr_status gr_json_numbers(const json_t *object, const char *path, gr_loc at, size_t n,
                                        const char *what, double *out, gr_diag *d);
-
-/* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
-json_t *gr_json_string(const char *text, size_t n);
-
-/* Of pieces of such a text, the i-th from ends[i - 1] (0) to ends[i] in bytes: a list of [begin, end] in
- * characters of the JSON string. A piece of part of a character has all of it; an empty piece begins where it
- * ends. */
-json_t *gr_json_offsets(const char *text, size_t n, const uint32_t *ends, size_t n_ends);
 
 /* ---- order -------------------------------------------------------------------------------------------- */
 

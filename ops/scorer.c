@@ -5,6 +5,7 @@
 #include "ops/data.h"
 #include "ops/rules.h"
 #include "ops/worker.h"
+#include "runtime/json.h"
 #include "runtime/watch.h"
 
 #include <stdlib.h>

@@ -61,7 +61,7 @@ GR_NODISCARD gr_status gr_workers_new(gr_workers **out, const gr_workers_config 
 void gr_workers_free(gr_workers *w);
 
 /* Queue a request. id names the sequence, unique among those not yet collected; it is added to fields, an
- * object that is read during the call only (gr_json_string of ops/jsonl.h makes a string of any response).
+ * object that is read during the call only (gr_json_string of runtime/json.h makes a string of any response).
  * n_tokens is how many numbers a per-token reply must have. Never blocks. */
 void gr_workers_submit(gr_workers *w, uint64_t id, size_t n_tokens, json_t *fields);
 

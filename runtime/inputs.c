@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ops/jsonl.h"
+#include "runtime/json.h"
 
 static const char *const kinds[] = {
 #define X(name, text) text,

@@ -36,4 +36,12 @@ const char *gr_json_kind(const json_t *value);
  */
 bool gr_json_fits_float(double value);
 
+/* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
+json_t *gr_json_string(const char *text, size_t n);
+
+/* Of pieces of such a text, the i-th from ends[i - 1] (0) to ends[i] in bytes: a list of [begin, end] in
+ * characters of the JSON string. A piece of part of a character has all of it; an empty piece begins where it
+ * ends. */
+json_t *gr_json_offsets(const char *text, size_t n, const uint32_t *ends, size_t n_ends);
+
 #endif
