@@ -1,3 +1,5 @@
+/* memplan/pack.c: offsets for lifetimes in one arena: several orders, first fit, and the exact packer where
+ * they miss the bound. */
 #include "memplan/solve.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* memplan/plan.c: plans as data: texts of their kinds, steps and classes by number, what they need. */
 #include "memplan/plan.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* memplan/plan_json.c: a plan as JSON: the same plan, the same bytes. */
 #include "memplan/plan.h"
 
 #include <inttypes.h>

@@ -1,3 +1,5 @@
+/* memplan/plan_read.c: a plan back from JSON. What a file says is checked here for form; the verifier
+ * checks what it means. */
 #include "memplan/plan.h"
 
 #include <jansson.h>

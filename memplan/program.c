@@ -1,3 +1,4 @@
+/* memplan/program.c: task graphs while they are built: objects, works, loops. */
 #include "memplan/program.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* memplan/solve.c: the exact packer: search over orders with lower bounds, cut off by a count of nodes. */
 #include "memplan/solve.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* memplan/verify.c: the verifier's entry: binds a plan to its task graph, then asks each of its parts. */
 #include "memplan/verifier.h"
 
 #include <inttypes.h>

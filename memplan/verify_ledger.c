@@ -1,3 +1,5 @@
+/* memplan/verify_ledger.c: what the ledger claims: sizes, lives, and that no two that live at once share
+ * bytes. */
 #include "memplan/verifier.h"
 
 #include <inttypes.h>

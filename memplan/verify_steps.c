@@ -1,3 +1,4 @@
+/* memplan/verify_steps.c: each step by itself: its kind, lane, loop, and what it waits for. */
 #include "memplan/verifier.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* ops/bpe.c: byte-pair merges of one piece of text, by rank, with a heap of neighbours. */
 #include "ops/bpe.h"
 
 #include <stdlib.h>

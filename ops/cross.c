@@ -1,3 +1,4 @@
+/* ops/cross.c: what one class of ranks sends another: columns and weights, piece by piece in rounds. */
 #include "ops/cross.h"
 
 #include "ops/op.h"

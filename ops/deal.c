@@ -1,3 +1,4 @@
+/* ops/deal.c: which sequences each rank takes, so that all have as much work. */
 #include "ops/deal.h"
 
 #include "ops/session.h"

@@ -1,3 +1,4 @@
+/* ops/env.c: what expressions read while they run: columns, rows, slices of them by mini-batch. */
 #include "ops/env.h"
 
 #include <stdlib.h>

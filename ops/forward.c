@@ -1,3 +1,4 @@
+/* ops/forward.c: the works of a forward pass that `logprob`, `value` and `score` share. */
 #include "ops/forward.h"
 
 #include "ops/spread.h"

@@ -1,3 +1,4 @@
+/* ops/kernels.c: the tables of kernels by device, and what each can do. */
 #include "ops/kernels.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* ops/loss_device.c: losses where the device evaluates them: columns and rows move there, stages are
+ * launched. */
 #include "ops/loss_device.h"
 
 #include <assert.h>

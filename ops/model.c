@@ -1,3 +1,4 @@
+/* ops/model.c: what buckets of a model hold: tensors, their sizes and offsets. */
 #include "ops/model.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* ops/pass.c: packed passes: micro-batches, their arrays, the head's parts, costs. */
 #include "ops/pass.h"
 
 #include "ops/carve.h"

@@ -1,3 +1,4 @@
+/* ops/pretokenize.c: text cut into pieces, as a tokenizer's pre-tokenizers say. */
 #include "ops/pretokenize.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* ops/resample.c: rows drawn by weight, with replacement. */
 #include "ops/resample.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* ops/reshard.c: from flat shards to slices of layers: who sends which pieces to whom. */
 #include "ops/reshard.h"
 
 #include "ops/parts.h"

@@ -1,3 +1,4 @@
+/* ops/rollout.c: `generate` step by step: admission, the KV pool, sampling. */
 #include "ops/rollout_impl.h"
 
 #include "ops/carve.h"

@@ -1,3 +1,4 @@
+/* ops/rope.c: angles of rotary position embeddings. */
 #include "ops/rope.h"
 
 #include <assert.h>

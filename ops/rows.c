@@ -1,3 +1,4 @@
+/* ops/rows.c: row sets: layout of a batch's rows, their columns, which are a rank's. */
 #include "ops/rows.h"
 
 #include "ops/carve.h"

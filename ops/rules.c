@@ -1,3 +1,4 @@
+/* ops/rules.c: reward rules: extract, compare, score. */
 #include "ops/rules.h"
 
 #include <assert.h>

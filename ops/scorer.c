@@ -1,3 +1,4 @@
+/* ops/scorer.c: rewards as sequences finish: rules or workers, and where their scores go. */
 #include "ops/scorer.h"
 
 #include "ops/command_files.h"

@@ -1,3 +1,4 @@
+/* ops/session.c: what a running graph offers its ops: tokenizers, states, metrics, listeners. */
 #include "ops/session.h"
 
 #include "ops/configs.h"

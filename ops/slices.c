@@ -1,3 +1,4 @@
+/* ops/slices.c: the shape of a rank's slice of a model, and what of each bucket it has. */
 #include "ops/slices.h"
 
 #include <assert.h>

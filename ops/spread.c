@@ -1,3 +1,4 @@
+/* ops/spread.c: collectives of ops over ranks: declared, and run. */
 #include "ops/spread.h"
 
 #include "ops/reshard.h"

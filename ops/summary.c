@@ -1,3 +1,4 @@
+/* ops/summary.c: the end of an iteration and of a validation: metrics, states, samples. */
 #include "ops/summary.h"
 
 #include "ops/configs.h"

@@ -1,3 +1,4 @@
+/* ops/template.c: templates with {field}s of records. */
 #include "ops/template.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
 #include "ops/spread.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"

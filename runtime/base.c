@@ -1,3 +1,4 @@
+/* runtime/base.c: memory, arenas, strings, messages. */
 #include "runtime/base.h"
 #include "runtime/philox.h"
 

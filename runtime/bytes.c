@@ -1,3 +1,4 @@
+/* runtime/bytes.c: save and restore steps: buckets between device memory and checkpoint files. */
 #include "runtime/bytes.h"
 
 #include "ops/checkpoint.h"

@@ -1,3 +1,4 @@
+/* runtime/comm.c: what holds of any group of ranks: agreement, splitting, ends. */
 #include "runtime/comm.h"
 
 #include <stdio.h>

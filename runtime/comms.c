@@ -1,3 +1,4 @@
+/* runtime/comms.c: the groups that a run has: all ranks, a class, a host, those of one place in all hosts. */
 #include "runtime/comms.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* runtime/device.c: devices by name, the CPU device, and memory of the host. */
 #include "runtime/device.h"
 
 #ifdef GR_CUDA

@@ -1,3 +1,4 @@
+/* runtime/device_cuda.c: the CUDA device: arena, streams, events, copies. */
 #include "runtime/device_cuda.h"
 
 #include <cuda.h>

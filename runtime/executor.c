@@ -1,3 +1,4 @@
+/* runtime/executor.c: a plan followed: a thread for each lane, waits, loops, what was touched. */
 #include "runtime/executor.h"
 
 #include <assert.h>

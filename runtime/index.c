@@ -1,3 +1,4 @@
+/* runtime/index.c: a hash index from names to numbers. */
 #include "runtime/index.h"
 
 #include <stdlib.h>

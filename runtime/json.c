@@ -1,3 +1,4 @@
+/* runtime/json.c: JSON from files, with places for messages. */
 #include "runtime/json.h"
 
 #include <float.h>

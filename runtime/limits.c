@@ -1,3 +1,4 @@
+/* runtime/limits.c: how many cores and how much memory this process may use. */
 #include "runtime/limits.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* runtime/metrics.c: lines of JSON in files, and what of them stays when a run is resumed. */
 #include "runtime/metrics.h"
 
 #include <errno.h>

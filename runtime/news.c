@@ -1,3 +1,4 @@
+/* runtime/news.c: what classes of ranks tell each other between iterations. */
 #include "runtime/news.h"
 
 #include <stdlib.h>

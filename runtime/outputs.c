@@ -1,3 +1,4 @@
+/* runtime/outputs.c: the run directory and the lines for people. */
 #include "runtime/outputs.h"
 
 #include "ops/configs.h"

@@ -1,3 +1,5 @@
+/* runtime/poison.c: the memory check: gaps and dead bytes are marked, and marks are looked at after each
+ * step. */
 #include "runtime/poison.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* runtime/progress.c: lines about progress, on a terminal or in a log. */
 #include "runtime/progress.h"
 
 #include <math.h>

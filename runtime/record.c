@@ -1,3 +1,4 @@
+/* runtime/record.c: the record of an iteration, and how it travels between ranks. */
 #include "runtime/record.h"
 
 #include "ops/scorer.h"

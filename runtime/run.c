@@ -1,3 +1,4 @@
+/* runtime/run.c: a run from its first iteration to its last. */
 #include "runtime/run_parts.h"
 
 #include "ops/data.h"

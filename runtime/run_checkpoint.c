@@ -1,3 +1,4 @@
+/* runtime/run_checkpoint.c: checkpoints of a run: saved, loaded, which was the best, which is damaged. */
 #include "runtime/run_parts.h"
 
 #include "ops/configs.h"

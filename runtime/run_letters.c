@@ -1,3 +1,4 @@
+/* runtime/run_letters.c: what is told and heard behind an iteration. */
 #include "runtime/run_parts.h"
 
 #include "runtime/signals.h"

@@ -1,3 +1,4 @@
+/* runtime/run_steps.c: the executor's hooks: steps of ops, collectives, how long they may take. */
 #include "runtime/run_parts.h"
 
 #include "ops/cross.h"

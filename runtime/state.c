@@ -1,3 +1,4 @@
+/* runtime/state.c: state.json: named values that read back exactly. */
 #include "runtime/state.h"
 
 #include <assert.h>

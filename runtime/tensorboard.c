@@ -1,3 +1,4 @@
+/* runtime/tensorboard.c: TensorBoard's event files. */
 #include "runtime/tensorboard.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* runtime/trace.c: trace.json: when steps ran, for Perfetto. */
 #include "runtime/trace.h"
 
 #include <errno.h>

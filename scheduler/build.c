@@ -1,3 +1,4 @@
+/* scheduler/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
 #include "memplan/pack.h"
 #include "scheduler/layout.h"
 

@@ -1,3 +1,4 @@
+/* scheduler/classes.c: plans of several classes of ranks together: what crosses, in which order, and when. */
 #include "scheduler/classes.h"
 
 #include "ops/configs.h"

@@ -1,3 +1,4 @@
+/* scheduler/cost.c: how long a work takes on a device. */
 #include "scheduler/hardware.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* scheduler/diff.c: two plans side by side. */
 #include "scheduler/diff.h"
 
 #include "scheduler/view.h"

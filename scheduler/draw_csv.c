@@ -1,3 +1,4 @@
+/* scheduler/draw_csv.c: a plan as CSV. */
 #include "scheduler/draw.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* scheduler/draw_dot.c: a plan as a graph for Graphviz. */
 #include "scheduler/draw.h"
 
 #include "ops/op.h"

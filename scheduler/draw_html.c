@@ -1,3 +1,4 @@
+/* scheduler/draw_html.c: a plan as a page. */
 #include "scheduler/draw.h"
 
 #include "ops/op.h"

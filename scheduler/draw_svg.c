@@ -1,3 +1,4 @@
+/* scheduler/draw_svg.c: a plan as a picture: memory over time, lanes. */
 #include "scheduler/draw.h"
 
 #include "scheduler/picture.h"

@@ -1,3 +1,4 @@
+/* scheduler/explore.c: the walk over residencies: what stays on the device, and what comes and goes. */
 #include "scheduler/explore.h"
 
 #include <stdlib.h>

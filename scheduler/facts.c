@@ -1,3 +1,4 @@
+/* scheduler/facts.c: what the search asks of a task graph again and again, worked out once. */
 #include "scheduler/layout.h"
 
 #include <math.h>

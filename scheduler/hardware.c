@@ -1,3 +1,4 @@
+/* scheduler/hardware.c: known hardware, this machine, and rates between places. */
 #include "scheduler/hardware.h"
 
 #include "runtime/limits.h"

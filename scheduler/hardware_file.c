@@ -1,3 +1,4 @@
+/* scheduler/hardware_file.c: hardware as `graphrun calibrate` writes it. */
 #include "scheduler/hardware.h"
 
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* scheduler/layout.c: loads, offloads and releases of a residency, and how early each may stand. */
 #include "scheduler/layout.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* scheduler/picture.c: what pictures share: colours, axes, texts. */
 #include "scheduler/picture.h"
 
 #include <stdio.h>

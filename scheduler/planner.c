@@ -1,3 +1,4 @@
+/* scheduler/planner.c: plans of a graph: of all classes, joined and proven. */
 #include "scheduler/planner.h"
 
 #include "ops/summary.h"

@@ -1,3 +1,4 @@
+/* scheduler/policy.c: residency policies by name, and what each asks. */
 #include "scheduler/policy.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* scheduler/report.c: the table that `graphrun plan` prints. */
 #include "scheduler/report.h"
 
 #include "scheduler/view.h"

@@ -1,3 +1,4 @@
+/* scheduler/schedule.c: the search over choices for the fastest plan that fits. */
 #include "memplan/pack.h"
 #include "scheduler/explore.h"
 

@@ -1,3 +1,4 @@
+/* scheduler/sweep.c: plans over a range of one setting. */
 #include "scheduler/sweep.h"
 
 #include "scheduler/picture.h"

@@ -1,3 +1,4 @@
+/* scheduler/view.c: what pictures of a plan show: series of memory, nodes, columns. */
 #include "scheduler/view.h"
 
 #include "scheduler/timeline.h"

@@ -1,3 +1,4 @@
+/* tools/args.c: commands and options: one table, from which help, man page and completion are made. */
 #include "tools/args.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* tools/calibrate_cuda.c: measurements of `graphrun calibrate` on CUDA. */
 #include "tools/calibrate.h"
 
 #ifdef GR_CUDA

@@ -1,3 +1,4 @@
+/* ops/cuda/attention.c: attention of packed passes on CUDA: cuDNN where it serves, else own kernels. */
 #include "ops/cuda/attention.h"
 
 #include "ops/carve.h"

@@ -1,3 +1,4 @@
+/* ops/cuda/attention_cudnn.c: the graphs of attention that cuDNN is asked for. */
 #include "ops/cuda/attention_cudnn.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* ops/cuda/cudnn_graph.c: cuDNN's backend API as far as it is used: descriptors, graphs, engines. */
 #include "ops/cuda/cudnn_graph.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* ops/cuda/gemm.c: products by cuBLASLt: descriptions, algorithms chosen once, epilogues. */
 #include "ops/cuda/gemm.h"
 
 #include <cublasLt.h>

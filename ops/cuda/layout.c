@@ -1,3 +1,4 @@
+/* ops/cuda/layout.c: sizes and workspace layouts of passes on CUDA, also where CUDA is not built. */
 #include "ops/cuda/layout.h"
 
 #include "ops/cuda/gemm.h"

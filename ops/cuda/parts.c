@@ -1,3 +1,4 @@
+/* ops/cuda/parts.c: scratch that each device kernel needs, by its sizes. */
 #include "ops/cuda/parts.h"
 
 #include "ops/cuda/launch.h"

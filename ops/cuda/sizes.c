@@ -1,3 +1,4 @@
+/* ops/cuda/sizes.c: sizes of attention on CUDA, also where CUDA is not built. */
 #include "ops/cuda/sizes.h"
 
 #include "runtime/base.h"

@@ -1,3 +1,4 @@
+/* ops/cuda/steps_layout.c: layout of what decode steps keep on the device and on the host. */
 #include "ops/cuda/steps_layout.h"
 
 #include "ops/cuda/decode_sizes.h"
