@@ -2,9 +2,9 @@
  *
  * Whole weights: of models that are not cut into shards, and the copies that generate (the rollout's, and
  * those of the iteration before). All ranks of the class hold the same. And shards, where nodes are replicas
- * of each other: the ranks of one place in all nodes do (ops/spread.h). What nobody else holds, a shard among
- * all ranks, its training state, and slices (ops/slices.h), is not compared; a wrong bit of the state shows
- * in the weights that are made from it, where those are alike.
+ * of each other: the ranks of one place in all nodes do (ops/parallel/spread.h). What nobody else holds, a
+ * shard among all ranks, its training state, and slices (ops/model/slices.h), is not compared; a wrong bit of
+ * the state shows in the weights that are made from it, where those are alike.
  *
  * Trained weights are gathered behind each optimizer step, in the place of what was there. So they are to be
  * compared as the iteration has used them: before a work writes them. All others as a work reads them.

@@ -1,8 +1,8 @@
 /* ops/compute.c: the op `compute`: an expression over the whole batch becomes a column. */
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/env.h"
-#include "ops/rows.h"
-#include "ops/session.h"
+#include "ops/base/rows.h"
+#include "ops/base/session.h"
 
 #define CFG(f) offsetof(gr_compute_cfg, f)
 

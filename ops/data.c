@@ -7,12 +7,12 @@
  */
 #include "ops/data.h"
 
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/encode.h"
-#include "ops/rows.h"
-#include "runtime/inputs.h"
-#include "ops/session.h"
-#include "runtime/state.h"
+#include "ops/base/rows.h"
+#include "runtime/io/inputs.h"
+#include "ops/base/session.h"
+#include "runtime/io/state.h"
 
 #include <stdlib.h>
 #include <string.h>

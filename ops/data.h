@@ -2,8 +2,8 @@
 #ifndef GR_OPS_DATA_H
 #define GR_OPS_DATA_H
 
-#include "ops/jsonl.h"
-#include "ops/op.h"
+#include "ops/text/jsonl.h"
+#include "ops/base/op.h"
 
 /* The text of a field of a record; state: of a prompts or sequences node. Threads: any. */
 GR_NODISCARD gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr_str *out,

@@ -1,8 +1,8 @@
 /* ops/encode.c: records to token ids, by a template of the graph or the checkpoint's chat template. */
 #include "ops/encode.h"
 
-#include "ops/chat_template.h"
-#include "ops/template.h"
+#include "ops/text/chat_template.h"
+#include "ops/text/template.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -8,9 +8,9 @@
 #ifndef GR_OPS_ENCODE_H
 #define GR_OPS_ENCODE_H
 
-#include "graphs/graph.h"
-#include "ops/jsonl.h"
-#include "ops/tokenizer.h"
+#include "graphs/graph/graph.h"
+#include "ops/text/jsonl.h"
+#include "ops/text/tokenizer.h"
 
 /* What goes around a user's message, beside the message; all of it may be NULL. */
 typedef struct gr_chat_config {

@@ -6,8 +6,8 @@
 #ifndef GR_OPS_ENV_H
 #define GR_OPS_ENV_H
 
-#include "ops/rows.h"
-#include "ops/session.h"
+#include "ops/base/rows.h"
+#include "ops/base/session.h"
 
 /* Columns read, each once, and the row sets they belong to. */
 typedef struct gr_env_reads {

@@ -1,8 +1,8 @@
 /* ops/forward.c: the works of a forward pass that `logprob`, `value` and `score` share. */
 #include "ops/forward.h"
 
-#include "ops/spread.h"
-#include "runtime/progress.h"
+#include "ops/parallel/spread.h"
+#include "runtime/io/progress.h"
 
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
 #ifndef GR_OPS_FORWARD_H
 #define GR_OPS_FORWARD_H
 
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/pass.h"
 
 enum {

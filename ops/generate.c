@@ -1,8 +1,8 @@
 /* ops/generate.c: table of the op `generate`; how it runs is ops/rollout.c. */
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
-#include "ops/rows.h"
+#include "ops/base/rows.h"
 
 #define CFG(f) offsetof(gr_generate_cfg, f)
 

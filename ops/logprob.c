@@ -1,6 +1,6 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/forward.h"
-#include "ops/spread.h"
+#include "ops/parallel/spread.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 

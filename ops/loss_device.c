@@ -5,9 +5,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "graphs/code_new.h"
-#include "graphs/expr_apply.h"
-#include "ops/carve.h"
+#include "graphs/expr/code_new.h"
+#include "graphs/expr/expr_apply.h"
+#include "ops/kernels/carve.h"
 
 /* The row structure of one row set, on the host and in the same order on the device. */
 typedef struct row_block {

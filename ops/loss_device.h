@@ -3,17 +3,18 @@
  *
  * Prepare copies what the loss reads to the device once a mini-batch: which tokens, sequences and prompts
  * there are, and the columns, from the host pool; fresh values and adjoints are on the device for all the
- * update. Every stage is a few launches (graphs/code.h) on the queue. Calls only enqueue. The host memory
- * given to prepare is read until the queue has run it, and the row structure in it by later adjoint calls.
+ * update. Every stage is a few launches (graphs/expr/code.h) on the queue. Calls only enqueue. The host
+ * memory given to prepare is read until the queue has run it, and the row structure in it by later adjoint
+ * calls.
  *
  * Threads: one at a time.
  */
 #ifndef GR_OPS_LOSS_DEVICE_H
 #define GR_OPS_LOSS_DEVICE_H
 
-#include "graphs/code.h"
-#include "graphs/loss.h"
-#include "ops/kernels.h"
+#include "graphs/expr/code.h"
+#include "graphs/expr/loss.h"
+#include "ops/kernels/kernels.h"
 
 /* What the loss reads beside the fresh values, and how much of it there can be in a mini-batch. */
 typedef struct gr_loss_column {

@@ -1,8 +1,8 @@
 /* ops/pass.c: packed passes: micro-batches, their arrays, the head's parts, costs. */
 #include "ops/pass.h"
 
-#include "ops/carve.h"
-#include "ops/configs.h"
+#include "ops/kernels/carve.h"
+#include "ops/base/configs.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* ops/pass.h: packed passes of a model over the rows of a batch, a micro-batch at a time.
  *
- * What `logprob` and `update` share: how a rank's sequences (ops/deal.h) are cut into micro-batches, the
- * packed arrays on the device, and the works of a forward pass.
+ * What `logprob` and `update` share: how a rank's sequences (ops/parallel/deal.h) are cut into micro-batches,
+ * the packed arrays on the device, and the works of a forward pass.
  *
  * Sequences are taken in their order or, where an update of the rows says `balance: true`, from the longest
  * to the shortest, where those of one length keep theirs. A sequence is never split; there are as few
@@ -11,9 +11,9 @@
 #ifndef GR_OPS_PASS_H
 #define GR_OPS_PASS_H
 
-#include "ops/deal.h"
-#include "ops/parts.h"
-#include "ops/session.h"
+#include "ops/parallel/deal.h"
+#include "ops/parallel/parts.h"
+#include "ops/base/session.h"
 
 /* Bounds of one micro-batch, and how many there can be. */
 typedef struct gr_micro_bounds {

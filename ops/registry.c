@@ -1,6 +1,6 @@
 /* ops/registry.c: the list of all ops. To add one: write ops/<name>.c, add its extern and its table line
  * here, its file in ops/meson.build, its cases in tests/unit. No more. */
-#include "ops/op.h"
+#include "ops/base/op.h"
 
 #include <string.h>
 

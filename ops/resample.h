@@ -6,7 +6,7 @@
 #ifndef GR_OPS_RESAMPLE_H
 #define GR_OPS_RESAMPLE_H
 
-#include "runtime/base.h"
+#include "runtime/base/base.h"
 
 typedef struct gr_resample_key {
     uint64_t seed, stream; /* of the run; of the node */

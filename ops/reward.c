@@ -3,12 +3,12 @@
  * It runs on the host lane, beside the passes that do not read it; a command's workers begin while responses
  * are still being generated.
  */
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/data.h"
-#include "ops/rows.h"
+#include "ops/base/rows.h"
 #include "ops/scorer.h"
-#include "ops/spread.h"
-#include "ops/session.h"
+#include "ops/parallel/spread.h"
+#include "ops/base/session.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* ops/rollout.c: `generate` step by step: admission, the KV pool, sampling. */
 #include "ops/rollout_impl.h"
 
-#include "ops/carve.h"
+#include "ops/kernels/carve.h"
 #include "ops/pass.h"
-#include "ops/spread.h"
-#include "runtime/progress.h"
+#include "ops/parallel/spread.h"
+#include "runtime/io/progress.h"
 
 #include <stdlib.h>
 

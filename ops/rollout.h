@@ -14,7 +14,7 @@
 #ifndef GR_OPS_ROLLOUT_H
 #define GR_OPS_ROLLOUT_H
 
-#include "ops/op.h"
+#include "ops/base/op.h"
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_program *p);

@@ -2,16 +2,16 @@
  * sampled.
  *
  * ops/rollout.c feeds the device step by step; ops/rollout_steps.c gives it orders for chunks of steps, where
- * the device keeps their state (ops/steps.h). Both admit groups in order and reserve a sample's longest
- * response.
+ * the device keeps their state (ops/kernels/steps.h). Both admit groups in order and reserve a sample's
+ * longest response.
  */
 #ifndef GR_OPS_ROLLOUT_IMPL_H
 #define GR_OPS_ROLLOUT_IMPL_H
 
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/rollout.h"
-#include "ops/rows.h"
-#include "ops/session.h"
+#include "ops/base/rows.h"
+#include "ops/base/session.h"
 
 enum {
     ROLLOUT_BEGIN,

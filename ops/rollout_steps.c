@@ -1,4 +1,4 @@
-/* ops/rollout_steps.c: `generate` where the device keeps the state of decode steps (ops/steps.h).
+/* ops/rollout_steps.c: `generate` where the device keeps the state of decode steps (ops/kernels/steps.h).
  *
  * A trip: the host reads the report of the chunk before the last one, gives back what has ended, admits
  * prompts and samples, and enqueues the prompts' tokens in one packed pass, copies of the blocks that samples
@@ -6,10 +6,10 @@
  */
 #include "ops/rollout_impl.h"
 
-#include "ops/carve.h"
+#include "ops/kernels/carve.h"
 #include "ops/pass.h"
-#include "ops/spread.h"
-#include "ops/steps.h"
+#include "ops/parallel/spread.h"
+#include "ops/kernels/steps.h"
 
 #include <stdlib.h>
 

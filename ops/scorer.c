@@ -1,13 +1,13 @@
 /* ops/scorer.c: rewards as sequences finish: rules or workers, and where their scores go. */
 #include "ops/scorer.h"
 
-#include "ops/command_files.h"
-#include "ops/configs.h"
+#include "ops/reward/command_files.h"
+#include "ops/base/configs.h"
 #include "ops/data.h"
-#include "ops/rules.h"
-#include "ops/worker.h"
-#include "runtime/json.h"
-#include "runtime/watch.h"
+#include "ops/reward/rules.h"
+#include "ops/reward/worker.h"
+#include "runtime/base/json.h"
+#include "runtime/comm/watch.h"
 
 #include <stdlib.h>
 #include <string.h>

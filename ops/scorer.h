@@ -8,9 +8,9 @@
 #ifndef GR_OPS_SCORER_H
 #define GR_OPS_SCORER_H
 
-#include "ops/rows.h"
-#include "runtime/inputs.h"
-#include "ops/session.h"
+#include "ops/base/rows.h"
+#include "runtime/io/inputs.h"
+#include "ops/base/session.h"
 
 typedef struct gr_scorer gr_scorer;
 

@@ -11,11 +11,11 @@
  */
 #include "ops/select.h"
 
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/env.h"
 #include "ops/resample.h"
-#include "ops/spread.h"
-#include "ops/session.h"
+#include "ops/parallel/spread.h"
+#include "ops/base/session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef GR_OPS_SELECT_H
 #define GR_OPS_SELECT_H
 
-#include "ops/op.h"
+#include "ops/base/op.h"
 
 /* Empty the selection and begin the loop over its rounds: the works of the nodes it repeats and its own come
  * next, then gr_program_end. The node is the program's current one. */

@@ -1,9 +1,9 @@
 /* ops/summary.c: the end of an iteration and of a validation: metrics, states, samples. */
 #include "ops/summary.h"
 
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/env.h"
-#include "ops/session.h"
+#include "ops/base/session.h"
 
 #include <math.h>
 #include <stdlib.h>

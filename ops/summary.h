@@ -9,7 +9,7 @@
 #ifndef GR_OPS_SUMMARY_H
 #define GR_OPS_SUMMARY_H
 
-#include "ops/op.h"
+#include "ops/base/op.h"
 
 /* The node for this graph, from pool, named "iteration" or "end of validation". NULL: the graph has no
  * validation. */

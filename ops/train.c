@@ -1,10 +1,10 @@
 /* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
-#include "ops/spread.h"
+#include "ops/parallel/spread.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"
 
-#include "runtime/progress.h"
-#include "runtime/state.h"
+#include "runtime/io/progress.h"
+#include "runtime/io/state.h"
 
 #include <math.h>
 #include <stdlib.h>

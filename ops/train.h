@@ -1,7 +1,7 @@
 /* ops/train.h: how the op `update` is planned and run.
  *
  * A mini-batch is one optimizer step: prepare the loss, walk the micro-batches forward and backward, take the
- * norm, step. How the head and the loss meet depends on the loss's class (graphs/loss.h):
+ * norm, step. How the head and the loss meet depends on the loss's class (graphs/expr/loss.h):
  *
  * - token: head chunk by chunk: log-probs, adjoint, backward
  *
@@ -12,7 +12,7 @@
 #ifndef GR_OPS_TRAIN_H
 #define GR_OPS_TRAIN_H
 
-#include "ops/op.h"
+#include "ops/base/op.h"
 
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                       gr_program *p);

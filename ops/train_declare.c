@@ -1,5 +1,5 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
-#include "ops/spread.h"
+#include "ops/parallel/spread.h"
 #include "ops/train_impl.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef GR_OPS_TRAIN_IMPL_H
 #define GR_OPS_TRAIN_IMPL_H
 
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/env.h"
 #include "ops/loss_device.h"
 #include "ops/pass.h"

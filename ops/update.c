@@ -1,5 +1,5 @@
 /* ops/update.c: table of the op `update`; how it runs is ops/train.c. */
-#include "ops/configs.h"
+#include "ops/base/configs.h"
 #include "ops/pass.h"
 #include "ops/train.h"
 

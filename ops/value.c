@@ -5,7 +5,7 @@
  * come, before the token is known. A score sees the whole of prompt and response, the stop id included.
  */
 #include "ops/forward.h"
-#include "ops/spread.h"
+#include "ops/parallel/spread.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/op.h"
-#include "ops/slices.h"
-#include "scheduler/schedule.h"
+#include "ops/base/op.h"
+#include "ops/model/slices.h"
+#include "scheduler/search/schedule.h"
 
 enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
 

@@ -4,7 +4,7 @@
 #ifndef GR_TOOLS_ARGS_H
 #define GR_TOOLS_ARGS_H
 
-#include "runtime/base.h"
+#include "runtime/base/base.h"
 
 /* What was given; what was not is 0, NULL or false. Texts point into argv. */
 typedef struct gr_args {

@@ -4,8 +4,8 @@
 #ifndef GR_TOOLS_CALIBRATE_H
 #define GR_TOOLS_CALIBRATE_H
 
-#include "ops/kernels.h"
-#include "scheduler/hardware.h"
+#include "ops/kernels/kernels.h"
+#include "scheduler/cost/hardware.h"
 
 typedef struct gr_bench_sizes {
     uint32_t rows[8], n_rows, widths[8], n_widths; /* the grid of matrix rates */

@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ops/cuda/attention.h"
-#include "ops/cuda/decode_sizes.h"
-#include "ops/cuda/gemm.h"
-#include "ops/cuda/layout.h"
-#include "ops/cuda/steps_layout.h"
+#include "ops/kernels/cuda/attention.h"
+#include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/gemm.h"
+#include "ops/kernels/cuda/layout.h"
+#include "ops/kernels/cuda/steps_layout.h"
 #include "ops/pass.h"
-#include "runtime/device_cuda.h"
+#include "runtime/device/device_cuda.h"
 
 enum {
     PRODUCT = 2048,    /* of the products that load cuBLASLt's kernels */

@@ -27,11 +27,14 @@ folder() { # FOLDER CC MESON-OPTIONS...
 echo "== format"
 git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror || fail "run clang-format -i"
 
+echo "== rooms in order"
+tools/check_rooms.sh || fail "a room looks into one behind it"
+
 echo "== each header compiles alone"
 flags="-std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -fsyntax-only $(pkg-config --cflags jansson libpcre2-8 libutf8proc libxxhash yaml-0.1)"
 for header in $(git ls-files '*.h'); do
     case $header in
-    ops/vec16.h | ops/simd_body.h | tests/*) continue ;; # parts of one file, compiled with its settings
+    ops/simd/vec16.h | ops/simd/simd_body.h | tests/*) continue ;; # parts of one file, compiled with its settings
     esac
     # shellcheck disable=SC2086
     echo "#include \"$header\"" | ${CC:-cc} $flags -x c - || fail "$header needs another header before it"
@@ -39,8 +42,9 @@ done
 
 echo "== each file is in its list"
 for file in $(git ls-files '*.c' 'tests/cli/*.sh'); do
-    list=$(dirname "$file")/meson.build
-    [ -f "$list" ] || list=$(dirname "$(dirname "$file")")/meson.build
+    folder=$(dirname "$file")
+    while [ ! -f "$folder/meson.build" ]; do folder=$(dirname "$folder"); done
+    list=$folder/meson.build
     name=$(basename "$file")
     name=${name%.*}
     grep -qE "'(${name#test_}|${name#fuzz_}|${name#bench_}|${name#gpu_}|$name\.c)'" "$list" || fail "$file is not in $list"

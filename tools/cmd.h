@@ -4,7 +4,7 @@
 #ifndef GR_TOOLS_CMD_H
 #define GR_TOOLS_CMD_H
 
-#include "scheduler/planner.h"
+#include "scheduler/search/planner.h"
 #include "tools/args.h"
 
 int gr_cmd_check(const gr_args *a, gr_diag *d);

@@ -13,12 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "graphs/graph.h"
-#include "ops/configs.h"
-#include "ops/jsonl.h"
-#include "runtime/checkpoint_dir.h"
-#include "runtime/sealed_run.h"
-#include "runtime/state.h"
+#include "graphs/graph/graph.h"
+#include "ops/base/configs.h"
+#include "ops/text/jsonl.h"
+#include "runtime/io/checkpoint_dir.h"
+#include "runtime/io/sealed_run.h"
+#include "runtime/io/state.h"
 
 /* What metrics may differ by where the arithmetic is another machine's: of 1 + the recorded value. */
 #define TOLERANCE 1e-2

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "ops/pass.h"
-#include "runtime/executor.h"
-#include "runtime/half.h"
+#include "runtime/run/executor.h"
+#include "runtime/base/half.h"
 #include "tools/cmd.h"
 
 enum {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/checkpoint.h"
-#include "ops/tokenizer.h"
+#include "ops/model/checkpoint.h"
+#include "ops/text/tokenizer.h"
 
 /* A tokenizer with more ids than the model has rows would fail at the first prompt. */
 static gr_status check_vocabulary(const gr_args *a, gr_diag *d)

@@ -11,11 +11,11 @@
 
 #include <xxhash.h>
 
-#include "ops/checkpoint.h"
-#include "runtime/limits.h"
-#include "runtime/manifest.h"
-#include "runtime/run.h"
-#include "runtime/signals.h"
+#include "ops/model/checkpoint.h"
+#include "runtime/base/limits.h"
+#include "runtime/io/manifest.h"
+#include "runtime/run/run.h"
+#include "runtime/base/signals.h"
 
 /* A folder that nobody has: runs of one graph may begin in the same second, so that it is made here. What
  * cannot be made is said by who opens it. */

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/limits.h"
-#include "scheduler/policy.h"
+#include "runtime/base/limits.h"
+#include "scheduler/search/policy.h"
 
 /* ---- shared
  * ------------------------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memplan/solve.h"
+#include "memplan/pack/solve.h"
 
 enum { ID, LOWER, UPPER, SIZE, OFFSET, N_COLUMNS };
 static const char *const column_names[N_COLUMNS] = {"id", "lower", "upper", "size", "offset"};

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ops/configs.h"
-#include "scheduler/diff.h"
-#include "scheduler/draw.h"
-#include "scheduler/report.h"
+#include "ops/base/configs.h"
+#include "scheduler/report/diff.h"
+#include "scheduler/report/draw.h"
+#include "scheduler/report/report.h"
 
 static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_str *out)
 {

@@ -7,12 +7,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ops/jsonl.h"
+#include "ops/text/jsonl.h"
 #include "ops/summary.h"
-#include "runtime/checkpoint_dir.h"
-#include "runtime/json.h"
-#include "runtime/metrics.h"
-#include "ops/session.h"
+#include "runtime/io/checkpoint_dir.h"
+#include "runtime/base/json.h"
+#include "runtime/io/metrics.h"
+#include "ops/base/session.h"
 
 enum { CURVE_COLUMNS = 60, SAMPLES = 3 };
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler/sweep.h"
-#include "scheduler/view.h"
+#include "scheduler/report/sweep.h"
+#include "scheduler/report/view.h"
 
 enum { DEFAULT_POINTS = 8, MAX_POINTS = 1000 };
 

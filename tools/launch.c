@@ -1,11 +1,11 @@
 /* tools/launch.c: start this very command on several ranks, and speak for those that die.
  *
- * mpirun does the starting, under a guard (runtime/guard.h), so that nothing outlives this process. It is
- * found in PATH; what its ranks print is passed on as it comes, and what mpirun itself has to say, in blocks
- * between lines of dashes, gives way to one message of ours. Ranks tell where they are in memory that they
- * share with the launcher; for those of other hosts rank 0 does, as it hears of them. Ranks watch each other
- * while they are joined (runtime/comm_mpi.c); whether mpirun, or a rank that nobody else watches, has been
- * stopped is looked up here, in /proc.
+ * mpirun does the starting, under a guard (runtime/base/guard.h), so that nothing outlives this process. It
+ * is found in PATH; what its ranks print is passed on as it comes, and what mpirun itself has to say, in
+ * blocks between lines of dashes, gives way to one message of ours. Ranks tell where they are in memory that
+ * they share with the launcher; for those of other hosts rank 0 does, as it hears of them. Ranks watch each
+ * other while they are joined (runtime/comm/comm_mpi.c); whether mpirun, or a rank that nobody else watches,
+ * has been stopped is looked up here, in /proc.
  *
  * SIGINT, SIGTERM and SIGHUP become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
  * iteration: by the first two it would end them. It has a process group of its own, so that a terminal's
@@ -26,11 +26,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/comm.h"
-#include "runtime/guard.h"
-#include "runtime/limits.h"
-#include "runtime/signals.h"
-#include "runtime/watch.h"
+#include "runtime/comm/comm.h"
+#include "runtime/base/guard.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/signals.h"
+#include "runtime/comm/watch.h"
 
 #define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are; empty: there is none */
 #define READY "graphrun: all ranks listen" /* a line that rank 0 prints for the launcher alone */

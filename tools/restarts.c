@@ -1,9 +1,9 @@
 /* tools/restarts.c: exec --restarts N: a run that fails is gone on with, by a small process beside it.
  *
- * The run itself is this program again, without --restarts, under a guard (runtime/guard.h): it may crash, or
- * be killed for its memory, and when it has ended nothing of it is left that could hold its folder or its
- * devices. Once the run has written its plan.json, it goes on by --resume, from the newest checkpoint or,
- * before there is one, from the beginning; until then the same command is given again.
+ * The run itself is this program again, without --restarts, under a guard (runtime/base/guard.h): it may
+ * crash, or be killed for its memory, and when it has ended nothing of it is left that could hold its folder
+ * or its devices. Once the run has written its plan.json, it goes on by --resume, from the newest checkpoint
+ * or, before there is one, from the beginning; until then the same command is given again.
  */
 #include "tools/cmd.h"
 
@@ -18,9 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/checkpoint_dir.h"
-#include "runtime/guard.h"
-#include "runtime/signals.h"
+#include "runtime/io/checkpoint_dir.h"
+#include "runtime/base/guard.h"
+#include "runtime/base/signals.h"
 
 #define LONGEST_WAIT 300 /* seconds; the first is 1, and each twice the one before */
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ops/gemm.h"
+#include "ops/kernels/cpu/gemm.h"
 
 void openblas_set_num_threads(int n);
 

@@ -6,7 +6,7 @@
  * their lines shuffled. Second: those with room below, as low as they get. Third: 200 made inputs whose
  * lowest packing is known, for it has no gap. Fourth: random lives, many of them, by orders alone.
  */
-#include "memplan/solve.h"
+#include "memplan/pack/solve.h"
 
 #include "tests/unit/known_packing.h"
 #include "tests/unit/public_packing.h"

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "runtime/manifest.h"
-#include "runtime/safetensors.h"
+#include "runtime/io/manifest.h"
+#include "runtime/io/safetensors.h"
 
 enum { TENSOR = 4 << 20, ROUNDS_MAX = 99 }; /* elements: 16 MiB, as of a layer of 1.7B parameters */
 

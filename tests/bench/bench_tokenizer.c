@@ -2,7 +2,7 @@
  *
  *     bench_tokenizer DIR FILE    DIR: a checkpoint's directory; FILE: text, encoded line by line
  */
-#include "ops/tokenizer.h"
+#include "ops/text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

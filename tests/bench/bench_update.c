@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/kernels.h"
-#include "ops/weights.h"
+#include "ops/kernels/kernels.h"
+#include "ops/model/weights.h"
 
 #define K gr_kernels_cpu
 

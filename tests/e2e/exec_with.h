@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/run.h"
-#include "scheduler/schedule.h"
+#include "runtime/run/run.h"
+#include "scheduler/search/schedule.h"
 
 /* Arguments: GRAPH OUT [KEY=VALUE ...]. Returns the exit status. */
 static inline int exec_with(const gr_kernels *k, int argc, char **argv)

@@ -1,4 +1,4 @@
-/* tests/e2e/steps_exec.c: `graphrun exec` on the CPU device with a host form of ops/steps.h.
+/* tests/e2e/steps_exec.c: `graphrun exec` on the CPU device with a host form of ops/kernels/steps.h.
  *
  * usage: steps_exec GRAPH OUT [KEY=VALUE ...]
  * The CPU device is batch-invariant: so a run whose rollout goes by chunks of steps must have the bits of one
@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ops/carve.h"
-#include "ops/steps.h"
+#include "ops/kernels/carve.h"
+#include "ops/kernels/steps.h"
 #include "tests/e2e/exec_with.h"
 
 struct gr_steps {

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_chat_template.c: any bytes as a chat template, rendered on a short conversation. */
-#include "ops/chat_template.h"
+#include "ops/text/chat_template.h"
 
 #include <stdlib.h>
 

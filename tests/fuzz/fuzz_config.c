@@ -1,6 +1,6 @@
 /* Fuzzes config.json: what is read has sizes that neither overflow nor contradict each other, and reads again
  * with a value head put on. */
-#include "ops/checkpoint.h"
+#include "ops/model/checkpoint.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graphs/loss.h"
+#include "graphs/expr/loss.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

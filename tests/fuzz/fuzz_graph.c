@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_graph.c: any bytes as a graph file; what loads prints a file that loads again. */
-#include "graphs/graph.h"
+#include "graphs/graph/graph.h"
 
 #include <stdlib.h>
 

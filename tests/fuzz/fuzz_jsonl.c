@@ -1,5 +1,5 @@
 /* A template, a NUL, and JSONL: whatever parses is rendered. */
-#include "ops/template.h"
+#include "ops/text/template.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Reward rules on any response and answer: the first byte chooses the rule, the last NUL parts the two. */
-#include "ops/rules.h"
+#include "ops/reward/rules.h"
 
 #include <stdlib.h>
 #include <string.h>

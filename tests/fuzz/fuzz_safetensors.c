@@ -1,6 +1,6 @@
 /* Fuzzes safetensors files and indexes of sharded sets: what opens must read, whole, without a fault. An
  * input that starts with '{' is an index beside one sound shard, any other is a file. */
-#include "runtime/safetensors.h"
+#include "runtime/io/safetensors.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_tokenizer.c: any bytes as tokenizer.json. Input: the file, then after a 0xff byte a text to
  * encode with it. */
-#include "ops/tokenizer.h"
+#include "ops/text/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,8 @@
 #ifndef GR_TESTS_GPU_CHECK_H
 #define GR_TESTS_GPU_CHECK_H
 
-#include "ops/cuda/launch.h"
-#include "runtime/base.h"
+#include "ops/kernels/cuda/launch.h"
+#include "runtime/base/base.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>

@@ -1,12 +1,12 @@
-/* tests/gpu/gpu_attention.c: ops/cuda/attention.h and gr_cu_extend_attention against loops in double over the
- * same bf16 values.
+/* tests/gpu/gpu_attention.c: ops/kernels/cuda/attention.h and gr_cu_extend_attention against loops in double
+ * over the same bf16 values.
  *
  *     gpu_attention           compare cuDNN and the simple kernels; a line a tensor
  *     gpu_attention --small   the same with fewer heads and shorter sequences
  *     gpu_attention --bench   times beside what one H200 was measured to reach
  */
-#include "ops/cuda/attention.h"
-#include "ops/cuda/attention_simple.h"
+#include "ops/kernels/cuda/attention.h"
+#include "ops/kernels/cuda/attention_simple.h"
 #include "tests/gpu/check.h"
 
 #define KV_BLOCK    16

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/decode_sizes.h"
 
 enum { BLOCK = 16 };
 #define COPY_GBPS 4260.0 /* device copy, read and written, of the machine this was tuned on */

@@ -5,9 +5,9 @@
  *     gpu_failure GRAPH OUT [KEY=VALUE ...]     `graphrun exec` on CUDA whose optimizer fails at its 14th
  * step (tests/gpu/failure.sh)
  */
-#include "ops/kernels.h"
-#include "runtime/device_cuda.h"
-#include "runtime/executor.h"
+#include "ops/kernels/kernels.h"
+#include "runtime/device/device_cuda.h"
+#include "runtime/run/executor.h"
 #include "tests/e2e/exec_with.h"
 #include "tests/gpu/check.h"
 

@@ -1,10 +1,10 @@
-/* tests/gpu/gpu_gemm.c: ops/cuda/gemm.h against sums in double of the same bf16 values.
+/* tests/gpu/gpu_gemm.c: ops/kernels/cuda/gemm.h against sums in double of the same bf16 values.
  *
  *     gpu_gemm           compare; a line a case
  *     gpu_gemm --small   without the large ones
  *     gpu_gemm --bench   times beside the ceilings of one H200: 773 TFLOP/s, 4,260 GB/s
  */
-#include "ops/cuda/gemm.h"
+#include "ops/kernels/cuda/gemm.h"
 #include "tests/gpu/check.h"
 
 #define SAMPLES \

@@ -1,12 +1,12 @@
 /* tests/gpu/gpu_head.c: statistics and gradients of rows of logits, and sampling, on a CUDA device against
- * loops in double and the CPU's sampling (ops/cuda/launch.h).
+ * loops in double and the CPU's sampling (ops/kernels/cuda/launch.h).
  *
  * --small: fewer rows of large vocabularies.
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
 #include "tests/gpu/device.h"
 
-#include "ops/head_cpu.h"
+#include "ops/kernels/cpu/head_cpu.h"
 
 typedef enum kind { NORMAL, FLAT, TIES, HOLES, PEAK } kind;
 static const char *const kinds[] = {"normal", "flat", "ties", "holes", "peak"};

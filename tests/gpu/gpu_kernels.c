@@ -1,14 +1,15 @@
 /* tests/gpu/gpu_kernels.c: norms, rotary embedding, SwiGLU, embedding, sums and optimizer on a CUDA device
- * against loops in double over the same bf16 inputs (ops/cuda/launch.h). The head and sampling: gpu_head.c.
+ * against loops in double over the same bf16 inputs (ops/kernels/cuda/launch.h). The head and sampling:
+ * gpu_head.c.
  *
  * --small: fewer rows, a shorter sum.
  * --bench: times instead, as bytes that must be read and written once, against the copy bandwidth of an H200.
  */
-#include "runtime/move.h"
+#include "runtime/device/move.h"
 #include "tests/gpu/device.h"
 
-#include "ops/kernels.h"
-#include "ops/simd.h"
+#include "ops/kernels/kernels.h"
+#include "ops/simd/simd.h"
 
 #define HALF 4e-3 /* relative norm of the error that rounding to bf16 may leave: 2^-9 at most an element */
 #define FULL 2e-5 /* of fp32 sums over thousands of terms */

@@ -1,12 +1,12 @@
-/* tests/gpu/gpu_loss.c: losses on the device (ops/loss_device.h) beside the CPU evaluator (graphs/loss.h):
- * every stage, losses of all classes and the instructions that need other sequences, one token to half a
- * million (--small: fifteen thousand).
+/* tests/gpu/gpu_loss.c: losses on the device (ops/loss_device.h) beside the CPU evaluator
+ * (graphs/expr/loss.h): every stage, losses of all classes and the instructions that need other sequences,
+ * one token to half a million (--small: fifteen thousand).
  *
  * --bench: microseconds of each stage of a PPO loss.
  */
 #include "tests/gpu/device.h"
 
-#include "graphs/code_new.h"
+#include "graphs/expr/code_new.h"
 #include "ops/loss_device.h"
 
 /* ---- batches ------------------------------------------------------------------------------------------- */

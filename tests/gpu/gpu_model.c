@@ -5,9 +5,9 @@
  * sampling; and value heads over hidden states of their own. --small: one model where graphs ask for
  * other than the usual kernels.
  */
-#include "ops/kernels.h"
-#include "runtime/device_cuda.h"
-#include "runtime/half.h"
+#include "ops/kernels/kernels.h"
+#include "runtime/device/device_cuda.h"
+#include "runtime/base/half.h"
 #include "tests/gpu/models.h"
 
 enum { CHUNK = 64, BLOCKS = 256, ARENA = 1 << 30 };

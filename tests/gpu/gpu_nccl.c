@@ -4,9 +4,9 @@
  *
  *     mpirun -n 2 gpu_nccl [--bench]
  */
-#include "ops/cuda/gemm.h"
-#include "runtime/comm.h"
-#include "runtime/device_cuda.h"
+#include "ops/kernels/cuda/gemm.h"
+#include "runtime/comm/comm.h"
+#include "runtime/device/device_cuda.h"
 #include "tests/gpu/check.h"
 
 enum { ARENA = 64 << 20 };

@@ -1,4 +1,5 @@
-/* tests/gpu/gpu_steps.c: slots, chunks and their graphs (ops/cuda/steps.c) against a simulation on the host.
+/* tests/gpu/gpu_steps.c: slots, chunks and their graphs (ops/kernels/cuda/steps.c) against a simulation on
+ * the host.
  *
  * The model of this test is a table: the token after `id` is next[id], its log-prob value[id]. Orders are
  * random; after every chunk its report, and at times all state on the device, must be what the simulation
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/cuda/steps_layout.h"
+#include "ops/kernels/cuda/steps_layout.h"
 
 enum { VOCAB = 500, ROW = 8, TRIPS = 60 }; /* a row of the table: 8 bf16, of which the first 8 bytes count */
 

@@ -1,6 +1,6 @@
-/* tests/gpu/gpu_stress.c: the products of ops/cuda/pipeline.cuh over and over in sizes of chance, by two
- * threads on a stream each, at times out of a graph, while a third stream takes multiprocessors from them.
- * Every row must have the bits that it had when nothing else ran.
+/* tests/gpu/gpu_stress.c: the products of ops/kernels/cuda/pipeline.cuh over and over in sizes of chance, by
+ * two threads on a stream each, at times out of a graph, while a third stream takes multiprocessors from
+ * them. Every row must have the bits that it had when nothing else ran.
  *
  *     gpu_stress [SECONDS]   5 where not said
  */

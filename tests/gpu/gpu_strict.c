@@ -6,11 +6,11 @@
  *     gpu_strict --small   shorter sequences of fewer heads, and the smaller half of the products
  *     gpu_strict --bench   times beside the same work without strict, and the algorithms of the products
  */
-#include "ops/cuda/attention.h"
-#include "ops/cuda/attention_simple.h"
-#include "ops/cuda/decode_sizes.h"
-#include "ops/cuda/gemm.h"
-#include "ops/cuda/strict.h"
+#include "ops/kernels/cuda/attention.h"
+#include "ops/kernels/cuda/attention_simple.h"
+#include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/gemm.h"
+#include "ops/kernels/cuda/strict.h"
 #include "tests/gpu/device.h"
 
 /* ---- products -------------------------------------------------------------------------------------------

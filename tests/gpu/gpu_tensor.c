@@ -1,5 +1,5 @@
-/* tests/gpu/gpu_tensor.c: a model in slices (ops/slices.h), one on each device, beside the whole model on
- * one.
+/* tests/gpu/gpu_tensor.c: a model in slices (ops/model/slices.h), one on each device, beside the whole model
+ * on one.
  *
  * Teacher-forced logits of a packed pass, and greedy decoding by captured steps: near the whole model's, with
  * the same bits on all ranks, and with its tokens wherever the best two are far enough apart; and slices made
@@ -7,12 +7,12 @@
  *
  *     mpirun -n 2 gpu_tensor [--bench]
  */
-#include "ops/cuda/layout.h"
+#include "ops/kernels/cuda/layout.h"
 #include "ops/pass.h"
-#include "ops/reshard.h"
-#include "ops/steps.h"
-#include "runtime/comm.h"
-#include "runtime/device_cuda.h"
+#include "ops/parallel/reshard.h"
+#include "ops/kernels/steps.h"
+#include "runtime/comm/comm.h"
+#include "runtime/device/device_cuda.h"
 #include "tests/gpu/models.h"
 
 enum { CHUNK = 8, TOKENS = 24, ROWS = 256 };

@@ -2,8 +2,8 @@
 #ifndef GR_TESTS_GPU_MODELS_H
 #define GR_TESTS_GPU_MODELS_H
 
-#include "ops/weights.h"
-#include "runtime/half.h"
+#include "ops/model/weights.h"
+#include "runtime/base/half.h"
 #include "tests/gpu/check.h"
 
 static inline gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_t heads, uint32_t kv,

@@ -2,7 +2,7 @@
 
     python tests/oracle/expr_losses.py > tests/golden/expr_losses.txt
 
-Written from the published formulas on padded tensors, apart from the expressions that tests/unit/test_expr_golden.c
+Written from the published formulas on padded tensors, apart from the expressions that tests/unit/graphs/expr/test_expr_golden.c
 compares with them. Every number is printed so that it reads back exactly.
 """
 import torch

@@ -5,7 +5,7 @@
 
 For each batch of scores, a line `scores`; then for each form (`pow` with a power, `max_min`, `max_random`) a line with the
 weights that compute_pf_ppo_reweight_data hands to torch.multinomial, in float32 as it has them, and a line `drawn` with how
-often each row is in what it returns, over so many calls. tests/unit/test_resample.c has graphs/pf_ppo.yaml give the weights
+often each row is in what it returns, over so many calls. tests/unit/ops/test_resample.c has graphs/pf_ppo.yaml give the weights
 of the same scores, and draws by them: the weights must be the same, the draws of the same distribution.
 """
 import ast

@@ -6,7 +6,7 @@
  *     {"decode": [ids], "skip_special": bool}                                  gives {"text"}
  * A text that is not UTF-8 comes as a list of its bytes.
  */
-#include "ops/chat_template.h"
+#include "ops/text/chat_template.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
     pip install --no-deps verl==0.9.1      # and what it imports: torch, numpy, ray, tensordict, omegaconf, ...
     python tests/oracle/verl_goldens.py > tests/golden/verl.txt
 
-tests/unit/test_catalogue.c makes the same batches from the same seeds and runs the expressions of graphs/*.yaml on them.
+tests/unit/graphs/loader/test_catalogue.c makes the same batches from the same seeds and runs the expressions of graphs/*.yaml on them.
 Only results are written: for each row that has a token, or each token whose mask is 1, in order. What verl computes in
 float32 inside (grpo_vectorized, gdpo) runs in float64 here, through a torch whose float32 is float64. Where verl raises or
 divides by nothing, the case is left out or cut down, as the comments say; docs/ALGORITHMS.md has what graphrun does there.

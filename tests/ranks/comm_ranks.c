@@ -1,10 +1,10 @@
 /* Every call of a communicator, by ranks that mpirun has started: of all of them, and of groups; with `hang`,
  * what happens to those who wait for one that has stopped, with `hang group` where only its group does.
  * comm.sh runs it. */
-#include "runtime/comm.h"
-#include "runtime/watch.h"
+#include "runtime/comm/comm.h"
+#include "runtime/comm/watch.h"
 
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 #include <pthread.h>
 #include <signal.h>

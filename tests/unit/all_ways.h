@@ -2,8 +2,8 @@
 #ifndef GR_TESTS_ALL_WAYS_H
 #define GR_TESTS_ALL_WAYS_H
 
-#include "planned.h"
-#include "simulate.h"
+#include "tests/unit/planned.h"
+#include "tests/unit/simulate.h"
 
 /* what: the graph, for messages. plans grows by the plans that were run. */
 static inline void run_all_ways(const gr_graph *g, gr_policy policy, uint64_t budget, uint32_t hosts,

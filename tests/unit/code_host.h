@@ -1,10 +1,10 @@
-/* tests/unit/code_host.h: passes of graphs/code.h on the host, a thread at a time, in an order that shows
- * where one would need another of its pass: the last element first. */
+/* tests/unit/code_host.h: passes of graphs/expr/code.h on the host, a thread at a time, in an order that
+ * shows where one would need another of its pass: the last element first. */
 #ifndef GR_TESTS_CODE_HOST_H
 #define GR_TESTS_CODE_HOST_H
 
-#include "graphs/code_run.h"
-#include "runtime/device.h"
+#include "graphs/expr/code_run.h"
+#include "runtime/device/device.h"
 
 static inline double code_host_fold(const gr_code_call *c, const gr_code_instr *x, uint32_t unit)
 {

@@ -2,8 +2,8 @@
 #ifndef GR_TESTS_EXPR_BATCH_H
 #define GR_TESTS_EXPR_BATCH_H
 
-#include "graphs/loss.h"
-#include "test.h"
+#include "graphs/expr/loss.h"
+#include "tests/unit/test.h"
 
 enum { MAX_COLUMNS = 32, MAX_TOKENS = 256 };
 

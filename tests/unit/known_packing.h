@@ -3,7 +3,7 @@
 #ifndef GR_TESTS_KNOWN_PACKING_H
 #define GR_TESTS_KNOWN_PACKING_H
 
-#include "memplan/pack.h"
+#include "memplan/pack/pack.h"
 
 typedef struct known_packing {
     gr_pack_item *items;

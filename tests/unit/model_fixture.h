@@ -2,9 +2,9 @@
 #ifndef GR_TESTS_MODEL_FIXTURE_H
 #define GR_TESTS_MODEL_FIXTURE_H
 
-#include "ops/kernels.h"
-#include "ops/weights.h"
-#include "test.h"
+#include "ops/kernels/kernels.h"
+#include "ops/model/weights.h"
+#include "tests/unit/test.h"
 
 #define K gr_kernels_cpu
 

@@ -2,10 +2,10 @@
 #ifndef GR_TESTS_MUTANTS_H
 #define GR_TESTS_MUTANTS_H
 
-#include "plan_edit.h"
-#include "random_program.h"
-#include "simulate.h"
-#include "synthetic.h"
+#include "tests/unit/plan_edit.h"
+#include "tests/unit/random_program.h"
+#include "tests/unit/simulate.h"
+#include "tests/unit/synthetic.h"
 
 /* One random change. Returns false where it changed nothing. */
 static inline bool mutate(gr_plan *p, draw *d)

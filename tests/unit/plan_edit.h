@@ -2,9 +2,9 @@
 #ifndef GR_TESTS_PLAN_EDIT_H
 #define GR_TESTS_PLAN_EDIT_H
 
-#include "memplan/verify.h"
-#include "scheduler/layout.h"
-#include "synthetic.h"
+#include "memplan/verify/verify.h"
+#include "scheduler/search/layout.h"
+#include "tests/unit/synthetic.h"
 
 /* A plan for a budget a good part below what all resident takes, with transitions of all kinds. */
 static inline gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *), void *user,

@@ -2,8 +2,8 @@
 #ifndef GR_TESTS_PLANNED_H
 #define GR_TESTS_PLANNED_H
 
-#include "scheduler/planner.h"
-#include "synthetic.h"
+#include "scheduler/search/planner.h"
+#include "tests/unit/synthetic.h"
 
 /* NULL: it does not fit. Any other failure is the test's. */
 static inline gr_planned *plan_or_null(const gr_graph *g, gr_policy policy, uint64_t budget, uint32_t hosts)

@@ -2,7 +2,7 @@
 #ifndef GR_TESTS_PUBLIC_PACKING_H
 #define GR_TESTS_PUBLIC_PACKING_H
 
-#include "memplan/pack.h"
+#include "memplan/pack/pack.h"
 
 #include <stdio.h>
 #include <stdlib.h>

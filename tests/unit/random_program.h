@@ -2,9 +2,9 @@
 #ifndef GR_TESTS_RANDOM_PROGRAM_H
 #define GR_TESTS_RANDOM_PROGRAM_H
 
-#include "memplan/program.h"
+#include "memplan/plan/program.h"
 
-#include "test.h"
+#include "tests/unit/test.h"
 
 typedef struct draw {
     uint64_t state;

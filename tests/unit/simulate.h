@@ -12,9 +12,9 @@
 #ifndef GR_TESTS_SIMULATE_H
 #define GR_TESTS_SIMULATE_H
 
-#include "memplan/program.h"
+#include "memplan/plan/program.h"
 
-#include "test.h"
+#include "tests/unit/test.h"
 
 #define MAX_RUNS  512 /* executions of one work in one simulation */
 #define MAX_TRIPS 8u  /* of a loop whose trips are agreed */

@@ -2,9 +2,9 @@
 #ifndef GR_TESTS_SYNTHETIC_H
 #define GR_TESTS_SYNTHETIC_H
 
-#include "scheduler/schedule.h"
+#include "scheduler/search/schedule.h"
 
-#include "test.h"
+#include "tests/unit/test.h"
 
 typedef struct shape {
     uint32_t layers, micro, mini, decode;

@@ -3,7 +3,7 @@
 #ifndef GR_TESTS_TEST_FOLDER_H
 #define GR_TESTS_TEST_FOLDER_H
 
-#include "runtime/base.h"
+#include "runtime/base/base.h"
 
 #include <stdlib.h>
 

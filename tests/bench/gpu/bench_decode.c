@@ -10,9 +10,9 @@
  */
 #include "tests/bench/gpu/timing.h"
 
-#include "ops/cuda/launch.h"
-#include "ops/kernels.h"
-#include "ops/steps.h"
+#include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/kernels.h"
+#include "ops/kernels/steps.h"
 
 #define K         gr_kernels_cuda
 #define STEPS     gr_steps_cuda

@@ -4,8 +4,8 @@
  */
 #include "tests/bench/gpu/timing.h"
 
-#include "ops/cuda/gemm.h"
-#include "ops/kernels.h"
+#include "ops/kernels/cuda/gemm.h"
+#include "ops/kernels/kernels.h"
 
 #define K gr_kernels_cuda
 

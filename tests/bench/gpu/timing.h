@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 #define GIB (UINT64_C(1) << 30)
 

@@ -1,0 +1,329 @@
+/* graphs/graph/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their places.
+ *
+ *     file --gr_graph_load--> gr_graph --(ops/base/op.h: declare)--> gr_program --scheduler--> plan
+ *
+ * Loading does everything that needs no data: YAML, `use:`, `--set`, parameters, keys against each op's
+ * table, names, row sets, levels, expressions, model configs, bounds. It reports every error of the file at
+ * once, each with its place, and warnings (dead nodes, settings that train nothing). What LANGUAGE.md has and
+ * this version has not built is refused by name.
+ *
+ * Ownership: everything belongs to the graph's pool. Threads: a loaded graph does not change.
+ */
+#ifndef GR_GRAPHS_GRAPH_GRAPH_H
+#define GR_GRAPHS_GRAPH_GRAPH_H
+
+#include "graphs/expr/expr.h"
+#include "graphs/expr/loss.h"
+#include "memplan/plan/policy.h"
+#include "ops/model/model.h"
+#include "runtime/base/index.h"
+
+typedef struct gr_graph gr_graph;
+typedef struct gr_node gr_node;
+typedef struct gr_model gr_model;
+struct gr_op;
+
+/* ---- values: YAML as read, every one with its place ------------------------------------------------------
+ */
+
+typedef enum gr_value_kind { GR_VALUE_NULL, GR_VALUE_SCALAR, GR_VALUE_LIST, GR_VALUE_MAP } gr_value_kind;
+
+typedef struct gr_value {
+    gr_value_kind kind;
+    gr_loc at;                    /* scalars: the first character of the text (inside the quotes or block) */
+    const char *text;             /* scalar; in a loaded graph parameters are replaced, but in expressions */
+    bool quoted, block;           /* scalar: quoted or block style: never null, bool or number by itself */
+    bool broken;                  /* an error was reported for it: say no more */
+    unsigned indent;              /* block scalar: columns before its text, for places inside it */
+    const struct gr_pair *pairs;  /* map, in file order */
+    const struct gr_value *items; /* list */
+    size_t n;
+} gr_value;
+
+typedef struct gr_pair {
+    const char *key;
+    gr_loc at;
+    gr_value value;
+} gr_pair;
+
+const gr_value *gr_value_get(const gr_value *map, const char *key); /* NULL: not there */
+
+/* ---- expressions in the graph ----------------------------------------------------------------------------
+ */
+
+/* A checked expression of a node, a state or the log. NULL expr: the key was absent. */
+typedef struct gr_expression {
+    gr_expr *expr;
+    gr_loc at;
+} gr_expression;
+
+typedef struct gr_named_expression {
+    const char *name;
+    gr_loc at;
+    gr_expr *expr;
+} gr_named_expression;
+
+/* ---- columns: fields of nodes that somebody reads --------------------------------------------------------
+ */
+
+/* Expressions name columns by id: the index in gr_graph.columns. Scalars that change by the iteration are
+ * columns too: step, epoch, progress, and each state value. */
+typedef struct gr_column gr_column;
+struct gr_column {
+    const char *name;    /* "rollout.length", "advantage", "state.beta", "step" */
+    const gr_node *node; /* NULL for scalars of the iteration */
+    const char *field;   /* of the node; NULL: its main field */
+    gr_level level;
+    gr_kind kind;
+    const gr_node
+        *rows; /* the node whose rows it has; NULL at scalar level; at group level: prompts-like node */
+    gr_expr_dtype dtype;
+    uint32_t id;           /* its place among the graph's columns */
+    bool fresh;            /* logprob, entropy, value inside an update */
+    bool read;             /* by an expression that is evaluated; only those of the iteration need not be */
+    const gr_column *from; /* of a select: the column of its parent's rows that this one narrows */
+};
+
+/* ---- models ----------------------------------------------------------------------------------------------
+ */
+
+typedef enum gr_schedule_kind { GR_LR_CONSTANT, GR_LR_LINEAR, GR_LR_COSINE } gr_schedule_kind;
+
+typedef struct gr_train {                                  /* models: NAME: train: */
+    double lr, beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: none */
+    gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
+    double min_lr_ratio;
+    uint32_t warmup; /* iterations from 0 to lr */
+    gr_dtype grads, moments;
+    bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
+} gr_train;
+
+/* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:
+ * straight; through a gathered copy of all; of one bucket after another. */
+typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
+
+/* models: NAME: shard:, the ranks that a model's shards are spread over: the planner's choice; all; those of
+ * each host, where the hosts are replicas of each other. */
+typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
+
+/* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
+typedef struct gr_model_residency {
+    int policy[GR_N_RESOURCES];
+} gr_model_residency;
+
+/* Parts of a mini-batch whose gradients are summed apart where `canonical: true`; ranks divide it. */
+#define GR_LEAVES 8
+
+/* ---- pools -----------------------------------------------------------------------------------------------
+ */
+
+/* pools: NAME: a named set of ranks, as written. Of ranks, at, share and with one is given. */
+typedef struct gr_ranks_pool {
+    const char *name;
+    gr_loc at;
+    uint32_t hosts, devices;          /* ranks: so many devices of so many hosts; hosts 0: so many anywhere */
+    const char *list;                 /* at: "0-3,8-11" */
+    uint32_t share;                   /* its part of what the others leave */
+    const struct gr_ranks_pool *with; /* the same ranks as another */
+    bool same_node;                   /* all on one host */
+    uint32_t models;                  /* at most so many a rank; 0: any number */
+    uint32_t class;                   /* of ranks: index in gr_graph.classes */
+} gr_ranks_pool;
+
+/* Ranks that do the same: those of a pool, and of the pools that share them. */
+typedef struct gr_ranks_class {
+    const char *text; /* "0-3,8" */
+    uint32_t *ranks;  /* rising */
+    uint32_t n, hosts, first_host;
+    uint32_t node; /* of several hosts that have as many each: those of one, side by side; else 0 */
+} gr_ranks_class;
+
+struct gr_model {
+    const char *name;
+    gr_loc at;
+    uint32_t index;
+    const char *checkpoint; /* resolved path: a folder in Hugging Face form, or a config.json */
+    gr_loc checkpoint_at;
+    const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
+    bool random;        /* a bare config.json: weights from the seed */
+    gr_model_shape shape;
+    bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
+    bool head_known; /* shape.head holds: config.json was there, or the file says it */
+    bool trained;    /* has train: */
+    gr_train train;
+    gr_model_residency residency;
+    gr_loc residency_at;
+    gr_gather gather;
+    gr_shard_over shard;
+    uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
+    gr_loc tensor_at;
+    uint32_t parts;            /* the same of the ranks that the graph is for: one alone has it whole */
+    gr_model_shape slice;      /* the shape of one of these parts (ops/model/slices.h) */
+    const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
+    gr_loc pool_at;
+    const gr_node *update; /* the node that trains it; NULL */
+};
+
+/* ---- nodes -----------------------------------------------------------------------------------------------
+ */
+
+/* Bounds that sizes are computed from; all 0 for nodes without rows. */
+typedef struct gr_rows_bounds {
+    uint32_t groups, seqs;
+    uint32_t prompt_tokens, response_tokens; /* of one sequence */
+    bool masked;                             /* a select said of each response token whether it counts */
+} gr_rows_bounds;
+
+struct gr_node {
+    const char *name;
+    gr_loc at;
+    uint32_t index; /* place in gr_graph.nodes, which is a topological order: file order among ready ones */
+    const struct gr_op *op;
+    void *cfg;             /* the op's config struct, filled by its key table */
+    const gr_value *value; /* as written */
+    gr_model *model;       /* `model:`; NULL */
+    const gr_node *of;     /* `of:` or `prompts:`: what this node's rows come from; NULL */
+    const gr_node *rows;   /* the node whose rows its values have: itself for row makers, else of->rows */
+    const gr_node *groups; /* the node whose rows are the groups: prompts or sequences; NULL */
+    gr_rows_bounds bounds; /* of `rows` */
+    uint32_t ranks;        /* that work on it together */
+    gr_rows_bounds share;  /* of bounds, what one of them generates, passes and scores, at most */
+    uint32_t parts; /* ranks side by side that have slices of its model and work on rows together; 1: each
+                       works alone */
+    gr_rows_bounds
+        task; /* of its rows' bounds, what these have together, at most; share, where each is alone */
+    const gr_node **inputs; /* every node it reads, `after:` included */
+    size_t n_inputs;
+    const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
+    bool new_version;           /* `after:` an update of its model: reads the new weights */
+    bool refills;               /* a select that repeats nodes until it has enough */
+    const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
+    uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
+    bool before;                /* a validation: also before the first iteration */
+    gr_expression when;         /* over step alone */
+    const gr_ranks_pool *pool;  /* whose ranks run it; NULL: the graph has no pools */
+    gr_loc pool_at;             /* where its own `pool:` is written */
+    uint32_t class;             /* of these ranks; of an iteration's end GR_NONE where all run it */
+    gr_named_expression *metrics;
+    size_t n_metrics;
+    const gr_column **columns; /* its fields that somebody reads, or that are logged */
+    size_t n_columns;
+};
+
+/* ---- the graph -------------------------------------------------------------------------------------------
+ */
+
+typedef struct gr_state_value {
+    const char *name;
+    gr_loc at;
+    double init;
+    gr_expr *next;
+    uint32_t column; /* id of the old value */
+} gr_state_value;
+
+/* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
+typedef struct gr_token_value {
+    const char *text;
+    gr_loc at; /* of an expression that has it */
+    uint32_t column;
+} gr_token_value;
+
+/* Defaults of run: {timeout, stop_after_skipped, check}, which have no part in the bits. */
+#define GR_RUN_TIMEOUT        600
+#define GR_STOP_AFTER_SKIPPED 20
+#define GR_CHECK_EVERY        100
+
+typedef struct gr_run_settings {
+    uint32_t steps;                             /* 0: use epochs */
+    uint32_t epochs;                            /* both 0 in the file: one epoch, said at the start */
+    uint32_t checkpoint_every, checkpoint_keep; /* 0: only at the end; 0: all */
+    bool checkpoint_last;                       /* false: none where the last iteration was reached */
+    const char *best;                           /* metric that says which checkpoint stays for good; NULL */
+    gr_loc best_at;
+    bool best_is_least;
+    uint64_t seed;
+    uint32_t samples; /* lines of samples.jsonl an iteration */
+    uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
+    uint32_t
+        stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */
+    uint32_t check;         /* iterations from one comparison of what ranks hold alike to the next; 0: none */
+    bool keep_bits;         /* nothing that changes results may be chosen to fit */
+} gr_run_settings;
+
+struct gr_graph {
+    gr_pool *pool;
+    struct gr_source *source; /* the file's values and syntax trees, private to graphs/ */
+    const char *name, *path;
+    gr_model **models;
+    size_t n_models;
+    gr_node **nodes; /* topological order; dead nodes are left out (and warned about) */
+    size_t n_nodes;
+    gr_index by_name; /* of nodes */
+    gr_column **columns;
+    size_t n_columns, cap_columns;
+    uint32_t column_step, column_epoch, column_progress;
+    gr_state_value *state;
+    size_t n_state;
+    gr_token_value *tokens;
+    size_t n_tokens;
+    gr_named_expression *log; /* evaluated at the iteration's end */
+    size_t n_log;
+    gr_run_settings run;
+    bool canonical; /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
+    bool strict;    /* `strict: true`: rollout, log-prob and update give a token the same bits */
+    bool loose;     /* `deterministic: false`: sums of gradients may be in the order of chance */
+    uint32_t ranks; /* that shares are for; where there are views, theirs are */
+    uint32_t hosts; /* that all ranks are on */
+    gr_ranks_pool *pools;
+    size_t n_pools;
+    gr_ranks_class *classes; /* by their first rank; [1] where all ranks do the same */
+    size_t n_classes;
+    /* The graph as each class of several sees it: with the shares of its ranks, and their number. Theirs are
+     * the names, nodes and columns of this one, in the same order. NULL: there is one class. */
+    gr_graph **views;
+    uint32_t view; /* of a view: its class */
+};
+
+typedef struct gr_load_options {
+    const char *const *set; /* "k=v" of --set */
+    size_t n_set;
+    bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
+                         absent */
+    uint32_t ranks;   /* that prompts are dealt to, and pools are made of; 0: 1 */
+    uint32_t hosts;   /* that these are on, as many on each; 0: 1 */
+} gr_load_options;
+
+/* GR_OK and *out (gr_graph_free); GR_E_INVALID: every error is in d. Warnings are in d in both cases. */
+GR_NODISCARD gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options *o, gr_diag *d);
+/* The same from text (fuzzing, tests); relative paths are resolved against the folder of path. */
+GR_NODISCARD gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
+                                      const gr_load_options *o, gr_diag *d);
+void gr_graph_free(gr_graph *g); /* NULL is fine */
+
+/* The resolved file: `use:` merged, parameters replaced, defaults and the planner's choices written out; of
+ * files the whole path, which reads back anywhere, or their name alone. */
+typedef enum gr_paths { GR_PATHS_WHOLE, GR_PATHS_NAME } gr_paths;
+void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out);
+
+/* `check --explain`: every value with level, rows, size; every expression with its stages. */
+void gr_graph_explain(const gr_graph *g, gr_str *out);
+
+/* JSON Schema of graph files, from the ops' key tables. */
+void gr_graph_schema(gr_str *out);
+
+/* `graphrun ops`: every op with keys and fields, every function. */
+void gr_graph_ops(gr_str *out);
+
+const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
+const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
+/* Whether all ranks do the same. */
+static inline bool gr_graph_one_class(const gr_graph *g)
+{
+    return g->n_classes < 2;
+}
+/* Whether the ranks that see the graph so run the node. */
+static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
+{
+    return gr_graph_one_class(g) || n->class == g->view || n->class == UINT32_MAX;
+}
+#endif

@@ -1,0 +1,163 @@
+/* graphs/loader/alias.c: log-probs that an update computes anyway, or that the rollout has.
+ *
+ * An update that makes one optimizer step sees, in its own pass, the very weights that an old_logprob of its
+ * model was computed with: there the old log-probs are stop_gradient(logprob), to the bit. Where nobody else
+ * reads such a node, it is left out of the graph and its name stands for the update's own values.
+ *
+ * Under `strict: true` a rollout's log-probs are those of a log-prob pass by the same weights, to the bit.
+ * There an old_logprob of the rollout's own model is left out too, however many steps the update makes, and
+ * its name stands for the rollout's log-probs; but not where an expression names both, so as to compare them.
+ */
+#include "graphs/loader/load.h"
+
+#include <string.h>
+
+static bool names_field(const gr_formula *f, const char *node)
+{
+    size_t n, len = strlen(node);
+    const gr_expr_name *names = gr_expr_names(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(names[i].name, node, len) && names[i].name[len] == '.') return true;
+    return false;
+}
+
+static bool names_node_in(const char *name, const char *node)
+{
+    size_t len = strlen(node);
+    return !strncmp(name, node, len) && (!name[len] || name[len] == '.');
+}
+
+static bool names_node(const gr_formula *f, const char *node)
+{
+    size_t n;
+    const gr_expr_name *names = gr_expr_names(f->expr, &n);
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(names[i].name, node)) return true;
+    return names_field(f, node);
+}
+
+/* Whether the bare node name, in the loss and metrics of u, is all that anybody reads of dr. */
+static bool read_by_update_alone(const gr_loader *l, const gr_draft *dr, const gr_draft *u)
+{
+    for (size_t i = 0; i < l->n_drafts; i++)
+        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) {
+            const gr_edge *e = &l->drafts[i]->edges[j];
+            if (e->from == dr && (e->why == GR_WHY_AFTER || (e->why == GR_WHY_READS && l->drafts[i] != u)))
+                return false;
+        }
+    for (size_t i = 0; i < l->g->source->n_formulas; i++) {
+        const gr_formula *f = l->g->source->formulas[i];
+        if (f->owner == u ? names_field(f, dr->node->name) : names_node(f, dr->node->name)) return false;
+    }
+    return true;
+}
+
+/* ---- the rollout's
+ * -----------------------------------------------------------------------------------------
+ */
+
+gr_draft *gr_draft_meant(gr_draft *dr)
+{
+    return dr && dr->alias && !dr->alias->updates ? dr->alias : dr;
+}
+
+static bool is_field(const char *name, const char *node, const char *field)
+{
+    size_t n = strlen(node);
+    return !strncmp(name, node, n) && name[n] == '.' && !strcmp(name + n + 1, field);
+}
+
+/* Whether all that f names of dr are its log-probs, and those of the rollout are not beside them. */
+static bool names_logprob_alone(const gr_formula *f, const char *node, const char *rollout)
+{
+    size_t n;
+    const gr_expr_name *names = gr_expr_names(f->expr, &n);
+    bool own = true, other = false;
+    for (size_t i = 0; i < n; i++) {
+        own = own && (!names_node_in(names[i].name, node) || !strcmp(names[i].name, node) ||
+                      is_field(names[i].name, node, "logprob"));
+        other = other || is_field(names[i].name, rollout, "logprob");
+    }
+    return own && !(other && names_node(f, node));
+}
+
+/* Whether its weights are older than the iteration's. */
+static bool lags(const gr_node *rollout)
+{
+    const gr_value *v = gr_value_get(rollout->value, "lag");
+    double lag = 0;
+    return v && (!gr_value_number(v, &lag) || lag != 0);
+}
+
+static bool stands_for_rollout(const gr_loader *l, const gr_draft *dr)
+{
+    const gr_node *n = dr->node, *rollout = n->of;
+    if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->n_metrics || n->every || n->new_version ||
+        gr_value_get(n->value, "when"))
+        return false;
+    if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
+        rollout->model != n->model || rollout->every || rollout->new_version ||
+        gr_value_get(rollout->value, "when") || lags(rollout))
+        return false;
+    for (size_t i = 0; i < l->n_drafts; i++)
+        for (size_t j = 0; j < l->drafts[i]->n_edges; j++)
+            if (l->drafts[i]->edges[j].from == dr && l->drafts[i]->edges[j].why == GR_WHY_AFTER) return false;
+    for (size_t i = 0; i < l->g->source->n_formulas; i++)
+        if (!names_logprob_alone(l->g->source->formulas[i], n->name, rollout->name)) return false;
+    return true;
+}
+
+/* Readers of dr read the rollout instead. */
+static void read_rollout(gr_loader *l, gr_draft *dr, gr_draft *rollout)
+{
+    dr->alias = rollout;
+    dr->node->stands_for = rollout->node;
+    for (size_t i = 0; i < l->n_drafts; i++)
+        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) {
+            gr_edge *e = &l->drafts[i]->edges[j];
+            if (e->from == dr && e->why == GR_WHY_READS) e->from = rollout;
+        }
+}
+
+static void find_rollouts(gr_loader *l)
+{
+    for (size_t i = 0; i < l->n_drafts && l->g->strict; i++) {
+        gr_draft *dr = l->drafts[i];
+        if (stands_for_rollout(l, dr)) read_rollout(l, dr, gr_draft_of(l, dr->node->of));
+    }
+}
+
+/* ---- the update's
+ * ------------------------------------------------------------------------------------------
+ */
+
+static bool is_own_logprob(const gr_loader *l, const gr_draft *dr, const gr_draft *u)
+{
+    const gr_node *n = dr->node;
+    return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
+           !n->new_version && !n->n_metrics && !gr_value_get(n->value, "when") &&
+           read_by_update_alone(l, dr, u);
+}
+
+static void drop_edge(gr_draft *u, size_t edge)
+{
+    memmove(&u->edges[edge], &u->edges[edge + 1], (u->n_edges - edge - 1) * sizeof(*u->edges));
+    u->n_edges--;
+}
+
+void gr_find_aliases(gr_loader *l)
+{
+    for (size_t i = 0; i < l->n_drafts; i++) {
+        gr_draft *u = l->drafts[i];
+        if (!u->updates || u->bad || u->node->new_version || !u->node->op->one_step ||
+            !u->node->op->one_step(u->node))
+            continue;
+        for (size_t j = u->n_edges; j-- > 0;) {
+            gr_draft *dr = u->edges[j].from;
+            if (u->edges[j].why != GR_WHY_READS || !is_own_logprob(l, dr, u)) continue;
+            dr->alias = u;
+            drop_edge(u, j);
+        }
+    }
+    find_rollouts(l);
+}

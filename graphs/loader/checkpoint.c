@@ -1,0 +1,151 @@
+/* graphs/loader/checkpoint.c: where the checkpoints of a graph's models are, and of what shape.
+ *
+ * Accepted: a folder in Hugging Face form (it has config.json), a hub cache folder (models--ORG--NAME with
+ * refs/main and snapshots/), a run's step directory (its own config.json, or one folder a model), the same as
+ * RUN@STEP or RUN@best, and a bare config.json (random weights).
+ */
+#include "graphs/loader/load.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool has_config(gr_pool *pool, const char *dir)
+{
+    return gr_path_exists(gr_pool_printf(pool, "%s/config.json", dir));
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
+/* The snapshot that refs/main of a hub cache folder names; NULL: there is none. */
+static const char *hub_snapshot(gr_pool *pool, const char *dir)
+{
+    char *hash = NULL;
+    size_t n = 0;
+    const char *ref = gr_pool_printf(pool, "%s/refs/main", dir), *path = NULL;
+    if (is_file(ref) && !gr_file_read(ref, 4096, &hash, &n, NULL)) {
+        hash[strcspn(hash, " \r\n")] = '\0';
+        path = gr_pool_printf(pool, "%s/snapshots/%s", dir, hash);
+    }
+    free(hash);
+    return path && has_config(pool, path) ? path : NULL;
+}
+
+typedef struct model_folders {
+    gr_pool *pool;
+    gr_str *names;
+    const char *last;
+    size_t n;
+} model_folders;
+
+static gr_status add_folder(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    model_folders *m = user;
+    const char *path = gr_pool_printf(m->pool, "%s/%s", dir, name);
+    (void)d;
+    if (*name == '.' || !has_config(m->pool, path)) return GR_OK;
+    gr_str_printf(m->names, "%s%s", m->n++ ? ", " : "", name);
+    m->last = path;
+    return GR_OK;
+}
+
+/* The folder of one model in a run's step directory; NULL and *several where it cannot be told. */
+static const char *model_of_step(gr_pool *pool, const char *dir, const char *model, gr_str *several)
+{
+    const char *own = gr_pool_printf(pool, "%s/%s", dir, model);
+    if (has_config(pool, own)) return own;
+    model_folders m = {.pool = pool, .names = several};
+    gr_status st = gr_dir_each(dir, add_folder, &m, NULL); /* what is no folder has no models */
+    return !st && m.n == 1 ? m.last : NULL;
+}
+
+/* The step directory that RUN@STEP or RUN@best means; else the path itself. */
+static const char *step_of_run(gr_pool *pool, const char *path)
+{
+    const char *at = strrchr(path, '@');
+    if (!at || at == path || gr_path_exists(path)) return path;
+    const char *run = gr_pool_strndup(pool, path, (size_t)(at - path)), *step = at + 1;
+    if (!strcmp(step, "best")) return gr_pool_printf(pool, "%s/checkpoints/best", run);
+    bool number = *step && !step[strspn(step, "0123456789")];
+    return number ? gr_pool_printf(pool, "%s/checkpoints/step-%s", run, step) : path;
+}
+
+/* ORG/NAME as the hub has it, and nothing on this machine says otherwise. */
+static bool hub_name(gr_pool *pool, const char *text)
+{
+    const char *slash = strchr(text, '/');
+    if (!slash || slash == text || !slash[1] || strchr(slash + 1, '/') || *text == '.') return false;
+    return !gr_path_exists(gr_pool_strndup(pool, text, (size_t)(slash - text))) &&
+           strncmp(text, "models/", 7);
+}
+
+/* Said once, however many models begin with it. */
+static void missing(gr_loader *l, const gr_model *m, const char *written)
+{
+    const char *name = hub_name(l->pool, written) ? written : "ORG/NAME";
+    for (size_t i = 0; l->g->models[i] != m; i++)
+        if (l->g->models[i]->checkpoint && !strcmp(l->g->models[i]->checkpoint, m->checkpoint)) return;
+    gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "no checkpoint at '%s'", m->checkpoint);
+    if (gr_path_exists(gr_pool_printf(l->pool, "%s/checkpoints", m->checkpoint))) {
+        gr_diag_note(l->d, m->checkpoint_at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
+                     m->checkpoint, m->checkpoint);
+        return;
+    }
+    gr_diag_note(l->d, m->checkpoint_at, "download one: hf download %s --local-dir %s", name, m->checkpoint);
+    gr_diag_note(l->d, m->checkpoint_at,
+                 "or make a random one: graphrun init --config CONFIG.json --tokenizer DIR --seed 0 -o %s",
+                 m->checkpoint);
+    gr_diag_note(l->d, m->checkpoint_at, "to plan, its config.json is enough: put it there, or name it here");
+}
+
+static const char *find(gr_loader *l, const gr_model *m, gr_str *several)
+{
+    const char *path = m->checkpoint, *found;
+    if (is_file(path) || has_config(l->pool, path)) return path;
+    if ((found = hub_snapshot(l->pool, path))) return found;
+    return model_of_step(l->pool, step_of_run(l->pool, path), m->name, several);
+}
+
+/* The folder a file lies in. */
+static const char *folder_of(gr_pool *pool, const char *file)
+{
+    const char *slash = strrchr(file, '/');
+    return slash ? gr_pool_strndup(pool, file, (size_t)(slash - file)) : ".";
+}
+
+static void find_checkpoint(gr_loader *l, gr_model *m)
+{
+    const char *written = m->checkpoint;
+    gr_str several = {0};
+    m->checkpoint = gr_path_from(l->pool, m->checkpoint_at, written);
+    const char *found = find(l, m, &several);
+    bool need = l->o && l->o->need_shapes;
+    if (found) {
+        m->checkpoint = found;
+        m->random = is_file(found);
+        m->folder = m->random ? folder_of(l->pool, found) : found;
+        m->head_known = !gr_model_shape_read(&m->shape, found, l->d);
+        if (!m->head_known) gr_diag_note(l->d, m->checkpoint_at, "needed here");
+    } else if (several.len) {
+        gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID,
+                      "'%s' has several models and none is called '%s': %s", m->checkpoint, m->name,
+                      several.text);
+    } else if (need) {
+        missing(l, m, written);
+    }
+    if (m->value_head) {
+        gr_model_shape_to_value(&m->shape);
+        m->head_known = true;
+    }
+    gr_str_release(&several);
+}
+
+void gr_find_checkpoints(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_models; i++)
+        if (l->g->models[i]->checkpoint) find_checkpoint(l, l->g->models[i]);
+}

@@ -1,0 +1,134 @@
+/* graphs/loader/tensor.c: `tensor:` of models, and what ranks have together of a batch. */
+#include "graphs/loader/load.h"
+#include "ops/base/configs.h"
+#include "ops/model/slices.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what is refused --------------------------------------------------------------------------------------
+ */
+
+static void refuse(const gr_loader *l, const gr_model *m, const char *why)
+{
+    gr_diag_error(l->d, m->tensor_at, GR_E_INVALID, "model '%s': 'tensor: %u' %s", m->name, m->tensor, why);
+}
+
+static void check_model(gr_loader *l, const gr_model *m)
+{
+    char uneven[48];
+    if (l->g->canonical)
+        refuse(l, m, "and canonical do not go together: sums over slices have another order");
+    if (l->g->strict)
+        refuse(l, m,
+               "and strict do not go together: training is not in slices, whose sums have another order");
+    if (m->shape.heads && gr_slice_uneven(&m->shape, m->tensor, uneven)) { /* else the shape is not known */
+        char *why = gr_printf("does not divide its %s", uneven);
+        refuse(l, m, why);
+        free(why);
+    }
+}
+
+/* Groups are of neighbours on one host. */
+static bool groups_fit(const gr_ranks_class *c, uint32_t parts, uint32_t per_host)
+{
+    if (c->n % parts) return false;
+    for (uint32_t i = 0; i < c->n; i += parts)
+        if (c->ranks[i + parts - 1] - c->ranks[i] != parts - 1 ||
+            c->ranks[i] / per_host != c->ranks[i + parts - 1] / per_host)
+            return false;
+    return true;
+}
+
+static void check_ranks(gr_loader *l, const gr_node *n)
+{
+    const gr_graph *g = l->g;
+    const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1, per_host = GR_MAX(ranks / g->hosts, 1u);
+    const gr_ranks_class *c = &g->classes[n->class];
+    const gr_model *m = n->model;
+    if (ranks < 2 || groups_fit(c, m->tensor, per_host)) return;
+    char *why = c->n == ranks
+                    ? gr_printf("does not divide the %u ranks of a host", per_host)
+                    : gr_printf("cannot group ranks %s, which run '%s': as many neighbours of one host each",
+                                c->text, n->name);
+    refuse(l, m, why);
+    free(why);
+}
+
+/* Ranks that are sent a model which they have in slices have no whole one. */
+static void check_whole(gr_loader *l, const gr_node *n)
+{
+    const gr_graph *g = l->g;
+    bool slices = false;
+    if (!n->model->update || n->model->update->class == n->class || gr_reads_rollout(n)) return;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        slices = slices || (g->nodes[i]->model == n->model && g->nodes[i]->class == n->class &&
+                            gr_reads_rollout(g->nodes[i]));
+    if (slices)
+        gr_diag_error(
+            l->d, n->at, GR_E_INVALID,
+            "'%s' asks model '%s', which another pool trains and which its ranks have in slices: a log-prob "
+            "of it needs 'weights: rollout'",
+            n->name, n->model->name);
+}
+
+void gr_check_tensor(gr_loader *l)
+{
+    const gr_graph *g = l->g;
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        size_t used = 0, before = l->d->n_errors;
+        if (m->tensor < 2) continue;
+        check_model(l, m);
+        for (size_t k = 0; k < g->n_nodes; k++) {
+            const gr_node *n = g->nodes[k];
+            if (n->model == m) check_whole(l, n);
+            if (n->model != m || !gr_reads_rollout(n)) continue;
+            if (l->d->n_errors == before) check_ranks(l, n);
+            used++;
+        }
+        if (!used)
+            gr_diag_warn(l->d, m->tensor_at,
+                         "model '%s' has 'tensor', which is about rollouts, and none is made with it",
+                         m->name);
+    }
+}
+
+/* ---- shares -----------------------------------------------------------------------------------------------
+ */
+
+/* Prompts are dealt to ranks with their groups whole: to some of them one more than to others. */
+static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
+{
+    gr_rows_bounds share = *b;
+    if (!b->groups) return share;
+    share.groups = (b->groups + ranks - 1) / ranks;
+    share.seqs = (uint32_t)((uint64_t)b->seqs * share.groups / b->groups);
+    return share;
+}
+
+/* One rank has every model whole; so have ranks that make no rollouts with it. */
+static uint32_t parts_of(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++)
+        if (g->nodes[i]->model == m && gr_reads_rollout(g->nodes[i]) &&
+            (g->n_classes < 2 || g->nodes[i]->class == g->view))
+            return m->tensor;
+    return 1;
+}
+
+void gr_set_shares(gr_graph *g, bool whole)
+{
+    for (size_t i = 0; i < g->n_models; i++) {
+        gr_model *m = g->models[i];
+        m->parts = whole ? 1 : parts_of(g, m);
+        m->slice = gr_slice_shape(&m->shape, m->parts);
+    }
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        gr_node *n = g->nodes[i];
+        n->ranks = whole ? 1 : g->ranks;
+        n->share = share_of(&n->bounds, n->ranks);
+        n->parts = n->model && gr_reads_rollout(n) ? n->model->parts : 1;
+        n->task = share_of(&n->bounds, GR_MAX(n->ranks / n->parts, 1u));
+    }
+}

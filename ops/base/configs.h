@@ -1,0 +1,108 @@
+/* ops/base/configs.h: the config structs that the ops' key tables fill, for the ops that read each other's.
+ *
+ * What a key means is written once, in the op's table. Strings and arrays belong to the graph.
+ */
+#ifndef GR_OPS_BASE_CONFIGS_H
+#define GR_OPS_BASE_CONFIGS_H
+
+#include "ops/base/op.h"
+
+#include <string.h>
+
+typedef enum gr_too_long { GR_TOO_LONG_ERROR, GR_TOO_LONG_DROP, GR_TOO_LONG_TRUNCATE_LEFT } gr_too_long;
+
+/* What `prompts` and `sequences` share: where records come from and how they become tokens. */
+typedef struct gr_data_cfg {
+    const char *file, *command;
+    gr_model *model; /* sequences: whose tokenizer; NULL: of the reader */
+    uint32_t batch;
+    bool shuffle;
+    const char *curriculum; /* field to order records by; NULL */
+    bool descending;
+    const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
+    const char *messages;
+    const char *system;     /* with a chat template: the system message; NULL: none */
+    const gr_value *args;   /* and its further variables, a map */
+    const gr_value *tools;  /* a list, or the text "{field}" */
+    const char *tools_file; /* a JSON file with the list */
+    const char *date;       /* YEAR-MONTH-DAY; NULL: gr_default_date */
+    uint32_t max_tokens;    /* of a prompt */
+    int too_long;           /* gr_too_long */
+    const char *response;   /* sequences: template of the response */
+    const char *pair;       /* sequences: of a second one; NULL: none */
+    uint32_t max_response_tokens;
+    bool eos;              /* sequences: append the first stop id to the response */
+    gr_texts token_fields; /* sequences: fields with a number for each response token */
+} gr_data_cfg;
+
+typedef struct gr_generate_cfg {
+    gr_model *model;
+    const gr_node *prompts;
+    uint32_t samples, max_tokens, top_k;
+    double temperature, top_p;
+    gr_texts stop;
+    gr_uints stop_ids;
+    bool ignore_eos;
+    uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
+    uint32_t lag;                   /* iterations by which its weights are older than the iteration's */
+} gr_generate_cfg;
+
+/* Whether a node is a rollout that uses the weights of the iteration before. */
+static inline bool gr_node_lags(const gr_node *n)
+{
+    return n->op->generates && ((const gr_generate_cfg *)n->cfg)->lag;
+}
+
+typedef struct gr_reward_cfg {
+    const gr_node *of;
+    gr_field_ref answer;
+    const gr_value *rule, *rules;
+    const char *command;
+    uint32_t workers;
+    double timeout;
+    int level; /* 0: sequence, 1: token */
+    gr_texts names;
+} gr_reward_cfg;
+
+/* The command that scores for a node; NULL: none does. */
+static inline const char *gr_node_command(const gr_node *n)
+{
+    return strcmp(n->op->name, "reward") ? NULL : ((const gr_reward_cfg *)n->cfg)->command;
+}
+
+typedef struct gr_logprob_cfg {
+    gr_model *model;
+    const gr_node *of;
+    uint32_t micro_tokens;
+    int weights; /* logprob: GR_WEIGHTS_PARAMS or GR_WEIGHTS_ROLLOUT */
+} gr_logprob_cfg;
+
+enum { GR_WEIGHTS_PARAMS, GR_WEIGHTS_ROLLOUT };
+
+typedef struct gr_compute_cfg {
+    const gr_node *of;
+    gr_expression expr;
+} gr_compute_cfg;
+
+typedef struct gr_update_cfg {
+    gr_model *model;
+    const gr_node *of;
+    gr_loss_ref loss;
+    uint32_t mini_batch, epochs, micro_tokens;
+    uint32_t mini_batches; /* of the whole batch; set by the op's check */
+    bool balance;
+} gr_update_cfg;
+
+typedef struct gr_select_cfg {
+    const gr_node *of;
+    gr_expression groups, sequences, tokens, resample; /* one of them */
+    const gr_value *refill;
+    uint32_t until, rounds; /* of refill; until 0: none */
+    bool keep_short;
+} gr_select_cfg;
+
+/* Log-probs are of logits times this: 1 / temperature of the rollout that made the rows; 1 for data and
+ * greedy. */
+float gr_rows_inv_temperature(const gr_node *rows);
+
+#endif

@@ -1,0 +1,191 @@
+/* ops/base/rows.c: row sets: layout of a batch's rows, their columns, which are a rank's. */
+#include "ops/base/rows.h"
+
+#include "ops/kernels/carve.h"
+#include "ops/base/configs.h"
+#include "ops/base/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static gr_rows carve(gr_carve *c, const gr_rows_bounds *b)
+{
+    gr_rows r = {.stride = b->prompt_tokens + b->response_tokens};
+    r.n_groups = gr_carve_bytes(c, sizeof(*r.n_groups));
+    r.n_seqs = gr_carve_bytes(c, sizeof(*r.n_seqs));
+    r.record = gr_carve_bytes(c, b->groups * sizeof(*r.record));
+    r.group = gr_carve_bytes(c, b->seqs * sizeof(*r.group));
+    r.prompt_len = gr_carve_bytes(c, b->seqs * sizeof(*r.prompt_len));
+    r.response_len = gr_carve_bytes(c, b->seqs * sizeof(*r.response_len));
+    r.token_offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*r.token_offset));
+    r.truncated = gr_carve_bytes(c, b->seqs);
+    r.ended = gr_carve_bytes(c, b->seqs);
+    r.ids = gr_carve_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
+    r.logprob = gr_carve_floats(c, (uint64_t)b->seqs * b->response_tokens);
+    if (b->masked) r.counts = gr_carve_bytes(c, (uint64_t)b->seqs * b->response_tokens);
+    return r;
+}
+
+void gr_rows_check(const gr_node *n, gr_diag *d)
+{
+    const gr_rows_bounds *b = &n->bounds;
+    if ((uint64_t)b->seqs * b->response_tokens > UINT32_MAX)
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "%u sequences of up to %u response tokens are more than %u tokens: a smaller batch fits", b->seqs,
+            b->response_tokens, UINT32_MAX);
+}
+
+uint64_t gr_rows_bytes(const gr_rows_bounds *b)
+{
+    gr_carve c = {0};
+    carve(&c, b);
+    return c.used;
+}
+
+gr_rows gr_rows_at(void *block, const gr_rows_bounds *b)
+{
+    gr_carve c = {.base = block};
+    return carve(&c, b);
+}
+
+uint32_t gr_rows_add_group(gr_rows *r, uint32_t record)
+{
+    uint32_t group = (*r->n_groups)++;
+    r->record[group] = record;
+    return group;
+}
+
+uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids)
+{
+    uint32_t seq = (*r->n_seqs)++;
+    int32_t *to = r->ids + (size_t)seq * r->stride;
+    r->group[seq] = group;
+    r->prompt_len[seq] = ids->n_prompt;
+    r->response_len[seq] = ids->n_response;
+    r->token_offset[seq + 1] = r->token_offset[seq] + ids->n_response;
+    r->truncated[seq] = r->ended[seq] = 0;
+    memcpy(to, ids->prompt, ids->n_prompt * sizeof(*to));
+    if (ids->n_response) memcpy(to + ids->n_prompt, ids->response, ids->n_response * sizeof(*to));
+    return seq;
+}
+
+static uint32_t first_seq(const gr_rows *r, uint32_t group)
+{
+    uint32_t low = 0, high = *r->n_seqs; /* of those before low, all are of earlier groups */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (r->group[middle] < group)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts)
+{
+    uint64_t n = to - from;
+    gr_rows_part p = {.group = from + (uint32_t)(n * which / parts),
+                      .group_end = from + (uint32_t)(n * (which + 1) / parts)};
+    p.seq = first_seq(r, p.group);
+    p.seq_end = first_seq(r, p.group_end);
+    return p;
+}
+
+gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to)
+{
+    return gr_rows_deal(r, from, to, s->rank, s->ranks);
+}
+
+gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from, uint32_t to)
+{
+    return gr_rows_deal(r, from, to, s->rank / n->parts, s->ranks / n->parts);
+}
+
+void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end)
+{
+    s->n = 0;
+    for (uint32_t seq = first; seq < end; seq++) GR_PUSH(s->seq, s->n, s->cap, seq);
+}
+
+uint32_t gr_rows_object(gr_program *p, const gr_node *rows)
+{
+    char name[128];
+    snprintf(name, sizeof(name), "%s.rows", rows->name);
+    gr_object o = {.name = name,
+                   .category = GR_CAT_COLUMNS,
+                   .span = GR_SPAN_TEMP,
+                   .place = GR_HOST,
+                   .bytes = gr_rows_bytes(&rows->bounds),
+                   .bucket = GR_NONE};
+    return gr_program_object(p, &o);
+}
+
+static void token_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    const char *field = c->field ? c->field : "token";
+    size_t responses = c->rows->bounds.response_tokens;
+    for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
+        for (uint32_t j = 0; j < r->response_len[seq]; j++) {
+            size_t at = r->token_offset[seq] + j;
+            if (!strcmp(field, "logprob"))
+                ((float *)out)[at] = r->logprob[seq * responses + j];
+            else
+                ((int32_t *)out)[at] =
+                    strcmp(field, "token") ? (int32_t)j : gr_rows_ids(r, seq)[r->prompt_len[seq] + j];
+        }
+}
+
+void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    if (c->level == GR_LEVEL_TOKEN) {
+        token_column(r, c, out);
+        return;
+    }
+    bool truncated = c->field && !strcmp(c->field, "truncated"),
+         second = c->field && !strcmp(c->field, "second"), prompt = c->level == GR_LEVEL_GROUP;
+    for (uint32_t i = 0; i < *r->n_seqs; i++) {
+        if (truncated)
+            ((uint8_t *)out)[i] = r->truncated[i];
+        else if (second)
+            ((uint8_t *)out)[i] = i > 0 && r->group[i] == r->group[i - 1];
+        else
+            ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : r->response_len[i]);
+    }
+}
+
+uint64_t gr_dtype_bytes(gr_expr_dtype t)
+{
+    return t == GR_EXPR_F64 ? 8 : t == GR_EXPR_U8 ? 1 : 4;
+}
+
+uint64_t gr_column_bytes(const gr_column *c)
+{
+    uint64_t n = 1;
+    const gr_rows_bounds *b = c->rows ? &c->rows->bounds : NULL;
+    if (c->level == GR_LEVEL_GROUP) n = b->groups;
+    if (c->level == GR_LEVEL_SEQ) n = b->seqs;
+    if (c->level == GR_LEVEL_TOKEN) n = (uint64_t)b->seqs * b->response_tokens;
+    return n * gr_dtype_bytes(c->dtype);
+}
+
+uint32_t gr_column_object(gr_program *p, const gr_column *c)
+{
+    if (!c->node || c->fresh) return GR_NONE;
+    gr_object o = {.name = c->name,
+                   .category = GR_CAT_COLUMNS,
+                   .span = GR_SPAN_TEMP,
+                   .place = p->values,
+                   .bytes = gr_column_bytes(c),
+                   .bucket = GR_NONE};
+    return gr_program_object(p, &o);
+}
+
+float gr_rows_inv_temperature(const gr_node *rows)
+{
+    rows = gr_rows_maker(rows);
+    if (!rows->op->generates) return 1;
+    const float t = (float)((const gr_generate_cfg *)rows->cfg)->temperature;
+    return t > 0 ? 1 / t : 1; /* in the steps that sampling takes: the bits are the same */
+}

@@ -1,0 +1,90 @@
+/* ops/base/rows.h: the rows of a batch: which tokens each sequence has, and which prompt it answers.
+ *
+ * One block of host memory, an object of the plan named "NODE.rows", sized by the node's bounds; a gr_rows is
+ * a view of such a block. Token-level columns are packed: those of sequence s are [token_offset[s],
+ * token_offset[s + 1]), one for each response token. Data nodes that only hold prompts have sequences without
+ * response.
+ */
+#ifndef GR_OPS_BASE_ROWS_H
+#define GR_OPS_BASE_ROWS_H
+
+#include "ops/base/op.h"
+
+typedef struct gr_rows {
+    uint32_t *n_groups, *n_seqs;
+    uint32_t *record;       /* [groups] row of the data source */
+    uint32_t *group;        /* [seqs], non-decreasing */
+    uint32_t *prompt_len;   /* [seqs], >= 1 */
+    uint32_t *response_len; /* [seqs] */
+    uint32_t *token_offset; /* [seqs + 1] */
+    uint8_t *truncated;     /* [seqs] the response was cut at max_tokens */
+    uint8_t *ended;         /* [seqs] the last token is a stop id */
+    int32_t *ids;           /* [seqs, stride]: prompt, then response */
+    float *logprob;         /* [seqs, response_tokens]: of each sampled token, as sampled */
+    uint8_t *counts;        /* [tokens], packed: 0 where a select left the token out; NULL: all count */
+    uint32_t stride;
+} gr_rows;
+
+/* Refuse bounds that 32 bits cannot count: tokens of all responses together. */
+void gr_rows_check(const gr_node *n, gr_diag *d);
+
+uint64_t gr_rows_bytes(const gr_rows_bounds *b);
+gr_rows gr_rows_at(void *block, const gr_rows_bounds *b);
+
+static inline const int32_t *gr_rows_ids(const gr_rows *r, uint32_t seq)
+{
+    return r->ids + (size_t)seq * r->stride;
+}
+
+/* Append a group of a record of the data; its number. */
+uint32_t gr_rows_add_group(gr_rows *r, uint32_t record);
+
+/* The ids of a sequence: its prompt, and behind it its response. */
+typedef struct gr_seq_ids {
+    const int32_t *prompt, *response;
+    uint32_t n_prompt, n_response;
+} gr_seq_ids;
+/* Append a sequence of a group; its number. It is neither cut nor ended, and has no log-probs. */
+uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids);
+
+/* Of groups [from, to), those that this rank works on, dealt to ranks in their order and as evenly as they
+ * go; and their sequences. */
+typedef struct gr_rows_part {
+    uint32_t group, group_end, seq, seq_end;
+} gr_rows_part;
+gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to);
+/* The same for a node that several ranks work on together (gr_node.parts): theirs, whichever of them it is.
+ */
+gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from,
+                          uint32_t to);
+/* The same for part `which` of `parts`. */
+gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts);
+
+static inline bool gr_rows_counts(const gr_rows *r, uint32_t token)
+{
+    return !r->counts || r->counts[token];
+}
+
+/* A list of sequences, in rising order. {0} is an empty one; release with free(seq). */
+typedef struct gr_seqs {
+    uint32_t *seq, n, cap;
+} gr_seqs;
+/* Make it [first, end). */
+void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end);
+
+/* Fill a column (host-visible memory) with a field that follows from the rows: token, logprob, length,
+ * truncated, position. */
+void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);
+
+/* The object of a row maker's block, added on first use. */
+uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
+
+/* The device object of a column, GR_NONE for scalars of the iteration and fresh values. */
+uint32_t gr_column_object(gr_program *p, const gr_column *c);
+
+uint64_t gr_dtype_bytes(gr_expr_dtype t);
+
+/* Bytes of a column at the bounds of its rows. */
+uint64_t gr_column_bytes(const gr_column *c);
+
+#endif

@@ -1,0 +1,80 @@
+/* ops/base/session.h: what a running graph offers its ops.
+ *
+ * Threads: ops on the host lane run beside those of the compute lane; everything here may be called from
+ * both.
+ */
+#ifndef GR_OPS_BASE_SESSION_H
+#define GR_OPS_BASE_SESSION_H
+
+#include "graphs/graph/graph.h"
+#include "ops/kernels/kernels.h"
+#include "ops/text/tokenizer.h"
+
+#define GR_VALIDATION "val." /* what names of a validation's metrics begin with */
+
+typedef struct gr_session gr_session;
+struct gr_rows;
+struct gr_session {
+    const gr_graph *graph;
+    const gr_kernels *kernels;
+    uint64_t seed;
+    uint32_t rank, ranks; /* of those that run the graph together; 0 and 1 */
+    uint32_t step, steps; /* this iteration, from 1; the last one's number; 0: before the first */
+    bool validating;      /* on the path validate: metrics are called val.NAME */
+    uint32_t round;       /* of the nodes that a select repeats, from 0; 0 outside them */
+    double *scalars; /* by column id: token ids; step, epoch, progress and state values of this iteration */
+    void **state;    /* by node index: what the op's open returned */
+    struct gr_progress *progress; /* told how far nodes are (runtime/io/progress.h); NULL: nobody asks */
+    bool *skipped;                /* by node index: `when:` switches it off in this iteration */
+    gr_tokenizer **tokenizer;     /* by model index */
+    struct gr_metric *metrics;    /* of this iteration */
+    size_t n_metrics, cap_metrics;
+    gr_str notes; /* of this iteration, a line each */
+    struct gr_listener *listeners;
+    size_t n_listeners, cap_listeners;
+    double *next_state; /* by state index: what the iteration's end computed */
+    /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
+    void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
+                   double score);
+    const struct gr_inputs *inputs; /* what was read, complete before anything runs; NULL: not known */
+    void *user;                     /* of sample: the gr_record of this iteration */
+};
+
+/* Who wants to know of finished sequences, see gr_session_listen. */
+struct gr_listener {
+    const gr_node *rows, *node; /* whose rows; who listens */
+    void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq);
+    void *user;
+};
+
+struct gr_metric {
+    char name[96];
+    double value;
+};
+
+/* Tokenizers of the models that make rows, and every node's state. On failure close it all the same. */
+GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d);
+void gr_session_close(gr_session *s);
+
+/* Whether a validation's node runs behind this iteration; step 0: before the first. False for others. */
+bool gr_node_is_due(const gr_node *n, uint32_t step);
+bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
+
+/* Have finished called, on the compute lane, as soon as a sequence of rows has its last token: before the
+ * other rows are final, and before the plan's own step that reads them. Not while node, who listens, is
+ * skipped. */
+void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
+                       void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
+void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
+
+/* Record a number for metrics.jsonl; a name given twice keeps the last value. NaN prints as null. */
+GR_PRINTF(3, 4) void gr_session_metric(gr_session *s, double value, const char *fmt, ...);
+
+/* Warn of what the iteration was like, in one line; it is said when the iteration has ended. */
+GR_PRINTF(2, 3) void gr_session_note(gr_session *s, const char *fmt, ...);
+
+/* The model, and its tokenizer, that a node's rows are made for. */
+const gr_model *gr_session_model(const gr_session *s, const gr_node *rows);
+const gr_tokenizer *gr_session_tokenizer(const gr_session *s, const gr_node *rows);
+
+#endif

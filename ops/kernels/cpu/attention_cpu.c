@@ -1,0 +1,439 @@
+/* ops/kernels/cpu/attention_cpu.c: causal attention with grouped key-value heads, over blocks of keys and
+ * values.
+ *
+ * A tile of query rows (tokens times heads of one group) is taken against all of its keys: scores, exact
+ * maximum, exponentials, their sum and the weighted sum of values, each in the order of keys. A score row is
+ * kept whole, in panels of GR_KC keys, so that nothing is rescaled and a row's bits do not depend on its
+ * tile. Backward computes the scores again from q, k and lse (Dao et al., arXiv:2205.14135), and sums over
+ * query rows in the order of tokens.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "ops/kernels/cpu/cpu.h"
+
+enum {
+    FWD_ROWS = GR_MR,
+    BACK_ROWS = 2 * GR_MR,
+};
+
+static uint32_t padded(const gr_model_shape *s)
+{
+    return (s->head_dim + 15) / 16 * 16;
+}
+
+uint64_t gr_kv_block_floats(const gr_model_shape *s)
+{
+    return (uint64_t)s->kv_heads * 2 * GR_KV_BLOCK * padded(s);
+}
+
+static uint32_t cached(const gr_batch *b, uint32_t seq)
+{
+    return b->cached ? b->cached[seq] : 0;
+}
+
+static float *block_at(const gr_model_shape *s, const gr_batch *b, uint32_t seq, uint32_t index,
+                       uint32_t kv_head)
+{
+    const uint32_t block = b->block_table ? b->block_table[(size_t)seq * b->table_stride + index]
+                                          : b->offset[seq] / GR_KV_BLOCK + seq + index;
+    return b->kv + block * gr_kv_block_floats(s) + (size_t)kv_head * 2 * GR_KV_BLOCK * padded(s);
+}
+
+uint32_t gr_batch_length(const gr_batch *b)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const uint32_t keys = cached(b, i) + b->offset[i + 1] - b->offset[i];
+        most = GR_MAX(most, keys);
+    }
+    return most;
+}
+
+/* Score panels of a tile. */
+static uint64_t panels_floats(uint32_t length, uint32_t rows)
+{
+    return (uint64_t)(length + GR_KC - 1) / GR_KC * rows * GR_LDA;
+}
+
+/* ---- keys and values to blocks ------------------------------------------------------------------------- */
+
+struct write_job {
+    const gr_model_shape *s;
+    const gr_batch *b;
+    const float *qkv;
+};
+
+static void write_token(const struct write_job *j, uint32_t seq, uint32_t token)
+{
+    const gr_model_shape *s = j->s;
+    const uint32_t d = s->head_dim, dp = padded(s);
+    const uint32_t position = cached(j->b, seq) + token - j->b->offset[seq], slot = position % GR_KV_BLOCK;
+    const float *row = j->qkv + (size_t)token * gr_qkv_width(s) + (size_t)s->heads * d;
+    for (uint32_t h = 0; h < s->kv_heads; h++) {
+        float *k = block_at(s, j->b, seq, position / GR_KV_BLOCK, h), *v = k + (size_t)GR_KV_BLOCK * dp;
+        for (uint32_t i = 0; i < d; i++) k[i * GR_KV_BLOCK + slot] = row[h * d + i];
+        memcpy(v + (size_t)slot * dp, row + (s->kv_heads + h) * d, d * sizeof(*v));
+        memset(v + (size_t)slot * dp + d, 0, (dp - d) * sizeof(*v));
+    }
+}
+
+static void write_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct write_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->b->n_tokens, 16, rank, size, &first, &last);
+    for (uint32_t t = (uint32_t)first, seq = 0; t < last; t++) {
+        while (t >= j->b->offset[seq + 1]) seq++;
+        write_token(j, seq, t);
+    }
+}
+
+void gr_kv_write(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv)
+{
+    struct write_job j = {s, b, qkv};
+    gr_team_run(q->team, write_rank, &j);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------- */
+
+struct attend_job {
+    const gr_model_shape *s;
+    const gr_batch *b;
+    const gr_simd *v;
+    const float *qkv;
+    float *out, *lse, *ws;
+    uint64_t ws_floats; /* of one thread */
+    uint32_t heads;     /* of a group in one tile */
+    uint32_t tokens;    /* of a tile */
+    atomic_uint next;   /* tile to take: which thread takes it changes nothing */
+};
+
+struct tile {
+    uint32_t seq, kv_head, head; /* head: the first query head */
+    uint32_t token, tokens;      /* in the batch */
+    uint32_t heads, rows;        /* rows = tokens heads, tokens outermost */
+    uint32_t keys;               /* of the first token */
+    float *q, *o, *scores;       /* [rows, GR_LDA], [rows, GR_LDA], panels */
+};
+
+static uint32_t row_token(const struct tile *t, uint32_t row)
+{
+    return t->token + row / t->heads;
+}
+
+static uint32_t row_head(const struct tile *t, uint32_t row)
+{
+    return t->head + row % t->heads;
+}
+
+static void load_queries(const struct attend_job *j, const struct tile *t)
+{
+    const uint32_t d = j->s->head_dim;
+    const float a = 1 / sqrtf((float)d);
+    for (uint32_t r = 0; r < t->rows; r++)
+        j->v->scale(t->q + r * GR_LDA,
+                    j->qkv + (size_t)row_token(t, r) * gr_qkv_width(j->s) + (size_t)row_head(t, r) * d, a, d);
+}
+
+static void tile_scores(const struct attend_job *j, const struct tile *t)
+{
+    const uint32_t blocks = (t->keys + t->tokens - 1 + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    gr_mm mm = {.m = t->rows, .k = j->s->head_dim, .a = t->q, .ldb = GR_KV_BLOCK, .ldc = GR_LDA};
+    for (uint32_t i = 0; i < blocks; i += 2) {
+        const uint32_t key = i * GR_KV_BLOCK;
+        mm.b0 = block_at(j->s, j->b, t->seq, i, t->kv_head);
+        mm.b1 = i + 1 < blocks ? block_at(j->s, j->b, t->seq, i + 1, t->kv_head) : NULL;
+        mm.c = t->scores + (size_t)(key / GR_KC) * FWD_ROWS * GR_LDA + key % GR_KC;
+        j->v->mm_rows(&mm);
+    }
+}
+
+/* Turns scores into exp(score - max); returns their sum. */
+static float row_softmax(const gr_simd *v, float *scores, uint32_t keys, float *max)
+{
+    float most = -INFINITY, lanes[16] = {0};
+    for (uint32_t k = 0; k < keys; k += GR_KC) {
+        const float m = v->max(scores + (size_t)k / GR_KC * FWD_ROWS * GR_LDA, GR_MIN(keys - k, GR_KC));
+        most = m > most ? m : most;
+    }
+    for (uint32_t k = 0; k < keys; k += GR_KC)
+        v->exp_sum(scores + (size_t)k / GR_KC * FWD_ROWS * GR_LDA, most, lanes, GR_MIN(keys - k, GR_KC));
+    *max = most;
+    return gr_lanes_sum(lanes);
+}
+
+/* o += p[row.., key..] V over n keys of one block, from row `from` on. */
+static void add_values(const struct attend_job *j, const struct tile *t, uint32_t from, uint32_t key,
+                       uint32_t n, bool add)
+{
+    const uint32_t dp = padded(j->s);
+    const float *v = block_at(j->s, j->b, t->seq, key / GR_KV_BLOCK, t->kv_head) +
+                     (size_t)(GR_KV_BLOCK + key % GR_KV_BLOCK) * dp;
+    const float *p = t->scores + (size_t)(key / GR_KC) * FWD_ROWS * GR_LDA + key % GR_KC;
+    gr_mm mm = {.m = t->rows - from, .k = n, .a = p + from * GR_LDA, .ldb = dp, .ldc = GR_LDA, .add = add};
+    for (uint32_t d = 0; d < dp; d += 32) {
+        mm.b0 = v + d;
+        mm.b1 = d + 16 < dp ? v + d + 16 : NULL;
+        mm.c = t->o + from * GR_LDA + d;
+        j->v->mm_rows(&mm);
+    }
+}
+
+static void attend_tile(const struct attend_job *j, const struct tile *t)
+{
+    float sum[FWD_ROWS], max[FWD_ROWS];
+    load_queries(j, t);
+    tile_scores(j, t);
+    for (uint32_t r = 0; r < t->rows; r++)
+        sum[r] = row_softmax(j->v, t->scores + r * GR_LDA, t->keys + r / t->heads, &max[r]);
+    for (uint32_t k = 0; k < t->keys; k += GR_KV_BLOCK) /* keys that all rows see, then the triangle */
+        add_values(j, t, 0, k, GR_MIN(t->keys - k, GR_KV_BLOCK), k > 0);
+    for (uint32_t u = 1; u < t->tokens; u++) add_values(j, t, u * t->heads, t->keys + u - 1, 1, true);
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const size_t at = (size_t)row_token(t, r) * j->s->heads + row_head(t, r);
+        j->v->scale(j->out + at * j->s->head_dim, t->o + r * GR_LDA, 1 / sum[r], j->s->head_dim);
+        if (j->lse) j->lse[at] = max[r] + logf(sum[r]);
+    }
+}
+
+static void attend_group(const struct attend_job *j, struct tile *t)
+{
+    const uint32_t group = j->s->heads / j->s->kv_heads;
+    for (uint32_t h = 0; h < group; h += j->heads) {
+        t->head = t->kv_head * group + h;
+        t->heads = GR_MIN(group - h, j->heads);
+        t->rows = t->tokens * t->heads;
+        attend_tile(j, t);
+    }
+}
+
+/* Take tiles in order of sequence, place and kv head until none are left. */
+static void attend_rank(void *arg, unsigned rank, unsigned size)
+{
+    (void)size;
+    struct attend_job *j = arg;
+    const gr_batch *b = j->b;
+    float *scores = j->ws + rank * j->ws_floats; /* mm_rows may read GR_MR rows further: of q */
+    float *q = scores + j->ws_floats - 2 * FWD_ROWS * GR_LDA;
+    struct tile t = {.q = q, .o = q + FWD_ROWS * GR_LDA, .scores = scores};
+    uint32_t before = 0; /* tiles of the sequences before t.seq */
+    for (;;) {
+        const uint32_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        const uint32_t index = unit / j->s->kv_heads;
+        for (; t.seq < b->n_seqs; t.seq++) {
+            const uint32_t n = b->offset[t.seq + 1] - b->offset[t.seq],
+                           n_tiles = (n + j->tokens - 1) / j->tokens;
+            if (index < before + n_tiles) break;
+            before += n_tiles;
+        }
+        if (t.seq == b->n_seqs) return;
+        const uint32_t at = (index - before) * j->tokens;
+        t.kv_head = unit % j->s->kv_heads;
+        t.token = b->offset[t.seq] + at;
+        t.tokens = GR_MIN(b->offset[t.seq + 1] - t.token, j->tokens);
+        t.keys = cached(b, t.seq) + at + 1;
+        attend_group(j, &t);
+    }
+}
+
+static uint64_t attend_thread_floats(uint32_t length)
+{
+    return 2 * FWD_ROWS * GR_LDA + panels_floats(length, FWD_ROWS);
+}
+
+uint64_t gr_attend_floats(uint32_t length, unsigned threads)
+{
+    return threads * attend_thread_floats(length);
+}
+
+void gr_attend(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv, float *out,
+               float *lse, float *ws)
+{
+    assert(s->head_dim <= GR_HEAD_DIM_MAX);
+    struct attend_job j = {.s = s, .b = b, .v = gr_simd_best(), .qkv = qkv, .out = out, .lse = lse, .ws = ws};
+    j.ws_floats = attend_thread_floats(gr_batch_length(b));
+    j.heads = GR_MIN(s->heads / s->kv_heads, FWD_ROWS);
+    j.tokens = FWD_ROWS / j.heads;
+    gr_team_run(q->team, attend_rank, &j);
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------ */
+
+struct back_job {
+    const gr_model_shape *s;
+    const gr_batch *b;
+    const gr_simd *v;
+    const float *qkv, *out, *lse, *dout;
+    float *dqkv, *ws;
+    uint64_t ws_floats;
+    uint32_t length;
+    atomic_uint next;
+};
+
+struct back_ws {
+    float *k, *kt, *vt;   /* one kv head's keys [L, Dp]; keys and values in blocks of 16, each [D][16] */
+    float *dk, *dv;       /* [L, Dp] */
+    float *q, *dout, *dq; /* [BACK_ROWS, GR_LDA] */
+    float *p, *ds;        /* panels */
+};
+
+static void back_carve(gr_carve *c, const gr_model_shape *s, uint32_t length, struct back_ws *w)
+{
+    const uint64_t n = (uint64_t)(length + 15) / 16 * 16 * padded(s), tile = BACK_ROWS * GR_LDA;
+    float **of_length[] = {&w->k, &w->kt, &w->vt, &w->dk, &w->dv}, **of_tile[] = {&w->q, &w->dout, &w->dq};
+    for (size_t i = 0; i < GR_LEN(of_length); i++) *of_length[i] = gr_carve_floats(c, n);
+    for (size_t i = 0; i < GR_LEN(of_tile); i++) *of_tile[i] = gr_carve_floats(c, tile);
+    w->p = gr_carve_floats(c, panels_floats(length, BACK_ROWS));
+    w->ds = gr_carve_floats(c, panels_floats(length, BACK_ROWS));
+}
+
+static void load_keys(const struct back_job *j, const struct back_ws *w, const float *k, const float *v,
+                      uint32_t n)
+{
+    const uint32_t d = j->s->head_dim, dp = padded(j->s);
+    const size_t ld = gr_qkv_width(j->s);
+    memset(w->dk, 0, (size_t)n * dp * sizeof(float));
+    memset(w->dv, 0, (size_t)n * dp * sizeof(float));
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(w->k + (size_t)i * dp, k + i * ld, d * sizeof(float));
+        memset(w->k + (size_t)i * dp + d, 0, (dp - d) * sizeof(float));
+    }
+    for (uint32_t i = 0; i < n; i += 16) {
+        j->v->transpose(k + i * ld, ld, GR_MIN(n - i, 16), d, w->kt + (size_t)i * d, 16);
+        j->v->transpose(v + i * ld, ld, GR_MIN(n - i, 16), d, w->vt + (size_t)i * d, 16);
+    }
+}
+
+/* c panels [rows, keys] = a [rows, D] times blocks of keys or values. */
+static void back_scores(const struct back_job *j, uint32_t rows, const float *a, const float *bt,
+                        uint32_t keys, float *panels)
+{
+    const uint32_t d = j->s->head_dim;
+    gr_mm mm = {.m = rows, .k = d, .a = a, .ldb = 16, .ldc = GR_LDA};
+    for (uint32_t i = 0; i < keys; i += 32) {
+        mm.b0 = bt + (size_t)i * d;
+        mm.b1 = i + 16 < keys ? mm.b0 + 16 * d : NULL;
+        mm.c = panels + (size_t)(i / GR_KC) * BACK_ROWS * GR_LDA + i % GR_KC;
+        j->v->mm_rows(&mm);
+    }
+}
+
+/* c [.., Dp] += or = a b over the Dp columns of b. */
+static void wide_mm(const struct back_job *j, gr_mm mm, bool cols)
+{
+    const uint32_t dp = padded(j->s);
+    const float *b = mm.b0;
+    float *c = mm.c;
+    for (uint32_t d = 0; d < dp; d += 32) {
+        mm.b0 = b + d;
+        mm.b1 = d + 16 < dp ? b + d + 16 : NULL;
+        mm.c = c + d;
+        (cols ? j->v->mm_cols : j->v->mm_rows)(&mm);
+    }
+}
+
+static void tile_gradients(const struct back_job *j, const struct back_ws *w, uint32_t rows, uint32_t keys)
+{
+    const uint32_t dp = padded(j->s);
+    for (uint32_t k = 0; k < keys; k += GR_KC) {
+        const size_t panel = (size_t)(k / GR_KC) * BACK_ROWS * GR_LDA, n = GR_MIN(keys - k, GR_KC);
+        float *dk = w->dk + (size_t)k * dp, *dv = w->dv + (size_t)k * dp;
+        wide_mm(j, (gr_mm){n, rows, w->p + panel, w->dout, NULL, GR_LDA, dv, dp, true}, true);
+        wide_mm(j, (gr_mm){n, rows, w->ds + panel, w->q, NULL, GR_LDA, dk, dp, true}, true);
+        wide_mm(j, (gr_mm){rows, n, w->ds + panel, w->k + (size_t)k * dp, NULL, dp, w->dq, GR_LDA, k > 0},
+                false);
+    }
+}
+
+/* Rows are tokens times the heads of the group, tokens outermost. */
+static void back_tile(const struct back_job *j, const struct back_ws *w, const struct tile *t)
+{
+    const gr_model_shape *s = j->s;
+    const uint32_t d = s->head_dim, dp = padded(s), keys = t->keys + t->tokens - 1;
+    const float a = 1 / sqrtf((float)d);
+    float delta[BACK_ROWS];
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const size_t token = row_token(t, r), head = row_head(t, r), at = (token * s->heads + head) * d;
+        float *q = w->q + r * GR_LDA, *dout = w->dout + r * GR_LDA;
+        j->v->scale(q, j->qkv + token * gr_qkv_width(s) + head * d, a, d);
+        memcpy(dout, j->dout + at, d * sizeof(float));
+        memset(q + d, 0, (dp - d) * sizeof(float));
+        memset(dout + d, 0, (dp - d) * sizeof(float));
+        delta[r] = j->v->dot(dout, j->out + at, d);
+    }
+    back_scores(j, t->rows, w->q, w->kt, keys, w->p);
+    back_scores(j, t->rows, w->dout, w->vt, keys, w->ds);
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const uint32_t live = t->keys + r / t->heads;
+        const float lse = j->lse[(size_t)row_token(t, r) * s->heads + row_head(t, r)];
+        for (uint32_t k = 0; k < keys; k += GR_KC) {
+            const size_t at = ((size_t)(k / GR_KC) * BACK_ROWS + r) * GR_LDA;
+            j->v->attend_back(w->p + at, w->ds + at, lse, delta[r], GR_MIN(live > k ? live - k : 0, GR_KC),
+                              GR_MIN(keys - k, GR_KC));
+        }
+    }
+    tile_gradients(j, w, t->rows, keys);
+    for (uint32_t r = 0; r < t->rows; r++)
+        j->v->scale(j->dqkv + (size_t)row_token(t, r) * gr_qkv_width(s) + (size_t)row_head(t, r) * d,
+                    w->dq + r * GR_LDA, a, d);
+}
+
+static void back_sequence(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
+{
+    const gr_model_shape *s = j->s;
+    const uint32_t d = s->head_dim, dp = padded(s), group = s->heads / s->kv_heads, first = j->b->offset[seq];
+    const uint32_t n = j->b->offset[seq + 1] - first, step = GR_MIN(group, BACK_ROWS),
+                   tokens = BACK_ROWS / step;
+    const size_t ld = gr_qkv_width(s), k_at = (size_t)(s->heads + kv_head) * d, v_at = k_at + s->kv_heads * d;
+    const float *row = j->qkv + first * ld;
+    load_keys(j, w, row + k_at, row + v_at, n);
+    struct tile t = {.seq = seq, .kv_head = kv_head};
+    for (uint32_t i = 0; i < n; i += tokens)
+        for (uint32_t h = 0; h < group; h += step) {
+            t.token = first + i;
+            t.tokens = GR_MIN(n - i, tokens);
+            t.head = kv_head * group + h;
+            t.heads = GR_MIN(group - h, step);
+            t.rows = t.tokens * t.heads;
+            t.keys = i + 1;
+            back_tile(j, w, &t);
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        float *out = j->dqkv + (first + i) * ld;
+        memcpy(out + k_at, w->dk + (size_t)i * dp, d * sizeof(float));
+        memcpy(out + v_at, w->dv + (size_t)i * dp, d * sizeof(float));
+    }
+}
+
+static void back_rank(void *arg, unsigned rank, unsigned size)
+{
+    (void)size;
+    struct back_job *j = arg;
+    gr_carve c = {.base = (char *)(j->ws + rank * j->ws_floats)};
+    struct back_ws w;
+    back_carve(&c, j->s, j->length, &w);
+    for (;;) {
+        const uint32_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        if (unit >= j->b->n_seqs * j->s->kv_heads) return;
+        back_sequence(j, &w, unit / j->s->kv_heads, unit % j->s->kv_heads);
+    }
+}
+
+uint64_t gr_attend_back_floats(const gr_model_shape *s, uint32_t length, unsigned threads)
+{
+    gr_carve c = {0};
+    struct back_ws w;
+    back_carve(&c, s, length, &w);
+    return threads * c.used / sizeof(float);
+}
+
+void gr_attend_back(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv,
+                    const float *out, const float *lse, const float *dout, float *dqkv, float *ws)
+{
+    struct back_job j = {s, b, gr_simd_best(), qkv, out, lse, dout, dqkv, ws, 0, gr_batch_length(b), 0};
+    j.ws_floats = gr_attend_back_floats(s, j.length, 1);
+    gr_team_run(q->team, back_rank, &j);
+}

@@ -1,0 +1,209 @@
+/* ops/kernels/cpu/head_cpu.c: final norm, logits, log-softmax and its statistics, and their gradients;
+ * embedding. */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "ops/kernels/cpu/head_cpu.h"
+
+void gr_head_ws_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, unsigned threads,
+                      gr_head_ws *w)
+{
+    const bool samples = use == GR_HEAD_SAMPLE || use == GR_HEAD_TRUNCATE;
+    uint64_t gemm = gr_linear_ws_bytes(n, s->hidden, s->vocab, threads);
+    if (use == GR_HEAD_GRADIENT)
+        gemm = GR_MAX(gemm, gr_linear_back_ws_bytes(n, s->hidden, s->vocab, threads));
+    w->row = gr_carve_floats(c, (uint64_t)n * s->hidden);
+    w->inv = gr_carve_floats(c, n);
+    w->lse = gr_carve_floats(c, samples ? 0 : n);
+    w->entropy = gr_carve_floats(c, samples ? 0 : n);
+    w->logits = gr_carve_floats(c, (uint64_t)n * s->vocab);
+    w->drow = gr_carve_floats(c, use == GR_HEAD_GRADIENT ? (uint64_t)n * s->hidden : 0);
+    w->block = gr_carve_bytes(c, samples ? threads * (s->vocab / 1024 + 1) * sizeof(double) : 0);
+    w->heap =
+        gr_carve_bytes(c, use == GR_HEAD_TRUNCATE ? (uint64_t)threads * s->vocab * sizeof(uint32_t) : 0);
+    w->gemm = gr_carve_bytes(c, gemm);
+}
+
+uint64_t gr_cpu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads)
+{
+    gr_carve c = {0};
+    gr_head_ws w;
+    gr_head_ws_carve(&c, s, chunk_rows, use, threads, &w);
+    return c.used;
+}
+
+struct head {
+    const gr_model_shape *s;
+    const gr_simd *v;
+    const float *norm, *x;
+    const uint32_t *row;
+    uint32_t n;
+    float inv_temperature;
+    const gr_head_ws *w;
+    const int32_t *target;
+    const gr_head_stats *out;
+    const float *d_logprob, *d_entropy;
+    float *dx, *grad_norm;
+};
+
+static void norm_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct head *l = arg;
+    const size_t h = l->s->hidden;
+    uint64_t first, last;
+    gr_team_range(l->n, 1, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) {
+        const float *x = l->x + l->row[i] * h;
+        l->w->inv[i] = gr_rms_inv(l->v, x, h, l->s->norm_eps);
+        l->v->rms_apply(l->w->row + i * h, x, l->norm, l->w->inv[i], h);
+    }
+}
+
+static void temperature_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct head *l = arg;
+    uint64_t first, last;
+    gr_team_range((uint64_t)l->n * l->s->vocab, 4096, rank, size, &first, &last);
+    l->v->scale(l->w->logits + first, l->w->logits + first, l->inv_temperature, last - first);
+}
+
+void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm, const float *x,
+                    const uint32_t *row, uint32_t n, float inv_temperature, const gr_head_ws *w)
+{
+    struct head l = {.s = s, .v = gr_simd_best(), .norm = norm, .x = x, .row = row, .n = n, .w = w};
+    l.inv_temperature = inv_temperature;
+    gr_team_run(q->team, norm_rank, &l);
+    gr_linear(q, w->row, n, s->hidden, lm, s->vocab, w->logits, w->gemm);
+    if (!(inv_temperature == 1)) gr_team_run(q->team, temperature_rank, &l);
+}
+
+static void stats_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct head *l = arg;
+    const size_t vocab = l->s->vocab;
+    uint64_t first, last;
+    gr_team_range(l->n, 1, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) {
+        const float *z = l->w->logits + i * vocab, max = l->v->max(z, vocab);
+        double sums[3];
+        l->v->softmax_sums(z, max, vocab, sums, NULL);
+        const double log_sum = log(sums[0]);
+        l->w->lse[i] = (float)(max + log_sum);
+        l->w->entropy[i] = (float)(log_sum - sums[1] / sums[0]);
+        l->out->logprob[i] = (float)((double)z[l->target[i]] - max - log_sum);
+        if (l->out->entropy) l->out->entropy[i] = l->w->entropy[i];
+        if (l->out->sum_p2) l->out->sum_p2[i] = (float)(sums[2] / (sums[0] * sums[0]));
+    }
+}
+
+void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                         const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
+{
+    if (!rows->n) return;
+    gr_carve c = {.base = ws};
+    gr_head_ws w;
+    gr_head_ws_carve(&c, s, rows->n, GR_HEAD_LOGPROB, gr_team_size(q->team), &w);
+    gr_head_logits(q, s, norm, lm, x, rows->row, rows->n, rows->inv_temperature, &w);
+    struct head l = {.s = s, .v = gr_simd_best(), .n = rows->n, .w = &w, .target = rows->target, .out = out};
+    gr_team_run(q->team, stats_rank, &l);
+}
+
+/* Logits become their own gradients. */
+static void softmax_back_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct head *l = arg;
+    const size_t vocab = l->s->vocab;
+    uint64_t first, last;
+    gr_team_range(l->n, 1, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) {
+        float *z = l->w->logits + i * vocab;
+        l->v->softmax_back(z, l->w->lse[i], l->w->entropy[i], l->d_logprob[i],
+                           l->d_entropy ? l->d_entropy[i] : 0, l->inv_temperature, vocab);
+        z[l->target[i]] += l->inv_temperature * l->d_logprob[i];
+    }
+}
+
+static void norm_back_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct head *l = arg;
+    const size_t h = l->s->hidden;
+    uint64_t first, last;
+    gr_team_range(l->n, 1, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++)
+        gr_rms_back(l->v, l->dx + l->row[i] * h, NULL, l->w->drow + i * h, l->x + l->row[i] * h, l->norm,
+                    l->w->inv[i], h);
+    gr_team_range(h, 16, rank, size, &first, &last);
+    for (uint64_t i = 0; i < l->n; i++)
+        l->v->mul_axpy(l->grad_norm + first, l->x + l->row[i] * h + first, l->w->drow + i * h + first,
+                       l->w->inv[i], last - first);
+}
+
+void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
+                          const void *x, const gr_head_rows *rows, const float *d_logprob,
+                          const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
+                          void *ws)
+{
+    assert(grads == GR_F32);
+    (void)grads;
+    if (!rows->n) return;
+    gr_carve c = {.base = ws};
+    gr_head_ws w;
+    gr_head_ws_carve(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
+    struct head l = {s,  gr_simd_best(), norm, x,         rows->row, rows->n, rows->inv_temperature,
+                     &w, rows->target,   NULL, d_logprob, d_entropy, dx,      grad_norm};
+    gr_team_run(q->team, softmax_back_rank, &l);
+    gr_linear_back(q, w.logits, w.row, rows->n, s->hidden, lm, s->vocab, w.drow, grad_lm, w.gemm);
+    gr_team_run(q->team, norm_back_rank, &l);
+}
+
+/* ---- embedding ----------------------------------------------------------------------------------------- */
+
+struct embed {
+    size_t h;
+    const gr_simd *v;
+    const gr_packed *b;
+    const float *from;
+    float *to;
+};
+
+static void embed_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct embed *e = arg;
+    uint64_t first, last;
+    gr_team_range(e->b->n_tokens, 1, rank, size, &first, &last);
+    for (uint64_t t = first; t < last; t++)
+        memcpy(e->to + t * e->h, e->from + (size_t)e->b->ids[t] * e->h, e->h * sizeof(float));
+}
+
+void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
+                          void *x)
+{
+    struct embed e = {s->hidden, gr_simd_best(), b, embed, x};
+    gr_team_run(q->team, embed_rank, &e);
+}
+
+static void embed_back_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct embed *e = arg;
+    uint64_t first, last;
+    gr_team_range(e->h, 16, rank, size, &first, &last);
+    for (size_t t = 0; t < e->b->n_tokens; t++)
+        e->v->add(e->to + (size_t)e->b->ids[t] * e->h + first, e->from + t * e->h + first, last - first);
+}
+
+uint64_t gr_cpu_embed_ws_bytes(uint32_t tokens)
+{
+    (void)tokens;
+    return 0;
+}
+
+void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
+                           void *grad_embed, gr_dtype grads, void *ws)
+{
+    assert(grads == GR_F32);
+    (void)grads;
+    (void)ws;
+    struct embed e = {s->hidden, gr_simd_best(), b, dx, grad_embed};
+    gr_team_run(q->team, embed_back_rank, &e);
+}

@@ -1,0 +1,608 @@
+/* ops/kernels/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its blocks.
+ *
+ * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
+ * - Keys are cut into pieces of PIECE keys, those that a group shares and a slot's own ones apart. A piece of
+ * shared keys is read once for all query rows of the group (16 at a time), one of a slot's own keys for the
+ * slot's heads / kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy
+ * a tenth of the time.
+ * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid
+ * of one CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece
+ * of the list, and keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces.
+ * Eight warps of two blocks of 8 KiB (D 128) are 128 KiB in flight a multiprocessor, four times what latency
+ * times bandwidth asks.
+ * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; a second
+ * kernel combines a slot's pieces in the order of their positions. The order of every sum follows from a
+ * slot's length and its shared keys alone, so the bits of a row do not depend on the batch, and which warp
+ * takes which piece changes nothing.
+ *
+ * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
+ * Juravsky et al., Hydragen, arXiv:2402.05099.
+ */
+#include "ops/kernels/cuda/decode_sizes.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <math_constants.h>
+
+namespace
+{
+
+constexpr uint32_t BLOCK = 16; /* keys of a block of the pool: GR_KV_BLOCK */
+constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
+constexpr uint32_t CLASSES = PIECE / BLOCK;
+constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
+constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
+
+/* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
+ * head's G. */
+enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, BLOCKS = 8 };
+
+/* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
+struct list {
+    uint32_t *n_items, *pieces, *item;
+};
+
+uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+list list_at(void *work, uint32_t n)
+{
+    char *p = static_cast<char *>(work);
+    list l;
+    l.n_items = reinterpret_cast<uint32_t *>(p);
+    l.pieces = reinterpret_cast<uint32_t *>(p + 256);
+    l.item = reinterpret_cast<uint32_t *>(p + 256 + gr_cu_decode_align(4ull * n));
+    return l;
+}
+
+/* ---- the list -------------------------------------------------------------------------------------------
+ */
+
+struct list_args {
+    const uint32_t *length, *member, *group_first, *shared, *table;
+    uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
+    list out;
+};
+
+/* One item, or only its place in the count of its class (blocks of keys). place [CLASSES]: where the next
+ * item of each class goes, the class of most blocks first. */
+__device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t member, uint32_t table_of,
+                    uint32_t first_row, uint32_t n_rows, uint32_t key, uint32_t n_keys, uint32_t index,
+                    bool once)
+{
+    const uint32_t blocks = (n_keys + BLOCK - 1) / BLOCK;
+    const uint32_t at = atomicAdd(&place[CLASSES - blocks], 1);
+    if (count) return;
+    uint32_t *w = a.out.item + (size_t)at * ITEM;
+    w[MEMBER] = member;
+    w[FIRST_ROW] = first_row;
+    w[N_ROWS] = n_rows;
+    w[N_KEYS] = n_keys;
+    w[INDEX] = index;
+    w[ONCE] = once;
+    for (uint32_t b = 0; b < blocks; b++)
+        w[BLOCKS + b] = a.table[(size_t)table_of * a.table_stride + key / BLOCK + b];
+}
+
+/* All items of one group, by the lanes of a warp. */
+__device__ void put_group(const list_args &a, uint32_t *place, bool count, uint32_t g)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t first = a.group_first[g], end = a.group_first[g + 1], shared = a.shared[g];
+    const uint32_t shared_pieces = (shared + PIECE - 1) / PIECE;
+    uint32_t live = end; /* the first that is not empty: empty slots' tables are not read */
+    for (uint32_t m = first; m < end && live == end; m += 32) {
+        const bool full = m + lane < end && a.length[a.member[m + lane]];
+        const uint32_t lanes = __ballot_sync(~0u, full);
+        if (lanes) live = m + __ffs(static_cast<int>(lanes)) - 1;
+    }
+    if (live < end) {
+        const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
+        for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
+            const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
+            put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key,
+                min(PIECE, shared - key), i / chunks, chunks == 1);
+        }
+    }
+    const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS;
+    for (uint32_t m = first + lane / 4; m < end; m += 8) { /* four lanes a slot */
+        const uint32_t s = a.member[m], length = a.length[s];
+        const uint32_t own = length > shared ? (length - shared + PIECE - 1) / PIECE : 0;
+        if (!count && lane % 4 == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
+        for (uint32_t i = lane % 4; i < own * chunks; i += 4) {
+            const uint32_t key = shared + i / chunks * PIECE, row = i % chunks * ROWS;
+            put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, min(PIECE, length - key),
+                shared_pieces + i / chunks, chunks == 1);
+        }
+    }
+}
+
+/* One CTA: count items by class, then write them. Their order within a class is the order of atomics: it
+ * moves work between warps and changes no result. */
+__global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
+{
+    __shared__ uint32_t place[CLASSES];
+    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
+    for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
+    __syncthreads();
+    for (uint32_t g = warp; g < a.n_groups; g += warps) put_group(a, place, true, g);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t sum = 0;
+        for (uint32_t c = 0; c < CLASSES; c++) {
+            const uint32_t n = place[c];
+            place[c] = sum;
+            sum += n;
+        }
+        *a.out.n_items = sum;
+    }
+    __syncthreads();
+    for (uint32_t g = warp; g < a.n_groups; g += warps) put_group(a, place, false, g);
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------------------
+ */
+
+struct args {
+    const __nv_bfloat16 *kv, *qkv;
+    const uint32_t *n_items, *pieces, *item, *member;
+    float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
+    __nv_bfloat16 *out;
+    uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
+    float scale; /* log2(e) / sqrt(D) */
+};
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* 16 bytes to shared memory; bytes 0: zeros are written and `from` is not read. */
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes, uint64_t policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(bytes), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void commit_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void wait_groups()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* What differs by the padded head dimension: 64, 128 or 256 columns, of which the last ones may be zeros. A
+ * stage is the 16 keys of a block, then its 16 values; a row's 16-byte chunks are permuted by its number
+ * modulo 8, so that ldmatrix finds 8 rows in 8 different banks. */
+template <int DM> struct tile {
+    static constexpr int CHUNKS = DM / 8; /* of a row */
+    static constexpr uint32_t ROW_BYTES = DM * 2, HALF_BYTES = BLOCK * ROW_BYTES,
+                              STAGE_BYTES = 2 * HALF_BYTES;
+    static constexpr int STAGES = DM == 64 ? 6 : 3;
+    static constexpr int WARPS = DM == 256 ? 4 : 8;
+    static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
+};
+
+/* Brings blocks into the stages of a warp, item after item. */
+template <int DM, bool EXACT> struct loader {
+    using t = tile<DM>;
+    uint32_t unit, units, step; /* unit: an item times a kv head */
+    uint32_t word, next;        /* of this item and of the following one: word i in lane i */
+    uint32_t block, n_blocks, stage, base;
+    uint64_t once, again; /* cache policies */
+
+    __device__ __forceinline__ uint32_t read(const args &a, uint32_t u) const
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        return u < units && lane < ITEM ? __ldg(a.item + (size_t)(u / a.kv_heads) * ITEM + lane) : 0;
+    }
+
+    __device__ __forceinline__ void open(const args &a, uint32_t first, uint32_t n, uint32_t stride,
+                                         uint32_t smem)
+    {
+        unit = first;
+        units = n;
+        step = stride;
+        base = smem;
+        block = stage = 0;
+        word = read(a, unit);
+        next = read(a, unit + step);
+        n_blocks = (__shfl_sync(~0u, word, N_KEYS) + BLOCK - 1) / BLOCK;
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(again));
+    }
+
+    __device__ __forceinline__ void fill(const args &a)
+    {
+        const uint32_t lane = threadIdx.x % 32, d = EXACT ? DM : a.head_dim;
+        const uint32_t left = __shfl_sync(~0u, word, N_KEYS) - block * BLOCK; /* rows that hold keys */
+        const uint64_t policy = __shfl_sync(~0u, word, ONCE) ? once : again;
+        const size_t half = (size_t)a.kv_heads * BLOCK * d;
+        const __nv_bfloat16 *k = a.kv + __shfl_sync(~0u, word, BLOCKS + block) * (2 * half) +
+                                 (size_t)(unit % a.kv_heads) * BLOCK * d;
+        const uint32_t to = base + stage * t::STAGE_BYTES;
+#pragma unroll
+        for (int i = 0; i < t::CHUNKS / 2; i++) {
+            const uint32_t at = i * 32 + lane, row = at / t::CHUNKS, chunk = at % t::CHUNKS;
+            const bool real = row < left && (EXACT || chunk * 8 < d);
+            const size_t from = real ? (EXACT ? (size_t)at * 8 : (size_t)row * d + chunk * 8) : 0;
+            const uint32_t place = to + row * t::ROW_BYTES + ((chunk ^ (row & 7)) << 4);
+            copy_async(place, k + from, real ? 16 : 0, policy);
+            copy_async(place + t::HALF_BYTES, k + half + from, real ? 16 : 0, policy);
+        }
+    }
+
+    /* The next block into the next stage, as one group of copies: an empty one where no block is left. */
+    __device__ __forceinline__ void advance(const args &a)
+    {
+        if (unit < units) {
+            fill(a);
+            if (++block == n_blocks) {
+                unit += step;
+                word = next;
+                next = read(a, unit + step);
+                block = 0;
+                n_blocks = (__shfl_sync(~0u, word, N_KEYS) + BLOCK - 1) / BLOCK;
+            }
+        }
+        commit_group();
+        stage = stage + 1 == t::STAGES ? 0 : stage + 1;
+    }
+};
+
+/* 16 query rows of one kv head against one block at a time. A lane holds of each row pair (lane / 4 and 8
+ * more) the columns that mma gives it. */
+template <int DM> struct rows {
+    using t = tile<DM>;
+    uint32_t q[DM / 16][4];
+    float o[DM / 8][4];
+    float max[2], sum[2];
+
+    /* Slot and query head of row r of an item. */
+    static __device__ __forceinline__ size_t row_of(const args &a, uint32_t member, uint32_t row,
+                                                    uint32_t kv_head, uint32_t *head)
+    {
+        const uint32_t per_kv = a.heads / a.kv_heads;
+        *head = kv_head * per_kv + row % per_kv;
+        return a.member[member + row / per_kv];
+    }
+
+    __device__ __forceinline__ void open(const args &a, uint32_t member, uint32_t first, uint32_t n,
+                                         uint32_t kv_head, uint32_t d)
+    {
+        const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
+        const __nv_bfloat16 *from[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) { /* rows that are not there repeat the last one, and are not written */
+            uint32_t head;
+            const size_t s = row_of(a, member, first + min(lane / 4 + 8 * j, n - 1), kv_head, &head);
+            from[j] = a.qkv + s * a.width + (size_t)head * d;
+        }
+#pragma unroll
+        for (int kk = 0; kk < DM / 16; kk++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
+                q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(from[i & 1] + c) : 0;
+            }
+#pragma unroll
+        for (int j = 0; j < DM / 8; j++) o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
+        max[0] = max[1] = -CUDART_INF_F;
+        sum[0] = sum[1] = 0;
+    }
+
+    __device__ __forceinline__ void scores(float (&s)[2][4], uint32_t keys) const
+    {
+        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 4) * 8;
+        const uint32_t at = keys + row * t::ROW_BYTES, flip = (((lane >> 3) & 1) ^ (lane & 7)) << 4;
+#pragma unroll
+        for (int kk = 0; kk < DM / 16; kk++) {
+            uint32_t k[4];
+            load_matrices(k, at + ((kk << 5) ^ flip));
+            mma(s[0], q[kk], k[0], k[1]);
+            mma(s[1], q[kk], k[2], k[3]);
+        }
+    }
+
+    __device__ __forceinline__ void weigh(float (&s)[2][4], float scale)
+    {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float most = fmaxf(fmaxf(s[0][2 * j], s[0][2 * j + 1]), fmaxf(s[1][2 * j], s[1][2 * j + 1]));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            most = fmaxf(max[j], most * scale);
+            const float keep = exp2_fast(max[j] - most);
+            max[j] = most;
+            float add = 0;
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int e = 2 * j; e < 2 * j + 2; e++) {
+                    s[i][e] = exp2_fast(fmaf(s[i][e], scale, -most));
+                    add += s[i][e];
+                }
+            sum[j] = fmaf(sum[j], keep, add);
+#pragma unroll
+            for (int i = 0; i < DM / 8; i++) {
+                o[i][2 * j] *= keep;
+                o[i][2 * j + 1] *= keep;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void add_values(const float (&s)[2][4], uint32_t values)
+    {
+        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + ((lane >> 3) & 1) * 8;
+        const uint32_t at = values + row * t::ROW_BYTES, flip = ((lane >> 4) ^ (lane & 7)) << 4;
+        const uint32_t p[4] = {pack(s[0][0], s[0][1]), pack(s[0][2], s[0][3]), pack(s[1][0], s[1][1]),
+                               pack(s[1][2], s[1][3])};
+#pragma unroll
+        for (int j = 0; j < DM / 16; j++) {
+            uint32_t v[4];
+            load_matrices_transposed(v, at + ((j << 5) ^ flip));
+            mma(o[2 * j], p, v[0], v[1]);
+            mma(o[2 * j + 1], p, v[2], v[3]);
+        }
+    }
+
+    /* left: keys from the start of this block on; what lies behind them counts nothing (its values are
+     * zeros). */
+    __device__ __forceinline__ void block(uint32_t stage, uint32_t left, float scale)
+    {
+        float s[2][4] = {};
+        scores(s, stage);
+        if (left < BLOCK) {
+            const uint32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (i * 8 + column + (e & 1) >= left) s[i][e] = -CUDART_INF_F;
+        }
+        weigh(s, scale);
+        add_values(s, stage + t::HALF_BYTES);
+    }
+
+    __device__ __forceinline__ void close(const args &a, uint32_t member, uint32_t first, uint32_t n,
+                                          uint32_t kv_head, uint32_t index, uint32_t d) const
+    {
+        const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float l = sum[j] + __shfl_xor_sync(~0u, sum[j], 1);
+            l += __shfl_xor_sync(~0u, l, 2);
+            const uint32_t row = lane / 4 + 8 * j;
+            if (row >= n) continue;
+            uint32_t head;
+            const size_t s = row_of(a, member, first + row, kv_head, &head);
+            const size_t place = (s * a.heads + head) * a.pieces_max + index;
+            if (lane % 4 == 0) *reinterpret_cast<float2 *>(a.stat + 2 * place) = make_float2(max[j], l);
+#pragma unroll
+            for (int i = 0; i < DM / 8; i++)
+                if (i * 8 < d)
+                    *reinterpret_cast<float2 *>(a.acc + place * d + i * 8 + column) =
+                        make_float2(o[i][2 * j], o[i][2 * j + 1]);
+        }
+    }
+};
+
+template <int DM, bool EXACT>
+__global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const args a)
+{
+    using t = tile<DM>;
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t warp = threadIdx.x / 32, d = EXACT ? DM : a.head_dim;
+    const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
+    const uint32_t units = *a.n_items * a.kv_heads, step = gridDim.x * (blockDim.x / 32);
+    const uint32_t first = warp * gridDim.x + blockIdx.x;
+    if (first >= units) return;
+
+    loader<DM, EXACT> in;
+    in.open(a, first, units, step, base);
+    uint32_t next = in.word, stage = 0;
+#pragma unroll 1
+    for (int i = 0; i < t::STAGES - 1; i++) in.advance(a);
+
+    for (uint32_t unit = first; unit < units; unit += step) {
+        const uint32_t word = next, kv_head = unit % a.kv_heads;
+        next = in.read(a, unit + step);
+        const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
+        const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
+        rows<DM> r;
+        r.open(a, member, row, n_rows, kv_head, d);
+#pragma unroll 1
+        for (uint32_t key = 0; key < keys; key += BLOCK) {
+            wait_groups<t::STAGES - 2>();
+            __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now
+                           */
+            in.advance(a);
+            r.block(base + stage * t::STAGE_BYTES, keys - key, a.scale);
+            stage = stage + 1 == t::STAGES ? 0 : stage + 1;
+        }
+        r.close(a, member, row, n_rows, kv_head, __shfl_sync(~0u, word, INDEX), d);
+    }
+    wait_groups<0>();
+}
+
+/* ---- combining ------------------------------------------------------------------------------------------
+ */
+
+/* One warp for each slot and query head; a lane has columns 4 lane to 4 lane + 3, and those 128 further on.
+ */
+__global__ void __launch_bounds__(256) combine_kernel(const args a)
+{
+    const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    if (at >= a.n * a.heads) return;
+    const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
+    const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
+    const float *acc = a.acc + (size_t)at * a.pieces_max * d;
+    float most = -CUDART_INF_F;
+    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, stat[i].x);
+    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+    for (uint32_t c = lane * 4; c < d + lane * 4; c += 128) { /* all lanes as often: they exchange weights */
+        float sum = 0;
+        float4 o = make_float4(0, 0, 0, 0);
+        for (uint32_t first = 0; first < n; first += 32) {
+            const uint32_t here = min(n - first, 32u);
+            const float2 mine = lane < here ? stat[first + lane] : make_float2(-CUDART_INF_F, 0);
+            const float weight = exp2_fast(mine.x - most);
+#pragma unroll 4
+            for (uint32_t i = 0; i < here; i++) {
+                const float w = __shfl_sync(~0u, weight, i);
+                sum = fmaf(__shfl_sync(~0u, mine.y, i), w, sum);
+                if (c >= d) continue;
+                const float4 v = *reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * d + c);
+                o.x = fmaf(v.x, w, o.x);
+                o.y = fmaf(v.y, w, o.y);
+                o.z = fmaf(v.z, w, o.z);
+                o.w = fmaf(v.w, w, o.w);
+            }
+        }
+        const float share = n ? 1 / sum : 0;
+        if (c < d)
+            *reinterpret_cast<uint2 *>(a.out + (size_t)at * d + c) =
+                make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
+    }
+}
+
+/* ---- launching ------------------------------------------------------------------------------------------
+ */
+
+int attribute(cudaDeviceAttr what)
+{
+    int device = 0, value = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&value, what, device);
+    return value;
+}
+
+template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a)
+{
+    using t = tile<DM>;
+    const uint32_t most =
+        static_cast<uint32_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) / t::WARP_BYTES;
+    const uint32_t warps = most < t::WARPS ? most : t::WARPS, bytes = warps * t::WARP_BYTES;
+    cudaFuncSetAttribute(piece_kernel<DM, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(bytes));
+    const uint32_t sms = static_cast<uint32_t>(attribute(cudaDevAttrMultiProcessorCount));
+    piece_kernel<DM, EXACT><<<sms, warps * 32, bytes, st>>>(a);
+}
+
+/* ---- copying blocks -------------------------------------------------------------------------------------
+ */
+
+__global__ void __launch_bounds__(256)
+    copy_kernel(uint4 *kv, uint64_t layer, uint64_t block, const uint32_t *src, const uint32_t *dst)
+{
+    uint4 *part = kv + blockIdx.z * layer;
+    const uint64_t from = src[blockIdx.y] * block, to = dst[blockIdx.y] * block;
+    if (from == to) return;
+    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < block; i += (uint64_t)gridDim.x * blockDim.x)
+        part[to + i] = part[from + i];
+}
+
+} // namespace
+
+extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d,
+                                  const uint32_t *table, uint32_t table_stride, void *work)
+{
+    list_args a;
+    a.length = d->length;
+    a.member = d->member;
+    a.n = d->n;
+    a.group_first = d->group_first;
+    a.shared = d->shared;
+    a.table = table;
+    a.n_groups = d->n_groups;
+    a.table_stride = table_stride;
+    a.per_kv = h->heads / h->kv_heads;
+    a.out = list_at(work, d->n);
+    list_kernel<<<1, 1024, 0, st>>>(a);
+}
+
+extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
+                                       const gr_bf16 *qkv, gr_bf16 *out, const void *work, void *ws)
+{
+    if (!d->n) return;
+    const gr_cu_heads *h = &p->heads;
+    const list l = list_at(const_cast<void *>(work), d->n);
+    args a;
+    a.kv = reinterpret_cast<const __nv_bfloat16 *>(p->kv);
+    a.qkv = reinterpret_cast<const __nv_bfloat16 *>(qkv);
+    a.n_items = l.n_items;
+    a.pieces = l.pieces;
+    a.item = l.item;
+    a.member = d->member;
+    a.acc = static_cast<float *>(ws);
+    a.stat =
+        reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
+    a.out = reinterpret_cast<__nv_bfloat16 *>(out);
+    a.n = d->n;
+    a.heads = h->heads;
+    a.kv_heads = h->kv_heads;
+    a.head_dim = h->head_dim;
+    a.width = (h->heads + 2 * h->kv_heads) * h->head_dim;
+    a.pieces_max = gr_cu_decode_pieces(d->max_length);
+    a.scale = 1.4426950408889634f / sqrtf(static_cast<float>(h->head_dim));
+    if (h->head_dim == 128)
+        launch_pieces<128, true>(st, a);
+    else if (h->head_dim == 64)
+        launch_pieces<64, true>(st, a);
+    else if (h->head_dim < 64)
+        launch_pieces<64, false>(st, a);
+    else if (h->head_dim < 128)
+        launch_pieces<128, false>(st, a);
+    else
+        launch_pieces<256, false>(st, a);
+    combine_kernel<<<ceil_div(d->n * h->heads, 8), 256, 0, st>>>(a);
+}
+
+extern "C" void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems,
+                              uint64_t block_elems, const uint32_t *src, const uint32_t *dst, uint32_t n)
+{
+    if (!n) return;
+    const uint64_t vectors = block_elems / 8;
+    const uint32_t parts = static_cast<uint32_t>((vectors + 1023) / 1024);
+    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(reinterpret_cast<uint4 *>(kv), layer_elems / 8,
+                                                        vectors, src, dst);
+}

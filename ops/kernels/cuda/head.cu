@@ -1,0 +1,213 @@
+/* ops/kernels/cuda/head.cu: statistics of rows of logits, and the logits' gradients in their place. One block a row;
+ * bound by memory: 4 bytes a logit read, and 2 written by the gradient.
+ */
+#include "ops/kernels/cuda/softmax.cuh"
+
+enum { BLOCK = 256, WARPS = BLOCK / GR_WARP };
+
+struct outputs {
+    float *logprob, *entropy, *sum_p2, *lse;
+};
+
+struct stats {
+    const float *logits;
+    const int32_t *target;
+    float inv_temperature;
+    uint32_t V, tiles;
+    outputs out;
+};
+
+/* z: the target's logit. Entropy = log S - (sum of e (z - max)) / S: two terms of one sign, nothing cancels.
+ */
+GR_DEVICE void write_stats(const outputs &to, uint32_t row, const gr_row_sums &r, float z, float c)
+{
+    const float log2_sum = log2f(r.sum);
+    to.lse[row] = GR_LN_2 * (r.y_max + log2_sum);
+    if (to.logprob) to.logprob[row] = gr_row_logprob(r, z, c);
+    if (to.entropy) to.entropy[row] = GR_LN_2 * (log2_sum - r.first / r.sum);
+    if (to.sum_p2) to.sum_p2[row] = r.second / (r.sum * r.sum);
+}
+
+template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(const stats p)
+{
+    extern __shared__ gr_tile_sums tiles[]; /* [p.tiles] */
+    const float c = __fmul_rn(p.inv_temperature, GR_LOG2_E);
+    const float *row = p.logits + (size_t)blockIdx.x * p.V;
+    for (uint32_t i = threadIdx.x / GR_WARP; i < p.tiles; i += WARPS) {
+        float z[GR_TILE_EACH];
+        gr_tile_load<VECTOR>(row, p.V, i, z);
+        const gr_tile_sums s = gr_tile_sum<true>(z, c);
+        if (threadIdx.x % GR_WARP == 0) tiles[i] = s;
+    }
+    __syncthreads();
+    if (threadIdx.x >= GR_WARP) return;
+    const gr_row_sums r = gr_tiles_merge<true>(tiles, p.tiles, c);
+    if (!threadIdx.x) write_stats(p.out, blockIdx.x, r, p.out.logprob ? row[p.target[blockIdx.x]] : 0, c);
+}
+
+extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target,
+                                 float inv_temperature, uint32_t n, uint32_t V, float *logprob,
+                                 float *entropy, float *sum_p2, float *lse)
+{
+    if (!n) return;
+    const stats p = {
+        logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), {logprob, entropy, sum_p2, lse}};
+    const size_t shared = p.tiles * sizeof(gr_tile_sums);
+    assert(shared <= 48 * 1024); /* V up to 3 million */
+    if (V % 4)
+        stats_kernel<false><<<n, BLOCK, shared, st>>>(p);
+    else
+        stats_kernel<true><<<n, BLOCK, shared, st>>>(p);
+}
+
+/* The sums that gr_cu_head_product leaves: one warp a row. */
+GR_KERNEL void __launch_bounds__(BLOCK) merge_kernel(const gr_cu_head_rows p, const outputs to)
+{
+    const uint32_t row = blockIdx.x * WARPS + threadIdx.x / GR_WARP;
+    const uint32_t tiles = (p.V + GR_CU_HEAD_IDS - 1) / GR_CU_HEAD_IDS;
+    if (row >= p.n) return;
+    const float c = __fmul_rn(p.inv_temperature, GR_LOG2_E);
+    const gr_row_sums r = gr_tiles_merge<true>((const gr_tile_sums *)p.part + (size_t)row * tiles, tiles, c);
+    if (threadIdx.x % GR_WARP == 0) write_stats(to, row, r, p.logit[row], c);
+}
+
+extern "C" void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
+                                 float *sum_p2, float *lse)
+{
+    if (r->n) merge_kernel<<<gr_ceil_div(r->n, WARPS), BLOCK, 0, st>>>(*r, {logprob, entropy, sum_p2, lse});
+}
+
+/* ---- gradient
+ * ------------------------------------------------------------------------------------------------ d loss / d
+ * z_i = inv_t (d_logprob (1[i = target] - p_i) - d_entropy p_i (log p_i + entropy)).
+ *
+ * In place, and narrower: the bf16 of logit i goes to byte 2 i of the row, over the fp32 of logit i / 2. One
+ * block walks a row upwards in tiles of B = STEP logits: all threads read tile k, meet at a barrier, write
+ * tile k. That is safe:
+ *  - what is written for tile k, bytes [2 k B, 2 (k + 1) B), held logits [k B / 2, (k + 1) B / 2). These
+ * belong to tiles 0 .. k, since (k + 1) B / 2 <= (k + 1) B; and every thread has read tiles 0 .. k before the
+ * barrier that precedes the write.
+ *  - a thread that has run ahead reads tile k + 1 (or, asking early, k + 2) while others still write tile k:
+ * logits from (k + 1) B on, and nothing from (k + 1) B / 2 on has been written by then. It cannot write tile
+ * k + 1 before all have come to the next barrier, that is, have read tile k + 1. target, lse and the other
+ * inputs lie elsewhere.
+ */
+
+enum { STEP_EACH = 16, STEP = BLOCK * STEP_EACH };
+
+struct gradient {
+    float *logits;
+    const int32_t *target;
+    const float *lse, *entropy, *d_logprob, *d_entropy;
+    float inv_temperature;
+    uint32_t V;
+};
+
+struct row_gradient { /* of one row, base 2 */
+    float c, lse, entropy, d_logprob, d_entropy;
+    uint32_t target;
+};
+
+GR_DEVICE row_gradient row_of(const gradient &p)
+{
+    const uint32_t row = blockIdx.x;
+    row_gradient r;
+    r.c = __fmul_rn(p.inv_temperature, GR_LOG2_E);
+    r.lse = p.lse[row] * GR_LOG2_E;
+    r.d_logprob = p.d_logprob[row] * p.inv_temperature;
+    r.d_entropy = p.d_entropy ? p.d_entropy[row] * p.inv_temperature : 0;
+    r.entropy = p.d_entropy ? p.entropy[row] : 0;
+    r.target = (uint32_t)p.target[row];
+    return r;
+}
+
+GR_DEVICE float logit_gradient(const row_gradient &r, float z, uint32_t id)
+{
+    const float log2_p = fmaxf(fmaf(z, r.c, -r.lse), -1e4f), p = gr_exp2(log2_p);
+    const float weight = fmaf(r.d_entropy, fmaf(GR_LN_2, log2_p, r.entropy), r.d_logprob);
+    return fmaf(-p, weight, id == r.target ? r.d_logprob : 0);
+}
+
+/* A thread's logits of a tile, in vectors that become one of bf16 each. V is a multiple of 4: rows begin on
+ * 16 bytes. */
+struct tile {
+    float z[STEP_EACH / 8][8];
+};
+
+GR_DEVICE void load_tile(const float *row, uint32_t first, uint32_t V, tile &t)
+{
+#pragma unroll
+    for (int j = 0; j < STEP_EACH / 8; j++)
+#pragma unroll
+        for (int h = 0; h < 8; h += 4) {
+            const uint32_t id = first + 8 * (j * BLOCK + threadIdx.x) + h;
+            const float4 v = id < V ? *(const float4 *)(row + id) : make_float4(0, 0, 0, 0);
+            t.z[j][h] = v.x, t.z[j][h + 1] = v.y, t.z[j][h + 2] = v.z, t.z[j][h + 3] = v.w;
+        }
+}
+
+GR_DEVICE void store_tile(const row_gradient &r, float *row, uint32_t first, uint32_t V, tile &t)
+{
+#pragma unroll
+    for (int j = 0; j < STEP_EACH / 8; j++) {
+        const uint32_t id = first + 8 * (j * BLOCK + threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) t.z[j][i] = logit_gradient(r, t.z[j][i], id + i);
+        const uint4 v = gr_pack(t.z[j]);
+        gr_bf16 *to = (gr_bf16 *)row + id;
+        if (id + 8 <= V)
+            *(uint4 *)to = v;
+        else if (id < V)
+            *(uint2 *)to = make_uint2(v.x, v.y);
+    }
+}
+
+/* Tile k + 1 is asked for before tile k is written, so that loads are always in flight. */
+GR_KERNEL void __launch_bounds__(BLOCK) gradient_kernel(const gradient p)
+{
+    float *row = p.logits + (size_t)blockIdx.x * p.V;
+    tile t, next;
+    load_tile(row, 0, p.V, t);
+    const row_gradient r = row_of(p);
+    for (uint32_t first = 0; first < p.V; first += STEP) {
+        load_tile(row, first + STEP, p.V, next);
+        __syncthreads(); /* see above */
+        store_tile(r, row, first, p.V, t);
+        t = next;
+    }
+}
+
+/* Any V. */
+GR_KERNEL void __launch_bounds__(BLOCK) gradient_any_kernel(const gradient p)
+{
+    const row_gradient r = row_of(p);
+    float *from = p.logits + (size_t)blockIdx.x * p.V;
+    gr_bf16 *to = (gr_bf16 *)from;
+    for (uint32_t first = 0; first < p.V; first += STEP) {
+        float z[STEP_EACH];
+#pragma unroll
+        for (int j = 0; j < STEP_EACH; j++) {
+            const uint32_t id = first + j * BLOCK + threadIdx.x;
+            z[j] = id < p.V ? from[id] : 0;
+        }
+        __syncthreads(); /* see above */
+#pragma unroll
+        for (int j = 0; j < STEP_EACH; j++) {
+            const uint32_t id = first + j * BLOCK + threadIdx.x;
+            if (id < p.V) to[id] = gr_round(logit_gradient(r, z[j], id));
+        }
+    }
+}
+
+extern "C" void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, const float *lse,
+                                   const float *entropy, const float *d_logprob, const float *d_entropy,
+                                   float inv_temperature, uint32_t n, uint32_t V)
+{
+    if (!n) return;
+    assert(!d_entropy || entropy);
+    const gradient p = {logits, target, lse, entropy, d_logprob, d_entropy, inv_temperature, V};
+    if (V % 4)
+        gradient_any_kernel<<<n, BLOCK, 0, st>>>(p);
+    else
+        gradient_kernel<<<n, BLOCK, 0, st>>>(p);
+}

@@ -1,0 +1,300 @@
+/* ops/kernels/cuda/launch.h: the device kernels of the CUDA path, as plain C functions that launch them.
+ *
+ * Letters as in ops/model/model.h: T tokens, H hidden, I intermediate, V vocabulary, D head_dim; W = (heads +
+ * 2 kv_heads) D is the width of a row of q, k and v. Matrices are row-major. All pointers are device
+ * pointers, aligned to 16 bytes or better; H, I, D and V need not be powers of two, but H, I and D are
+ * multiples of 8. bf16 values travel as gr_bf16; arithmetic, statistics and sums are fp32 (or fp64 where
+ * said).
+ *
+ * Every function only enqueues on its stream: no allocation, no synchronisation, safe under stream capture. A
+ * failed launch shows in cudaGetLastError, which the caller checks at the end of its step. Results are
+ * deterministic: no floating-point atomics, a fixed order of every sum that depends on the sizes alone.
+ */
+#ifndef GR_OPS_KERNELS_CUDA_LAUNCH_H
+#define GR_OPS_KERNELS_CUDA_LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ops/kernels/slots.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *cudaStream_t; /* as driver_types.h has it: this header needs no CUDA */
+
+typedef uint16_t gr_bf16;
+
+typedef enum gr_cu_dtype { GR_CU_F32, GR_CU_BF16 } gr_cu_dtype;
+
+/* What rotary embedding needs, from gr_model_shape. Frequencies are computed on the host in double and stored
+ * as a table of float [D / 2] on the device; angles, cosines and sines are fp32 of position * frequency. */
+typedef struct gr_cu_heads {
+    uint32_t heads, kv_heads, head_dim;
+    const float *frequency; /* [D / 2], device */
+    float eps;              /* of q_norm and k_norm */
+} gr_cu_heads;
+
+/* ---- embedding ------------------------------------------------------------------------------------------
+ */
+
+/* x [T, H] = rows of embed [V, H]. */
+void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t *ids, gr_bf16 *x, uint32_t T,
+                 uint32_t H);
+/* grad [V, H] += dx [T, H] by id; the tokens of one id are summed in order. */
+uint64_t gr_cu_embed_backward_ws(uint32_t T);
+void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const gr_bf16 *dx, void *grad,
+                          gr_cu_dtype grad_type, uint32_t T, uint32_t H, void *ws);
+
+/* ---- RMSNorm --------------------------------------------------------------------------------------------
+ */
+
+/* y [n, H] = x[row[i]] / rms * w; row NULL: all rows in order. */
+void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w, gr_bf16 *y,
+                   uint32_t n, uint32_t H, float eps);
+/* dx[row[i]] (+)= the part of dy [n, H] that comes through x; add: whether dx holds a gradient already, else
+ * it is written. grad_w [H] += its part. rows of `row` are distinct. */
+uint64_t gr_cu_rmsnorm_backward_ws(uint32_t n, uint32_t H);
+void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w,
+                            const gr_bf16 *dy, gr_bf16 *dx, bool add, void *grad_w, gr_cu_dtype grad_type,
+                            uint32_t n, uint32_t H, float eps, void *ws);
+
+/* ---- q, k and v -----------------------------------------------------------------------------------------
+ */
+
+/* From raw [T, W] to out [T, W]: q and k normalised per head where q_norm, k_norm [D] are not NULL (RMSNorm
+ * over D), then rotated (the halves form of Hugging Face: pairs are (i, i + D/2)); v copied. raw == out is
+ * fine. position [T].
+ */
+void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
+                   const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *out, uint32_t T);
+/* The same, and k and v go into the paged pool of this layer as well (layout: see gr_cu_paged). slot [T]:
+ * block * GR_KV_BLOCK + place within it; UINT32_MAX: not stored. */
+void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
+                         const gr_bf16 *k_norm, const int32_t *position, const uint32_t *slot, gr_bf16 *out,
+                         gr_bf16 *kv, uint32_t T);
+/* d [T, W] in place: from the gradient of gr_cu_qk_rope's output to that of raw. grad_q_norm, grad_k_norm [D]
+ * += their parts where not NULL. */
+uint64_t gr_cu_qk_rope_backward_ws(const gr_cu_heads *h, uint32_t T);
+void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
+                            const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *d, void *grad_q_norm,
+                            void *grad_k_norm, gr_cu_dtype grad_type, uint32_t T, void *ws);
+/* grad [cols] += sums of the columns of d [T, cols]: of biases. */
+uint64_t gr_cu_column_sums_ws(uint32_t T, uint32_t cols);
+void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtype grad_type, uint32_t T,
+                       uint32_t cols, void *ws);
+
+/* ---- SwiGLU ---------------------------------------------------------------------------------------------
+ */
+
+/* h [T, I] = silu(gate) * up, of gate_up [T, 2 I]: gate, then up, in each row. */
+void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t T, uint32_t I);
+/* The same straight from x [m, H] and gate_up's weights [2 I, H], gate's rows first, in fp32 until h. fuses:
+ * whether this device can, and has enough to do with it. false of the second: not launched. */
+bool gr_cu_swiglu_fuses(const gr_bf16 *gate_up, uint32_t m, uint32_t H, uint32_t I);
+bool gr_cu_swiglu_product(cudaStream_t st, const gr_bf16 *x, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t m,
+                          uint32_t H, uint32_t I);
+/* d_gate_up [T, 2 I] from dh [T, I]; h [T, I] is computed again (its matrix gradient wants it). */
+void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, gr_bf16 *d_gate_up,
+                           gr_bf16 *h, uint32_t T, uint32_t I);
+
+/* ---- head -----------------------------------------------------------------------------------------------
+ */
+
+/* Of logits [n, V] fp32, multiplied by inv_temperature first: log-prob of target, entropy, sum of squared
+ * probabilities (each [n] or NULL) and lse [n] (log-sum-exp of the scaled logits; never NULL). One pass over
+ * logits.
+ */
+void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target, float inv_temperature,
+                      uint32_t n, uint32_t V, float *logprob, float *entropy, float *sum_p2, float *lse);
+/* The head's product with those statistics, for a device whose tensor cores can be asked for both (Hopper):
+ * logits are summed up in registers, GR_CU_HEAD_IDS of a row at a time, and go to memory only where `logits`
+ * is not NULL. The bits of a row follow from that row alone, and are the same with and without logits. */
+#define GR_CU_HEAD_IDS 256
+typedef struct gr_cu_head_rows {
+    const gr_bf16 *x, *lm; /* [n, H], [V, H] */
+    const int32_t *target; /* [n] */
+    float inv_temperature;
+    uint32_t n, V, H;
+    void *part;    /* gr_cu_head_part_bytes: sums of each tile of a row */
+    float *logit;  /* [n] of the target */
+    float *logits; /* [n, V] or NULL */
+} gr_cu_head_rows;
+/* Whether this device can, for these weights. */
+bool gr_cu_head_fuses(const gr_bf16 *lm, uint32_t H);
+static inline uint64_t gr_cu_head_part_bytes(uint32_t n, uint32_t V)
+{
+    return UINT64_C(16) * n * ((V + UINT64_C(255)) / GR_CU_HEAD_IDS);
+}
+/* false: not launched, CUDA's last error says why where it knows. */
+bool gr_cu_head_product(cudaStream_t st, const gr_cu_head_rows *r);
+/* Then: the rest of gr_cu_head_stats. */
+void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
+                      float *sum_p2, float *lse);
+/* In place: each row of logits becomes, in bf16, d loss / d logits (unscaled logits: inv_temperature is
+ * applied), row i at byte i * 4 V, so that its leading dimension is 2 V. d_logprob, d_entropy [n]; d_entropy
+ * (and entropy) may be NULL. */
+void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, const float *lse,
+                        const float *entropy, const float *d_logprob, const float *d_entropy,
+                        float inv_temperature, uint32_t n, uint32_t V);
+
+/* A value head, and where its gradients are added; bias may be NULL in both. */
+typedef struct gr_cu_value_head {
+    const gr_bf16 *norm, *weight; /* [H] */
+    const gr_bf16 *bias;          /* [1] */
+} gr_cu_value_head;
+typedef struct gr_cu_value_grads {
+    gr_cu_dtype type;
+    void *norm, *weight, *bias;
+} gr_cu_value_grads;
+/* value [n] = sum over h of x[row[i]][h] / rms * norm[h] * weight[h], + bias, all in fp32. The bits of a row
+ * follow from the row alone. head: host memory, read during the call. */
+uint64_t gr_cu_value_ws(uint32_t n, uint32_t H);
+void gr_cu_value(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_cu_value_head *head,
+                 float *value, uint32_t n, uint32_t H, float eps, void *ws);
+/* After gr_cu_value with the same rows and ws: dx[row[i]] is written, grad is added to. d_value [n]. Rows of
+ * `row` are distinct. */
+void gr_cu_value_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row,
+                          const gr_cu_value_head *head, const float *d_value, gr_bf16 *dx,
+                          const gr_cu_value_grads *grad, uint32_t n, uint32_t H, void *ws);
+
+/* How the next token is drawn; as gr_sampling of ops/kernels/kernels.h. */
+typedef struct gr_cu_sampling {
+    float temperature, top_p;
+    uint32_t top_k;
+    uint64_t seed, stream;
+} gr_cu_sampling;
+/* One id for each row of logits [n, V], as ops/kernels/cpu/sample_cpu.c draws it from the same logits (but
+ * for rounding): greedy (ties to the lowest id) where temperature is 0, else by inverting the cumulative
+ * distribution of what top-k and top-p leave of softmax(logits / T) at the uniform number of (seed, stream,
+ * draw[i] = {sequence, token}), which does not depend on the batch. logprob: of the drawn id under
+ * log-softmax(logits / T) without truncation (T 0 counts as 1), to the bit what gr_cu_head_stats gives for
+ * it. how is a device pointer, so that captured graphs follow it. n up to 65535, V up to 2^20. */
+uint64_t gr_cu_sample_ws(uint32_t n, uint32_t V);
+void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *how, const uint32_t (*draw)[2],
+                  int32_t *id, float *logprob, uint32_t n, uint32_t V, void *ws);
+
+/* ---- optimizer ------------------------------------------------------------------------------------------
+ */
+
+typedef struct gr_cu_adamw {                    /* as gr_adamw; decay 0 where weight decay does not apply */
+    double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
+    double correction1, correction2;            /* 1 - beta^step */
+    float grad_scale;
+} gr_cu_adamw;
+/* One pass: master (fp32; NULL: w itself is the master), w (bf16), moments m and v of moment_type, gradient g
+ * of grad_type. how: host memory, read during the call. */
+void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
+                      gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
+/* to [n] += from [n], both of one type. */
+void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
+/* *out = sum of squares in double. */
+uint64_t gr_cu_sum_squares_ws(void);
+void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out, void *ws);
+/* parts [GR_CHECKSUM_PARTS], of the device or pinned: their sum is the checksum of the bytes
+ * (ops/kernels/checksum.h). */
+void gr_cu_checksum(cudaStream_t st, const void *x, uint64_t bytes, uint64_t *parts);
+/* bf16 from fp32, round to nearest even. */
+void gr_cu_round(cudaStream_t st, const float *from, gr_bf16 *to, uint64_t n);
+
+/* ---- losses ----------------------------------------------------------------------------------------------
+ */
+
+/* One pass of a compiled expression, c->n > 0 (graphs/expr/code.h). c: host memory, read during the call. */
+struct gr_code_call;
+void gr_cu_code_run(cudaStream_t st, const struct gr_code_call *c);
+
+/* ---- rollout: the paged pool -----------------------------------------------------------------------------
+ */
+
+/* One layer's part of the pool: blocks of GR_KV_BLOCK (16) tokens; a block is K [kv_heads, 16, D], then V
+ * [kv_heads, 16, D], bf16. Block b begins at element b * 2 * 16 * kv_heads * D. */
+typedef struct gr_cu_paged {
+    gr_cu_heads heads;
+    const gr_bf16 *kv;
+    const uint32_t *table; /* [seqs, table_stride] block of each 16 positions */
+    uint32_t table_stride;
+} gr_cu_paged;
+
+/* New tokens of several sequences attend to all keys of their sequence before and including themselves, which
+ * are in the pool already (gr_cu_qk_rope_store ran). qkv [n_tokens, W]: rotated q is read. out [n_tokens,
+ * heads D]. offset [n_seqs + 1] of the new tokens, cached [n_seqs] tokens before them. longest: bound of the
+ * new tokens of one sequence. For prefill. */
+void gr_cu_extend_attention(cudaStream_t st, const gr_cu_paged *p, const gr_bf16 *qkv, const uint32_t *offset,
+                            const uint32_t *cached, uint32_t n_seqs, uint32_t n_tokens, uint32_t longest,
+                            gr_bf16 *out);
+
+/* One new token for each of n slots, with keys of a prompt that several slots share read once for all of
+ * them. length[i]: keys of slot i, the new one included (0: the slot is empty, its out is zero and its table
+ * is not read). The slots of group g are member[i], i in [group_first[g], group_first[g + 1]): each slot in
+ * one group at most, those in none are taken as empty; groups may be empty, and of any size. They share the
+ * first shared[g] keys (a multiple of 16, less than each length that is not 0), which lie in the same blocks
+ * of each one's table. Keys are cut into pieces of a fixed size, not a fixed count, and the pieces' partial
+ * results are combined in order: the bits of a slot follow from its own keys, length and shared alone,
+ * whatever else is in the batch. max_length: bound of length; n, n_groups and max_length size the launch
+ * (graphs are captured for them). */
+typedef struct gr_cu_decode {
+    const uint32_t *length;      /* [n] */
+    const uint32_t *member;      /* [group_first[n_groups]] */
+    const uint32_t *group_first; /* [n_groups + 1] */
+    const uint32_t *shared;      /* [n_groups] */
+    uint32_t n, n_groups;
+    uint32_t max_length;
+} gr_cu_decode;
+/* Once a step, before its first layer: the list of what is to be read, from lengths, groups and tables as
+ * they are on the device. All layers of the step use it. Bytes of work and ws:
+ * ops/kernels/cuda/decode_sizes.h. */
+void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
+                       uint32_t table_stride, void *work);
+/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d; ws: scratch of this call. */
+void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
+                            gr_bf16 *out, const void *work, void *ws);
+
+/* ---- copies ---------------------------------------------------------------------------------------------
+ */
+
+/* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_elems. */
+void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems, uint64_t block_elems,
+                   const uint32_t *src, const uint32_t *dst, uint32_t n);
+
+/* ---- rollout: state of the slots --------------------------------------------------------------------------
+ */
+
+/* What ends a sequence, beside stop ids. */
+typedef struct gr_cu_ending {
+    uint32_t max_tokens, n_stop;
+} gr_cu_ending;
+/* What decode steps read and write without the host; all on the device. */
+typedef struct gr_cu_slots {
+    int32_t *id;         /* [slots] the token to feed */
+    int32_t *position;   /* [slots] its position */
+    uint32_t *kv_slot;   /* [slots] where its keys go: block * 16 + place; UINT32_MAX: the slot is empty */
+    uint32_t *length;    /* [slots] keys, the new one included; 0: the slot is empty */
+    uint32_t *table;     /* [slots, stride] */
+    uint32_t (*draw)[2]; /* [slots] sequence, and which of its tokens is drawn next */
+    int32_t *drawn;      /* [slots] what was sampled, and its log-prob */
+    float *logprob;      /* [slots] */
+    uint32_t *step;      /* [1] steps of the chunk so far */
+    int32_t *report_id;  /* [chunk, slots] tokens of the chunk; -1: the slot was empty */
+    float *report_logprob;
+    const gr_cu_ending *ending;
+    const int32_t *stop; /* [ending->n_stop] ids that end a sequence */
+    uint32_t slots, stride;
+} gr_cu_slots;
+
+/* All slots become empty. */
+void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s);
+/* A chunk begins, with n changes; row i of table [n, stride] belongs to change i where it sets. No slot is
+ * named by two changes, whether as slot or as from. */
+void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_change *change,
+                        const uint32_t *table, uint32_t n);
+/* After sampling, for the slots before n: report the token; empty the slot where it was the last, else make
+ * it the next to feed. */
+void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

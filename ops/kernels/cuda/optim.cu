@@ -1,0 +1,310 @@
+/* ops/kernels/cuda/optim.cu: AdamW, sums of squares, rounding to bf16: flat arrays, each read and written once. A
+ * thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch
+ * neighbouring bytes in every array and all loads are in flight before the first use. Bound by memory.
+ */
+#include "ops/kernels/checksum.h"
+#include "ops/kernels/cuda/device.cuh"
+
+enum { BLOCK = 256, EACH = 4, TIMES = 2, TILE = BLOCK * EACH * TIMES /* elements of a block */ };
+
+/* ---- AdamW
+ * ------------------------------------------------------------------------------------------------- */
+
+struct adamw { /* constants, rounded to fp32 once they are computed, as ops/kernels/cpu/optim_cpu.c does */
+    float keep, b1, beta2, b2, step_size, inv_sqrt_bc2, eps, grad_scale;
+};
+
+template <typename G, typename M> struct adamw_arrays {
+    float *master; /* MASTER only */
+    gr_bf16 *w;
+    const G *g;
+    M *m, *v;
+    uint64_t n;
+};
+
+/* Loshchilov and Hutter, arXiv:1711.05101, in the order of torch.optim.AdamW. */
+GR_DEVICE void adamw_element(const adamw &k, float &w, float g, float &m, float &v)
+{
+    g *= k.grad_scale;
+    m = fmaf(g - m, k.b1, m);
+    v = fmaf(k.b2 * g, g, v * k.beta2);
+    const float below = fmaf(sqrtf(v), k.inv_sqrt_bc2, k.eps);
+    w = w * k.keep - k.step_size * m / below;
+}
+
+template <typename G, typename M, bool MASTER>
+GR_KERNEL void __launch_bounds__(BLOCK) adamw_kernel(const adamw k, const adamw_arrays<G, M> a)
+{
+    const uint64_t first = (uint64_t)blockIdx.x * TILE + threadIdx.x * EACH;
+    float w[TIMES][EACH], g[TIMES][EACH], m[TIMES][EACH], v[TIMES][EACH];
+#pragma unroll
+    for (int j = 0; j < TIMES; j++) {
+        const uint64_t i = first + j * BLOCK * EACH;
+        if (i + EACH > a.n) continue;
+        gr_load4(a.g, i, g[j]);
+        gr_load4(a.m, i, m[j]);
+        gr_load4(a.v, i, v[j]);
+        if (MASTER)
+            gr_load4(a.master, i, w[j]);
+        else
+            gr_load4(a.w, i, w[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < TIMES; j++) {
+        const uint64_t i = first + j * BLOCK * EACH;
+        if (i + EACH > a.n) continue;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) adamw_element(k, w[j][e], g[j][e], m[j][e], v[j][e]);
+        gr_store4(a.m, i, m[j]);
+        gr_store4(a.v, i, v[j]);
+        if (MASTER) gr_store4(a.master, i, w[j]);
+        gr_store4(a.w, i, w[j]);
+    }
+    if (blockIdx.x + 1 < gridDim.x) return;
+    const uint64_t i = a.n / EACH * EACH + threadIdx.x; /* what is left of the last four */
+    if (i >= a.n) return;
+    float wi = MASTER ? a.master[i] : gr_get(a.w + i), mi = gr_get(a.m + i), vi = gr_get(a.v + i);
+    adamw_element(k, wi, gr_get(a.g + i), mi, vi);
+    gr_put(a.m + i, mi);
+    gr_put(a.v + i, vi);
+    if (MASTER) a.master[i] = wi;
+    gr_put(a.w + i, wi);
+}
+
+template <typename G, typename M>
+static void launch_adamw(cudaStream_t st, const adamw &k, float *master, gr_bf16 *w, const void *g, void *m,
+                         void *v, uint64_t n)
+{
+    const adamw_arrays<G, M> a = {master, w, (const G *)g, (M *)m, (M *)v, n};
+    const uint32_t grid = gr_ceil_div(n, TILE);
+    if (master)
+        adamw_kernel<G, M, true><<<grid, BLOCK, 0, st>>>(k, a);
+    else
+        adamw_kernel<G, M, false><<<grid, BLOCK, 0, st>>>(k, a);
+}
+
+extern "C" void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w,
+                                 const void *g, gr_cu_dtype grad_type, void *m, void *v,
+                                 gr_cu_dtype moment_type, uint64_t n)
+{
+    if (!n) return;
+    const adamw k = {.keep = (float)(1 - how->lr * how->weight_decay),
+                     .b1 = (float)(1 - how->beta1),
+                     .beta2 = (float)how->beta2,
+                     .b2 = (float)(1 - how->beta2),
+                     .step_size = (float)(how->lr / how->correction1),
+                     .inv_sqrt_bc2 = (float)(1 / sqrt(how->correction2)),
+                     .eps = (float)how->eps,
+                     .grad_scale = how->grad_scale};
+    if (grad_type == GR_CU_F32 && moment_type == GR_CU_F32)
+        launch_adamw<float, float>(st, k, master, w, g, m, v, n);
+    else if (grad_type == GR_CU_F32)
+        launch_adamw<float, gr_bf16>(st, k, master, w, g, m, v, n);
+    else if (moment_type == GR_CU_F32)
+        launch_adamw<gr_bf16, float>(st, k, master, w, g, m, v, n);
+    else
+        launch_adamw<gr_bf16, gr_bf16>(st, k, master, w, g, m, v, n);
+}
+
+/* ---- sum of squares
+ * ------------------------------------------------------------------------------------------ Blocks take
+ * strips whose length depends on n alone, and leave a sum each; one block adds these. All in double. */
+
+enum { SUM_BLOCKS = GR_SUM_BLOCKS, SUM_VECS = 4 /* of EACH elements, in flight for each thread */ };
+
+/* For thread 0. */
+GR_DEVICE double block_sum(double x)
+{
+    __shared__ double part[BLOCK];
+    part[threadIdx.x] = x;
+    for (uint32_t o = BLOCK / 2; o; o /= 2) {
+        __syncthreads();
+        if (threadIdx.x < o) part[threadIdx.x] += part[threadIdx.x + o];
+    }
+    return part[0];
+}
+
+template <typename X>
+GR_KERNEL void __launch_bounds__(BLOCK)
+    squares_kernel(const X *__restrict__ x, uint64_t n, uint64_t strip, double *sums)
+{
+    const uint64_t first = blockIdx.x * strip,
+                   end = first + strip < n ? first + strip : n; /* strip: a multiple of EACH */
+    double sum[EACH] = {0};
+    uint64_t i = first + threadIdx.x * EACH;
+    for (; i + (SUM_VECS - 1) * BLOCK * EACH + EACH <= end; i += SUM_VECS * BLOCK * EACH) {
+        float v[SUM_VECS][EACH];
+#pragma unroll
+        for (int j = 0; j < SUM_VECS; j++) gr_load4(x, i + j * BLOCK * EACH, v[j]);
+#pragma unroll
+        for (int j = 0; j < SUM_VECS; j++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++) sum[e] = fma((double)v[j][e], (double)v[j][e], sum[e]);
+    }
+    for (; i < end; i += BLOCK * EACH)
+        for (uint64_t e = i; e < i + EACH && e < end; e++) {
+            const double v = (double)gr_get(x + e);
+            sum[0] = fma(v, v, sum[0]);
+        }
+    const double total = block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    if (!threadIdx.x) sums[blockIdx.x] = total;
+}
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    add_sums_kernel(const double *__restrict__ sums, uint32_t n, double *out)
+{
+    double sum = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += BLOCK) sum += sums[i];
+    const double total = block_sum(sum);
+    if (!threadIdx.x) *out = total;
+}
+
+extern "C" void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out,
+                                  void *ws)
+{
+    double *sums = (double *)ws;
+    const uint64_t whole = SUM_VECS * BLOCK * EACH, strip = (n / SUM_BLOCKS + whole) / whole * whole;
+    const uint32_t grid = gr_ceil_div(n, strip);
+    if (grid && type == GR_CU_F32)
+        squares_kernel<<<grid, BLOCK, 0, st>>>((const float *)x, n, strip, sums);
+    else if (grid)
+        squares_kernel<<<grid, BLOCK, 0, st>>>((const gr_bf16 *)x, n, strip, sums);
+    add_sums_kernel<<<1, BLOCK, 0, st>>>(sums, grid, out);
+}
+
+/* ---- checksum
+ * ------------------------------------------------------------------------------------------------ A block
+ * leaves the sum of every GR_CHECKSUM_PARTS-th tile of pairs of words, 16 bytes a load, several in flight for
+ * each thread. Integers: the order is of no account. Bound by memory. */
+
+enum { PAIRS = 4 /* in flight */ };
+
+/* For thread 0. */
+GR_DEVICE uint64_t block_total(uint64_t x)
+{
+    __shared__ uint64_t part[BLOCK];
+    part[threadIdx.x] = x;
+    for (uint32_t o = BLOCK / 2; o; o /= 2) {
+        __syncthreads();
+        if (threadIdx.x < o) part[threadIdx.x] += part[threadIdx.x + o];
+    }
+    return part[0];
+}
+
+/* Bytes that fill no pair. */
+GR_DEVICE uint64_t last_words(const uint8_t *x, uint64_t bytes)
+{
+    uint64_t sum = 0;
+    for (uint64_t at = bytes / 16 * 16; at < bytes; at += 8) {
+        uint64_t word = 0;
+        for (uint64_t b = at; b < at + 8 && b < bytes; b++) word |= (uint64_t)x[b] << 8 * (b - at);
+        sum += gr_checksum_word(at / 8, word);
+    }
+    return sum;
+}
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    checksum_kernel(const ulonglong2 *__restrict__ x, uint64_t bytes, uint64_t *parts)
+{
+    const uint64_t pairs = bytes / 16, step = (uint64_t)GR_CHECKSUM_PARTS * BLOCK;
+    uint64_t sum = 0;
+    for (uint64_t first = (uint64_t)blockIdx.x * BLOCK + threadIdx.x; first < pairs; first += PAIRS * step) {
+        ulonglong2 v[PAIRS];
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++)
+            if (first + j * step < pairs) v[j] = x[first + j * step];
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            const uint64_t i = first + j * step;
+            if (i < pairs) sum += gr_checksum_word(2 * i, v[j].x) + gr_checksum_word(2 * i + 1, v[j].y);
+        }
+    }
+    if (!blockIdx.x && !threadIdx.x) sum += last_words((const uint8_t *)x, bytes);
+    const uint64_t total = block_total(sum);
+    if (!threadIdx.x) parts[blockIdx.x] = total;
+}
+
+extern "C" void gr_cu_checksum(cudaStream_t st, const void *x, uint64_t bytes, uint64_t *parts)
+{
+    checksum_kernel<<<GR_CHECKSUM_PARTS, BLOCK, 0, st>>>((const ulonglong2 *)x, bytes, parts);
+}
+
+/* ---- addition
+ * ------------------------------------------------------------------------------------------------ */
+
+/* A block takes a tile, a thread four neighbours at a time: 16 bytes of fp32 a load. Bound by memory. */
+template <typename T>
+GR_KERNEL void __launch_bounds__(BLOCK) plus_kernel(T *to, const T *__restrict__ from, uint64_t n)
+{
+    const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * 4;
+    for (uint64_t k = i; k < n && k < i + 4; k++) gr_put(to + k, gr_get(to + k) + gr_get(from + k));
+}
+
+/* Of bf16 in whole vectors of 16 bytes: two a thread, half the array apart, so that both loads are in flight. */
+GR_KERNEL void __launch_bounds__(BLOCK) plus_vectors_kernel(uint4 *to, const uint4 *__restrict__ from, uint64_t n)
+{
+    const uint64_t half = (n + 1) / 2, i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    const uint64_t at[2] = {i, i + half};
+    uint4 a[2], b[2];
+    if (i >= half) return;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        if (at[j] < n) {
+            a[j] = to[at[j]];
+            b[j] = from[at[j]];
+        }
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        if (at[j] < n) {
+            float x[8], y[8];
+            gr_unpack(a[j], x);
+            gr_unpack(b[j], y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] += y[e];
+            to[at[j]] = gr_pack(x);
+        }
+}
+
+extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n)
+{
+    const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
+    if (!n) return;
+    if (type == GR_CU_BF16 && n % 8 == 0)
+        plus_vectors_kernel<<<gr_ceil_div(n / 8, (uint64_t)BLOCK * 2), BLOCK, 0, st>>>((uint4 *)to, (const uint4 *)from,
+                                                                                     n / 8);
+    else if (type == GR_CU_F32)
+        plus_kernel<<<grid, BLOCK, 0, st>>>((float *)to, (const float *)from, n);
+    else
+        plus_kernel<<<grid, BLOCK, 0, st>>>((gr_bf16 *)to, (const gr_bf16 *)from, n);
+}
+
+/* ---- rounding
+ * ------------------------------------------------------------------------------------------------ */
+
+enum { ROUND_TIMES = 4, ROUND_TILE = BLOCK * EACH * ROUND_TIMES };
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    round_kernel(const float *__restrict__ from, gr_bf16 *__restrict__ to, uint64_t n)
+{
+    const uint64_t first = (uint64_t)blockIdx.x * ROUND_TILE + threadIdx.x * EACH;
+    float x[ROUND_TIMES][EACH];
+#pragma unroll
+    for (int j = 0; j < ROUND_TIMES; j++) {
+        const uint64_t i = first + j * BLOCK * EACH;
+        if (i + EACH <= n) gr_load4(from, i, x[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < ROUND_TIMES; j++) {
+        const uint64_t i = first + j * BLOCK * EACH;
+        if (i + EACH <= n)
+            gr_store4(to, i, x[j]);
+        else
+            for (uint64_t e = i; e < n; e++) to[e] = gr_round(from[e]);
+    }
+}
+
+extern "C" void gr_cu_round(cudaStream_t st, const float *from, gr_bf16 *to, uint64_t n)
+{
+    if (!n) return;
+    round_kernel<<<gr_ceil_div(n, ROUND_TILE), BLOCK, 0, st>>>(from, to, n);
+}

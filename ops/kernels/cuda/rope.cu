@@ -1,0 +1,376 @@
+/* ops/kernels/cuda/rope.cu: q and k norm and rotary embedding (the halves form of transformers), their gradients, and
+ * the write of keys and values into the paged pool.
+ *
+ * A group of 1, 2, 4 ... 32 lanes holds a head, as ops/kernels/cuda/parts.h says. It walks several heads of one
+ * token, so that the cosines and sines of its elements are computed once and stay in registers. Bound by
+ * memory.
+ */
+#include "ops/kernels/cuda/device.cuh"
+
+enum { BLOCK = GR_ROPE_BLOCK, KV_BLOCK = 16 /* GR_KV_BLOCK of ops/kernels/kernels.h */ };
+
+template <int N> struct pair { /* a lane's share of a head */
+    float low[N], high[N];
+};
+
+/* Sine and cosine of any angle a position can have, without branches, so that those of a lane's elements
+ * overlap: the angle is reduced to [-pi/4, pi/4] in double (sincosf would branch to a slow path from 105615
+ * on), where the minimax polynomials of Cephes' sinf and cosf (Moshier) hold to 1 ulp or 2. */
+GR_DEVICE void sine_cosine(float x, float *sine, float *cosine)
+{
+    const double quarters = rint((double)x * 0.63661977236758134); /* 2 / pi */
+    const float r =
+        (float)fma(quarters, -6.123233995736766e-17, fma(quarters, -1.5707963267948966, (double)x));
+    const int quarter = (int)(long long)quarters & 3;
+    const float q = r * r;
+    const float s = fmaf(r * q, fmaf(q, fmaf(q, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);
+    const float c =
+        fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f),
+             fmaf(q, -0.5f, 1));
+    const float a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
+    *sine = quarter & 2 ? -a : a;
+    *cosine = (quarter + 1) & 2 ? -b : b;
+}
+
+template <int N>
+GR_DEVICE void angles(const float *frequency, int32_t position, float (&cosine)[N], float (&sine)[N])
+{
+    float f[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) f[i] = frequency[i];
+#pragma unroll
+    for (int i = 0; i < N; i++) sine_cosine((float)position * f[i], &sine[i], &cosine[i]);
+}
+
+template <int N> GR_DEVICE float squares(const pair<N> &x)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) sum = fmaf(x.high[i], x.high[i], fmaf(x.low[i], x.low[i], sum));
+    return sum;
+}
+
+/* Over the lanes of a group, a power of two of them. */
+GR_DEVICE float group_sum(float x, uint32_t lanes)
+{
+    for (uint32_t o = lanes / 2; o; o /= 2) x += __shfl_xor_sync(GR_ALL, x, o);
+    return x;
+}
+
+template <int N>
+GR_DEVICE void rotate(pair<N> &x, const float (&cosine)[N], const float (&sine)[N], float sign)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float a = x.low[i], b = x.high[i], s = sign * sine[i];
+        x.low[i] = fmaf(a, cosine[i], -(b * s));
+        x.high[i] = fmaf(b, cosine[i], a * s);
+    }
+}
+
+/* Weights of the norm of this head; NULL where it has none. */
+GR_DEVICE const gr_bf16 *norm_of(const gr_cu_heads &h, const gr_bf16 *q_norm, const gr_bf16 *k_norm,
+                                 uint32_t head)
+{
+    return head < h.heads ? q_norm : head < h.heads + h.kv_heads ? k_norm : NULL;
+}
+
+/* ---- forward
+ * ----------------------------------------------------------------------------------------------- */
+
+enum { BATCH = 4 }; /* heads whose loads are in flight together, where a group walks several */
+
+struct forward {
+    gr_cu_heads h;
+    const gr_bf16 *raw, *q_norm, *k_norm;
+    const int32_t *position;
+    const uint32_t *slot;
+    gr_bf16 *out, *kv;
+    uint32_t T, lanes;
+    uint32_t n_heads;         /* that are walked: all, or q and k where v stays in place */
+    uint32_t each, per_token; /* heads a group walks, groups that share a token */
+};
+
+/* Where head `head` (k or v) of a token goes in the pool. */
+GR_DEVICE gr_bf16 *pool_at(const forward &p, uint32_t slot, uint32_t head)
+{
+    const uint32_t D = p.h.head_dim, kv_heads = p.h.kv_heads, k = head - p.h.heads;
+    const size_t half = (size_t)KV_BLOCK * kv_heads * D; /* k [kv_heads, 16, D], then v */
+    const uint32_t within = k < kv_heads ? k : k - kv_heads;
+    gr_bf16 *block = p.kv + (slot / KV_BLOCK) * 2 * half + (k < kv_heads ? 0 : half);
+    return block + ((size_t)within * KV_BLOCK + slot % KV_BLOCK) * D;
+}
+
+template <int N>
+GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, uint32_t at, bool live,
+                           const float (&cosine)[N], const float (&sine)[N])
+{
+    const gr_bf16 *w = norm_of(p.h, p.q_norm, p.k_norm, head);
+    const float sum = group_sum(squares(x), p.lanes); /* all lanes of the warp come here */
+    if (w && live) {
+        const float inv = rsqrtf(sum / (float)p.h.head_dim + p.h.eps);
+        typedef typename gr_raw<N>::type raw;
+        float low[N], high[N];
+        gr_unpack(*(const raw *)(w + at), low);
+        gr_unpack(*(const raw *)(w + p.h.head_dim / 2 + at), high);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x.low[i] = x.low[i] * inv * low[i];
+            x.high[i] = x.high[i] * inv * high[i];
+        }
+    }
+    if (head < p.h.heads + p.h.kv_heads) rotate(x, cosine, sine, 1);
+}
+
+/* Where a group is: its token, its lane's first element, its heads. */
+struct group {
+    uint32_t t, at, first, end;
+    bool live; /* whether the lane has elements */
+};
+
+GR_DEVICE group group_of(const forward &p, uint32_t N)
+{
+    const uint32_t i = (blockIdx.x * BLOCK + threadIdx.x) / p.lanes;
+    group g;
+    g.t = i / p.per_token;
+    g.at = threadIdx.x % p.lanes * N;
+    g.first = i % p.per_token * p.each;
+    g.end = g.first + p.each < p.n_heads ? g.first + p.each : p.n_heads;
+    g.live = g.t < p.T && g.at < p.h.head_dim / 2;
+    return g;
+}
+
+template <typename V, uint32_t B>
+GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uint32_t D, V (&low)[B],
+                          V (&high)[B])
+{
+#pragma unroll
+    for (uint32_t j = 0; j < B; j++) {
+        low[j] = high[j] = V{};
+        if (!g.live || head + j >= g.end) continue;
+        low[j] = *(const V *)(raw + (head + j) * D);
+        high[j] = *(const V *)(raw + (head + j) * D + D / 2);
+    }
+}
+
+/* B: heads at once; 1 where a group has one. */
+template <int N, bool STORE, uint32_t B>
+GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
+{
+    typedef typename gr_raw<N>::type raw;
+    const group g = group_of(p, N);
+    const uint32_t D = p.h.head_dim, half = D / 2, n_qk = p.h.heads + p.h.kv_heads;
+    const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D + g.at; /* of head 0 */
+    raw low[B], high[B];
+    load_heads(p.raw + at, g, g.first, D, low, high);
+    const uint32_t slot = STORE && g.live ? p.slot[g.t] : UINT32_MAX;
+    float cosine[N], sine[N];
+    angles(p.h.frequency + (g.live ? g.at : 0), g.live ? p.position[g.t] : 0, cosine, sine);
+    for (uint32_t from = 0; from < p.each; from += B) { /* as often for all groups: lanes exchange sums */
+        const uint32_t first = g.first + from;
+        if (from) load_heads(p.raw + at, g, first, D, low, high);
+#pragma unroll
+        for (uint32_t j = 0; j < B; j++) {
+            const uint32_t head = first + j;
+            const bool here = g.live && head < g.end;
+            pair<N> x;
+            gr_unpack(low[j], x.low);
+            gr_unpack(high[j], x.high);
+            finish_head(p, x, head, g.at, here, cosine, sine);
+            if (!here) continue;
+            const raw y[2] = {head < n_qk ? gr_pack(x.low) : low[j], head < n_qk ? gr_pack(x.high) : high[j]};
+            if (head < n_qk || p.out != p.raw) {
+                *(raw *)(p.out + at + head * D) = y[0];
+                *(raw *)(p.out + at + head * D + half) = y[1];
+            }
+            if (STORE && head >= p.h.heads && slot != UINT32_MAX) {
+                gr_bf16 *to = pool_at(p, slot, head) + g.at;
+                *(raw *)to = y[0];
+                *(raw *)(to + half) = y[1];
+            }
+        }
+    }
+}
+
+template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
+{
+    if (!p.T) return;
+    const uint32_t D = p.h.head_dim, N = gr_rope_width(D);
+    p.n_heads = p.h.heads + p.h.kv_heads * (STORE || p.out != p.raw ? 2 : 1);
+    p.lanes = gr_rope_lanes(D);
+    /* Few tokens: a head a group, for parallelism. Many: more heads, for fewer sines. A head's result is the
+     * same. */
+    const uint64_t lanes = (uint64_t)p.T * p.n_heads * p.lanes;
+    p.each = lanes >= 8 * 132 * 2048 ? 8 : lanes >= 132 * 2048 ? 4 : 1;
+    p.per_token = gr_ceil_div(p.n_heads, p.each);
+    const uint32_t grid = gr_ceil_div((uint64_t)p.T * p.per_token * p.lanes, BLOCK);
+    if (N == 8 && p.each == 1)
+        forward_kernel<8, STORE, 1><<<grid, BLOCK, 0, st>>>(p);
+    else if (N == 8)
+        forward_kernel<8, STORE, BATCH><<<grid, BLOCK, 0, st>>>(p);
+    else if (p.each == 1)
+        forward_kernel<4, STORE, 1><<<grid, BLOCK, 0, st>>>(p);
+    else
+        forward_kernel<4, STORE, BATCH><<<grid, BLOCK, 0, st>>>(p);
+}
+
+extern "C" void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
+                              const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
+                              gr_bf16 *out, uint32_t T)
+{
+    forward p = {*h, raw, q_norm, k_norm, position, NULL, out, NULL, T, 0, 0, 0, 0};
+    launch_forward<false>(st, p);
+}
+
+extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
+                                    const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
+                                    const uint32_t *slot, gr_bf16 *out, gr_bf16 *kv, uint32_t T)
+{
+    forward p = {*h, raw, q_norm, k_norm, position, slot, out, kv, T, 0, 0, 0, 0};
+    launch_forward<true>(st, p);
+}
+
+/* ---- gradient
+ * ---------------------------------------------------------------------------------------------- Rotated
+ * back, d is the gradient of the norm's output; then as RMSNorm's (ops/kernels/cuda/norm.cu). A lane keeps its
+ * columns of the weight's gradient in registers. Blocks and parts as ops/kernels/cuda/parts.h says: those of q come
+ * first.
+ */
+
+enum { HEADS = GR_ROPE_HEADS, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP };
+
+struct backward {
+    gr_cu_heads h;
+    const gr_bf16 *raw, *q_norm, *k_norm;
+    const int32_t *position;
+    gr_bf16 *d;
+    float *parts;
+    uint32_t T, lanes, q_blocks; /* q_blocks: blockIdx.y from this one on is of k */
+};
+
+/* Gradient through the norm of one head, in place; adds to the lane's columns of the weight's gradient. */
+template <int N>
+GR_DEVICE void norm_back(const backward &p, const pair<N> &x, pair<N> &d, const pair<N> &w, pair<N> &grad)
+{
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        dot = fmaf(x.low[i], d.low[i] * w.low[i], dot);
+        dot = fmaf(x.high[i], d.high[i] * w.high[i], dot);
+    }
+    const float over = 1 / (float)p.h.head_dim, xx = group_sum(squares(x), p.lanes),
+                xd = group_sum(dot, p.lanes);
+    const float inv = rsqrtf(xx * over + p.h.eps), c = inv * xd * over;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float a = x.low[i] * inv, b = x.high[i] * inv;
+        grad.low[i] = fmaf(d.low[i], a, grad.low[i]);
+        grad.high[i] = fmaf(d.high[i], b, grad.high[i]);
+        d.low[i] = inv * fmaf(-c, a, d.low[i] * w.low[i]);
+        d.high[i] = inv * fmaf(-c, b, d.high[i] * w.high[i]);
+    }
+}
+
+template <int N> GR_DEVICE void load_pair(const gr_bf16 *p, uint32_t half, bool live, pair<N> &x)
+{
+    typedef typename gr_raw<N>::type raw;
+    raw low = {}, high = {};
+    if (live) {
+        low = *(const raw *)p;
+        high = *(const raw *)(p + half);
+    }
+    gr_unpack(low, x.low);
+    gr_unpack(high, x.high);
+}
+
+/* Over the groups of the block, in order: first those of a warp by exchange, then the warps. */
+template <int N> GR_DEVICE void leave_part(pair<N> &grad, uint32_t lanes, uint32_t D, float *part)
+{
+    __shared__ float sums[WARPS][256];
+    const uint32_t lane = threadIdx.x % GR_WARP, warp = threadIdx.x / GR_WARP, at = lane * N;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        for (uint32_t o = lanes; o < GR_WARP; o *= 2) {
+            grad.low[i] += __shfl_xor_sync(GR_ALL, grad.low[i], o);
+            grad.high[i] += __shfl_xor_sync(GR_ALL, grad.high[i], o);
+        }
+    if (lane < lanes && at < D / 2) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            sums[warp][at + i] = grad.low[i];
+            sums[warp][D / 2 + at + i] = grad.high[i];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x >= D) return;
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < WARPS; k++) sum += sums[k][threadIdx.x];
+    part[threadIdx.x] = sum;
+}
+
+template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_kernel(const backward p)
+{
+    typedef typename gr_raw<N>::type raw;
+    const bool is_q = blockIdx.y < p.q_blocks;
+    const uint32_t D = p.h.head_dim, half = D / 2, at = threadIdx.x % p.lanes * N, groups = BLOCK / p.lanes;
+    const uint32_t first = is_q ? blockIdx.y * HEADS : p.h.heads + (blockIdx.y - p.q_blocks) * HEADS;
+    const uint32_t limit = is_q ? p.h.heads : p.h.heads + p.h.kv_heads;
+    const uint32_t end = first + HEADS < limit ? first + HEADS : limit;
+    pair<N> w, grad = {};
+    if (NORM) load_pair((is_q ? p.q_norm : p.k_norm) + at, half, at < half, w);
+    for (uint32_t from = blockIdx.x * groups; from < p.T; from += gridDim.x * groups) {
+        const uint32_t t = from + threadIdx.x / p.lanes;
+        const bool live = t < p.T && at < half;
+        const size_t row = (size_t)t * (p.h.heads + 2 * p.h.kv_heads) * D + at;
+        float cosine[N], sine[N];
+        angles(p.h.frequency + (live ? at : 0), live ? p.position[t] : 0, cosine, sine);
+        for (uint32_t head = first; head < end; head += BACK_BATCH) {
+            pair<N> x[BACK_BATCH], d[BACK_BATCH];
+#pragma unroll
+            for (uint32_t j = 0; j < BACK_BATCH; j++) {
+                const bool here = live && head + j < end;
+                load_pair(p.d + row + (head + j) * D, half, here, d[j]);
+                if (NORM) load_pair(p.raw + row + (head + j) * D, half, here, x[j]);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < BACK_BATCH; j++) {
+                rotate(d[j], cosine, sine, -1);
+                if (NORM)
+                    norm_back(p, x[j], d[j], w, grad); /* all lanes of the warp come here; dead ones add 0 */
+                if (!live || head + j >= end) continue;
+                *(raw *)(p.d + row + (head + j) * D) = gr_pack(d[j].low);
+                *(raw *)(p.d + row + (head + j) * D + half) = gr_pack(d[j].high);
+            }
+        }
+    }
+    if (NORM) leave_part(grad, p.lanes, D, p.parts + (size_t)(blockIdx.y * gridDim.x + blockIdx.x) * D);
+}
+
+template <int N> static void launch_backward(cudaStream_t st, const backward &p, dim3 grid)
+{
+    if (p.q_norm)
+        backward_kernel<N, true><<<grid, BLOCK, 0, st>>>(p);
+    else
+        backward_kernel<N, false><<<grid, BLOCK, 0, st>>>(p);
+}
+
+extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
+                                       const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
+                                       gr_bf16 *d, void *grad_q_norm, void *grad_k_norm,
+                                       gr_cu_dtype grad_type, uint32_t T, void *ws)
+{
+    if (!T) return;
+    assert(!q_norm == !k_norm);
+    const uint32_t D = h->head_dim, q = gr_rope_blocks(h->heads), k = gr_rope_blocks(h->kv_heads);
+    const dim3 grid(gr_rope_blocks_along(T, D, q + k), q + k);
+    const backward p = {*h, raw, q_norm, k_norm, position, d, (float *)ws, T, gr_rope_lanes(D), q};
+    if (gr_rope_width(D) == 8)
+        launch_backward<8>(st, p, grid);
+    else
+        launch_backward<4>(st, p, grid);
+    if (!q_norm) return;
+    if (grad_q_norm) gr_cu_parts_add(st, p.parts, q * grid.x, D, grad_q_norm, grad_type);
+    if (grad_k_norm)
+        gr_cu_parts_add(st, p.parts + (size_t)q * grid.x * D, k * grid.x, D, grad_k_norm, grad_type);
+}

@@ -1,0 +1,61 @@
+/* ops/kernels/cuda/steps_layout.h: the memory of ops/kernels/cuda/steps.c; sizes without a device, for the
+ * planner. */
+#ifndef GR_OPS_KERNELS_CUDA_STEPS_LAYOUT_H
+#define GR_OPS_KERNELS_CUDA_STEPS_LAYOUT_H
+
+#include "ops/kernels/carve.h"
+#include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/steps.h"
+
+/* The orders of a trip; the same layout on host and device, tables last: what is not used of them is not
+ * copied. */
+typedef struct gr_cu_orders {
+    uint32_t *group_first, *shared, *member;
+    gr_slot_change *change;
+    uint32_t *table;
+} gr_cu_orders;
+
+/* Written once a rollout. */
+typedef struct gr_cu_rules {
+    gr_cu_sampling sampling;
+    gr_cu_ending ending;
+    int32_t stop[]; /* [stop_ids] */
+} gr_cu_rules;
+uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b);
+
+typedef struct gr_cu_steps_device {
+    gr_cu_orders orders;
+    gr_cu_rules *rules;
+    uint32_t *row, *offset; /* [slots + 1] 0, 1, ... */
+    gr_cu_slots slots;
+    void *work, *ws; /* of the attention */
+} gr_cu_steps_device;
+void gr_cu_steps_carve_device(gr_carve *c, const gr_cu_heads *h, const gr_steps_bounds *b,
+                              gr_cu_steps_device *s);
+
+typedef struct gr_cu_steps_host {
+    gr_cu_orders orders[2]; /* by trip modulo 2 */
+    int32_t *report_id[2];
+    float *report_logprob[2];
+    gr_cu_rules *rules;
+    uint32_t *count; /* [slots + 1] 0, 1, ... */
+} gr_cu_steps_host;
+void gr_cu_steps_carve_host(gr_carve *c, const gr_steps_bounds *b, gr_cu_steps_host *s);
+
+/* Heads without the table of frequencies: attention does not rotate. */
+gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s);
+
+/* ops/kernels/cuda/steps.c, for the table */
+gr_status gr_cuda_steps_open(gr_steps **out, const gr_model_shape *shape, const gr_steps_bounds *b,
+                             gr_diag *d);
+void gr_cuda_steps_close(gr_steps *s);
+gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host, const gr_steps_rules *r,
+                              gr_diag *d);
+gr_steps_input gr_cuda_steps_input(gr_steps *s, uint32_t trip);
+void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups);
+void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+                        const uint32_t *dst, uint32_t n);
+void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c);
+gr_status gr_cuda_steps_report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d);
+
+#endif

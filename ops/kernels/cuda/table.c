@@ -1,0 +1,93 @@
+/* ops/kernels/cuda/table.c: the kernels of the CUDA device; without CUDA, its sizes alone. */
+#include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/cuda/model.h"
+#include "ops/kernels/steps.h"
+
+/* Versions and the type of GPU are part of a run's own record: a plan is made where neither is known. */
+static const char *numerics(void)
+{
+    return "cuda-3";
+}
+
+static const char *numerics_strict(void)
+{
+    return "cuda-3 strict";
+}
+
+static const char *numerics_loose(void)
+{
+    return "cuda-3 loose";
+}
+
+static const char *numerics_strict_loose(void)
+{
+    return "cuda-3 strict loose";
+}
+
+#ifdef GR_CUDA
+#define RUNS(name)       .name = gr_cuda_##name
+#define RUNS_AS(name, f) .name = gr_cuda_##f
+#else
+#define RUNS(name)       .name = NULL
+#define RUNS_AS(name, f) .name = NULL
+#endif
+
+/* What the four have in common. A queue knows by attach which of them it is for. */
+#define ALL                                                                                                  \
+    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                  \
+    .sizes = {.micro_tokens = 16384,                                                                         \
+              .concurrent = 256,                                                                             \
+              .prefill_tokens = 4096,                                                                        \
+              .head_elems = 128 << 20,                                                                       \
+              .head_rows = 4096,                                                                             \
+              .head_step = 256,                                                                              \
+              .head_sums = true},                                                                            \
+    .acts_bytes = gr_cu_acts_bytes, .extend_ws_bytes = gr_cu_extend_ws_bytes,                                \
+    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                            \
+    .kv_block_bytes = gr_cu_kv_block_bytes, .embed_ws_bytes = gr_cu_embed_backward_ws,                       \
+    .sum_squares_ws_bytes = gr_cu_sum_squares_ws, .unfit = gr_cu_unfit, RUNS(detach), RUNS(check),           \
+    RUNS(embed_forward), RUNS(embed_backward), RUNS(layer_forward), RUNS(layer_backward),                    \
+    RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(layer_extend),  \
+    RUNS(kv_copy), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares), \
+    RUNS(adamw), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
+
+/* Measured: docs/PERFORMANCE.md, "What strict costs". */
+#define STRICT_ATTENTION 2.2
+
+static const gr_kernels strict_loose = {
+    ALL,
+    .attention_cost = STRICT_ATTENTION,
+    .invariant = true,
+    .numerics = numerics_strict_loose,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes_loose,
+    RUNS_AS(attach, attach_strict_loose),
+};
+
+static const gr_kernels loose = {
+    ALL,
+    .attention_cost = 1,
+    .strict = &strict_loose,
+    .numerics = numerics_loose,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes_loose,
+    RUNS_AS(attach, attach_loose),
+};
+
+static const gr_kernels strict = {
+    ALL,
+    .attention_cost = STRICT_ATTENTION,
+    .invariant = true,
+    .loose = &strict_loose,
+    .numerics = numerics_strict,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes,
+    RUNS_AS(attach, attach_strict),
+};
+
+const gr_kernels gr_kernels_cuda = {
+    ALL,
+    .attention_cost = 1,
+    .strict = &strict,
+    .loose = &loose,
+    .numerics = numerics,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes,
+    RUNS(attach),
+};

@@ -1,0 +1,103 @@
+/* ops/kernels/steps.h: decode steps whose state lives on the device, in chunks that the host follows.
+ *
+ * The device keeps for each slot the token to feed, its position, its table of blocks and its draws. A step
+ * runs the model over all slots, samples, reports each slot's token, and makes slots empty whose sequence has
+ * ended (a stop id, or max_tokens). The host gives orders between chunks of a fixed number of steps and reads
+ * a chunk's report while the next one runs:
+ *
+ *     trip t:   report(t - 2)   wait for chunk t - 2 and read its tokens; chunk t - 1 keeps the device busy
+ *               input(t)        which slots begin, end or move; which slots share a prompt
+ *               change(t)       enqueue that
+ *               run(t)          enqueue chunk t and the copy of its report
+ *
+ * What the host does at trip t follows from the reports up to t - 2 alone, never from time: so runs repeat. A
+ * slot whose sequence ended in chunk t - 2 stands empty in chunk t - 1 and may be used again in chunk t. A
+ * sequence that the host ends (a stop text) runs on in chunk t - 1; the host drops those tokens. So when the
+ * host knows of the last token, a chunk and orders behind it are still queued: the host's memory that begin
+ * was given is free once the queue has finished.
+ *
+ * Threads: one thread, the queue's.
+ */
+#ifndef GR_OPS_KERNELS_STEPS_H
+#define GR_OPS_KERNELS_STEPS_H
+
+#include "ops/kernels/kernels.h"
+#include "ops/kernels/slots.h"
+
+typedef struct gr_steps_bounds {
+    uint32_t slots;      /* sequences decoded at once */
+    uint32_t stride;     /* blocks of a slot's table */
+    uint32_t max_length; /* keys of a sequence, at most */
+    uint32_t chunk;      /* steps of a chunk */
+    uint32_t stop_ids;
+} gr_steps_bounds;
+
+/* What holds for all sequences of one rollout. */
+typedef struct gr_steps_rules {
+    gr_sampling sampling;
+    uint32_t max_tokens;
+    const int32_t *stop; /* [n_stop] ids that end a sequence */
+    uint32_t n_stop;
+} gr_steps_rules;
+
+/* Host arrays for the orders of one trip. */
+typedef struct gr_steps_input {
+    gr_slot_change *change; /* [slots]; no slot is named by two of them, whether as slot or as from */
+    uint32_t *table;        /* [slots, stride] row i: of change i where it sets */
+    uint32_t *member;       /* [slots] */
+    uint32_t *
+        group_first; /* [slots + 1]: group g's slots are member[group_first[g]] .. [group_first[g + 1] - 1] */
+    uint32_t *shared; /* [slots] first keys that the slots of a group share, a multiple of GR_KV_BLOCK */
+} gr_steps_input;
+
+typedef struct gr_steps_report {
+    const int32_t *id;    /* [chunk, slots] the token of each step; -1: the slot was empty */
+    const float *logprob; /* [chunk, slots] */
+} gr_steps_report;
+
+/* What a model step draws from and writes to; arrays on the device. */
+typedef struct gr_steps_draw {
+    const uint32_t *row; /* [n_seqs] 0, 1, ... */
+    const gr_sampling *how;
+    const uint32_t (*draw)[2]; /* [n_seqs] */
+    int32_t *id;               /* [n_seqs] */
+    float *logprob;            /* [n_seqs] */
+} gr_steps_draw;
+
+/* Enqueue one step of the model: embed, layers, head, sampling. May be captured and run again: what it
+ * enqueues follows from e->n_seqs and the key of the chunk alone. */
+typedef void gr_model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d);
+
+typedef struct gr_steps_chunk {
+    uint32_t n; /* slots before this one take part */
+    gr_model_step *step;
+    void *user;
+    uint64_t key; /* of all addresses that the step uses: where it changes, nothing captured is used again */
+} gr_steps_chunk;
+
+typedef struct gr_steps gr_steps;
+
+typedef struct gr_steps_ops {
+    /* Memory that begin is given, on the device and on the host (pinned where that means something). */
+    uint64_t (*device_bytes)(const gr_model_shape *s, const gr_steps_bounds *b);
+    uint64_t (*host_bytes)(const gr_model_shape *s, const gr_steps_bounds *b);
+    gr_status (*open)(gr_steps **out, const gr_model_shape *s, const gr_steps_bounds *b, gr_diag *d);
+    void (*close)(gr_steps *s); /* NULL is fine */
+    /* A rollout begins, all slots empty; trips count from 0. */
+    gr_status (*begin)(gr_steps *s, gr_queue *q, void *device, void *host, const gr_steps_rules *r,
+                       gr_diag *d);
+    gr_steps_input (*input)(gr_steps *s, uint32_t trip);
+    /* input's first n_changes changes and n_groups groups hold from the next chunk on. */
+    void (*change)(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups);
+    /* Copy block src[i] of the pool to dst[i] in every layer's part; src and dst [n] on the device. */
+    void (*copy)(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+                 const uint32_t *dst, uint32_t n);
+    void (*run)(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c); /* n 0: nothing to run */
+    /* Wait for the chunk; what it points to holds until change(trip + 2). A failure of the device is told
+     * here. */
+    gr_status (*report)(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d);
+} gr_steps_ops;
+
+extern const gr_steps_ops gr_steps_cuda; /* without CUDA: its sizes alone */
+
+#endif

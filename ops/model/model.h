@@ -1,0 +1,124 @@
+/* ops/model/model.h: the shape of a decoder-only transformer, and how its weights are cut into buckets.
+ *
+ * Letters: T tokens of a packed batch, H hidden, I intermediate, V vocabulary, D head_dim, L layers.
+ * A weight matrix is [out, in], row-major, as in Hugging Face checkpoints: y = x W^T.
+ *
+ * A bucket is the unit of residency: bucket 0 holds the token embedding, 1..L one layer each, L + 1 the final
+ * norm and what reads it: the output matrix (where the embedding is not tied), or a value head. Every tensor
+ * of a bucket is at a fixed element offset, a multiple of 64 elements; the elements between tensors are zero
+ * and stay zero. Gradients and moments of a bucket have the same layout, so that the optimizer walks a bucket
+ * as one flat array.
+ *
+ * Source: the modelling code of Hugging Face transformers for llama, qwen2, qwen3 and mistral.
+ */
+#ifndef GR_OPS_MODEL_MODEL_H
+#define GR_OPS_MODEL_MODEL_H
+
+#include "runtime/base/base.h"
+
+#define GR_EOS_MAX      8
+#define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
+
+/* Types of arrays whose type is chosen: by the device (weights) or by the graph (gradients, moments). */
+typedef enum gr_dtype { GR_F32, GR_BF16 } gr_dtype;
+
+static inline uint64_t gr_dtype_size(gr_dtype t)
+{
+    return t == GR_F32 ? 4 : 2;
+}
+
+/* What stands on the last hidden state: an output matrix over the vocabulary, or one number a token. */
+typedef enum gr_head { GR_HEAD_LM, GR_HEAD_VALUE } gr_head;
+
+/* How rotary positions are stretched: the llama3 form; all other forms are refused. */
+typedef struct gr_rope_scaling {
+    bool on;
+    double factor, low_freq_factor, high_freq_factor;
+    uint32_t original_positions;
+} gr_rope_scaling;
+
+typedef struct gr_model_shape {
+    char model_type[16]; /* llama, qwen2, qwen3, mistral */
+    uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim, max_positions;
+    uint32_t parts; /* of a slice (ops/model/slices.h): heads, kv_heads and inter are one of so many parts;
+                       else 0 */
+    float norm_eps;
+    double rope_theta;
+    gr_rope_scaling rope_scaling;
+    gr_head head;
+    bool value_bias; /* of a value head: a number is added (token classification has one, sequence
+                        classification none) */
+    bool fresh_head; /* a value head that the checkpoint need not have */
+    bool tied;       /* the output matrix is the embedding; never with a value head */
+    bool qkv_bias;   /* qwen2 */
+    bool qk_norm;    /* qwen3 */
+    double init_std;
+    int32_t bos, pad;        /* -1: none */
+    int32_t eos[GR_EOS_MAX]; /* union of config.json and generation_config.json */
+    uint32_t n_eos;
+} gr_model_shape;
+
+/* Read DIR/config.json (or a config.json itself) and, beside it, generation_config.json for more EOS ids.
+ * What the model code does not support is refused by name (GR_E_INVALID); what is ignored is warned about. */
+GR_NODISCARD gr_status gr_model_shape_read(gr_model_shape *out, const char *path, gr_diag *d);
+
+/* Put a value head with bias in the place of a language model's output matrix. One that has a value head
+ * stays as it is. */
+void gr_model_shape_to_value(gr_model_shape *s);
+
+/* Room for a class name. */
+#define GR_ARCHITECTURE_MAX 48
+/* The class of Hugging Face transformers with these tensors: LlamaForCausalLM, LlamaForTokenClassification
+ * (value head with bias), LlamaForSequenceClassification (without). */
+const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECTURE_MAX]);
+
+/* Tensors of a bucket, in the order they lie in memory. */
+typedef enum gr_tensor_slot {
+    GR_T_EMBED,      /* bucket 0:    [V, H] */
+    GR_T_IN_NORM,    /* layers:      [H] */
+    GR_T_QKV,        /*              [(heads + 2 kv_heads) D, H]: q, k and v, one after another */
+    GR_T_QKV_BIAS,   /*              [(heads + 2 kv_heads) D], where qkv_bias */
+    GR_T_Q_NORM,     /*              [D], where qk_norm */
+    GR_T_K_NORM,     /*              [D], where qk_norm */
+    GR_T_O,          /*              [H, heads D] */
+    GR_T_POST_NORM,  /*              [H] */
+    GR_T_GATE_UP,    /*              [2 I, H]: gate, then up */
+    GR_T_DOWN,       /*              [H, I] */
+    GR_T_NORM,       /* bucket L+1:  [H] */
+    GR_T_LM_HEAD,    /*              [V, H], where not tied and no value head */
+    GR_T_VALUE,      /*              [1, H], where a value head */
+    GR_T_VALUE_BIAS, /*             [1], where value_bias */
+    GR_T_COUNT
+} gr_tensor_slot;
+
+static inline uint32_t gr_model_buckets(const gr_model_shape *s)
+{
+    return s->layers + 2;
+}
+
+/* Elements (floats on the CPU device) of a bucket, padding included. */
+uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket);
+
+/* Element offset of a tensor in its bucket; UINT64_MAX where this model does not have it. */
+uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot);
+
+/* One tensor as checkpoints name it; fused slots are several of these. */
+typedef struct gr_tensor {
+    char name[96];       /* "model.layers.3.self_attn.q_proj.weight" */
+    uint32_t rows, cols; /* cols 0: one dimension, [rows] */
+    uint64_t offset;     /* elements from the start of the bucket */
+    bool decay;          /* weight decay applies (matrices; not norms, not biases) */
+} gr_tensor;
+
+#define GR_BUCKET_TENSORS_MAX 16
+/* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */
+size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
+
+/* Parameters (not padding) in all. */
+uint64_t gr_model_params(const gr_model_shape *s);
+
+/* Where the output matrix of a language model lies: bucket 0 when tied, else bucket L + 1; *offset in
+ * elements. */
+uint32_t gr_model_head_bucket(const gr_model_shape *s, uint64_t *offset);
+
+#endif

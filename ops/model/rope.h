@@ -1,0 +1,18 @@
+/* ops/model/rope.h: rotary embedding (arXiv:2104.09864) in the layout of transformers (rotate_half: the pair
+ * of i is i + D / 2).
+ */
+#ifndef GR_OPS_MODEL_ROPE_H
+#define GR_OPS_MODEL_ROPE_H
+
+#include "ops/model/model.h"
+
+typedef struct gr_rope {
+    uint32_t n; /* head_dim / 2 */
+    float inv_freq[GR_HEAD_DIM_MAX / 2];
+} gr_rope;
+
+/* Computed in double, then rounded; with the llama3 scaling where the model has it. */
+void gr_rope_init(gr_rope *r, const gr_model_shape *s);
+void gr_rope_angles(const gr_rope *r, uint32_t position, float *cosine, float *sine); /* [n] each */
+
+#endif

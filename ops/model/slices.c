@@ -1,0 +1,119 @@
+/* ops/model/slices.c: the shape of a rank's slice of a model, and what of each bucket it has. */
+#include "ops/model/slices.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+const char *gr_slice_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
+{
+    const struct {
+        uint32_t n;
+        const char *what;
+    } cut[] = {
+        {s->heads, "heads"}, {s->kv_heads, "KV heads"}, {s->inter, "columns of the feed-forward network"}};
+    for (size_t i = 0; i < GR_LEN(cut); i++) {
+        if (cut[i].n % parts == 0) continue;
+        snprintf(buf, 48, "%u %s", cut[i].n, cut[i].what);
+        return buf;
+    }
+    return NULL;
+}
+
+gr_model_shape gr_slice_shape(const gr_model_shape *s, uint32_t parts)
+{
+    gr_model_shape slice = *s;
+    if (parts < 2) return slice;
+    slice.parts = parts;
+    slice.heads /= parts;
+    slice.kv_heads /= parts;
+    slice.inter /= parts;
+    return slice;
+}
+
+/* A tensor of the whole bucket and of the slice's: of fewer rows, of fewer columns, or the same. */
+static gr_slice_block block_of(const gr_tensor *whole, const gr_tensor *slice, uint32_t place)
+{
+    const uint64_t cols = whole->cols ? whole->cols : 1, part = slice->cols ? slice->cols : 1;
+    if (part < cols)
+        return (gr_slice_block){.from = whole->offset + place * part,
+                                .to = slice->offset,
+                                .n = part,
+                                .count = whole->rows,
+                                .from_stride = cols,
+                                .to_stride = part};
+    const uint64_t n = slice->rows * cols, from = slice->rows < whole->rows ? place * n : 0;
+    return (gr_slice_block){.from = whole->offset + from,
+                            .to = slice->offset,
+                            .n = n,
+                            .count = 1,
+                            .from_stride = n,
+                            .to_stride = n};
+}
+
+size_t gr_slice_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, uint32_t bucket,
+                       gr_slice_block out[GR_SLICE_BLOCKS_MAX])
+{
+    const gr_model_shape shape = gr_slice_shape(s, parts);
+    gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
+    const size_t n = gr_bucket_tensors(s, bucket, whole), same = gr_bucket_tensors(&shape, bucket, slice);
+    assert(n == same && place < parts);
+    for (size_t i = 0; i < GR_MIN(n, same); i++) out[i] = block_of(&whole[i], &slice[i], place);
+    return n;
+}
+
+/* Elements [skip, skip + n) of runs [first, first + count). */
+static gr_slice_block runs_of(const gr_slice_block *b, uint64_t first, uint64_t count, uint64_t skip,
+                              uint64_t n)
+{
+    gr_slice_block piece = *b;
+    piece.from += first * b->from_stride + skip;
+    piece.to += first * b->to_stride + skip;
+    piece.n = n;
+    piece.count = count;
+    return piece;
+}
+
+size_t gr_slice_cut(const gr_slice_block *b, uint64_t first, uint64_t end, gr_slice_block out[3])
+{
+    const uint64_t span = (b->count - 1) * b->from_stride + b->n;
+    const uint64_t low = first > b->from ? first - b->from : 0,
+                   high = end > b->from ? GR_MIN(end - b->from, span) : 0;
+    if (low >= high) return 0;
+    /* from element `begin` of run i up to element `stop` of run j, where a run ends at n at most */
+    uint64_t i = low / b->from_stride, begin = GR_MIN(low % b->from_stride, b->n);
+    const uint64_t j = high / b->from_stride, stop = GR_MIN(high % b->from_stride, b->n);
+    size_t n = 0;
+    if (i == j) {
+        if (begin < stop) out[n++] = runs_of(b, i, 1, begin, stop - begin);
+        return n;
+    }
+    if (begin) {
+        if (begin < b->n) out[n++] = runs_of(b, i, 1, begin, b->n - begin);
+        i++;
+    }
+    if (i < j) out[n++] = runs_of(b, i, j - i, 0, b->n);
+    if (stop) out[n++] = runs_of(b, j, 1, 0, stop);
+    return n;
+}
+
+uint64_t gr_slice_count(const gr_slice_block *b, size_t n, uint64_t first, uint64_t end)
+{
+    uint64_t sum = 0;
+    gr_slice_block piece[3];
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = gr_slice_cut(&b[i], first, end, piece); k-- > 0;) sum += piece[k].n * piece[k].count;
+    return sum;
+}
+
+uint64_t gr_slice_common(const gr_model_shape *s, uint32_t parts, uint32_t bucket)
+{
+    const gr_model_shape shape = gr_slice_shape(s, parts);
+    gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
+    const size_t n = gr_bucket_tensors(s, bucket, whole);
+    uint64_t sum = 0;
+    gr_bucket_tensors(&shape, bucket, slice);
+    for (size_t i = 0; i < n; i++)
+        if (whole[i].rows == slice[i].rows && whole[i].cols == slice[i].cols)
+            sum += whole[i].rows * (uint64_t)GR_MAX(whole[i].cols, 1u);
+    return sum;
+}

@@ -1,0 +1,58 @@
+/* ops/parallel/parts.c: sizes of a model's parts and of ranks' shards of them, and their objects. */
+#include "ops/parallel/parts.h"
+
+#include <stdio.h>
+
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)
+{
+    uint64_t n = gr_shard_elems(gr_bucket_elems(&m->shape, bucket), ranks);
+    return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
+                            n * gr_dtype_size(m->train.moments)};
+}
+
+uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
+    if (part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
+        return gr_bucket_elems(&m->slice, bucket) * gr_dtype_size(k->dtype);
+    if (part == GR_PART_PARAMS) return n * gr_dtype_size(k->dtype);
+    if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
+    return state.master + 2 * state.moment;
+}
+
+uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)
+{
+    uint32_t pieces = ranks < 8 && 8 % ranks == 0 ? 8 : ranks;
+    return ranks < 2 ? n : ((n + pieces - 1) / pieces + 63) / 64 * 64 * (pieces / ranks);
+}
+
+/* Ranks hold shards of everything that training changes; of weights where the program says so. */
+static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                          uint32_t bucket)
+{
+    bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
+    bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
+    uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
+    uint32_t shards = gr_program_shards(p, m->index);
+    return whole || shards < 2 ? bytes : gr_shard_elems(elems, shards) * (bytes / elems);
+}
+
+uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                         uint32_t bucket)
+{
+    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged"};
+    static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
+                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT};
+    char name[128];
+    bool apart = part == GR_PART_ROLLOUT && p->validate != GR_NONE; /* contents do not cross to that path */
+    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);
+    gr_object o = {.name = name,
+                   .category = categories[part],
+                   .span = part == GR_PART_GRADS || part == GR_PART_ROLLOUT ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .place = GR_DEVICE,
+                   .bytes = own_bytes(p, k, m, part, bucket),
+                   .model = m->name,
+                   .bucket = bucket};
+    return gr_program_object(p, &o);
+}

@@ -1,0 +1,43 @@
+/* ops/parallel/parts.h: what ranks keep of a model: weights, gradients, training state and copies that
+ * generate, in buckets, each an object of the task graph.
+ *
+ * Sizes are bytes unless said otherwise. Threads: all functions are pure, but for gr_model_object, which adds
+ * to a program.
+ */
+#ifndef GR_OPS_PARALLEL_PARTS_H
+#define GR_OPS_PARALLEL_PARTS_H
+
+#include "graphs/graph/graph.h"
+#include "memplan/plan/program.h"
+#include "ops/kernels/kernels.h"
+
+/* state: the fp32 master where the device keeps one, then both moments; rollout: a copy of the weights that
+ * generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
+ * before
+ * (`lag: 1`), which lives on */
+typedef enum gr_model_part {
+    GR_PART_PARAMS,
+    GR_PART_GRADS,
+    GR_PART_STATE,
+    GR_PART_ROLLOUT,
+    GR_PART_LAGGED,
+} gr_model_part;
+
+/* Bytes of a whole bucket; of the rollout's copy, of a slice of it where it is cut (ops/model/slices.h). */
+uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
+
+/* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
+ * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
+uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
+
+/* The object of one bucket of a model, or of this rank's shard of it (ops/parallel/spread.h). */
+uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+                         uint32_t bucket);
+
+/* Its training state, or the shard that one of many ranks has of it, piece by piece. */
+typedef struct gr_state_bytes {
+    uint64_t master, moment; /* bytes of the master (0: none) and of each moment */
+} gr_state_bytes;
+gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks);
+
+#endif

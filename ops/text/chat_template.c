@@ -1,0 +1,184 @@
+/* ops/text/chat_template.c: loading and rendering of chat templates. */
+#include "ops/text/chat_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE_BYTES = 1 << 28 };
+
+/* ---- loading ------------------------------------------------------------------------------------------ */
+
+gr_status gr_chat_template_parse(gr_chat_template **out, const char *source, size_t n, gr_diag *d)
+{
+    gr_chat_template *t = gr_calloc(1, sizeof(*t));
+    t->pool = gr_pool_new();
+    gr_status st = gr_chat_parse(t->pool, source, n, &t->body, d);
+    if (st == GR_OK)
+        *out = t;
+    else
+        gr_chat_template_free(t);
+    return st;
+}
+
+void gr_chat_template_free(gr_chat_template *t)
+{
+    if (!t) return;
+    gr_pool_free(t->pool);
+    free(t);
+}
+
+static bool names(const node *first, const char *variable)
+{
+    bool found = false;
+    for (const node *n = first; n && !found; n = n->next) {
+        const node *const below[] = {n->a, n->b, n->c, n->args, n->body, n->or_else};
+        found = n->kind == N_NAME && !strcmp(n->text, variable);
+        for (size_t i = 0; i < GR_LEN(below) && !found; i++) found = names(below[i], variable);
+    }
+    return found;
+}
+
+bool gr_chat_template_names(const gr_chat_template *t, const char *variable)
+{
+    return names(t->body, variable);
+}
+
+/* The "default" of a list of {"name", "template"}, or the one there is. */
+static const json_t *find_template(const json_t *config)
+{
+    const json_t *t = json_object_get(config, "chat_template");
+    for (size_t i = 0; i < json_array_size(t); i++) {
+        const json_t *one = json_array_get(t, i);
+        const char *name = json_string_value(json_object_get(one, "name"));
+        if (name && !strcmp(name, "default")) return json_object_get(one, "template");
+    }
+    return t;
+}
+
+static gr_status parse_config(gr_chat_template **out, const char *path, const char *config, size_t n,
+                              gr_diag *d)
+{
+    json_error_t e;
+    json_t *root = json_loadb(config, n, 0, &e);
+    const json_t *source = find_template(root);
+    gr_status st;
+    if (!root)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "'%s': line %d column %d: %s", path, e.line,
+                           e.column, e.text);
+    else if (!json_is_string(source))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "'%s' has no chat_template", path);
+    else
+        st = gr_chat_template_parse(out, json_string_value(source), json_string_length(source), d);
+    json_decref(root);
+    return st;
+}
+
+gr_status gr_chat_template_load(gr_chat_template **out, const char *dir, gr_diag *d)
+{
+    char *jinja = gr_printf("%s/chat_template.jinja", dir),
+         *config = gr_printf("%s/tokenizer_config.json", dir);
+    bool alone = gr_path_exists(jinja);
+    const char *path = alone ? jinja : config;
+    char *bytes = NULL;
+    size_t n;
+    gr_status st = gr_file_read(path, MAX_FILE_BYTES, &bytes, &n, d);
+    if (st == GR_OK)
+        st = alone ? gr_chat_template_parse(out, bytes, n, d) : parse_config(out, path, bytes, n, d);
+    if (st == GR_E_INVALID) gr_diag_note(d, (gr_loc){0}, "while reading the chat template in '%s'", path);
+    free(bytes);
+    free(jinja);
+    free(config);
+    return st;
+}
+
+/* ---- rendering ---------------------------------------------------------------------------------------- */
+
+static void set(render *r, const char *name, value v)
+{
+    gr_chat_bind(r, &r->root, name, v);
+}
+
+static void set_variables(render *r, const gr_tokenizer *tok, const json_t *messages,
+                          const gr_chat_options *options)
+{
+    const char *key;
+    json_t *j;
+    set(r, "messages", gr_chat_from_json(r, messages));
+    set(r, "tools", (value){.kind = V_NONE});
+    set(r, "documents", (value){.kind = V_NONE});
+    set(r, "add_generation_prompt", gr_chat_bool(options->add_generation_prompt));
+    for (int i = 0; tok && i < GR_TOKEN_ROLES; i++) {
+        size_t n;
+        const char *bytes = gr_tokenizer_token(tok, gr_tokenizer_role(tok, (gr_token_role)i), &n);
+        if (bytes) set(r, gr_token_role_names[i], gr_chat_string(r, bytes, n, false));
+    }
+    json_object_foreach((json_t *)options->variables, key, j)
+    {
+        set(r, gr_pool_strdup(r->pool, key), gr_chat_from_json(r, j));
+    }
+}
+
+/* What the template itself set for a date that it found nowhere; not where it went by strftime_now. */
+static void set_asked(const render *r, gr_chat_asked *asked)
+{
+    const char *name = r->asked.date_variable;
+    const value *v = gr_chat_dict_get(&r->root.vars, name, strlen(name));
+    *asked = (gr_chat_asked){.date = r->asked.date};
+    if (!*name || asked->date || !v || v->kind != V_STRING) return;
+    memcpy(asked->date_variable, name, strlen(name));
+    memcpy(asked->date_default, v->s.s, GR_MIN(v->s.n, sizeof(asked->date_default) - 1));
+}
+
+/* Runs of marked bytes as ranges. */
+static void collect_fields(const gr_str *marks, gr_chat_text *out)
+{
+    for (size_t i = 0; i < marks->len;) {
+        size_t begin = i;
+        while (i < marks->len && marks->text[i] == marks->text[begin]) i++;
+        if (marks->text[begin])
+            GR_PUSH(out->fields, out->n_fields, out->cap_fields, ((gr_text_range){begin, i}));
+    }
+}
+
+gr_status gr_chat_render(const gr_chat_template *t, const gr_tokenizer *tok, const json_t *messages,
+                         const gr_chat_options *options, gr_chat_text *out, gr_diag *d)
+{
+    builder b = {0};
+    render r = {.pool = gr_pool_new(), .d = d, .date = options->date, .out = &b};
+    r.scope = &r.root;
+    gr_chat_text_release(out);
+    if (json_is_array(messages))
+        set_variables(&r, tok, messages, options);
+    else
+        gr_chat_fail(&r, NULL, "a conversation must be a list of messages");
+    gr_chat_exec(&r, t->body);
+    if (options->asked) set_asked(&r, options->asked);
+    if (r.st == GR_OK) {
+        collect_fields(&b.field, out);
+        out->text = b.s;
+        b.s = (gr_str){0};
+    }
+    gr_str_release(&b.s);
+    gr_str_release(&b.field);
+    gr_pool_free(r.pool);
+    return r.st;
+}
+
+void gr_chat_text_release(gr_chat_text *x)
+{
+    gr_str_release(&x->text);
+    free(x->fields);
+    *x = (gr_chat_text){0};
+}
+
+gr_status gr_chat_encode(const gr_chat_template *t, const gr_tokenizer *tok, const json_t *messages,
+                         const gr_chat_options *options, gr_ids *ids, gr_diag *d)
+{
+    gr_chat_text x = {0};
+    gr_status st = gr_chat_render(t, tok, messages, options, &x, d);
+    if (st == GR_OK)
+        st = gr_tokenizer_encode_fields(tok, x.text.text ? x.text.text : "", x.text.len, x.fields, x.n_fields,
+                                        GR_ENCODE_SPECIAL, ids, d);
+    gr_chat_text_release(&x);
+    return st;
+}

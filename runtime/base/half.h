@@ -1,0 +1,44 @@
+/* runtime/base/half.h: 16-bit floats to and from fp32, bit by bit. */
+#ifndef GR_RUNTIME_BASE_HALF_H
+#define GR_RUNTIME_BASE_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float gr_f32_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+static inline uint32_t gr_bits_of_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof(bits));
+    return bits;
+}
+
+static inline float gr_bf16_to_f32(uint16_t h)
+{
+    return gr_f32_of_bits((uint32_t)h << 16);
+}
+
+/* Round to nearest, ties to even; NaN stays NaN. */
+static inline uint16_t gr_f32_to_bf16(float f)
+{
+    uint32_t bits = gr_bits_of_f32(f);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline float gr_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
+    if (exponent == 31) return gr_f32_of_bits(sign | 0x7f800000 | mantissa << 13);
+    if (exponent) return gr_f32_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    float small = (float)mantissa * 0x1p-24f; /* zero and subnormals */
+    return sign ? -small : small;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* runtime/comm/comm.c: what holds of any group of ranks: agreement, splitting, ends. */
+#include "runtime/comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static uint64_t number_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+gr_status gr_comm_started(bool *started, gr_diag *d)
+{
+    bool alone = number_of("OMPI_COMM_WORLD_SIZE") == 1;
+    *started = !alone && (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK"));
+    uint64_t tasks = number_of("SLURM_STEP_NUM_TASKS");
+    if (*started || alone || tasks < 2 || getenv("OMPI_COMM_WORLD_SIZE")) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                         "srun has started %llu tasks that cannot find each other: give it --mpi=pmix",
+                         (unsigned long long)tasks);
+}
+
+/* The i-th name of a list, or where there is no list i itself. */
+static void device_name(char name[64], const char *seen, uint32_t i)
+{
+    snprintf(name, 64, "%u", i);
+    for (; seen && i; i--) seen += strcspn(seen, ",") + 1;
+    if (seen) snprintf(name, 64, "%.*s", (int)strcspn(seen, ","), seen);
+}
+
+bool gr_comm_take_device(uint32_t local, uint32_t locals)
+{
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+    gr_str devices = {0};
+    char name[64];
+    uint32_t n = seen && *seen;
+    for (const char *s = seen; s && *s; s++) n += *s == ',';
+    if (!seen) n = locals; /* CUDA takes a list up to its first device that is not there */
+    if (local >= n) return locals < 2;
+    device_name(name, seen, local);
+    gr_str_printf(&devices, "%s", name);
+    for (uint32_t i = 0; i < n; i++) {
+        device_name(name, seen, i);
+        if (i != local) gr_str_printf(&devices, ",%s", name);
+    }
+    gr_setenv("CUDA_VISIBLE_DEVICES", devices.text, true);
+    gr_str_release(&devices);
+    return n >= locals;
+}
+
+gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d)
+{
+    uint64_t largest = color;
+    gr_status st = gr_comm_agree(c, &largest, d);
+    *out = NULL;
+    if (st || !c) return st;
+    if (largest > INT32_MAX)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "color %llu of a communicator is above %d",
+                             (unsigned long long)largest, INT32_MAX);
+    return c->type->split(out, c, color, d);
+}
+
+void gr_comm_close(gr_comm *c)
+{
+    if (c) c->type->close(c);
+}
+
+void gr_peers_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
+{
+    gr_peers *p = q->peers;
+    if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
+}
+
+void gr_comm_abort(gr_comm *c, int status)
+{
+    if (c) c->type->abort(c, status);
+    _exit(status);
+}
+
+gr_status gr_comm_agree(gr_comm *c, uint64_t *value, gr_diag *d)
+{
+    return c ? c->type->host_reduce(c, value, sizeof(*value), GR_COMM_MAX_U64, d) : GR_OK;
+}
+
+gr_status gr_comm_same(gr_comm *c, uint64_t value, bool *same, gr_diag *d)
+{
+    uint64_t both[2] = {value, ~value}; /* the largest, and the complement of the least */
+    gr_status st = c ? c->type->host_reduce(c, both, sizeof(both), GR_COMM_MAX_U64, d) : GR_OK;
+    *same = both[0] == ~both[1];
+    return st;
+}

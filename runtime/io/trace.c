@@ -1,0 +1,87 @@
+/* runtime/io/trace.c: trace.json: when steps ran, for Perfetto. */
+#include "runtime/io/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/io/metrics.h"
+
+struct gr_trace {
+    FILE *file;
+    char *path;
+    unsigned rank;
+    uint64_t limit, n, start_ns;
+    pthread_mutex_t mutex;
+};
+
+gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank, const char *const *tracks,
+                        size_t n_tracks, uint64_t limit, gr_diag *d)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666); /* no wait for a pipe */
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!file) return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': %s", path, strerror(errno));
+    gr_trace *t = gr_calloc(1, sizeof(*t));
+    t->file = file;
+    t->path = gr_strdup(path);
+    t->rank = rank;
+    t->limit = limit ? limit : 200000;
+    t->start_ns = gr_now_ns();
+    pthread_mutex_init(&t->mutex, NULL);
+    fprintf(file,
+            "[\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %u, \"args\": {\"name\": \"rank %u\"}}",
+            rank, rank);
+    for (size_t i = 0; i < n_tracks; i++)
+        fprintf(file,
+                ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %u, \"tid\": %zu, \"args\": "
+                "{\"name\": \"%s\"}}",
+                rank, i, tracks[i]);
+    *out = t;
+    return gr_trace_flush(t, d);
+}
+
+void gr_trace_event(gr_trace *t, size_t track, const char *name, const char *category, uint64_t begin_ns,
+                    uint64_t end_ns)
+{
+    pthread_mutex_lock(&t->mutex);
+    if (t->n++ < t->limit) {
+        gr_str s = {0};
+        gr_str_puts(&s, ",\n{\"ph\": \"X\", \"name\": ");
+        gr_json_add_text(&s, name, strlen(name));
+        gr_str_puts(&s, ", \"cat\": ");
+        gr_json_add_text(&s, category, strlen(category));
+        double begin_us = ((double)begin_ns - (double)t->start_ns) / 1e3;
+        gr_str_printf(&s, ", \"pid\": %u, \"tid\": %zu, \"ts\": %.3f, \"dur\": %.3f}", t->rank, track,
+                      begin_us, (double)(end_ns - begin_ns) / 1e3);
+        fwrite(s.text, 1, s.len, t->file);
+        gr_str_release(&s);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+gr_status gr_trace_flush(gr_trace *t, gr_diag *d)
+{
+    if (!fflush(t->file) && !ferror(t->file)) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_IO, "cannot write '%s': %s", t->path, strerror(errno));
+}
+
+gr_status gr_trace_close(gr_trace *t, gr_diag *d)
+{
+    if (!t) return GR_OK;
+    if (t->n > t->limit)
+        fprintf(t->file,
+                ",\n{\"ph\": \"M\", \"name\": \"process_labels\", \"pid\": %u, \"args\": {\"labels\": \"%llu "
+                "later "
+                "events left out\"}}",
+                t->rank, (unsigned long long)(t->n - t->limit));
+    fputs("\n]\n", t->file);
+    gr_status st = gr_trace_flush(t, d);
+    fclose(t->file);
+    pthread_mutex_destroy(&t->mutex);
+    free(t->path);
+    free(t);
+    return st;
+}

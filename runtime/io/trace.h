@@ -1,0 +1,26 @@
+/* runtime/io/trace.h: trace.json in the trace-event format that Perfetto and chrome://tracing open.
+ *
+ * A track a lane, one process a rank. The file is a JSON array that grows; viewers accept one whose closing
+ * bracket a killed run did not write. After limit events, the rest is only counted.
+ *
+ * Threads: any.
+ */
+#ifndef GR_RUNTIME_IO_TRACE_H
+#define GR_RUNTIME_IO_TRACE_H
+
+#include "runtime/base/base.h"
+
+typedef struct gr_trace gr_trace;
+
+/* tracks [n_tracks]: their names. limit: events, 0 for 200,000. The file is begun anew. */
+GR_NODISCARD gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank,
+                                     const char *const *tracks, size_t n_tracks, uint64_t limit, gr_diag *d);
+
+void gr_trace_event(gr_trace *t, size_t track, const char *name, const char *category, uint64_t begin_ns,
+                    uint64_t end_ns);
+GR_NODISCARD gr_status gr_trace_flush(gr_trace *t, gr_diag *d);
+
+/* Close the array and the file. */
+GR_NODISCARD gr_status gr_trace_close(gr_trace *t, gr_diag *d); /* NULL is fine */
+
+#endif

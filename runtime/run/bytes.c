@@ -1,0 +1,640 @@
+/* runtime/run/bytes.c: save and restore steps: buckets between device memory and checkpoint files. */
+#include "runtime/run/bytes.h"
+
+#include "ops/model/checkpoint.h"
+#include "ops/pass.h"
+#include "ops/model/slices.h"
+#include "runtime/base/half.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAVED_FILES = 3 };
+
+/* One model's files, while they are open. Sets: weights; first moments; second moments; the weights of the
+ * iteration before, which a rollout with `lag` uses. */
+typedef struct model_files {
+    gr_weights *weights, *m, *v, *lagged;
+    gr_weights_writer *to_weights, *to_moments, *to_lagged;
+    gr_seal *seals[SAVED_FILES]; /* of the same files, in this order; NULL: nobody saves it */
+    gr_manifest *beside;         /* of the run's checkpoint that its own weights are of; or NULL */
+} model_files;
+
+static const char *const saved_names[SAVED_FILES] = {"model", "optimizer", "lagged"};
+
+struct gr_bytes {
+    const gr_graph *g;
+    const gr_program *p;
+    model_files *files;          /* by model */
+    char *from, *to;             /* step directories; from NULL: the models' own checkpoints */
+    const gr_manifest *manifest; /* of from; NULL: what is read is held to nothing */
+    bool accepts;                /* what models' own checkpoints have in the place of what theirs says */
+    const gr_kernels *k;
+    float *buffer; /* [cap] of what the device has otherwise */
+    uint64_t cap;
+    float *whole; /* [cap_whole] a bucket that this rank has a shard of */
+    uint64_t cap_whole;
+    gr_comm *comm; /* NULL: one rank */
+    gr_bytes_saved saved, sealed;
+    bool not_finite; /* something that was saved since gr_bytes_to */
+};
+
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm,
+                       gr_bytes_saved saved)
+{
+    gr_bytes *b = gr_calloc(1, sizeof(*b));
+    *b = (gr_bytes){.g = g,
+                    .p = p,
+                    .k = k,
+                    .comm = comm,
+                    .saved = saved,
+                    .files = gr_calloc(g->n_models, sizeof(*b->files))};
+    return b;
+}
+
+static void close_readers(gr_bytes *b)
+{
+    for (size_t i = 0; i < b->g->n_models; i++) {
+        gr_weights_free(b->files[i].weights);
+        gr_weights_free(b->files[i].m);
+        gr_weights_free(b->files[i].v);
+        gr_weights_free(b->files[i].lagged);
+        gr_manifest_free(b->files[i].beside);
+        b->files[i].weights = b->files[i].m = b->files[i].v = b->files[i].lagged = NULL;
+        b->files[i].beside = NULL;
+    }
+}
+
+static void close_writers(gr_bytes *b)
+{
+    for (size_t i = 0; i < b->g->n_models; i++) {
+        gr_weights_writer_free(b->files[i].to_weights);
+        gr_weights_writer_free(b->files[i].to_moments);
+        gr_weights_writer_free(b->files[i].to_lagged);
+        b->files[i].to_weights = b->files[i].to_moments = b->files[i].to_lagged = NULL;
+    }
+}
+
+static void free_seals(gr_bytes *b)
+{
+    for (size_t i = 0; i < b->g->n_models; i++)
+        for (size_t k = 0; k < SAVED_FILES; k++) {
+            gr_seal_free(b->files[i].seals[k]);
+            b->files[i].seals[k] = NULL;
+        }
+}
+
+void gr_bytes_free(gr_bytes *b)
+{
+    if (!b) return;
+    close_readers(b);
+    close_writers(b);
+    free_seals(b);
+    free(b->files);
+    free(b->buffer);
+    free(b->whole);
+    free(b->from);
+    free(b->to);
+    free(b);
+}
+
+/* The object a step names, and its model. */
+static const gr_object *find(const gr_bytes *b, const char *what, const gr_model **m)
+{
+    const gr_object *o = &b->p->objects[gr_program_find(b->p, what)];
+    *m = gr_graph_model(b->g, o->model);
+    return o;
+}
+
+/* ---- restore
+ * ------------------------------------------------------------------------------------------------ */
+
+void gr_bytes_from(gr_bytes *b, const char *step_dir)
+{
+    close_readers(b);
+    free(b->from);
+    b->from = step_dir ? gr_strdup(step_dir) : NULL;
+}
+
+void gr_bytes_hold(gr_bytes *b, const gr_manifest *m, bool accepts)
+{
+    b->manifest = m;
+    b->accepts = accepts;
+}
+
+/* A file of the run's checkpoint, to the seal that it has in the manifest. */
+static gr_status hold(const gr_bytes *b, gr_weights *w, const gr_model *m, const char *stem, gr_diag *d)
+{
+    char *name = gr_printf("%s/%s.safetensors", m->name, stem), *path = gr_printf("%s/%s", b->from, name);
+    const gr_seal *seal = b->manifest ? gr_manifest_seal(b->manifest, name) : NULL;
+    gr_status st = GR_OK;
+    if (seal)
+        st = gr_weights_hold(w, seal, d);
+    else if (b->manifest)
+        st = gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID, "the manifest does not name this file");
+    free(path);
+    free(name);
+    return st;
+}
+
+/* Weights that are another run's, to the manifest of the checkpoint that they are a part of. What is accepted
+ * is read, and warned about, by one rank. */
+static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *m, gr_diag *d)
+{
+    const gr_seal *seal = NULL;
+    const bool looks = !b->accepts || !gr_comm_rank(b->comm);
+    gr_status st = looks ? gr_checkpoint_beside(&f->beside, &seal, m->checkpoint, b->accepts, d) : GR_OK;
+    return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
+}
+
+/* A piece of an object: n elements of a type at an address. first: which of its bucket's the first one is. */
+typedef struct piece {
+    char *at;
+    uint64_t first, n;
+    gr_dtype type;
+    gr_queue *q;
+} piece;
+
+/* Ranks that a model's shards are spread over. */
+static uint32_t shards_of(const gr_bytes *b, const gr_model *m)
+{
+    return gr_program_shards(b->p, m->index);
+}
+
+/* What of a bucket's elements is this rank's. */
+static piece own_piece(const gr_bytes *b, const gr_model *m, uint32_t bucket)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, shards_of(b, m));
+    uint64_t first = GR_MIN(gr_comm_rank(b->comm) % shards_of(b, m) * part, n);
+    return (piece){.first = first, .n = GR_MIN(part, n - first)};
+}
+
+static bool reads_straight(const piece *p)
+{
+    return !p->q->device && p->type == GR_F32;
+}
+
+/* Where n floats can be put: at the piece itself, or in the buffer. */
+static float *room(gr_bytes *b, const piece *p)
+{
+    if (reads_straight(p)) return (float *)(void *)p->at;
+    if (b->cap < p->n) b->buffer = gr_realloc(b->buffer, (b->cap = p->n) * sizeof(float));
+    return b->buffer;
+}
+
+/* A piece's part of one thread of a team: elements from first to last. Floats and halves of a part begin at
+ * the same byte of the buffer, so that each thread can convert its own in place. */
+typedef struct part {
+    float *at; /* the part's first element */
+    uint64_t first, n;
+} part;
+
+static part part_of(const gr_bytes *b, const piece *p, unsigned rank)
+{
+    uint64_t first, last;
+    gr_team_range(p->n, 4096, rank, gr_team_size(p->q->team), &first, &last);
+    return (part){b->buffer + first, first, last - first};
+}
+
+typedef struct conversion {
+    const gr_bytes *b;
+    const piece *p;
+} conversion;
+
+static void narrow(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    for (uint64_t i = 0; i < x.n; i++) { /* halves never overtake what is still to be read */
+        const uint16_t h = gr_f32_to_bf16(x.at[i]);
+        memcpy((char *)x.at + i * sizeof(h), &h, sizeof(h));
+    }
+}
+
+static void widen(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    for (uint64_t i = x.n; i-- > 0;) { /* from the end: floats never overtake */
+        uint16_t h;
+        memcpy(&h, (const char *)x.at + i * sizeof(h), sizeof(h));
+        x.at[i] = gr_bf16_to_f32(h);
+    }
+}
+
+/* Move what room() was filled with. */
+static void put(gr_bytes *b, const piece *p)
+{
+    if (reads_straight(p)) return;
+    if (p->type != GR_BF16) {
+        gr_device_write(p->q, p->at, b->buffer, p->n * sizeof(float));
+        return;
+    }
+    gr_team_run(p->q->team, narrow, &(conversion){b, p});
+    for (unsigned rank = 0; rank < gr_team_size(p->q->team); rank++) {
+        const part x = part_of(b, p, rank);
+        gr_device_write(p->q, p->at + x.first * sizeof(uint16_t), x.at, x.n * sizeof(uint16_t));
+    }
+}
+
+/* The floats of a piece: its own, or in the buffer. */
+static const float *get(gr_bytes *b, const piece *p)
+{
+    float *f = room(b, p);
+    if (reads_straight(p)) return f;
+    if (p->type != GR_BF16) {
+        gr_device_read(p->q, f, p->at, p->n * sizeof(float));
+        return f;
+    }
+    for (unsigned rank = 0; rank < gr_team_size(p->q->team); rank++) {
+        const part x = part_of(b, p, rank);
+        gr_device_read(p->q, x.at, p->at + x.first * sizeof(uint16_t), x.n * sizeof(uint16_t));
+    }
+    gr_team_run(p->q->team, widen, &(conversion){b, p});
+    return f;
+}
+
+/* A model whose weights are random, or whose value head is: all of a bucket is drawn. */
+static gr_status draw(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_weights *from, gr_queue *q,
+                      float *dst, gr_diag *d)
+{
+    uint64_t seed = b->g->run.seed ^ gr_stream(m->name);
+    if (!from) {
+        gr_weights_random_bucket(q->team, &m->shape, seed, bucket, dst);
+        return GR_OK;
+    }
+    gr_status st = gr_weights_read_bucket(from, bucket, dst, d);
+    if (!st) gr_weights_random_head(q->team, &m->shape, seed, dst);
+    return st;
+}
+
+static gr_status draw_part(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_weights *from,
+                           const piece *p, float *dst, gr_diag *d)
+{
+    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    if (p->n == n) return draw(b, m, bucket, from, p->q, dst, d);
+    if (b->cap_whole < n) b->whole = gr_realloc(b->whole, (b->cap_whole = n) * sizeof(float));
+    gr_status st = draw(b, m, bucket, from, p->q, b->whole, d);
+    if (!st) memcpy(dst, b->whole + p->first, p->n * sizeof(*dst));
+    return st;
+}
+
+static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    bool own = b->from && m->trained; /* models that are never trained are not part of a run's checkpoints */
+    bool random = m->random && !own;
+    gr_status st = GR_OK;
+    float *dst = room(b, p);
+    if (!random && !f->weights) {
+        char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
+        st = gr_weights_open(&f->weights, &m->shape, path, "", d);
+        if (!st) st = own ? hold(b, f->weights, m, "model", d) : hold_beside(b, f, m, d);
+        free(path);
+    }
+    if (st) return st;
+    if (random ||
+        (bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE && !gr_weights_has_head(f->weights)))
+        st = draw_part(b, m, bucket, random ? NULL : f->weights, p, dst, d);
+    else
+        st = gr_weights_read_part(f->weights, bucket, p->first, p->n, dst, d);
+    if (!st) put(b, p);
+    return st;
+}
+
+static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, const piece *p, gr_diag *d)
+{
+    if (!from) {
+        b->k->zero(p->q, p->at, p->n * gr_dtype_size(p->type));
+        return GR_OK;
+    }
+    gr_status st = gr_weights_read_part(from, bucket, p->first, p->n, room(b, p), d);
+    if (!st) put(b, p);
+    return st;
+}
+
+static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    if (!b->from || f->m) return GR_OK;
+    char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
+    gr_status st = gr_weights_open(&f->m, &m->shape, path, "m.", d);
+    if (!st) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
+    if (!st) st = hold(b, f->m, m, "optimizer", d);
+    if (!st) st = hold(b, f->v, m, "optimizer", d);
+    free(path);
+    return st;
+}
+
+/* The pieces of a bucket's training state. */
+typedef struct state_pieces {
+    bool has_master;
+    piece master, m, v;
+} state_pieces;
+
+static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
+                             gr_queue *q)
+{
+    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, shards_of(b, m));
+    piece own = own_piece(b, m, bucket);
+    char *at = (char *)(uintptr_t)address, *moments = at + bytes.master;
+    return (state_pieces){.has_master = bytes.master != 0,
+                          .master = {at, own.first, own.n, GR_F32, q},
+                          .m = {moments, own.first, own.n, m->train.moments, q},
+                          .v = {moments + bytes.moment, own.first, own.n, m->train.moments, q}};
+}
+
+/* Weights are there as a whole, or as a shard. */
+static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
+                        gr_queue *q)
+{
+    bool sharded = shards_of(b, m) > 1 && (b->p->sharded >> m->index & 1);
+    piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(&m->shape, bucket)};
+    p.at = (char *)(uintptr_t)address;
+    p.type = b->k->dtype;
+    p.q = q;
+    return p;
+}
+
+/* A copy that every rank has whole, or its slice of. */
+static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
+{
+    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->slice, bucket), b->k->dtype, q};
+}
+
+/* Whether it is a slice, and what it has of the bucket. */
+static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_slice_block *blocks, size_t *n)
+{
+    if (m->parts < 2 || !bucket || bucket > m->shape.layers) return false;
+    *n = gr_slice_blocks(&m->shape, m->parts, gr_comm_rank(b->comm) % m->parts, bucket, blocks);
+    return true;
+}
+
+/* Before the first iteration they are the weights. */
+static gr_status read_lagged(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    gr_status st = GR_OK;
+    if (!b->from) return read_weights(b, m, bucket, p, d);
+    if (!f->lagged) {
+        char *path = gr_printf("%s/%s/lagged.safetensors", b->from, m->name);
+        st = gr_weights_open(&f->lagged, &m->shape, path, "", d);
+        if (!st) st = hold(b, f->lagged, m, "lagged", d);
+        free(path);
+    }
+    if (!st) st = gr_weights_read_part(f->lagged, bucket, p->first, p->n, room(b, p), d);
+    if (!st) put(b, p);
+    return st;
+}
+
+/* Files have whole buckets. */
+static gr_status read_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
+{
+    gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+    size_t n_blocks;
+    if (!is_cut(b, m, bucket, blocks, &n_blocks)) return read_lagged(b, m, bucket, p, d);
+    const uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    float *whole = gr_malloc(n * sizeof(*whole));
+    gr_queue host = {.team = p->q->team};
+    gr_status st = read_lagged(b, m, bucket, &(piece){(char *)whole, 0, n, GR_F32, &host}, d);
+    float *slice = room(b, p);
+    memset(slice, 0, p->n * sizeof(*slice));
+    for (size_t i = 0; i < n_blocks && !st; i++)
+        for (uint64_t r = 0; r < blocks[i].count; r++)
+            memcpy(slice + blocks[i].to + r * blocks[i].to_stride,
+                   whole + blocks[i].from + r * blocks[i].from_stride, blocks[i].n * sizeof(*slice));
+    if (!st) put(b, p);
+    free(whole);
+    return st;
+}
+
+gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queue *q, gr_diag *d)
+{
+    const gr_model *m;
+    const gr_object *o = find(b, what, &m);
+    if (o->category == GR_CAT_WEIGHTS) {
+        piece p = weights_of(b, m, o->bucket, address, q);
+        return read_weights(b, m, o->bucket, &p, d);
+    }
+    if (o->category == GR_CAT_ROLLOUT) {
+        piece p = copy_of(b, m, o->bucket, address, q);
+        return read_copy(b, m, o->bucket, &p, d);
+    }
+    state_pieces s = state_of(b, m, o->bucket, address, q);
+    gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
+    if (!st) st = open_moments(b, m, d);
+    if (!st) st = read_moment(b, b->files[m->index].m, o->bucket, &s.m, d);
+    return st ? st : read_moment(b, b->files[m->index].v, o->bucket, &s.v, d);
+}
+
+/* ---- save
+ * --------------------------------------------------------------------------------------------------- */
+
+static const char *const weights[] = {""}, *const moments[] = {"m.", "v."};
+
+static bool saves_state(const gr_bytes *b, const gr_model *m)
+{
+    return b->saved.state >> m->index & 1;
+}
+
+static bool saves_lagged(const gr_bytes *b, const gr_model *m)
+{
+    return b->saved.lagged >> m->index & 1;
+}
+
+static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    char *dir = gr_printf("%s/%s", b->to, m->name);
+    gr_status st = gr_dir_make(dir, d);
+    if (!st && saves_state(b, m))
+        st = gr_checkpoint_write_config(dir, &m->shape, m->checkpoint, m->folder, GR_ST_F32, d);
+    if (!st && saves_state(b, m))
+        st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
+    if (!st && saves_state(b, m))
+        st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, GR_ST_F32, 0, d);
+    if (!st && saves_lagged(b, m))
+        st = gr_weights_writer_new(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, GR_ST_F32, 0, d);
+    free(dir);
+    return st;
+}
+
+/* The files that rank 0 has opened. */
+static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    char *dir = gr_printf("%s/%s", b->to, m->name);
+    gr_status st = GR_OK;
+    if (saves_state(b, m))
+        st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
+    if (!st && saves_state(b, m))
+        st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, d);
+    if (!st && saves_lagged(b, m))
+        st = gr_weights_writer_join(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, d);
+    free(dir);
+    return st;
+}
+
+static gr_status await_all(gr_bytes *b, gr_diag *d)
+{
+    return b->comm ? b->comm->type->barrier(b->comm, d) : GR_OK;
+}
+
+void gr_bytes_seal(gr_bytes *b, gr_bytes_saved all)
+{
+    b->sealed = all;
+}
+
+/* Seals of all files of a checkpoint, whoever writes them: ranks put them together. */
+static void make_seals(gr_bytes *b)
+{
+    free_seals(b);
+    for (size_t i = 0; i < b->g->n_models; i++) {
+        const gr_model *m = b->g->models[i];
+        gr_seal **s = b->files[i].seals;
+        if (b->sealed.state >> i & 1) s[0] = gr_weights_seal_new(&m->shape, weights, 1);
+        if (b->sealed.state >> i & 1) s[1] = gr_weights_seal_new(&m->shape, moments, 2);
+        if (b->sealed.lagged >> i & 1) s[2] = gr_weights_seal_new(&m->shape, weights, 1);
+    }
+}
+
+static void seal_writers(model_files *f)
+{
+    gr_weights_writer *const to[SAVED_FILES] = {f->to_weights, f->to_moments, f->to_lagged};
+    for (size_t k = 0; k < SAVED_FILES; k++)
+        if (to[k] && f->seals[k]) gr_weights_writer_seal(to[k], f->seals[k]);
+}
+
+gr_sealed_file *gr_bytes_sealed(gr_bytes *b, size_t *n)
+{
+    gr_sealed_file *files = NULL;
+    size_t cap = 0;
+    *n = 0;
+    for (size_t i = 0; i < b->g->n_models; i++)
+        for (size_t k = 0; k < SAVED_FILES; k++) {
+            gr_sealed_file f = {NULL, b->files[i].seals[k]};
+            if (!f.seal) continue;
+            f.name = gr_printf("%s/%s.safetensors", b->g->models[i]->name, saved_names[k]);
+            GR_PUSH(files, *n, cap, f);
+        }
+    return files;
+}
+
+gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d)
+{
+    close_writers(b);
+    make_seals(b);
+    free(b->to);
+    b->to = gr_strdup(step_dir);
+    b->not_finite = false;
+    gr_status st = gr_comm_rank(b->comm) ? await_all(b, d) : GR_OK;
+    for (size_t i = 0; i < b->g->n_models && !st; i++) {
+        const gr_model *m = b->g->models[i];
+        if (!saves_state(b, m) && !saves_lagged(b, m)) continue;
+        st = gr_comm_rank(b->comm) ? join_writers(b, m, d) : open_writers(b, m, d);
+        if (!st) seal_writers(&b->files[i]);
+    }
+    return st || gr_comm_rank(b->comm) ? st : await_all(b, d);
+}
+
+typedef struct finite_look {
+    const float *x;
+    uint64_t n;
+    atomic_bool bad;
+} finite_look;
+
+static void look_finite(void *arg, unsigned rank, unsigned n)
+{
+    finite_look *l = arg;
+    uint64_t first, last;
+    uint32_t bad = 0;
+    gr_team_range(l->n, 4096, rank, n, &first, &last);
+    for (uint64_t i = first; i < last; i++) {
+        uint32_t bits;
+        memcpy(&bits, &l->x[i], sizeof(bits));
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    if (bad) l->bad = true;
+}
+
+static gr_status put_part(gr_bytes *b, gr_weights_writer *to, size_t set, uint32_t bucket, const piece *p,
+                          gr_diag *d)
+{
+    finite_look look = {.x = get(b, p), .n = p->n};
+    gr_team_run(p->q->team, look_finite, &look);
+    b->not_finite = b->not_finite || look.bad;
+    return gr_weights_writer_put_part(to, p->q->team, set, bucket, p->first, p->n, look.x, d);
+}
+
+/* Of weights that all ranks have, each writes its shard; of what replicas have, the first one. */
+static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, const gr_model *m,
+                            uint32_t bucket, piece p, gr_diag *d)
+{
+    piece own = own_piece(b, m, bucket);
+    if (!to) return GR_OK;                                      /* ranks of another class save it */
+    if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK; /* as the first replica does */
+    p.at += (own.first - p.first) * gr_dtype_size(p.type);
+    p.first = own.first;
+    p.n = own.n;
+    return p.n ? put_part(b, to, set, bucket, &p, d) : GR_OK;
+}
+
+/* Of slices, those of the first ranks that have all of them; what each has whole, the first one writes. */
+static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piece p, gr_diag *d)
+{
+    gr_weights_writer *to = b->files[m->index].to_lagged;
+    gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+    size_t n;
+    if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, d);
+    gr_status st = GR_OK;
+    if (!to || gr_comm_rank(b->comm) >= m->parts) return GR_OK;
+    const float *slice = get(b, &p);
+    gr_tensor whole[GR_BUCKET_TENSORS_MAX];
+    gr_bucket_tensors(&m->shape, bucket, whole);
+    for (size_t i = 0; i < n && !st; i++) {
+        const bool all = blocks[i].n * blocks[i].count == whole[i].rows * (uint64_t)GR_MAX(whole[i].cols, 1u);
+        if (all && gr_comm_rank(b->comm)) continue;
+        for (uint64_t r = 0; r < blocks[i].count && !st; r++)
+            st = gr_weights_writer_put_part(to, p.q->team, 0, bucket,
+                                            blocks[i].from + r * blocks[i].from_stride, blocks[i].n,
+                                            slice + blocks[i].to + r * blocks[i].to_stride, d);
+    }
+    return st;
+}
+
+gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q, gr_diag *d)
+{
+    const gr_model *m;
+    const gr_object *o = find(b, what, &m);
+    model_files *f = &b->files[m->index];
+    if (o->category == GR_CAT_WEIGHTS) {
+        if (gr_state_bytes_of(b->k, m, o->bucket, 1).master) return GR_OK; /* saved from it */
+        return save_piece(b, f->to_weights, 0, m, o->bucket, weights_of(b, m, o->bucket, address, q), d);
+    }
+    if (o->category == GR_CAT_ROLLOUT)
+        return save_copy(b, m, o->bucket, copy_of(b, m, o->bucket, address, q), d);
+    state_pieces s = state_of(b, m, o->bucket, address, q);
+    gr_status st = s.has_master ? save_piece(b, f->to_weights, 0, m, o->bucket, s.master, d) : GR_OK;
+    if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, d);
+    return st ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, d);
+}
+
+gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)
+{
+    gr_status st = gr_comm_rank(b->comm) ? GR_OK : await_all(b, d);
+    for (size_t i = 0; i < b->g->n_models && !st; i++) {
+        if (b->files[i].to_weights) st = gr_weights_writer_finish(b->files[i].to_weights, d);
+        if (!st && b->files[i].to_moments) st = gr_weights_writer_finish(b->files[i].to_moments, d);
+        if (!st && b->files[i].to_lagged) st = gr_weights_writer_finish(b->files[i].to_lagged, d);
+    }
+    close_writers(b);
+    return st || !gr_comm_rank(b->comm) ? st : await_all(b, d);
+}
+
+bool gr_bytes_finite(const gr_bytes *b)
+{
+    return !b->not_finite;
+}

@@ -1,0 +1,91 @@
+/* runtime/run/comms.c: the groups that a run has: all ranks, a class, a host, those of one place in all
+ * hosts. */
+#include "runtime/run/comms.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+gr_status gr_comms_open(gr_comms *c, const gr_graph *g, gr_comm *all, gr_diag *d)
+{
+    *c = (gr_comms){.all = all, .own = all};
+    return gr_graph_one_class(g) ? GR_OK : gr_comm_split(&c->own, all, g->view, d);
+}
+
+/* The CPU device's memory is the host's. */
+static gr_status join_devices(gr_comms *c, bool one_class, const char *device, const gr_memory *arena,
+                              gr_diag *d)
+{
+    gr_status st = GR_OK;
+    c->own_device = c->own;
+    c->all_device = c->all;
+#ifdef GR_CUDA
+    bool cuda = !strcmp(device, "cuda");
+    if (cuda && gr_comm_ranks(c->own) > 1) st = gr_comm_open_nccl(&c->own_device, c->own, arena, d);
+    if (cuda && !one_class && !st) st = gr_comm_open_nccl(&c->all_device, c->all, &(gr_memory){0}, d);
+#else
+    (void)one_class, (void)device, (void)arena, (void)d;
+#endif
+    return st;
+}
+
+/* Where models are whole in each node, ranks are counted through the nodes. */
+static gr_status split_nodes(gr_comms *c, uint32_t node_ranks, gr_diag *d)
+{
+    const uint32_t rank = gr_comm_rank(c->own);
+    if (!node_ranks) return GR_OK;
+    gr_status st = gr_comm_split(&c->node, c->own_device, rank / node_ranks, d);
+    return st ? st : gr_comm_split(&c->replicas, c->own_device, rank % node_ranks, d);
+}
+
+/* Neighbours have the slices of a layer. */
+static gr_status split_peers(gr_comms *c, const gr_graph *g, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    c->peers = gr_calloc(g->n_models + 1, sizeof(*c->peers));
+    for (size_t i = 0; i < g->n_models && !st; i++) {
+        const uint32_t parts = g->models[i]->parts;
+        if (parts < 2 || gr_comms_peers(c, parts)) continue;
+        st = gr_comm_split(&c->peers[c->n_peers].comm, c->own_device, gr_comm_rank(c->own) / parts, d);
+        if (!st) c->n_peers++;
+    }
+    return st;
+}
+
+gr_status gr_comms_open_device(gr_comms *c, const gr_graph *g, const gr_program *p, const char *device,
+                               const gr_memory *arena, gr_diag *d)
+{
+    gr_status st = join_devices(c, gr_graph_one_class(g), device, arena, d);
+    if (!st) st = split_nodes(c, p->node_ranks, d);
+    if (!st) st = split_peers(c, g, d);
+    return st;
+}
+
+/* What was split off, before what it was split from. */
+static void leave(gr_comms *c)
+{
+    for (size_t i = 0; i < c->n_peers; i++) gr_comm_close(c->peers[i].comm);
+    if (c->all_device != c->all) gr_comm_close(c->all_device);
+    gr_comm_close(c->replicas);
+    gr_comm_close(c->node);
+    if (c->own_device != c->own) gr_comm_close(c->own_device);
+    if (c->own != c->all) gr_comm_close(c->own);
+}
+
+void gr_comms_close(gr_comms *c, bool together)
+{
+    if (together) leave(c);
+    free(c->peers);
+    *c = (gr_comms){0};
+}
+
+gr_comm *gr_comms_reach(const gr_comms *c, gr_reach reach)
+{
+    return reach == GR_REACH_NODE ? c->node : reach == GR_REACH_ACROSS ? c->replicas : c->own_device;
+}
+
+gr_peers *gr_comms_peers(const gr_comms *c, uint32_t parts)
+{
+    for (size_t i = 0; i < c->n_peers; i++)
+        if (c->peers[i].comm->ranks == parts) return &c->peers[i];
+    return NULL;
+}

@@ -1,0 +1,310 @@
+/* runtime/run/run.c: a run from its first iteration to its last. */
+#include "runtime/run/run_parts.h"
+
+#include "ops/data.h"
+#include "runtime/io/progress.h"
+#include "runtime/base/signals.h"
+#include "runtime/comm/watch.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- what an iteration sees ---------------------------------------------------------------------------- */
+
+/* The data node that sets the pace of epochs: the first. */
+static const gr_node *pace(const gr_running *r)
+{
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->op->any_field && !r->g->nodes[i]->every) return r->g->nodes[i];
+    return NULL;
+}
+
+static const void *data_of(const gr_running *r)
+{
+    const gr_node *n = pace(r);
+    return n ? r->session.state[n->index] : NULL;
+}
+
+static uint32_t total_steps(const gr_running *r)
+{
+    if (r->g->run.steps) return r->g->run.steps;
+    uint32_t epochs = GR_MAX(r->g->run.epochs, 1u);
+    const void *data = data_of(r);
+    if (!data) return 1;
+    return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / pace(r)->bounds.groups), UINT32_MAX);
+}
+
+/* Whether its `when:` switches a node off. */
+static bool sleeps(const gr_running *r, const gr_node *n)
+{
+    if (!n->when.expr) return false;
+    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
+    for (size_t i = 0; i < r->g->n_columns; i++)
+        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
+    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
+    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
+    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
+    free(work);
+    free(columns);
+    return skip;
+}
+
+/* step 0: a validation before the first iteration. */
+static void begin_iteration(gr_running *r, uint32_t step)
+{
+    gr_session *s = &r->session;
+    const void *data = data_of(r);
+    s->step = step;
+    s->n_metrics = 0;
+    gr_record_free(r->record);
+    r->record = gr_record_new(r->g->n_nodes + 2);
+    s->user = r->record;
+    s->scalars[r->g->column_step] = step;
+    s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
+    s->scalars[r->g->column_progress] = (GR_MAX(step, 1u) - 1.0) / s->steps;
+    for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
+    for (size_t i = 0; i < r->g->n_nodes; i++) {
+        const gr_node *n = r->g->nodes[i];
+        s->skipped[i] = n->every ? !gr_node_is_due(n, step) : sleeps(r, n);
+    }
+    gr_run_begin_check(r, step);
+    if (s->progress) gr_progress_begin(s->progress, step, s->steps);
+}
+
+/* ---- iterations ---------------------------------------------------------------------------------------- */
+
+/* Its metrics join those of the iteration that it stands behind. Classes may have no part in it. */
+static gr_status validate(gr_running *r, gr_diag *d)
+{
+    if (!r->p->plan->paths[GR_PATH_VALIDATE].n) return GR_OK;
+    uint64_t begin = gr_now_ns();
+    r->session.validating = true;
+    gr_status st = gr_run_path(r, GR_PATH_VALIDATE, d);
+    gr_session_metric(&r->session, (double)(gr_now_ns() - begin) * 1e-9, "seconds");
+    r->session.validating = false;
+    return st;
+}
+
+/* What cannot be read before the first iteration is the user's input. */
+static gr_status as_input(gr_status st)
+{
+    return st == GR_E_IO ? GR_E_INVALID : st;
+}
+
+/* All ranks have what they go on from: one that has not ends the others here, before anything is written. */
+static gr_status await_ranks(const gr_running *r, gr_diag *d)
+{
+    return r->comms.all ? r->comms.all->type->barrier(r->comms.all, d) : GR_OK;
+}
+
+static gr_status enter(gr_running *r, gr_diag *d)
+{
+    char *from = NULL;
+    gr_status st = GR_OK;
+    if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
+    gr_bytes_hold(r->bytes, NULL, r->o->accept_changes);
+    if (!st && from) st = as_input(gr_run_believe(r, from, d));
+    if (!st && from) st = as_input(gr_run_load(r, from, d));
+    if (!st) st = as_input(gr_run_list_inputs(r, from, d));
+    if (!st && from) st = as_input(gr_run_hold_inputs(r, from, d)); /* before anything is written */
+    const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
+    if (!st && to_do) gr_outputs_look(r->outputs);
+    gr_bytes_from(r->bytes, from);
+    if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
+    if (st && from) gr_run_explain_damage(r, from, d);
+    if (!st && !from)
+        st = as_input(gr_run_hold_inputs(r, from, d)); /* weights are loaded and hashed at once */
+    if (!st) st = as_input(gr_inputs_loaded(r->read, d));
+    if (!st) st = await_ranks(r, d);
+    if (!st && to_do)
+        st = gr_outputs_resume(r->outputs, r->session.step, d); /* what it had is left alone until here */
+    if (!st && (to_do || !r->o->has_from) && r->best.step)
+        st = gr_outputs_mark_best(r->outputs, r->best.step,
+                                  d); /* perhaps killed before, also behind its last */
+    free(from);
+    return st;
+}
+
+static gr_status validate_before(gr_running *r, gr_diag *d)
+{
+    if (r->session.step || !gr_validation_is_due(r->g, 0)) return GR_OK;
+    begin_iteration(r, 0);
+    gr_status st = validate(r, d);
+    return st ? st : gr_run_tell(r, 0, true, d);
+}
+
+/* Kernels and graphs that came with the first iterations count too. */
+static void watch_overhead(gr_running *r, gr_diag *d)
+{
+    const uint64_t taken = gr_executor_overhead(r->executor), planned = r->p->plan->overhead_bytes;
+    char is[32], was[32];
+    if (taken <= planned || r->over_plan) return;
+    r->over_plan = true;
+    gr_diag_warn(d, (gr_loc){0},
+                 "%s of the device are in use beside the arena by now, the plan counts %s; `graphrun "
+                 "calibrate` measures it",
+                 gr_bytes_format(taken, is), gr_bytes_format(planned, was));
+}
+
+static gr_status iteration(gr_running *r, uint32_t step, gr_diag *d)
+{
+    uint64_t begin = gr_now_ns();
+    begin_iteration(r, step);
+    gr_status st = gr_run_path(r, GR_PATH_STEADY, d);
+    uint64_t ns = gr_now_ns() - begin;
+    if (!st) watch_overhead(r, d);
+    if (!st) gr_outputs_warn(r->outputs, d);
+    if (!st && gr_validation_is_due(r->g, step)) st = validate(r, d);
+    if (!st) st = gr_run_end_check(r, d); /* before anything of it is kept */
+    return st ? st : gr_run_tell(r, ns, gr_run_is_awaited(r, step), d);
+}
+
+/* Whether any rank was asked to stop. */
+static gr_status should_stop(const gr_running *r, bool *stop, gr_diag *d)
+{
+    uint64_t asked = gr_signals_stop();
+    gr_status st = gr_comm_agree(r->comms.all, &asked, d);
+    *stop = asked;
+    return st;
+}
+
+static gr_status iterate(gr_running *r, gr_diag *d)
+{
+    const bool one_class = gr_graph_one_class(r->g);
+    gr_status st = validate_before(r, d);
+    uint32_t saved = r->session.step;
+    bool stop = false;
+    if (!st) st = should_stop(r, &stop, d);
+    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !stop; step++) {
+        st = iteration(r, step, d);
+        if (!st && (gr_run_is_best(r) || gr_run_is_due(r, step))) {
+            st = gr_run_save(r, GR_PATH_CHECKPOINT, d);
+            saved = step;
+        }
+        if (!st && one_class) st = should_stop(r, &stop, d);
+        stop = stop || (!one_class && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
+        stop = stop || step == r->o->until;
+    }
+    if (!st) st = gr_run_hear(r, d);
+    if (!st && r->health.diverged) return gr_run_say_diverged(r, d);
+    bool wanted = r->g->run.checkpoint_last || r->session.step < r->session.steps;
+    if (!st && wanted && saved != r->session.step) st = gr_run_save(r, GR_PATH_FINAL, d);
+    return st;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+/* The first class whose program has bucket 0 of a part of a model: GR_NONE, none has. */
+static uint32_t class_with(const gr_planned *all, const gr_model *m, const char *part)
+{
+    char *name = gr_printf("%s.%s.0", m->name, part);
+    uint32_t found = GR_NONE;
+    for (uint32_t c = all->n_more + 1; c-- > 0;)
+        if (gr_program_find(gr_planned_class(all, c)->program, name) != GR_NONE) found = c;
+    free(name);
+    return found;
+}
+
+/* What this rank's class saves; any: what one of the classes does. */
+static gr_bytes_saved saved_by(const gr_running *r, bool any)
+{
+    gr_bytes_saved s = {0};
+    for (size_t i = 0; i < r->g->n_models; i++) {
+        const gr_model *m = r->g->models[i];
+        if (!m->trained) continue;
+        const uint32_t state = class_with(r->all, m, "params"), lagged = class_with(r->all, m, "lagged");
+        if (any ? state != GR_NONE : state == r->g->view) s.state |= 1ULL << i;
+        if (any ? lagged != GR_NONE : lagged == r->g->view) s.lagged |= 1ULL << i;
+    }
+    return s;
+}
+
+/* Samples are of the class that ends iterations; where all do, of the first. */
+static bool keeps_samples(const gr_running *r)
+{
+    uint32_t class = r->p->summary->class;
+    return !gr_comm_rank(r->comms.own) &&
+           (gr_graph_one_class(r->g) || r->g->view == (class == GR_NONE ? 0 : class));
+}
+
+/* What libraries take is known once they are loaded. A plan that counts on less would fail later, or be in
+ * the way of others. */
+static gr_status check_overhead(const gr_running *r, gr_diag *d)
+{
+    const gr_plan *p = r->p->plan;
+    uint64_t taken = gr_executor_overhead(r->executor);
+    char is[32], planned[32];
+    if (taken <= p->overhead_bytes) return GR_OK;
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_NOFIT,
+        "%s of the device are in use beside the arena, the plan counts %s: other processes use it, or "
+        "the plan is for another machine; plan again with --hardware FILE of `graphrun calibrate`",
+        gr_bytes_format(taken, is), gr_bytes_format(p->overhead_bytes, planned));
+}
+
+/* The class of a rank. */
+static uint32_t find_class(const gr_graph *g, uint32_t rank)
+{
+    for (uint32_t c = 0; c < g->n_classes && !gr_graph_one_class(g); c++)
+        for (uint32_t i = 0; i < g->classes[c].n; i++)
+            if (g->classes[c].ranks[i] == rank) return c;
+    return 0;
+}
+
+static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
+{
+    gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->all->plan, d);
+    if (!st) st = gr_comms_open(&r->comms, r->g, r->o->comm, d);
+    if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
+    if (st) return st;
+    r->session.rank = gr_comm_rank(r->comms.own);
+    r->session.ranks = gr_comm_ranks(r->comms.own);
+    r->session.steps = total_steps(r);
+    r->session.progress = gr_outputs_progress(r->outputs);
+    r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
+    r->news = gr_news_new(r->g, r->comms.all, r->comms.own);
+    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_by(r, false));
+    gr_bytes_seal(r->bytes, saved_by(r, true));
+    st = gr_run_open_executor(r, k, d);
+    if (!st) gr_run_open_checks(r, k, d);
+    if (!st)
+        st = gr_comms_open_device(&r->comms, r->g, r->p->program, k->device, gr_executor_arena(r->executor),
+                                  d);
+    return st ? st : check_overhead(r, d);
+}
+
+/* Sessions hold what was captured with calls of the peers, and communicators memory of the executor. */
+static void close_all(gr_running *r, const gr_kernels *k, bool together)
+{
+    gr_outputs_close(r->outputs, r->executor, r->executor ? gr_executor_measured_peak(r->executor) : 0);
+    if (r->session.graph) gr_session_close(&r->session);
+    if (r->executor && k->detach) k->detach(gr_executor_queue(r->executor, GR_LANE_COMPUTE));
+    gr_comms_close(&r->comms, together);
+    gr_executor_free(r->executor);
+    gr_run_close_checks(r);
+    gr_bytes_free(r->bytes);
+    gr_manifest_free(r->seal.from);
+    json_decref(r->inputs);
+    gr_news_free(r->news);
+    gr_inputs_free(r->read);
+    gr_record_free(r->record);
+    free(r->health.diverged);
+}
+
+gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
+                 gr_diag *d)
+{
+    const gr_planned *own = gr_planned_class(p, find_class(g, gr_comm_rank(o->comm)));
+    gr_running r = {.g = own->graph, .p = own, .all = p, .o = o};
+    gr_watch_between(g->run.timeout);
+    gr_status st = open_all(&r, k, d);
+    if (!st) st = enter(&r, d);
+    r.entered = r.session.step;
+    if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
+    if (!st && o->say) o->say(d);
+    if (!st) st = iterate(&r, d);
+    if (!st && r.session.step < r.session.steps) gr_outputs_stopped(r.outputs, &r.session);
+    if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
+    close_all(&r, k, !st); /* after a failure the caller ends all ranks */
+    return st;
+}

@@ -1,0 +1,36 @@
+/* runtime/run/run.h: a run: a proven plan executed iteration by iteration, with its directory of results.
+ *
+ * OUT/ holds graph.yaml (resolved), plan.json, metrics.jsonl, samples.jsonl, trace.json, TensorBoard events,
+ * and checkpoints/step-N/. A run that is killed goes on from its last checkpoint with the bits of one that
+ * was not.
+ */
+#ifndef GR_RUNTIME_RUN_RUN_H
+#define GR_RUNTIME_RUN_RUN_H
+
+#include <stdio.h>
+
+#include "runtime/comm/comm.h"
+#include "scheduler/search/planner.h"
+
+typedef struct gr_run_options {
+    const char *out; /* directory of the run; made where it is not there */
+    bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
+    bool has_from;   /* or from that of iteration `from`: what is behind it is set aside */
+    uint64_t from;
+    uint32_t until;      /* stop behind this iteration, as a signal would; 0: none */
+    bool accept_changes; /* what does not have the recorded hashes is warned about, not refused */
+    bool poison;         /* check every step's memory (slow) */
+    unsigned threads;    /* at most; never more than the plan was made for */
+    FILE *progress;      /* lines for people; NULL: none */
+    /* Say the messages there are, which are warnings, and drop them: before the first iteration. NULL: they
+     * stay. */
+    void (*say)(gr_diag *d);
+    gr_comm *comm; /* of the ranks that run it together; NULL: there is one */
+} gr_run_options;
+
+/* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what
+ * was written stays; a rank that fails alone leaves the others waiting: end them (gr_comm_abort). */
+GR_NODISCARD gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k,
+                              const gr_run_options *o, gr_diag *d);
+
+#endif

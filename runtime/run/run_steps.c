@@ -1,0 +1,203 @@
+/* runtime/run/run_steps.c: the executor's hooks: steps of ops, collectives, how long they may take. */
+#include "runtime/run/run_parts.h"
+
+#include "ops/parallel/cross.h"
+#include "ops/parallel/spread.h"
+#include "runtime/io/progress.h"
+#include "runtime/comm/watch.h"
+
+_Static_assert(GR_N_LANES <= GR_WATCH_LANES, "the watch has a place for each lane");
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* ---- works of steps ------------------------------------------------------------------------------------ */
+
+/* The binding of a step counts as the ledger does. */
+static const gr_binding *binding_of(const gr_running *r, gr_path_id path, uint32_t step)
+{
+    uint32_t first = path == GR_PATH_VALIDATE ? r->p->plan->paths[GR_PATH_STEADY].n : 0;
+    return &r->p->binding[first + step];
+}
+
+static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr, gr_queue *q)
+{
+    const gr_binding *b = binding_of(r, path, step);
+    const gr_node *n = gr_planned_node(r->p, r->g, b->work->node);
+    bool summary = n == r->p->summary || n == r->p->validation;
+    for (uint32_t i = 0; i < b->work->n_uses; i++)
+        ptr[i] = b->entry[i] == GR_NONE ? NULL : gr_executor_address(r->executor, b->entry[i]);
+    return (gr_call){.session = &r->session,
+                     .node = n,
+                     .state = summary ? NULL : r->session.state[n->index],
+                     .how = &r->p->choices[n->index],
+                     .kernel = b->work->kernel,
+                     .arg = b->work->arg,
+                     .ptr = ptr,
+                     .n_ptr = b->work->n_uses,
+                     .lane = r->p->plan->paths[path].steps[step].lane,
+                     .queue = q};
+}
+
+/* A node's own work. Sums over the slices of its model are within it, on this queue. */
+static gr_status run_op(const gr_running *r, const gr_call *c, gr_diag *d)
+{
+    gr_peers *peers = gr_comms_peers(&r->comms, c->node->parts);
+    if (peers) peers->d = d;
+    c->queue->peers = peers;
+    gr_status st = c->node->op->run(c, d);
+    c->queue->peers = NULL;
+    return st || !peers ? st : peers->failed;
+}
+
+static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
+{
+    const gr_work *w = binding_of(r, path, step)->work;
+    const gr_kernels *k = r->session.kernels;
+    const gr_comms *comms = &r->comms;
+    void **ptr = gr_calloc(w->n_uses, sizeof(*ptr));
+    gr_call c = call_of(r, path, step, ptr, q);
+    const uint64_t waits = q->waits;
+    gr_status st;
+    q->at.op = c.node->op->name;
+    if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, c.node->name, 0, 0, NULL);
+    if (w->kind == GR_STEP_RUN) {
+        gr_run_check_work(r, w, &c);
+        st = run_op(r, &c, d);
+    } else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)
+        st = gr_cross_run(&c, r->p->program, w, comms->all_device, comms->all, d);
+    else
+        st = gr_spread_run(&c, r->p->program, w, gr_comms_reach(comms, w->reach), comms->own, d);
+    assert(st || !w->waits || q->waits > waits); /* the plan was proven with this wait */
+    if (!st && k->check) st = k->check(q, d);
+    free(ptr);
+    return st;
+}
+
+/* ---- how long they may take ---------------------------------------------------------------------------- */
+
+enum {
+    SLACK = 50, /* times the predicted time: the machine may be shared, or not calibrated */
+    SOON = 45   /* seconds: the least that a step may take; with what it takes to see it, within a minute */
+};
+
+static uint32_t seconds_of(uint64_t ns)
+{
+    return (uint32_t)GR_MIN(ns / 1000000000 + 1, UINT32_MAX);
+}
+
+/* Files, commands, data, and whatever else nothing predicts. */
+static bool is_predicted(const gr_running *r, gr_path_id path, uint32_t i)
+{
+    const gr_step *s = &r->p->plan->paths[path].steps[i];
+    if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) return false;
+    return s->kind != GR_STEP_RUN ||
+           gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node)->op->kernels;
+}
+
+/* Of a step, for runtime/comm/watch.h. In the first iteration libraries are loaded and things come to be. A
+ * device that runs steps later may make any of them wait for what it was given before. */
+static uint32_t limit_of(const gr_running *r, gr_path_id path, uint32_t i, const gr_queue *q)
+{
+    const gr_plan *p = r->p->plan;
+    const uint32_t timeout = r->g->run.timeout;
+    bool settled = r->session.step > r->entered + 1;
+    uint64_t predicted = SLACK * p->paths[path].steps[i].ns + (q->device ? 3 * p->ns : 0);
+    if (!timeout) return 0;
+    return GR_MAX(settled && is_predicted(r, path, i) ? GR_MIN(timeout, SOON) : timeout,
+                  seconds_of(predicted));
+}
+
+/* ---- hooks of the executor ----------------------------------------------------------------------------- */
+
+static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
+{
+    gr_running *r = user;
+    const gr_step *s = &r->p->plan->paths[path].steps[i];
+    gr_watch_step(s->lane, r->session.step, s->what, limit_of(r, path, i, q));
+    gr_status st = GR_OK;
+    if (s->kind == GR_STEP_RESTORE)
+        st = gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
+    else if (s->kind == GR_STEP_SAVE)
+        st = gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
+    else
+        st = run_work(r, path, i, q, d);
+    gr_watch_done(s->lane);
+    return st;
+}
+
+static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
+{
+    gr_running *r = user;
+    void *trips = NULL; /* that ranks have agreed on: the one use that a loop has */
+    gr_call c = call_of(r, path, i, &trips, NULL);
+    bool more = c.node->op->more(&c, trip);
+    return trips && c.node->op->trips ? trip < *(const uint32_t *)trips : more;
+}
+
+static bool skip_node(void *user, const char *name)
+{
+    const gr_running *r = user;
+    const gr_node *n = gr_graph_node(r->g, name);
+    return n && r->session.skipped[n->index];
+}
+
+/* Times of steps: for the trace, and summed by node. */
+static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
+                       uint64_t end_ns)
+{
+    gr_running *r = user;
+    bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+    if (works && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
+        const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node);
+        __atomic_add_fetch(&r->record->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
+    }
+    gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
+}
+
+/* ---- the executor -------------------------------------------------------------------------------------- */
+
+/* Workspaces are cut for the threads that the plan was made with: a machine with more of them uses as many.
+ */
+static unsigned threads_of(const gr_running *r)
+{
+    unsigned threads = r->o->threads;
+    for (size_t i = 0; i < r->g->n_nodes; i++)
+        if (r->g->nodes[i]->model) threads = GR_MIN(threads, r->p->choices[i].threads);
+    return threads;
+}
+
+/* Of the host lane: where optimizer steps are done there, those of the machine. Their bits do not depend on
+ * it. */
+static unsigned host_threads_of(const gr_running *r)
+{
+    for (uint32_t i = 0; i < gr_plan_steps(r->p->plan); i++) {
+        const gr_work *w = r->p->binding[i].work;
+        if (w && w->lane != gr_plan_step(r->p->plan, i)->lane) return r->o->threads;
+    }
+    return 0;
+}
+
+gr_status gr_run_open_executor(gr_running *r, const gr_kernels *k, gr_diag *d)
+{
+    r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
+    gr_exec_options e = {.threads = threads_of(r),
+                         .host_threads = host_threads_of(r),
+                         .poison = r->o->poison,
+                         .trace = trace_step,
+                         .trace_user = r};
+    gr_status st = gr_device_find(&e.device, k->device, d);
+    if (!st) st = gr_executor_new(&r->executor, r->p->plan, &r->hooks, &e, d);
+    if (!st && k->attach) st = k->attach(gr_executor_queue(r->executor, GR_LANE_COMPUTE), d);
+    return st;
+}
+
+gr_status gr_run_path(gr_running *r, gr_path_id path, gr_diag *d)
+{
+    const uint32_t timeout = r->g->run.timeout;
+    bool later = gr_executor_queue(r->executor, GR_LANE_COMPUTE)->device;
+    gr_watch_path(true, later, timeout ? GR_MAX(timeout, seconds_of(3 * r->p->plan->ns)) : 0);
+    gr_status st = gr_executor_path(r->executor, path, d);
+    gr_watch_path(false, false, 0);
+    return st;
+}

@@ -1,0 +1,100 @@
+/* scheduler/cost/cost.c: how long a work takes on a device. */
+#include "scheduler/cost/hardware.h"
+
+#include <math.h>
+
+/* Where x lies in a rising list, in the logarithm: index of the value before, and the share of the next. */
+static double place_in(const uint32_t *list, uint32_t n, double x, uint32_t *at)
+{
+    *at = 0;
+    while (*at + 2 < n && list[*at + 1] <= x) ++*at;
+    if (n < 2) return 0;
+    double share = log(x / list[*at]) / log((double)list[*at + 1] / list[*at]);
+    return fmin(fmax(share, 0), 1);
+}
+
+static double rate_at(const gr_rate *r, const gr_work *w)
+{
+    return w->paged ? r->decode : w->backward ? r->backward : r->forward;
+}
+
+/* The rate between those measured, straight in the logarithms; beyond them that of the nearest. */
+static double matrix_rate(const gr_hardware *h, const gr_work *w)
+{
+    uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
+    while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
+    uint32_t n_rows = h->n_rates / n_widths;
+    for (uint32_t i = 0; i < n_rows; i++) list[0][i] = h->rates[i * n_widths].rows;
+    for (uint32_t i = 0; i < n_widths; i++) list[1][i] = h->rates[i].width;
+    double down = place_in(list[0], n_rows, w->rows, &row),
+           across = place_in(list[1], n_widths, w->width, &col), sum = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        double share = (i / 2 ? down : 1 - down) * (i % 2 ? across : 1 - across);
+        if (share <= 0) continue;
+        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], w));
+    }
+    return exp(sum);
+}
+
+static double attention_rate(const gr_hardware *h, const gr_work *w)
+{
+    uint32_t length[GR_LENGTHS_MAX], at;
+    double rate[2];
+    for (uint32_t i = 0; i < h->n_attention; i++) length[i] = h->attention[i].length;
+    const double share = place_in(length, h->n_attention, w->length ? w->length : 1, &at);
+    for (uint32_t i = 0; i < 2; i++) {
+        const gr_attention_rate *a = &h->attention[GR_MIN(at + i, h->n_attention - 1)];
+        rate[i] = w->backward ? a->backward : a->forward;
+    }
+    return exp((1 - share) * log(rate[0]) + share * log(rate[1]));
+}
+
+/* What takes its time beside matrix products and plain traffic, in seconds; what has no rate of its own is
+ * added to those. */
+static double special_seconds(const gr_work *w, const gr_hardware *h, double *flops, double *bytes)
+{
+    double seconds = 0;
+    if (w->paged && h->kv_bytes > 0)
+        seconds += w->kv / h->kv_bytes;
+    else if (w->paged && h->decode_attention > 0)
+        seconds += w->attention / h->decode_attention;
+    else if (!w->paged && h->n_attention)
+        seconds += w->attention / attention_rate(h, w);
+    else
+        *flops += w->attention, *bytes += w->kv;
+    const double logits = h->kept > 0 && (w->backward || w->paged) ? h->kept : h->logits;
+    if (logits > 0) seconds += w->logits / logits;
+    return seconds;
+}
+
+/* Across nodes each rank has its own adapter. */
+static double link_of(const gr_work *w, const gr_hardware *h)
+{
+    if (w->reach == GR_REACH_ACROSS) return h->network;
+    return w->reach == GR_REACH_NODE && h->near > 0 ? h->near : h->link;
+}
+
+uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
+{
+    double flops = w->flops, bytes = w->bytes, seconds = special_seconds(w, h, &flops, &bytes);
+    const double rate = h->n_rates && w->rows ? matrix_rate(h, w) : h->flops;
+    seconds += fmax(flops / rate + w->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
+    if (w->sums > 0)
+        seconds += w->summed / (h->near > 0 ? h->near : h->link) + w->sums * (double)h->sum_ns * 1e-9;
+    uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
+    if (w->rate > 0)
+        return h->step_ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / w->rate);
+    return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / link_of(w, h)) : ns;
+}
+
+uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h)
+{
+    uint64_t ns = (uint64_t)llround(1e9 * w->bytes / h->host_memory) + h->step_ns;
+    return GR_MAX(ns, gr_work_ns(w, h)); /* no host is faster than its device */
+}
+
+uint64_t gr_work_lost_ns(const gr_work *w, const gr_hardware *h)
+{
+    const bool beside = w->kind == GR_STEP_REDUCE && w->lane != GR_LANE_COMPUTE;
+    return beside ? (uint64_t)llround((double)gr_work_ns(w, h) * h->reduce_share) : 0;
+}

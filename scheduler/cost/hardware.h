@@ -1,0 +1,128 @@
+/* scheduler/cost/hardware.h: machines, as the cost model sees them: built-in profiles and files that
+ * calibration wrote.
+ *
+ * Units: bytes, seconds; rates are per second.
+ */
+#ifndef GR_SCHEDULER_COST_HARDWARE_H
+#define GR_SCHEDULER_COST_HARDWARE_H
+
+#include "memplan/plan/program.h"
+
+#define GR_RATES_MAX   64
+#define GR_LENGTHS_MAX 8
+#define GR_COPIES_MAX  8
+
+/* What products of a matrix of `rows` rows with weights of about width x width reach within a layer's pass,
+ * in arithmetic operations a second, all other work of the layer but attention included: forward; backward
+ * (gradients of inputs and weights); and in a step of a rollout, one row a sequence. */
+typedef struct gr_rate {
+    uint32_t rows, width;
+    double forward, backward, decode;
+} gr_rate;
+
+/* Arithmetic of attention over packed sequences of this length. */
+typedef struct gr_attention_rate {
+    uint32_t length;
+    double forward, backward;
+} gr_attention_rate;
+
+/* Copies between host pool and arena, of each of so many ranks of a host that all copy at once, bytes: to the
+ * device or from it alone, and each of both ways at once. */
+typedef struct gr_copy_rate {
+    uint32_t ranks;
+    double h2d, d2h, both;
+} gr_copy_rate;
+
+#define GR_LIBRARY_MAP(X) \
+    X(PROCESS, "process") \
+    X(CONTEXT, "context") \
+    X(BLAS, "blas")       \
+    X(DNN, "dnn")         \
+    X(COMM, "communication")
+typedef enum gr_library {
+#define X(name, text) GR_LIBRARY_##name,
+    GR_LIBRARY_MAP(X)
+#undef X
+        GR_N_LIBRARIES
+} gr_library;
+
+/* A machine. What is 0 or empty is left out of the model: then attention and the head count as matrix
+ * arithmetic, keys and values and logits as memory. */
+typedef struct gr_hardware {
+    char name[64];
+    const char *device;                 /* "cpu" or "cuda", static */
+    double flops;                       /* matrix arithmetic in the device's own type, at large shapes */
+    double memory_bytes;                /* device memory, read + written */
+    gr_copy_rate copies[GR_COPIES_MAX]; /* from one rank on, ranks rise */
+    uint32_t n_copies;
+    gr_copy_rate copy;  /* of the ranks that are planned for; at first of one */
+    double host_memory; /* what an optimizer step on the host reads and writes there, bytes; of one rank */
+    double disk;        /* bytes */
+    uint64_t device_bytes, host_bytes; /* usable: the default budgets */
+    uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
+    uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */
+    double pinned;    /* and for each byte of the host pool: the device's page tables of it */
+    uint64_t step_ns; /* fixed cost of one step */
+    double link;      /* bytes a rank receives in collectives within a host */
+    double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
+    uint64_t collective_ns; /* fixed cost of one */
+    uint64_t sum_ns;        /* of a sum over neighbours within a work (gr_work.sums) */
+    double reduce_share;    /* what `compute` loses beside a reduction, of the time that this takes alone */
+    double network;         /* as link, from other hosts */
+    uint32_t devices;       /* of one host */
+    gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */
+    uint32_t n_rates;
+    gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
+    uint32_t n_attention;
+    double decode_attention; /* arithmetic of attention to keys and values in the pool; */
+    double kv_bytes;         /* or, where it is they that take the time, bytes of them read */
+    double head;             /* arithmetic of products with an output matrix */
+    double logits;           /* logits whose softmax is taken, */
+    double kept;             /* and of those that go through memory: sampled from, or kept for gradients;
+                                0: as logits */
+    uint64_t part[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
+                                         several, for all of them and for each group */
+} gr_hardware;
+
+/* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
+ * NULL: the first that there is of these. GR_E_INVALID or GR_E_FAILED where there is no CUDA device, or this
+ * build has none. */
+GR_NODISCARD gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d);
+
+/* A profile by its name, "cpu" (this machine, uncalibrated), or a file that `graphrun calibrate` wrote: what
+ * has a
+ * '/' or a '.' in it is a file. GR_E_INVALID with the known names, or with the place in the file. */
+GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d);
+
+/* So many ranks of one host each have their part of its memory, and of the CPU device's, which is the same. A
+ * profile that has a name, "cpu" apart, is left as it is: it says what there is for one device. name: as for
+ * gr_hardware_find, NULL for this machine. */
+void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
+
+/* Profiles that have names, but for "cpu": NULL behind the last. */
+const gr_hardware *gr_hardware_known(size_t i);
+
+/* What a rank of so many receives a second in collectives, on so many hosts. */
+double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
+
+/* Copies of so many ranks of one host at once. Between counts that were measured, what all of them move
+ * together is interpolated; beyond the last it stays what it is. */
+gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks);
+
+/* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
+ * them, with so many layers in captured graphs, and such a host pool. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
+                              uint64_t host_bytes);
+
+/* scheduler/cost/hardware_file.c: the JSON form. Every key is required, and every unknown one is an error. */
+GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
+void gr_hardware_write(const gr_hardware *h, gr_str *out);
+
+/* scheduler/cost/cost.c: predicted time of one execution of a work that is no loop; of one that is done on
+ * the host lane instead of its own: an optimizer step, which host memory bounds; and what the lane `compute`
+ * loses while the work, a reduction, runs on another. */
+uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h);
+uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h);
+uint64_t gr_work_lost_ns(const gr_work *w, const gr_hardware *h);
+
+#endif

@@ -1,0 +1,317 @@
+/* scheduler/cost/hardware_file.c: hardware as `graphrun calibrate` writes it. */
+#include "scheduler/cost/hardware.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION    4
+#define FILE_LIMIT (1 << 20)
+
+typedef struct reader {
+    const char *file;
+    gr_diag *d;
+    gr_status st; /* of the first error */
+} reader;
+
+/* Keys of the file's parts that are numbers, and where they go. */
+typedef struct number {
+    const char *key;
+    size_t at;
+    bool whole, may_be_zero; /* whole: an uint64_t, else a double */
+} number;
+
+#define AT(field) offsetof(gr_hardware, field)
+static const number top[] = {{"device_bytes", AT(device_bytes), true, false},
+                             {"host_bytes", AT(host_bytes), true, true},
+                             {"step_ns", AT(step_ns), true, true},
+                             {"collective_ns", AT(collective_ns), true, true},
+                             {"sum_ns", AT(sum_ns), true, true},
+                             {"layer_graph_bytes", AT(layer_graph_bytes), true, true},
+                             {"reduce_share", AT(reduce_share), false, true},
+                             {"flops", AT(flops), false, false},
+                             {"pinned", AT(pinned), false, true},
+                             {"decode_attention", AT(decode_attention), false, true},
+                             {"head", AT(head), false, true},
+                             {"logits", AT(logits), false, true},
+                             {"kept", AT(kept), false, true}};
+static const number rates[] = {
+    {"memory", AT(memory_bytes), false, false}, {"kv", AT(kv_bytes), false, true},
+    {"host", AT(host_memory), false, false},    {"disk", AT(disk), false, false},
+    {"link", AT(link), false, false},           {"network", AT(network), false, false}};
+static const char *const libraries[] = {
+#define X(name, text) text,
+    GR_LIBRARY_MAP(X)
+#undef X
+};
+
+GR_PRINTF(4, 5) static void bad(reader *r, const char *at, const char *key, const char *fmt, ...)
+{
+    gr_str s = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    gr_str_vprintf(&s, fmt, ap);
+    va_end(ap);
+    r->st = gr_diag_error(r->d, (gr_loc){.file = r->file}, GR_E_INVALID, "%s%s%s: %s", at, key ? "." : "",
+                          key ? key : "", s.text);
+    gr_str_release(&s);
+}
+
+/* Whether o is an object with these keys and no other. */
+static bool has_keys(reader *r, const char *at, json_t *o, const char *const *keys, size_t n)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(o)) {
+        bad(r, at, NULL, "should be an object");
+        return false;
+    }
+    json_object_foreach(o, key, value)
+    {
+        size_t i = 0;
+        while (i < n && strcmp(keys[i], key)) i++;
+        const char *near = i == n ? gr_near(key, keys, n) : NULL;
+        if (i == n)
+            bad(r, at, NULL, "unknown key '%s'%s%s%s", key, near ? "; did you mean '" : "", near ? near : "",
+                near ? "'?" : "");
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!json_object_get(o, keys[i])) bad(r, at, NULL, "key '%s' is missing", keys[i]);
+    return true;
+}
+
+static uint64_t whole_of(reader *r, const char *at, json_t *o, const char *key, uint64_t least, uint64_t most)
+{
+    json_t *v = json_object_get(o, key);
+    if (!v) return least; /* has been said */
+    json_int_t x = json_is_integer(v) ? json_integer_value(v) : -1;
+    if (!json_is_integer(v))
+        bad(r, at, key, "should be a whole number");
+    else if (x < 0 || (uint64_t)x < least || (uint64_t)x > most)
+        bad(r, at, key, "%lld is not in %llu .. %llu", (long long)x, (unsigned long long)least,
+            (unsigned long long)most);
+    else
+        return (uint64_t)x;
+    return least;
+}
+
+static double rate_of(reader *r, const char *at, json_t *o, const char *key, bool may_be_zero)
+{
+    json_t *v = json_object_get(o, key);
+    double x = json_is_number(v) ? json_number_value(v) : 0;
+    const bool ok = (x > 0 || (may_be_zero && x == 0)) && x < 1e30;
+    if (v && !json_is_number(v))
+        bad(r, at, key, "should be a number");
+    else if (v && !ok)
+        bad(r, at, key, "%g is not a rate above 0%s", x, may_be_zero ? ", or 0" : "");
+    return ok ? x : 1;
+}
+
+static void read_numbers(reader *r, const char *at, json_t *o, const number *list, size_t n, gr_hardware *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *to = (char *)out + list[i].at;
+        if (list[i].whole)
+            *(uint64_t *)to = whole_of(r, at, o, list[i].key, !list[i].may_be_zero, INT64_MAX);
+        else
+            *(double *)to = rate_of(r, at, o, list[i].key, list[i].may_be_zero);
+    }
+}
+
+static void read_names(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const devices[] = {"cpu", "cuda"};
+    json_t *name = json_object_get(o, "name"), *device = json_object_get(o, "device");
+    const char *text = json_string_value(name);
+    if (name && (!text || !*text || strlen(text) >= sizeof(out->name)))
+        bad(r, "$", "name", "should be a text of 1 to %zu bytes", sizeof(out->name) - 1);
+    else if (name)
+        snprintf(out->name, sizeof(out->name), "%s", text);
+    for (size_t i = 0; i < GR_LEN(devices) && json_is_string(device); i++)
+        if (!strcmp(devices[i], json_string_value(device))) out->device = devices[i];
+    if (device && !out->device) bad(r, "$", "device", "should be \"cpu\" or \"cuda\"");
+}
+
+static void read_overhead(reader *r, json_t *o, gr_hardware *out)
+{
+    json_t *parts = json_object_get(o, "overhead");
+    if (!parts || !has_keys(r, "$.overhead", parts, libraries, GR_N_LIBRARIES)) return;
+    for (int i = 0; i < GR_N_LIBRARIES; i++) {
+        out->part[i] = whole_of(r, "$.overhead", parts, libraries[i], 0, 1ULL << 50);
+        if (i != GR_LIBRARY_COMM) out->overhead_bytes += out->part[i];
+    }
+}
+
+/* Rows and widths make a grid: see gr_hardware. */
+static void check_grid(reader *r, const gr_hardware *h)
+{
+    const gr_rate *x = h->rates;
+    uint32_t widths = 0;
+    while (widths < h->n_rates && x[widths].rows == x[0].rows) widths++;
+    for (uint32_t i = 0; i < h->n_rates; i++) {
+        bool ok = i < widths ? !i || x[i].width > x[i - 1].width : x[i].width == x[i - widths].width;
+        ok = ok && (i % widths ? x[i].rows == x[i - 1].rows : !i || x[i].rows > x[i - widths].rows);
+        char at[32];
+        snprintf(at, sizeof(at), "$.matrix[%u]", i);
+        if (ok && !(i + 1 == h->n_rates && h->n_rates % widths)) continue;
+        bad(r, at, NULL, "rows and widths should rise, and make a full grid");
+        return;
+    }
+}
+
+/* Length of the list that is the value of a key; 0: it is none, which is said. */
+static size_t list_of(reader *r, json_t *o, const char *key, size_t most, json_t **list)
+{
+    *list = json_object_get(o, key);
+    const size_t n = json_array_size(*list);
+    if (!*list || (n && n <= most)) return n;
+    bad(r, "$", key, "should be a list of 1 to %zu rates", most);
+    return 0;
+}
+
+static void read_matrix(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"rows", "width", "forward", "backward", "decode"};
+    json_t *list;
+    gr_status before = r->st;
+    const size_t n = list_of(r, o, "matrix", GR_RATES_MAX, &list);
+    for (size_t i = 0; i < n; i++) {
+        char at[32];
+        snprintf(at, sizeof(at), "$.matrix[%zu]", i);
+        json_t *v = json_array_get(list, i);
+        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        out->rates[out->n_rates++] =
+            (gr_rate){(uint32_t)whole_of(r, at, v, "rows", 1, 1 << 30),
+                      (uint32_t)whole_of(r, at, v, "width", 1, 1 << 30), rate_of(r, at, v, "forward", false),
+                      rate_of(r, at, v, "backward", false), rate_of(r, at, v, "decode", false)};
+    }
+    if (n && r->st == before) check_grid(r, out);
+}
+
+static void read_attention(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"length", "forward", "backward"};
+    json_t *list;
+    const size_t n = list_of(r, o, "attention", GR_LENGTHS_MAX, &list);
+    for (size_t i = 0; i < n; i++) {
+        char at[48];
+        snprintf(at, sizeof(at), "$.attention[%zu]", i);
+        json_t *v = json_array_get(list, i);
+        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        gr_attention_rate *x = &out->attention[out->n_attention++];
+        *x = (gr_attention_rate){(uint32_t)whole_of(r, at, v, "length", 1, 1 << 30),
+                                 rate_of(r, at, v, "forward", false), rate_of(r, at, v, "backward", false)};
+        if (out->n_attention > 1 && x->length <= x[-1].length) bad(r, at, "length", "should rise");
+    }
+}
+
+static void read_copies(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"ranks", "h2d", "d2h", "both"};
+    json_t *list;
+    const size_t n = list_of(r, o, "copies", GR_COPIES_MAX, &list);
+    for (size_t i = 0; i < n; i++) {
+        char at[32];
+        snprintf(at, sizeof(at), "$.copies[%zu]", i);
+        json_t *v = json_array_get(list, i);
+        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        gr_copy_rate *x = &out->copies[out->n_copies++];
+        *x =
+            (gr_copy_rate){(uint32_t)whole_of(r, at, v, "ranks", 1, 1 << 16), rate_of(r, at, v, "h2d", false),
+                           rate_of(r, at, v, "d2h", false), rate_of(r, at, v, "both", false)};
+        if (out->n_copies > 1 ? x->ranks <= x[-1].ranks : x->ranks != 1)
+            bad(r, at, "ranks", "should be 1 at first, and rise");
+        if (x->both > GR_MIN(x->h2d, x->d2h)) bad(r, at, "both", "%g is more than one way alone", x->both);
+    }
+    out->copy = out->copies[0];
+}
+
+static void read_file(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"version", "name",          "device",       "bytes_per_second",
+                                       "matrix",  "overhead",      "device_bytes", "host_bytes",
+                                       "step_ns", "collective_ns", "sum_ns",       "reduce_share",
+                                       "devices", "flops",         "attention",    "decode_attention",
+                                       "head",    "logits",        "kept",         "layer_graph_bytes",
+                                       "pinned",  "copies"};
+    static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
+    if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
+    json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
+    if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
+        bad(r, "$", "version", "this program reads version %d", VERSION);
+        return;
+    }
+    read_names(r, o, out);
+    read_numbers(r, "$", o, top, GR_LEN(top), out);
+    out->devices = (uint32_t)whole_of(r, "$", o, "devices", 1, 1 << 16);
+    if (bytes && has_keys(r, "$.bytes_per_second", bytes, bandwidths, GR_LEN(bandwidths)))
+        read_numbers(r, "$.bytes_per_second", bytes, rates, GR_LEN(rates), out);
+    read_copies(r, o, out);
+    read_matrix(r, o, out);
+    read_attention(r, o, out);
+    read_overhead(r, o, out);
+}
+
+gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d)
+{
+    char *text;
+    size_t n;
+    json_error_t e;
+    reader r = {path, d, gr_file_read(path, FILE_LIMIT, &text, &n, d)};
+    if (r.st) return r.st;
+    *out = (gr_hardware){0};
+    json_t *o = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    if (o)
+        read_file(&r, o, out);
+    else
+        r.st = gr_diag_error(d, (gr_loc){path, (unsigned)e.line, (unsigned)e.column}, GR_E_INVALID, "%s",
+                             e.text);
+    json_decref(o);
+    free(text);
+    return r.st;
+}
+
+static void write_numbers(const gr_hardware *h, const char *indent, const number *list, size_t n, gr_str *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const void *from = (const char *)h + list[i].at;
+        gr_str_printf(out, "%s\"%s\": ", indent, list[i].key);
+        if (list[i].whole)
+            gr_str_printf(out, "%llu", (unsigned long long)*(const uint64_t *)from);
+        else
+            gr_str_printf(out, "%.4g", *(const double *)from);
+        gr_str_puts(out, i + 1 < n ? ",\n" : "\n");
+    }
+}
+
+void gr_hardware_write(const gr_hardware *h, gr_str *out)
+{
+    gr_str_printf(out, "{\n  \"version\": %d,\n  \"name\": \"%s\",\n  \"device\": \"%s\",\n", VERSION,
+                  h->name, h->device);
+    gr_str_puts(out, "  \"bytes_per_second\": {\n");
+    write_numbers(h, "    ", rates, GR_LEN(rates), out);
+    gr_str_puts(out, "  },\n  \"copies\": [\n");
+    for (uint32_t i = 0; i < h->n_copies; i++)
+        gr_str_printf(out, "    {\"ranks\": %u, \"h2d\": %.4g, \"d2h\": %.4g, \"both\": %.4g}%s\n",
+                      h->copies[i].ranks, h->copies[i].h2d, h->copies[i].d2h, h->copies[i].both,
+                      i + 1 < h->n_copies ? "," : "");
+    gr_str_puts(out, "  ],\n  \"matrix\": [\n");
+    for (uint32_t i = 0; i < h->n_rates; i++)
+        gr_str_printf(
+            out,
+            "    {\"rows\": %u, \"width\": %u, \"forward\": %.4g, \"backward\": %.4g, \"decode\": %.4g}%s\n",
+            h->rates[i].rows, h->rates[i].width, h->rates[i].forward, h->rates[i].backward,
+            h->rates[i].decode, i + 1 < h->n_rates ? "," : "");
+    gr_str_puts(out, "  ],\n  \"attention\": [\n");
+    for (uint32_t i = 0; i < h->n_attention; i++)
+        gr_str_printf(out, "    {\"length\": %u, \"forward\": %.4g, \"backward\": %.4g}%s\n",
+                      h->attention[i].length, h->attention[i].forward, h->attention[i].backward,
+                      i + 1 < h->n_attention ? "," : "");
+    gr_str_puts(out, "  ],\n  \"overhead\": {");
+    for (int i = 0; i < GR_N_LIBRARIES; i++)
+        gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->part[i]);
+    gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
+    write_numbers(h, "  ", top, GR_LEN(top), out);
+    gr_str_puts(out, "}\n");
+}

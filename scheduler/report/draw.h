@@ -1,0 +1,31 @@
+/* scheduler/report/draw.h: a plan in forms for other eyes than a terminal's.
+ *
+ * Of several classes of ranks all are drawn: csv has a first column `class`; dot a box for each, svg its
+ * memory and lanes, html a choice among them.
+ *
+ * csv   the steps of the steady iteration, a row each, after a line of column names:
+ *       i, kind, what, node, lane   as in the plan's JSON
+ *       loop                        the number of the loop step around it; empty: none
+ *       trips_max                   of a loop step; empty else
+ *       bytes, resident_bytes       as in JSON
+ *       seconds                     predicted, one execution; a loop: of all its trips
+ *       begin, end                  predicted, seconds from the iteration's begin; of a loop's trips one is
+ *                                   shown, stretched to the time of all (scheduler/report/view.h)
+ * dot   for Graphviz: nodes with op, time and what they hold at most; models; edges with the columns read
+ * svg   a picture: device memory over the steps as stacked areas, the host pool, lanes over time
+ * html  one page that needs no network: the graph, the same pictures with details under the pointer, tables
+ *
+ * All append to *out, which the caller frees. The same plan gives the same bytes.
+ */
+#ifndef GR_SCHEDULER_REPORT_DRAW_H
+#define GR_SCHEDULER_REPORT_DRAW_H
+
+#include "graphs/graph/graph.h"
+#include "scheduler/report/view.h"
+
+void gr_draw_csv(const gr_plan *p, gr_str *out);
+void gr_draw_dot(const gr_plan *p, const gr_graph *g, gr_str *out);
+void gr_draw_svg(const gr_plan *p, gr_str *out);
+void gr_draw_html(const gr_plan *p, const gr_graph *g, gr_str *out);
+
+#endif

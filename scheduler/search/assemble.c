@@ -1,0 +1,115 @@
+/* scheduler/search/assemble.c: the program of a class of ranks, from what its nodes declare. */
+#include "scheduler/search/planner_parts.h"
+
+#include "ops/alike.h"
+#include "ops/base/configs.h"
+#include "ops/select.h"
+
+/* A program while its nodes are declared, unit by unit (scheduler/search/classes.h). */
+typedef struct assembly {
+    const gr_graph *g;
+    const gr_kernels *k;
+    const gr_choices *how;
+    const gr_traffic *traffic; /* NULL: of all nodes, and nothing crosses */
+    gr_program *p;
+    size_t crossed;
+} assembly;
+
+static void declare(assembly *a, const gr_node *n)
+{
+    gr_program_node(a->p, n->name, n->op->lane, gr_node_optional(a->g, n));
+    a->p->lagged = gr_node_lags(n);
+    n->op->declare(a->g, n, &a->how[n->index], a->k, a->p);
+}
+
+static void begin_rounds(const assembly *a, const gr_node *select)
+{
+    gr_program_node(a->p, select->name, select->op->lane, false);
+    gr_select_begin_rounds(a->g, select, a->p);
+}
+
+static void declare_unit(assembly *a, const gr_node *n)
+{
+    if (a->traffic && !gr_node_runs(a->g, n)) return;
+    gr_traffic_declare(a->traffic, a->g, a->p, a->k, n, &a->crossed);
+    if (n->refills) begin_rounds(a, n);
+    for (size_t i = 0; n->refills && i < n->index; i++)
+        if (a->g->nodes[i]->repeated_by == n) declare(a, a->g->nodes[i]);
+    declare(a, n);
+    if (n->refills) gr_program_end(a->p);
+}
+
+/* The nodes of an iteration, or those of validations; nothing before a select waits for what it repeats. */
+static void declare_nodes(assembly *a, bool validation, const gr_node *end)
+{
+    for (size_t i = 0; i < a->g->n_nodes; i++) {
+        const gr_node *n = a->g->nodes[i];
+        if ((n->every != 0) == validation && !n->repeated_by) declare_unit(a, n);
+    }
+    declare_unit(a, end);
+    gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
+}
+
+/* One for each number of slices that models are cut into. */
+static uint32_t count_groups(const gr_graph *g)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->n_models; i++) {
+        bool known = g->models[i]->parts < 2;
+        for (size_t j = 0; j < i; j++) known = known || g->models[j]->parts == g->models[i]->parts;
+        n += !known;
+    }
+    return n;
+}
+
+/* Without works yet. */
+static gr_program *empty_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how)
+{
+    gr_program *p = gr_program_new();
+    p->values = k->columns;
+    p->queued = k->queued;
+    p->ranks = g->ranks;
+    p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
+    p->groups = g->n_classes > 1 ? 1 : count_groups(g); /* what crosses does by one of all ranks */
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
+        if (!how[i].shards) continue;
+        p->grouped |= 1ULL << g->nodes[i]->model->index;
+        p->node_ranks = how[i].shards;
+    }
+    if (p->node_ranks) p->groups += 1 + (p->node_ranks > 1); /* across nodes, and of a node */
+    return p;
+}
+
+gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n)
+{
+    assembly a = {.g = g, .k = k, .how = how, .p = empty_program(g, k, how)};
+    declare(&a, n);
+    return a.p;
+}
+
+/* Ranks may have no part in validations. */
+static void declare_validation(assembly *a, const gr_node *end)
+{
+    gr_program *p = a->p;
+    uint32_t every = UINT32_MAX;
+    for (size_t i = 0; i < a->g->n_nodes; i++)
+        if (a->g->nodes[i]->every) every = GR_MIN(every, a->g->nodes[i]->every);
+    gr_program_validate(p, every);
+    declare_nodes(a, true, end);
+    if (p->validate < p->n_works) return;
+    p->validate = GR_NONE;
+    p->validate_every = 0;
+}
+
+gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
+                        const gr_traffic *traffic)
+{
+    gr_program *p = empty_program(g, k, how);
+    assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
+    if (traffic) p->remote = gr_traffic_remote(g, g->view);
+    declare_nodes(&a, false, of->summary);
+    if (of->validation) declare_validation(&a, of->validation);
+    p->spare_bytes = gr_alike_room(p, g, k);
+    return p;
+}

@@ -1,0 +1,700 @@
+/* scheduler/search/layout.c: loads, offloads and releases of a residency, and how early each may stand. */
+#include "scheduler/search/layout.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A step to be put before or after a unit of work. Steps at one place: those after the innermost unit first;
+ * what comes in the order it is used first; then in the order they were made. */
+typedef struct gr_insert {
+    uint64_t key;
+    uint32_t use, serial;
+    gr_item item;
+} gr_insert;
+
+typedef struct segment {
+    uint32_t object, scope, first, last; /* units of the scope */
+    const char *node;
+    bool optional, dirty, load, dead; /* written; contents needed at its begin; not needed after its end */
+    bool apart;                       /* begins with its first use, never sooner, and holds one node only */
+    bool stays;                       /* to the last use before something ends it */
+} segment;
+
+typedef struct maker {
+    gr_layout *l;
+    const gr_facts *f;
+    const gr_program *g;
+    const gr_choice *choice;
+    uint32_t ahead; /* units of work, 0 or 1 */
+} maker;
+
+static uint32_t next_unit(const gr_program *g, uint32_t unit)
+{
+    return (g->works[unit].body_last == GR_NONE ? unit : g->works[unit].body_last) + 1;
+}
+
+static bool is_loop(const gr_program *g, uint32_t work)
+{
+    return g->works[work].body_last != GR_NONE;
+}
+
+static uint32_t add_copy(gr_layout *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
+{
+    gr_copy d = {object, place, first, last};
+    GR_PUSH(l->copies, l->n_copies, l->caps[1], d);
+    return l->n_copies - 1;
+}
+
+/* use: the unit that what comes is for; of others 0. */
+static void insert(maker *m, bool after, uint32_t unit, uint32_t use, gr_item item)
+{
+    bool ends = item.kind == GR_STEP_OFFLOAD || item.kind == GR_STEP_RELEASE;
+    uint64_t slot = 2 * (uint64_t)(after ? next_unit(m->g, unit) - 1 : unit) + after;
+    uint64_t deep = after ? 15 - m->f->depth[unit] : ends ? 14 : 15; /* what goes makes room for what comes */
+    gr_insert in = {slot << 8 | deep, use, m->l->n_inserts, item};
+    GR_PUSH(m->l->inserts, m->l->n_inserts, m->l->caps[2], in);
+}
+
+/* Before which unit a load for one stands: the one before it, if not before `busy`, up to where the object's
+ * last copy is still used. */
+static uint32_t begin_ahead(const maker *m, uint32_t unit, uint32_t busy)
+{
+    uint32_t before = m->ahead ? m->f->prev[unit] : GR_NONE;
+    return before == GR_NONE || (busy != GR_NONE && before < busy) ? unit : before;
+}
+
+/* The steps that bring a segment in and end it. busy: works before this one still use the object. */
+static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
+{
+    gr_item it = {.work = GR_NONE,
+                  .object = s->object,
+                  .entry = add_copy(m->l, s->object, GR_DEVICE, 0, 0),
+                  .home = home,
+                  .scope = s->scope,
+                  .body_last = GR_NONE,
+                  .node = s->node,
+                  .optional = s->optional};
+    it.kind = s->load ? GR_STEP_LOAD : GR_STEP_RESUME;
+    it.lane = s->load ? GR_LANE_H2D : GR_LANE_COMPUTE;
+    insert(m, false, s->load && !s->apart ? begin_ahead(m, s->first, busy) : s->first, s->first, it);
+    bool offload = s->dirty && !s->dead;
+    it.kind = offload ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
+    it.lane = offload ? GR_LANE_D2H : GR_LANE_COMPUTE;
+    insert(m, true, s->last, 0, it);
+    m->l->n_transitions += 2;
+}
+
+/* Whether a work is sure to run whenever steps of that node in that scope do. */
+static bool is_sure(const maker *m, uint32_t work, uint32_t scope, const char *node, bool optional)
+{
+    const gr_work *w = &m->g->works[work];
+    if (w->optional && !(optional && !strcmp(w->node, node))) return false;
+    for (uint32_t l = m->f->parent[work]; l != scope; l = m->f->parent[l])
+        if (m->g->works[l].agreed) return false;
+    return true;
+}
+
+/* Whether a use of a unit of a scope joins the segment. */
+static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t unit, bool stream,
+                  uint32_t ref_work)
+{
+    const gr_work *w = &m->g->works[ref_work];
+    uint32_t steady = gr_program_steady(m->g);
+    if (s->scope != scope || (s->last < steady) != (unit < steady)) return false;
+    if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
+    if (unit == s->last) return true;
+    if (s->apart) return m->f->node[s->last] == m->f->node[unit];
+    if (s->stays || (!stream && m->f->node[s->last] == m->f->node[unit])) return true;
+    uint32_t next = next_unit(m->g, s->last);
+    if (next == unit) return true;
+    return m->ahead && !is_loop(m->g, next) && next_unit(m->g, next) == unit;
+}
+
+/* Returns the work from which on the object may come again. */
+static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t end)
+{
+    /* A scratch object's contents die after its last use, but in a loop the next trip may want them. */
+    if (m->g->objects[s->object].span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE &&
+        next_unit(m->g, s->last) > end)
+        s->dead = true;
+    emit(m, s, home, busy);
+    return next_unit(m->g, s->last);
+}
+
+static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
+{
+    return work > loop && work <= g->works[loop].body_last;
+}
+
+/* The innermost loop around a use of an object in which the object is used on the host, too. */
+static uint32_t host_scope(const maker *m, uint32_t o, uint32_t work)
+{
+    const gr_facts *f = m->f;
+    uint32_t loop = m->l->meets[o] ? f->parent[work] : GR_NONE;
+    for (; loop != GR_NONE; loop = f->parent[loop])
+        for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
+            if (m->l->moved[f->refs[r].work] && inside(m->g, loop, f->refs[r].work)) return loop;
+    return GR_NONE;
+}
+
+static uint32_t unit_in(const gr_facts *f, uint32_t scope, uint32_t work)
+{
+    while (f->parent[work] != scope) work = f->parent[work];
+    return work;
+}
+
+/* Segments of an object that has a home in the host pool. stays: only what is done on the host ends one. */
+static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
+{
+    const gr_facts *f = m->f;
+    bool apart = m->choice[f->group[o]].policy == GR_POLICY_EVERY_NODE;
+    uint32_t home = add_copy(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
+    if (m->g->objects[o].span == GR_SPAN_KEEP) m->l->home[o] = home;
+    m->l->hosted[o] = home;
+    segment s = {.object = GR_NONE};
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        uint32_t work = f->refs[r].work;
+        if (m->l->moved[work]) {
+            if (s.object != GR_NONE) finish(m, &s, home, busy, GR_NONE);
+            s.object = GR_NONE;
+            busy = work + 1;
+            continue;
+        }
+        bool stream = stream_nodes >> GR_MIN(f->node[work], 63) & 1;
+        uint32_t scope = stream ? f->parent[work] : host_scope(m, o, work), unit = unit_in(f, scope, work);
+        const gr_work *w = &m->g->works[work];
+        if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
+            if (s.object != GR_NONE) busy = finish(m, &s, home, busy, GR_NONE);
+            s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart, stays};
+            s.load = f->refs[r].mode != GR_WRITE || !is_sure(m, work, scope, w->node, w->optional);
+        } else if (s.optional && !w->optional) {
+            s.load = true; /* the write that came first may be skipped now */
+            s.optional = false;
+            s.node = w->node;
+        }
+        s.last = unit;
+        s.dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+    }
+    if (s.object != GR_NONE) finish(m, &s, home, busy, f->refs[f->begin[o + 1] - 1].work);
+}
+
+/* A scratch object that is on the device from its first use to its last. */
+static void resume_once(maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    uint32_t first = f->first[o], last = f->last[o], scope = f->parent[first];
+    if (last < first) { /* to the end of the body around its uses */
+        scope = last;
+        last = m->g->works[scope].body_last;
+    }
+    while (scope != GR_NONE && m->g->works[scope].body_last < last) scope = f->parent[scope];
+    while (f->parent[first] != scope) first = f->parent[first];
+    while (f->parent[last] != scope) last = f->parent[last];
+    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true, true, false};
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        const gr_work *w = &m->g->works[f->refs[r].work];
+        if (!w->optional || strcmp(w->node, s.node)) s.optional = false;
+        if (!w->optional) s.node = w->node;
+    }
+    if (!s.optional && m->g->works[first].optional) s.node = NULL;
+    emit(m, &s, GR_NONE, GR_NONE);
+}
+
+/* ---- at the transition to a rollout -------------------------------------------------------------------- */
+
+/* What lies between two rollouts that do not use an object. */
+typedef struct zone {
+    uint32_t first; /* unit of its first use; GR_NONE: there is none */
+    bool dirty;
+} zone;
+
+static bool uses_rollout(const gr_facts *f, uint32_t o, uint32_t rollout)
+{
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
+        if (f->g->works[f->refs[r].work].rollout && f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
+            return true;
+    return false;
+}
+
+/* The rollouts during which an object is in nobody's way. */
+static uint32_t idle_rollouts(const gr_facts *f, uint32_t o, uint32_t *unit)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_rollouts; i++) {
+        if (uses_rollout(f, o, i)) continue;
+        if (unit) unit[n] = f->rollouts[i];
+        n++;
+    }
+    return n;
+}
+
+static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint32_t n, zone *z)
+{
+    bool dirty = false;
+    for (uint32_t i = 0; i <= n; i++) z[i] = (zone){GR_NONE, false};
+    uint32_t steady = gr_program_steady(f->g);
+    for (uint32_t r = f->begin[o], at = 0; r < f->begin[o + 1] && f->refs[r].work < steady; r++) {
+        uint32_t unit = f->top[f->refs[r].work];
+        while (at < n && idle[at] < unit) at++;
+        if (z[at].first == GR_NONE) z[at].first = unit;
+        z[at].dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+        dirty |= z[at].dirty;
+    }
+    return dirty;
+}
+
+/* Load an object before a unit, and move it off before another (GR_NONE: at the path's end). Returns its
+ * entry. */
+static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_t until, bool dirty)
+{
+    const gr_facts *f = m->f;
+    const gr_work *w = &m->g->works[from];
+    gr_item it = {.kind = GR_STEP_LOAD,
+                  .work = GR_NONE,
+                  .object = o,
+                  .entry = add_copy(m->l, o, GR_DEVICE, 0, 0),
+                  .home = home,
+                  .scope = GR_NONE,
+                  .body_last = GR_NONE,
+                  .lane = GR_LANE_H2D,
+                  .node = w->optional ? NULL : w->node};
+    insert(m, false, from, from, it);
+    it.kind = dirty ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
+    it.lane = dirty ? GR_LANE_D2H : GR_LANE_COMPUTE;
+    it.node = until == GR_NONE ? NULL : m->g->works[until].node;
+    uint32_t steady = gr_program_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_works) - 1;
+    insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, 0, it);
+    m->l->n_transitions += 2;
+    return it.entry;
+}
+
+/* What a validation uses of it, where it does not stay on the device between iterations. */
+static void stay_for_validation(maker *m, uint32_t o, uint32_t home)
+{
+    const gr_facts *f = m->f;
+    uint32_t first = GR_NONE, steady = gr_program_steady(m->g);
+    bool dirty = false;
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        if (f->refs[r].work < steady) continue;
+        if (first == GR_NONE) first = f->top[f->refs[r].work];
+        dirty |= (f->refs[r].mode & GR_WRITE) != 0;
+    }
+    if (first != GR_NONE) stay(m, o, home, first, GR_NONE, dirty);
+}
+
+/* Policy `transition`. Returns the entry that holds the object when an iteration begins; GR_NONE: the host's.
+ */
+static uint32_t stay_between(maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    uint32_t *idle = gr_malloc((f->n_rollouts + 1) * sizeof(*idle)), n = idle_rollouts(f, o, idle);
+    zone *z = gr_malloc((n + 1) * sizeof(*z));
+    bool wraps = find_zones(f, o, idle, n, z) && z[n].first != GR_NONE;
+    uint32_t home = add_copy(m->l, o, GR_HOST, 0, GR_NONE), held = GR_NONE;
+    if (wraps) held = stay(m, o, home, z[n].first, idle[0], true);
+    for (uint32_t i = wraps; i < n + !wraps; i++)
+        if (z[i].first != GR_NONE) stay(m, o, home, z[i].first, i < n ? idle[i] : GR_NONE, z[i].dirty);
+    if (!wraps) stay_for_validation(m, o, home);
+    m->l->home[o] = wraps ? held : home;
+    free(idle);
+    free(z);
+    return held;
+}
+
+static bool resident(const maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    if (f->group[o] == GR_NONE) return true;
+    bool scratch = m->g->objects[o].span == GR_SPAN_SCRATCH;
+    /* where the host lane uses it to the end, there is no step to release it at */
+    if (scratch && f->last[o] == GR_NONE) return true;
+    gr_policy policy = m->choice[f->group[o]].policy;
+    if (policy == GR_POLICY_TRANSITION && !scratch) return !idle_rollouts(f, o, NULL);
+    if (policy != GR_POLICY_AUTO) return policy == GR_POLICY_KEEP;
+    uint32_t n = f->groups[f->group[o]].n_objects;
+    return n - f->rank[o] <= n * m->choice[f->group[o]].parts / GR_PARTS;
+}
+
+/* Which works are done on the host lane instead of their own, and the objects they use there. */
+static void find_moved(maker *m)
+{
+    const gr_facts *f = m->f;
+    gr_layout *l = m->l;
+    memset(l->moved, 0, m->g->n_works);
+    memset(l->meets, 0, m->g->n_objects);
+    for (uint32_t w = 0; f->n_movable && w < m->g->n_works; w++) {
+        const gr_work *k = &m->g->works[w];
+        uint32_t o = k->host_with;
+        l->moved[w] = o != GR_NONE && m->choice[f->group[o]].host && !resident(m, o);
+        for (uint32_t u = 0; l->moved[w] && u < k->n_uses; u++)
+            if (k->uses[u].object != GR_NONE && m->g->objects[k->uses[u].object].span != GR_SPAN_TEMP)
+                l->meets[k->uses[u].object] = true;
+    }
+}
+
+/* An object that works on the host lane use, too. Its own ones are done there all. */
+static void place_met(maker *m, uint32_t o)
+{
+    const gr_choice *c = &m->choice[m->f->group[o]];
+    if (m->f->groups[m->f->group[o]].may_host && c->host) {
+        m->l->home[o] = m->l->hosted[o] = add_copy(m->l, o, GR_HOST, 0, GR_NONE);
+        return;
+    }
+    bool stays = c->policy == GR_POLICY_TRANSITION || resident(m, o);
+    come_and_go(m, o, stays || c->policy ? 0 : c->stream & m->f->groups[m->f->group[o]].nodes, stays);
+}
+
+/* Entries of what stays; steps of what comes and goes. Lifetimes are in works until number() turns them. */
+static void place_objects(maker *m, uint32_t *fixed)
+{
+    for (uint32_t o = 0; o < m->g->n_objects; o++) {
+        const gr_object *ob = &m->g->objects[o];
+        fixed[o] = m->l->home[o] = m->l->hosted[o] = GR_NONE;
+        if (ob->span != GR_SPAN_KEEP && m->f->begin[o] == m->f->begin[o + 1]) continue;
+        if (m->l->meets[o] && ob->place == GR_DEVICE) {
+            place_met(m, o);
+        } else if (!resident(m, o)) {
+            const gr_choice *c = &m->choice[m->f->group[o]];
+            uint64_t stream = c->policy ? 0 : c->stream & m->f->groups[m->f->group[o]].nodes;
+            if (c->policy == GR_POLICY_TRANSITION && ob->span == GR_SPAN_KEEP)
+                fixed[o] = stay_between(m, o);
+            else if (ob->span == GR_SPAN_SCRATCH && !stream)
+                resume_once(m, o);
+            else
+                come_and_go(m, o, stream, false);
+        } else {
+            bool whole = ob->span != GR_SPAN_TEMP;
+            fixed[o] =
+                add_copy(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
+            if (ob->span == GR_SPAN_KEEP) m->l->home[o] = fixed[o];
+        }
+    }
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const gr_insert *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    if (x->use != y->use) return x->use < y->use ? -1 : 1;
+    return x->serial < y->serial ? -1 : x->serial > y->serial;
+}
+
+static void push_item(gr_layout *l, gr_item it)
+{
+    GR_PUSH(l->items, l->n_items, l->caps[0], it);
+}
+
+/* The ends of loops' bodies, and the lanes with steps in them. */
+static void close_loops(maker *m)
+{
+    gr_layout *l = m->l;
+    for (uint32_t w = 0; w < m->g->n_works; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s]) {
+            l->items[l->step_of[s]].body_last = i;
+            l->lanes[s] |= 1u << l->items[i].lane;
+        }
+}
+
+/* All steps in order: works with the transitions around them. */
+static void merge(maker *m)
+{
+    gr_layout *l = m->l;
+    if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
+    uint32_t at = 0;
+    for (uint32_t w = 0; w <= m->g->n_works; w++) {
+        while (at < l->n_inserts && l->inserts[at].key >> 8 < 2 * (uint64_t)w)
+            push_item(l, l->inserts[at++].item);
+        if (w == gr_program_steady(m->g)) l->validate = l->n_items;
+        while (at < l->n_inserts && l->inserts[at].key >> 8 == 2 * (uint64_t)w)
+            push_item(l, l->inserts[at++].item);
+        if (w == m->g->n_works) break;
+        const gr_work *k = &m->g->works[w];
+        l->step_of[w] = l->n_items;
+        push_item(l, (gr_item){.kind = k->kind,
+                               .work = w,
+                               .object = GR_NONE,
+                               .entry = GR_NONE,
+                               .home = GR_NONE,
+                               .scope = m->f->parent[w],
+                               .body_last = GR_NONE,
+                               .lane = l->moved[w] ? GR_LANE_HOST : k->lane,
+                               .node = k->node,
+                               .optional = k->optional,
+                               .ns = l->moved[w] ? m->f->host_ns[w] : m->f->ns[w]});
+    }
+    close_loops(m);
+}
+
+/* Whether an object that does not live on is used by the path validate. */
+static bool on_validate(const maker *m, uint32_t o)
+{
+    const gr_facts *f = m->f;
+    return f->begin[o] < f->begin[o + 1] && f->refs[f->begin[o]].work >= gr_program_steady(m->g);
+}
+
+/* Lifetimes in steps, and the entry of each use. current: of objects, the entry that stands for it now. */
+static void number(maker *m, uint32_t *current)
+{
+    gr_layout *l = m->l;
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        gr_copy *e = &l->copies[d];
+        gr_span span = m->g->objects[e->object].span;
+        bool temp = span == GR_SPAN_TEMP, validates = span != GR_SPAN_KEEP && on_validate(m, e->object);
+        if (temp) e->first = l->step_of[e->first];
+        if (e->last == GR_NONE) { /* to the end: of the path that uses it, or for ever */
+            if (validates && !temp) e->first = l->validate;
+            e->last = (span == GR_SPAN_KEEP || validates ? l->n_items : l->validate) - 1;
+        } else if (temp) {
+            const gr_item *end = &l->items[l->step_of[e->last]];
+            e->last = end->kind == GR_STEP_LOOP ? end->body_last : l->step_of[e->last];
+        }
+    }
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const gr_item *it = &l->items[i];
+        if (it->kind == GR_STEP_LOAD || it->kind == GR_STEP_RESUME) {
+            current[it->object] = it->entry;
+            l->copies[it->entry].first = i;
+        } else if (it->kind == GR_STEP_OFFLOAD || it->kind == GR_STEP_RELEASE) {
+            l->copies[it->entry].last = i;
+        } else {
+            const gr_work *w = &m->g->works[it->work];
+            for (uint32_t u = 0; u < w->n_uses; u++) {
+                uint32_t o = w->uses[u].object;
+                bool host = o != GR_NONE && l->moved[it->work] && l->hosted[o] != GR_NONE;
+                l->use_entry[m->f->use_begin[it->work] + u] = o == GR_NONE ? GR_NONE
+                                                              : host       ? l->hosted[o]
+                                                                           : current[o];
+            }
+        }
+    }
+}
+
+/* Bytes live at each step; the caller frees them. */
+static uint64_t *live_bytes(const maker *m, gr_place place)
+{
+    const gr_layout *l = m->l;
+    uint64_t *live = gr_calloc(l->n_items + 1, sizeof(*live)); /* first changes, then their sums */
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        uint64_t bytes = m->g->objects[l->copies[d].object].bytes;
+        if (l->copies[d].place != place) continue;
+        if (l->copies[d].last < l->copies[d].first) live[0] += bytes;
+        live[l->copies[d].first] += bytes;
+        live[l->copies[d].last + 1] -= bytes;
+    }
+    for (uint32_t i = 1; i < l->n_items; i++) live[i] += live[i - 1];
+    return live;
+}
+
+static uint64_t most_live(const maker *m, gr_place place)
+{
+    uint64_t *live = live_bytes(m, place), most = 0;
+    for (uint32_t i = 0; i < m->l->n_items; i++) most = GR_MAX(most, live[i]);
+    free(live);
+    return most;
+}
+
+/* ---- loads as early as there is room ---------------------------------------------------------------------
+ */
+
+typedef struct hoist {
+    const maker *m;
+    uint64_t *live, most; /* [n_items] bytes on the device as loads are placed so far; as much as may be */
+    uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
+    bool *plain; /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
+    bool moved;
+} hoist;
+
+static bool is_moved(const gr_layout *l, const gr_item *it)
+{
+    return it->work != GR_NONE && l->moved[it->work];
+}
+
+static void find_plain_loops(hoist *h)
+{
+    const gr_layout *l = h->m->l;
+    const uint32_t *parent = h->m->f->parent;
+    for (uint32_t i = 0; i < l->n_items; i++) h->plain[i] = l->items[i].kind == GR_STEP_LOOP;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
+            if (l->items[i].work == GR_NONE || is_moved(l, &l->items[i])) h->plain[l->step_of[w]] = false;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
+            if (h->plain[l->step_of[w]]) h->live[l->step_of[w]] = GR_MAX(h->live[l->step_of[w]], h->live[i]);
+}
+
+/* Whether a load may stand before this step: it has room, no load that is needed sooner is behind it, and it
+ * finds its object where it was. first: of the steps that it passes together with this one. */
+static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t first)
+{
+    const gr_layout *l = h->m->l;
+    const gr_item *it = &l->items[i];
+    if (h->live[i] + h->m->g->objects[load->object].bytes > h->most || it->object == load->object)
+        return false;
+    if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
+    if (!is_moved(l, it)) return true;
+    const gr_work *w = &h->m->g->works[it->work];
+    for (uint32_t u = 0; u < w->n_uses; u++)
+        if (w->uses[u].object == load->object) return false;
+    return true;
+}
+
+/* A load moves up within its scope, past whole loops, not past `limit`. */
+static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
+{
+    const gr_layout *l = h->m->l;
+    const gr_item *load = &l->items[at];
+    uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
+    while (to > limit && to - 1 != own) {
+        uint32_t first = to - 1;
+        while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
+        uint32_t end = h->plain[first] ? first + 1 : to, i = end;
+        while (i > first && passes(h, load, i - 1, first)) i--;
+        if (i > first || first < limit) break;
+        for (; i < end; i++) h->live[i] += h->m->g->objects[load->object].bytes;
+        to = first;
+    }
+    h->moved |= to < at;
+    h->to[at] = to;
+}
+
+/* Put the steps in their new order. */
+static void reorder(maker *m, const uint32_t *to)
+{
+    gr_layout *l = m->l;
+    uint32_t n = l->n_items, next = 0, at = 0;
+    uint32_t *place = gr_malloc((n + 1) * sizeof(*place));
+    gr_item *was = gr_malloc((n + 1) * sizeof(*was));
+    memcpy(was, l->items, n * sizeof(*was));
+    for (uint32_t i = 0; i < n; i++) { /* those that move keep their order, and never pass each other */
+        for (next = GR_MAX(next, i); next < n && (to[next] == next || to[next] <= i); next++)
+            if (to[next] < next) place[next] = at++;
+        if (to[i] == i) place[i] = at++;
+    }
+    for (uint32_t i = 0; i < n; i++) l->items[place[i]] = was[i];
+    for (uint32_t i = 0; i < n; i++)
+        if (was[i].work != GR_NONE) l->step_of[was[i].work] = place[i];
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        uint32_t first = l->copies[d].first; /* what a path begins with, it still does */
+        bool begins = (first == 0 || first == l->validate) && was[first].entry != d;
+        l->copies[d].first = begins ? first : place[first];
+        l->copies[d].last = place[l->copies[d].last];
+    }
+    free(place);
+    free(was);
+    close_loops(m);
+}
+
+/* Loads whose time is the planner's choice move up as far as they can without more than so many bytes live
+ * anywhere; in the order in which they are needed, one after another. Returns whether any moved. */
+static bool hoist_loads(maker *m, uint64_t most)
+{
+    gr_layout *l = m->l;
+    if (!l->n_transitions) return false;
+    hoist h = {.m = m, .most = most, .live = live_bytes(m, GR_DEVICE)};
+    h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
+    h.plain = gr_malloc(l->n_items + 1);
+    find_plain_loops(&h);
+    uint32_t limit = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const gr_item *it = &l->items[i];
+        h.to[i] = i;
+        if (i == l->validate) limit = i; /* another path */
+        if (it->kind != GR_STEP_LOAD) continue;
+        if (m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO) hoist_load(&h, i, limit);
+        limit = GR_MAX(limit, h.to[i]);
+    }
+    if (h.moved) reorder(m, h.to);
+    free(h.to);
+    free(h.live);
+    free(h.plain);
+    return h.moved;
+}
+
+/* Bytes that loads and offloads among these items move, each as often as its loops are expected to turn. */
+static uint64_t copied_by(const maker *m, uint32_t begin, uint32_t end)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = begin; i < end; i++) {
+        const gr_item *it = &m->l->items[i];
+        if (it->kind != GR_STEP_LOAD && it->kind != GR_STEP_OFFLOAD) continue;
+        uint64_t bytes = m->g->objects[it->object].bytes;
+        for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w])
+            bytes *= m->g->works[w].trips_expected;
+        sum += bytes;
+    }
+    return sum;
+}
+
+void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
+{
+    const gr_program *g = f->g;
+    maker m = {l, f, g, choice, ahead};
+    if (!l->step_of) {
+        l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
+        l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
+        l->hosted = gr_malloc((g->n_objects + 1) * sizeof(*l->hosted));
+        l->use_entry = gr_malloc((f->use_begin[g->n_works] + 1) * sizeof(*l->use_entry));
+        l->moved = gr_malloc(g->n_works + 1);
+        l->lanes = gr_malloc((g->n_works + 1) * sizeof(*l->lanes));
+        l->meets = gr_malloc(g->n_objects + 1);
+    }
+    l->n_items = l->n_copies = l->n_inserts = l->n_transitions = 0;
+    uint32_t *current = gr_malloc((g->n_objects + 1) * sizeof(*current));
+    find_moved(&m);
+    place_objects(&m, current);
+    merge(&m);
+    number(&m, current);
+    free(current);
+    l->copied = copied_by(&m, 0, l->validate) +
+                copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
+    l->host_live = most_live(&m, GR_HOST);
+    l->live = most_live(&m, GR_DEVICE);
+    hoist_loads(&m, l->live);
+    l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint64_t room)
+{
+    maker m = {.l = l, .f = f, .g = f->g, .choice = choice};
+    if (room <= l->live || !hoist_loads(&m, room)) return;
+    l->live = most_live(&m, GR_DEVICE);
+    l->ns = gr_layout_ns(l, f);
+}
+
+void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room)
+{
+    gr_layout_make(l, f, choice, ahead);
+    const uint64_t least = l->live, slow = l->ns;
+    gr_layout_widen(l, f, choice, room);
+    const uint64_t fast = l->ns;
+    uint64_t low = 0, high = 64,
+             wide = GR_MAX(l->live, least) - least; /* of which so many parts are enough */
+    while (low < high && fast < slow) {
+        uint64_t half = (low + high) / 2;
+        gr_layout_make(l, f, choice, ahead);
+        gr_layout_widen(l, f, choice, least + wide / 64 * half);
+        if (l->ns > fast)
+            low = half + 1;
+        else
+            high = half;
+    }
+    gr_layout_make(l, f, choice, ahead);
+    if (fast < slow) gr_layout_widen(l, f, choice, high < 64 ? least + wide / 64 * high : room);
+}
+
+void gr_layout_release(gr_layout *l)
+{
+    free(l->items);
+    free(l->copies);
+    free(l->inserts);
+    free(l->use_entry);
+    free(l->home);
+    free(l->hosted);
+    free(l->moved);
+    free(l->meets);
+    free(l->lanes);
+    free(l->step_of);
+    *l = (gr_layout){0};
+}

@@ -1,0 +1,123 @@
+/* scheduler/search/numerics.c: what fixes the bits of a run. */
+#include "scheduler/search/planner_parts.h"
+
+#include <string.h>
+
+#include <xxhash.h>
+
+/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
+ * those of an update where every gradient is one chain of additions in the order of tokens. But a tied
+ * embedding gets those of the head and of the embedding, by turns a pass; and many ranks add theirs a
+ * micro-batch at a time. */
+bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
+{
+    if (!n->op->trains) return n->op->passes && !k->invariant;
+    return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical;
+}
+
+/* The same of the rows that the head takes at a time, whose gradients are one product. */
+bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k)
+{
+    return n->op->trains ? !k->chained : n->model && !k->invariant;
+}
+
+/* A step on the host has other bits where it is not the device's own kernel. */
+bool gr_host_step_changes_bits(const gr_kernels *k)
+{
+    return k->adamw != gr_kernels_cpu.adamw;
+}
+
+static bool lr_depends_on_steps(const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->trained && g->models[i]->train.schedule != GR_LR_CONSTANT) return true;
+    return false;
+}
+
+/* The graph without its validations, which change nothing, and without its pools. */
+static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
+{
+    gr_graph same = *g;
+    gr_node *nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*nodes));
+    same.nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*same.nodes));
+    same.n_nodes = same.n_pools = 0;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i]->every) continue;
+        nodes[i] = *g->nodes[i];
+        nodes[i].pool = NULL;
+        same.nodes[same.n_nodes++] = &nodes[i];
+    }
+    return same;
+}
+
+static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
+{
+    gr_model **out = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*out)),
+             *models = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*models));
+    for (size_t i = 0; i < g->n_models; i++) {
+        models[i] = *g->models[i];
+        for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
+        models[i].gather = GR_GATHER_DIRECT;
+        models[i].shard = GR_SHARD_AUTO;
+        if (g->ranks < 2) models[i].tensor = 1; /* it has no effect */
+        models[i].pool = NULL;
+        out[i] = &models[i];
+    }
+    return out;
+}
+
+/* What a model is, whatever folder it lies in; but its weights. */
+static void put_shape(gr_str *s, const gr_model_shape *m)
+{
+    gr_str_printf(s, "\n%s %u %u %u %u %u %u %u", m->model_type, m->vocab, m->hidden, m->inter, m->layers,
+                  m->heads, m->kv_heads, m->head_dim);
+    gr_str_printf(s, " %.9g %.17g %d%d%d%d%d", (double)m->norm_eps, m->rope_theta, m->head, m->value_bias,
+                  m->tied, m->qkv_bias, m->qk_norm);
+    if (m->rope_scaling.on)
+        gr_str_printf(s, " %.17g %.17g %.17g %u", m->rope_scaling.factor, m->rope_scaling.low_freq_factor,
+                      m->rope_scaling.high_freq_factor, m->rope_scaling.original_positions);
+    for (uint32_t i = 0; i < m->n_eos; i++) gr_str_printf(s, " eos %d", m->eos[i]);
+}
+
+/* What fixes the bits: the graph, its models' shapes, the device's arithmetic, the ranks, and of what the
+ * planner chooses the cuts of passes where they matter. Of files it has the names: nothing is read for it,
+ * and a run in another folder is the same; that a resumed run has the same data is checked apart
+ * (ops/data.c). How long it runs and what it writes do not count, unless the learning rate follows the number
+ * of iterations. */
+const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o, gr_pool *pool)
+{
+    gr_graph same = without_validation(g, pool);
+    gr_str s = {0};
+    bool keep_length = lr_depends_on_steps(g) || g->columns[g->column_progress]->read;
+    same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.run.checkpoint_last = true;
+    same.run.best = NULL;
+    same.models = without_residency(g, pool);
+    same.run.keep_bits = false;
+    same.run.timeout = GR_RUN_TIMEOUT;
+    same.run.stop_after_skipped = GR_STOP_AFTER_SKIPPED;
+    same.run.check = GR_CHECK_EVERY;
+    same.strict = same.loose = false; /* the kernels' own name says it, where they differ */
+    if (!keep_length) same.run.steps = same.run.epochs = 0;
+    gr_graph_resolved(&same, GR_PATHS_NAME, &s);
+    for (size_t i = 0; i < g->n_models; i++) put_shape(&s, &g->models[i]->shape);
+    gr_str_printf(&s, "\n%s %s ranks %u", o->kernels->device, o->kernels->numerics(),
+                  g->canonical ? 0 : g->ranks);
+    if (g->ranks > 1 && !g->canonical) gr_str_puts(&s, " dealt by length");
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_choices *c = &choices[i];
+        if (g->nodes[i]->every) continue;
+        if (c->shards && g->nodes[i]->op->trains && !g->canonical)
+            gr_str_printf(&s, " in shards of %u", c->shards);
+        if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
+        if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
+        if (!o->kernels->invariant && g->nodes[i]->model)
+            gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
+        if (gr_head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
+        if (c->whole_grads) gr_str_puts(&s, " whole gradients");
+        if (c->host_step && gr_host_step_changes_bits(o->kernels)) gr_str_puts(&s, " host step");
+    }
+    uint64_t hash = XXH3_64bits(s.text, s.len);
+    gr_str_release(&s);
+    return gr_pool_printf(pool, "%016llx", (unsigned long long)hash);
+}

@@ -1,0 +1,452 @@
+/* scheduler/search/planner.c: plans of a graph: of all classes, joined and proven. */
+#include "scheduler/search/planner.h"
+
+#include "ops/summary.h"
+#include "scheduler/search/planner_parts.h"
+#include "scheduler/search/policy.h"
+#include "scheduler/search/timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The ends of an iteration and of a validation are where most of what they read is: beside the update that
+ * metrics are about, and beside the last node of the validation. Where there is state, each class ends the
+ * iteration itself, for the next one reads what follows. */
+static void place_ends(gr_planned *p, const gr_graph *g)
+{
+    const gr_node *update = gr_graph_subject(g).update;
+    p->summary->class = g->n_state && g->n_classes > 1 ? GR_NONE : update ? update->class : 0;
+    for (size_t i = 0; p->validation && i < g->n_nodes; i++)
+        if (g->nodes[i]->every) p->validation->class = g->nodes[i]->class;
+}
+
+static gr_planned *planned_new(const gr_graph *g, const gr_kernels *k)
+{
+    gr_planned *p = gr_calloc(1, sizeof(*p));
+    p->kernels = k;
+    p->pool = gr_pool_new();
+    p->graph = g;
+    p->summary = gr_summary_node(g, false, p->pool);
+    p->validation = gr_summary_node(g, true, p->pool);
+    p->choices = gr_pool_alloc(p->pool, gr_n_choices(g) * sizeof(*p->choices));
+    place_ends(p, g);
+    return p;
+}
+
+void gr_planned_free(gr_planned *p)
+{
+    if (!p) return;
+    for (uint32_t c = 0; c < p->n_more; c++) {
+        p->more[c]->plan = NULL; /* the first one's plan holds it */
+        gr_planned_free(p->more[c]);
+    }
+    gr_plan_free(p->plan);
+    gr_program_free(p->program);
+    gr_pool_free(p->pool);
+    free(p);
+}
+
+/* The planner's choices stand in the resolved graph as comments: a later plan of it may choose again. */
+static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *out)
+{
+    gr_str_puts(out, "# chosen by the planner\n");
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_choices *c = &choices[i];
+        const char *name = g->nodes[i]->name;
+        if (g->nodes[i]->op->generates)
+            gr_str_printf(out, "#   %s: kv_blocks %u, concurrent %u\n", name, c->kv_blocks, c->concurrent);
+        if (gr_node_is_pass(g->nodes[i]))
+            gr_str_printf(out, "#   %s: micro_tokens %u\n", name, c->micro_tokens);
+    }
+}
+
+/* The pools of a class, "train, ref". */
+static const char *pools_of(const gr_graph *g, uint32_t class, gr_pool *pool)
+{
+    gr_str s = {0};
+    for (size_t i = 0; i < g->n_pools && g->n_classes > 1; i++)
+        if (g->pools[i].class == class) gr_str_printf(&s, "%s%s", s.len ? ", " : "", g->pools[i].name);
+    const char *text = gr_pool_strdup(pool, s.text ? s.text : "");
+    gr_str_release(&s);
+    return text;
+}
+
+/* What the plans of all classes say alike; choices: of every node those of its class. */
+static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o)
+{
+    gr_plan *plan = p->plan;
+    gr_choices *choices = gr_calloc(gr_n_choices(g), sizeof(*choices));
+    gr_str text = {0};
+    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = gr_planned_class(p, g->nodes[i]->class)->choices[i];
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
+    add_choices(g, choices, &text);
+    plan->graph = gr_pool_strdup(plan->pool, g->name);
+    plan->graph_text = gr_pool_strndup(plan->pool, text.text, text.len);
+    plan->numerics = gr_numerics(g, choices, o, plan->pool);
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_plan *own = gr_planned_class(p, c)->plan;
+        own->ranks = gr_pool_strdup(own->pool, g->classes[c].text);
+        own->pools = pools_of(g, c, own->pool);
+        own->hosts = p->n_more ? g->hosts : 0;
+        own->graph = plan->graph;
+        own->graph_text = plan->graph_text;
+        own->numerics = plan->numerics;
+    }
+    gr_str_release(&text);
+    free(choices);
+}
+
+/* programs [classes] */
+static const gr_program **programs_of(const gr_planned *p)
+{
+    const gr_program **g = gr_calloc(p->n_more + 1, sizeof(*g));
+    for (uint32_t c = 0; c <= p->n_more; c++) g[c] = gr_planned_class(p, c)->program;
+    return g;
+}
+
+static gr_status prove(gr_planned *p, gr_diag *d)
+{
+    const gr_program **programs = programs_of(p);
+    gr_status st = gr_plan_verify_all(p->plan, programs, d);
+    free(programs);
+    for (uint32_t c = 0; c <= p->n_more && !st; c++) {
+        gr_planned *own = gr_planned_class(p, c);
+        own->binding = gr_plan_bind(own->plan, own->program, own->pool);
+    }
+    return st;
+}
+
+/* ---- what cannot be planned ---------------------------------------------------------------------------- */
+
+/* What an op asks of a device is there. */
+static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        unsigned lacks = n->op->kernels & ~gr_kernels_sets(k);
+        gr_str what = {0};
+        if (!lacks) continue;
+        gr_kernel_sets_name(lacks, &what);
+        st = gr_diag_error(d, n->at, GR_E_INVALID,
+                           "node '%s': op '%s' does not run on the %s device, which has no kernels for %s",
+                           n->name, n->op->name, k->device, what.text);
+        gr_str_release(&what);
+    }
+    return st;
+}
+
+/* What the device's kernels are not made for, of a model or of its slices. */
+static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
+{
+    char buf[GR_UNFIT_MAX];
+    const char *unfit = k->unfit ? k->unfit(&m->shape, buf) : NULL;
+    bool slice = !unfit && k->unfit && m->parts > 1;
+    if (slice) unfit = k->unfit(&m->slice, buf);
+    if (!unfit) return GR_OK;
+    return gr_diag_error(d, m->at, GR_E_INVALID, "model '%s' has%s %s: the %s device has no kernels for it",
+                         m->name, slice ? ", in slices," : "", unfit, k->device);
+}
+
+/* A device whose weights are fp32 trains in fp32; one may have no kernels for value heads. */
+static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        gr_status shape = check_shape(m, k, d);
+        st = shape ? shape : st;
+        if (m->shape.head == GR_HEAD_VALUE && !(gr_kernels_sets(k) & GR_KERNELS_VALUE_HEAD))
+            st = gr_diag_error(d, m->at, GR_E_INVALID,
+                               "model '%s' has a value head: the %s device has none in this version", m->name,
+                               k->device);
+        if (!m->trained || k->dtype != GR_F32 || (m->train.grads == GR_F32 && m->train.moments == GR_F32))
+            continue;
+        st =
+            gr_diag_error(d, m->at, GR_E_INVALID,
+                          "model '%s': %s: bf16 needs a device of bf16 weights; the %s device trains in fp32",
+                          m->name, m->train.grads == GR_F32 ? "moments" : "grads", k->device);
+    }
+    return st;
+}
+
+static gr_status check_shards(const gr_graph *g, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->shard == GR_SHARD_NODE && gr_model_is_sent(g, g->models[i]))
+            st = gr_diag_error(d, g->models[i]->at, GR_E_INVALID,
+                               "model '%s': 'shard: node' is not for a model whose weights other pools read",
+                               g->models[i]->name);
+    return st;
+}
+
+static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
+{
+    gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
+    gr_status shards = check_shards(g, d), st = ops ? ops : models ? models : shards;
+    if (!g->canonical) return st;
+    if (!k->chained)
+        st = gr_diag_error(
+            d, (gr_loc){0}, GR_E_INVALID,
+            "canonical needs kernels whose results do not depend on the batch: those of the CPU "
+            "device do not, those of the %s device do",
+            k->device);
+    if (GR_LEAVES % g->ranks || g->n_classes > 1)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "canonical is for 1, 2, 4 or 8 ranks that do the same, not for %u", g->ranks);
+    return st;
+}
+
+/* ---- classes of ranks ---------------------------------------------------------------------------------- */
+
+static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
+{
+    return (gr_schedule_options){.hardware = gr_plan_hardware(o, view),
+                                 .policy = o->policy,
+                                 .keep_bits = view->run.keep_bits,
+                                 .quick = o->quick,
+                                 .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+                                 .host_budget_bytes =
+                                     o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+}
+
+/* The graph as a class sees it. */
+static const gr_graph *view_of(const gr_graph *g, uint32_t class)
+{
+    return g->views ? g->views[class] : g;
+}
+
+static gr_planned *planned_all(const gr_graph *g, const gr_kernels *k)
+{
+    gr_planned *p = planned_new(view_of(g, 0), k);
+    uint32_t n = (uint32_t)g->n_classes;
+    p->more = gr_pool_alloc(p->pool, n * sizeof(*p->more));
+    while (p->n_more + 1 < n) {
+        p->more[p->n_more] = planned_new(view_of(g, p->n_more + 1), k);
+        p->n_more++;
+    }
+    return p;
+}
+
+/* What crosses between classes, and the programs of all nodes that it was found from. */
+typedef struct crossings {
+    gr_traffic *traffic; /* NULL: nothing does */
+    gr_program **whole;
+    gr_node *ends[2];
+    size_t n;
+} crossings;
+
+/* With the first levels of all knobs: what crosses has no part in them. */
+static gr_program *whole_program(const gr_planned *p, const gr_plan_options *o)
+{
+    gr_pool *pool = gr_pool_new();
+    const gr_program_source from = gr_knobs_source(gr_knobs_new(p, o, NULL, pool));
+    uint32_t *level = gr_calloc(from.n_knobs + 1, sizeof(*level));
+    gr_program *whole = from.build(from.user, level);
+    free(level);
+    gr_pool_free(pool);
+    return whole;
+}
+
+static crossings find_crossings(const gr_planned *p, const gr_graph *g, const gr_plan_options *o,
+                                uint32_t order)
+{
+    crossings c = {.n = g->n_classes, .ends = {p->summary, p->validation}};
+    if (g->n_classes < 2 && !gr_graph_lags(g)) return c;
+    c.whole = gr_calloc(c.n, sizeof(*c.whole));
+    for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_program(gr_planned_class(p, k), o);
+    c.traffic = gr_traffic_new(g, c.ends, (const gr_program *const *)c.whole, &o->hardware, order);
+    return c;
+}
+
+static void crossings_release(crossings *c)
+{
+    gr_traffic_free(c->traffic);
+    for (size_t k = 0; c->whole && k < c->n; k++) gr_program_free(c->whole[k]);
+    free(c->whole);
+}
+
+static gr_status plan_class(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
+                            const gr_rule *rules, size_t n_rules, gr_diag *d)
+{
+    gr_knobs *knobs = gr_knobs_new(p, o, traffic, p->pool);
+    const gr_program_source from = gr_knobs_source(knobs);
+    gr_schedule_options options = schedule_options(o, p->graph);
+    options.rules = rules;
+    options.n_rules = n_rules;
+    uint32_t *level = gr_calloc(from.n_knobs + 1, sizeof(*level));
+    gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
+    gr_knobs_choose(knobs, level, p->choices);
+    p->program = from.build(from.user, level);
+    gr_settings_write(p);
+    free(level);
+    const gr_graph *g = p->graph;
+    if (st && g->n_classes > 1)
+        gr_diag_note(d, (gr_loc){0}, "on a rank of pool %s, ranks %s", pools_of(g, g->view, p->pool),
+                     g->classes[g->view].text);
+    return st;
+}
+
+/* Settings and notes of all classes are the plan's. */
+static void join_settings(gr_planned *p)
+{
+    gr_plan *plan = p->plan;
+    gr_setting *all = NULL;
+    size_t n = 0, cap = 0;
+    gr_str notes = {0};
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        const gr_plan *own = gr_planned_class(p, c)->plan;
+        for (uint32_t i = 0; i < own->n_settings; i++) GR_PUSH(all, n, cap, own->settings[i]);
+        gr_str_puts(&notes, own->notes);
+    }
+    plan->settings = gr_pool_alloc(plan->pool, (n + 1) * sizeof(*all));
+    if (n) memcpy(plan->settings, all, n * sizeof(*all));
+    plan->n_settings = (uint32_t)n;
+    plan->notes = gr_pool_strdup(plan->pool, notes.text ? notes.text : "");
+    for (uint32_t c = 1; c <= p->n_more; c++) {
+        gr_plan *own = gr_planned_class(p, c)->plan;
+        own->settings = plan->settings;
+        own->n_settings = plan->n_settings;
+        own->notes = plan->notes;
+    }
+    gr_str_release(&notes);
+    free(all);
+}
+
+/* The time of a plan by itself was predicted before its offsets were known; the time of several classes
+ * follows from all waits anyway. */
+static void join_plans(gr_planned *p)
+{
+    gr_plan *plan = p->plan;
+    if (!p->n_more) plan->ns = GR_MAX(plan->ns, gr_timeline_waits_ns(plan));
+    for (uint32_t c = 0; c <= p->n_more; c++)
+        gr_planned_class(p, c)->plan->own_ns = gr_planned_class(p, c)->plan->ns;
+    if (!p->n_more) return;
+    plan->more = gr_pool_alloc(plan->pool, p->n_more * sizeof(*plan->more));
+    for (uint32_t c = 0; c < p->n_more; c++) plan->more[plan->n_more++] = p->more[c]->plan;
+    join_settings(p);
+    const gr_program **programs = programs_of(p);
+    gr_classes_link(plan, programs);
+    free(programs);
+}
+
+/* The plans of all classes, not proven yet. GR_OK or GR_E_NOFIT. */
+static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, uint32_t order, gr_status *st,
+                                 gr_diag *d)
+{
+    gr_planned *p = planned_all(g, o->kernels);
+    crossings across = find_crossings(p, g, o, order);
+    size_t n_rules;
+    gr_rule *rules = gr_rules_of(g, o->policy, p->pool, &n_rules, d);
+    *st = GR_OK;
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        gr_status own = plan_class(gr_planned_class(p, c), o, across.traffic, rules, n_rules, d);
+        *st = *st ? *st : own;
+    }
+    crossings_release(&across);
+    for (uint32_t c = 0; c <= p->n_more; c++) gr_planned_class(p, c)->plan->order = order;
+    join_plans(p);
+    return p;
+}
+
+gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *device, gr_diag *d)
+{
+    gr_plan_options asked = *device, *o = &asked;
+    gr_status st;
+    asked.kernels = gr_kernels_as(device->kernels, g->strict, !g->loose);
+    if (check_device(g, o->kernels, d)) return GR_E_INVALID;
+    gr_planned *p = plan_in_order(g, o, 0, &st, d);
+    for (uint32_t order = 1; !st && order < gr_traffic_orders(g); order++) {
+        gr_status own;
+        gr_planned *other = plan_in_order(g, o, order, &own, NULL);
+        bool better = !own && other->plan->ns < p->plan->ns;
+        gr_planned_free(better ? p : other);
+        if (better) p = other;
+    }
+    name_plan(p, g, o);
+    if (!st && prove(p, d))
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                           "the verifier refuses a plan of our own making: please report it");
+    if (st && st != GR_E_NOFIT)
+        gr_planned_free(p);
+    else
+        *out = p;
+    return st;
+}
+
+/* The plan is for the classes that the graph has. */
+static gr_status check_classes(const gr_plan *plan, const gr_graph *g, gr_diag *d)
+{
+    if (gr_plan_all_ranks(plan) != g->ranks)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s%s, not for %u",
+                             plan->ranks, plan->n_more ? " and other classes" : "", g->ranks);
+    for (uint32_t c = 0; c < GR_MAX(plan->n_more + 1, g->n_classes); c++) {
+        const char *theirs = c <= plan->n_more ? gr_plan_class(plan, c)->ranks : "none",
+                   *ours = c < g->n_classes ? g->classes[c].text : "none";
+        if (strcmp(theirs, ours))
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "class %u of the plan is of ranks %s, that of the graph's pools of ranks %s",
+                                 c, theirs, ours);
+    }
+    return GR_OK;
+}
+
+/* A plan that was made to show what is missing. */
+static gr_status check_fits(const gr_plan *plan, gr_diag *d)
+{
+    char need[32], have[32];
+    for (uint32_t c = 0; c <= plan->n_more && !plan->fits; c++) {
+        const gr_plan *p = gr_plan_class(plan, c);
+        bool device = p->peak_bytes > plan->budget_bytes;
+        if (!device && p->host_bytes <= plan->host_budget_bytes) continue;
+        return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
+                             "the plan does not fit, and says so: it needs %s of %s memory, its budget is %s",
+                             gr_bytes_format(device ? p->peak_bytes : p->host_bytes, need),
+                             device ? "device" : "host",
+                             gr_bytes_format(device ? plan->budget_bytes : plan->host_budget_bytes, have));
+    }
+    return GR_OK;
+}
+
+gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
+                        gr_diag *d)
+{
+    gr_plan_options own = *o;
+    own.kernels = gr_kernels_find(plan->device);
+    if (!own.kernels)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "the plan is for a device '%s', of which nothing is known", plan->device);
+    own.kernels = gr_kernels_as(own.kernels, g->strict, !g->loose);
+    o = &own;
+    if (check_device(g, o->kernels, d) || check_classes(plan, g, d)) return GR_E_INVALID;
+    gr_status st = check_fits(plan, d);
+    if (st) return st;
+    gr_planned *p = planned_all(g, o->kernels);
+    for (uint32_t c = 0; c <= p->n_more && !st; c++)
+        st = gr_settings_read(gr_planned_class(p, c), plan, view_of(g, c), d);
+    if (!st) {
+        crossings across = find_crossings(p, g, o, plan->order);
+        for (uint32_t c = 0; c <= p->n_more; c++) {
+            gr_planned *k = gr_planned_class(p, c);
+            k->program = gr_assemble(view_of(g, c), o->kernels, k->choices, k, across.traffic);
+            k->plan = gr_plan_class(plan, c);
+        }
+        crossings_release(&across);
+        st = prove(p, d);
+    }
+    if (!st) {
+        name_plan(p, g, o); /* what runs is g, which may differ in what needs no other memory */
+        *out = p;
+        return GR_OK;
+    }
+    p->plan = NULL; /* still the caller's */
+    gr_planned_free(p);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "this plan is not a plan of graph '%s'", g->name);
+}
+
+const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name)
+{
+    if (!strcmp(name, p->summary->name)) return p->summary;
+    return p->validation && !strcmp(name, p->validation->name) ? p->validation : gr_graph_node(g, name);
+}

@@ -1,0 +1,64 @@
+/* scheduler/search/planner.h: from a graph to a proven plan.
+ *
+ * Asks every op for its works, offers the scheduler the choices that are open (micro-batch tokens, KV blocks,
+ * head chunks, recomputation), and has the verifier prove what comes back.
+ */
+#ifndef GR_SCHEDULER_SEARCH_PLANNER_H
+#define GR_SCHEDULER_SEARCH_PLANNER_H
+
+#include "memplan/verify/verify.h"
+#include "ops/base/op.h"
+#include "scheduler/search/schedule.h"
+
+typedef struct gr_plan_options {
+    const gr_kernels *kernels;
+    gr_hardware hardware;
+    gr_policy policy;
+    uint64_t budget_bytes, host_budget_bytes; /* 0: what the hardware has */
+    unsigned threads;
+    uint32_t hosts; /* that the graph's ranks are on, as many on each; 0: 1 */
+    bool quick;     /* whether it fits, not how best: see gr_schedule_options */
+} gr_plan_options;
+
+/* A plan, and what it was made from. Of several classes of ranks, that of the first holds the others; the
+ * plan of the first holds theirs. */
+typedef struct gr_planned {
+    gr_pool *pool;
+    const gr_kernels *kernels; /* those of the device that keep what the graph asks for; gr_run takes them */
+    const gr_graph *graph;     /* as the class sees it: the caller's, or a view of it */
+    gr_plan *plan;
+    gr_program *program;
+    gr_choices *choices; /* by node index; the last two are for the summaries */
+    gr_node *summary;    /* the node that ends an iteration: log, state, metrics (ops/summary.h) */
+    gr_node *validation; /* the one that ends a validation: metrics; NULL: the graph has none */
+    gr_binding *binding; /* of the iteration and of validate, as the ledger counts steps */
+    struct gr_planned **more;
+    uint32_t n_more;
+} gr_planned;
+
+/* Graph and options must outlive the result.
+ * GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding; of several classes, of each that
+ * does not fit. GR_E_FAILED where the verifier
+ * refuses the plan: our own bug, with its findings. */
+GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
+                                     gr_diag *d);
+/* The same for a plan made before (`--plan FILE`): proven against the graph, which must need the memory of
+ * the one it was made from. The plan then holds this graph's name, text and numerics. GR_E_NOFIT: it says
+ * itself that it does not fit; GR_E_INVALID: it is not proven. */
+GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g,
+                                     const gr_plan_options *o, gr_diag *d);
+void gr_planned_free(gr_planned *p); /* NULL is fine */
+
+/* Of class c of 1 + n_more. */
+static inline gr_planned *gr_planned_class(const gr_planned *p, uint32_t c)
+{
+    return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
+}
+
+/* Whether bits of a run follow from where the planner cuts a node's passes. */
+bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k);
+
+/* A node of the program by its name: of the graph, or a summary. */
+const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name);
+
+#endif

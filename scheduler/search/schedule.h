@@ -1,0 +1,79 @@
+/* scheduler/search/schedule.h: from a program to a plan: where every object is at every step, and at what
+ * offset.
+ *
+ * The scheduler proposes residencies, memplan packs and prices them, until the least predicted time under the
+ * budget is found. Of the plans that take this long, or a thousandth longer, the one is taken whose loads and
+ * offloads move the fewest bytes in an iteration: copies that are predicted to be hidden still take of
+ * memory, links and host what the work beside them, other ranks and a less exact prediction want. First the
+ * choices that keep the bits are tried (residency, streaming, recomputation, KV size where it does not change
+ * bits), then knobs that change them, which the plan's notes say. Search limits count candidates, never
+ * seconds: the same input gives the same plan.
+ */
+#ifndef GR_SCHEDULER_SEARCH_SCHEDULE_H
+#define GR_SCHEDULER_SEARCH_SCHEDULE_H
+
+#include "memplan/plan/policy.h"
+#include "memplan/plan/program.h"
+#include "scheduler/cost/hardware.h"
+
+/* What a plan may take where the fastest takes `ns`, so that it moves less. */
+static inline uint64_t gr_near_ns(uint64_t ns)
+{
+    return ns + ns / 1000;
+}
+
+/* What a model's objects of one category are to do, whatever the policy for all is. */
+typedef struct gr_rule {
+    const char *model;
+    gr_category category;
+    gr_policy policy;
+} gr_rule;
+
+/* Whether levels differ in the bits of results, and what follows from that. */
+typedef enum gr_knob_bits {
+    GR_BITS_SAME,
+    GR_BITS_DIFFER, /* the first level is left only where nothing fits with it */
+    /* They differ, but no level has the better ones: the first is a luxury, taken where it makes the plan
+     * faster, and tried with the first levels alone of all knobs that keep the bits. */
+    GR_BITS_SPARE,
+} gr_knob_bits;
+
+/* A choice the program depends on. Level 0 is the fastest where everything fits; each next level needs less
+ * memory. */
+typedef struct gr_knob {
+    const char *name; /* "actor: recompute", "rollout: kv blocks", "update: micro-batch tokens" */
+    uint32_t n_levels;
+    gr_knob_bits bits;
+} gr_knob;
+
+/* Where programs come from: the graph, for given levels of its knobs. Same levels, same program. */
+typedef struct gr_program_source {
+    void *user;
+    const gr_knob *knobs;
+    size_t n_knobs;
+    gr_program *(*build)(void *user, const uint32_t *level);                /* caller frees */
+    void (*describe)(void *user, size_t knob, uint32_t level, gr_str *out); /* "256 blocks" */
+} gr_program_source;
+
+typedef struct gr_schedule_options {
+    gr_hardware hardware;
+    gr_policy policy;                         /* of what no rule is about */
+    uint64_t budget_bytes, host_budget_bytes; /* of device (overhead included) and host pool */
+    const gr_rule *rules;
+    size_t n_rules;
+    bool keep_bits; /* knobs that change bits stay at their first level */
+    bool quick; /* whether anything fits, and a time, which a full search may change: a few programs, not all
+                 */
+} gr_schedule_options;
+
+/* A note to d: "would fit: WHAT, with a predicted 1.2 s an iteration". */
+void gr_note_fits(gr_diag *d, const char *what, uint64_t ns);
+
+/* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics
+ * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
+ * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
+ * changes that would fit. */
+GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *src,
+                                   const gr_schedule_options *o, gr_diag *d);
+
+#endif

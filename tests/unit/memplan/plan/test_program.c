@@ -1,0 +1,62 @@
+#include "memplan/plan/program.h"
+#include "tests/unit/test.h"
+
+static void test_objects_are_found_by_name_and_rounded_up(void **state)
+{
+    (void)state;
+    gr_program *p = gr_program_new();
+    assert_int_equal(gr_program_find(p, "x"), GR_NONE);
+    for (uint32_t i = 0; i < 500; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "actor.params.%u", i);
+        gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 + i, "actor", i};
+        assert_int_equal(gr_program_object(p, &o), i);
+        assert_int_equal(gr_program_object(p, &o), i);
+    }
+    assert_int_equal(p->n_objects, 500);
+    assert_int_equal(gr_program_find(p, "actor.params.321"), 321);
+    assert_int_equal(gr_program_find(p, "actor.params.500"), GR_NONE);
+    assert_int_equal(p->objects[255].bytes, 256);
+    assert_int_equal(p->objects[256].bytes, 512); /* 257 bytes */
+    gr_program_free(p);
+}
+
+static void test_works_carry_their_node_and_loops_their_bodies(void **state)
+{
+    (void)state;
+    gr_program *p = gr_program_new();
+    gr_program_node(p, "update", GR_LANE_COMPUTE, true);
+    uint32_t t = gr_program_temp(p, GR_CAT_ACTIVATIONS, 0, "acts.%d", 2);
+    assert_string_equal(p->objects[t].name, "update.acts.2");
+    assert_int_equal(p->objects[t].bytes, 256);
+    gr_program_loop(p, 7, 10, true, "mini")->trips_expected = 5;
+    gr_use uses[] = {{t, GR_WRITE}, {GR_NONE, GR_READ}};
+    gr_work *w = gr_program_run(p, 1, 3, uses, 2, "forward.%d", 3);
+    assert_string_equal(w->what, "update.forward.3");
+    assert_int_equal(w->uses[1].object, GR_NONE);
+    gr_program_loop(p, 8, 4, false, "micro");
+    gr_program_run(p, 2, 0, uses, 1, "inner");
+    gr_program_end(p);
+    gr_program_end(p);
+    gr_program_node(p, "reward", GR_LANE_HOST, false);
+    gr_program_run(p, 3, 0, NULL, 0, "rule");
+    assert_int_equal(p->n_works, 5);
+    assert_int_equal(p->works[0].body_last, 3);
+    assert_int_equal(p->works[2].body_last, 3);
+    assert_int_equal(p->works[1].body_last, GR_NONE);
+    assert_int_equal(p->works[0].trips_expected, 5);
+    assert_int_equal(p->works[2].trips_expected, 4);
+    assert_true(p->works[3].optional);
+    assert_false(p->works[4].optional);
+    assert_int_equal(p->works[4].lane, GR_LANE_HOST);
+    gr_program_free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_objects_are_found_by_name_and_rounded_up),
+        cmocka_unit_test(test_works_carry_their_node_and_loops_their_bodies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

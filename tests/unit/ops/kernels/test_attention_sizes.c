@@ -1,0 +1,133 @@
+/* How batches are cut for attention on CUDA devices, and that the workspace planned for bounds holds every
+ * batch within them. What cuDNN really asks is checked where it runs (ops/kernels/cuda/attention.c). */
+#include "ops/kernels/cuda/sizes.h"
+#include "runtime/base/base.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+#define SEQS_MAX 600
+
+static const gr_cu_attention_shape shapes[] = {
+    {16, 8, 128, true}, {32, 8, 128, true}, {14, 2, 64, true},
+    {4, 4, 16, true},   {4, 1, 256, true},  {16, 8, 128, false},
+};
+
+static uint32_t below(uint64_t *state, uint32_t n)
+{
+    uint32_t out[4];
+    const uint32_t counter[4] = {(uint32_t)*state, (uint32_t)(*state >> 32), 0, 0};
+    gr_philox(7, 1, counter, out);
+    ++*state;
+    return out[0] % n;
+}
+
+/* Lengths of one kind: all short, all about the same, or a few long ones among short. */
+static uint32_t random_batch(uint64_t *state, uint32_t *offset)
+{
+    const uint32_t n = 1 + below(state, SEQS_MAX), kind = below(state, 3),
+                   most = 1u << (4 + below(state, 10));
+    offset[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t length = below(state, most + 1);
+        if (kind == 1) length = most - below(state, most / 8);
+        if (kind == 2 && below(state, 16)) length = below(state, 20);
+        offset[i + 1] = offset[i] + length;
+    }
+    return n;
+}
+
+static uint64_t run_bytes(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward)
+{
+    return gr_cu_attention_index_bytes(r->batch) + gr_cu_attention_cudnn_bytes(s, r, backward) +
+           (backward ? gr_cu_attention_delta_bytes(s, r) + gr_cu_attention_dq_bytes(s, r) : 0);
+}
+
+static void test_runs_cover_a_batch_once_and_fit_what_was_planned(void **state)
+{
+    static uint32_t offset[SEQS_MAX + 1];
+    uint64_t draws = 0;
+    (void)state;
+    for (int trial = 0; trial < 400; trial++) {
+        const uint32_t n = random_batch(&draws, offset);
+        const gr_cu_attention_shape *s = &shapes[trial % GR_LEN(shapes)];
+        uint32_t longest = 0;
+        for (uint32_t i = 0; i < n; i++) longest = GR_MAX(longest, offset[i + 1] - offset[i]);
+        for (int backward = 0; backward < 2; backward++) {
+            const uint64_t planned = gr_cu_attention_ws_bytes(s, offset[n], n, longest, backward);
+            for (uint32_t first = 0; first < n;) {
+                const gr_cu_attention_run r = gr_cu_attention_cut(s, offset, first, n, backward);
+                assert_int_equal(r.first, first);
+                assert_true(r.n >= 1 && first + r.n <= n && r.batch >= r.n && r.batch < 2 * r.n);
+                assert_true(r.kv_heads >= 1 && s->kv_heads % r.kv_heads == 0);
+                assert_true(r.n == 1 || r.kv_heads == s->kv_heads);
+                for (uint32_t i = first; i < first + r.n; i++)
+                    assert_true(offset[i + 1] - offset[i] <= r.longest);
+                assert_true((uint64_t)(offset[first + r.n] - offset[first]) * (s->heads + 2 * s->kv_heads) *
+                                s->head_dim <=
+                            INT32_MAX);
+                assert_true(run_bytes(s, &r, backward) <= planned);
+                first += r.n;
+            }
+        }
+    }
+}
+
+static void test_bounds_never_shrink_as_batches_grow(void **state)
+{
+    const uint32_t sizes[] = {1, 2, 17, 127, 128, 129, 384, 385, 768, 1000, 4096, 16384, 20000, 200000};
+    (void)state;
+    for (size_t k = 0; k < GR_LEN(shapes); k++)
+        for (size_t t = 1; t < GR_LEN(sizes); t++)
+            for (size_t l = 1; l <= t; l++) {
+                const uint64_t at = gr_cu_attention_ws_bytes(&shapes[k], sizes[t], 8, sizes[l], true);
+                assert_true(at >= gr_cu_attention_ws_bytes(&shapes[k], sizes[t - 1], 8, sizes[l], true));
+                assert_true(at >= gr_cu_attention_ws_bytes(&shapes[k], sizes[t], 8, sizes[l - 1], true));
+                assert_true(at >= gr_cu_attention_ws_bytes(&shapes[k], sizes[t], 7, sizes[l], true));
+            }
+}
+
+/* 16 heads of 128, 8 of keys: a row of 768 tokens brings 2 * 768 bytes of dP, 4 * 128 of dK and dV and 4 of
+ * its sum. */
+static void test_256_sequences_of_768_tokens_go_in_runs_of_32(void **state)
+{
+    uint32_t offset[257];
+    (void)state;
+    for (uint32_t i = 0; i < 257; i++) offset[i] = 768 * i;
+    const gr_cu_attention_run r = gr_cu_attention_cut(&shapes[0], offset, 0, 256, true);
+    assert_int_equal(r.n, 32); /* 64 would take 64 * 768 * 16 * 2052 bytes, 1.5 GiB */
+    assert_int_equal(r.longest, 768);
+    assert_int_equal(gr_cu_attention_cudnn_bytes(&shapes[0], &r, true) / (1 << 20),
+                     32 * 768 * 16 * 2048 / (1 << 20));
+    const gr_cu_attention_run whole = gr_cu_attention_cut(&shapes[0], offset, 0, 256, false);
+    assert_int_equal(whole.n, 256);
+}
+
+/* One sequence of 16,384: 512 MiB of dP a head, so two heads would be 1 GiB and a little. */
+static void test_one_long_sequence_goes_in_parts_of_its_heads(void **state)
+{
+    const uint32_t offset[] = {0, 16384};
+    (void)state;
+    const gr_cu_attention_run r = gr_cu_attention_cut(&shapes[0], offset, 0, 1, true);
+    assert_int_equal(r.kv_heads, 1);
+    assert_int_equal(r.longest, 16384);
+    const uint64_t ws = gr_cu_attention_ws_bytes(&shapes[0], 16384, 1, 16384, true);
+    assert_in_range(ws >> 20, 1040, 1048);
+    const gr_cu_attention_shape loose = {16, 8, 128, false};
+    assert_int_equal(gr_cu_attention_cut(&loose, offset, 0, 1, true).kv_heads, 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_runs_cover_a_batch_once_and_fit_what_was_planned),
+        cmocka_unit_test(test_bounds_never_shrink_as_batches_grow),
+        cmocka_unit_test(test_256_sequences_of_768_tokens_go_in_runs_of_32),
+        cmocka_unit_test(test_one_long_sequence_goes_in_parts_of_its_heads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

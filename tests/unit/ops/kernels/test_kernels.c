@@ -1,0 +1,473 @@
+/* Kernels one at a time: inner loops in every instruction set, RoPE, sampling, AdamW. */
+#include <jansson.h>
+
+#include "tests/unit/model_fixture.h"
+#include "runtime/base/half.h"
+#include "ops/kernels/cpu/cpu.h"
+
+/* ---- inner loops --------------------------------------------------------------------------------------- */
+
+enum { ODD = 1061 };
+
+static void fill(float *x, size_t n, uint32_t seed, float scale)
+{
+    for (size_t i = 0; i < n; i++) x[i] = scale * fx_random(&seed);
+}
+
+/* Everything that one instruction set makes of the same numbers, one after another. */
+static size_t run_rows(const gr_simd *v, float *out)
+{
+    float x[ODD], y[ODD], z[ODD], w[ODD], lanes[16] = {0};
+    double sums[3], blocks[2];
+    size_t at = 0;
+    fill(x, ODD, 1, 3);
+    fill(y, ODD, 2, 2);
+    fill(z, ODD, 3, 20);
+    fill(w, ODD, 4, 1);
+    out[at++] = v->dot(x, y, ODD);
+    out[at++] = v->dot3(x, y, w, ODD);
+    out[at++] = v->max(z, ODD);
+    v->softmax_sums(z, out[at - 1], ODD, sums, blocks);
+    for (int i = 0; i < 3; i++) out[at++] = (float)sums[i];
+    out[at++] = (float)blocks[1];
+    out[at++] = (float)v->sum_squares(x, ODD);
+    v->add(x, y, ODD);
+    v->scale(x, x, 1.7f, ODD);
+    v->axpy(x, y, 0.3f, ODD);
+    v->rms_apply(y, y, w, 0.9f, ODD);
+    v->rms_back(x, x, y, z, w, 0.8f, 0.1f, ODD);
+    v->mul_axpy(w, x, y, 0.2f, ODD);
+    v->silu_mul(out + at, z, y, ODD);
+    at += ODD;
+    v->silu_mul_back(out + at, out + at + ODD, x, z, y, ODD);
+    at += 2 * ODD;
+    v->rotate(x, y, w, w, -1, ODD);
+    memcpy(out + at, x, sizeof(x));
+    memcpy(out + at + ODD, y, sizeof(y));
+    at += 2 * ODD;
+    memcpy(x, z, sizeof(x));
+    v->softmax_back(x, 21, 0.5f, 0.3f, 0.2f, 0.7f, ODD);
+    v->attend_back(z, y, 20, 0.1f, 1000, 1056);
+    memcpy(out + at, x, sizeof(x));
+    memcpy(out + at + ODD, y, sizeof(y));
+    memcpy(out + at + 2 * ODD, z, sizeof(z));
+    at += 3 * ODD;
+    v->exp_sum(w, 1, lanes, ODD);
+    memcpy(out + at, w, sizeof(w));
+    memcpy(out + at + ODD, lanes, sizeof(lanes));
+    at += ODD + 16;
+    v->transpose(w, 33, 31, 33, out + at, 32);
+    return at + 33 * 32;
+}
+
+static void test_instruction_sets_have_the_same_bits(void **state)
+{
+    (void)state;
+    const gr_simd *sets[GR_SIMD_MAX];
+    const size_t n_sets = gr_simd_all(sets);
+    float *want = gr_calloc(12 * ODD, sizeof(*want)), *got = gr_calloc(12 * ODD, sizeof(*got));
+    const size_t n = run_rows(&gr_simd_portable, want);
+    for (size_t s = 0; s < n_sets; s++) {
+        assert_int_equal(run_rows(sets[s], got), n);
+        for (size_t i = 0; i < n; i++)
+            if (memcmp(&got[i], &want[i], sizeof(*got)))
+                fail_msg("%s, number %zu: %.9g, want %.9g", sets[s]->name, i, (double)got[i],
+                         (double)want[i]);
+    }
+    free(want), free(got);
+}
+
+static void test_exp_is_within_two_units_in_the_last_place(void **state)
+{
+    (void)state;
+    float lanes[16] = {0};
+    for (int i = -87000; i <= 87000; i += 7) {
+        float x = (float)i * 1e-3f, e = x;
+        gr_simd_best()->exp_sum(&e, 0, lanes, 1);
+        assert_close(e, exp((double)x), 0, 2 * 0x1p-23);
+    }
+    float ends[] = {-INFINITY, -88, -1e30f, NAN};
+    gr_simd_best()->exp_sum(ends, 0, lanes, 4);
+    for (int i = 0; i < 3; i++) assert_true(ends[i] == 0);
+    assert_true(isnan(ends[3]));
+}
+
+/* ---- RoPE ---------------------------------------------------------------------------------------------- */
+
+static void test_llama3_frequencies_agree_with_the_golden_list(void **state)
+{
+    (void)state;
+    need_shared(path, "weights/rope/llama3_1_inv_freq_golden.json");
+    json_t *root = json_load_file(path, 0, NULL);
+    assert_non_null(root);
+    const json_t *golden = json_object_get(root, "golden");
+    gr_model_shape s = {.head_dim = 128, .rope_theta = 500000};
+    s.rope_scaling.on = true;
+    s.rope_scaling.factor = 8;
+    s.rope_scaling.low_freq_factor = 1;
+    s.rope_scaling.high_freq_factor = 4;
+    s.rope_scaling.original_positions = 8192;
+    gr_rope r;
+    gr_rope_init(&r, &s);
+    assert_int_equal(json_array_size(golden), r.n);
+    for (uint32_t i = 0; i < r.n; i++)
+        assert_close(1 / (double)r.inv_freq[i], json_number_value(json_array_get(golden, i)), 0, 3e-7);
+    json_decref(root);
+}
+
+/* ---- sampling ------------------------------------------------------------------------------------------ */
+
+enum { VOCAB = 16, DRAWS = 20000, AT_ONCE = 500 };
+
+/* A head whose logits are logit[]: the output matrix has them in its first column, the state is (1, 0, ...),
+ * which the norm makes sqrt(16) = 4. */
+struct sampler {
+    gr_model_shape s;
+    float norm[VOCAB], lm[VOCAB * VOCAB], x[VOCAB];
+    void *ws;
+};
+
+static void sampler_init(struct sampler *p, const float logit[VOCAB])
+{
+    *p = (struct sampler){.s = {.vocab = VOCAB, .hidden = VOCAB}};
+    for (int i = 0; i < VOCAB; i++) {
+        p->norm[i] = 1;
+        p->lm[i * VOCAB] = logit[i] / 4;
+    }
+    p->x[0] = 1;
+    p->ws = fx_dirty(K.head_ws_bytes(&p->s, AT_ONCE, GR_HEAD_TRUNCATE, 1));
+}
+
+static void sample(struct sampler *p, const gr_sampling *how, uint32_t first, int32_t id[AT_ONCE],
+                   float logprob[AT_ONCE])
+{
+    uint32_t row[AT_ONCE] = {0}, draw[AT_ONCE][2];
+    for (uint32_t i = 0; i < AT_ONCE; i++) {
+        draw[i][0] = (first + i) / 7;
+        draw[i][1] = (first + i) % 7;
+    }
+    K.head_sample(&(gr_queue){.team = NULL}, &p->s, p->norm, p->lm, p->x, row, AT_ONCE, how,
+                  (const uint32_t(*)[2])draw, id, logprob, p->ws);
+}
+
+/* Frequencies lie within five standard deviations of want[]; ids with 0 never come. */
+static void assert_draws(const float logit[VOCAB], const gr_sampling *how, const double want[VOCAB])
+{
+    struct sampler p;
+    sampler_init(&p, logit);
+    int32_t id[AT_ONCE];
+    float logprob[AT_ONCE];
+    double count[VOCAB] = {0}, sum = 0;
+    for (int i = 0; i < VOCAB; i++) sum += exp((double)logit[i] / (double)how->temperature);
+    for (uint32_t first = 0; first < DRAWS; first += AT_ONCE) {
+        sample(&p, how, first, id, logprob);
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            assert_in_range(id[i], 0, VOCAB - 1);
+            count[id[i]]++;
+            assert_close(logprob[i], (double)logit[id[i]] / (double)how->temperature - log(sum), 1e-5, 1e-5);
+        }
+    }
+    for (int i = 0; i < VOCAB; i++)
+        assert_close(count[i] / DRAWS, want[i], 5 * sqrt(want[i] * (1 - want[i]) / DRAWS), 0);
+    free(p.ws);
+}
+
+/* Weights 8, 4, 2, 1, 1, 0...: in ids 3, 0, 7, 9, 12. */
+#define LN2 0.69314718f
+static const float halves[VOCAB] = {2 * LN2, -90, -90, 3 * LN2, -90, -90, -90, LN2,
+                                    -90,     0,   -90, -90,     0,   -90, -90, -90};
+
+static void test_draws_follow_the_softmax(void **state)
+{
+    (void)state;
+    const gr_sampling plain = {.temperature = 1, .top_p = 1, .seed = 1}, hot = {.temperature = 2, .top_p = 1};
+    const double want[VOCAB] = {[3] = 0.5, [0] = 0.25, [7] = 0.125, [9] = 0.0625, [12] = 0.0625};
+    assert_draws(halves, &plain, want);
+    const double root[] = {sqrt(8), 2, sqrt(2), 1, 1}, sum = sqrt(8) + 2 + sqrt(2) + 2;
+    const double warm[VOCAB] = {
+        [3] = root[0] / sum, [0] = root[1] / sum, [7] = root[2] / sum, [9] = 1 / sum, [12] = 1 / sum};
+    assert_draws(halves, &hot, warm);
+}
+
+static void test_top_k_keeps_what_equals_the_kth(void **state)
+{
+    (void)state;
+    const gr_sampling two = {.temperature = 1, .top_p = 1, .top_k = 2};
+    assert_draws(halves, &two, (const double[VOCAB]){[3] = 8 / 12.0, [0] = 4 / 12.0});
+    const gr_sampling four = {.temperature = 1, .top_p = 1, .top_k = 4}; /* the fourth and fifth are equal */
+    assert_draws(halves, &four,
+                 (const double[VOCAB]){[3] = 0.5, [0] = 0.25, [7] = 0.125, [9] = 0.0625, [12] = 0.0625});
+}
+
+static void test_top_p_keeps_the_fewest_that_reach_it_of_what_top_k_left(void **state)
+{
+    (void)state;
+    const gr_sampling p = {.temperature = 1, .top_p = 0.7f}; /* 0.5 < 0.7 <= 0.75 */
+    assert_draws(halves, &p, (const double[VOCAB]){[3] = 8 / 12.0, [0] = 4 / 12.0});
+    const gr_sampling tiny = {.temperature = 1, .top_p = 1e-6f};
+    assert_draws(halves, &tiny, (const double[VOCAB]){[3] = 1});
+    const gr_sampling both = {.temperature = 1, .top_p = 0.6f, .top_k = 2}; /* 8 / 12 reaches it */
+    assert_draws(halves, &both, (const double[VOCAB]){[3] = 1});
+}
+
+static void test_a_draw_depends_on_its_counter_alone(void **state)
+{
+    (void)state;
+    struct sampler p;
+    sampler_init(&p, halves);
+    const gr_sampling how = {.temperature = 1, .top_p = 1, .seed = 9, .stream = 4};
+    int32_t a[AT_ONCE], b[AT_ONCE];
+    float logprob[AT_ONCE];
+    sample(&p, &how, 0, a, logprob);
+    sample(&p, &how, 100, b, logprob);
+    assert_memory_equal(a + 100, b, (AT_ONCE - 100) * sizeof(*a));
+    free(p.ws);
+}
+
+static void test_greedy_takes_the_lowest_of_equal_ids(void **state)
+{
+    (void)state;
+    struct sampler p;
+    const float logit[VOCAB] = {[0] = -1, [5] = 2, [6] = 1, [11] = 2};
+    sampler_init(&p, logit);
+    int32_t id[AT_ONCE];
+    float logprob[AT_ONCE];
+    sample(&p, &(gr_sampling){.top_p = 0.5f, .top_k = 3}, 0, id, logprob);
+    assert_int_equal(id[0], 5);
+    assert_close(logprob[0], 2 - log(12 + exp(-1) + exp(1) + 2 * exp(2)), 1e-6, 1e-6);
+    free(p.ws);
+}
+
+static void test_logits_that_are_no_numbers_give_some_id(void **state)
+{
+    (void)state;
+    struct sampler p;
+    const float logit[VOCAB] = {[3] = NAN};
+    sampler_init(&p, logit);
+    int32_t id[AT_ONCE];
+    float logprob[AT_ONCE];
+    const gr_sampling how[] = {{.temperature = 0, .top_p = 1},
+                               {.temperature = 1, .top_p = 1},
+                               {.temperature = 1, .top_p = 0.5f, .top_k = 3}};
+    for (size_t i = 0; i < GR_LEN(how); i++) {
+        sample(&p, &how[i], 0, id, logprob);
+        assert_in_range(id[0], 0, VOCAB - 1);
+    }
+    free(p.ws);
+}
+
+/* ---- head statistics ----------------------------------------------------------------------------------- */
+
+static void test_statistics_of_a_row_are_those_of_its_softmax(void **state)
+{
+    (void)state;
+    struct sampler p;
+    sampler_init(&p, halves);
+    float logprob, entropy, sum_p2;
+    const gr_head_rows rows = {1, (const uint32_t[]){0}, (const int32_t[]){7}, 1, false};
+    K.head_forward(&(gr_queue){.team = NULL}, &p.s, p.norm, p.lm, p.x, &rows,
+                   &(gr_head_stats){&logprob, &entropy, &sum_p2}, p.ws);
+    assert_close(logprob, log(0.125), 1e-6, 0);
+    assert_close(entropy, log(2) * (0.5 * 1 + 0.25 * 2 + 0.125 * 3 + 2 * 0.0625 * 4), 1e-6,
+                 0); /* 1.875 bits */
+    assert_close(sum_p2, 0.25 + 0.0625 + 0.015625 + 2 * 0.00390625, 1e-6, 0);
+    free(p.ws);
+}
+
+/* ---- flat arrays --------------------------------------------------------------------------------------- */
+
+static void test_adamw_follows_its_formula_in_double(void **state)
+{
+    (void)state;
+    enum { M = 4099 };
+    static float w[M], g[M], m[M], v[M];
+    static double dw[M], dm[M], dv[M];
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 2, NULL), GR_OK);
+    fill(w, M, 1, 1);
+    for (int i = 0; i < M; i++) dw[i] = (double)w[i];
+    for (uint32_t step = 1; step <= 20; step++) {
+        const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, step, 0.5f};
+        fill(g, M, step, step % 3 ? 1 : 1e-3f);
+        K.adamw(&(gr_queue){.team = team}, &how, true, &(gr_adamw_range){.w = w, .g = g, .m = m, .v = v}, M);
+        for (int i = 0; i < M; i++) {
+            const double gi = 0.5 * (double)g[i];
+            dm[i] = 0.9 * dm[i] + (1 - 0.9) * gi;
+            dv[i] = 0.999 * dv[i] + (1 - 0.999) * gi * gi;
+            const double m_hat = dm[i] / (1 - pow(0.9, step)), v_hat = dv[i] / (1 - pow(0.999, step));
+            dw[i] -= 1e-2 * 0.1 * dw[i];
+            dw[i] -= 1e-2 * m_hat / (sqrt(v_hat) + 1e-8);
+        }
+    }
+    for (int i = 0; i < M; i++) assert_close(w[i], dw[i], 1e-6, 1e-6);
+    float one = 2, kept = 0, still = 0;
+    const gr_adamw_range single = {.w = &one, .g = &(float){0}, .m = &kept, .v = &still};
+    K.adamw(&(gr_queue){.team = team}, &(gr_adamw){1, 0.9, 0.999, 1, 0.5, 1, 1}, false, &single, 1);
+    assert_true(one == 2); /* no decay, no gradient */
+    gr_team_free(team);
+}
+
+/* Of an optimizer step on the host. fp32: the device's bits. Else the same step of the widened values, each
+ * rounded to nearest even; the master, which is fp32, has no rounding. */
+static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
+{
+    (void)state;
+    enum { M = 9001 };
+    static float w[M], g[M], m[M], v[M], wide_w[M], wide_g[M], wide_m[M], wide_v[M], master[M];
+    static uint16_t hw[M], hg[M], hm[M], hv[M];
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 3, NULL), GR_OK);
+    gr_queue q = {.team = team};
+    fill(w, M, 1, 1), fill(g, M, 2, 1), fill(m, M, 3, 0.1f);
+    for (int i = 0; i < M; i++) {
+        v[i] = m[i] * m[i];
+        hw[i] = gr_f32_to_bf16(w[i]), hg[i] = gr_f32_to_bf16(g[i]);
+        hm[i] = gr_f32_to_bf16(m[i]), hv[i] = gr_f32_to_bf16(v[i]);
+        wide_w[i] = gr_bf16_to_f32(hw[i]), wide_g[i] = gr_bf16_to_f32(hg[i]);
+        wide_m[i] = gr_bf16_to_f32(hm[i]), wide_v[i] = gr_bf16_to_f32(hv[i]);
+        master[i] = w[i];
+    }
+    const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, 3, 0.5f};
+    const gr_adamw_range narrow = {.w = hw, .g = hg, .m = hm, .v = hv, .grads = GR_BF16, .moments = GR_BF16};
+    const gr_adamw_range wide = {.w = wide_w, .g = wide_g, .m = wide_m, .v = wide_v};
+    gr_host_adamw(&q, GR_BF16, &how, true, &narrow, M);
+    K.adamw(&q, &how, true, &wide, M);
+    for (int i = 0; i < M; i++) {
+        assert_int_equal(hw[i], gr_f32_to_bf16(wide_w[i]));
+        assert_int_equal(hm[i], gr_f32_to_bf16(wide_m[i]));
+        assert_int_equal(hv[i], gr_f32_to_bf16(wide_v[i]));
+    }
+    static float m2[M], v2[M];
+    memcpy(m2, m, sizeof(m)), memcpy(v2, v, sizeof(v));
+    const gr_adamw_range kept = {.w = hw, .g = g, .master = master, .m = m2, .v = v2};
+    const gr_adamw_range plain = {.w = w, .g = g, .m = m, .v = v};
+    gr_host_adamw(&q, GR_BF16, &how, true, &kept, M);
+    gr_queue alone = {0};
+    gr_host_adamw(&alone, GR_F32, &how, true, &plain, M);
+    for (int i = 0; i < M; i++) assert_int_equal(hw[i], gr_f32_to_bf16(master[i]));
+    assert_memory_equal(master, w, sizeof(w));
+    assert_memory_equal(m2, m, sizeof(m));
+    assert_memory_equal(v2, v, sizeof(v));
+    gr_team_free(team);
+}
+
+static uint64_t checksum(gr_team *team, const void *x, uint64_t bytes)
+{
+    uint64_t parts[GR_CHECKSUM_PARTS];
+    memset(parts, 0xa5, sizeof(parts));
+    K.checksum(&(gr_queue){.team = team}, x, bytes, parts);
+    return gr_checksum_of(parts);
+}
+
+static void test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit(void **state)
+{
+    (void)state;
+    enum { M = 5003 };
+    unsigned char x[M] = {0};
+    uint64_t want = 0, word;
+    for (int i = 0; i < M; i++) x[i] = (unsigned char)(i * i * 31 + i / 7);
+    for (uint64_t i = 0; i < M; i += 8) { /* by hand: words in their places, the last one of 3 bytes */
+        word = 0;
+        for (uint64_t b = i; b < i + 8 && b < M; b++) word |= (uint64_t)x[b] << 8 * (b - i);
+        want += gr_checksum_word(i / 8, word);
+    }
+    for (unsigned n = 1; n <= 3; n++) {
+        gr_team *team = NULL;
+        assert_int_equal(gr_team_new(&team, n, NULL), GR_OK);
+        assert_true(checksum(team, x, M) == want);
+        gr_team_free(team);
+    }
+    for (int bit = 0; bit < 8 * M; bit++) {
+        x[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_true(checksum(NULL, x, M) != want);
+        x[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    x[7] ^= 128; /* the highest bits of two words, and two words that change places */
+    x[15] ^= 128;
+    assert_true(checksum(NULL, x, M) != want);
+    memset(x, 0, M);
+    x[0] = 1;
+    want = checksum(NULL, x, M);
+    x[0] = 0;
+    x[8] = 1;
+    assert_true(checksum(NULL, x, M) != want);
+    assert_true(checksum(NULL, x, 0) == 0);
+}
+
+static double sum(gr_team *team, const float *x, uint64_t n)
+{
+    double out = NAN;
+    K.sum_squares(&(gr_queue){.team = team}, x, GR_F32, n, &out, NULL);
+    return out;
+}
+
+static void test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team(void **state)
+{
+    (void)state;
+    enum { M = 70001 };
+    float *x = gr_malloc(M * sizeof(*x)), *r = gr_malloc(M * sizeof(*r));
+    double want = 0;
+    for (int i = 0; i < M; i++) {
+        x[i] = (float)(i % 4001);
+        want += (double)x[i] * (double)x[i];
+    }
+    fill(r, M, 1, 1);
+    const double alone = sum(NULL, r, M);
+    for (unsigned n = 1; n <= 3; n++) {
+        gr_team *team = NULL;
+        assert_int_equal(gr_team_new(&team, n, NULL), GR_OK);
+        assert_true(sum(team, x, M) == want);
+        assert_true(sum(team, r, M) == alone);
+        assert_true(sum(team, x, 0) == 0);
+        K.zero(&(gr_queue){.team = team}, x, 5);
+        gr_team_free(team);
+    }
+    free(x), free(r);
+}
+
+/* Box and Muller's transform by the library's functions, to half a unit in a float's last place at 0.1; and
+ * no set has other bits. */
+static void test_normals_are_those_of_the_formula_in_every_instruction_set(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 50, COUNTERS = GR_NORMALS / 4 };
+    const gr_simd *sets[GR_SIMD_MAX];
+    const size_t n_sets = gr_simd_all(sets);
+    float z[GR_SIMD_MAX][GR_NORMALS];
+    for (uint64_t from = 0; from < BLOCKS * COUNTERS; from += COUNTERS) {
+        for (size_t k = 0; k < n_sets; k++) {
+            sets[k]->normals(7, 3, from, 0.02, z[k]);
+            assert_memory_equal(z[k], z[0], sizeof(z[0]));
+        }
+        for (uint32_t i = 0; i < GR_NORMALS; i += 2) {
+            uint32_t bits[4];
+            gr_philox(7, 3, (uint32_t[]){(uint32_t)from + i / 4, 0, 0, 0}, bits);
+            const double r = sqrt(-2 * log((double)gr_uniform(bits[i % 4])));
+            const double angle = 6.283185307179586 * (double)gr_uniform(bits[i % 4 + 1]);
+            assert_true(fabs((double)z[0][i] - 0.02 * r * cos(angle)) <= 4e-9);
+            assert_true(fabs((double)z[0][i + 1] - 0.02 * r * sin(angle)) <= 4e-9);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_instruction_sets_have_the_same_bits),
+        cmocka_unit_test(test_normals_are_those_of_the_formula_in_every_instruction_set),
+        cmocka_unit_test(test_exp_is_within_two_units_in_the_last_place),
+        cmocka_unit_test(test_llama3_frequencies_agree_with_the_golden_list),
+        cmocka_unit_test(test_draws_follow_the_softmax),
+        cmocka_unit_test(test_top_k_keeps_what_equals_the_kth),
+        cmocka_unit_test(test_top_p_keeps_the_fewest_that_reach_it_of_what_top_k_left),
+        cmocka_unit_test(test_a_draw_depends_on_its_counter_alone),
+        cmocka_unit_test(test_greedy_takes_the_lowest_of_equal_ids),
+        cmocka_unit_test(test_logits_that_are_no_numbers_give_some_id),
+        cmocka_unit_test(test_statistics_of_a_row_are_those_of_its_softmax),
+        cmocka_unit_test(test_adamw_follows_its_formula_in_double),
+        cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
+        cmocka_unit_test(test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit),
+        cmocka_unit_test(test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,260 @@
+/* Bits: what a token's result may not depend on. And gradients against differences. */
+#include "tests/unit/model_fixture.h"
+
+enum { N = 150, SEQS = 5 };
+static const uint32_t offsets[SEQS + 1] = {0, 37, 38, 70, 134, 150};
+
+static gr_model_shape shape(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
+{
+    gr_model_shape s = {.vocab = 1100, .hidden = 40, .inter = 56, .layers = 2, .heads = heads};
+    s.kv_heads = kv_heads;
+    s.head_dim = head_dim;
+    s.norm_eps = 1e-6f;
+    s.rope_theta = 1e4;
+    s.max_positions = 1024;
+    s.init_std = 0.15;
+    s.qk_norm = s.tied = heads != kv_heads;
+    s.qkv_bias = kv_heads == 1;
+    return s;
+}
+
+/* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), and as many as heads. */
+static gr_model_shape shape_at(int i)
+{
+    return i == 0 ? shape(6, 2, 18) : i == 1 ? shape(13, 1, 6) : shape(3, 3, 32);
+}
+
+enum { SHAPES = 3 };
+
+struct data {
+    int32_t ids[N], target[N];
+    float d_logprob[N], d_entropy[N];
+};
+
+static struct data random_data(void)
+{
+    struct data d;
+    uint32_t seed = 5;
+    for (uint32_t i = 0; i < N; i++) {
+        d.ids[i] = (int32_t)((fx_random(&seed) + 1) * 549);
+        d.target[i] = (int32_t)((fx_random(&seed) + 1) * 549);
+        d.d_logprob[i] = fx_random(&seed) / N;
+        d.d_entropy[i] = fx_random(&seed) / N;
+    }
+    return d;
+}
+
+static fixture filled(int shape_index, unsigned threads)
+{
+    gr_model_shape s = shape_at(shape_index);
+    fixture f = fx_new(&s, threads);
+    fx_fill(&f, 7);
+    return f;
+}
+
+/* Hidden states of all tokens, packed together; free(). */
+static float *hidden(fixture *f, const struct data *d)
+{
+    const size_t bytes = (size_t)N * f->s.hidden * sizeof(float);
+    fx_forward(f, &(gr_packed){N, SEQS, d->ids, offsets, offsets, NULL}, NULL, NULL);
+    return memcpy(gr_malloc(bytes), f->x, bytes);
+}
+
+static void test_a_sequence_has_the_same_bits_alone_and_packed(void **state)
+{
+    (void)state;
+    const struct data d = random_data();
+    for (int i = 0; i < SHAPES; i++) {
+        fixture f = filled(i, 2);
+        float *want = hidden(&f, &d);
+        for (uint32_t s = 0; s < SEQS; s++) {
+            const uint32_t n = offsets[s + 1] - offsets[s], one[] = {0, n};
+            fx_forward(&f, &(gr_packed){n, 1, d.ids + offsets[s], one, one, NULL}, NULL, NULL);
+            assert_memory_equal(f.x, want + offsets[s] * f.s.hidden, n * f.s.hidden * sizeof(float));
+        }
+        free(want);
+        fx_free(&f);
+    }
+}
+
+/* All sequences step on together, by different numbers of tokens, until each is whole. */
+static void extend_all(fixture *f, const struct data *d, const float *want, uint32_t most)
+{
+    uint32_t cached[SEQS] = {0}, table[SEQS * 5], seed = most;
+    for (uint32_t i = 0; i < SEQS * 5; i++) table[i] = (i * 37 + 11) % FX_BLOCKS;
+    for (;;) {
+        int32_t ids[N];
+        uint32_t offset[SEQS + 1] = {0};
+        for (uint32_t s = 0; s < SEQS; s++) {
+            const uint32_t left = offsets[s + 1] - offsets[s] - cached[s];
+            seed = seed * 1664525u + 1013904223u;
+            const uint32_t n = GR_MIN(left, 1 + (seed >> 8) % most);
+            memcpy(ids + offset[s], d->ids + offsets[s] + cached[s], n * sizeof(*ids));
+            offset[s + 1] = offset[s] + n;
+        }
+        if (!offset[SEQS]) return;
+        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, NULL});
+        for (uint32_t s = 0; s < SEQS; s++) {
+            const uint32_t n = offset[s + 1] - offset[s];
+            assert_memory_equal(f->x + offset[s] * f->s.hidden, want + (offsets[s] + cached[s]) * f->s.hidden,
+                                n * f->s.hidden * sizeof(float));
+            cached[s] += n;
+        }
+    }
+}
+
+static void test_prefill_in_any_chunks_and_decode_have_the_bits_of_the_packed_pass(void **state)
+{
+    (void)state;
+    const struct data d = random_data();
+    for (int i = 0; i < SHAPES; i++) {
+        fixture f = filled(i, 2);
+        float *want = hidden(&f, &d);
+        extend_all(&f, &d, want, 1);
+        extend_all(&f, &d, want, 9);
+        extend_all(&f, &d, want, 64);
+        free(want);
+        fx_free(&f);
+    }
+}
+
+static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **state)
+{
+    (void)state;
+    fixture f = filled(0, 2);
+    int32_t ids[400];
+    uint32_t seed = 3, table[25];
+    for (int i = 0; i < 400; i++) ids[i] = (int32_t)((fx_random(&seed) + 1) * 549);
+    for (uint32_t i = 0; i < 25; i++) table[i] = 2 * i;
+    const uint32_t whole[] = {0, 400};
+    fx_forward(&f, &(gr_packed){400, 1, ids, whole, whole, NULL}, NULL, NULL);
+    float *want = memcpy(gr_malloc(400 * f.s.hidden * sizeof(float)), f.x, 400 * f.s.hidden * sizeof(float));
+    for (uint32_t at = 0, n; at < 400; at += n) {
+        n = at < 250 ? 50 : 3;
+        n = GR_MIN(n, 400 - at);
+        fx_extend(
+            &f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
+        assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
+    }
+    free(want);
+    fx_free(&f);
+}
+
+static void test_logprobs_have_the_same_bits_for_any_chunk(void **state)
+{
+    (void)state;
+    const struct data d = random_data();
+    fixture f = filled(0, 2);
+    free(hidden(&f, &d));
+    float all[3][N], some[3][N];
+    const fx_loss loss = {.target = d.target, .inv_temperature = 1.25f};
+    fx_head(&f, N, FX_CHUNK, &loss, all[0], all[1], all[2]);
+    for (uint32_t chunk = 1; chunk < FX_CHUNK; chunk += 3) {
+        fx_head(&f, N, chunk, &loss, some[0], some[1], some[2]);
+        assert_memory_equal(all, some, sizeof(all));
+    }
+    fx_free(&f);
+}
+
+static void test_threads_change_no_bit_of_hidden_states_or_gradients(void **state)
+{
+    (void)state;
+    const struct data d = random_data();
+    const fx_loss loss = {d.target, d.d_logprob, d.d_entropy, 1};
+    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL};
+    for (int i = 0; i < SHAPES; i++) {
+        fixture one = filled(i, 1);
+        float logprob[2][N], entropy[2][N];
+        fx_backward(&one, &p, &loss, logprob[0], entropy[0]);
+        for (unsigned threads = 2; threads <= 3; threads++) {
+            fixture some = filled(i, threads);
+            fx_backward(&some, &p, &loss, logprob[1], entropy[1]);
+            assert_memory_equal(logprob[0], logprob[1], sizeof(logprob[0]));
+            for (uint32_t b = 0; b < gr_model_buckets(&one.s); b++)
+                assert_memory_equal(one.g[b], some.g[b], gr_bucket_elems(&one.s, b) * sizeof(float));
+            fx_free(&some);
+        }
+        fx_free(&one);
+    }
+}
+
+static double loss_value(fixture *f, const gr_packed *p, const fx_loss *l)
+{
+    float logprob[N], entropy[N];
+    double sum = 0;
+    fx_forward(f, p, NULL, NULL);
+    fx_head(f, p->n_tokens, FX_CHUNK, l, logprob, entropy, NULL);
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        sum += (double)l->d_logprob[i] * (double)logprob[i] + (double)l->d_entropy[i] * (double)entropy[i];
+    return sum;
+}
+
+/* Along a random direction of each tensor: (L(w + e r) - L(w - e r)) / 2 e against the gradient's part. */
+static void test_gradients_agree_with_differences(void **state)
+{
+    (void)state;
+    const struct data d = random_data();
+    const fx_loss loss = {d.target, d.d_logprob, d.d_entropy, 1};
+    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL};
+    for (int i = 0; i < SHAPES; i++) {
+        fixture f = filled(i, 2);
+        float logprob[N], entropy[N];
+        fx_backward(&f, &p, &loss, logprob, entropy);
+        for (uint32_t b = 0; b < gr_model_buckets(&f.s); b++) {
+            gr_tensor t[GR_BUCKET_TENSORS_MAX];
+            for (size_t k = gr_bucket_tensors(&f.s, b, t); k--;) {
+                const size_t n = (size_t)t[k].rows * GR_MAX(t[k].cols, 1);
+                float *w = f.w[b] + t[k].offset, *g = f.g[b] + t[k].offset, *kept = gr_malloc(n * sizeof(*w));
+                memcpy(kept, w, n * sizeof(*w));
+                double norm = 0, want = 0, at[2];
+                for (size_t e = 0; e < n; e++) norm += (double)g[e] * (double)g[e];
+                const float step = (float)(0.01 / sqrt((double)n));
+                for (int side = 0; side < 2; side++) {
+                    uint32_t seed = 11;
+                    for (size_t e = 0; e < n; e++) { /* half along the gradient, half at random */
+                        const double r =
+                            (double)g[e] / sqrt(norm) * sqrt((double)n) + (double)fx_random(&seed);
+                        if (side) want += r * (double)g[e];
+                        w[e] = kept[e] + (side ? -step : step) * (float)r;
+                    }
+                    at[side] = loss_value(&f, &p, &loss);
+                }
+                memcpy(w, kept, n * sizeof(*w));
+                const double got = (at[0] - at[1]) / (2 * (double)step);
+                if (!(fabs(got - want) <= 0.01 * fabs(want) + 1e-5))
+                    fail_msg("shape %d, %s: difference %.6g, gradient %.6g", i, t[k].name, got, want);
+                free(kept);
+            }
+        }
+        fx_free(&f);
+    }
+}
+
+static void test_blocks_of_the_pool_copy_whole(void **state)
+{
+    (void)state;
+    gr_model_shape s = shape_at(0);
+    const size_t bytes = K.kv_block_bytes(&s);
+    char *kv = gr_calloc(4, bytes);
+    for (size_t i = 0; i < 4 * bytes; i++) kv[i] = (char)(i / bytes + 1);
+    K.kv_copy(&(gr_queue){.team = NULL}, &s, kv, (const uint32_t[]){1, 0}, (const uint32_t[]){3, 2}, 2);
+    for (size_t i = 0; i < bytes; i++) {
+        assert_int_equal(kv[2 * bytes + i], 1);
+        assert_int_equal(kv[3 * bytes + i], 2);
+    }
+    free(kv);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_sequence_has_the_same_bits_alone_and_packed),
+        cmocka_unit_test(test_prefill_in_any_chunks_and_decode_have_the_bits_of_the_packed_pass),
+        cmocka_unit_test(test_a_long_sequence_crosses_score_panels_with_the_same_bits),
+        cmocka_unit_test(test_logprobs_have_the_same_bits_for_any_chunk),
+        cmocka_unit_test(test_threads_change_no_bit_of_hidden_states_or_gradients),
+        cmocka_unit_test(test_gradients_agree_with_differences),
+        cmocka_unit_test(test_blocks_of_the_pool_copy_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

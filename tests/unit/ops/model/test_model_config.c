@@ -1,0 +1,386 @@
+/* A config.json: what is read of it, what is refused by name, what is ignored aloud. */
+#include "ops/model/model.h"
+
+#include <jansson.h>
+
+#include "tests/unit/test.h"
+#include "tests/unit/test_folder.h"
+
+static const char base[] =
+    "{'model_type': 'llama', 'vocab_size': 100, 'hidden_size': 64, 'intermediate_size': 96,"
+    "'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,"
+    "'max_position_embeddings': 512, 'eos_token_id': 7}";
+
+static json_t *parse_quoted(const char *text) /* with ' for " */
+{
+    char *copy = gr_strdup(text);
+    for (char *c = copy; *c; c++)
+        if (*c == '\'') *c = '"';
+    json_t *v = json_loads(copy, 0, NULL);
+    free(copy);
+    assert_non_null(v);
+    return v;
+}
+
+static void write_text(const char *name, const char *text)
+{
+    char *path = in_dir(name);
+    assert_int_equal(gr_file_write(path, text, strlen(text), NULL), GR_OK);
+    free(path);
+}
+
+/* Write base with changes as config.json and read its folder. */
+static gr_status read_changed(const char *changes, gr_model_shape *s, gr_diag *d)
+{
+    json_t *config = parse_quoted(base), *update = parse_quoted(changes);
+    json_object_update(config, update);
+    char *text = json_dumps(config, JSON_INDENT(1));
+    write_text("config.json", text);
+    free(text);
+    json_decref(update);
+    json_decref(config);
+    return gr_model_shape_read(s, dir, d);
+}
+
+static gr_model_shape accepted(const char *changes)
+{
+    gr_model_shape s = {0};
+    gr_diag d;
+    gr_diag_init(&d);
+    if (read_changed(changes, &s, &d)) fail_msg("%s", d.messages[0].text);
+    assert_int_equal(d.n, 0);
+    gr_diag_release(&d);
+    return s;
+}
+
+static void assert_refused(const char *changes, const char *text)
+{
+    gr_model_shape s = {.vocab = 12345};
+    gr_diag d;
+    gr_diag_init(&d);
+    if (read_changed(changes, &s, &d) != GR_E_INVALID) fail_msg("%s was not refused", changes);
+    assert_int_equal(s.vocab, 12345); /* left alone */
+    bool found = false;
+    for (size_t i = 0; i < d.n; i++) found = found || strstr(d.messages[i].text, text);
+    if (!found) fail_msg("\"%s\" does not hold \"%s\"", d.messages[0].text, text);
+    gr_diag_release(&d);
+}
+
+static void test_defaults_are_those_of_transformers(void **state)
+{
+    (void)state;
+    gr_model_shape s = accepted("{}");
+    assert_string_equal(s.model_type, "llama");
+    assert_int_equal(s.head_dim, 16);
+    assert_close(s.rope_theta, 10000, 0, 0);
+    assert_close(s.norm_eps, 1e-6, 0, 1e-6);
+    assert_close(s.init_std, 0.02, 0, 0);
+    assert_false(s.tied || s.qkv_bias || s.qk_norm || s.rope_scaling.on);
+    assert_int_equal(s.bos, -1);
+    assert_int_equal(s.pad, -1);
+    assert_int_equal(s.n_eos, 1);
+    assert_int_equal(s.eos[0], 7);
+    assert_int_equal(accepted("{'num_key_value_heads': null}").kv_heads, 4);
+    assert_int_equal(accepted("{'model_type': 'qwen3'}").head_dim, 128);
+    assert_true(accepted("{'model_type': 'qwen3'}").qk_norm);
+    assert_true(accepted("{'model_type': 'qwen2', 'tie_word_embeddings': true}").qkv_bias);
+    assert_int_equal(accepted("{'model_type': 'mistral', 'sliding_window': 512, 'head_dim': 30}").head_dim,
+                     30);
+}
+
+static void test_rope_is_read_in_every_spelling(void **state)
+{
+    (void)state;
+#define L3                                                                                                 \
+    "'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': " \
+    "8192"
+    const char *const spellings[] = {
+        "{'rope_theta': 5e5, 'rope_scaling': {'rope_type': 'llama3', " L3 "}}",
+        "{'rope_theta': 500000, 'rope_scaling': {'type': 'llama3', " L3 "}}",
+        "{'rope_parameters': {'rope_theta': 500000.0, 'rope_type': 'llama3', " L3 "}}",
+        "{'rope_theta': 500000, 'rope_parameters': {'rope_type': 'llama3', " L3 "}}",
+    };
+    for (size_t i = 0; i < GR_LEN(spellings); i++) {
+        gr_model_shape s = accepted(spellings[i]);
+        assert_close(s.rope_theta, 5e5, 0, 0);
+        assert_true(s.rope_scaling.on);
+        assert_close(s.rope_scaling.factor, 8, 0, 0);
+        assert_close(s.rope_scaling.low_freq_factor, 1, 0, 0);
+        assert_close(s.rope_scaling.high_freq_factor, 4, 0, 0);
+        assert_int_equal(s.rope_scaling.original_positions, 8192);
+    }
+    gr_model_shape twice = accepted("{'rope_theta': 5e5, 'rope_scaling': {'rope_type': 'llama3', " L3
+                                    "}, 'rope_parameters': {'rope_theta': 500000, 'type': 'llama3', "
+                                    "'rope_type': 'llama3', " L3 "}}");
+    assert_true(twice.rope_scaling.on);
+    assert_close(twice.rope_theta, 5e5, 0, 0);
+    assert_close(accepted("{'rope_parameters': {'rope_theta': 20000}}").rope_theta, 2e4, 0, 0);
+    assert_close(accepted("{'rope_scaling': {}}").rope_theta, 1e4, 0, 0);
+    assert_false(accepted("{'rope_scaling': null}").rope_scaling.on);
+    assert_false(accepted("{'rope_scaling': {'type': 'default'}}").rope_scaling.on);
+    assert_close(accepted("{'rope_parameters': {'rope_type': 'default', 'rope_theta': 20000}}").rope_theta,
+                 2e4, 0, 0);
+}
+
+/* Positions that are read wrongly give other numbers for every token, and no error anywhere. */
+static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
+{
+    (void)state;
+#define DEFAULT "'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}"
+    static const char *const types[] = {"yarn", "linear", "dynamic", "longrope", "su", "mrope", "Llama3"};
+    for (size_t i = 0; i < GR_LEN(types); i++) {
+        char *changes = gr_printf("{" DEFAULT ", 'rope_scaling': {'type': '%s', 'factor': 4.0}}", types[i]);
+        char *text = gr_printf("rope type '%s' is not supported; supported are default and llama3", types[i]);
+        assert_refused(changes, text);
+        free(text);
+        free(changes);
+    }
+    static const char *const table[][2] = {
+        {"{" DEFAULT ", 'rope_scaling': {'rope_type': 'llama3', " L3 "}}",
+         "'rope_scaling' and 'rope_parameters' say different things"},
+        {"{'rope_parameters': {'full_attention': {'rope_type': 'default', 'rope_theta': 1e6}, "
+         "'sliding_attention': {'rope_type': 'default', 'rope_theta': 1e4}}}",
+         "'rope_parameters.full_attention' is an object: positions that differ by the type of layer"},
+        {"{'rope_theta': 1e6, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}}",
+         "'rope_parameters.rope_theta' is 10000, but another place says 1000000"},
+        {"{'rope_scaling': {'factor': 4.0}}", "'rope_scaling' has 'factor', but no 'rope_type'"},
+        {"{'rope_parameters': {'rope_theta': 1e6, 'factor': 4.0}}", "'rope_parameters' has 'factor', but no"},
+        {"{'rope_scaling': {'rope_type': 7}}", "rope type '?' is not supported"},
+        {"{'rope_scaling': {'rope_type': null, 'factor': 2}}", "rope type '?' is not supported"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'default', " L3 "}}",
+         "'rope_scaling.rope_type' is 'llama3', but 'rope_scaling.type' is 'default'"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'yarn', " L3 "}}", "rope type 'yarn'"},
+        {"{'rope_scaling': [1]}", "'rope_scaling' is not an object"},
+        {"{'rope_parameters': {'rope_type': 'default', 'rope_theta': '1e6'}}", "is not a number from 1"},
+        {"{'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}", "from 1 to 1"},
+        {"{'original_max_position_embeddings': 4096, 'rope_scaling': {'rope_type': 'llama3', " L3 "}}",
+         "'original_max_position_embeddings' is 4096, but that of the rope's scaling 8192"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, "
+         "'high_freq_factor': 4.0, 'original_max_position_embeddings': 8192.5}}",
+         "and this one an integer"},
+    };
+    for (size_t i = 0; i < GR_LEN(table); i++) assert_refused(table[i][0], table[i][1]);
+}
+
+static void test_what_is_not_supported_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const table[][2] = {
+        {"{'model_type': null}", "'model_type' is missing"},
+        {"{'model_type': 'lama'}",
+         "model_type 'lama' is not supported; supported are llama, mistral, qwen2 and qwen3; "
+         "did you mean 'llama'?"},
+        {"{'model_type': 'qwen3_moe'}", "model_type 'qwen3_moe' is not supported (a mixture of experts)"},
+        {"{'architectures': ['LlamaForQuestionAnswering']}",
+         "'LlamaForQuestionAnswering' is not supported; "
+         "model_type 'llama' must be 'LlamaForCausalLM', or with a value head 'LlamaForTokenClassification' "
+         "or "
+         "'LlamaForSequenceClassification'"},
+        {"{'architectures': ['Qwen2ForTokenClassification']}",
+         "'Qwen2ForTokenClassification' is not supported"},
+        {"{'architectures': ['LlamaForTokenClassification'], 'id2label': {'0': 'bad', '1': 'good'}}",
+         "'id2label' says 2 labels: a value head has one"},
+        {"{'architectures': ['LlamaForSequenceClassification'], 'num_labels': 5}",
+         "'num_labels' says 5 labels: a value head has one"},
+        {"{'architectures': []}", "architecture '?'"},
+        {"{'num_local_experts': 8}", "'num_local_experts': mixtures"},
+        {"{'hidden_act': 'gelu'}", "hidden_act 'gelu' is not supported; it must be 'silu'"},
+        {"{'quantization_config': {'quant_method': 'gptq'}}", "'quantization_config' (gptq): quantised"},
+        {"{'quantization': {'bits': 4}}", "'quantization': quantised"},
+        {"{'attention_bias': true}", "'attention_bias' is not supported for 'llama'"},
+        {"{'mlp_bias': true}", "'mlp_bias' is not supported"},
+        {"{'model_type': 'qwen2', 'use_sliding_window': true}", "'use_sliding_window' is not supported"},
+        {"{'model_type': 'mistral', 'sliding_window': 8}", "a sliding window of 8, less than the 512"},
+        {"{'model_type': 'mistral', 'max_position_embeddings': 8192}",
+         "a sliding window of 4096 (meant where"},
+        {"{'layer_types': ['full_attention', 'sliding_attention']}", "layer type 'sliding_attention'"},
+        {"{'layer_types': 'full_attention'}", "'layer_types' is not a list"},
+        {"{'layer_types': {}}", "'layer_types' is not a list"},
+        {"{'layer_types': ['full_attention']}", "'layer_types' has 1 entries, but 'num_hidden_layers' is 2"},
+        {"{'layer_types': []}", "'layer_types' has 0 entries"},
+        {"{'layer_types': ['full_attention', null]}", "layer type '?'"},
+        {"{'attn_logit_softcapping': 50.0}",
+         "'attn_logit_softcapping' of 50.0 changes what the model computes"},
+        {"{'final_logit_softcapping': 30}", "'final_logit_softcapping' of 30 changes"},
+        {"{'attention_multiplier': 0.0078125}", "'attention_multiplier' of 0.0078125 changes"},
+        {"{'residual_multiplier': 0}", "'residual_multiplier' of 0 changes"},
+        {"{'scale_emb': 12}", "'scale_emb' of 12 changes"},
+        {"{'use_qk_norm': true}", "'use_qk_norm' of true changes"},
+        {"{'no_rope_layers': [1, 0]}", "'no_rope_layers' of [1,0] changes"},
+        {"{'partial_rotary_factor': 0.5}", "'partial_rotary_factor' is not a number from 1 to 1"},
+        {"{'num_key_value_heads': 3}",
+         "'num_attention_heads' 4 is not a multiple of 'num_key_value_heads' 3"},
+        {"{'num_attention_heads': 5, 'num_key_value_heads': 5}", "'hidden_size' 64 is not a multiple"},
+        {"{'head_dim': 5}", "a head dimension of 5 is odd"},
+        {"{'hidden_size': 0}", "'hidden_size' is not an integer from 1 to"},
+        {"{'hidden_size': -64}", "'hidden_size' is not an integer from 1 to"},
+        {"{'hidden_size': 64.0}", "'hidden_size' is not an integer from 1 to"},
+        {"{'hidden_size': '64'}", "'hidden_size' is not an integer from 1 to"},
+        {"{'hidden_size': null}", "'hidden_size' is missing"},
+        {"{'vocab_size': 9223372036854775807}", "'vocab_size' is not an integer from 1 to"},
+        {"{'num_hidden_layers': 4294967298}", "'num_hidden_layers' is not an integer from 1 to"},
+        {"{'rms_norm_eps': -1e-6}", "'rms_norm_eps' is not a number from 0 to 1"},
+        {"{'rope_theta': 0}", "'rope_theta' is not a number"},
+        {"{'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}}",
+         "rope type 'yarn' is not supported; supported are"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'factor': 4.0}}",
+         "'rope_scaling.low_freq_factor' is missing"},
+        {"{'rope_scaling': 'llama3'}", "'rope_scaling' is not an object"},
+        {"{'eos_token_id': 100}", "'eos_token_id' is not a token id below the 'vocab_size' of 100"},
+        {"{'eos_token_id': [1,2,3,4,5,6,7,8,9]}", "more than 8 end-of-sequence ids"},
+        {"{'bos_token_id': 'x'}", "'bos_token_id' is not a token id"},
+        {"{'tie_word_embeddings': 1}", "'tie_word_embeddings' is not true or false"},
+    };
+    for (size_t i = 0; i < GR_LEN(table); i++) assert_refused(table[i][0], table[i][1]);
+}
+
+static void test_errors_are_all_named_with_their_lines(void **state)
+{
+    (void)state;
+    write_text("config.json",
+               "{\n  \"model_type\": \"llama\",\n  \"hidden_act\": \"gelu\",\n  \"mlp_bias\": true\n}\n");
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_model_shape_read(&s, dir, &d), GR_E_INVALID);
+    assert_int_equal(d.messages[0].at.line, 4);
+    assert_int_equal(d.messages[1].at.line, 3);
+    assert_int_equal(d.messages[1].at.col, 3);
+    assert_non_null(strstr(d.messages[1].at.file, "/config.json"));
+    assert_int_equal(d.n_errors, 2 + 6); /* and six sizes missing */
+    gr_diag_release(&d);
+    write_text("config.json", "{\n  \"a\": 1,\n  \"a\": 2\n}\n");
+    gr_diag_init(&d);
+    assert_int_equal(gr_model_shape_read(&s, dir, &d), GR_E_INVALID);
+    assert_int_equal(d.messages[0].at.line, 3);
+    gr_diag_release(&d);
+    assert_int_equal(gr_model_shape_read(&s, "/nowhere/config.json", NULL), GR_E_IO);
+}
+
+/* A config is copied into checkpoints as text. */
+static void test_zero_bytes_are_refused(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"model_type\": \"llama\",\n \"tie_word_embeddings\": true\0}";
+    gr_model_shape s;
+    gr_diag d;
+    char *path = in_dir("config.json");
+    gr_diag_init(&d);
+    assert_int_equal(gr_file_write(path, text, sizeof(text) - 1, NULL), GR_OK);
+    assert_int_equal(gr_model_shape_read(&s, dir, &d), GR_E_INVALID);
+    assert_string_equal(d.messages[0].text, "a zero byte, which JSON text does not have");
+    assert_int_equal(d.messages[0].at.line, 2);
+    assert_int_equal(d.messages[0].at.col, 29);
+    gr_diag_release(&d);
+    free(path);
+}
+
+static void assert_warned(const char *changes, const char *text)
+{
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(read_changed(changes, &s, &d), GR_OK);
+    assert_int_equal(d.n, 1);
+    assert_int_equal(d.messages[0].severity, GR_WARNING);
+    assert_string_equal(d.messages[0].text, text);
+    assert_true(d.messages[0].at.line > 1);
+    gr_diag_release(&d);
+}
+
+static void test_what_is_ignored_is_said(void **state)
+{
+    (void)state;
+    assert_warned("{'attention_dropout': 0.1, 'resid_pdrop': 0.0}",
+                  "'attention_dropout' of 0.1 is ignored: nothing is dropped");
+    assert_warned("{'layer_scale_init': 0.1}", "'layer_scale_init' of 0.1 is not known and is ignored");
+    assert_warned("{'auto_map': {'AutoModel': 'modeling_x.X'}}",
+                  "'auto_map' of {\"AutoModel\":\"modeling_x.X\"} is not known and is ignored");
+    assert_warned("{'rope_parameters': {'rope_type': 'default', 'factor': 4.0}}",
+                  "'rope_parameters.factor' is ignored: rope type 'default' has none");
+    accepted("{'layer_scale_init': 1.0, 'new_bias': false, 'new_list': [], 'new_name': '', 'extra': 0, "
+             "'scale_emb': 1, 'alibi': false, 'query_pre_attn_scalar': null, 'sliding_window': 4096, "
+             "'torch_dtype': 'bfloat16', 'use_cache': true, 'partial_rotary_factor': 1.0, "
+             "'layer_types': ['full_attention', 'full_attention']}");
+}
+
+static void test_eos_is_the_union_with_the_generation_config(void **state)
+{
+    (void)state;
+    write_text("generation_config.json", "{\"eos_token_id\": [9, 7, 8]}");
+    gr_model_shape s = accepted("{}");
+    assert_int_equal(s.n_eos, 3);
+    assert_int_equal(s.eos[0], 7);
+    assert_int_equal(s.eos[1], 9);
+    assert_int_equal(s.eos[2], 8);
+    write_text("generation_config.json", "{\"eos_token_id\": ");
+    assert_int_equal(read_changed("{}", &s, NULL), GR_E_INVALID);
+    char *path = in_dir("generation_config.json");
+    assert_int_equal(gr_path_remove(path, NULL), GR_OK);
+    free(path);
+}
+
+/* What the model cards and the parameter counters of the hub give. */
+static const struct {
+    const char *name;
+    uint64_t params;
+} known[] = {
+    {"meta-llama/Llama-3.1-8B", 8030261248}, {"meta-llama/Llama-3.1-70B", 70553706496},
+    {"meta-llama/Llama-3.2-1B", 1235814400}, {"Qwen/Qwen2.5-0.5B", 494032768},
+    {"Qwen/Qwen2.5-7B", 7615616512},         {"Qwen/Qwen3-0.6B", 596049920},
+    {"Qwen/Qwen3-8B", 8190735360},           {"HuggingFaceTB/SmolLM2-135M", 134515008},
+};
+
+static void test_published_configs_are_read_and_mixtures_refused(void **state)
+{
+    (void)state;
+    need_shared(path, "model_configs.json");
+    json_t *all = json_load_file(path, 0, NULL), *entry;
+    const char *name;
+    size_t n_read = 0, n_known = 0;
+    json_object_foreach(all, name, entry)
+    {
+        const json_t *config = json_object_get(entry, "config");
+        const char *type = json_string_value(json_object_get(config, "model_type"));
+        char *text = json_dumps(config, 0);
+        write_text("config.json", text);
+        free(text);
+        gr_model_shape s;
+        gr_diag d;
+        gr_diag_init(&d);
+        gr_status st = gr_model_shape_read(&s, dir, &d);
+        if (strstr(type, "moe")) {
+            assert_int_equal(st, GR_E_INVALID);
+            assert_non_null(strstr(d.messages[0].text, "(a mixture of experts)"));
+        } else if (st)
+            fail_msg("%s: %s", name, d.messages[0].text);
+        else
+            assert_int_equal(d.n, 0); /* no warning of what everybody has */
+        n_read += !st;
+        for (size_t i = 0; i < GR_LEN(known); i++) {
+            if (strcmp(name, known[i].name) != 0) continue;
+            assert_int_equal(gr_model_params(&s), known[i].params);
+            n_known++;
+        }
+        gr_diag_release(&d);
+    }
+    json_decref(all);
+    assert_true(n_read >= 18);
+    assert_int_equal(n_known, GR_LEN(known));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_are_those_of_transformers),
+        cmocka_unit_test(test_rope_is_read_in_every_spelling),
+        cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
+        cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(test_errors_are_all_named_with_their_lines),
+        cmocka_unit_test(test_zero_bytes_are_refused),
+        cmocka_unit_test(test_what_is_ignored_is_said),
+        cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
+        cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,191 @@
+/* Against Hugging Face transformers: tests/oracle/make_model_goldens.py wrote the models and the answers. */
+#include "tests/unit/model_fixture.h"
+
+enum { N = 62, SEQS = 3, STEPS = 12, PROMPT = 5 }; /* of every golden */
+
+struct golden {
+    fixture f;
+    gr_safetensors *file;
+    int32_t ids[N], target[N];
+    uint32_t offset[SEQS + 1];
+    float d_logprob[N], d_entropy[N];
+    gr_diag d;
+};
+
+static void read_floats(const struct golden *g, const char *name, uint64_t rows, uint64_t cols, float *out)
+{
+    assert_int_equal(gr_safetensors_read_f32(g->file, name, rows, cols, out, NULL), GR_OK);
+}
+
+static void read_ids(const struct golden *g, const char *name, uint64_t rows, uint64_t cols, int32_t *out)
+{
+    float x[N];
+    read_floats(g, name, rows, cols, x);
+    for (uint64_t i = 0; i < rows * (cols ? cols : 1); i++) out[i] = (int32_t)x[i];
+}
+
+static void golden_open(struct golden *g, const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "tests/golden/model/%s", name);
+    gr_model_shape s;
+    gr_diag_init(&g->d);
+    assert_int_equal(gr_model_shape_read(&s, path, &g->d), GR_OK);
+    g->f = fx_new(&s, 2);
+    fx_read(&g->f, path, "", g->f.w);
+    assert_int_equal(gr_safetensors_open(&g->file, path, &g->d), GR_OK);
+    read_ids(g, "golden.ids", N, 0, g->ids);
+    read_ids(g, "golden.target", N, 0, g->target);
+    read_ids(g, "golden.offset", SEQS + 1, 0, (int32_t *)g->offset);
+    read_floats(g, "golden.d_logprob", N, 0, g->d_logprob);
+    read_floats(g, "golden.d_entropy", N, 0, g->d_entropy);
+}
+
+static void golden_release(struct golden *g)
+{
+    gr_safetensors_free(g->file);
+    fx_free(&g->f);
+    gr_diag_release(&g->d);
+}
+
+static const char *const names[] = {"llama", "qwen2", "qwen3"};
+
+static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
+                        double rtol)
+{
+    double most = 0;
+    for (size_t i = 0; i < n; i++) most = fmax(most, fabs((double)want[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - (double)want[i]) <= rtol * most))
+            fail_msg("%s of %s, element %zu: got %.9g, want %.9g (scale %g)", what, name, i, (double)got[i],
+                     (double)want[i], most);
+}
+
+/* The log-prob of every id at every token, one target at a time, gives the logits up to a constant a row. */
+static void test_logits_agree_with_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct golden g;
+        golden_open(&g, names[i]);
+        const uint32_t vocab = g.f.s.vocab;
+        float *logits = gr_malloc(N * vocab * sizeof(*logits)), logprob[N], first[N];
+        read_floats(&g, "golden.logits", N, vocab, logits);
+        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, NULL, NULL);
+        for (uint32_t v = 0; v < vocab; v++) {
+            int32_t target[N];
+            for (uint32_t t = 0; t < N; t++) target[t] = (int32_t)v;
+            fx_head(&g.f, N, FX_CHUNK, &(fx_loss){.target = target, .inv_temperature = 1}, logprob, NULL,
+                    NULL);
+            if (v == 0) memcpy(first, logprob, sizeof(first));
+            for (uint32_t t = 0; t < N; t++) {
+                const float *z = logits + t * vocab;
+                assert_close(logprob[t] - first[t], (double)z[v] - (double)z[0], 2e-4, 1e-4);
+            }
+        }
+        free(logits);
+        golden_release(&g);
+    }
+}
+
+static void test_logprobs_entropies_and_gradients_agree_with_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct golden g;
+        golden_open(&g, names[i]);
+        float logprob[N], entropy[N], want[N];
+        const fx_loss loss = {g.target, g.d_logprob, g.d_entropy, 1 / 0.7f};
+        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, &loss, logprob, entropy);
+        read_floats(&g, "golden.logprob", N, 0, want);
+        assert_near("logprob", names[i], logprob, want, N, 1e-5);
+        read_floats(&g, "golden.entropy", N, 0, want);
+        assert_near("entropy", names[i], entropy, want, N, 1e-5);
+        char path[256];
+        snprintf(path, sizeof(path), "tests/golden/model/%s", names[i]);
+        fixture wanted = fx_new(&g.f.s, 1);
+        fx_read(&wanted, path, "grad.", wanted.w);
+        for (uint32_t b = 0; b < gr_model_buckets(&g.f.s); b++) {
+            gr_tensor t[GR_BUCKET_TENSORS_MAX];
+            for (size_t k = gr_bucket_tensors(&g.f.s, b, t); k--;)
+                assert_near(t[k].name, names[i], g.f.g[b] + t[k].offset, wanted.w[b] + t[k].offset,
+                            (size_t)t[k].rows * GR_MAX(t[k].cols, 1), 1e-4);
+        }
+        fx_free(&wanted);
+        golden_release(&g);
+    }
+}
+
+/* Prompts are prefilled together, then all sequences decode. */
+static void test_greedy_continuations_agree_with_transformers(void **state)
+{
+    (void)state;
+    const gr_sampling greedy = {.top_p = 1};
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct golden g;
+        golden_open(&g, names[i]);
+        int32_t want[SEQS * STEPS], ids[SEQS * PROMPT];
+        read_ids(&g, "golden.greedy", SEQS, STEPS, want);
+        uint32_t offset[SEQS + 1] = {0}, cached[SEQS] = {0}, row[SEQS], table[SEQS * 2],
+                               draw[SEQS][2] = {{0}};
+        float logprob[SEQS];
+        for (uint32_t s = 0; s < SEQS; s++) {
+            memcpy(ids + s * PROMPT, g.ids + g.offset[s], PROMPT * sizeof(*ids));
+            offset[s + 1] = (s + 1) * PROMPT;
+            table[2 * s] = 7 * s + 3;
+            table[2 * s + 1] = 20 - s;
+        }
+        for (uint32_t step = 0; step < STEPS; step++) {
+            fx_extend(&g.f,
+                      &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 2, NULL, NULL, 0, NULL});
+            for (uint32_t s = 0; s < SEQS; s++) row[s] = offset[s + 1] - 1;
+            K.head_sample(&g.f.q, &g.f.s, fx_norm(&g.f), fx_lm(&g.f), g.f.x, row, SEQS, &greedy,
+                          (const uint32_t(*)[2])draw, ids, logprob, g.f.ws);
+            for (uint32_t s = 0; s < SEQS; s++) {
+                assert_int_equal(ids[s], want[s * STEPS + step]);
+                cached[s] += offset[s + 1] - offset[s];
+            }
+            for (uint32_t s = 0; s <= SEQS; s++) offset[s] = s;
+        }
+        golden_release(&g);
+    }
+}
+
+/* An independent engine's greedy text, teacher-forced: its fifth step was a tie in bf16, where exact
+ * arithmetic gives 112. */
+static void test_a_bf16_checkpoint_gives_the_text_of_another_engine(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {1, 2, 76, 112, 63, 76, 195, 184, 121};
+    static const int32_t want[] = {76, 112, 63, 76, 112, 184, 121, 189};
+    enum { STEP = GR_LEN(want) };
+    need_shared(found, "weights/mlxd_tiny/tiny_qwen3/model.safetensors");
+    char path[4096];
+    snprintf(path, sizeof(path), "%s", found);
+    *strrchr(path, '/') = 0;
+    gr_model_shape s;
+    assert_int_equal(gr_model_shape_read(&s, path, NULL), GR_OK);
+    fixture f = fx_new(&s, 2);
+    fx_read(&f, path, "", f.w);
+    uint32_t row[STEP], draw[STEP][2] = {{0}};
+    for (uint32_t i = 0; i < STEP; i++) row[i] = i + 1;
+    int32_t got[STEP];
+    float logprob[STEP];
+    const uint32_t whole[] = {0, GR_LEN(ids)};
+    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL}, NULL, NULL);
+    K.head_sample(&f.q, &f.s, fx_norm(&f), fx_lm(&f), f.x, row, STEP, &(gr_sampling){.top_p = 1},
+                  (const uint32_t(*)[2])draw, got, logprob, f.ws);
+    assert_memory_equal(got, want, sizeof(want));
+    fx_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logits_agree_with_transformers),
+        cmocka_unit_test(test_logprobs_entropies_and_gradients_agree_with_transformers),
+        cmocka_unit_test(test_greedy_continuations_agree_with_transformers),
+        cmocka_unit_test(test_a_bf16_checkpoint_gives_the_text_of_another_engine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

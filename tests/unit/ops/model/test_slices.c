@@ -1,0 +1,255 @@
+/* A model cut for tensor parallelism: layouts against the definition, written out plainly here. */
+#include "ops/pass.h"
+#include "ops/parallel/reshard.h"
+
+#include "tests/unit/test.h"
+
+static uint32_t next(uint64_t *seed, uint32_t most)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % most;
+}
+
+/* Sizes that are no multiples of anything but the parts. */
+static gr_model_shape some_shape(uint64_t *seed, uint32_t parts)
+{
+    gr_model_shape s = {.vocab = 5 + next(seed, 40),
+                        .hidden = 1 + next(seed, 30),
+                        .inter = parts * (1 + next(seed, 20)),
+                        .layers = 2,
+                        .kv_heads = parts * (1 + next(seed, 3)),
+                        .head_dim = 2 * (1 + next(seed, 5)),
+                        .tied = next(seed, 2),
+                        .qkv_bias = next(seed, 2),
+                        .qk_norm = next(seed, 2)};
+    s.heads = s.kv_heads * (1 + next(seed, 4));
+    return s;
+}
+
+/* A number for each element of a tensor, the same in whole models and slices: bucket, tensor, row, column. */
+static double named(uint32_t bucket, int tensor, uint64_t row, uint64_t col)
+{
+    return ((bucket * 16.0 + tensor + 1) * 4096 + (double)row) * 4096 + (double)col;
+}
+
+/* Write rows [first, first + rows) and columns [left, left + cols) of a tensor at *at, row by row. */
+static void put(double **at, uint32_t bucket, int tensor, uint64_t first, uint64_t rows, uint64_t left,
+                uint64_t cols)
+{
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < cols; c++) *(*at)++ = named(bucket, tensor, first + r, left + c);
+}
+
+static void align(double **at, const double *from)
+{
+    while ((*at - from) % 64) *(*at)++ = 0;
+}
+
+/* A layer's bucket, or slice `place` of `parts`, by the definition of tensor parallelism. */
+static size_t write_layer(double *out, const gr_model_shape *s, uint32_t bucket, uint32_t place,
+                          uint32_t parts)
+{
+    const uint64_t h = s->hidden, q = (uint64_t)s->heads * s->head_dim / parts,
+                   kv = (uint64_t)s->kv_heads * s->head_dim / parts, f = s->inter / parts;
+    double *at = out;
+    put(&at, bucket, 0, 0, h, 0, 1), align(&at, out);
+    put(&at, bucket, 1, place * q, q, 0, h), put(&at, bucket, 2, place * kv, kv, 0, h);
+    put(&at, bucket, 3, place * kv, kv, 0, h), align(&at, out);
+    if (s->qkv_bias) {
+        put(&at, bucket, 4, place * q, q, 0, 1), put(&at, bucket, 5, place * kv, kv, 0, 1);
+        put(&at, bucket, 6, place * kv, kv, 0, 1), align(&at, out);
+    }
+    if (s->qk_norm) {
+        put(&at, bucket, 7, 0, s->head_dim, 0, 1), align(&at, out);
+        put(&at, bucket, 8, 0, s->head_dim, 0, 1), align(&at, out);
+    }
+    put(&at, bucket, 9, 0, h, place * q, q), align(&at, out);
+    put(&at, bucket, 10, 0, h, 0, 1), align(&at, out);
+    put(&at, bucket, 11, place * f, f, 0, h), put(&at, bucket, 12, place * f, f, 0, h), align(&at, out);
+    put(&at, bucket, 13, 0, h, place * f, f), align(&at, out);
+    return (size_t)(at - out);
+}
+
+static size_t write_bucket(double *out, const gr_model_shape *s, uint32_t bucket, uint32_t place,
+                           uint32_t parts)
+{
+    if (bucket > 0 && bucket <= s->layers) return write_layer(out, s, bucket, place, parts);
+    double *at = out;
+    if (bucket) put(&at, bucket, 0, 0, s->hidden, 0, 1), align(&at, out);
+    if (!bucket || !s->tied) put(&at, bucket, 1, 0, s->vocab, 0, s->hidden), align(&at, out);
+    return (size_t)(at - out);
+}
+
+static void copy_block(double *slice, const double *whole, const gr_slice_block *b)
+{
+    for (uint64_t i = 0; i < b->count; i++)
+        memcpy(slice + b->to + i * b->to_stride, whole + b->from + i * b->from_stride, b->n * sizeof(double));
+}
+
+static void test_blocks_make_the_slices(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+    for (int round = 0; round < 60; round++) {
+        const uint32_t parts = 1u << next(&seed, 4);
+        const gr_model_shape s = some_shape(&seed, parts), shape = gr_slice_shape(&s, parts);
+        char buf[48];
+        assert_null(gr_slice_uneven(&s, parts, buf));
+        for (uint32_t b = 0; b < gr_model_buckets(&s); b++) {
+            const uint64_t n = gr_bucket_elems(&s, b), part = gr_bucket_elems(&shape, b);
+            double *whole = calloc(n, sizeof(double)), *got = calloc(part, sizeof(double)),
+                   *want = calloc(part, sizeof(double));
+            assert_int_equal(gr_align(write_bucket(whole, &s, b, 0, 1), 4096), n);
+            for (uint32_t place = 0; place < parts; place++) {
+                gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+                memset(got, 0, part * sizeof(double));
+                memset(want, 0, part * sizeof(double));
+                const size_t n_blocks = gr_slice_blocks(&s, parts, place, b, blocks);
+                for (size_t i = 0; i < n_blocks; i++) copy_block(got, whole, &blocks[i]);
+                assert_int_equal(gr_align(write_bucket(want, &s, b, place, parts), 4096), part);
+                assert_memory_equal(got, want, part * sizeof(double));
+            }
+            free(whole), free(got), free(want);
+        }
+    }
+}
+
+/* Any shards of a bucket hold together what its blocks have, each element once and in order. */
+static void test_pieces_of_shards_make_the_blocks(void **state)
+{
+    (void)state;
+    uint64_t seed = 2;
+    for (int round = 0; round < 60; round++) {
+        const uint32_t parts = 1u << next(&seed, 4), shard = 1 + next(&seed, 700);
+        const gr_model_shape s = some_shape(&seed, parts), shape = gr_slice_shape(&s, parts);
+        const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&shape, 1);
+        double *whole = calloc(n, sizeof(double)), *got = calloc(part, sizeof(double)),
+               *want = calloc(part, sizeof(double));
+        write_bucket(whole, &s, 1, 0, 1);
+        for (uint32_t place = 0; place < parts; place++) {
+            gr_slice_block blocks[GR_SLICE_BLOCKS_MAX], piece[3];
+            const size_t n_blocks = gr_slice_blocks(&s, parts, place, 1, blocks);
+            memset(got, 0, part * sizeof(double));
+            uint64_t sum = 0;
+            for (uint64_t first = 0; first < n; first += shard) {
+                const uint64_t end = GR_MIN(first + shard, n);
+                uint64_t here = 0;
+                for (size_t i = 0; i < n_blocks; i++)
+                    for (size_t k = 0, m = gr_slice_cut(&blocks[i], first, end, piece); k < m; k++) {
+                        const gr_slice_block *p = &piece[k];
+                        assert_true(p->n && p->count && p->from >= first &&
+                                    p->from + (p->count - 1) * p->from_stride + p->n <= end);
+                        copy_block(got, whole, p);
+                        here += p->n * p->count;
+                    }
+                assert_int_equal(here, gr_slice_count(blocks, n_blocks, first, end));
+                sum += here;
+            }
+            assert_int_equal(sum, gr_slice_count(blocks, n_blocks, 0, n)); /* none twice */
+            write_bucket(want, &s, 1, place, parts);
+            assert_memory_equal(got, want, part * sizeof(double));
+        }
+        free(whole), free(got), free(want);
+    }
+}
+
+/* All ranks in thought: what each packs for the slice that another has is what that one expects, and unpacked
+ * it makes the slices, though they held something else; both within the room that is planned for. */
+static void reshard(const gr_model_shape *s, uint32_t parts, uint32_t ranks, uint32_t b, const float *whole)
+{
+    const gr_model_shape shape = gr_slice_shape(s, parts);
+    const uint64_t n = gr_bucket_elems(s, b), part = gr_bucket_elems(&shape, b),
+                   shard = gr_shard_elems(n, ranks), room = gr_reshard_room(s, parts, b, ranks);
+    float *padded = calloc(shard * ranks, sizeof(float)), *buffers = calloc(room * ranks, sizeof(float)),
+          *got = calloc(part, sizeof(float)), *want = calloc(part, sizeof(float));
+    gr_reshard_part *out = calloc((size_t)ranks * parts, sizeof(*out)), *in = calloc(ranks, sizeof(*in));
+    memcpy(padded, whole, n * sizeof(float));
+    gr_queue q = {0};
+    gr_reshard r = {s, parts, b, 0, ranks, &gr_kernels_cpu, &q};
+    for (r.rank = 0; r.rank < ranks; r.rank++)
+        gr_reshard_pack(&r, padded + r.rank * shard, buffers + r.rank * room, out + r.rank * parts);
+    for (r.rank = 0; r.rank < ranks; r.rank++) {
+        float *own = buffers + r.rank * room;
+        gr_reshard_expect(&r, in);
+        for (uint32_t from = 0; from < ranks; from++) {
+            const gr_reshard_part *sent = &out[from * parts + r.rank % parts];
+            assert_int_equal(in[from].n, sent->n);
+            assert_true(in[from].at + in[from].n <= room);
+            for (uint32_t k = 0; k < parts; k++)
+                assert_true(out[r.rank * parts + k].at + out[r.rank * parts + k].n <= in[0].at);
+            memcpy(own + in[from].at, buffers + from * room + sent->at, sent->n * sizeof(float));
+        }
+        for (uint64_t i = 0; i < part; i++) got[i] = want[i] = NAN;
+        gr_reshard_unpack(&r, in, own, got);
+        gr_reshard_local(&r, whole, want);
+        assert_memory_equal(got, want, part * sizeof(float));
+    }
+    free(padded), free(buffers), free(got), free(want), free(out), free(in);
+}
+
+static void test_shards_are_packed_and_unpacked_into_slices(void **state)
+{
+    (void)state;
+    uint64_t seed = 3;
+    for (int round = 0; round < 60; round++) {
+        const uint32_t parts = 1u << next(&seed, 4), ranks = parts * (1 + next(&seed, 5));
+        const gr_model_shape s = some_shape(&seed, parts);
+        const uint64_t n = gr_bucket_elems(&s, 1);
+        float *whole = calloc(n, sizeof(float));
+        double *named_ones = calloc(n, sizeof(double));
+        write_bucket(named_ones, &s, 1, 0, 1);
+        for (uint64_t i = 0; i < n; i++) whole[i] = named_ones[i] != 0 ? (float)(i + 1) : 0;
+        reshard(&s, parts, ranks, 1, whole);
+        free(whole), free(named_ones);
+    }
+}
+
+/* By hand, of the Qwen3-8B geometry in two parts: half of all matrices, and all of both norms of a layer and
+ * of the heads. */
+static void test_a_slice_has_its_part_of_a_layer(void **state)
+{
+    (void)state;
+    const gr_model_shape s = {.vocab = 151936,
+                              .hidden = 4096,
+                              .inter = 12288,
+                              .layers = 36,
+                              .heads = 32,
+                              .kv_heads = 8,
+                              .head_dim = 128,
+                              .qk_norm = true};
+    const gr_model_shape half = gr_slice_shape(&s, 2);
+    assert_int_equal(half.heads, 16);
+    assert_int_equal(half.kv_heads, 4);
+    assert_int_equal(half.inter, 6144);
+    assert_int_equal(half.parts, 2);
+    /* q and o 4096 x 4096, k and v 1024 x 4096, gate, up, down 12288 x 4096 */
+    const uint64_t matrices = 2 * 4096ull * 4096 + 2 * 1024ull * 4096 + 3 * 12288ull * 4096;
+    assert_int_equal(gr_bucket_elems(&half, 1), gr_align(matrices / 2 + 2 * 4096 + 2 * 128, 4096));
+    assert_int_equal(gr_slice_common(&s, 2, 1), 2 * 4096 + 2 * 128);
+    assert_int_equal(gr_slice_common(&s, 2, 0), 151936ull * 4096);
+    assert_int_equal(gr_bucket_elems(&half, 0), gr_bucket_elems(&s, 0));
+}
+
+static void test_what_does_not_come_out_even_is_named(void **state)
+{
+    (void)state;
+    char buf[48];
+    gr_model_shape s = {.heads = 12, .kv_heads = 2, .inter = 90};
+    assert_null(gr_slice_uneven(&s, 2, buf));
+    assert_string_equal(gr_slice_uneven(&s, 4, buf), "2 KV heads");
+    assert_string_equal(gr_slice_uneven(&s, 8, buf), "12 heads");
+    s.kv_heads = 12;
+    assert_string_equal(gr_slice_uneven(&s, 4, buf), "90 columns of the feed-forward network");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks_make_the_slices),
+        cmocka_unit_test(test_pieces_of_shards_make_the_blocks),
+        cmocka_unit_test(test_shards_are_packed_and_unpacked_into_slices),
+        cmocka_unit_test(test_a_slice_has_its_part_of_a_layer),
+        cmocka_unit_test(test_what_does_not_come_out_even_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

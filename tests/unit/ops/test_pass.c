@@ -1,0 +1,197 @@
+/* Which sequences a pass takes together, in their order and the longest first, and where their rows stand. */
+#include "ops/pass.h"
+
+#include "tests/unit/test.h"
+
+typedef struct fixture {
+    gr_rows_bounds bounds;
+    void *block;
+    gr_rows rows;
+} fixture;
+
+/* Sequences of random lengths, with ids that name sequence and place. */
+static fixture make_rows(uint64_t *seed, uint32_t seqs, uint32_t prompt, uint32_t response)
+{
+    fixture f = {.bounds = {seqs, seqs, prompt, response, false}};
+    f.block = gr_calloc(1, gr_rows_bytes(&f.bounds));
+    f.rows = gr_rows_at(f.block, &f.bounds);
+    *f.rows.n_groups = *f.rows.n_seqs = seqs;
+    for (uint32_t s = 0; s < seqs; s++) {
+        *seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
+        f.rows.prompt_len[s] = 1 + (uint32_t)(*seed >> 33) % prompt;
+        f.rows.response_len[s] = 1 + (uint32_t)(*seed >> 13) % response;
+        f.rows.token_offset[s + 1] = f.rows.token_offset[s] + f.rows.response_len[s];
+        for (uint32_t i = 0; i < f.rows.stride; i++)
+            f.rows.ids[s * f.rows.stride + i] = (int32_t)(1000 * s + i);
+    }
+    return f;
+}
+
+static uint32_t length_of(const fixture *f, uint32_t s)
+{
+    return f->rows.prompt_len[s] + f->rows.response_len[s];
+}
+
+/* What a whole pass did: the sequences as they came, and the cuts. */
+typedef struct walk {
+    uint32_t *seqs, n_seqs, n_cuts, most;
+} walk;
+
+static void check_rows(const fixture *f, const gr_pass *p, const gr_micro *k, uint32_t head_rows)
+{
+    uint32_t next = 0;
+    for (gr_chunk c = {0}; gr_pass_chunk(p, head_rows, &c); next = c.row + c.n) {
+        assert_int_equal(c.row, next);
+        assert_in_range(c.n, 1, head_rows);
+        for (uint32_t i = 0; i < c.n; i++) {
+            uint32_t at = c.at + i, seq = p->last ? at : 0;
+            while (!p->last && f->rows.token_offset[seq + 1] <= at) seq++;
+            int32_t id = k->ids[k->row[c.row + i]];
+            assert_int_equal(id / 1000, seq);
+            if (p->last) {
+                assert_int_equal(id % 1000, length_of(f, seq) - 1);
+                continue;
+            }
+            uint32_t j = at - f->rows.token_offset[seq];
+            assert_int_equal(id % 1000, f->rows.prompt_len[seq] + j - 1); /* the token before predicts it */
+            assert_int_equal(k->target[c.row + i], id + 1);
+        }
+    }
+    assert_int_equal(next, p->n_rows);
+}
+
+static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end, uint32_t micro_tokens)
+{
+    gr_deal_bounds most = {end - first, (uint64_t)(end - first) * f->rows.stride};
+    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, micro_tokens);
+    uint64_t bytes = gr_micro_bytes(&b);
+    void *packed = gr_calloc(1, bytes), *staging = gr_calloc(1, bytes);
+    gr_micro k = gr_micro_at(packed, &b);
+    gr_queue q = {0};
+    walk w = {.seqs = gr_calloc(end - first, sizeof(uint32_t))};
+    gr_seqs seqs = {0};
+    gr_seqs_range(&seqs, first, end);
+    for (gr_pass_begin(p, &seqs); gr_pass_more(p); w.n_cuts++) {
+        gr_pass_next(p, &f->rows, &b, &q, packed, staging);
+        assert_in_range(p->n_seqs, 1, b.seqs);
+        assert_in_range(p->n_tokens, 1, b.tokens);
+        assert_in_range(p->n_rows, 0, b.rows);
+        for (uint32_t i = 0; i < p->n_seqs; i++) {
+            w.seqs[w.n_seqs++] = (uint32_t)k.ids[k.offset[i]] / 1000;
+            for (uint32_t t = k.offset[i]; t < k.offset[i + 1]; t++)
+                assert_int_equal(k.position[t], t - k.offset[i]);
+        }
+        check_rows(f, p, &k, 3);
+        check_rows(f, p, &k, UINT32_MAX);
+        w.most = GR_MAX(w.most, p->n_tokens);
+    }
+    assert_int_equal(w.n_seqs, end - first);
+    assert_in_range(w.n_cuts, 1, b.trips);
+    assert_int_equal(gr_pass_count(p, &f->rows, &b, &seqs), w.n_cuts);
+    free(seqs.seq);
+    free(packed);
+    free(staging);
+    return w;
+}
+
+/* How many cuts of at most so many tokens the sequences take, as they come. */
+static uint32_t cuts_of(const fixture *f, const walk *w, uint32_t most)
+{
+    uint32_t cuts = 1, tokens = 0;
+    for (uint32_t i = 0; i < w->n_seqs; i++) {
+        uint32_t n = length_of(f, w->seqs[i]);
+        if (tokens + n > most) cuts++, tokens = 0;
+        tokens += n;
+    }
+    return cuts;
+}
+
+/* As few cuts as the bound allows, and of so many none could be smaller than the fullest. */
+static void check_cuts(const fixture *f, const walk *w, uint32_t bound)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < w->n_seqs; i++) longest = GR_MAX(longest, length_of(f, w->seqs[i]));
+    assert_int_equal(w->n_cuts, cuts_of(f, w, bound));
+    for (uint32_t less = longest; less < w->most; less++) assert_true(cuts_of(f, w, less) > w->n_cuts);
+}
+
+/* Whatever the bound. */
+static void check_order(const fixture *f, const walk *w, bool longest_first)
+{
+    for (uint32_t i = 1; i < w->n_seqs; i++) {
+        uint32_t m = length_of(f, w->seqs[i - 1]), n = length_of(f, w->seqs[i]);
+        if (longest_first)
+            assert_true(m > n || (m == n && w->seqs[i - 1] < w->seqs[i]));
+        else
+            assert_int_equal(w->seqs[i], w->seqs[i - 1] + 1);
+    }
+}
+
+static void check_passes(bool longest_first)
+{
+    uint64_t seed = 7;
+    gr_pass p = {.longest_first = longest_first};
+    uint32_t evener = 0;
+    for (uint32_t round = 0; round < 200; round++) {
+        const uint32_t bounds[] = {14 + round % 40, 64};
+        fixture f = make_rows(&seed, 1 + round % 23, 5, 9);
+        p.last = round % 3 == 0;
+        for (size_t i = 0; i < GR_LEN(bounds); i++) {
+            walk w = run_pass(&f, &p, round % 23 / 3, 1 + round % 23, bounds[i]);
+            check_order(&f, &w, longest_first);
+            check_cuts(&f, &w, bounds[i]);
+            evener += w.most < bounds[i] && w.n_cuts > 1;
+            free(w.seqs);
+        }
+        free(f.block);
+    }
+    assert_true(evener > 50);
+    gr_pass_release(&p);
+}
+
+static void test_sequences_are_taken_in_their_order_and_cuts_are_even(void **state)
+{
+    (void)state;
+    check_passes(false);
+}
+
+static void test_the_longest_come_first_where_asked(void **state)
+{
+    (void)state;
+    check_passes(true);
+}
+
+/* All of one length: no rest is left for the last. */
+static void test_one_length_gives_equal_micro_batches(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t seqs, length, bound, cuts, most; /* sequences of the fullest */
+    } cases[] = {{64, 768, 16384, 4, 16}, {64, 768, 8192, 7, 10}, {65, 768, 16384, 4, 17}, {3, 10, 30, 1, 3},
+                 {3, 10, 29, 2, 2},       {5, 10, 10, 5, 1},      {1, 10, 4096, 1, 1}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        uint64_t seed = 1;
+        fixture f = make_rows(&seed, cases[i].seqs, 2, cases[i].length);
+        for (uint32_t s = 0; s < cases[i].seqs; s++) {
+            f.rows.response_len[s] = cases[i].length - f.rows.prompt_len[s];
+            f.rows.token_offset[s + 1] = f.rows.token_offset[s] + f.rows.response_len[s];
+        }
+        gr_pass p = {0};
+        walk w = run_pass(&f, &p, 0, cases[i].seqs, cases[i].bound);
+        assert_int_equal(w.n_cuts, cases[i].cuts);
+        assert_int_equal(w.most, cases[i].most * cases[i].length);
+        gr_pass_release(&p);
+        free(w.seqs);
+        free(f.block);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sequences_are_taken_in_their_order_and_cuts_are_even),
+        cmocka_unit_test(test_the_longest_come_first_where_asked),
+        cmocka_unit_test(test_one_length_gives_equal_micro_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,271 @@
+/* The residency search against exhaustive search on random small programs.
+ *
+ * Exhaustive: every residency that the planner can express (for each group of objects how much of it stays,
+ * in which nodes the rest is streamed or whether it is used on the host alone, whether loads are a unit of
+ * work ahead, and as early as there is room), laid out and priced. Of those whose bytes fit the least time is
+ * found first, then, of those that take a thousandth longer at most, the fewest bytes moved, and of these the
+ * least time. Budgets lie between the smallest residency and all resident. On every other machine copies take
+ * next to nothing, so that many plans take nearly the same time.
+ */
+#include "tests/unit/random_program.h"
+#include "scheduler/search/layout.h"
+#include "tests/unit/synthetic.h"
+
+enum { MOST_RESIDENCIES = 60000 };
+
+typedef struct priced {
+    gr_choice *choice;
+    uint32_t ahead;
+    uint64_t live, ns, least_ns; /* least: in all the room there may be */
+    uint64_t copied;
+} priced;
+
+typedef struct goal { /* what a plan is chosen by */
+    uint64_t copied, ns;
+} goal;
+
+typedef struct space {
+    gr_facts *f;
+    gr_pool *pool;
+    gr_choice *choice;
+    gr_layout layout;
+    priced *found;
+    size_t n, cap;
+} space;
+
+/* Residencies of one group: all of it stays, or fewer of its objects, and any set of its nodes streams the
+ * rest, or that is used on the host alone. */
+static uint64_t count_of(const gr_group *g)
+{
+    return 1 + g->n_objects * ((1ULL << __builtin_popcountll(g->nodes)) + g->may_host);
+}
+
+static uint64_t count_all(const gr_facts *f)
+{
+    uint64_t n = GR_N_AHEAD;
+    for (uint32_t g = 0; g < f->n_groups && n <= MOST_RESIDENCIES; g++) n *= count_of(&f->groups[g]);
+    return n;
+}
+
+/* The next set of nodes, as bits of mask; 0 after the last. */
+static uint64_t next_subset(uint64_t set, uint64_t mask)
+{
+    return (set - mask) & mask;
+}
+
+static void price(space *s)
+{
+    for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
+        gr_layout_make(&s->layout, s->f, s->choice, ahead);
+        size_t bytes = s->f->n_groups * sizeof(*s->choice);
+        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns, 0, s->layout.copied};
+        memcpy(p.choice, s->choice, bytes);
+        gr_layout_widen(&s->layout, s->f, s->choice, UINT64_MAX);
+        p.least_ns = s->layout.ns;
+        GR_PUSH(s->found, s->n, s->cap, p);
+    }
+}
+
+static void walk(space *s, uint32_t g)
+{
+    if (g == s->f->n_groups) {
+        price(s);
+        return;
+    }
+    const gr_group *x = &s->f->groups[g];
+    s->choice[g] = (gr_choice){.parts = GR_PARTS};
+    walk(s, g + 1);
+    for (uint8_t parts = 0; parts < GR_PARTS; parts++) {
+        if (parts && x->n_objects * parts / GR_PARTS == x->n_objects * (parts - 1) / GR_PARTS) continue;
+        s->choice[g] = (gr_choice){.parts = parts, .host = 1};
+        if (x->may_host) walk(s, g + 1);
+        uint64_t set = 0;
+        do {
+            s->choice[g] = (gr_choice){.parts = parts, .stream = set};
+            walk(s, g + 1);
+            set = next_subset(set, x->nodes);
+        } while (set);
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const priced *x = a, *y = b;
+    if (x->least_ns != y->least_ns) return x->least_ns < y->least_ns ? -1 : 1;
+    return x->live < y->live ? -1 : x->live > y->live;
+}
+
+static bool all_stay(const space *s, const priced *p)
+{
+    for (uint32_t g = 0; g < s->f->n_groups; g++)
+        if (p->choice[g].parts < GR_PARTS) return false;
+    return true;
+}
+
+/* Whether a layout's offsets are found. */
+static bool is_packed(const space *s, uint64_t arena)
+{
+    gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
+    bool fits = plan->arena_bytes <= arena;
+    gr_plan_free(plan);
+    return fits;
+}
+
+static void lay_out(space *s, const priced *p, bool wide, uint64_t arena)
+{
+    if (wide)
+        gr_layout_fit(&s->layout, s->f, p->choice, p->ahead, arena);
+    else
+        gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
+}
+
+/* The least time of a residency that is packed into these bytes of arena. */
+static uint64_t least_time(space *s, uint64_t arena)
+{
+    uint64_t best = UINT64_MAX;
+    for (size_t i = 0; i < s->n && s->found[i].least_ns < best; i++)
+        for (int wide = 0; wide < 2 && s->found[i].live <= arena; wide++) {
+            lay_out(s, &s->found[i], wide, arena);
+            if (s->layout.ns < best && is_packed(s, arena)) best = s->layout.ns;
+        }
+    return best;
+}
+
+static bool is_better(const goal *a, const goal *b)
+{
+    return a->copied != b->copied ? a->copied < b->copied : a->ns < b->ns;
+}
+
+/* What is to be found; where everything fits, that: no transition, though work that is done on the host
+ * beside the rest might be faster. */
+static goal best_goal(space *s, uint64_t arena)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) return (goal){.ns = s->found[i].ns};
+    const uint64_t least = least_time(s, arena), most = least + least / 1000;
+    goal best = {UINT64_MAX, UINT64_MAX};
+    for (size_t i = 0; i < s->n && s->found[i].least_ns <= most; i++) {
+        const priced *p = &s->found[i];
+        goal here = {p->copied, p->least_ns};
+        for (int wide = 0; wide < 2 && p->live <= arena && is_better(&here, &best); wide++) {
+            lay_out(s, p, wide, arena);
+            goal g = {p->copied, s->layout.ns};
+            if (g.ns <= most && is_better(&g, &best) && is_packed(s, arena)) best = g;
+        }
+    }
+    return best;
+}
+
+/* Of a plan, whose loops are the program's, in its order. */
+static goal goal_of(const gr_plan *p, const gr_program *g)
+{
+    const gr_path *path = &p->paths[GR_PATH_STEADY];
+    goal sum = {.ns = p->ns};
+    uint64_t times[16] = {1};
+    uint32_t ends[16], depth = 0, work = 0;
+    for (uint32_t i = 0; i < path->n; i++) {
+        const gr_step *t = &path->steps[i];
+        while (depth && i > ends[depth]) depth--;
+        if (gr_step_is_work(t->kind)) {
+            const gr_work *w = &g->works[work++];
+            if (t->kind != GR_STEP_LOOP) continue;
+            times[depth + 1] = times[depth] * w->trips_expected;
+            ends[++depth] = t->body_last;
+            continue;
+        }
+        if (t->kind == GR_STEP_LOAD || t->kind == GR_STEP_OFFLOAD) sum.copied += times[depth] * t->bytes;
+    }
+    return sum;
+}
+
+static gr_hardware hardware_of(uint64_t seed)
+{
+    gr_hardware hw = machine();
+    if (seed % 2) return hw;
+    hw.copy = hw.copies[0] = (gr_copy_rate){1, 1e12, 1e12, 1e12};
+    hw.step_ns = 1;
+    return hw;
+}
+
+typedef struct tally {
+    uint32_t programs, budgets, equal, within, missed, slower; /* slower: than the fastest, for fewer moves */
+    double worst;
+} tally;
+
+/* One program at several budgets. */
+static void compare(space *s, uint64_t seed, tally *score)
+{
+    gr_program *g = random_program(seed);
+    uint64_t least = UINT64_MAX, most = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        least = GR_MIN(least, s->found[i].live);
+        most = GR_MAX(most, s->found[i].live);
+    }
+    for (uint32_t k = 0; k < 4; k++) {
+        uint64_t arena = gr_align(least + (most - least) * k / 4, GR_ALIGN);
+        gr_program_source src = {.user = &seed, .build = build_random};
+        gr_schedule_options o = {
+            .hardware = s->f->hardware, .policy = GR_POLICY_AUTO, .host_budget_bytes = 1ULL << 40};
+        o.budget_bytes = o.hardware.overhead_bytes + arena;
+        const goal best = best_goal(s, arena);
+        gr_plan *p = NULL;
+        bool fits = gr_schedule(&p, NULL, &src, &o, NULL) == GR_OK;
+        const goal found = goal_of(p, g);
+        double over = fits ? (double)p->ns / (double)best.ns - 1 : 1;
+        score->budgets++;
+        score->equal += fits && !is_better(&best, &found) && !is_better(&found, &best);
+        score->slower += best.ns > least_time(s, arena);
+        score->within += fits && over <= 0.02;
+        score->missed += !fits;
+        score->worst = GR_MAX(score->worst, over);
+        if (over > 0.02)
+            print_message("seed %lu, %lu of %lu bytes: %lu ns, exhaustive %lu%s\n", seed, arena, most, p->ns,
+                          best.ns, fits ? "" : " (nothing found)");
+        gr_plan_free(p);
+    }
+    gr_program_free(g);
+    score->programs++;
+}
+
+static void test_search_is_as_good_as_trying_everything(void **state)
+{
+    (void)state;
+    uint32_t wanted = getenv("GR_SLOW") ? 600 : 40, hosts = 0;
+    tally score = {0};
+    uint64_t tried = 0;
+    for (uint64_t seed = 1; score.programs < wanted; seed++) {
+        gr_program *g = random_program(seed);
+        const gr_hardware hw = hardware_of(seed);
+        space s = {.f = gr_facts_new(g, &hw), .pool = gr_pool_new()};
+        if (g->validate == GR_NONE && s.f->n_groups && count_all(s.f) <= MOST_RESIDENCIES) {
+            s.choice = gr_calloc(s.f->n_groups, sizeof(*s.choice));
+            walk(&s, 0);
+            qsort(s.found, s.n, sizeof(*s.found), by_time);
+            tried += s.n;
+            for (uint32_t k = 0; k < s.f->n_groups; k++) hosts += s.f->groups[k].may_host;
+            compare(&s, seed, &score);
+            free(s.choice);
+        }
+        gr_layout_release(&s.layout);
+        free(s.found);
+        gr_pool_free(s.pool);
+        gr_facts_free(s.f);
+        gr_program_free(g);
+    }
+    print_message("%u programs, %u groups that may stay on the host, ", score.programs, hosts);
+    print_message("%lu residencies, %u budgets: equal %.1f %%, within 2 %% %.1f %%, worst %.1f "
+                  "%%, nothing "
+                  "found %u; %u slower than the fastest, and moving less\n",
+                  tried, score.budgets, 100.0 * score.equal / score.budgets,
+                  100.0 * score.within / score.budgets, 100 * score.worst, score.missed, score.slower);
+    assert_true(hosts * 5 > score.programs);
+    assert_int_equal(score.within, score.budgets);
+    assert_true(score.equal * 100 >= score.budgets * 95);
+    assert_true(score.slower > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_search_is_as_good_as_trying_everything)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
