@@ -246,19 +246,6 @@ static bool overlap(const gr_tensor *t, uint64_t first, uint64_t end, uint64_t *
     return *from < *to;
 }
 
-/* Whether no element is NaN or infinite, whose exponents are all ones: adding one to it reaches the sign. The
- * inner count is fixed, so that compilers make vectors of it. */
-static bool all_finite(const float *x, uint64_t n)
-{
-    enum { AT_ONCE = 64 };
-    const uint32_t magnitude = 0x7fffffff, one = 0x00800000;
-    uint32_t seen = 0;
-    for (; n >= AT_ONCE; n -= AT_ONCE, x += AT_ONCE)
-        for (int i = 0; i < AT_ONCE; i++) seen |= (gr_bits_of_f32(x[i]) & magnitude) + one;
-    for (uint64_t i = 0; i < n; i++) seen |= (gr_bits_of_f32(x[i]) & magnitude) + one;
-    return !(seen >> 31);
-}
-
 /* x holds the elements from first on of a tensor of cols columns; one of them is not finite. */
 static gr_status not_finite(const gr_st_tensor *t, uint64_t first, uint64_t cols, const float *x, gr_diag *d)
 {
@@ -286,7 +273,8 @@ static gr_status read_finite(const gr_weights *w, const gr_st_tensor *stored, co
         const uint64_t block = GR_MIN(n - i, (uint64_t)BLOCK_ELEMS);
         st = gr_safetensors_read_part_f32(w->file, stored->name, t->rows, t->cols, first + i, block, dst + i,
                                           d);
-        if (!st && !all_finite(dst + i, block)) st = not_finite(stored, first + i, t->cols, dst + i, d);
+        if (!st && !gr_f32_all_finite(dst + i, block))
+            st = not_finite(stored, first + i, t->cols, dst + i, d);
     }
     return st;
 }

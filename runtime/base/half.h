@@ -1,7 +1,8 @@
-/* runtime/base/half.h: 16-bit floats to and from fp32, bit by bit. */
+/* runtime/base/half.h: 16-bit floats to and from fp32, bit by bit; and whether fp32 is finite. */
 #ifndef GR_RUNTIME_BASE_HALF_H
 #define GR_RUNTIME_BASE_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,6 +18,19 @@ static inline uint32_t gr_bits_of_f32(float f)
     uint32_t bits;
     memcpy(&bits, &f, sizeof(bits));
     return bits;
+}
+
+/* Whether no element is NaN or infinite, whose exponents are all ones: adding one to it reaches the sign. The
+ * inner count is fixed, so that compilers make vectors of it. */
+static inline bool gr_f32_all_finite(const float *x, uint64_t n)
+{
+    enum { AT_ONCE = 64 };
+    const uint32_t magnitude = 0x7fffffff, one = 0x00800000;
+    uint32_t seen = 0;
+    for (; n >= AT_ONCE; n -= AT_ONCE, x += AT_ONCE)
+        for (int i = 0; i < AT_ONCE; i++) seen |= (gr_bits_of_f32(x[i]) & magnitude) + one;
+    for (uint64_t i = 0; i < n; i++) seen |= (gr_bits_of_f32(x[i]) & magnitude) + one;
+    return !(seen >> 31);
 }
 
 static inline float gr_bf16_to_f32(uint16_t h)

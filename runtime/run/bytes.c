@@ -550,14 +550,8 @@ static void look_finite(void *arg, unsigned rank, unsigned n)
 {
     finite_look *l = arg;
     uint64_t first, last;
-    uint32_t bad = 0;
     gr_team_range(l->n, 4096, rank, n, &first, &last);
-    for (uint64_t i = first; i < last; i++) {
-        uint32_t bits;
-        memcpy(&bits, &l->x[i], sizeof(bits));
-        bad |= (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    if (bad) l->bad = true;
+    if (!gr_f32_all_finite(l->x + first, last - first)) l->bad = true;
 }
 
 static gr_status put_part(gr_bytes *b, gr_weights_writer *to, size_t set, uint32_t bucket, const piece *p,
