@@ -2,19 +2,19 @@
 #include "ops/alike.h"
 
 /* A shard, which the ranks of the same place in other nodes have, too. */
-static bool of_shard(gr_alike *out, const gr_program *p, const gr_model *m, uint64_t elems,
-                     uint64_t elem_bytes, uint32_t rank)
+static bool of_shard(gr_alike *out, const gr_tasks *p, const gr_model *m, uint64_t elems, uint64_t elem_bytes,
+                     uint32_t rank)
 {
-    const uint32_t shards = gr_program_shards(p, m->index);
+    const uint32_t shards = gr_tasks_shards(p, m->index);
     const uint64_t part = gr_shard_elems(elems, shards), first = GR_MIN(rank % shards * part, elems);
     out->group = rank % shards;
     out->bytes = GR_MIN(part, elems - first) * elem_bytes;
     return shards < p->ranks;
 }
 
-static bool is_sharded(const gr_program *p, const gr_model *m)
+static bool is_sharded(const gr_tasks *p, const gr_model *m)
 {
-    return gr_program_shards(p, m->index) > 1 && p->sharded >> m->index & 1;
+    return gr_tasks_shards(p, m->index) > 1 && p->sharded >> m->index & 1;
 }
 
 static bool is_slice(const gr_model *m, uint32_t bucket)
@@ -22,7 +22,7 @@ static bool is_slice(const gr_model *m, uint32_t bucket)
     return m->parts > 1 && bucket && bucket <= m->shape.layers;
 }
 
-bool gr_alike_of(gr_alike *out, const gr_program *p, const gr_graph *g, const gr_kernels *k, uint32_t object,
+bool gr_alike_of(gr_alike *out, const gr_tasks *p, const gr_graph *g, const gr_kernels *k, uint32_t object,
                  uint32_t rank)
 {
     const gr_object *o = &p->objects[object];
@@ -41,7 +41,7 @@ bool gr_alike_of(gr_alike *out, const gr_program *p, const gr_graph *g, const gr
     return of_shard(out, p, m, elems, out->bytes / elems, rank);
 }
 
-uint64_t gr_alike_room(const gr_program *p, const gr_graph *g, const gr_kernels *k)
+uint64_t gr_alike_room(const gr_tasks *p, const gr_graph *g, const gr_kernels *k)
 {
     gr_alike a;
     uint64_t n = 0;

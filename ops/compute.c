@@ -28,7 +28,7 @@ static gr_kind kind(const gr_node *n)
 enum { EVAL_OUT, EVAL_WS, N_EVAL }; /* operands; behind them what the expression reads */
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
+                    gr_tasks *p)
 {
     (void)how;
     (void)k;
@@ -37,12 +37,12 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads r;
     gr_env_reads_init(&r);
     gr_env_reads_add(&r, g, e);
-    gr_use *uses = gr_pool_alloc(p->pool, (N_EVAL + gr_env_uses(&r)) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_EVAL + gr_env_uses(&r)) * sizeof(*uses));
     uses[EVAL_OUT] = (gr_use){gr_column_object(p, n->columns[0]), GR_WRITE};
     uses[EVAL_WS] =
-        (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
+        (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
     size_t n_uses = N_EVAL + gr_env_declare(&r, g, p, uses + N_EVAL);
-    gr_program_waits(gr_program_run(p, 0, 0, uses, n_uses, "eval"));
+    gr_tasks_waits(gr_tasks_run(p, 0, 0, uses, n_uses, "eval"));
     gr_env_reads_release(&r);
 }
 

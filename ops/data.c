@@ -152,16 +152,16 @@ enum { KERNEL_DRAW };
 enum { DRAW_ROWS, N_DRAW }; /* operands; behind them the node's columns */
 
 static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                         gr_program *p)
+                         gr_tasks *p)
 {
     (void)g;
     (void)how;
     (void)k;
-    gr_use *uses = gr_pool_alloc(p->pool, (N_DRAW + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_DRAW + n->n_columns) * sizeof(*uses));
     uses[DRAW_ROWS] = (gr_use){gr_rows_object(p, n), GR_WRITE};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[N_DRAW + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_program_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->n_columns, "draw")->by_code = true;
+    gr_tasks_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->n_columns, "draw")->by_code = true;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------- */

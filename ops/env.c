@@ -32,7 +32,7 @@ static void add_column(gr_env_reads *r, const gr_column *c, uint32_t id)
 static void add_ids(gr_env_reads *r, const gr_graph *g, const int *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!g->columns[ids[i]]->fresh) add_column(r, g->columns[ids[i]], (uint32_t)ids[i]);
+        if (!g->columns[ids[i]]->current) add_column(r, g->columns[ids[i]], (uint32_t)ids[i]);
 }
 
 void gr_env_reads_add(gr_env_reads *r, const gr_graph *g, const gr_expr *e)
@@ -65,7 +65,7 @@ size_t gr_env_uses(const gr_env_reads *r)
     return r->n + r->n_rows;
 }
 
-size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_program *p, gr_use *out)
+size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_tasks *p, gr_use *out)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->n_rows; i++) out[n++] = (gr_use){gr_rows_object(p, r->rows[i]), GR_READ};
@@ -124,7 +124,7 @@ void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x)
     for (size_t i = 0; i < n; i++) e->env.n_groups = *e->blocks[rows[i]].n_groups;
 }
 
-uint64_t gr_env_slice_bytes(const gr_env_reads *r)
+uint64_t gr_env_tp_bytes(const gr_env_reads *r)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < r->n_rows; i++) n += 2 * (uint64_t)r->rows[i]->bounds.seqs + 1;
@@ -145,8 +145,8 @@ static uint32_t *slice_rows(gr_expr_rows *rows, uint32_t first, uint32_t end, ui
     return offset + n + 1;
 }
 
-void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
-                  void *memory)
+void gr_env_tp(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
+               void *memory)
 {
     for (size_t i = 0; i < r->n_rows; i++)
         memory = slice_rows(&e->rows[r->rows[i]->index], first, end, memory);

@@ -26,7 +26,7 @@ void gr_env_reads_add_rows(gr_env_reads *r, const gr_node *rows);
 
 /* Uses it takes, and the uses themselves: returns how many. */
 size_t gr_env_uses(const gr_env_reads *r);
-size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_program *p, gr_use *out);
+size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_tasks *p, gr_use *out);
 
 /* Bounds over all its row sets. */
 gr_expr_bounds gr_env_bounds(const gr_env_reads *r);
@@ -44,9 +44,9 @@ void gr_env_release(gr_env *e);
 /* Where the set holds rows of several prompts nodes: count the groups of those that x is about. */
 void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x);
 
-/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_slice_bytes, read as long as e is. */
-uint64_t gr_env_slice_bytes(const gr_env_reads *r);
-void gr_env_slice(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
-                  void *memory);
+/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_tp_bytes, read as long as e is. */
+uint64_t gr_env_tp_bytes(const gr_env_reads *r);
+void gr_env_tp(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
+               void *memory);
 
 #endif

@@ -1,87 +1,87 @@
 /* ops/forward.c: the works of a forward pass that `logprob`, `value` and `score` share. */
 #include "ops/forward.h"
 
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "runtime/io/progress.h"
 
 #include <stdlib.h>
 
-static gr_deal_bounds deal_bounds(const gr_node *n)
+static gr_balance_bounds balance_bounds(const gr_node *n)
 {
     const gr_rows_bounds *b = &n->rows->bounds;
-    return gr_deal_bounds_of(n->task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
-                             n->ranks / n->parts);
+    return gr_balance_bounds_of(n->task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
+                                n->ranks / n->parts);
 }
 
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
-    gr_deal_bounds most = deal_bounds(n);
+    gr_balance_bounds most = balance_bounds(n);
     return gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens);
 }
 
-uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t bucket)
+uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
-    return gr_reads_rollout(n) ? gr_spread_rollout(p, k, n->model, bucket)
-                               : gr_spread_params(p, k, n->model, "", bucket);
+    return gr_reads_rollout(n) ? gr_sharding_rollout(p, k, n->model, bucket)
+                               : gr_sharding_params(p, k, n->model, "", bucket);
 }
 
 /* What generates is there already. */
-static void gather(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t bucket)
+static void gather(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
-    if (!gr_reads_rollout(n)) gr_spread_gather(p, k, n->model, "", bucket);
+    if (!gr_reads_rollout(n)) gr_sharding_gather(p, k, n->model, "", bucket);
 }
 
-static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
+static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
                            const gr_micro_bounds *b, const gr_forward *f)
 {
     const gr_model_shape *s = gr_node_shape(n);
     gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
-    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD), "ws");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < s->layers; l++) {
         gather(n, k, p, 2 + l); /* beside this layer */
         gr_layer_cost(
-            gr_program_run(p, GR_FORWARD_LAYER, l,
-                           (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
-                                      [GR_FORWARD_PACKED] = {f->packed, GR_READ},
-                                      [GR_FORWARD_X] = {f->x, GR_UPDATE},
-                                      [GR_FORWARD_WS] = {ws, GR_WRITE}},
-                           GR_N_FORWARD_LAYER, "layer.%u", l),
+            gr_tasks_run(p, GR_FORWARD_LAYER, l,
+                         (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
+                                    [GR_FORWARD_PACKED] = {f->packed, GR_READ},
+                                    [GR_FORWARD_X] = {f->x, GR_UPDATE},
+                                    [GR_FORWARD_WS] = {ws, GR_WRITE}},
+                         GR_N_FORWARD_LAYER, "layer.%u", l),
             k, s, f->cost.tokens, bounds.length, 1);
     }
 }
 
-gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
+gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
                               const uint32_t *out, size_t n_out)
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
     uint32_t block = gr_rows_object(p, n->rows);
-    if (gr_reads_rollout(n)) gr_spread_sync(p, k, n->model);
+    if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->task.seqs)};
-    const bool collectives = !gr_reads_rollout(n) && gr_spread_gathers(p, n->model);
-    f.packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
-    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
-    f.x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
+    const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);
+    f.packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
+    uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
+    f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
 
-    gr_use *begin = gr_pool_alloc(p->pool, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
+    gr_use *begin = gr_arena_alloc(p->arena, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
     begin[GR_FORWARD_BEGIN_ROWS] = (gr_use){block, GR_READ | GR_BY_CODE};
     for (size_t i = 0; i < n_out; i++)
         begin[GR_N_FORWARD_BEGIN + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
-    gr_program_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
-    gr_spread_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->trips_expected =
+    gr_tasks_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
+    gr_sharding_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->trips_expected =
         f.cost.trips;
-    gr_program_run(p, GR_FORWARD_PACK, 0,
-                   (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
-                              [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
-                              [GR_FORWARD_PACK_STAGING] = {staging, GR_WRITE}},
-                   GR_N_FORWARD_PACK, "pack")
+    gr_tasks_run(p, GR_FORWARD_PACK, 0,
+                 (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
+                            [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
+                            [GR_FORWARD_PACK_STAGING] = {staging, GR_WRITE}},
+                 GR_N_FORWARD_PACK, "pack")
         ->by_code = true;
     gather(n, k, p, 0);
     gather(n, k, p, 1);
-    gr_program_run(p, GR_FORWARD_EMBED, 0,
-                   (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
-                              [GR_FORWARD_PACKED] = {f.packed, GR_READ},
-                              [GR_FORWARD_X] = {f.x, GR_WRITE}},
-                   GR_FORWARD_WS, "embed");
+    gr_tasks_run(p, GR_FORWARD_EMBED, 0,
+                 (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
+                            [GR_FORWARD_PACKED] = {f.packed, GR_READ},
+                            [GR_FORWARD_X] = {f.x, GR_WRITE}},
+                 GR_FORWARD_WS, "embed");
     declare_layers(n, how, k, p, &b, &f);
     return f;
 }
@@ -104,11 +104,11 @@ void gr_forward_close(void *state)
 static gr_seqs own_seqs(const gr_call *c, const gr_pass *pass, const gr_rows *rows)
 {
     gr_seqs own = {0};
-    gr_deal_bounds most = deal_bounds(c->node);
+    gr_balance_bounds most = balance_bounds(c->node);
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
     const uint32_t parts = c->node->parts;
-    gr_deal_own(&own, c->session->rank / parts, c->session->ranks / parts, rows, 0, *rows->n_groups, &most,
-                &cost);
+    gr_balance_own(&own, c->session->rank / parts, c->session->ranks / parts, rows, 0, *rows->n_groups, &most,
+                   &cost);
     return own;
 }
 
@@ -168,10 +168,10 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     return GR_OK;
 }
 
-void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out)
+void gr_forward_end(gr_tasks *p, const uint32_t *out, size_t n_out)
 {
-    gr_program_end(p);
-    for (size_t i = 0; i < n_out; i++) gr_spread_share(p, out[i]);
+    gr_tasks_end(p);
+    for (size_t i = 0; i < n_out; i++) gr_sharding_share(p, out[i]);
 }
 
 uint32_t gr_forward_trips(const gr_call *c)

@@ -41,14 +41,14 @@ typedef struct gr_forward {
 } gr_forward;
 
 /* out: columns that begin fills with zeros and the head writes; GR_NONE: not read by anybody. */
-gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p,
+gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
                               const uint32_t *out, size_t n_out);
 
 /* The weights that a work of it reads: those gathered for it, or the rollout's. */
-uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t bucket);
+uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket);
 
 /* End the loop; the columns become whole on every rank. */
-void gr_forward_end(gr_program *p, const uint32_t *out, size_t n_out);
+void gr_forward_end(gr_tasks *p, const uint32_t *out, size_t n_out);
 
 /* State of the node: where the pass stands. last: see gr_pass. */
 gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last);

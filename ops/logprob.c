@@ -1,6 +1,6 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/forward.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
@@ -43,38 +43,38 @@ enum {
 };
 
 /* The column of one head statistic, GR_NONE where nobody reads it. logprob is always computed. */
-static uint32_t stat_object(const gr_node *n, const char *field, gr_program *p)
+static uint32_t stat_object(const gr_node *n, const char *field, gr_tasks *p)
 {
     const gr_column *c = gr_node_column(n, field);
     return c ? gr_column_object(p, c) : GR_NONE;
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
+                    gr_tasks *p)
 {
     (void)g;
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
                             stat_object(n, "sum_p2", p)};
     gr_forward f = gr_forward_declare(n, how, k, p, out, GR_LEN(out));
-    uint32_t head_ws = gr_program_temp(
+    uint32_t head_ws = gr_tasks_temp(
         p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, GR_HEAD_LOGPROB, how->threads), "head_ws");
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE)
-        scratch = gr_program_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
+        scratch = gr_tasks_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
     uint32_t norm = gr_forward_weights(n, k, p, 1 + s->layers);
     uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
-    gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
-                                (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
-                                           [HEAD_EMBED] = {lm, GR_READ},
-                                           [HEAD_PACKED] = {f.packed, GR_READ},
-                                           [HEAD_X] = {f.x, GR_READ},
-                                           [HEAD_WS] = {head_ws, GR_WRITE},
-                                           [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
-                                           [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
-                                           [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
-                                           [HEAD_SCRATCH] = {scratch, GR_WRITE}},
-                                N_HEAD, "head"),
+    gr_head_cost(gr_tasks_run(p, GR_FORWARD_HEAD, 0,
+                              (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
+                                         [HEAD_EMBED] = {lm, GR_READ},
+                                         [HEAD_PACKED] = {f.packed, GR_READ},
+                                         [HEAD_X] = {f.x, GR_READ},
+                                         [HEAD_WS] = {head_ws, GR_WRITE},
+                                         [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
+                                         [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
+                                         [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
+                                         [HEAD_SCRATCH] = {scratch, GR_WRITE}},
+                              N_HEAD, "head"),
                  k, s, f.cost.rows / n->parts, 1);
     gr_forward_end(p, out, GR_LEN(out));
 }

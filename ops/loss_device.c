@@ -7,7 +7,7 @@
 
 #include "graphs/expr/code_new.h"
 #include "graphs/expr/expr_apply.h"
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 
 /* The row structure of one row set, on the host and in the same order on the device. */
 typedef struct row_block {
@@ -41,15 +41,15 @@ static void counts_of(gr_expr_bounds b, uint64_t *count)
     memcpy(count, c, sizeof(c));
 }
 
-static row_block carve_rows(gr_carve *c, const gr_loss_inputs *in)
+static row_block layout_rows(gr_workspace *c, const gr_loss_inputs *in)
 {
     row_block r = {0};
     const gr_expr_bounds b = in->bounds;
-    r.offset = gr_carve_bytes(c, (b.seqs + 1ull) * sizeof(uint32_t));
-    r.group = gr_carve_bytes(c, b.seqs * sizeof(uint32_t));
-    r.first = gr_carve_bytes(c, (b.groups + 1ull) * sizeof(uint32_t));
-    r.position = gr_carve_bytes(c, (b.groups + 1ull) * sizeof(uint32_t));
-    if (in->masked) r.mask = gr_carve_bytes(c, b.tokens);
+    r.offset = gr_workspace_bytes(c, (b.seqs + 1ull) * sizeof(uint32_t));
+    r.group = gr_workspace_bytes(c, b.seqs * sizeof(uint32_t));
+    r.first = gr_workspace_bytes(c, (b.groups + 1ull) * sizeof(uint32_t));
+    r.position = gr_workspace_bytes(c, (b.groups + 1ull) * sizeof(uint32_t));
+    if (in->masked) r.mask = gr_workspace_bytes(c, b.tokens);
     return r;
 }
 
@@ -59,36 +59,37 @@ static uint64_t dtype_bytes(gr_expr_dtype t)
 }
 
 /* What comes from the host as it is written there: row structure, then a number for each scalar column. */
-static void carve_host(gr_carve *c, const gr_loss_inputs *in, row_block *rows, double **scalars)
+static void layout_host(gr_workspace *c, const gr_loss_inputs *in, row_block *rows, double **scalars)
 {
     for (size_t i = 0; i < in->n_rows; i++) {
-        row_block r = carve_rows(c, in);
+        row_block r = layout_rows(c, in);
         if (rows) rows[i] = r;
     }
-    double *s = gr_carve_bytes(c, in->n_columns * sizeof(double));
+    double *s = gr_workspace_bytes(c, in->n_columns * sizeof(double));
     if (scalars) *scalars = s;
 }
 
 uint64_t gr_loss_host_bytes(const gr_loss_inputs *in)
 {
-    gr_carve c = {0};
-    carve_host(&c, in, NULL, NULL);
+    gr_workspace c = {0};
+    layout_host(&c, in, NULL, NULL);
     return c.used;
 }
 
 /* Behind a copy of the host's part: the columns. */
-static void *carve_column(gr_carve *c, const gr_loss_inputs *in, const gr_loss_column *x)
+static void *layout_column(gr_workspace *c, const gr_loss_inputs *in, const gr_loss_column *x)
 {
     uint64_t count[GR_CODE_LEVELS];
     counts_of(in->bounds, count);
-    return x->level == GR_LEVEL_SCALAR ? NULL : gr_carve_bytes(c, count[x->level] * dtype_bytes(x->dtype));
+    return x->level == GR_LEVEL_SCALAR ? NULL
+                                       : gr_workspace_bytes(c, count[x->level] * dtype_bytes(x->dtype));
 }
 
 uint64_t gr_loss_data_bytes(const gr_loss_inputs *in)
 {
-    gr_carve c = {0};
-    carve_host(&c, in, NULL, NULL);
-    for (size_t i = 0; i < in->n_columns; i++) carve_column(&c, in, &in->columns[i]);
+    gr_workspace c = {0};
+    layout_host(&c, in, NULL, NULL);
+    for (size_t i = 0; i < in->n_columns; i++) layout_column(&c, in, &in->columns[i]);
     return c.used;
 }
 
@@ -230,16 +231,16 @@ static void set_columns(gr_loss_device *x, const gr_expr_env *env)
 static void set_data(gr_loss_device *x, gr_queue *q, const gr_expr_env *env, const gr_loss_memory *m)
 {
     const gr_loss_inputs *in = x->in;
-    gr_carve host = {.base = m->host}, device = {.base = m->data};
+    gr_workspace host = {.base = m->host}, device = {.base = m->data};
     row_block *blocks = gr_calloc(2 * in->n_rows + 1, sizeof(*blocks));
     double *scalars, *scalars_there;
-    carve_host(&host, in, blocks, &scalars);
-    carve_host(&device, in, blocks + in->n_rows, &scalars_there);
+    layout_host(&host, in, blocks, &scalars);
+    layout_host(&device, in, blocks + in->n_rows, &scalars_there);
     set_rows(x, env, blocks, blocks + in->n_rows);
     free(blocks);
     for (size_t i = 0; i < in->n_columns; i++) {
         const gr_loss_column *c = &in->columns[i];
-        void *at = carve_column(&device, in, c);
+        void *at = layout_column(&device, in, c);
         if (c->level != GR_LEVEL_SCALAR) {
             set_column(x, q, env, c, at);
             continue;
@@ -324,7 +325,7 @@ void gr_loss_device_adjoint(gr_loss_device *x, gr_queue *q, const gr_loss_memory
     walked w = {.whole = gr_loss_class_of(x->loss) == GR_LOSS_BATCH, .first = first, .end = end};
     gr_code_call call = {0};
     size_t n;
-    gr_loss_fresh(x->loss, &n);
+    gr_loss_current(x->loss, &n);
     assert(n <= GR_CODE_OUTPUTS && first <= end && end <= rows->offset[rows->device.n_seqs]);
     for (size_t i = 0; i < n; i++) call.out[i] = adjoint[i];
     if (first == end) return;

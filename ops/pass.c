@@ -1,7 +1,7 @@
 /* ops/pass.c: packed passes: micro-batches, their arrays, the head's parts, costs. */
 #include "ops/pass.h"
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_deal_bounds *most, uint32_t micro_tokens)
+gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
+                                   uint32_t micro_tokens)
 {
     gr_micro_bounds m;
     m.tokens = (uint32_t)GR_MIN((uint64_t)micro_tokens, most->tokens);
@@ -30,28 +31,28 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
                             .threads = how->threads};
 }
 
-static gr_micro carve(gr_carve *c, const gr_micro_bounds *b)
+static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
 {
     gr_micro m;
-    m.ids = gr_carve_bytes(c, b->tokens * sizeof(*m.ids));
-    m.position = gr_carve_bytes(c, b->tokens * sizeof(*m.position));
-    m.offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*m.offset));
-    m.row = gr_carve_bytes(c, b->rows * sizeof(*m.row));
-    m.target = gr_carve_bytes(c, b->rows * sizeof(*m.target));
+    m.ids = gr_workspace_bytes(c, b->tokens * sizeof(*m.ids));
+    m.position = gr_workspace_bytes(c, b->tokens * sizeof(*m.position));
+    m.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*m.offset));
+    m.row = gr_workspace_bytes(c, b->rows * sizeof(*m.row));
+    m.target = gr_workspace_bytes(c, b->rows * sizeof(*m.target));
     return m;
 }
 
 uint64_t gr_micro_bytes(const gr_micro_bounds *b)
 {
-    gr_carve c = {0};
-    carve(&c, b);
+    gr_workspace c = {0};
+    layout(&c, b);
     return c.used;
 }
 
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
 {
-    gr_carve c = {.base = block};
-    return carve(&c, b);
+    gr_workspace c = {.base = block};
+    return layout(&c, b);
 }
 
 void gr_pass_begin(gr_pass *p, const gr_seqs *seqs)
@@ -263,7 +264,7 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
 }
 
-void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
+void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
                    double times)
 {
     double projections =
@@ -283,7 +284,7 @@ void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, dou
     w->summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
 
-void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
+void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
 {
     double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
     w->head = times * 2.0 * rows * s->hidden * outputs;
@@ -295,7 +296,7 @@ void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, doub
         times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
 }
 
-void gr_cost_times(gr_work *w, double times)
+void gr_cost_times(gr_task *w, double times)
 {
     double *const all[] = {&w->flops, &w->bytes,  &w->attention, &w->kv,
                            &w->head,  &w->logits, &w->sums,      &w->summed};

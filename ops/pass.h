@@ -1,7 +1,7 @@
 /* ops/pass.h: packed passes of a model over the rows of a batch, a micro-batch at a time.
  *
- * What `logprob` and `update` share: how a rank's sequences (ops/parallel/deal.h) are cut into micro-batches,
- * the packed arrays on the device, and the works of a forward pass.
+ * What `logprob` and `update` share: how a rank's sequences (ops/parallel/balance.h) are cut into
+ * micro-batches, the packed arrays on the device, and the works of a forward pass.
  *
  * Sequences are taken in their order or, where an update of the rows says `balance: true`, from the longest
  * to the shortest, where those of one length keep theirs. A sequence is never split; there are as few
@@ -11,7 +11,7 @@
 #ifndef GR_OPS_PASS_H
 #define GR_OPS_PASS_H
 
-#include "ops/parallel/deal.h"
+#include "ops/parallel/balance.h"
 #include "ops/parallel/parts.h"
 #include "ops/base/session.h"
 
@@ -21,7 +21,7 @@ typedef struct gr_micro_bounds {
     uint32_t trips;
 } gr_micro_bounds;
 /* most: that a rank has of the pass. */
-gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_deal_bounds *most,
+gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
                                    uint32_t micro_tokens);
 
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
@@ -110,11 +110,11 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
 
 /* Arithmetic and memory traffic of one layer forward, and of the head over some rows; set on w times `times`.
  */
-void gr_layer_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
+void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
                    double times);
-void gr_head_cost(gr_work *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
+void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 /* The same again, so many times in all. */
-void gr_cost_times(gr_work *w, double times);
+void gr_cost_times(gr_task *w, double times);
 
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how);
 

@@ -7,7 +7,7 @@
 #include "ops/data.h"
 #include "ops/base/rows.h"
 #include "ops/scorer.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "ops/base/session.h"
 
 #include <string.h>
@@ -63,20 +63,20 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
 enum { SCORE_ROWS, SCORE_GROUPS, N_SCORE }; /* operands; behind them the node's columns */
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
+                    gr_tasks *p)
 {
     (void)g;
     (void)how;
     (void)k;
-    gr_use *uses = gr_pool_alloc(p->pool, (N_SCORE + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_SCORE + n->n_columns) * sizeof(*uses));
     uses[SCORE_ROWS] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
     uses[SCORE_GROUPS] = (gr_use){GR_NONE, GR_READ};
     if (n->groups && n->groups != n->rows)
         uses[SCORE_GROUPS] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[N_SCORE + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_program_run(p, 0, 0, uses, N_SCORE + n->n_columns, "score");
-    for (size_t i = 0; i < n->n_columns; i++) gr_spread_share(p, uses[N_SCORE + i].object);
+    gr_tasks_run(p, 0, 0, uses, N_SCORE + n->n_columns, "score");
+    for (size_t i = 0; i < n->n_columns; i++) gr_sharding_share(p, uses[N_SCORE + i].object);
 }
 
 static gr_status run(const gr_call *call, gr_diag *d)

@@ -1,9 +1,9 @@
 /* ops/rollout.c: `generate` step by step: admission, the KV pool, sampling. */
 #include "ops/rollout_impl.h"
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/pass.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "runtime/io/progress.h"
 
 #include <stdlib.h>
@@ -57,44 +57,44 @@ static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
                             .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
 }
 
-static step_arrays carve(gr_carve *c, const gr_step_bounds *b)
+static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
 {
     step_arrays a;
-    a.ids = gr_carve_bytes(c, b->tokens * sizeof(*a.ids));
-    a.offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*a.offset));
-    a.cached = gr_carve_bytes(c, b->seqs * sizeof(*a.cached));
-    a.table = gr_carve_bytes(c, (uint64_t)b->seqs * b->stride * sizeof(*a.table));
-    a.row = gr_carve_bytes(c, b->samples * sizeof(*a.row));
-    a.draw = gr_carve_bytes(c, b->samples * sizeof(*a.draw));
-    a.out_id = gr_carve_bytes(c, b->samples * sizeof(*a.out_id));
-    a.out_logprob = gr_carve_floats(c, b->samples);
+    a.ids = gr_workspace_bytes(c, b->tokens * sizeof(*a.ids));
+    a.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*a.offset));
+    a.cached = gr_workspace_bytes(c, b->seqs * sizeof(*a.cached));
+    a.table = gr_workspace_bytes(c, (uint64_t)b->seqs * b->stride * sizeof(*a.table));
+    a.row = gr_workspace_bytes(c, b->samples * sizeof(*a.row));
+    a.draw = gr_workspace_bytes(c, b->samples * sizeof(*a.draw));
+    a.out_id = gr_workspace_bytes(c, b->samples * sizeof(*a.out_id));
+    a.out_logprob = gr_workspace_floats(c, b->samples);
     return a;
 }
 
 static uint64_t arrays_bytes(const gr_step_bounds *b)
 {
-    gr_carve c = {0};
-    carve(&c, b);
+    gr_workspace c = {0};
+    layout(&c, b);
     return c.used;
 }
 
 static step_arrays arrays_at(void *block, const gr_step_bounds *b)
 {
-    gr_carve c = {.base = block};
-    return carve(&c, b);
+    gr_workspace c = {.base = block};
+    return layout(&c, b);
 }
 
-uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    gr_object o = {.name = gr_pool_printf(p->pool, "%s.kv", n->name),
+    gr_object o = {.name = gr_arena_printf(p->arena, "%s.kv", n->name),
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
                    .bytes = (uint64_t)how->kv_blocks * k->kv_block_bytes(s) * s->layers,
                    .model = n->model->name,
                    .bucket = GR_NONE};
-    return gr_program_object(p, &o);
+    return gr_tasks_object(p, &o);
 }
 
 static gr_sampling sampling_of(const gr_generate_cfg *c)
@@ -102,11 +102,11 @@ static gr_sampling sampling_of(const gr_generate_cfg *c)
     return (gr_sampling){.temperature = (float)c->temperature, .top_p = (float)c->top_p, .top_k = c->top_k};
 }
 
-uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_sampling sampling = sampling_of(n->cfg);
-    return gr_program_temp(
+    return gr_tasks_temp(
         p, GR_CAT_WORKSPACE,
         k->head_ws_bytes(s, how->head_rows, gr_sampling_use(&sampling, s->vocab), how->threads), "head_ws");
 }
@@ -148,21 +148,21 @@ enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
 enum { STEP_WEIGHTS, STEP_ARRAYS, STEP_X, STEP_KV, STEP_WS, N_STEP, N_EMBED = STEP_KV }; /* a layer; embed */
 enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROWS, N_SAMPLE };
 
-void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p)
+void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_tasks *p)
 {
-    gr_use *uses = gr_pool_alloc(p->pool, (N_FINISH + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_FINISH + n->n_columns) * sizeof(*uses));
     uses[FINISH_ROWS] = (gr_use){rows, GR_UPDATE};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[N_FINISH + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_spread_share(p, rows);
-    gr_program_waits(gr_program_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->n_columns, "finish"));
+    gr_sharding_share(p, rows);
+    gr_tasks_waits(gr_tasks_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->n_columns, "finish"));
 }
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                        gr_program *p)
+                        gr_tasks *p)
 {
     (void)g;
-    gr_spread_sync(p, k, n->model);
+    gr_sharding_sync(p, k, n->model);
     p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {
         gr_rollout_steps_declare(n, how, k, p);
@@ -177,52 +177,53 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                            .threads = how->threads};
     uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
-    uint32_t step = gr_program_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
-    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
-    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
-    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
+    uint32_t step = gr_tasks_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
+    uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
+    uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
-    gr_program_run(p, ROLLOUT_BEGIN, 0,
-                   (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ},
-                              [BEGIN_ROWS] = {rows, GR_WRITE},
-                              [BEGIN_KV] = {kv, GR_WRITE}},
-                   N_BEGIN, "begin");
+    gr_tasks_run(p, ROLLOUT_BEGIN, 0,
+                 (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ},
+                            [BEGIN_ROWS] = {rows, GR_WRITE},
+                            [BEGIN_KV] = {kv, GR_WRITE}},
+                 N_BEGIN, "begin");
     const rollout_cost cost = cost_of(n, how);
-    gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected = cost.trips;
-    gr_program_run(p, ROLLOUT_PLAN, 0,
-                   (gr_use[]){[PLAN_ROWS] = {rows, GR_READ},
-                              [PLAN_STEP] = {step, GR_WRITE},
-                              [PLAN_STAGING] = {staging, GR_WRITE},
-                              [PLAN_KV] = {kv, GR_UPDATE}},
-                   N_PLAN, "plan");
-    gr_program_run(p, ROLLOUT_EMBED, 0,
-                   (gr_use[]){[STEP_WEIGHTS] = {gr_spread_rollout(p, k, m, 0), GR_READ},
-                              [STEP_ARRAYS] = {step, GR_READ},
-                              [STEP_X] = {x, GR_WRITE}},
-                   N_EMBED, "embed");
+    gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected = cost.trips;
+    gr_tasks_run(p, ROLLOUT_PLAN, 0,
+                 (gr_use[]){[PLAN_ROWS] = {rows, GR_READ},
+                            [PLAN_STEP] = {step, GR_WRITE},
+                            [PLAN_STAGING] = {staging, GR_WRITE},
+                            [PLAN_KV] = {kv, GR_UPDATE}},
+                 N_PLAN, "plan");
+    gr_tasks_run(p, ROLLOUT_EMBED, 0,
+                 (gr_use[]){[STEP_WEIGHTS] = {gr_sharding_rollout(p, k, m, 0), GR_READ},
+                            [STEP_ARRAYS] = {step, GR_READ},
+                            [STEP_X] = {x, GR_WRITE}},
+                 N_EMBED, "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
-        gr_work *w = gr_program_run(p, ROLLOUT_LAYER, l,
-                                    (gr_use[]){[STEP_WEIGHTS] = {gr_spread_rollout(p, k, m, 1 + l), GR_READ},
-                                               [STEP_ARRAYS] = {step, GR_READ},
-                                               [STEP_X] = {x, GR_UPDATE},
-                                               [STEP_KV] = {kv, GR_UPDATE},
-                                               [STEP_WS] = {ws, GR_WRITE}},
-                                    N_STEP, "layer.%u", l);
+        gr_task *w = gr_tasks_run(p, ROLLOUT_LAYER, l,
+                                  (gr_use[]){[STEP_WEIGHTS] = {gr_sharding_rollout(p, k, m, 1 + l), GR_READ},
+                                             [STEP_ARRAYS] = {step, GR_READ},
+                                             [STEP_X] = {x, GR_UPDATE},
+                                             [STEP_KV] = {kv, GR_UPDATE},
+                                             [STEP_WS] = {ws, GR_WRITE}},
+                                  N_STEP, "layer.%u", l);
         gr_layer_cost(w, k, s, cost.tokens, 2 * cost.context, 1);
         w->paged = true;
     }
-    gr_head_cost(gr_program_run(
-                     p, ROLLOUT_SAMPLE, 0,
-                     (gr_use[]){[SAMPLE_NORM] = {gr_spread_rollout(p, k, m, 1 + s->layers), GR_READ},
-                                [SAMPLE_EMBED] = {s->tied ? gr_spread_rollout(p, k, m, 0) : GR_NONE, GR_READ},
-                                [SAMPLE_ARRAYS] = {step, GR_UPDATE},
-                                [SAMPLE_X] = {x, GR_READ},
-                                [SAMPLE_WS] = {head_ws, GR_WRITE},
-                                [SAMPLE_ROWS] = {rows, GR_UPDATE}},
-                     N_SAMPLE, "sample"),
-                 k, s, cost.samples, 1);
-    gr_program_end(p);
+    gr_head_cost(
+        gr_tasks_run(
+            p, ROLLOUT_SAMPLE, 0,
+            (gr_use[]){[SAMPLE_NORM] = {gr_sharding_rollout(p, k, m, 1 + s->layers), GR_READ},
+                       [SAMPLE_EMBED] = {s->tied ? gr_sharding_rollout(p, k, m, 0) : GR_NONE, GR_READ},
+                       [SAMPLE_ARRAYS] = {step, GR_UPDATE},
+                       [SAMPLE_X] = {x, GR_READ},
+                       [SAMPLE_WS] = {head_ws, GR_WRITE},
+                       [SAMPLE_ROWS] = {rows, GR_UPDATE}},
+            N_SAMPLE, "sample"),
+        k, s, cost.samples, 1);
+    gr_tasks_end(p);
     gr_rollout_declare_finish(n, rows, p);
 }
 

@@ -17,7 +17,7 @@
 #include "ops/base/op.h"
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                        gr_program *p);
+                        gr_tasks *p);
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);
 void gr_rollout_close(void *state);
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d);

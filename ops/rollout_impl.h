@@ -102,9 +102,9 @@ typedef struct gr_rollout {
 /* ---- rollout.c -------------------------------------------------------------------------------------------
  */
 
-uint32_t gr_rollout_kv_object(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
-uint32_t gr_rollout_head_ws(gr_program *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
-void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_program *p);
+uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
+uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
+void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_tasks *p);
 
 /* Take the blocks of its prompt; false: they, and those of one sample, are not free. */
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g);
@@ -119,7 +119,7 @@ gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r);
 /* ---- rollout_steps.c -------------------------------------------------------------------------------------
  */
 
-void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p);
+void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p);
 gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d);
 gr_status gr_rollout_steps_run(const gr_call *c, gr_rollout *r, gr_diag *d);
 void gr_rollout_steps_close(gr_rollout *r);

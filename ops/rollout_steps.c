@@ -6,9 +6,9 @@
  */
 #include "ops/rollout_impl.h"
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/pass.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "ops/kernels/steps.h"
 
 #include <stdlib.h>
@@ -50,32 +50,32 @@ static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
 }
 
 /* Prompts of one prefill: one goes on from the trip before, others begin only where a slot is free. */
-static prefill_arrays carve(gr_carve *c, const gr_steps_bounds *b, const gr_choices *how)
+static prefill_arrays layout(gr_workspace *c, const gr_steps_bounds *b, const gr_choices *how)
 {
     const uint64_t tokens = how->prefill_tokens, prompts = b->slots + 1ull, word = sizeof(uint32_t);
     prefill_arrays a;
-    a.ids = gr_carve_bytes(c, tokens * word);
-    a.position = gr_carve_bytes(c, tokens * word);
-    a.slot = gr_carve_bytes(c, tokens * word);
-    a.offset = gr_carve_bytes(c, (prompts + 1) * word);
-    a.cached = gr_carve_bytes(c, prompts * word);
-    a.table = gr_carve_bytes(c, prompts * b->stride * word);
-    a.copy_from = gr_carve_bytes(c, b->slots * word);
-    a.copy_to = gr_carve_bytes(c, b->slots * word);
+    a.ids = gr_workspace_bytes(c, tokens * word);
+    a.position = gr_workspace_bytes(c, tokens * word);
+    a.slot = gr_workspace_bytes(c, tokens * word);
+    a.offset = gr_workspace_bytes(c, (prompts + 1) * word);
+    a.cached = gr_workspace_bytes(c, prompts * word);
+    a.table = gr_workspace_bytes(c, prompts * b->stride * word);
+    a.copy_from = gr_workspace_bytes(c, b->slots * word);
+    a.copy_to = gr_workspace_bytes(c, b->slots * word);
     return a;
 }
 
 static uint64_t prefill_bytes(const gr_steps_bounds *b, const gr_choices *how)
 {
-    gr_carve c = {0};
-    carve(&c, b, how);
+    gr_workspace c = {0};
+    layout(&c, b, how);
     return c.used;
 }
 
 static prefill_arrays arrays_at(void *block, const gr_steps_bounds *b, const gr_choices *how, uint32_t which)
 {
-    gr_carve c = {.base = (char *)block + which * prefill_bytes(b, how)};
-    return carve(&c, b, how);
+    gr_workspace c = {.base = (char *)block + which * prefill_bytes(b, how)};
+    return layout(&c, b, how);
 }
 
 static uint32_t chunks_of(uint32_t tokens)
@@ -136,18 +136,19 @@ enum {
 };
 
 /* Every bucket of the model, read, then the other uses. */
-static gr_work *model_work(const gr_node *n, const gr_kernels *k, gr_program *p, uint32_t kernel,
+static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t kernel,
                            const gr_use *more, uint32_t n_more, const char *what)
 {
     const uint32_t buckets = gr_model_buckets(&n->model->shape);
-    gr_use *uses = gr_pool_alloc(p->pool, (buckets + n_more) * sizeof(*uses));
-    for (uint32_t b = 0; b < buckets; b++) uses[b] = (gr_use){gr_spread_rollout(p, k, n->model, b), GR_READ};
+    gr_use *uses = gr_arena_alloc(p->arena, (buckets + n_more) * sizeof(*uses));
+    for (uint32_t b = 0; b < buckets; b++)
+        uses[b] = (gr_use){gr_sharding_rollout(p, k, n->model, b), GR_READ};
     memcpy(uses + buckets, more, n_more * sizeof(*uses));
-    return gr_program_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
+    return gr_tasks_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
 }
 
 /* Prompts are read in few trips, many tokens at once: the average of a trip. */
-static void set_prefill_cost(gr_work *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_rows_bounds *b = &n->task;
@@ -159,7 +160,7 @@ static void set_prefill_cost(gr_work *w, const gr_node *n, const gr_choices *how
 
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
  * prompts' keys are read once a group. */
-static void set_decode_cost(gr_work *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
+static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
@@ -169,7 +170,7 @@ static void set_decode_cost(gr_work *w, const gr_node *n, const gr_choices *how,
     const double chunks =
         waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */
     const double steps = CHUNK * chunks / trips_expected(n, how);
-    gr_work head = {0};
+    gr_task head = {0};
     gr_head_cost(&head, k, s, slots, 1);
     gr_cost_times(&head, steps);
     gr_layer_cost(w, k, s, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
@@ -181,7 +182,7 @@ static void set_decode_cost(gr_work *w, const gr_node *n, const gr_choices *how,
     w->paged = true;
 }
 
-void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_program *p)
+void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p)
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_steps_bounds b = steps_bounds(n, how);
@@ -190,39 +191,39 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
         .tokens = tokens, .seqs = b.slots + 1, .length = b.max_length, .threads = how->threads};
     uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
-    uint32_t slots = gr_program_temp(p, GR_CAT_WORKSPACE, k->steps->device_bytes(s, &b), "slots");
-    uint32_t orders = gr_program_host(p, GR_CAT_WORKSPACE, k->steps->host_bytes(s, &b), "orders");
-    uint32_t packed = gr_program_temp(p, GR_CAT_WORKSPACE, prefill_bytes(&b, how), "packed");
-    uint32_t staging = gr_program_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
-    uint32_t x = gr_program_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
-    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
+    uint32_t slots = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->steps->device_bytes(s, &b), "slots");
+    uint32_t orders = gr_tasks_host(p, GR_CAT_WORKSPACE, k->steps->host_bytes(s, &b), "orders");
+    uint32_t packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, prefill_bytes(&b, how), "packed");
+    uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
+    uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
-    gr_program_run(p, ROLLOUT_BEGIN, 0,
-                   (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ | GR_BY_CODE},
-                              [BEGIN_ROWS] = {rows, GR_WRITE | GR_BY_CODE},
-                              [BEGIN_KV] = {kv, GR_WRITE},
-                              [BEGIN_SLOTS] = {slots, GR_WRITE},
-                              [BEGIN_ORDERS] = {orders, GR_WRITE | GR_BY_TURNS},
-                              [BEGIN_STAGING] = {staging, GR_WRITE | GR_BY_TURNS}},
-                   N_BEGIN_STEPS, "begin");
-    gr_program_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->trips_expected =
+    gr_tasks_run(p, ROLLOUT_BEGIN, 0,
+                 (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ | GR_BY_CODE},
+                            [BEGIN_ROWS] = {rows, GR_WRITE | GR_BY_CODE},
+                            [BEGIN_KV] = {kv, GR_WRITE},
+                            [BEGIN_SLOTS] = {slots, GR_WRITE},
+                            [BEGIN_ORDERS] = {orders, GR_WRITE | GR_BY_TURNS},
+                            [BEGIN_STAGING] = {staging, GR_WRITE | GR_BY_TURNS}},
+                 N_BEGIN_STEPS, "begin");
+    gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->trips_expected =
         trips_expected(n, how);
-    gr_program_run(p, ROLLOUT_PLAN, 0,
-                   (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
-                              [PLAN_SLOTS] = {slots, GR_UPDATE},
-                              [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
-                              [PLAN_PACKED] = {packed, GR_WRITE},
-                              [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS}},
-                   N_PLAN, "plan");
-    gr_work *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
+    gr_tasks_run(p, ROLLOUT_PLAN, 0,
+                 (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
+                            [PLAN_SLOTS] = {slots, GR_UPDATE},
+                            [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
+                            [PLAN_PACKED] = {packed, GR_WRITE},
+                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS}},
+                 N_PLAN, "plan");
+    gr_task *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
                                   (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
                                              [USE_PACKED] = {packed, GR_READ},
                                              [USE_X] = {x, GR_WRITE},
                                              [USE_WS] = {ws, GR_WRITE}},
                                   N_PREFILL, "prefill");
-    const size_t prefill_index = (size_t)(prefill - p->works);
-    gr_work *decode = model_work(n, k, p, ROLLOUT_DECODE,
+    const size_t prefill_index = (size_t)(prefill - p->task);
+    gr_task *decode = model_work(n, k, p, ROLLOUT_DECODE,
                                  (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
                                             [USE_PACKED] = {packed, GR_READ},
                                             [USE_X] = {x, GR_WRITE},
@@ -232,9 +233,9 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
                                             [USE_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS}},
                                  N_DECODE, "decode");
     set_decode_cost(decode, n, how, k);
-    set_prefill_cost(&p->works[prefill_index], n, how, k);
+    set_prefill_cost(&p->task[prefill_index], n, how, k);
     p->captured += count_sizes(b.slots) * s->layers;
-    gr_program_end(p);
+    gr_tasks_end(p);
     gr_rollout_declare_finish(n, rows, p);
 }
 

@@ -7,7 +7,7 @@
 #include "ops/reward/rules.h"
 #include "ops/reward/worker.h"
 #include "runtime/base/json.h"
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -342,8 +342,8 @@ static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores 
     gr_status st = report_failure(s, d);
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) st = submit_once(s, rows, seq, d);
     while (!st && gr_workers_pending(s->workers)) {
-        gr_watch_goes_on((uint32_t)s->cfg->timeout +
-                         GR_WATCH_PATIENCE); /* the workers' own comes before it */
+        gr_watchdog_goes_on((uint32_t)s->cfg->timeout +
+                            GR_WATCHDOG_PATIENCE); /* the workers' own comes before it */
         st = collect(s, rows, -1, &any, d);
     }
     for (uint32_t seq = own.seq; seq < own.seq_end; seq++) {
@@ -438,7 +438,7 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
         st = gr_workers_new(&s->workers, &w, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
-        if (n->rows->class == n->class) gr_session_listen(session, n->rows, n, response_finished, s);
+        if (n->rows->role == n->role) gr_session_listen(session, n->rows, n, response_finished, s);
     }
     if (st)
         gr_scorer_free(s);

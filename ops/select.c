@@ -14,7 +14,7 @@
 #include "ops/base/configs.h"
 #include "ops/env.h"
 #include "ops/resample.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "ops/base/session.h"
 
 #include <stdlib.h>
@@ -177,21 +177,21 @@ static void reads_of(gr_env_reads *r, const gr_graph *g, const gr_node *n)
 enum { OWN_ROWS, OWN_COLUMNS };
 enum { KEEP_VERDICT, KEEP_WS, KEEP_SUMS, N_KEEP };
 
-static void use_own(gr_use *uses, const gr_node *n, gr_use_mode mode, gr_program *p)
+static void use_own(gr_use *uses, const gr_node *n, gr_use_mode mode, gr_tasks *p)
 {
     uses[OWN_ROWS] = (gr_use){gr_rows_object(p, n), mode};
     for (size_t i = 0; i < n->n_columns; i++)
         uses[OWN_COLUMNS + i] = (gr_use){gr_column_object(p, n->columns[i]), mode};
 }
 
-void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_program *p)
+void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_tasks *p)
 {
     (void)g;
-    gr_use *uses = gr_pool_alloc(p->pool, (OWN_COLUMNS + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (OWN_COLUMNS + n->n_columns) * sizeof(*uses));
     use_own(uses, n, GR_WRITE, p);
-    gr_program_waits(gr_program_run(p, KERNEL_BEGIN, 0, uses, OWN_COLUMNS + n->n_columns, "begin"));
+    gr_tasks_waits(gr_tasks_run(p, KERNEL_BEGIN, 0, uses, OWN_COLUMNS + n->n_columns, "begin"));
     uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
-    gr_spread_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
+    gr_sharding_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
 }
 
 /* What each group, sequence or token of the parent's rows is worth: 0 or 1, or a weight. */
@@ -210,23 +210,23 @@ static uint64_t sums_bytes(const gr_node *n)
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
+                    gr_tasks *p)
 {
     (void)how;
     (void)k;
     gr_env_reads r;
     reads_of(&r, g, n);
     size_t own = OWN_COLUMNS + n->n_columns;
-    gr_use *uses = gr_pool_alloc(p->pool, (own + N_KEEP + gr_env_uses(&r)) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (own + N_KEEP + gr_env_uses(&r)) * sizeof(*uses));
     uint64_t ws = gr_expr_bytes(asked(n->cfg)->expr, gr_env_bounds(&r)), sums = sums_bytes(n);
     use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
     uses[own + KEEP_VERDICT] =
-        (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
-    uses[own + KEEP_WS] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
+        (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
+    uses[own + KEEP_WS] = (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
     uses[own + KEEP_SUMS] =
-        (gr_use){sums ? gr_program_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
+        (gr_use){sums ? gr_tasks_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
     size_t n_uses = own + N_KEEP + gr_env_declare(&r, g, p, uses + own + N_KEEP);
-    gr_program_waits(gr_program_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep"));
+    gr_tasks_waits(gr_tasks_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep"));
     gr_env_reads_release(&r);
 }
 
@@ -327,7 +327,7 @@ static gr_status draw(select_state *t, const gr_rows *from, float *weight, doubl
     for (t->n_group = 0; t->n_group < n; t->n_group++) {
         uint32_t x = t->group[t->n_group], first = x, end = x + 1;
         if (whole) {
-            gr_rows_part all = gr_rows_deal(from, x, x + 1, 0, 1);
+            gr_rows_part all = gr_rows_balance(from, x, x + 1, 0, 1);
             first = all.seq;
             end = all.seq_end;
         } else {

@@ -175,35 +175,35 @@ static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
 
 enum { SUMMARY_WS, N_SUMMARY }; /* operands; behind them what is read */
 
-static void declare_work(const gr_graph *g, const gr_env_reads *r, uint64_t bytes, gr_program *p)
+static void declare_task(const gr_graph *g, const gr_env_reads *r, uint64_t bytes, gr_tasks *p)
 {
-    gr_use *uses = gr_pool_alloc(p->pool, (N_SUMMARY + gr_env_uses(r)) * sizeof(*uses));
-    uses[SUMMARY_WS] = (gr_use){gr_program_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
+    gr_use *uses = gr_arena_alloc(p->arena, (N_SUMMARY + gr_env_uses(r)) * sizeof(*uses));
+    uses[SUMMARY_WS] = (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
     size_t n_uses = N_SUMMARY + gr_env_declare(r, g, p, uses + N_SUMMARY);
-    gr_program_waits(gr_program_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary"));
+    gr_tasks_waits(gr_tasks_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary"));
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
+                    gr_tasks *p)
 {
     (void)n;
     (void)how;
     (void)k;
     gr_env_reads r;
     collect(&r, g);
-    declare_work(g, &r, ws_bytes(&r, g), p);
+    declare_task(g, &r, ws_bytes(&r, g), p);
     gr_env_reads_release(&r);
 }
 
 static void declare_validation(const gr_graph *g, const gr_node *n, const gr_choices *how,
-                               const gr_kernels *k, gr_program *p)
+                               const gr_kernels *k, gr_tasks *p)
 {
     (void)n;
     (void)how;
     (void)k;
     gr_env_reads r;
     collect_validation(&r, g);
-    declare_work(g, &r, metrics_bytes(&r, g, true), p);
+    declare_task(g, &r, metrics_bytes(&r, g, true), p);
     gr_env_reads_release(&r);
 }
 
@@ -380,12 +380,12 @@ static const gr_op validation_summary = {
     .run = run_validation,
 };
 
-gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_pool *pool)
+gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_arena *arena)
 {
     bool any = !validation;
     for (size_t i = 0; i < g->n_nodes; i++) any = any || g->nodes[i]->every;
     if (!any) return NULL;
-    gr_node *n = gr_pool_alloc(pool, sizeof(*n));
+    gr_node *n = gr_arena_alloc(arena, sizeof(*n));
     *n = (gr_node){.name = validation ? "end of validation" : "iteration",
                    .index = (uint32_t)g->n_nodes + validation,
                    .op = validation ? &validation_summary : &summary};

@@ -13,7 +13,7 @@
 
 /* The node for this graph, from pool, named "iteration" or "end of validation". NULL: the graph has no
  * validation. */
-gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_pool *pool);
+gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_arena *arena);
 
 /* Whether a metric, by its name in metrics.jsonl, says how good the model was in a validation: not how long
  * its responses were, or what they took. */

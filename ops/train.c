@@ -1,5 +1,5 @@
 /* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"
 
@@ -40,10 +40,10 @@ typedef struct train_state {
     uint64_t entropy_tokens;
 } train_state;
 
-bool gr_train_fresh(const gr_graph *g, const gr_node *n, const char *field, size_t *place)
+bool gr_train_current(const gr_graph *g, const gr_node *n, const char *field, size_t *place)
 {
     size_t n_ids;
-    const int *ids = gr_loss_fresh(((const gr_update_cfg *)n->cfg)->loss.loss, &n_ids);
+    const int *ids = gr_loss_current(((const gr_update_cfg *)n->cfg)->loss.loss, &n_ids);
     for (size_t i = 0; i < n_ids; i++) {
         if (strcmp(g->columns[ids[i]]->field, field)) continue;
         if (place) *place = i;
@@ -127,8 +127,8 @@ static gr_dealt find_own(const gr_call *c, const train_state *t, const gr_rows *
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        return gr_deal_own(own, t->session->rank, t->session->ranks, rows, GR_MIN(first, there),
-                           GR_MIN(end, there), &shape.most, &cost);
+        return gr_balance_own(own, t->session->rank, t->session->ranks, rows, GR_MIN(first, there),
+                              GR_MIN(end, there), &shape.most, &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
     gr_seqs_range(own, part.seq, part.seq_end);
@@ -141,8 +141,8 @@ static void find_leaf(const gr_call *c, const train_state *t, const gr_rows *row
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
-    gr_rows_part part = gr_rows_deal(rows, GR_MIN(first, there), GR_MIN(end, there),
-                                     t->session->rank * c->how->leaves + leaf, GR_LEAVES);
+    gr_rows_part part = gr_rows_balance(rows, GR_MIN(first, there), GR_MIN(end, there),
+                                        t->session->rank * c->how->leaves + leaf, GR_LEAVES);
     gr_seqs_range(own, part.seq, part.seq_end);
 }
 
@@ -153,18 +153,18 @@ static void count_dealt(train_state *t, gr_dealt dealt)
     t->most_in_order += (double)dealt.most_before;
 }
 
-static void set_fresh(gr_env *e, const train_state *t, const gr_node *n, float *fresh, float *entropy)
+static void set_current(gr_env *e, const train_state *t, const gr_node *n, float *current, float *entropy)
 {
     const gr_graph *g = t->session->graph;
     for (size_t i = 0; i < g->n_columns; i++) {
         const gr_column *c = g->columns[i];
-        if (!c->fresh || c->node != n) continue;
-        e->columns[i] = (gr_expr_column){strcmp(c->field, "entropy") ? fresh : entropy, GR_EXPR_F32};
+        if (!c->current || c->node != n) continue;
+        e->columns[i] = (gr_expr_column){strcmp(c->field, "entropy") ? current : entropy, GR_EXPR_F32};
     }
 }
 
 /* The environment of the current mini-batch. fresh: logprob, or value. */
-static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mini, float *fresh,
+static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mini, float *current,
                      float *entropy)
 {
     const gr_graph *g = t->session->graph;
@@ -174,16 +174,16 @@ static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mi
     gr_env_init(e, &t->reads, t->session, c->node, c->ptr + columns_at(c, t));
     uint32_t there =
         *e->blocks[c->node->rows->index].n_groups; /* a select may have left fewer than planned */
-    gr_env_slice(e, &t->reads, g, GR_MIN(first, there), GR_MIN(end, there), mini);
+    gr_env_tp(e, &t->reads, g, GR_MIN(first, there), GR_MIN(end, there), mini);
     e->env.epoch = t->trip / shape.mini_batches;
-    set_fresh(e, t, c->node, fresh, entropy);
+    set_current(e, t, c->node, current, entropy);
 }
 
-static void adjoints(const train_state *t, float *d_fresh, float *d_entropy, float *out[2])
+static void adjoints(const train_state *t, float *d_current, float *d_entropy, float *out[2])
 {
     size_t place;
-    if (gr_train_fresh(t->session->graph, t->node, gr_train_main(t->node), &place)) out[place] = d_fresh;
-    if (gr_train_fresh(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
+    if (gr_train_current(t->session->graph, t->node, gr_train_main(t->node), &place)) out[place] = d_current;
+    if (gr_train_current(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
 }
 
 /* Of the works prepare, adjoint and finish. */
@@ -213,7 +213,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     gr_env e;
     gr_loss_memory m = memory_of(c);
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]);
+    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
     const gr_expr_rows *rows = &e.rows[c->node->rows->index];
     const gr_rows *block = &e.blocks[c->node->rows->index];
     t->seq = rows->first_seq;
@@ -225,7 +225,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     t->tokens = rows->offset[rows->n_seqs];
     /* of many ranks, what is shared is all of it */
     uint64_t zeros = (t->session->ranks > 1 ? shape.loss.tokens : t->tokens) * sizeof(float);
-    for (int i = LOSS_FRESH; i <= LOSS_D_ENTROPY; i++)
+    for (int i = LOSS_CURRENT; i <= LOSS_D_ENTROPY; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], zeros);
     if (device) {
         open_device(c, t);
@@ -255,8 +255,8 @@ static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
     gr_env e = {0};
     float *out[2];
     gr_loss_memory m = memory_of(c);
-    if (!t->device) env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]);
-    adjoints(t, c->ptr[LOSS_D_FRESH], c->ptr[LOSS_D_ENTROPY], out);
+    if (!t->device) env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
+    adjoints(t, c->ptr[LOSS_D_CURRENT], c->ptr[LOSS_D_ENTROPY], out);
     gr_status st = adjoint(c, t, &e, &m, 0, t->tokens, out, d);
     gr_env_release(&e);
     return st;
@@ -274,7 +274,7 @@ typedef struct head {
     void *grad_norm, *grad_lm;
     gr_value_head value; /* instead of norm and lm */
     gr_value_grads grad_value;
-    float *fresh, *entropy, *d_fresh, *d_entropy;
+    float *current, *entropy, *d_current, *d_entropy;
     gr_loss_memory memory;
 } head;
 
@@ -308,9 +308,9 @@ static head head_of(const gr_call *c, train_state *t)
     head h = {.c = c,
               .t = t,
               .pack = gr_micro_at(c->ptr[HEAD_PACKED], &shape.micro),
-              .fresh = c->ptr[HEAD_FRESH],
+              .current = c->ptr[HEAD_CURRENT],
               .entropy = c->ptr[HEAD_ENTROPY],
-              .d_fresh = c->ptr[HEAD_D_FRESH],
+              .d_current = c->ptr[HEAD_D_CURRENT],
               .d_entropy = c->ptr[HEAD_D_ENTROPY],
               .memory = {.store = c->ptr[HEAD_STORE],
                          .work = c->ptr[HEAD_LOSS_WS],
@@ -320,7 +320,7 @@ static head head_of(const gr_call *c, train_state *t)
         point_at_value(&h);
     else
         point_at_matrix(&h);
-    if (!t->device) env_init(&h.env, c, t, c->ptr[HEAD_MINI], h.fresh, h.entropy);
+    if (!t->device) env_init(&h.env, c, t, c->ptr[HEAD_MINI], h.current, h.entropy);
     return h;
 }
 
@@ -343,9 +343,9 @@ static void chunk_forward(const head *h, const gr_chunk *chunk, bool keep)
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
     gr_head_rows rows = chunk_rows(h, chunk, keep);
-    gr_head_stats out = {.logprob = h->fresh + at, .entropy = h->entropy ? h->entropy + at : NULL};
+    gr_head_stats out = {.logprob = h->current + at, .entropy = h->entropy ? h->entropy + at : NULL};
     if (gr_train_is_value(c->node))
-        k->value_forward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->fresh + at,
+        k->value_forward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->current + at,
                          c->ptr[HEAD_WS]);
     else
         k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, &out, c->ptr[HEAD_WS]);
@@ -355,7 +355,7 @@ static gr_status chunk_adjoint(const head *h, const gr_chunk *chunk, gr_diag *d)
 {
     float *out[2];
     uint32_t at = place_of(h, chunk);
-    adjoints(h->t, h->d_fresh, h->d_entropy, out);
+    adjoints(h->t, h->d_current, h->d_entropy, out);
     return adjoint(h->c, h->t, &h->env, &h->memory, at, at + chunk->n, out, d);
 }
 
@@ -368,10 +368,10 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
     gr_head_rows rows = chunk_rows(h, chunk, true);
     const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
     if (gr_train_is_value(c->node))
-        k->value_backward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->d_fresh + at,
+        k->value_backward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->d_current + at,
                           c->ptr[HEAD_DX], &h->grad_value, c->ptr[HEAD_WS]);
     else
-        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, h->d_fresh + at, d_entropy,
+        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, h->d_current + at, d_entropy,
                          c->ptr[HEAD_DX], h->grad_norm, h->grad_lm, c->node->model->train.grads,
                          c->ptr[HEAD_WS]);
 }
@@ -400,17 +400,17 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     if (c->ptr[HEAD_GRAD_EMBED]) begin_grads(c, c->ptr[HEAD_GRAD_EMBED], 0);
     if (!t->pass.n_tokens) return GR_OK; /* a trip that other ranks need */
     head h = head_of(c, t);
-    gr_loss_class class = gr_loss_class_of(t->loss);
+    gr_loss_class role = gr_loss_class_of(t->loss);
     c->session->kernels->zero(c->queue, c->ptr[HEAD_DX],
                               gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
-    if (class == GR_LOSS_SEQ) {
+    if (role == GR_LOSS_SEQ) {
         forward_all(&h, true);
         for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
             st = chunk_adjoint(&h, &whole, d);
     }
     for (gr_chunk chunk = {0}; !st && gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
-        if (class != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk, true);
-        if (class == GR_LOSS_TOKEN) st = chunk_adjoint(&h, &chunk, d);
+        if (role != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk, true);
+        if (role == GR_LOSS_TOKEN) st = chunk_adjoint(&h, &chunk, d);
         if (!st) chunk_backward(&h, &chunk);
     }
     gr_env_release(&h.env);
@@ -652,19 +652,19 @@ static void report(train_state *t, uint32_t trips)
 
 /* The loss and the metrics, and fresh values that the host can read: of a device, what is asked for. */
 typedef struct read_back {
-    const float *fresh, *entropy;
+    const float *current, *entropy;
 } read_back;
 
 static read_back read_device(const gr_call *c, train_state *t, double *values)
 {
     gr_loss_memory m = memory_of(c);
-    float *fresh = c->ptr[LOSS_BACK], *entropy = fresh + t->tokens;
+    float *current = c->ptr[LOSS_BACK], *entropy = current + t->tokens;
     uint64_t bytes = t->tokens * sizeof(float);
     gr_loss_device_value(t->device, c->queue, &m, c->ptr[LOSS_VALUES]);
     gr_device_read(c->queue, values, c->ptr[LOSS_VALUES], t->n_values * sizeof(*values));
-    if (gap_counts(c->node, t)) gr_device_read(c->queue, fresh, c->ptr[LOSS_FRESH], bytes);
+    if (gap_counts(c->node, t)) gr_device_read(c->queue, current, c->ptr[LOSS_CURRENT], bytes);
     if (c->ptr[LOSS_ENTROPY]) gr_device_read(c->queue, entropy, c->ptr[LOSS_ENTROPY], bytes);
-    return (read_back){fresh, c->ptr[LOSS_ENTROPY] ? entropy : NULL};
+    return (read_back){current, c->ptr[LOSS_ENTROPY] ? entropy : NULL};
 }
 
 static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
@@ -673,15 +673,15 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    read_back back = {c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]};
+    read_back back = {c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]};
     if (t->device) back = read_device(c, t, values);
     gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
     if (st) return st;
-    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_FRESH], c->ptr[LOSS_ENTROPY]);
+    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
     if (!t->device) gr_loss_value(t->loss, &e.env, values, c->ptr[LOSS_WS]);
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];
-    count_tokens(c, t, &e, back.fresh, back.entropy);
+    count_tokens(c, t, &e, back.current, back.entropy);
     if (t->norm == 0 && t->seq != t->seq_end)
         st = gr_zeros_look(&t->zeros, &e, c->node, c->session->graph, t->device ? c->queue : NULL, c->ptr[10],
                            d);

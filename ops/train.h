@@ -1,7 +1,7 @@
 /* ops/train.h: how the op `update` is planned and run.
  *
  * A mini-batch is one optimizer step: prepare the loss, walk the micro-batches forward and backward, take the
- * norm, step. How the head and the loss meet depends on the loss's class (graphs/expr/loss.h):
+ * norm, step. How the head and the loss meet depends on the loss's role (graphs/expr/loss.h):
  *
  * - token: head chunk by chunk: log-probs, adjoint, backward
  *
@@ -15,7 +15,7 @@
 #include "ops/base/op.h"
 
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                      gr_program *p);
+                      gr_tasks *p);
 uint32_t gr_train_rows(const gr_node *n,
                        const gr_choices *how); /* response tokens of the largest micro-batch */
 /* Micro-batches that a rank is expected to have of a mini-batch. */

@@ -1,5 +1,5 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 
 #include <stdio.h>
@@ -8,8 +8,9 @@
 /* Objects of an update, by name in the plan. */
 typedef struct train_objects {
     uint32_t rows, mini, store;
-    uint32_t loss_ws[GR_LOSS_VALUE + 1];         /* by stage; where losses are evaluated on the device, one */
-    uint32_t fresh, entropy, d_fresh, d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
+    uint32_t loss_ws[GR_LOSS_VALUE + 1]; /* by stage; where losses are evaluated on the device, one */
+    uint32_t current, entropy, d_current,
+        d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
     /* where losses are evaluated on the device, else GR_NONE: what they read; on the host, what is written
      * for them and what they said */
     uint32_t data, data_host, values, back;
@@ -22,7 +23,7 @@ typedef struct train_objects {
 typedef struct pass_names {
     const char *all, *back;
 } pass_names;
-static const pass_names fresh_pass = {"fresh_", NULL}, each_pass = {"", "back_"},
+static const pass_names current_pass = {"fresh_", NULL}, each_pass = {"", "back_"},
                         last_pass = {"last_", "last_back_"};
 
 typedef struct declaring {
@@ -30,7 +31,7 @@ typedef struct declaring {
     const gr_node *n;
     const gr_choices *how;
     const gr_kernels *k;
-    gr_program *p;
+    gr_tasks *p;
     const gr_model_shape *s;
     gr_train_shape shape;
     gr_pass_bounds bounds;
@@ -51,13 +52,13 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     uint32_t parts =
         how->leaves ? GR_LEAVES : n->ranks; /* each mini-batch is dealt to the ranks, or leaves */
     t.own_seqs = (uint32_t)((uint64_t)t.seqs * ((t.groups + parts - 1) / parts) / t.groups);
-    t.most = gr_deal_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
-                               how->leaves ? 1 : n->ranks);
+    t.most = gr_balance_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
+                                  how->leaves ? 1 : n->ranks);
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens);
-    t.class = gr_loss_class_of(c->loss.loss);
+    t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
-    if (t.class == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
-    if (t.class == GR_LOSS_SEQ) {
+    if (t.role == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
+    if (t.role == GR_LOSS_SEQ) {
         t.range.tokens = t.micro.rows;
         t.range.seqs = t.micro.seqs;
     }
@@ -124,18 +125,17 @@ static void add_host_loss(declaring *w, const gr_loss *l)
     const gr_train_shape *t = &w->shape;
     uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
     train_objects *o = &w->o;
-    o->fresh = gr_program_value(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
-    o->entropy =
-        gr_train_is_value(w->n) ? GR_NONE : gr_program_value(w->p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_fresh = gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
-    o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
-                       ? gr_program_value(w->p, GR_CAT_COLUMNS, column, "d_entropy")
+    o->current = gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
+    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_current = gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
+    o->d_entropy = gr_train_current(w->g, w->n, "entropy", NULL)
+                       ? gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
-    o->store = gr_program_value(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
+    o->store = gr_tasks_value(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
     static const char *const ws[] = {"prepare_ws", "adjoint_ws", "value_ws"};
     for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++)
-        o->loss_ws[stage] = gr_program_value(
-            w->p, GR_CAT_WORKSPACE, gr_loss_work_bytes(l, stage, t->loss, t->range), "%s", ws[stage]);
+        o->loss_ws[stage] = gr_tasks_value(w->p, GR_CAT_WORKSPACE,
+                                           gr_loss_work_bytes(l, stage, t->loss, t->range), "%s", ws[stage]);
     o->data = o->data_host = o->values = o->back = GR_NONE;
 }
 
@@ -145,94 +145,94 @@ static void add_device_loss(declaring *w, const gr_loss *l)
     uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
     train_objects *o = &w->o;
     gr_loss_inputs in = gr_train_inputs(&w->reads, w->g, t);
-    o->fresh = gr_program_temp(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
-    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_program_temp(w->p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_fresh = gr_program_temp(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
-    o->d_entropy = gr_train_fresh(w->g, w->n, "entropy", NULL)
-                       ? gr_program_temp(w->p, GR_CAT_COLUMNS, column, "d_entropy")
+    o->current = gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
+    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "entropy");
+    o->d_current = gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
+    o->d_entropy = gr_train_current(w->g, w->n, "entropy", NULL)
+                       ? gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "d_entropy")
                        : GR_NONE;
-    o->store = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, in.bounds), "loss_store");
+    o->store = gr_tasks_temp(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, in.bounds), "loss_store");
     const uint32_t ws =
-        gr_program_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
+        gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
     for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++) o->loss_ws[stage] = ws;
-    o->data = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_data_bytes(&in), "loss_columns");
-    o->data_host = gr_program_host(w->p, GR_CAT_COLUMNS, gr_loss_host_bytes(&in), "loss_rows");
-    o->values = gr_program_temp(w->p, GR_CAT_COLUMNS, gr_loss_results(l) * sizeof(double), "values");
-    o->back = gr_program_host(w->p, GR_CAT_COLUMNS, 2 * column, "read_back");
+    o->data = gr_tasks_temp(w->p, GR_CAT_COLUMNS, gr_loss_data_bytes(&in), "loss_columns");
+    o->data_host = gr_tasks_host(w->p, GR_CAT_COLUMNS, gr_loss_host_bytes(&in), "loss_rows");
+    o->values = gr_tasks_temp(w->p, GR_CAT_COLUMNS, gr_loss_results(l) * sizeof(double), "values");
+    o->back = gr_tasks_host(w->p, GR_CAT_COLUMNS, 2 * column, "read_back");
     gr_train_inputs_release(&in);
 }
 
 static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
 {
-    return gr_program_temp(w->p, GR_CAT_WORKSPACE, w->k->layer_ws_bytes(w->s, &w->bounds, use), "%s%s",
-                           w->pass.all, what);
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, w->k->layer_ws_bytes(w->s, &w->bounds, use), "%s%s",
+                         w->pass.all, what);
 }
 
 static uint32_t head_ws(declaring *w, gr_head_use use)
 {
     const gr_choices *how = w->how;
-    return gr_program_temp(w->p, GR_CAT_WORKSPACE,
-                           gr_train_is_value(w->n)
-                               ? w->k->value_ws_bytes(w->s, how->head_rows, how->threads)
-                               : w->k->head_ws_bytes(w->s, how->head_rows, use, how->threads),
-                           "%shead_ws", w->pass.all);
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE,
+                         gr_train_is_value(w->n)
+                             ? w->k->value_ws_bytes(w->s, how->head_rows, how->threads)
+                             : w->k->head_ws_bytes(w->s, how->head_rows, use, how->threads),
+                         "%shead_ws", w->pass.all);
 }
 
 /* Those of a pass with a backward one. */
 static void add_pass_objects(declaring *w, pass_names pass)
 {
-    gr_program *p = w->p;
+    gr_tasks *p = w->p;
     train_objects *o = &w->o;
     const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens),
                    embed = w->k->embed_ws_bytes(w->shape.micro.tokens);
     w->pass = pass;
-    o->x = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
-    o->dx = gr_program_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
+    o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
+    o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
     const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
     o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
-    o->embed_ws = embed ? gr_program_temp(p, GR_CAT_WORKSPACE, embed, "%sembed_ws", pass.all) : GR_NONE;
+    o->embed_ws = embed ? gr_tasks_temp(p, GR_CAT_WORKSPACE, embed, "%sembed_ws", pass.all) : GR_NONE;
     o->head_ws = head_ws(w, GR_HEAD_GRADIENT);
 }
 
 static void add_objects(declaring *w)
 {
-    gr_program *p = w->p;
+    gr_tasks *p = w->p;
     const gr_train_shape *t = &w->shape;
     const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
-    o->mini = gr_program_host(p, GR_CAT_COLUMNS, gr_env_slice_bytes(&w->reads), "mini_batch");
+    o->mini = gr_tasks_host(p, GR_CAT_COLUMNS, gr_env_tp_bytes(&w->reads), "mini_batch");
     if (w->k->losses)
         add_device_loss(w, l);
     else
         add_host_loss(w, l);
-    o->packed = gr_program_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
-    o->staging = gr_program_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
-    o->norm = gr_program_temp(p, GR_CAT_WORKSPACE,
-                              (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
-                                  w->k->sum_squares_ws_bytes(),
-                              "norm");
+    o->packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
+    o->staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
+    o->norm = gr_tasks_temp(p, GR_CAT_WORKSPACE,
+                            (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
+                                w->k->sum_squares_ws_bytes(),
+                            "norm");
     add_pass_objects(w, each_pass);
 }
 
 static uint32_t params(declaring *w, uint32_t bucket)
 {
-    return gr_spread_params(w->p, w->k, w->n->model, w->pass.all, bucket);
+    return gr_sharding_params(w->p, w->k, w->n->model, w->pass.all, bucket);
 }
 
 static uint32_t back_params(declaring *w, uint32_t bucket)
 {
-    return gr_spread_params(w->p, w->k, w->n->model, w->pass.back, bucket);
+    return gr_sharding_params(w->p, w->k, w->n->model, w->pass.back, bucket);
 }
 
 static void gather(declaring *w, uint32_t bucket)
 {
-    gr_spread_gather(w->p, w->k, w->n->model, w->pass.all, bucket);
+    gr_sharding_gather(w->p, w->k, w->n->model, w->pass.all, bucket);
 }
 
 static void back_gather(declaring *w, uint32_t bucket)
 {
-    gr_spread_gather(w->p, w->k, w->n->model, w->pass.back, bucket);
+    gr_sharding_gather(w->p, w->k, w->n->model, w->pass.back, bucket);
 }
 
 /* Those of the mini-batch; and those a backward work adds to, the first of a micro-batch or not: of whole
@@ -244,7 +244,7 @@ static uint32_t grad_sums(declaring *w, uint32_t bucket)
 
 static gr_use grads(declaring *w, uint32_t bucket, bool first)
 {
-    return gr_spread_grads(w->p, w->k, w->n->model, bucket, first && !w->how->whole_grads);
+    return gr_sharding_grads(w->p, w->k, w->n->model, bucket, first && !w->how->whole_grads);
 }
 
 /* Whether gradients are reduced in each micro-batch: canonical, behind all leaves. */
@@ -257,13 +257,13 @@ static bool reduces_each(const declaring *w)
 static void reduce(declaring *w, uint32_t bucket)
 {
     const bool all = w->how->whole_grads && w->pass.all == last_pass.all;
-    if (all || reduces_each(w)) gr_spread_reduce(w->p, w->k, w->n->model, bucket, all);
+    if (all || reduces_each(w)) gr_sharding_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
     uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens);
-    return gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sin.%u", w->pass.all, l);
+    return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sin.%u", w->pass.all, l);
 }
 
 /* Of the layers that are recomputed, one's activations exist at a time. */
@@ -275,8 +275,8 @@ static bool recomputed(const declaring *w, uint32_t l)
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
     uint64_t bytes = w->k->acts_bytes(w->s, &w->bounds);
-    return recomputed(w, l) ? gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
-                            : gr_program_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
+    return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
+                            : gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
 }
 
 /* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a
@@ -285,8 +285,8 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
     const uint64_t bytes = w->k->layer_ws_bytes(w->s, &w->bounds, use);
-    return w->how->recompute ? gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
-                             : gr_program_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
+    return w->how->recompute ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
+                             : gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
 }
 
 /* Where the device evaluates losses, it copies columns itself; the host reads rows, and what is one number.
@@ -299,15 +299,15 @@ static gr_use_mode reader_of(const declaring *w, size_t i)
 }
 
 /* A work whose uses are followed by the columns the loss reads. */
-static gr_work *run_with_columns(declaring *w, uint32_t kernel, const gr_use *uses, size_t n,
+static gr_task *run_with_columns(declaring *w, uint32_t kernel, const gr_use *uses, size_t n,
                                  const char *what)
 {
-    gr_use *all = gr_pool_alloc(w->p->pool, (n + gr_env_uses(&w->reads)) * sizeof(*all));
+    gr_use *all = gr_arena_alloc(w->p->arena, (n + gr_env_uses(&w->reads)) * sizeof(*all));
     memcpy(all, uses, n * sizeof(*uses));
     gr_env_declare(&w->reads, w->g, w->p, all + n);
     for (size_t i = 0; i < gr_env_uses(&w->reads) && w->k->losses; i++) all[n + i].mode |= reader_of(w, i);
     n += gr_env_uses(&w->reads);
-    return gr_program_run(w->p, kernel, 0, all, n, "%s", what);
+    return gr_tasks_run(w->p, kernel, 0, all, n, "%s", what);
 }
 
 static void declare_prepare(declaring *w)
@@ -317,9 +317,9 @@ static void declare_prepare(declaring *w)
                      (gr_use[]){[LOSS_MINI] = {o->mini, GR_WRITE | GR_BY_CODE},
                                 [LOSS_STORE] = {o->store, GR_WRITE},
                                 [LOSS_WS] = {o->loss_ws[GR_LOSS_PREPARE], GR_WRITE},
-                                [LOSS_FRESH] = {o->fresh, GR_WRITE},
+                                [LOSS_CURRENT] = {o->current, GR_WRITE},
                                 [LOSS_ENTROPY] = {o->entropy, GR_WRITE},
-                                [LOSS_D_FRESH] = {o->d_fresh, GR_WRITE},
+                                [LOSS_D_CURRENT] = {o->d_current, GR_WRITE},
                                 [LOSS_D_ENTROPY] = {o->d_entropy, GR_WRITE},
                                 [LOSS_DATA] = {o->data, GR_WRITE},
                                 [LOSS_DATA_HOST] = {o->data_host, GR_WRITE | GR_BY_TURNS}},
@@ -330,19 +330,19 @@ static void declare_prepare(declaring *w)
 static void declare_pack(declaring *w)
 {
     const train_objects *o = &w->o;
-    gr_program_run(w->p, TRAIN_PACK, 0,
-                   (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
-                              [PACK_PACKED] = {o->packed, GR_WRITE},
-                              [PACK_STAGING] = {o->staging, GR_WRITE}},
-                   N_PACK, "%spack", w->pass.all)
+    gr_tasks_run(w->p, TRAIN_PACK, 0,
+                 (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
+                            [PACK_PACKED] = {o->packed, GR_WRITE},
+                            [PACK_STAGING] = {o->staging, GR_WRITE}},
+                 N_PACK, "%spack", w->pass.all)
         ->by_code = true;
     gather(w, 0);
     gather(w, 1);
-    gr_program_run(w->p, TRAIN_EMBED, 0,
-                   (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
-                              [EMBED_PACKED] = {o->packed, GR_READ},
-                              [EMBED_X] = {o->x, GR_WRITE}},
-                   N_EMBED, "%sembed", w->pass.all);
+    gr_tasks_run(w->p, TRAIN_EMBED, 0,
+                 (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
+                            [EMBED_PACKED] = {o->packed, GR_READ},
+                            [EMBED_X] = {o->x, GR_WRITE}},
+                 N_EMBED, "%sembed", w->pass.all);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
@@ -352,14 +352,14 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
     gather(w, 2 + l);
-    gr_layer_cost(gr_program_run(w->p, TRAIN_FORWARD, l,
-                                 (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
-                                            [LAYER_PACKED] = {o->packed, GR_READ},
-                                            [LAYER_X] = {o->x, GR_UPDATE},
-                                            [LAYER_IN] = {in, GR_WRITE},
-                                            [LAYER_ACTS] = {acts, GR_WRITE},
-                                            [LAYER_WS] = {ws, GR_WRITE}},
-                                 N_LAYER, "%sforward.%u", w->pass.all, l),
+    gr_layer_cost(gr_tasks_run(w->p, TRAIN_FORWARD, l,
+                               (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
+                                          [LAYER_PACKED] = {o->packed, GR_READ},
+                                          [LAYER_X] = {o->x, GR_UPDATE},
+                                          [LAYER_IN] = {in, GR_WRITE},
+                                          [LAYER_ACTS] = {acts, GR_WRITE},
+                                          [LAYER_WS] = {ws, GR_WRITE}},
+                               N_LAYER, "%sforward.%u", w->pass.all, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 1);
 }
 
@@ -375,12 +375,12 @@ static void declare_head(declaring *w, bool backward)
                      [HEAD_PACKED] = {o->packed, GR_READ},
                      [HEAD_X] = {o->x, GR_READ},
                      [HEAD_WS] = {ws, GR_WRITE},
-                     [HEAD_FRESH] = {o->fresh, GR_UPDATE},
+                     [HEAD_CURRENT] = {o->current, GR_UPDATE},
                      [HEAD_ENTROPY] = {o->entropy, GR_UPDATE},
                      [HEAD_DX] = {backward ? o->dx : GR_NONE, GR_WRITE},
                      [HEAD_GRAD_NORM] = backward ? grads(w, last, true) : none,
                      [HEAD_GRAD_EMBED] = backward && w->s->tied ? grads(w, 0, true) : none,
-                     [HEAD_D_FRESH] = {o->d_fresh, GR_UPDATE},
+                     [HEAD_D_CURRENT] = {o->d_current, GR_UPDATE},
                      [HEAD_D_ENTROPY] = {o->d_entropy, GR_UPDATE},
                      [HEAD_STORE] = {o->store, GR_READ},
                      [HEAD_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
@@ -389,8 +389,8 @@ static void declare_head(declaring *w, bool backward)
                      [HEAD_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS}};
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
-    gr_work *work = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
-    gr_head_cost(work, w->k, w->s, w->cost.rows, backward ? 3 : 1);
+    gr_task *task = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
+    gr_head_cost(task, w->k, w->s, w->cost.rows, backward ? 3 : 1);
     if (backward) reduce(w, last);
 }
 
@@ -402,33 +402,33 @@ static void declare_backward(declaring *w, uint32_t l)
     if (l) back_gather(w, l); /* of the layer below */
     if (recomputed(w, l))
         gr_layer_cost(
-            gr_program_run(w->p, TRAIN_RECOMPUTE, l,
-                           (gr_use[]){[LAYER_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                      [LAYER_PACKED] = {o->packed, GR_READ},
-                                      [LAYER_X] = {o->x, GR_WRITE},
-                                      [LAYER_IN] = {in, GR_READ},
-                                      [LAYER_ACTS] = {acts, GR_WRITE},
-                                      [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
-                           N_LAYER, "%srecompute.%u", w->pass.all, l),
+            gr_tasks_run(w->p, TRAIN_RECOMPUTE, l,
+                         (gr_use[]){[LAYER_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                    [LAYER_PACKED] = {o->packed, GR_READ},
+                                    [LAYER_X] = {o->x, GR_WRITE},
+                                    [LAYER_IN] = {in, GR_READ},
+                                    [LAYER_ACTS] = {acts, GR_WRITE},
+                                    [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
+                         N_LAYER, "%srecompute.%u", w->pass.all, l),
             w->k, w->s, w->cost.tokens, w->bounds.length, 1);
-    gr_layer_cost(gr_program_run(w->p, TRAIN_BACKWARD, l,
-                                 (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                            [BACK_PACKED] = {o->packed, GR_READ},
-                                            [BACK_IN] = {in, GR_READ},
-                                            [BACK_ACTS] = {acts, GR_READ},
-                                            [BACK_DX] = {o->dx, GR_UPDATE},
-                                            [BACK_GRADS] = grads(w, 1 + l, true),
-                                            [BACK_WS] = {back_ws, GR_WRITE}},
-                                 N_BACK, "%sbackward.%u", w->pass.all, l),
+    gr_layer_cost(gr_tasks_run(w->p, TRAIN_BACKWARD, l,
+                               (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                          [BACK_PACKED] = {o->packed, GR_READ},
+                                          [BACK_IN] = {in, GR_READ},
+                                          [BACK_ACTS] = {acts, GR_READ},
+                                          [BACK_DX] = {o->dx, GR_UPDATE},
+                                          [BACK_GRADS] = grads(w, 1 + l, true),
+                                          [BACK_WS] = {back_ws, GR_WRITE}},
+                               N_BACK, "%sbackward.%u", w->pass.all, l),
                   w->k, w->s, w->cost.tokens, w->bounds.length, 2);
     reduce(w, 1 + l);
 }
 
 /* What the loss and the metrics read of all tokens of a mini-batch. */
-static void share_fresh(declaring *w)
+static void share_current(declaring *w)
 {
-    gr_spread_share(w->p, w->o.fresh);
-    gr_spread_share(w->p, w->o.entropy);
+    gr_sharding_share(w->p, w->o.current);
+    gr_sharding_share(w->p, w->o.entropy);
 }
 
 /* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
@@ -437,23 +437,23 @@ static void declare_forward_pass(declaring *w)
     const train_objects *o = &w->o;
     uint32_t trips =
         w->shape.micro.trips * GR_MAX(w->p->leaves, 1u); /* leaves one after another need no fewer */
-    gr_spread_loop(w->p, TRAIN_LOOP_MICRO, trips, gr_spread_gathers(w->p, w->n->model), o->rows,
-                   "fresh_micro_batches")
+    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, gr_sharding_gathers(w->p, w->n->model), o->rows,
+                     "fresh_micro_batches")
         ->trips_expected = w->cost.trips;
-    w->pass = fresh_pass;
+    w->pass = current_pass;
     declare_pack(w);
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false);
     declare_head(w, false);
     w->pass = each_pass;
-    gr_program_end(w->p);
-    share_fresh(w);
+    gr_tasks_end(w->p);
+    share_current(w);
     run_with_columns(w, TRAIN_ADJOINT,
                      (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
                                 [LOSS_STORE] = {o->store, GR_READ},
                                 [LOSS_WS] = {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
-                                [LOSS_FRESH] = {o->fresh, GR_READ},
+                                [LOSS_CURRENT] = {o->current, GR_READ},
                                 [LOSS_ENTROPY] = {o->entropy, GR_READ},
-                                [LOSS_D_FRESH] = {o->d_fresh, GR_UPDATE},
+                                [LOSS_D_CURRENT] = {o->d_current, GR_UPDATE},
                                 [LOSS_D_ENTROPY] = {o->d_entropy, GR_UPDATE},
                                 [LOSS_DATA] = {o->data, GR_READ},
                                 [LOSS_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS}},
@@ -467,12 +467,12 @@ static void declare_micro_batch(declaring *w)
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true);
     declare_head(w, true);
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
-    gr_program_run(w->p, TRAIN_EMBED_BACKWARD, 0,
-                   (gr_use[]){[EMBED_BACK_PACKED] = {o->packed, GR_READ},
-                              [EMBED_BACK_DX] = {o->dx, GR_READ},
-                              [EMBED_BACK_GRADS] = grads(w, 0, !w->s->tied),
-                              [EMBED_BACK_WS] = {o->embed_ws, GR_WRITE}},
-                   N_EMBED_BACK, "%sembed_backward", w->pass.all);
+    gr_tasks_run(w->p, TRAIN_EMBED_BACKWARD, 0,
+                 (gr_use[]){[EMBED_BACK_PACKED] = {o->packed, GR_READ},
+                            [EMBED_BACK_DX] = {o->dx, GR_READ},
+                            [EMBED_BACK_GRADS] = grads(w, 0, !w->s->tied),
+                            [EMBED_BACK_WS] = {o->embed_ws, GR_WRITE}},
+                 N_EMBED_BACK, "%sembed_backward", w->pass.all);
     reduce(w, 0);
 }
 
@@ -481,12 +481,12 @@ static void declare_micro_batch(declaring *w)
 static void declare_micro_batches(declaring *w)
 {
     const uint32_t behind = w->how->whole_grads, most = w->shape.micro.trips;
-    bool collectives = reduces_each(w) || gr_spread_gathers(w->p, w->n->model);
-    gr_spread_loop(w->p, behind ? TRAIN_LOOP_BUT_LAST : TRAIN_LOOP_MICRO, GR_MAX(most - behind, 1u),
-                   collectives, w->o.rows, "micro_batches")
+    bool collectives = reduces_each(w) || gr_sharding_gathers(w->p, w->n->model);
+    gr_sharding_loop(w->p, behind ? TRAIN_LOOP_BUT_LAST : TRAIN_LOOP_MICRO, GR_MAX(most - behind, 1u),
+                     collectives, w->o.rows, "micro_batches")
         ->trips_expected = w->cost.trips - behind;
     declare_micro_batch(w);
-    gr_program_end(w->p);
+    gr_tasks_end(w->p);
     if (!behind) return;
     add_pass_objects(w, last_pass);
     declare_micro_batch(w);
@@ -498,29 +498,29 @@ static void declare_leaves(declaring *w)
     const gr_model *m = w->n->model;
     uint32_t n = gr_model_buckets(w->s);
     for (uint32_t b = 0; b < n && w->p->leaves > 1; b++)
-        gr_program_run(w->p, TRAIN_CLEAR, b,
-                       (gr_use[]){[CLEAR_TREE] = {gr_spread_fold(w->p, w->k, m, b), GR_WRITE}}, N_CLEAR,
-                       "clear.%u", b);
-    gr_program_loop(w->p, TRAIN_LOOP_MINI, w->p->leaves, false, "leaves");
+        gr_tasks_run(w->p, TRAIN_CLEAR, b,
+                     (gr_use[]){[CLEAR_TREE] = {gr_sharding_tree(w->p, w->k, m, b), GR_WRITE}}, N_CLEAR,
+                     "clear.%u", b);
+    gr_tasks_loop(w->p, TRAIN_LOOP_MINI, w->p->leaves, false, "leaves");
     for (uint32_t b = 0; b < n; b++)
-        gr_program_run(w->p, TRAIN_LEAF, b,
-                       (gr_use[]){[LEAF_GRADS] = {gr_spread_whole(w->p, w->k, m, b), GR_WRITE},
-                                  [LEAF_ROWS] = {w->o.rows, GR_READ}},
-                       N_LEAF, "leaf.%u", b);
+        gr_tasks_run(w->p, TRAIN_LEAF, b,
+                     (gr_use[]){[LEAF_GRADS] = {gr_sharding_whole(w->p, w->k, m, b), GR_WRITE},
+                                [LEAF_ROWS] = {w->o.rows, GR_READ}},
+                     N_LEAF, "leaf.%u", b);
     declare_micro_batches(w);
     for (uint32_t b = 0; b < n; b++)
-        gr_program_run(w->p, TRAIN_FOLD, b,
-                       (gr_use[]){[FOLD_GRADS] = {gr_spread_whole(w->p, w->k, m, b), GR_UPDATE},
-                                  [FOLD_TREE] = {gr_spread_fold(w->p, w->k, m, b), GR_UPDATE}},
-                       N_FOLD, "fold.%u", b);
-    gr_program_end(w->p);
+        gr_tasks_run(w->p, TRAIN_FOLD, b,
+                     (gr_use[]){[FOLD_GRADS] = {gr_sharding_whole(w->p, w->k, m, b), GR_UPDATE},
+                                [FOLD_TREE] = {gr_sharding_tree(w->p, w->k, m, b), GR_UPDATE}},
+                     N_FOLD, "fold.%u", b);
+    gr_tasks_end(w->p);
     for (uint32_t b = 0; b < n; b++) {
-        gr_spread_reduce(w->p, w->k, m, b, false);
-        if (gr_spread_shards(w->p, m) < 2)
-            gr_program_run(w->p, TRAIN_SUM, b,
-                           (gr_use[]){[SUM_LEAVES] = {gr_spread_whole(w->p, w->k, m, b), GR_READ},
-                                      [SUM_GRADS] = {grad_sums(w, b), GR_UPDATE}},
-                           N_SUM, "sum.%u", b);
+        gr_sharding_reduce(w->p, w->k, m, b, false);
+        if (gr_sharding_shards(w->p, m) < 2)
+            gr_tasks_run(w->p, TRAIN_SUM, b,
+                         (gr_use[]){[SUM_LEAVES] = {gr_sharding_whole(w->p, w->k, m, b), GR_READ},
+                                    [SUM_GRADS] = {grad_sums(w, b), GR_UPDATE}},
+                         N_SUM, "sum.%u", b);
     }
 }
 
@@ -540,10 +540,10 @@ static void declare_zero(declaring *w)
 {
     const gr_model *m = w->n->model;
     const bool whole = w->how->whole_grads;
-    const uint32_t parts = whole ? 1 : gr_spread_shards(w->p, m);
+    const uint32_t parts = whole ? 1 : gr_sharding_shards(w->p, m);
     for (uint32_t b = 0; b < gr_model_buckets(w->s); b++) {
-        uint32_t sums = whole ? gr_spread_whole(w->p, w->k, m, b) : grad_sums(w, b);
-        gr_program_run(w->p, TRAIN_ZERO, b, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO, "zero.%u", b)
+        uint32_t sums = whole ? gr_sharding_whole(w->p, w->k, m, b) : grad_sums(w, b);
+        gr_tasks_run(w->p, TRAIN_ZERO, b, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO, "zero.%u", b)
             ->bytes = grad_bytes(w, b) / parts;
     }
 }
@@ -562,14 +562,14 @@ static double step_bytes(const declaring *w, uint32_t bucket)
 static void declare_norms(declaring *w)
 {
     const gr_model *m = w->n->model;
-    uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, m);
+    uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, m);
     for (uint32_t b = 0; b <= n; b++) {
-        if (b < n) gr_spread_across(w->p, w->k, m, b);
+        if (b < n) gr_sharding_replicas(w->p, w->k, m, b);
         if (!b) continue;
-        gr_program_run(w->p, TRAIN_NORM, b - 1,
-                       (gr_use[]){[NORM_GRADS] = {grad_sums(w, b - 1), GR_READ},
-                                  [NORM_SUMS] = {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
-                       N_NORM, "norm.%u", b - 1)
+        gr_tasks_run(w->p, TRAIN_NORM, b - 1,
+                     (gr_use[]){[NORM_GRADS] = {grad_sums(w, b - 1), GR_READ},
+                                [NORM_SUMS] = {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
+                     N_NORM, "norm.%u", b - 1)
             ->bytes = grad_bytes(w, b - 1) / shards;
     }
 }
@@ -577,14 +577,14 @@ static void declare_norms(declaring *w)
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
-    uint32_t n = gr_model_buckets(w->s), shards = gr_spread_shards(w->p, w->n->model);
+    uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, w->n->model);
     declare_norms(w);
-    if (shards > 1) gr_spread_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
+    if (shards > 1) gr_sharding_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
     if (shards > 1)
-        gr_program_run(w->p, TRAIN_CLIP, 0, (gr_use[]){[CLIP_SUMS] = {o->norm, GR_UPDATE}}, N_CLIP, "clip");
+        gr_tasks_run(w->p, TRAIN_CLIP, 0, (gr_use[]){[CLIP_SUMS] = {o->norm, GR_UPDATE}}, N_CLIP, "clip");
     for (uint32_t b = 0; b < n; b++) {
         uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
-        gr_work *step = gr_program_run(
+        gr_task *step = gr_tasks_run(
             w->p, TRAIN_STEP, b,
             (gr_use[]){
                 [STEP_WEIGHTS] = {gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
@@ -594,25 +594,25 @@ static void declare_step(declaring *w)
             N_STEP, "step.%u", b);
         step->bytes = step_bytes(w, b) / shards;
         if (w->how->host_step) step->host_with = state;
-        gr_spread_stepped(w->p, w->k, w->n->model, b);
+        gr_sharding_stepped(w->p, w->k, w->n->model, b);
     }
-    gr_program_waits(run_with_columns(w, TRAIN_FINISH,
-                                      (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE},
-                                                 [LOSS_STORE] = {o->store, GR_READ},
-                                                 [LOSS_WS] = {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
-                                                 [LOSS_FRESH] = {o->fresh, GR_READ},
-                                                 [LOSS_ENTROPY] = {o->entropy, GR_READ},
-                                                 [LOSS_D_FRESH] = {o->d_fresh, GR_READ},
-                                                 [LOSS_D_ENTROPY] = {o->d_entropy, GR_READ},
-                                                 [LOSS_DATA] = {o->data, GR_READ},
-                                                 [LOSS_DATA_HOST] = {o->data_host, GR_READ},
-                                                 [LOSS_VALUES] = {o->values, GR_WRITE},
-                                                 [LOSS_BACK] = {o->back, GR_WRITE}},
-                                      N_FINISH, "finish"));
+    gr_tasks_waits(run_with_columns(w, TRAIN_FINISH,
+                                    (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE},
+                                               [LOSS_STORE] = {o->store, GR_READ},
+                                               [LOSS_WS] = {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
+                                               [LOSS_CURRENT] = {o->current, GR_READ},
+                                               [LOSS_ENTROPY] = {o->entropy, GR_READ},
+                                               [LOSS_D_CURRENT] = {o->d_current, GR_READ},
+                                               [LOSS_D_ENTROPY] = {o->d_entropy, GR_READ},
+                                               [LOSS_DATA] = {o->data, GR_READ},
+                                               [LOSS_DATA_HOST] = {o->data_host, GR_READ},
+                                               [LOSS_VALUES] = {o->values, GR_WRITE},
+                                               [LOSS_BACK] = {o->back, GR_WRITE}},
+                                    N_FINISH, "finish"));
 }
 
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                      gr_program *p)
+                      gr_tasks *p)
 {
     declaring w = {.g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape};
     w.shape = gr_train_shape_of(n, how);
@@ -621,17 +621,17 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     gr_train_reads(&w.reads, g, n);
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;
-    gr_program_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
+    gr_tasks_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     if (!how->whole_grads) declare_zero(&w);
     declare_prepare(&w);
-    if (w.shape.class == GR_LOSS_BATCH) declare_forward_pass(&w);
+    if (w.shape.role == GR_LOSS_BATCH) declare_forward_pass(&w);
     if (how->whole_grads) declare_zero(&w); /* they are large: not sooner than needed */
     if (p->leaves)
         declare_leaves(&w);
     else
         declare_micro_batches(&w);
-    if (w.shape.class != GR_LOSS_BATCH) share_fresh(&w);
+    if (w.shape.role != GR_LOSS_BATCH) share_current(&w);
     declare_step(&w);
-    gr_program_end(p);
+    gr_tasks_end(p);
     gr_env_reads_release(&w.reads);
 }

@@ -41,9 +41,9 @@ enum {
     LOSS_MINI, /* prepare, adjoint, finish */
     LOSS_STORE,
     LOSS_WS,
-    LOSS_FRESH, /* this and the next three: a value a token of the mini-batch */
+    LOSS_CURRENT, /* this and the next three: a value a token of the mini-batch */
     LOSS_ENTROPY,
-    LOSS_D_FRESH,
+    LOSS_D_CURRENT,
     LOSS_D_ENTROPY,
     LOSS_DATA,
     LOSS_DATA_HOST,
@@ -61,12 +61,12 @@ enum {
     HEAD_PACKED,
     HEAD_X,
     HEAD_WS,
-    HEAD_FRESH,
+    HEAD_CURRENT,
     HEAD_ENTROPY,
     HEAD_DX,
     HEAD_GRAD_NORM,
     HEAD_GRAD_EMBED,
-    HEAD_D_FRESH,
+    HEAD_D_CURRENT,
     HEAD_D_ENTROPY,
     HEAD_STORE,
     HEAD_MINI,
@@ -89,9 +89,9 @@ enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, N_STEP };
 typedef struct gr_train_shape {
     uint32_t groups, seqs, mini_batches; /* of one mini-batch; how many there are */
     uint32_t own_seqs;                   /* of a mini-batch, a rank's part, or a leaf */
-    gr_deal_bounds most;                 /* of a mini-batch, that a rank has, or a leaf */
+    gr_balance_bounds most;              /* of a mini-batch, that a rank has, or a leaf */
     gr_micro_bounds micro;
-    gr_loss_class class;
+    gr_loss_class role;
     gr_expr_bounds loss, range; /* the mini-batch; one adjoint call */
 } gr_train_shape;
 gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how);
@@ -103,8 +103,8 @@ void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n);
 gr_loss_inputs gr_train_inputs(const gr_env_reads *r, const gr_graph *g, const gr_train_shape *shape);
 void gr_train_inputs_release(gr_loss_inputs *in);
 
-/* Whether the loss has a derivative by a fresh value; *place: which one of gr_loss_fresh (may be NULL). */
-bool gr_train_fresh(const gr_graph *g, const gr_node *n, const char *field, size_t *place);
+/* Whether the loss has a derivative by a fresh value; *place: which one of gr_loss_current (may be NULL). */
+bool gr_train_current(const gr_graph *g, const gr_node *n, const char *field, size_t *place);
 
 /* An update has two fresh values: logprob and entropy; with a value head, value alone. */
 static inline bool gr_train_is_value(const gr_node *n)

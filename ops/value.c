@@ -5,7 +5,7 @@
  * come, before the token is known. A score sees the whole of prompt and response, the stop id included.
  */
 #include "ops/forward.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
@@ -39,22 +39,22 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
 }
 
 static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p)
+                    gr_tasks *p)
 {
     (void)g;
     const gr_model_shape *s = &n->model->shape;
     uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
     gr_forward f = gr_forward_declare(n, how, k, p, &out, 1);
-    uint32_t last = gr_spread_params(p, k, n->model, "", 1 + s->layers);
+    uint32_t last = gr_sharding_params(p, k, n->model, "", 1 + s->layers);
     uint32_t ws =
-        gr_program_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
-    gr_head_cost(gr_program_run(p, GR_FORWARD_HEAD, 0,
-                                (gr_use[]){[HEAD_LAST] = {last, GR_READ},
-                                           [HEAD_PACKED] = {f.packed, GR_READ},
-                                           [HEAD_X] = {f.x, GR_READ},
-                                           [HEAD_WS] = {ws, GR_WRITE},
-                                           [HEAD_OUT] = {out, GR_UPDATE | GR_BY_QUEUE}},
-                                N_HEAD, "head"),
+        gr_tasks_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
+    gr_head_cost(gr_tasks_run(p, GR_FORWARD_HEAD, 0,
+                              (gr_use[]){[HEAD_LAST] = {last, GR_READ},
+                                         [HEAD_PACKED] = {f.packed, GR_READ},
+                                         [HEAD_X] = {f.x, GR_READ},
+                                         [HEAD_WS] = {ws, GR_WRITE},
+                                         [HEAD_OUT] = {out, GR_UPDATE | GR_BY_QUEUE}},
+                              N_HEAD, "head"),
                  k, s, f.cost.rows, 1);
     gr_forward_end(p, &out, 1);
 }

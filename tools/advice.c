@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "ops/base/op.h"
-#include "ops/model/slices.h"
+#include "ops/model/tp.h"
 #include "scheduler/search/schedule.h"
 
 enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
@@ -167,7 +167,7 @@ static void try_slices(advice *v, const gr_graph *g)
         bool generates = false;
         for (size_t k = 0; k < g->n_nodes; k++)
             generates = generates || (g->nodes[k]->model == m && g->nodes[k]->op->generates);
-        for (uint32_t n = 1; generates && m->tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_SLICES_MAX); n++) {
+        for (uint32_t n = 1; generates && m->tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX); n++) {
             char *set = gr_printf("models.%s.tensor=%u", m->name, m->tensor << n),
                  *before = gr_printf("%u", m->tensor);
             uint64_t ns = time_with(v, set, NULL, NULL);

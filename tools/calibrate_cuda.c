@@ -259,7 +259,7 @@ gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
     attend a = {0};
     gr_status st = gr_cu_attention_open(&a.attention, GR_CU_ATTENTION_AUTO, d);
     for (uint32_t i = 0; i < z->n_lengths && !st; i++) {
-        gr_work w = {0};
+        gr_task w = {0};
         gr_bench_open(b, z->attention_width, z->attention_tokens, z->lengths[i], false);
         place_attention(b, &a);
         b->own = &a;

@@ -316,9 +316,9 @@ double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *))
 /* ---- what plans ask about ----------------------------------------------------------------------------- */
 
 /* The cost model's own count of a layer's work, so that rates mean what it takes them for. */
-static gr_work layer_work(const gr_bench *b, double length, double times)
+static gr_task layer_work(const gr_bench *b, double length, double times)
 {
-    gr_work w = {0};
+    gr_task w = {0};
     gr_layer_cost(&w, b->k, &b->shape, b->tokens, length, times);
     return w;
 }
@@ -349,13 +349,13 @@ static double measure_step_layer(const gr_hardware *h, gr_bench *b, const gr_rat
 /* What attention takes of a pass over a layer, where its rates are known before those of the grid. */
 static double attention_seconds(const gr_hardware *h, const gr_bench *b, double times)
 {
-    gr_work w = layer_work(b, b->length, times);
+    gr_task w = layer_work(b, b->length, times);
     gr_hardware known = *h; /* but for the rates that are being measured */
     if (!h->n_attention) return 0;
     known.n_rates = 0;
     known.flops = 1;
     w.flops = w.bytes = 0;
-    return (double)(gr_work_ns(&w, &known) - h->step_ns) / 1e9;
+    return (double)(gr_task_ns(&w, &known) - h->step_ns) / 1e9;
 }
 
 /* Adds the round's seconds for an operation; see finish_matrix. */
@@ -449,7 +449,7 @@ static void run_head(gr_bench *b)
 }
 
 /* Seconds of the head at a width, and what the cost model counts for it. */
-static double head_seconds(gr_bench *b, uint32_t hidden, gr_work *w)
+static double head_seconds(gr_bench *b, uint32_t hidden, gr_task *w)
 {
     const uint32_t n = b->sizes->head_rows;
     uint32_t *row = gr_calloc(n, sizeof(*row));
@@ -460,7 +460,7 @@ static double head_seconds(gr_bench *b, uint32_t hidden, gr_work *w)
     b->head.logprob = gr_bench_place(b, NULL, n * sizeof(float));
     b->head.lm = gr_bench_random(b, (uint64_t)b->shape.vocab * b->shape.hidden);
     b->head.ws = gr_bench_place(b, NULL, b->k->head_ws_bytes(&b->shape, n, GR_HEAD_LOGPROB, b->threads));
-    *w = (gr_work){0};
+    *w = (gr_task){0};
     gr_head_cost(w, b->k, &b->shape, n, 1);
     const double seconds = gr_bench_seconds(b, run_head);
     free(row);
@@ -473,7 +473,7 @@ static double head_seconds(gr_bench *b, uint32_t hidden, gr_work *w)
 static void measure_head(gr_hardware *h, gr_bench *b)
 {
     const gr_bench_sizes *z = b->sizes;
-    gr_work w[2];
+    gr_task w[2];
     double seconds[2] = {head_seconds(b, z->head_hidden, &w[0])};
     h->head = h->logits = 0;
     if (b->q.device) {
@@ -482,7 +482,7 @@ static void measure_head(gr_hardware *h, gr_bench *b)
     }
     const double logits = w[0].logits;
     w[0].logits = 0;
-    h->logits = logits / fmax(seconds[0] - (double)gr_work_ns(&w[0], h) / 1e9, seconds[0] / 10);
+    h->logits = logits / fmax(seconds[0] - (double)gr_task_ns(&w[0], h) / 1e9, seconds[0] / 10);
 }
 
 /* Of the CPU. Adds the round's seconds a byte: read and written as by the optimizer's step, with all threads;
@@ -595,12 +595,12 @@ static gr_status nothing(void *user, gr_path_id path, uint32_t i, gr_queue *q, g
 /* A plan of steps that do nothing shows what a step costs. */
 static gr_status measure_step(gr_hardware *h, const gr_device_type *device, unsigned threads, gr_diag *d)
 {
-    gr_pool *memory = gr_pool_new();
-    gr_plan *p = gr_pool_alloc(memory, sizeof(*p));
+    gr_arena *memory = gr_arena_new();
+    gr_plan *p = gr_arena_alloc(memory, sizeof(*p));
     gr_path *path = &p->paths[GR_PATH_STEADY];
-    p->pool = memory;
+    p->arena = memory;
     path->n = EMPTY_STEPS;
-    path->steps = gr_pool_alloc(memory, EMPTY_STEPS * sizeof(*path->steps));
+    path->steps = gr_arena_alloc(memory, EMPTY_STEPS * sizeof(*path->steps));
     for (uint32_t i = 0; i < path->n; i++)
         path->steps[i] = (gr_step){.kind = GR_STEP_RUN,
                                    .what = "step",

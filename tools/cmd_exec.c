@@ -52,18 +52,18 @@ static bool has_its_nodes(const gr_plan *p, const gr_graph *g)
 {
     for (uint32_t i = 0; i < p->n_settings; i++) {
         const gr_node *n = gr_graph_node(g, p->settings[i].node);
-        if (n && !strcmp(p->settings[i].name, "shards") && g->classes[n->class].node != p->settings[i].value)
+        if (n && !strcmp(p->settings[i].name, "shards") && g->roles[n->role].node != p->settings[i].value)
             return false;
     }
     return true;
 }
 
-/* Whether the plan is for the classes of ranks that the graph has now. */
+/* Whether the plan is for the roles of ranks that the graph has now. */
 static bool is_placed_alike(const gr_plan *plan, const gr_graph *g)
 {
-    bool alike = plan->n_more + 1 == g->n_classes && gr_plan_all_ranks(plan) == g->ranks;
-    for (uint32_t c = 0; alike && c < g->n_classes; c++)
-        alike = !strcmp(gr_plan_class(plan, c)->ranks, g->classes[c].text);
+    bool alike = plan->n_more + 1 == g->n_roles && gr_plan_all_ranks(plan) == g->ranks;
+    for (uint32_t c = 0; alike && c < g->n_roles; c++)
+        alike = !strcmp(gr_plan_role(plan, c)->ranks, g->roles[c].text);
     return alike;
 }
 

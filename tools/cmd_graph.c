@@ -134,11 +134,11 @@ static void print_proven(const gr_plan *plan, const char *path)
 {
     uint32_t steps = 0, entries = 0;
     for (uint32_t c = 0; c <= plan->n_more; c++) {
-        steps += gr_plan_class(plan, c)->paths[GR_PATH_STEADY].n;
-        entries += gr_plan_class(plan, c)->n_ledger;
+        steps += gr_plan_role(plan, c)->paths[GR_PATH_STEADY].n;
+        entries += gr_plan_role(plan, c)->n_ledger;
     }
     printf("%s: proven: ", path);
-    if (plan->n_more) printf("%u classes of ranks, ", plan->n_more + 1);
+    if (plan->n_more) printf("%u roles of ranks, ", plan->n_more + 1);
     printf("%u steps, %u ledger entries, peak %llu bytes\n", steps, entries,
            (unsigned long long)gr_plan_peak(plan));
 }

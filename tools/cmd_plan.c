@@ -48,9 +48,9 @@ static void hint(const gr_planned *p, const gr_node *n, gr_diag *d)
 static void hints(const gr_planned *all, gr_diag *d)
 {
     for (uint32_t c = 0; c <= all->n_more; c++) {
-        const gr_planned *p = gr_planned_class(all, c);
+        const gr_planned *p = gr_planned_role(all, c);
         for (size_t i = 0; i < p->graph->n_nodes; i++)
-            if (p->graph->nodes[i]->op->trains && p->graph->nodes[i]->class == c)
+            if (p->graph->nodes[i]->op->trains && p->graph->nodes[i]->role == c)
                 hint(p, p->graph->nodes[i], d);
     }
 }

@@ -227,7 +227,7 @@ static void add_peak(gr_str *out, const report *r, const char *ranks)
     free(keys[1]);
 }
 
-/* Of several classes of ranks the highest, and each one's. */
+/* Of several roles of ranks the highest, and each one's. */
 static void add_peaks(gr_str *out, const report *r)
 {
     static const char prefix[] = "planned_peak_bytes";

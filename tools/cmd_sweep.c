@@ -119,14 +119,14 @@ static const char *first_error(const gr_diag *d)
 }
 
 /* Texts of the point are copied to pool. title is set from the first plan. */
-static gr_status make_point(gr_point *pt, const gr_args *a, const range *r, gr_pool *pool, const char **title,
-                            gr_diag *d)
+static gr_status make_point(gr_point *pt, const gr_args *a, const range *r, gr_arena *arena,
+                            const char **title, gr_diag *d)
 {
     char *set, *text = value_text(r, pt->value);
     gr_args with = with_value(a, r, pt->value, &set);
     gr_planned *p = NULL;
     gr_status st = plan_point(&with, &p, d);
-    pt->text = gr_pool_strdup(pool, text);
+    pt->text = gr_arena_strdup(arena, text);
     if (p) {
         const gr_plan *plan = p->plan;
         pt->fits = gr_plan_fits(plan);
@@ -135,13 +135,13 @@ static gr_status make_point(gr_point *pt, const gr_args *a, const range *r, gr_p
         pt->ns = plan->ns;
         for (uint32_t c = 0; c <= plan->n_more; c++) {
             uint64_t moved;
-            pt->n_transitions += gr_transitions(&gr_plan_class(plan, c)->paths[GR_PATH_STEADY], &moved);
+            pt->n_transitions += gr_transitions(&gr_plan_role(plan, c)->paths[GR_PATH_STEADY], &moved);
             pt->moved_bytes += moved;
         }
-        pt->notes = gr_pool_strdup(pool, plan->notes);
-        if (!*title) *title = gr_pool_printf(pool, "%s on %s", plan->graph, plan->hardware);
+        pt->notes = gr_arena_strdup(arena, plan->notes);
+        if (!*title) *title = gr_arena_printf(arena, "%s on %s", plan->graph, plan->hardware);
     } else {
-        pt->error = gr_pool_strdup(pool, first_error(d));
+        pt->error = gr_arena_strdup(arena, first_error(d));
     }
     gr_planned_free(p);
     free(with.set);
@@ -158,7 +158,7 @@ static void add_errors(gr_diag *d, const gr_diag *from)
 }
 
 /* All points. GR_OK: something fits; GR_E_NOFIT: nothing does; else no value gives a plan, and d says why. */
-static gr_status make_points(gr_sweep *s, gr_point *points, const gr_args *a, const range *r, gr_pool *pool,
+static gr_status make_points(gr_sweep *s, gr_point *points, const gr_args *a, const range *r, gr_arena *arena,
                              gr_diag *d)
 {
     gr_status st = GR_E_INVALID;
@@ -170,7 +170,7 @@ static gr_status make_points(gr_sweep *s, gr_point *points, const gr_args *a, co
         gr_diag own;
         gr_diag_init(&own);
         points[s->n] = (gr_point){.value = value};
-        gr_status now = make_point(&points[s->n++], a, r, pool, &s->title, &own);
+        gr_status now = make_point(&points[s->n++], a, r, arena, &s->title, &own);
         if (!now || (now == GR_E_NOFIT && st)) st = now;
         if (!first.n) add_errors(&first, &own);
         gr_diag_release(&own);
@@ -193,10 +193,10 @@ int gr_cmd_sweep(const gr_args *a, gr_diag *d)
     range r = {0};
     gr_status st = check_format(a, d), parsed = parse(&r, a, d);
     if (!st) st = parsed;
-    gr_pool *pool = gr_pool_new();
-    gr_point *points = gr_pool_alloc(pool, (r.n + 1) * sizeof(*points));
+    gr_arena *arena = gr_arena_new();
+    gr_point *points = gr_arena_alloc(arena, (r.n + 1) * sizeof(*points));
     gr_sweep s = {.name = r.name, .points = points};
-    if (!st) st = make_points(&s, points, a, &r, pool, d);
+    if (!st) st = make_points(&s, points, a, &r, arena, d);
     int status = gr_exit_status_input(st);
     if (s.title) { /* there is a plan to show */
         gr_str text = {0};
@@ -210,6 +210,6 @@ int gr_cmd_sweep(const gr_args *a, gr_diag *d)
         if (gr_cmd_finish(&text, a->out, d)) status = 1;
     }
     free(r.name);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return status;
 }

@@ -30,7 +30,7 @@
 #include "runtime/base/guard.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/signals.h"
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #define BOARD "GRAPHRUN_BOARD" /* names the file in which ranks tell where they are; empty: there is none */
 #define READY "graphrun: all ranks listen" /* a line that rank 0 prints for the launcher alone */
@@ -139,8 +139,8 @@ void gr_cmd_launched(void)
     if (fd < 0) return;
     gr_sign *signs = map_board(fd, ranks);
     close(fd);
-    if (signs) gr_watch_tell(signs, rank, ranks);
-    gr_watch_at(GR_WATCH_BEFORE, false);
+    if (signs) gr_watchdog_tell(signs, rank, ranks);
+    gr_watchdog_at(GR_WATCHDOG_BEFORE, false);
 }
 
 void gr_cmd_listens(uint32_t rank)
@@ -222,7 +222,7 @@ static void add_setting(words *w, const char *name, const char *value)
 
 static gr_status make_command(words *w, uint32_t ranks, const char *hosts, gr_diag *d)
 {
-    const char *silence = getenv(GR_WATCH_SILENCE), *supervised = getenv(GR_SUPERVISED);
+    const char *silence = getenv(GR_WATCHDOG_SILENCE), *supervised = getenv(GR_SUPERVISED);
     char n[16];
     const uint32_t each = ranks / (hosts ? gr_cmd_count_hosts(hosts) : 1);
     snprintf(n, sizeof(n), "%u", ranks);
@@ -240,7 +240,7 @@ static gr_status make_command(words *w, uint32_t ranks, const char *hosts, gr_di
     add(w, "-n");
     add(w, n);
     add_setting(w, BOARD, board_path);
-    if (silence) add_setting(w, GR_WATCH_SILENCE, silence);
+    if (silence) add_setting(w, GR_WATCHDOG_SILENCE, silence);
     if (supervised) add_setting(w, GR_SUPERVISED, supervised);
     gr_status st = add_own_command(w, d);
     add(w, NULL);
@@ -437,7 +437,7 @@ static void describe(const lookout *l, uint32_t rank, uint32_t seconds, gr_str *
     const gr_sign *at = &board[rank];
     gr_str_printf(
         out, l->stopped == l->mpirun ? ", rank 0 in iteration %u, step '%s'" : " in iteration %u, step '%s'",
-        at->iteration, at->step[0] ? at->step : GR_WATCH_BEFORE);
+        at->iteration, at->step[0] ? at->step : GR_WATCHDOG_BEFORE);
 }
 
 /* A rank that others watch they end themselves, and know more of it: it has a little longer here. */
@@ -446,7 +446,7 @@ static char *who_has_stopped(const lookout *l, uint64_t now)
     const uint32_t rank = l->stopped ? rank_of(l->stopped, l->ranks) : 0;
     if (!l->stopped) return NULL;
     const bool watched = rank < l->ranks && board[rank].watched;
-    const uint32_t limit = watched ? gr_watch_silence_alone() : gr_watch_silence();
+    const uint32_t limit = watched ? gr_watchdog_silence_alone() : gr_watchdog_silence();
     const uint32_t seconds = (uint32_t)((now - l->since_ns) / LOOK_NS);
     gr_str text = {0};
     if (seconds >= limit) describe(l, rank, seconds, &text);
@@ -460,7 +460,7 @@ static uint32_t count_begun(const lookout *l, uint32_t *left)
     *left = 0;
     for (uint32_t r = 0; r < l->ranks; r++) {
         begun += board[r].step[0] != '\0';
-        *left += !strcmp(board[r].step, GR_WATCH_LEFT);
+        *left += !strcmp(board[r].step, GR_WATCHDOG_LEFT);
     }
     return begun;
 }
@@ -476,19 +476,19 @@ static char *who_does_not_begin(const lookout *l, uint64_t now)
 {
     uint32_t left;
     if (!l->abroad || is_ready() || count_begun(l, &left)) return NULL;
-    if ((now - l->began_ns) / LOOK_NS < gr_watch_silence_alone()) return NULL;
+    if ((now - l->began_ns) / LOOK_NS < gr_watchdog_silence_alone()) return NULL;
     return gr_printf(
         "mpirun has started no rank for %u s: a host is slow or out of reach, or what mpirun has "
-        "started there has stopped (" GR_WATCH_SILENCE "=%u in the environment waits twice as long)",
-        gr_watch_silence_alone(), 2 * gr_watch_silence());
+        "started there has stopped (" GR_WATCHDOG_SILENCE "=%u in the environment waits twice as long)",
+        gr_watchdog_silence_alone(), 2 * gr_watchdog_silence());
 }
 
 static char *who_does_not_end(const lookout *l, uint64_t now)
 {
-    if (!l->left_ns || (now - l->left_ns) / LOOK_NS < gr_watch_silence_alone()) return NULL;
+    if (!l->left_ns || (now - l->left_ns) / LOOK_NS < gr_watchdog_silence_alone()) return NULL;
     return gr_printf("mpirun has not ended for %u s, though ranks have: it, or a daemon of it on another "
                      "host, has stopped",
-                     gr_watch_silence_alone());
+                     gr_watchdog_silence_alone());
 }
 
 /* All ranks of this host have it by now: what is killed from here on leaves nothing in /dev/shm. */
@@ -619,13 +619,13 @@ static void release_words(words *w)
 
 static gr_status prepare(words *w, uint32_t ranks, const char *hosts, gr_diag *d)
 {
-    const char *silence = getenv(GR_WATCH_SILENCE);
+    const char *silence = getenv(GR_WATCHDOG_SILENCE);
     if (!gr_comm_has_mpi())
         return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
                              "%u ranks need MPI, which this build of graphrun has not "
                              "(meson setup -Dmpi=enabled; Debian: libopenmpi-dev)",
                              ranks);
-    gr_status st = silence && *silence ? gr_watch_set_silence(silence, d) : GR_OK;
+    gr_status st = silence && *silence ? gr_watchdog_set_silence(silence, d) : GR_OK;
     if (!st) st = make_board(ranks, d);
     if (!st && !hosts) stay_at_home();
     return st ? st : make_command(w, ranks, hosts, d);

@@ -252,7 +252,7 @@ static void make_passes(maker *m)
         left -= p.n_instrs;
         GR_PUSH(passes, c->n, cap, p);
     }
-    c->passes = gr_pool_alloc(m->ir->pool, (c->n + 1) * sizeof(*passes));
+    c->passes = gr_arena_alloc(m->ir->arena, (c->n + 1) * sizeof(*passes));
     if (c->n) memcpy(c->passes, passes, c->n * sizeof(*passes));
     free(passes);
 }
@@ -365,7 +365,7 @@ static void write_pass(const maker *m, gr_code_pass *p, int pass)
 
 gr_code *gr_code_new(const gr_ir *ir, const gr_code_goal *goals, size_t n_goals, const unsigned *kept)
 {
-    maker m = {.ir = ir, .kept = kept, .code = gr_pool_alloc(ir->pool, sizeof(*m.code))};
+    maker m = {.ir = ir, .kept = kept, .code = gr_arena_alloc(ir->arena, sizeof(*m.code))};
     for (size_t i = 0; i < ir->n; i++)
         GR_PUSH(m.values, m.n_values, m.cap_values,
                 ((value){.item = -1, .level = ir->nodes[i].level, .last = NO_PASS}));

@@ -34,8 +34,9 @@ const char *gr_level_str(gr_level level); /* "scalar", "prompt", "sequence", "po
 typedef struct gr_expr_symbol {
     gr_level level;
     gr_kind kind;
-    int rows;   /* row set, >= 0, at sequence, position and token level; ignored at scalar and group level */
-    bool fresh; /* a value of this pass, differentiable: logprob, entropy, value in an update (token level) */
+    int rows; /* row set, >= 0, at sequence, position and token level; ignored at scalar and group level */
+    bool current;  /* a value of this pass, differentiable: logprob, entropy, value in an update (token level)
+                    */
     bool stopped;  /* with fresh: read as stop_gradient(it), e.g. an old_logprob that is this pass's own */
     bool constant; /* a number known now ($clip): folded; value below */
     double value;

@@ -45,7 +45,7 @@ typedef struct gr_typed {
 } gr_typed;
 
 struct gr_expr {
-    gr_pool *pool;
+    gr_arena *arena;
     char *text;
     gr_ast_line *lines; /* the last one is the result */
     size_t n_lines, cap_lines;

@@ -52,7 +52,7 @@ static gr_expr_value *value_find(const checker *c, const char *name)
 
 static void value_add(checker *c, const char *name, gr_typed value, gr_loc at)
 {
-    gr_expr_value b = {gr_pool_strdup(c->ir->pool, name), value, at, value.node < 0};
+    gr_expr_value b = {gr_arena_strdup(c->ir->arena, name), value, at, value.node < 0};
     GR_PUSH(c->b->items, c->b->n, c->b->cap, b);
 }
 
@@ -113,7 +113,8 @@ static gr_typed unknown_name(checker *c, const gr_ast *a)
 static gr_typed from_symbol(checker *c, const gr_expr_symbol *s)
 {
     int rows = s->level >= GR_LEVEL_SEQ ? s->rows : -1;
-    int node = s->constant ? gr_ir_const(c->ir, s->value) : gr_ir_sym(c->ir, s->level, rows, s->id, s->fresh);
+    int node =
+        s->constant ? gr_ir_const(c->ir, s->value) : gr_ir_sym(c->ir, s->level, rows, s->id, s->current);
     if (s->stopped) node = gr_ir_op1(c->ir, GR_IR_STOP, node);
     return (gr_typed){node, s->constant ? GR_LEVEL_SCALAR : s->level, s->kind, s->constant ? -1 : rows};
 }
@@ -186,7 +187,7 @@ static bool want_scalar(checker *c, const gr_ast *a, gr_typed v)
 static bool want_constant(checker *c, const gr_ast *a, gr_typed v)
 {
     if (v.node < 0) return false;
-    if (!c->ir->nodes[v.node].fresh) return true;
+    if (!c->ir->nodes[v.node].current) return true;
     (void)fail(c, a->at, "'%.*s' depends on this pass; only the first argument may", WORDS(a));
     return false;
 }
@@ -223,7 +224,7 @@ static bool join(checker *c, const gr_ast *a, const gr_typed *v, gr_level *level
 static void mark_place(checker *c, const gr_ast *a)
 {
     c->ir->at = a->at;
-    char *s = gr_pool_strndup(c->ir->pool, a->begin, (size_t)words(a));
+    char *s = gr_arena_strndup(c->ir->arena, a->begin, (size_t)words(a));
     for (char *p = s; *p; p++) {
         if (*p == '\n') *p = ' ';
     }

@@ -264,7 +264,7 @@ static void find_active(grad *g, int y)
 {
     for (int i = 0; i <= y; i++) {
         const gr_ir_node *n = &g->ir->nodes[i];
-        g->active[i] = n->op == GR_IR_SYM && n->fresh;
+        g->active[i] = n->op == GR_IR_SYM && n->current;
         for (int k = 0; k < 3; k++) {
             if (n->arg[k] >= 0 && passes(n->op, k)) g->active[i] = g->active[i] || g->active[n->arg[k]];
         }

@@ -35,7 +35,7 @@ gr_level gr_level_join(gr_level a, gr_level b)
 gr_ir *gr_ir_new(void)
 {
     gr_ir *ir = gr_calloc(1, sizeof(*ir));
-    ir->pool = gr_pool_new();
+    ir->arena = gr_arena_new();
     ir->src = "";
     return ir;
 }
@@ -43,7 +43,7 @@ gr_ir *gr_ir_new(void)
 void gr_ir_free(gr_ir *ir)
 {
     if (!ir) return;
-    gr_pool_free(ir->pool);
+    gr_arena_free(ir->arena);
     free(ir->nodes);
     free(ir->table);
     free(ir);
@@ -90,7 +90,7 @@ static int add(gr_ir *ir, gr_ir_node n)
     for (size_t i = hash_of(&n) & (ir->table_size - 1); ir->table[i]; i = (i + 1) & (ir->table_size - 1)) {
         if (same(&ir->nodes[ir->table[i] - 1], &n)) return ir->table[i] - 1;
     }
-    for (int i = 0; i < 3; i++) n.fresh |= n.arg[i] >= 0 && ir->nodes[n.arg[i]].fresh;
+    for (int i = 0; i < 3; i++) n.current |= n.arg[i] >= 0 && ir->nodes[n.arg[i]].current;
     n.at = ir->at;
     n.src = ir->src;
     GR_PUSH(ir->nodes, ir->n, ir->cap, n);
@@ -177,7 +177,7 @@ int gr_ir_const(gr_ir *ir, double value)
                (gr_ir_node){.op = GR_IR_CONST, .rows = -1, .arg = {-1, -1, -1}, .id = -1, .value = value});
 }
 
-int gr_ir_sym(gr_ir *ir, gr_level level, int rows, int id, bool fresh)
+int gr_ir_sym(gr_ir *ir, gr_level level, int rows, int id, bool current)
 {
     return add(ir, (gr_ir_node){.op = GR_IR_SYM,
                                 .level = level,
@@ -185,7 +185,7 @@ int gr_ir_sym(gr_ir *ir, gr_level level, int rows, int id, bool fresh)
                                 .rows = level >= GR_LEVEL_SEQ ? rows : -1,
                                 .arg = {-1, -1, -1},
                                 .id = id,
-                                .fresh = fresh});
+                                .current = current});
 }
 
 int gr_ir_op1(gr_ir *ir, gr_ir_op op, int a)

@@ -16,13 +16,13 @@ typedef struct gr_ir_node {
     int arg[3];           /* instructions, -1: absent */
     int id;               /* SYM: the column; CHOOSE, RANDOM: which draw */
     double value;         /* CONST */
-    bool fresh;           /* depends on a value of this pass, differentiably or not */
+    bool current;         /* depends on a value of this pass, differentiably or not */
     gr_loc at;            /* not part of its identity */
     const char *src;      /* the user's words it came from */
 } gr_ir_node;
 
 typedef struct gr_ir {
-    gr_pool *pool;
+    gr_arena *arena;
     gr_ir_node *nodes;
     size_t n, cap;
     int *table; /* hash of instructions: index + 1 */
@@ -47,7 +47,7 @@ gr_level gr_level_join(gr_level a, gr_level b);
 
 /* Add an instruction, fold it, or find its equal; returns its index. Absent arguments are -1. */
 int gr_ir_const(gr_ir *ir, double value);
-int gr_ir_sym(gr_ir *ir, gr_level level, int rows, int id, bool fresh);
+int gr_ir_sym(gr_ir *ir, gr_level level, int rows, int id, bool current);
 int gr_ir_op1(gr_ir *ir, gr_ir_op op, int a);
 int gr_ir_op2(gr_ir *ir, gr_ir_op op, int a, int b);
 int gr_ir_op3(gr_ir *ir, gr_ir_op op, int a, int b, int c);

@@ -190,7 +190,7 @@ static gr_ast *parse_or(parser *ps);
 
 static gr_ast *node_new(parser *ps, gr_ast_kind kind, const char *begin, gr_loc at)
 {
-    gr_ast *n = gr_pool_alloc(ps->e->pool, sizeof(*n));
+    gr_ast *n = gr_arena_alloc(ps->e->arena, sizeof(*n));
     n->kind = kind;
     n->begin = begin;
     n->end = begin;
@@ -219,7 +219,7 @@ static gr_ast *node_op(parser *ps, gr_ir_op op, gr_loc at, gr_ast *a, gr_ast *b)
 
 static char *unquote(parser *ps, const token *t)
 {
-    char *s = gr_pool_alloc(ps->e->pool, (size_t)(t->end - t->begin) + 1), *w = s;
+    char *s = gr_arena_alloc(ps->e->arena, (size_t)(t->end - t->begin) + 1), *w = s;
     for (const char *p = t->begin + 1; p < t->end && *p != *t->begin; p++) {
         if (*p == '\\' && p + 1 < t->end) p++;
         *w++ = *p;
@@ -261,7 +261,7 @@ static gr_ast *parse_call(parser *ps, gr_ast *n)
 static gr_ast *parse_name(parser *ps, token t)
 {
     gr_ast *n = node_new(ps, GR_AST_NAME, t.begin, t.at);
-    n->name = gr_pool_strndup(ps->e->pool, t.begin, (size_t)(t.end - t.begin));
+    n->name = gr_arena_strndup(ps->e->arena, t.begin, (size_t)(t.end - t.begin));
     if (!strcmp(n->name, "true") || !strcmp(n->name, "false")) {
         n->kind = GR_AST_BOOL;
         n->number = n->name[0] == 't';
@@ -447,7 +447,7 @@ static bool starts_definition(parser *ps)
 
 static void take_definition(parser *ps, gr_ast_line *l)
 {
-    l->name = gr_pool_strndup(ps->e->pool, ps->tok.begin, (size_t)(ps->tok.end - ps->tok.begin));
+    l->name = gr_arena_strndup(ps->e->arena, ps->tok.begin, (size_t)(ps->tok.end - ps->tok.begin));
     if (strpbrk(l->name, ".$") || !strcmp(l->name, "true") || !strcmp(l->name, "false")) {
         fail(ps, l->at, "'%s' cannot be defined here; use a plain name", l->name);
     }
@@ -510,11 +510,11 @@ gr_status gr_expr_parse(gr_expr **out, const gr_expr_source *src, gr_diag *d)
     if (!d) d = &own; /* errors are counted there */
     size_t before = d->n_errors;
     gr_expr *e = gr_calloc(1, sizeof(*e));
-    e->pool = gr_pool_new();
+    e->arena = gr_arena_new();
     if (strlen(src->text) > MAX_TEXT) {
         (void)gr_diag_error(d, src->at, GR_E_INVALID, "expression longer than %d characters", MAX_TEXT);
     } else {
-        e->text = gr_pool_strdup(e->pool, src->text);
+        e->text = gr_arena_strdup(e->arena, src->text);
         parser ps = {
             .e = e, .d = d, .p = e->text, .line_start = e->text, .start = src->at, .indent = src->indent};
         for (advance(&ps); ps.tok.kind != TOK_END;) {
@@ -544,7 +544,7 @@ void gr_expr_free(gr_expr *e)
 {
     if (!e) return;
     gr_ir_free(e->ir);
-    gr_pool_free(e->pool);
+    gr_arena_free(e->arena);
     free(e->lines);
     free(e->names);
     free(e->values);

@@ -96,7 +96,7 @@ static void find_features(gr_ir_program *p)
     size_t n = 0;
     for (size_t i = 0; i < p->ir->n; i++)
         n += p->place[i] != GR_IR_UNUSED && p->ir->nodes[i].level == GR_LEVEL_POSITION;
-    p->position_rows = gr_pool_alloc(p->ir->pool, (n + 1) * sizeof(int));
+    p->position_rows = gr_arena_alloc(p->ir->arena, (n + 1) * sizeof(int));
     for (size_t i = 0; i < p->ir->n; i++) {
         const gr_ir_node *x = &p->ir->nodes[i];
         if (p->place[i] == GR_IR_UNUSED) continue;
@@ -107,12 +107,12 @@ static void find_features(gr_ir_program *p)
 
 gr_ir_program *gr_ir_program_new(gr_ir *ir, const int *roots, size_t n_roots, const unsigned *kept)
 {
-    gr_ir_program *p = gr_pool_alloc(ir->pool, sizeof(*p));
+    gr_ir_program *p = gr_arena_alloc(ir->arena, sizeof(*p));
     p->ir = ir;
-    p->place = gr_pool_alloc(ir->pool, ir->n + 1);
-    p->slot = gr_pool_alloc(ir->pool, (ir->n + 1) * sizeof(*p->slot));
+    p->place = gr_arena_alloc(ir->arena, ir->n + 1);
+    p->slot = gr_arena_alloc(ir->arena, (ir->n + 1) * sizeof(*p->slot));
     mark_needed(p, roots, n_roots, kept);
-    p->order = gr_pool_alloc(ir->pool, (p->n + 1) * sizeof(*p->order));
+    p->order = gr_arena_alloc(ir->arena, (p->n + 1) * sizeof(*p->order));
     size_t k = 0;
     for (size_t i = 0; i < ir->n; i++) {
         if (p->place[i] == GR_IR_SLOT) p->order[k++] = (int)i;
@@ -144,7 +144,7 @@ static int *each_once(int *ids, size_t *n)
 
 int *gr_ir_program_reads(const gr_ir_program *p, size_t *n)
 {
-    int *ids = gr_pool_alloc(p->ir->pool, (p->n + 1) * sizeof(*ids));
+    int *ids = gr_arena_alloc(p->ir->arena, (p->n + 1) * sizeof(*ids));
     *n = 0;
     for (size_t i = 0; i < p->n; i++) {
         const gr_ir_node *x = &p->ir->nodes[p->order[i]];
@@ -155,7 +155,7 @@ int *gr_ir_program_reads(const gr_ir_program *p, size_t *n)
 
 int *gr_ir_program_rows(const gr_ir_program *p, size_t *n)
 {
-    int *ids = gr_pool_alloc(p->ir->pool, (p->n + 1) * sizeof(*ids));
+    int *ids = gr_arena_alloc(p->ir->arena, (p->n + 1) * sizeof(*ids));
     *n = 0;
     for (size_t i = 0; i < p->n; i++) {
         const gr_ir_node *x = &p->ir->nodes[p->order[i]];

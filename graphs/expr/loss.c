@@ -22,8 +22,8 @@ struct gr_loss {
     gr_loc why_at;
     const char *file; /* of the loss; a function it calls may stand in another */
     int rows;         /* row set of the fresh values */
-    int fresh[MAX_FRESH], adjoint[MAX_FRESH];
-    size_t n_fresh;
+    int current[MAX_FRESH], adjoint[MAX_FRESH];
+    size_t n_current;
     int *results; /* the loss, then the metrics */
     size_t n_results;
     named *names; /* for explain */
@@ -63,7 +63,7 @@ static void lower_one(gr_loss *l, const gr_expr *e, size_t i, const char *what, 
     for (size_t k = 0; k < e->n_lines; k++) {
         const char *name = e->lines[k].name ? e->lines[k].name : what;
         GR_PUSH(l->names, l->n_names, l->cap_names,
-                ((named){gr_pool_strdup(l->ir->pool, name), v[k], i > 0}));
+                ((named){gr_arena_strdup(l->ir->arena, name), v[k], i > 0}));
     }
     if (is_result(e, v[e->n_lines - 1], what, d)) l->results[i] = v[e->n_lines - 1].node;
     if (i > 0) b->n = n_before; /* a metric's own names are its own */
@@ -84,12 +84,12 @@ static void lower_all(gr_loss *l, const gr_expr *loss, const gr_loss_metric *met
 
 static void differentiate(gr_loss *l, const gr_expr *loss, gr_diag *d)
 {
-    l->n_fresh = gr_ir_differentiate(l->ir, l->results[0], l->fresh, l->adjoint, MAX_FRESH);
+    l->n_current = gr_ir_differentiate(l->ir, l->results[0], l->current, l->adjoint, MAX_FRESH);
     for (size_t i = 0; i < l->ir->n; i++) {
         const gr_ir_node *n = &l->ir->nodes[i];
-        if (n->op == GR_IR_SYM && n->fresh) l->rows = n->rows;
+        if (n->op == GR_IR_SYM && n->current) l->rows = n->rows;
     }
-    if (l->n_fresh) return;
+    if (l->n_current) return;
     (void)gr_diag_error(
         d, loss->lines[loss->n_lines - 1].value->at, GR_E_INVALID,
         "the loss depends on nothing that trains: it must read logprob, entropy or value, not only "
@@ -100,7 +100,7 @@ static void differentiate(gr_loss *l, const gr_expr *loss, gr_diag *d)
 
 static void mark_reachable(const gr_loss *l, bool *marks)
 {
-    for (size_t i = 0; i < l->n_fresh; i++) marks[l->adjoint[i]] = true;
+    for (size_t i = 0; i < l->n_current; i++) marks[l->adjoint[i]] = true;
     for (size_t i = l->ir->n; i-- > 0;) {
         for (int k = 0; marks[i] && k < 3; k++) {
             if (l->ir->nodes[i].arg[k] >= 0) marks[l->ir->nodes[i].arg[k]] = true;
@@ -112,7 +112,7 @@ static void mark_reachable(const gr_loss *l, bool *marks)
  * is cheaper than its memory. */
 static bool worth_keeping(const gr_ir_node *n)
 {
-    if (n->fresh || n->op == GR_IR_CONST) return false;
+    if (n->current || n->op == GR_IR_CONST) return false;
     return n->level < GR_LEVEL_TOKEN || !(n->op == GR_IR_SYM || gr_ir_pointwise(n->op));
 }
 
@@ -121,9 +121,9 @@ static void choose_kept(gr_loss *l)
 {
     gr_ir *ir = l->ir;
     bool *read = gr_calloc(ir->n, sizeof(*read));
-    l->kept = gr_pool_alloc(ir->pool, ir->n * sizeof(*l->kept));
-    l->keeps = gr_pool_alloc(ir->pool, ir->n * sizeof(*l->keeps));
-    for (size_t i = 0; i < l->n_fresh; i++) read[l->adjoint[i]] = true;
+    l->kept = gr_arena_alloc(ir->arena, ir->n * sizeof(*l->kept));
+    l->keeps = gr_arena_alloc(ir->arena, ir->n * sizeof(*l->keeps));
+    for (size_t i = 0; i < l->n_current; i++) read[l->adjoint[i]] = true;
     for (size_t i = ir->n; i-- > 0;) {
         const gr_ir_node *n = &ir->nodes[i];
         if (!read[i]) continue;
@@ -139,9 +139,9 @@ static void choose_kept(gr_loss *l)
     free(read);
 }
 
-static gr_loss_class class_of(const gr_ir_node *n)
+static gr_loss_class role_of(const gr_ir_node *n)
 {
-    if (!n->fresh || n->op == GR_IR_SYM) return GR_LOSS_TOKEN;
+    if (!n->current || n->op == GR_IR_SYM) return GR_LOSS_TOKEN;
     bool across = n->op == GR_IR_TOP || n->op == GR_IR_CHOOSE || n->op == GR_IR_RANK || n->op == GR_IR_NTH;
     bool coarse = n->level != GR_LEVEL_TOKEN && n->level != GR_LEVEL_SEQ;
     if (across || coarse || n->from == GR_LEVEL_POSITION) return GR_LOSS_BATCH;
@@ -155,11 +155,12 @@ static void classify(gr_loss *l)
     l->why = "";
     for (size_t i = 0; i < l->ir->n; i++) {
         const gr_ir_node *n = &l->ir->nodes[i];
-        if (!marks[i] || class_of(n) <= l->class) continue;
-        l->class = class_of(n);
+        if (!marks[i] || role_of(n) <= l->class) continue;
+        l->class = role_of(n);
         l->why_at = n->at;
-        l->why = gr_pool_printf(l->ir->pool, "the derivative of '%s' needs the fresh values of the whole %s",
-                                n->src, l->class == GR_LOSS_SEQ ? "sequence" : "mini-batch");
+        l->why =
+            gr_arena_printf(l->ir->arena, "the derivative of '%s' needs the fresh values of the whole %s",
+                            n->src, l->class == GR_LOSS_SEQ ? "sequence" : "mini-batch");
     }
     free(marks);
 }
@@ -169,7 +170,7 @@ static void make_stages(gr_loss *l)
     choose_kept(l);
     gr_ir *ir = l->ir;
     l->stage[GR_LOSS_PREPARE] = gr_ir_program_new(ir, l->keeps, l->n_keeps, NULL);
-    l->stage[GR_LOSS_ADJOINT] = gr_ir_program_new(ir, l->adjoint, l->n_fresh, l->kept);
+    l->stage[GR_LOSS_ADJOINT] = gr_ir_program_new(ir, l->adjoint, l->n_current, l->kept);
     l->stage[GR_LOSS_VALUE] = gr_ir_program_new(ir, l->results, l->n_results, NULL);
     for (int s = 0; s < N_STAGES; s++) l->reads[s] = gr_ir_program_reads(l->stage[s], &l->n_reads[s]);
 }
@@ -181,14 +182,14 @@ static gr_code_arg kept_arg(const gr_loss *l, int node)
 
 static void make_code(gr_loss *l)
 {
-    size_t n = GR_MAX(GR_MAX(l->n_keeps, l->n_fresh), l->n_results);
+    size_t n = GR_MAX(GR_MAX(l->n_keeps, l->n_current), l->n_results);
     gr_code_goal *goals = gr_calloc(n + 1, sizeof(*goals));
     for (size_t i = 0; i < l->n_keeps; i++)
         goals[i] = (gr_code_goal){l->keeps[i], l->ir->nodes[l->keeps[i]].rows, kept_arg(l, l->keeps[i])};
     l->code[GR_LOSS_PREPARE] = gr_code_new(l->ir, goals, l->n_keeps, NULL);
-    for (size_t i = 0; i < l->n_fresh; i++)
+    for (size_t i = 0; i < l->n_current; i++)
         goals[i] = (gr_code_goal){l->adjoint[i], l->rows, {GR_CODE_OUT, GR_LEVEL_TOKEN, (uint16_t)i}};
-    l->code[GR_LOSS_ADJOINT] = gr_code_new(l->ir, goals, l->n_fresh, l->kept);
+    l->code[GR_LOSS_ADJOINT] = gr_code_new(l->ir, goals, l->n_current, l->kept);
     for (size_t i = 0; i < l->n_results; i++)
         goals[i] = (gr_code_goal){l->results[i], -1, {GR_CODE_OUT, GR_LEVEL_SCALAR, (uint16_t)i}};
     l->code[GR_LOSS_VALUE] = gr_code_new(l->ir, goals, l->n_results, NULL);
@@ -205,7 +206,7 @@ gr_status gr_loss_new(gr_loss **out, const gr_expr *loss, const gr_loss_metric *
     gr_loss *l = gr_calloc(1, sizeof(*l));
     l->ir = gr_ir_new();
     l->n_results = 1 + n_metrics;
-    l->results = gr_pool_alloc(l->ir->pool, l->n_results * sizeof(*l->results));
+    l->results = gr_arena_alloc(l->ir->arena, l->n_results * sizeof(*l->results));
     lower_all(l, loss, metrics, n_metrics, scope, d);
     if (d->n_errors == before) differentiate(l, loss, d);
     if (d->n_errors == before) {
@@ -242,10 +243,10 @@ const char *gr_loss_why(const gr_loss *l, gr_loc *at)
     return l->why;
 }
 
-const int *gr_loss_fresh(const gr_loss *l, size_t *n)
+const int *gr_loss_current(const gr_loss *l, size_t *n)
 {
-    *n = l->n_fresh;
-    return l->fresh;
+    *n = l->n_current;
+    return l->current;
 }
 
 const int *gr_loss_reads(const gr_loss *l, gr_loss_stage stage, size_t *n)
@@ -282,7 +283,8 @@ void gr_loss_explain(const gr_loss *l, gr_str *out)
         const named *v = &l->names[i];
         if (v->metric) gr_str_puts(out, "metric ");
         gr_expr_explain_line(v->name, v->value, out);
-        gr_str_printf(out, ", %s\n", l->ir->nodes[v->value.node].fresh ? "of this pass" : "known before it");
+        gr_str_printf(out, ", %s\n",
+                      l->ir->nodes[v->value.node].current ? "of this pass" : "known before it");
     }
     gr_str_printf(out, "class: %s-coupled", class_names[l->class]);
     if (l->class != GR_LOSS_TOKEN) {
@@ -301,8 +303,8 @@ void gr_loss_print(const gr_loss *l, gr_str *out)
         gr_ir_program_print(l->stage[s], out);
     }
     for (size_t i = 0; i < l->n_keeps; i++) gr_str_printf(out, "keep %%%d\n", l->keeps[i]);
-    for (size_t i = 0; i < l->n_fresh; i++)
-        gr_str_printf(out, "adjoint #%d = %%%d\n", l->fresh[i], l->adjoint[i]);
+    for (size_t i = 0; i < l->n_current; i++)
+        gr_str_printf(out, "adjoint #%d = %%%d\n", l->current[i], l->adjoint[i]);
     for (size_t i = 0; i < l->n_results; i++) gr_str_printf(out, "result %%%d\n", l->results[i]);
 }
 
@@ -364,7 +366,7 @@ void gr_loss_adjoint(const gr_loss *l, const gr_expr_env *env, const void *store
         gr_ir_run_whole(&r, p, env, kept, work);
     else
         gr_ir_run_range(&r, p, env, kept, l->rows, first, end, work);
-    for (size_t i = 0; i < l->n_fresh; i++)
+    for (size_t i = 0; i < l->n_current; i++)
         gr_ir_output(&r, l->adjoint[i], GR_LEVEL_TOKEN, l->rows, adjoint[i]);
 }
 

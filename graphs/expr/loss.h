@@ -47,7 +47,7 @@ gr_loss_class gr_loss_class_of(const gr_loss *l);
 const char *gr_loss_why(const gr_loss *l, gr_loc *at);
 
 /* The fresh symbols (ids) the loss has a derivative by, ascending: the order of the adjoints below. */
-const int *gr_loss_fresh(const gr_loss *l, size_t *n);
+const int *gr_loss_current(const gr_loss *l, size_t *n);
 
 /* Column ids read by a stage, ascending. Prepare reads no fresh one; value all that any stage does. */
 typedef enum gr_loss_stage { GR_LOSS_PREPARE, GR_LOSS_ADJOINT, GR_LOSS_VALUE } gr_loss_stage;
@@ -77,7 +77,7 @@ void gr_loss_value(const gr_loss *l, const gr_expr_env *env, double *values, voi
 
 struct gr_code; /* graphs/expr/code_new.h */
 
-/* The passes of a stage. Prepare: to the store; adjoint: to out[i], in the order of gr_loss_fresh, at token
+/* The passes of a stage. Prepare: to the store; adjoint: to out[i], in the order of gr_loss_current, at token
  * level; value: to value[i], the loss, then the metrics. */
 const struct gr_code *gr_loss_code(const gr_loss *l, gr_loss_stage stage);
 /* Slots of the store by level; gr_loss_store_bytes is the size of all. */

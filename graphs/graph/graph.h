@@ -1,6 +1,6 @@
 /* graphs/graph/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their places.
  *
- *     file --gr_graph_load--> gr_graph --(ops/base/op.h: declare)--> gr_program --scheduler--> plan
+ *     file --gr_graph_load--> gr_graph --(ops/base/op.h: declare)--> gr_tasks --scheduler--> plan
  *
  * Loading does everything that needs no data: YAML, `use:`, `--set`, parameters, keys against each op's
  * table, names, row sets, levels, expressions, model configs, bounds. It reports every error of the file at
@@ -79,7 +79,7 @@ struct gr_column {
         *rows; /* the node whose rows it has; NULL at scalar level; at group level: prompts-like node */
     gr_expr_dtype dtype;
     uint32_t id;           /* its place among the graph's columns */
-    bool fresh;            /* logprob, entropy, value inside an update */
+    bool current;          /* logprob, entropy, value inside an update */
     bool read;             /* by an expression that is evaluated; only those of the iteration need not be */
     const gr_column *from; /* of a select: the column of its parent's rows that this one narrows */
 };
@@ -127,16 +127,16 @@ typedef struct gr_ranks_pool {
     const struct gr_ranks_pool *with; /* the same ranks as another */
     bool same_node;                   /* all on one host */
     uint32_t models;                  /* at most so many a rank; 0: any number */
-    uint32_t class;                   /* of ranks: index in gr_graph.classes */
+    uint32_t role;                    /* of ranks: index in gr_graph.roles */
 } gr_ranks_pool;
 
 /* Ranks that do the same: those of a pool, and of the pools that share them. */
-typedef struct gr_ranks_class {
+typedef struct gr_ranks_role {
     const char *text; /* "0-3,8" */
     uint32_t *ranks;  /* rising */
     uint32_t n, hosts, first_host;
     uint32_t node; /* of several hosts that have as many each: those of one, side by side; else 0 */
-} gr_ranks_class;
+} gr_ranks_role;
 
 struct gr_model {
     const char *name;
@@ -158,7 +158,7 @@ struct gr_model {
     uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
     gr_loc tensor_at;
     uint32_t parts;            /* the same of the ranks that the graph is for: one alone has it whole */
-    gr_model_shape slice;      /* the shape of one of these parts (ops/model/slices.h) */
+    gr_model_shape slice;      /* the shape of one of these parts (ops/model/tp.h) */
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
     const gr_node *update; /* the node that trains it; NULL */
@@ -203,7 +203,7 @@ struct gr_node {
     gr_expression when;         /* over step alone */
     const gr_ranks_pool *pool;  /* whose ranks run it; NULL: the graph has no pools */
     gr_loc pool_at;             /* where its own `pool:` is written */
-    uint32_t class;             /* of these ranks; of an iteration's end GR_NONE where all run it */
+    uint32_t role;              /* of these ranks; of an iteration's end GR_NONE where all run it */
     gr_named_expression *metrics;
     size_t n_metrics;
     const gr_column **columns; /* its fields that somebody reads, or that are logged */
@@ -251,7 +251,7 @@ typedef struct gr_run_settings {
 } gr_run_settings;
 
 struct gr_graph {
-    gr_pool *pool;
+    gr_arena *arena;
     struct gr_source *source; /* the file's values and syntax trees, private to graphs/ */
     const char *name, *path;
     gr_model **models;
@@ -269,19 +269,19 @@ struct gr_graph {
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;
-    bool canonical; /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
-    bool strict;    /* `strict: true`: rollout, log-prob and update give a token the same bits */
-    bool loose;     /* `deterministic: false`: sums of gradients may be in the order of chance */
-    uint32_t ranks; /* that shares are for; where there are views, theirs are */
-    uint32_t hosts; /* that all ranks are on */
+    bool canonical;        /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
+    bool strict;           /* `strict: true`: rollout, log-prob and update give a token the same bits */
+    bool nondeterministic; /* `deterministic: false`: sums of gradients may be in the order of chance */
+    uint32_t ranks;        /* that shares are for; where there are views, theirs are */
+    uint32_t hosts;        /* that all ranks are on */
     gr_ranks_pool *pools;
     size_t n_pools;
-    gr_ranks_class *classes; /* by their first rank; [1] where all ranks do the same */
-    size_t n_classes;
-    /* The graph as each class of several sees it: with the shares of its ranks, and their number. Theirs are
-     * the names, nodes and columns of this one, in the same order. NULL: there is one class. */
+    gr_ranks_role *roles; /* by their first rank; [1] where all ranks do the same */
+    size_t n_roles;
+    /* The graph as each role of several sees it: with the shares of its ranks, and their number. Theirs are
+     * the names, nodes and columns of this one, in the same order. NULL: there is one role. */
     gr_graph **views;
-    uint32_t view; /* of a view: its class */
+    uint32_t view; /* of a view: its role */
 };
 
 typedef struct gr_load_options {
@@ -317,13 +317,13 @@ void gr_graph_ops(gr_str *out);
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
 /* Whether all ranks do the same. */
-static inline bool gr_graph_one_class(const gr_graph *g)
+static inline bool gr_graph_one_role(const gr_graph *g)
 {
-    return g->n_classes < 2;
+    return g->n_roles < 2;
 }
 /* Whether the ranks that see the graph so run the node. */
 static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
 {
-    return gr_graph_one_class(g) || n->class == g->view || n->class == UINT32_MAX;
+    return gr_graph_one_role(g) || n->role == g->view || n->role == UINT32_MAX;
 }
 #endif

@@ -37,12 +37,13 @@ static bool names_node(const gr_formula *f, const char *node)
 }
 
 /* Whether the bare node name, in the loss and metrics of u, is all that anybody reads of dr. */
-static bool read_by_update_alone(const gr_loader *l, const gr_draft *dr, const gr_draft *u)
+static bool read_by_update_alone(const gr_loader *l, const gr_unresolved *dr, const gr_unresolved *u)
 {
-    for (size_t i = 0; i < l->n_drafts; i++)
-        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) {
-            const gr_edge *e = &l->drafts[i]->edges[j];
-            if (e->from == dr && (e->why == GR_WHY_AFTER || (e->why == GR_WHY_READS && l->drafts[i] != u)))
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        for (size_t j = 0; j < l->unresolved[i]->n_edges; j++) {
+            const gr_edge *e = &l->unresolved[i]->edges[j];
+            if (e->from == dr &&
+                (e->why == GR_WHY_AFTER || (e->why == GR_WHY_READS && l->unresolved[i] != u)))
                 return false;
         }
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
@@ -56,7 +57,7 @@ static bool read_by_update_alone(const gr_loader *l, const gr_draft *dr, const g
  * -----------------------------------------------------------------------------------------
  */
 
-gr_draft *gr_draft_meant(gr_draft *dr)
+gr_unresolved *gr_unresolved_meant(gr_unresolved *dr)
 {
     return dr && dr->alias && !dr->alias->updates ? dr->alias : dr;
 }
@@ -89,7 +90,7 @@ static bool lags(const gr_node *rollout)
     return v && (!gr_value_number(v, &lag) || lag != 0);
 }
 
-static bool stands_for_rollout(const gr_loader *l, const gr_draft *dr)
+static bool stands_for_rollout(const gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node, *rollout = n->of;
     if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->n_metrics || n->every || n->new_version ||
@@ -99,30 +100,31 @@ static bool stands_for_rollout(const gr_loader *l, const gr_draft *dr)
         rollout->model != n->model || rollout->every || rollout->new_version ||
         gr_value_get(rollout->value, "when") || lags(rollout))
         return false;
-    for (size_t i = 0; i < l->n_drafts; i++)
-        for (size_t j = 0; j < l->drafts[i]->n_edges; j++)
-            if (l->drafts[i]->edges[j].from == dr && l->drafts[i]->edges[j].why == GR_WHY_AFTER) return false;
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        for (size_t j = 0; j < l->unresolved[i]->n_edges; j++)
+            if (l->unresolved[i]->edges[j].from == dr && l->unresolved[i]->edges[j].why == GR_WHY_AFTER)
+                return false;
     for (size_t i = 0; i < l->g->source->n_formulas; i++)
         if (!names_logprob_alone(l->g->source->formulas[i], n->name, rollout->name)) return false;
     return true;
 }
 
 /* Readers of dr read the rollout instead. */
-static void read_rollout(gr_loader *l, gr_draft *dr, gr_draft *rollout)
+static void read_rollout(gr_loader *l, gr_unresolved *dr, gr_unresolved *rollout)
 {
     dr->alias = rollout;
     dr->node->stands_for = rollout->node;
-    for (size_t i = 0; i < l->n_drafts; i++)
-        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) {
-            gr_edge *e = &l->drafts[i]->edges[j];
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        for (size_t j = 0; j < l->unresolved[i]->n_edges; j++) {
+            gr_edge *e = &l->unresolved[i]->edges[j];
             if (e->from == dr && e->why == GR_WHY_READS) e->from = rollout;
         }
 }
 
 static void find_rollouts(gr_loader *l)
 {
-    for (size_t i = 0; i < l->n_drafts && l->g->strict; i++) {
-        gr_draft *dr = l->drafts[i];
+    for (size_t i = 0; i < l->n_unresolved && l->g->strict; i++) {
+        gr_unresolved *dr = l->unresolved[i];
         if (stands_for_rollout(l, dr)) read_rollout(l, dr, gr_draft_of(l, dr->node->of));
     }
 }
@@ -131,7 +133,7 @@ static void find_rollouts(gr_loader *l)
  * ------------------------------------------------------------------------------------------
  */
 
-static bool is_own_logprob(const gr_loader *l, const gr_draft *dr, const gr_draft *u)
+static bool is_own_logprob(const gr_loader *l, const gr_unresolved *dr, const gr_unresolved *u)
 {
     const gr_node *n = dr->node;
     return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
@@ -139,7 +141,7 @@ static bool is_own_logprob(const gr_loader *l, const gr_draft *dr, const gr_draf
            read_by_update_alone(l, dr, u);
 }
 
-static void drop_edge(gr_draft *u, size_t edge)
+static void drop_edge(gr_unresolved *u, size_t edge)
 {
     memmove(&u->edges[edge], &u->edges[edge + 1], (u->n_edges - edge - 1) * sizeof(*u->edges));
     u->n_edges--;
@@ -147,13 +149,13 @@ static void drop_edge(gr_draft *u, size_t edge)
 
 void gr_find_aliases(gr_loader *l)
 {
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        gr_draft *u = l->drafts[i];
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        gr_unresolved *u = l->unresolved[i];
         if (!u->updates || u->bad || u->node->new_version || !u->node->op->one_step ||
             !u->node->op->one_step(u->node))
             continue;
         for (size_t j = u->n_edges; j-- > 0;) {
-            gr_draft *dr = u->edges[j].from;
+            gr_unresolved *dr = u->edges[j].from;
             if (u->edges[j].why != GR_WHY_READS || !is_own_logprob(l, dr, u)) continue;
             dr->alias = u;
             drop_edge(u, j);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct names {
-    gr_pool *pool;
+    gr_arena *arena;
     const char **list;
     size_t n, cap;
 } names;
@@ -24,13 +24,13 @@ static void add_of_node(names *m, const gr_node *n, bool updates)
     static const char *const of_rollout[] = {"response_tokens_mean", "truncated_fraction"};
     const char *prefix = n->every ? "val." : "";
     bool rollout = n->every && n->op->generates;
-    if (n->every && n->op->scores) add(m, gr_pool_printf(m->pool, "%s%s", prefix, n->name));
+    if (n->every && n->op->scores) add(m, gr_arena_printf(m->arena, "%s%s", prefix, n->name));
     for (size_t i = 0; i < n->n_metrics; i++)
-        add(m, gr_pool_printf(m->pool, "%s%s.%s", prefix, n->name, n->metrics[i].name));
+        add(m, gr_arena_printf(m->arena, "%s%s.%s", prefix, n->name, n->metrics[i].name));
     for (size_t i = 0; updates && i < GR_LEN(of_update); i++)
-        add(m, gr_pool_printf(m->pool, "%s.%s", n->name, of_update[i]));
+        add(m, gr_arena_printf(m->arena, "%s.%s", n->name, of_update[i]));
     for (size_t i = 0; rollout && i < GR_LEN(of_rollout); i++)
-        add(m, gr_pool_printf(m->pool, "%s%s.%s", prefix, n->name, of_rollout[i]));
+        add(m, gr_arena_printf(m->arena, "%s%s.%s", prefix, n->name, of_rollout[i]));
 }
 
 void gr_check_best(gr_loader *l)
@@ -38,12 +38,12 @@ void gr_check_best(gr_loader *l)
     static const char *const always[] = {
         "reward_mean", "loss", "kl", "entropy", "grad_norm", "response_tokens_mean", "truncated_fraction"};
     const gr_run_settings *r = &l->g->run;
-    names m = {.pool = l->pool};
+    names m = {.arena = l->arena};
     if (!r->best) return;
     for (size_t i = 0; i < GR_LEN(always); i++) add(&m, always[i]);
     for (size_t i = 0; i < l->g->n_log; i++) add(&m, l->g->log[i].name);
     for (size_t i = 0; i < l->g->n_state; i++)
-        add(&m, gr_pool_printf(m.pool, "state.%s", l->g->state[i].name));
+        add(&m, gr_arena_printf(m.arena, "state.%s", l->g->state[i].name));
     for (size_t i = 0; i < l->g->n_nodes; i++) add_of_node(&m, l->g->nodes[i], l->order[i]->updates);
     bool known = false;
     for (size_t i = 0; i < m.n; i++) known = known || !strcmp(m.list[i], r->best);

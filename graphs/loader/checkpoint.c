@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool has_config(gr_pool *pool, const char *dir)
+static bool has_config(gr_arena *arena, const char *dir)
 {
-    return gr_path_exists(gr_pool_printf(pool, "%s/config.json", dir));
+    return gr_path_exists(gr_arena_printf(arena, "%s/config.json", dir));
 }
 
 static bool is_file(const char *path)
@@ -22,21 +22,21 @@ static bool is_file(const char *path)
 }
 
 /* The snapshot that refs/main of a hub cache folder names; NULL: there is none. */
-static const char *hub_snapshot(gr_pool *pool, const char *dir)
+static const char *hub_snapshot(gr_arena *arena, const char *dir)
 {
     char *hash = NULL;
     size_t n = 0;
-    const char *ref = gr_pool_printf(pool, "%s/refs/main", dir), *path = NULL;
+    const char *ref = gr_arena_printf(arena, "%s/refs/main", dir), *path = NULL;
     if (is_file(ref) && !gr_file_read(ref, 4096, &hash, &n, NULL)) {
         hash[strcspn(hash, " \r\n")] = '\0';
-        path = gr_pool_printf(pool, "%s/snapshots/%s", dir, hash);
+        path = gr_arena_printf(arena, "%s/snapshots/%s", dir, hash);
     }
     free(hash);
-    return path && has_config(pool, path) ? path : NULL;
+    return path && has_config(arena, path) ? path : NULL;
 }
 
 typedef struct model_folders {
-    gr_pool *pool;
+    gr_arena *arena;
     gr_str *names;
     const char *last;
     size_t n;
@@ -45,52 +45,52 @@ typedef struct model_folders {
 static gr_status add_folder(void *user, const char *dir, const char *name, gr_diag *d)
 {
     model_folders *m = user;
-    const char *path = gr_pool_printf(m->pool, "%s/%s", dir, name);
+    const char *path = gr_arena_printf(m->arena, "%s/%s", dir, name);
     (void)d;
-    if (*name == '.' || !has_config(m->pool, path)) return GR_OK;
+    if (*name == '.' || !has_config(m->arena, path)) return GR_OK;
     gr_str_printf(m->names, "%s%s", m->n++ ? ", " : "", name);
     m->last = path;
     return GR_OK;
 }
 
 /* The folder of one model in a run's step directory; NULL and *several where it cannot be told. */
-static const char *model_of_step(gr_pool *pool, const char *dir, const char *model, gr_str *several)
+static const char *model_of_step(gr_arena *arena, const char *dir, const char *model, gr_str *several)
 {
-    const char *own = gr_pool_printf(pool, "%s/%s", dir, model);
-    if (has_config(pool, own)) return own;
-    model_folders m = {.pool = pool, .names = several};
+    const char *own = gr_arena_printf(arena, "%s/%s", dir, model);
+    if (has_config(arena, own)) return own;
+    model_folders m = {.arena = arena, .names = several};
     gr_status st = gr_dir_each(dir, add_folder, &m, NULL); /* what is no folder has no models */
     return !st && m.n == 1 ? m.last : NULL;
 }
 
 /* The step directory that RUN@STEP or RUN@best means; else the path itself. */
-static const char *step_of_run(gr_pool *pool, const char *path)
+static const char *step_of_run(gr_arena *arena, const char *path)
 {
     const char *at = strrchr(path, '@');
     if (!at || at == path || gr_path_exists(path)) return path;
-    const char *run = gr_pool_strndup(pool, path, (size_t)(at - path)), *step = at + 1;
-    if (!strcmp(step, "best")) return gr_pool_printf(pool, "%s/checkpoints/best", run);
+    const char *run = gr_arena_strndup(arena, path, (size_t)(at - path)), *step = at + 1;
+    if (!strcmp(step, "best")) return gr_arena_printf(arena, "%s/checkpoints/best", run);
     bool number = *step && !step[strspn(step, "0123456789")];
-    return number ? gr_pool_printf(pool, "%s/checkpoints/step-%s", run, step) : path;
+    return number ? gr_arena_printf(arena, "%s/checkpoints/step-%s", run, step) : path;
 }
 
 /* ORG/NAME as the hub has it, and nothing on this machine says otherwise. */
-static bool hub_name(gr_pool *pool, const char *text)
+static bool hub_name(gr_arena *arena, const char *text)
 {
     const char *slash = strchr(text, '/');
     if (!slash || slash == text || !slash[1] || strchr(slash + 1, '/') || *text == '.') return false;
-    return !gr_path_exists(gr_pool_strndup(pool, text, (size_t)(slash - text))) &&
+    return !gr_path_exists(gr_arena_strndup(arena, text, (size_t)(slash - text))) &&
            strncmp(text, "models/", 7);
 }
 
 /* Said once, however many models begin with it. */
 static void missing(gr_loader *l, const gr_model *m, const char *written)
 {
-    const char *name = hub_name(l->pool, written) ? written : "ORG/NAME";
+    const char *name = hub_name(l->arena, written) ? written : "ORG/NAME";
     for (size_t i = 0; l->g->models[i] != m; i++)
         if (l->g->models[i]->checkpoint && !strcmp(l->g->models[i]->checkpoint, m->checkpoint)) return;
     gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "no checkpoint at '%s'", m->checkpoint);
-    if (gr_path_exists(gr_pool_printf(l->pool, "%s/checkpoints", m->checkpoint))) {
+    if (gr_path_exists(gr_arena_printf(l->arena, "%s/checkpoints", m->checkpoint))) {
         gr_diag_note(l->d, m->checkpoint_at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
                      m->checkpoint, m->checkpoint);
         return;
@@ -105,29 +105,29 @@ static void missing(gr_loader *l, const gr_model *m, const char *written)
 static const char *find(gr_loader *l, const gr_model *m, gr_str *several)
 {
     const char *path = m->checkpoint, *found;
-    if (is_file(path) || has_config(l->pool, path)) return path;
-    if ((found = hub_snapshot(l->pool, path))) return found;
-    return model_of_step(l->pool, step_of_run(l->pool, path), m->name, several);
+    if (is_file(path) || has_config(l->arena, path)) return path;
+    if ((found = hub_snapshot(l->arena, path))) return found;
+    return model_of_step(l->arena, step_of_run(l->arena, path), m->name, several);
 }
 
 /* The folder a file lies in. */
-static const char *folder_of(gr_pool *pool, const char *file)
+static const char *folder_of(gr_arena *arena, const char *file)
 {
     const char *slash = strrchr(file, '/');
-    return slash ? gr_pool_strndup(pool, file, (size_t)(slash - file)) : ".";
+    return slash ? gr_arena_strndup(arena, file, (size_t)(slash - file)) : ".";
 }
 
 static void find_checkpoint(gr_loader *l, gr_model *m)
 {
     const char *written = m->checkpoint;
     gr_str several = {0};
-    m->checkpoint = gr_path_from(l->pool, m->checkpoint_at, written);
+    m->checkpoint = gr_path_from(l->arena, m->checkpoint_at, written);
     const char *found = find(l, m, &several);
     bool need = l->o && l->o->need_shapes;
     if (found) {
         m->checkpoint = found;
         m->random = is_file(found);
-        m->folder = m->random ? folder_of(l->pool, found) : found;
+        m->folder = m->random ? folder_of(l->arena, found) : found;
         m->head_known = !gr_model_shape_read(&m->shape, found, l->d);
         if (!m->head_known) gr_diag_note(l->d, m->checkpoint_at, "needed here");
     } else if (several.len) {

@@ -22,13 +22,13 @@ static const char *take_name(gr_loader *l, const char *p, const char **name)
     const char *end = p;
     while (isalnum((unsigned char)*end) || *end == '_') end++;
     if (end == p || isdigit((unsigned char)*p)) return NULL;
-    *name = gr_pool_strndup(l->pool, p, (size_t)(end - p));
+    *name = gr_arena_strndup(l->arena, p, (size_t)(end - p));
     return skip_blanks(end);
 }
 
 static bool read_args(gr_loader *l, const char *p, gr_expr_custom *f)
 {
-    const char **args = gr_pool_alloc(l->pool, ARGS_MAX * sizeof(*args));
+    const char **args = gr_arena_alloc(l->arena, ARGS_MAX * sizeof(*args));
     f->args = args;
     if (*p++ != '(') return false;
     while (f->n_args < ARGS_MAX) {
@@ -111,6 +111,6 @@ void gr_read_functions(gr_loader *l)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d functions", FUNCTIONS_MAX);
         return;
     }
-    l->g->source->functions = gr_pool_alloc(l->pool, v->n * sizeof(*l->g->source->functions));
+    l->g->source->functions = gr_arena_alloc(l->arena, v->n * sizeof(*l->g->source->functions));
     for (size_t i = 0; i < v->n; i++) read_function(l, &v->pairs[i]);
 }

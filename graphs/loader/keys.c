@@ -125,8 +125,8 @@ static void fill_texts(gr_loader *l, const gr_key *k, const gr_value *v, gr_text
 {
     size_t n;
     const gr_value *items = items_of(v, &n);
-    const char **text = gr_pool_alloc(l->pool, n * sizeof(*text));
-    gr_loc *at = gr_pool_alloc(l->pool, n * sizeof(*at));
+    const char **text = gr_arena_alloc(l->arena, n * sizeof(*text));
+    gr_loc *at = gr_arena_alloc(l->arena, n * sizeof(*at));
     *out = (gr_texts){text, at, 0};
     for (size_t i = 0; i < n; i++) {
         const char *t = gr_value_text(l, k->name, &items[i]);
@@ -140,7 +140,7 @@ static void fill_uints(gr_loader *l, const gr_key *k, const gr_value *v, gr_uint
 {
     size_t n;
     const gr_value *items = items_of(v, &n);
-    uint32_t *value = gr_pool_alloc(l->pool, n * sizeof(*value));
+    uint32_t *value = gr_arena_alloc(l->arena, n * sizeof(*value));
     *out = (gr_uints){value, 0};
     for (size_t i = 0; i < n; i++) {
         double x;
@@ -152,10 +152,11 @@ static void fill_uints(gr_loader *l, const gr_key *k, const gr_value *v, gr_uint
  */
 
 /* `prompts:` wants a maker of groups, every other reference a maker of sequences. */
-static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr_node **out, gr_draft *owner)
+static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr_node **out,
+                      gr_unresolved *owner)
 {
     const char *name = gr_value_text(l, k->name, v);
-    gr_draft *from = name ? gr_draft_find(l, name) : NULL;
+    gr_unresolved *from = name ? gr_unresolved_find(l, name) : NULL;
     bool prompts = !strcmp(k->name, "prompts");
     const gr_op *op = from ? from->node->op : NULL;
     if (op && (!op->makes_rows || gr_node_has_seqs(from->node) == prompts)) {
@@ -177,7 +178,8 @@ static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr
     if (prompts || !strcmp(k->name, "of")) owner->node->of = from->node;
 }
 
-static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_field_ref *out, gr_draft *owner)
+static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_field_ref *out,
+                       gr_unresolved *owner)
 {
     const char *text = gr_value_text(l, k->name, v), *dot = text ? strchr(text, '.') : NULL;
     if (!text) return;
@@ -185,8 +187,8 @@ static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_fiel
         wrong(l, k->name, v, "NODE.FIELD, a field of data such as prompts.answer");
         return;
     }
-    const char *name = gr_pool_strndup(l->pool, text, (size_t)(dot - text));
-    gr_draft *from = gr_draft_ref(l, owner, k->name, name, v->at, GR_WHY_READS);
+    const char *name = gr_arena_strndup(l->arena, text, (size_t)(dot - text));
+    gr_unresolved *from = gr_draft_ref(l, owner, k->name, name, v->at, GR_WHY_READS);
     if (!from || !from->node->op) return;
     if (!from->node->op->any_field)
         gr_diag_error(l->d, v->at, GR_E_INVALID,
@@ -195,7 +197,7 @@ static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_fiel
     *out = (gr_field_ref){from->node, dot + 1, v->at};
 }
 
-static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_model **out, gr_draft *owner)
+static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_model **out, gr_unresolved *owner)
 {
     const char *name = gr_value_text(l, k->name, v);
     if (!name) return;
@@ -216,7 +218,7 @@ static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_mode
     free(names);
 }
 
-static void fill_expression(gr_loader *l, const gr_key *k, const gr_value *v, void *at, gr_draft *owner)
+static void fill_expression(gr_loader *l, const gr_key *k, const gr_value *v, void *at, gr_unresolved *owner)
 {
     bool loss = k->kind == GR_KEY_LOSS;
     gr_formula *f = gr_formula_read(l, loss ? GR_ROLE_LOSS : GR_ROLE_VALUE, k->name, v, owner);
@@ -240,7 +242,7 @@ static bool is_link(const gr_key *k)
 /* ---- one key, one map ------------------------------------------------------------------------------------
  */
 
-static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr_draft *owner)
+static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr_unresolved *owner)
 {
     void *at = (char *)cfg + k->offset;
     double x;
@@ -266,7 +268,7 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
         break;
     case GR_KEY_PATH: {
         const char *path = gr_value_text(l, k->name, v);
-        *(const char **)at = path ? gr_path_from(l->pool, v->at, path) : NULL;
+        *(const char **)at = path ? gr_path_from(l->arena, v->at, path) : NULL;
         break;
     }
     case GR_KEY_ENUM:
@@ -314,7 +316,7 @@ void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_k
 }
 
 static void fill_absent(gr_loader *l, const gr_key *k, gr_loc at, const char *what, void *cfg,
-                        gr_draft *owner)
+                        gr_unresolved *owner)
 {
     if (k->fallback) {
         const gr_value v = {.kind = GR_VALUE_SCALAR, .at = at, .text = k->fallback};
@@ -325,7 +327,7 @@ static void fill_absent(gr_loader *l, const gr_key *k, gr_loc at, const char *wh
     }
 }
 
-void gr_keys_pick(gr_loader *l, const gr_value *map, const gr_key *keys, void *cfg, gr_draft *owner)
+void gr_keys_pick(gr_loader *l, const gr_value *map, const gr_key *keys, void *cfg, gr_unresolved *owner)
 {
     for (const gr_key *k = keys; k->name; k++) {
         const gr_value *v = gr_value_get(map, k->name);
@@ -334,7 +336,7 @@ void gr_keys_pick(gr_loader *l, const gr_value *map, const gr_key *keys, void *c
 }
 
 void gr_keys_read(gr_loader *l, const gr_value *map, gr_loc at, const char *what, const gr_key *keys,
-                  const char *const *also, void *cfg, gr_draft *owner)
+                  const char *const *also, void *cfg, gr_unresolved *owner)
 {
     for (size_t i = 0; i < map->n; i++) {
         const gr_key *k = keys;

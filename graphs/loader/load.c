@@ -69,7 +69,7 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 
 static void compile_one(gr_loader *l, gr_formula *f)
 {
-    gr_draft *owner = f->owner;
+    gr_unresolved *owner = f->owner;
     gr_scope_user user = {l, f};
     gr_expr_scope scope = gr_scope(&user);
     const gr_node *about = gr_formula_rows(f), *groups = about ? about->groups : NULL;
@@ -94,13 +94,13 @@ static void compile_one(gr_loader *l, gr_formula *f)
     owner->node->rows = rows >= 0 ? l->order[rows]->node : groups;
 }
 
-static void compile_loss(gr_loader *l, gr_draft *dr, const gr_formula *f)
+static void compile_loss(gr_loader *l, gr_unresolved *dr, const gr_formula *f)
 {
     gr_source *s = l->g->source;
     gr_scope_user user = {l, f};
     gr_expr_scope scope = gr_scope(&user);
     bool ok = true;
-    gr_loss_metric *metrics = gr_pool_alloc(l->pool, dr->node->n_metrics * sizeof(*metrics));
+    gr_loss_metric *metrics = gr_arena_alloc(l->arena, dr->node->n_metrics * sizeof(*metrics));
     for (size_t i = 0; i < dr->n_formulas; i++)
         if (dr->formulas[i]->role != GR_ROLE_WHEN) ok = gr_scope_check(l, dr->formulas[i]) && ok;
     for (size_t i = 0; i < dr->node->n_metrics; i++)
@@ -117,7 +117,7 @@ static void compile_loss(gr_loader *l, gr_draft *dr, const gr_formula *f)
 }
 
 /* What is wrong with a node is wrong with its readers, and is not said again. */
-static void inherit_trouble(gr_draft *dr)
+static void inherit_trouble(gr_unresolved *dr)
 {
     for (size_t i = 0; i < dr->n_edges; i++) {
         if (dr->edges[i].why != GR_WHY_READS) continue;
@@ -126,13 +126,13 @@ static void inherit_trouble(gr_draft *dr)
     }
 }
 
-static void compile_roles(gr_loader *l, gr_draft *dr, unsigned roles)
+static void compile_roles(gr_loader *l, gr_unresolved *dr, unsigned roles)
 {
     for (size_t i = 0; i < dr->n_formulas; i++)
         if (roles & 1u << dr->formulas[i]->role) compile_one(l, dr->formulas[i]);
 }
 
-static void compile_node(gr_loader *l, gr_draft *dr)
+static void compile_node(gr_loader *l, gr_unresolved *dr)
 {
     gr_node *n = dr->node;
     inherit_trouble(dr);
@@ -170,7 +170,7 @@ static bool same_when(const gr_node *a, const gr_node *b)
 static void check_when(gr_loader *l)
 {
     for (size_t i = 0; i < l->n_order; i++) {
-        const gr_draft *dr = l->order[i];
+        const gr_unresolved *dr = l->order[i];
         for (size_t j = 0; j < dr->n_edges; j++) {
             const gr_node *from = dr->edges[j].from->node;
             if (dr->edges[j].why != GR_WHY_READS || !from->when.expr || same_when(from, dr->node)) continue;
@@ -296,9 +296,9 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
 static void loader_release(gr_loader *l)
 {
     gr_index_release(&l->by_name);
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        free(l->drafts[i]->edges);
-        free(l->drafts[i]->formulas);
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        free(l->unresolved[i]->edges);
+        free(l->unresolved[i]->formulas);
     }
 }
 
@@ -341,18 +341,18 @@ static uint32_t count_ranks(const gr_load_options *o)
     return o && o->ranks ? o->ranks : 1;
 }
 
-/* view GR_NONE: the graph itself; else as a class of its ranks sees it. */
+/* view GR_NONE: the graph itself; else as a role of its ranks sees it. */
 static gr_status parse(gr_graph **out, const char *text, size_t n, const char *path, const gr_load_options *o,
                        uint32_t view, gr_diag *d)
 {
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     gr_diag own; /* its errors are counted apart, and sorted */
     gr_diag_init(&own);
-    gr_graph *g = gr_pool_alloc(pool, sizeof(*g));
-    g->pool = pool;
-    g->path = gr_pool_strdup(pool, path);
-    g->source = gr_pool_alloc(pool, sizeof(*g->source));
-    gr_loader l = {.g = g, .pool = pool, .d = &own, .o = o};
+    gr_graph *g = gr_arena_alloc(arena, sizeof(*g));
+    g->arena = arena;
+    g->path = gr_arena_strdup(arena, path);
+    g->source = gr_arena_alloc(arena, sizeof(*g->source));
+    gr_loader l = {.g = g, .arena = arena, .d = &own, .o = o};
     load(&l, text, n, g->path);
     loader_release(&l);
     if (d) pass_on(d, &own);
@@ -362,8 +362,8 @@ static gr_status parse(gr_graph **out, const char *text, size_t n, const char *p
         gr_graph_free(g);
         return GR_E_INVALID;
     }
-    bool whole = view == GR_NONE && g->n_classes > 1;
-    g->ranks = view == GR_NONE ? count_ranks(o) : g->classes[view].n;
+    bool whole = view == GR_NONE && g->n_roles > 1;
+    g->ranks = view == GR_NONE ? count_ranks(o) : g->roles[view].n;
     g->view = view == GR_NONE ? 0 : view;
     gr_set_shares(g, whole);
     *out = g;
@@ -376,8 +376,8 @@ gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char 
     gr_graph *g = NULL;
     gr_status st = parse(&g, text, n, path, o, GR_NONE, d);
     if (st) return st;
-    if (g->n_classes > 1) g->views = gr_pool_alloc(g->pool, g->n_classes * sizeof(gr_graph *));
-    for (uint32_t c = 0; g->n_classes > 1 && c < g->n_classes && !st; c++)
+    if (g->n_roles > 1) g->views = gr_arena_alloc(g->arena, g->n_roles * sizeof(gr_graph *));
+    for (uint32_t c = 0; g->n_roles > 1 && c < g->n_roles && !st; c++)
         st = parse(&g->views[c], text, n, path, o, c, NULL);
     if (st)
         gr_graph_free(g);
@@ -400,7 +400,7 @@ gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options 
 void gr_graph_free(gr_graph *g)
 {
     if (!g) return;
-    for (size_t i = 0; g->views && i < g->n_classes; i++) gr_graph_free(g->views[i]);
+    for (size_t i = 0; g->views && i < g->n_roles; i++) gr_graph_free(g->views[i]);
     for (size_t i = 0; i < g->source->n_formulas; i++) gr_expr_free(g->source->formulas[i]->expr);
     for (size_t i = 0; i < g->source->n_losses; i++) gr_loss_free(g->source->losses[i]);
     for (size_t i = 0; i < g->source->n_functions; i++)
@@ -410,5 +410,5 @@ void gr_graph_free(gr_graph *g)
     free(g->columns);
     free(g->tokens);
     gr_index_release(&g->by_name);
-    gr_pool_free(g->pool);
+    gr_arena_free(g->arena);
 }

@@ -12,24 +12,24 @@ bool gr_node_has_seqs(const gr_node *n)
     return false;
 }
 
-gr_draft *gr_draft_find(const gr_loader *l, const char *name)
+gr_unresolved *gr_unresolved_find(const gr_loader *l, const char *name)
 {
     uint32_t i = gr_index_find(&l->by_name, name, strlen(name));
-    return i == UINT32_MAX ? NULL : l->drafts[i];
+    return i == UINT32_MAX ? NULL : l->unresolved[i];
 }
 
-gr_draft *gr_draft_named(const gr_loader *l, const char *name)
+gr_unresolved *gr_unresolved_named(const gr_loader *l, const char *name)
 {
     uint32_t i = gr_index_find(&l->by_name, name, strcspn(name, "."));
-    return i == UINT32_MAX ? NULL : l->drafts[i];
+    return i == UINT32_MAX ? NULL : l->unresolved[i];
 }
 
-gr_draft *gr_draft_of(const gr_loader *l, const gr_node *n)
+gr_unresolved *gr_draft_of(const gr_loader *l, const gr_node *n)
 {
-    return n ? gr_draft_find(l, n->name) : NULL;
+    return n ? gr_unresolved_find(l, n->name) : NULL;
 }
 
-void gr_draft_edge(gr_draft *to, gr_draft *from, gr_why why, gr_loc at)
+void gr_draft_edge(gr_unresolved *to, gr_unresolved *from, gr_why why, gr_loc at)
 {
     for (size_t i = 0; i < to->n_edges; i++)
         if (to->edges[i].from == from && to->edges[i].why == why) return;
@@ -37,17 +37,17 @@ void gr_draft_edge(gr_draft *to, gr_draft *from, gr_why why, gr_loc at)
     GR_PUSH(to->edges, to->n_edges, to->cap_edges, e);
 }
 
-gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const char *name, gr_loc at,
-                       gr_why why)
+gr_unresolved *gr_draft_ref(gr_loader *l, gr_unresolved *owner, const char *key, const char *name, gr_loc at,
+                            gr_why why)
 {
-    gr_draft *from = gr_draft_find(l, name);
+    gr_unresolved *from = gr_unresolved_find(l, name);
     if (from) {
         gr_draft_edge(owner, from, why, at);
         return from;
     }
-    const char **names = gr_calloc(l->n_drafts, sizeof(*names));
-    for (size_t i = 0; i < l->n_drafts; i++) names[i] = l->drafts[i]->node->name;
-    const char *near = l->d->n_errors < GR_NEAR_ERRORS ? gr_near(name, names, l->n_drafts) : NULL;
+    const char **names = gr_calloc(l->n_unresolved, sizeof(*names));
+    for (size_t i = 0; i < l->n_unresolved; i++) names[i] = l->unresolved[i]->node->name;
+    const char *near = l->d->n_errors < GR_NEAR_ERRORS ? gr_near(name, names, l->n_unresolved) : NULL;
     gr_diag_error(l->d, at, GR_E_INVALID, "'%s': unknown node '%s'%s%s%s", key, name,
                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     free(names);
@@ -55,11 +55,12 @@ gr_draft *gr_draft_ref(gr_loader *l, gr_draft *owner, const char *key, const cha
     return NULL;
 }
 
-gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const gr_value *v, gr_draft *owner)
+gr_formula *gr_formula_read(gr_loader *l, gr_formula_use role, const char *key, const gr_value *v,
+                            gr_unresolved *owner)
 {
     gr_source *s = l->g->source;
     const char *text = gr_value_text(l, key, v);
-    gr_formula *f = gr_pool_alloc(l->pool, sizeof(*f));
+    gr_formula *f = gr_arena_alloc(l->arena, sizeof(*f));
     *f = (gr_formula){.role = role, .text = text, .at = v->at, .key = key, .owner = owner};
     f->name_of_owner = owner ? owner->node->name : NULL;
     f->in_loss = role == GR_ROLE_METRIC && owner->updates;
@@ -73,7 +74,7 @@ gr_formula *gr_formula_read(gr_loader *l, gr_role role, const char *key, const g
 /* ---- the keys of every node ------------------------------------------------------------------------------
  */
 
-static void read_after(gr_loader *l, gr_draft *dr)
+static void read_after(gr_loader *l, gr_unresolved *dr)
 {
     const gr_value *v = gr_value_get(dr->map, "after");
     if (!v || v->broken) return;
@@ -85,11 +86,11 @@ static void read_after(gr_loader *l, gr_draft *dr)
     }
 }
 
-static void read_metrics(gr_loader *l, gr_draft *dr)
+static void read_metrics(gr_loader *l, gr_unresolved *dr)
 {
     const gr_value *v = gr_value_get(dr->map, "metrics");
     if (!v || v->broken || !gr_value_is_map(l, "metrics", v)) return;
-    dr->node->metrics = gr_pool_alloc(l->pool, v->n * sizeof(*dr->node->metrics));
+    dr->node->metrics = gr_arena_alloc(l->arena, v->n * sizeof(*dr->node->metrics));
     for (size_t i = 0; i < v->n; i++) {
         const gr_pair *p = &v->pairs[i];
         const gr_formula *f = gr_formula_read(l, GR_ROLE_METRIC, p->key, &p->value, dr);
@@ -97,7 +98,7 @@ static void read_metrics(gr_loader *l, gr_draft *dr)
     }
 }
 
-static void read_when(gr_loader *l, gr_draft *dr)
+static void read_when(gr_loader *l, gr_unresolved *dr)
 {
     const gr_value *v = gr_value_get(dr->map, "when");
     if (!v || v->broken) return;
@@ -128,7 +129,7 @@ static void unknown_op(gr_loader *l, const gr_value *v)
     free(names);
 }
 
-static void find_op(gr_loader *l, gr_draft *dr)
+static void find_op(gr_loader *l, gr_unresolved *dr)
 {
     const gr_value *v = gr_value_get(dr->map, "op");
     gr_node *n = dr->node;
@@ -142,7 +143,7 @@ static void find_op(gr_loader *l, gr_draft *dr)
         dr->updates = dr->updates || k->kind == GR_KEY_LOSS;
 }
 
-static void read_keys(gr_loader *l, gr_draft *dr)
+static void read_keys(gr_loader *l, gr_unresolved *dr)
 {
     gr_node *n = dr->node;
     if (!n->op) {
@@ -150,13 +151,13 @@ static void read_keys(gr_loader *l, gr_draft *dr)
         return;
     }
     size_t before = l->d->n_errors;
-    n->cfg = gr_pool_alloc(l->pool, n->op->cfg_bytes);
-    const char *what = gr_pool_printf(l->pool, "node '%s' (op %s)", n->name, n->op->name);
+    n->cfg = gr_arena_alloc(l->arena, n->op->cfg_bytes);
+    const char *what = gr_arena_printf(l->arena, "node '%s' (op %s)", n->name, n->op->name);
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
     dr->unsure = dr->unsure || l->d->n_errors > before;
     gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
     const gr_value *pool = gr_value_get(dr->map, "pool");
-    if (pool) n->pool = gr_pool_named(l, pool);
+    if (pool) n->pool = gr_arena_named(l, pool);
     if (pool) n->pool_at = pool->at;
     read_when(l, dr);
     read_after(l, dr);
@@ -166,13 +167,13 @@ static void read_keys(gr_loader *l, gr_draft *dr)
 static void add_draft(gr_loader *l, const gr_pair *p)
 {
     static const gr_value none = {.kind = GR_VALUE_MAP};
-    gr_draft *dr = gr_pool_alloc(l->pool, sizeof(*dr));
-    gr_node *n = dr->node = gr_pool_alloc(l->pool, sizeof(*n));
+    gr_unresolved *dr = gr_arena_alloc(l->arena, sizeof(*dr));
+    gr_node *n = dr->node = gr_arena_alloc(l->arena, sizeof(*n));
     *n = (gr_node){.name = p->key, .at = p->at, .value = &p->value};
     dr->map = &p->value;
-    dr->place = l->n_drafts;
-    gr_index_add(&l->by_name, p->key, (uint32_t)l->n_drafts);
-    l->drafts[l->n_drafts++] = dr;
+    dr->place = l->n_unresolved;
+    gr_index_add(&l->by_name, p->key, (uint32_t)l->n_unresolved);
+    l->unresolved[l->n_unresolved++] = dr;
     gr_name_allowed(l, "a node", p->key, p->at);
     for (size_t i = 0; i < l->g->n_state; i++)
         if (!strcmp(l->g->state[i].name, p->key)) {
@@ -201,7 +202,7 @@ void gr_read_nodes(gr_loader *l)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d nodes", GR_NODES_MAX);
         return;
     }
-    l->drafts = gr_pool_alloc(l->pool, v->n * sizeof(*l->drafts));
+    l->unresolved = gr_arena_alloc(l->arena, v->n * sizeof(*l->unresolved));
     for (size_t i = 0; i < v->n; i++) add_draft(l, &v->pairs[i]);
-    for (size_t i = 0; i < l->n_drafts; i++) read_keys(l, l->drafts[i]);
+    for (size_t i = 0; i < l->n_unresolved; i++) read_keys(l, l->unresolved[i]);
 }

@@ -19,7 +19,7 @@ static void name_edges(gr_loader *l)
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; f->owner && j < n; j++) {
-            gr_draft *from = gr_draft_meant(gr_draft_named(l, names[j].name));
+            gr_unresolved *from = gr_unresolved_meant(gr_unresolved_named(l, names[j].name));
             if (from == f->owner && f->role == GR_ROLE_METRIC) continue; /* evaluated after its node */
             if (from) gr_draft_edge(f->owner, from, GR_WHY_READS, names[j].at);
         }
@@ -30,23 +30,23 @@ static void name_edges(gr_loader *l)
  */
 
 /* Whether dr is after u by `after:` alone, however far. mark stops at circles. */
-static bool is_after(gr_draft *dr, const gr_draft *u, int mark)
+static bool is_after(gr_unresolved *dr, const gr_unresolved *u, int mark)
 {
     dr->mark = mark;
     for (size_t i = 0; i < dr->n_edges; i++) {
-        gr_draft *from = dr->edges[i].from;
+        gr_unresolved *from = dr->edges[i].from;
         if (dr->edges[i].why != GR_WHY_AFTER) continue;
         if (from == u || (from->mark != mark && is_after(from, u, mark))) return true;
     }
     return false;
 }
 
-static void version_edges(gr_loader *l, gr_draft *u, int *mark)
+static void version_edges(gr_loader *l, gr_unresolved *u, int *mark)
 {
     gr_model *m = u->node->model;
     if (!m->update) m->update = u->node;
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        gr_draft *r = l->drafts[i];
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        gr_unresolved *r = l->unresolved[i];
         if (r == u || r->node->model != m) continue;
         if (r->node->every) { /* between iterations there is one version */
             r->node->new_version = true;
@@ -69,19 +69,19 @@ static void version_edges(gr_loader *l, gr_draft *u, int *mark)
 /* ---- selections ------------------------------------------------------------------------------------------
  */
 
-static gr_draft *rows_maker(const gr_loader *l, gr_draft *dr)
+static gr_unresolved *rows_maker(const gr_loader *l, gr_unresolved *dr)
 {
-    for (size_t i = 0; dr && dr->node->op && !dr->node->op->makes_rows && i < l->n_drafts; i++)
+    for (size_t i = 0; dr && dr->node->op && !dr->node->op->makes_rows && i < l->n_unresolved; i++)
         dr = gr_draft_of(l, dr->node->of);
     return dr && dr->node->op && dr->node->op->narrows ? dr : NULL;
 }
 
 /* Whether dr comes after `from`, however far. mark stops at circles. */
-static bool depends(gr_draft *dr, const gr_draft *from, int mark)
+static bool depends(gr_unresolved *dr, const gr_unresolved *from, int mark)
 {
     dr->mark = mark;
     for (size_t i = 0; i < dr->n_edges; i++) {
-        gr_draft *next = dr->edges[i].from;
+        gr_unresolved *next = dr->edges[i].from;
         if (next == from || (next->mark != mark && depends(next, from, mark))) return true;
     }
     return false;
@@ -94,12 +94,13 @@ static void narrow_edges(gr_loader *l, int *mark)
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         bool own = f->owner && f->owner->node->op && f->owner->node->op->narrows && f->role == GR_ROLE_VALUE;
-        gr_draft *first = own ? gr_draft_of(l, f->owner->node->of) : f->owner;
+        gr_unresolved *first = own ? gr_draft_of(l, f->owner->node->of) : f->owner;
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; j < n; j++) {
-            gr_draft *from = gr_draft_meant(gr_draft_named(l, names[j].name)), *s = rows_maker(l, first);
-            for (size_t k = 0; from && s && k < l->n_drafts; k++) {
+            gr_unresolved *from = gr_unresolved_meant(gr_unresolved_named(l, names[j].name)),
+                          *s = rows_maker(l, first);
+            for (size_t k = 0; from && s && k < l->n_unresolved; k++) {
                 if (from != s && !depends(from, s, ++*mark))
                     gr_draft_edge(s, from, GR_WHY_READS, names[j].at);
                 s = rows_maker(l, gr_draft_of(l, s->node->of));
@@ -111,7 +112,7 @@ static void narrow_edges(gr_loader *l, int *mark)
 /* ---- circles ---------------------------------------------------------------------------------------------
  */
 
-static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
+static void report_circle(gr_loader *l, gr_unresolved **path, size_t n, gr_loc at)
 {
     gr_str s = {0};
     for (size_t i = 0; i < n; i++) gr_str_printf(&s, "%s -> ", path[i]->node->name);
@@ -119,7 +120,7 @@ static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
     gr_diag_error(l->d, at, GR_E_INVALID, "nodes wait for each other: %s", s.text);
     gr_str_release(&s);
     for (size_t i = 0; i < n; i++) {
-        gr_draft *to = path[i], *from = path[(i + 1) % n];
+        gr_unresolved *to = path[i], *from = path[(i + 1) % n];
         to->bad = true;
         for (size_t j = 0; j < to->n_edges; j++)
             if (to->edges[j].from == from && to->edges[j].why == GR_WHY_VERSION && to->node->model)
@@ -133,11 +134,11 @@ static void report_circle(gr_loader *l, gr_draft **path, size_t n, gr_loc at)
 /* Every draft that is not placed has an edge from one that is not: following them must close a circle. */
 static void break_circle(gr_loader *l, int mark)
 {
-    gr_draft **path = gr_calloc(l->n_drafts + 1, sizeof(*path)), *at = NULL;
-    gr_loc *loc = gr_calloc(l->n_drafts + 1, sizeof(*loc));
+    gr_unresolved **path = gr_calloc(l->n_unresolved + 1, sizeof(*path)), *at = NULL;
+    gr_loc *loc = gr_calloc(l->n_unresolved + 1, sizeof(*loc));
     size_t n = 0, first = 0;
     for (size_t i = 0; !at; i++)
-        if (!l->drafts[i]->placed) at = l->drafts[i];
+        if (!l->unresolved[i]->placed) at = l->unresolved[i];
     while (at->mark != mark) {
         at->mark = mark;
         path[n] = at;
@@ -161,20 +162,20 @@ static void break_circle(gr_loader *l, int mark)
 
 /* Of drafts that wait for nothing: a heap with the first of the file on top. */
 typedef struct ready {
-    gr_draft **heap;
+    gr_unresolved **heap;
     size_t n;
 } ready;
 
-static void ready_push(ready *r, gr_draft *dr)
+static void ready_push(ready *r, gr_unresolved *dr)
 {
     size_t i = r->n++;
     for (; i && r->heap[(i - 1) / 2]->place > dr->place; i = (i - 1) / 2) r->heap[i] = r->heap[(i - 1) / 2];
     r->heap[i] = dr;
 }
 
-static gr_draft *ready_pop(ready *r)
+static gr_unresolved *ready_pop(ready *r)
 {
-    gr_draft *top = r->heap[0], *last = r->heap[--r->n];
+    gr_unresolved *top = r->heap[0], *last = r->heap[--r->n];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < r->n; i = child) {
         child += child + 1 < r->n && r->heap[child + 1]->place < r->heap[child]->place;
@@ -189,19 +190,20 @@ static gr_draft *ready_pop(ready *r)
  * they have edges. */
 typedef struct readers {
     size_t *begin;
-    gr_draft **after;
+    gr_unresolved **after;
 } readers;
 
 static readers readers_of(const gr_loader *l)
 {
-    readers r = {.begin = gr_calloc(l->n_drafts + 2, sizeof(*r.begin))};
-    for (size_t i = 0; i < l->n_drafts; i++)
-        for (size_t j = 0; j < l->drafts[i]->n_edges; j++) r.begin[l->drafts[i]->edges[j].from->place + 2]++;
-    for (size_t i = 2; i < l->n_drafts + 2; i++) r.begin[i] += r.begin[i - 1];
-    r.after = gr_malloc((r.begin[l->n_drafts + 1] + 1) * sizeof(*r.after));
-    for (size_t i = 0; i < l->n_drafts; i++)
-        for (size_t j = 0; j < l->drafts[i]->n_edges; j++)
-            r.after[r.begin[l->drafts[i]->edges[j].from->place + 1]++] = l->drafts[i];
+    readers r = {.begin = gr_calloc(l->n_unresolved + 2, sizeof(*r.begin))};
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        for (size_t j = 0; j < l->unresolved[i]->n_edges; j++)
+            r.begin[l->unresolved[i]->edges[j].from->place + 2]++;
+    for (size_t i = 2; i < l->n_unresolved + 2; i++) r.begin[i] += r.begin[i - 1];
+    r.after = gr_malloc((r.begin[l->n_unresolved + 1] + 1) * sizeof(*r.after));
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        for (size_t j = 0; j < l->unresolved[i]->n_edges; j++)
+            r.after[r.begin[l->unresolved[i]->edges[j].from->place + 1]++] = l->unresolved[i];
     return r;
 }
 
@@ -218,11 +220,11 @@ static void release_readers(gr_loader *l, const readers *by, size_t from, ready 
 static void sort_drafts(gr_loader *l, int *mark)
 {
     readers by = readers_of(l);
-    ready r = {.heap = gr_malloc((l->n_drafts + 1) * sizeof(*r.heap))};
-    l->order = gr_pool_alloc(l->pool, l->n_drafts * sizeof(gr_draft *));
-    for (size_t i = 0; i < l->n_drafts; i++)
-        if (!(l->drafts[i]->waiting = l->drafts[i]->n_edges)) ready_push(&r, l->drafts[i]);
-    while (l->n_order < l->n_drafts) {
+    ready r = {.heap = gr_malloc((l->n_unresolved + 1) * sizeof(*r.heap))};
+    l->order = gr_arena_alloc(l->arena, l->n_unresolved * sizeof(gr_unresolved *));
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        if (!(l->unresolved[i]->waiting = l->unresolved[i]->n_edges)) ready_push(&r, l->unresolved[i]);
+    while (l->n_order < l->n_unresolved) {
         size_t begin = l->n_order;
         if (r.n) {
             l->order[l->n_order] = ready_pop(&r);
@@ -240,7 +242,7 @@ static void sort_drafts(gr_loader *l, int *mark)
 /* ---- who is read -----------------------------------------------------------------------------------------
  */
 
-static void keep(gr_draft *dr)
+static void keep(gr_unresolved *dr)
 {
     if (dr->live) return;
     dr->live = true;
@@ -248,7 +250,7 @@ static void keep(gr_draft *dr)
         if (dr->edges[i].why != GR_WHY_VERSION) keep(dr->edges[i].from);
 }
 
-static bool has_effect(const gr_draft *dr)
+static bool has_effect(const gr_unresolved *dr)
 {
     const gr_node *n = dr->node;
     return dr->updates || n->n_metrics || (n->every && n->op && n->op->scores);
@@ -256,14 +258,14 @@ static bool has_effect(const gr_draft *dr)
 
 static void keep_what_has_effect(gr_loader *l)
 {
-    for (size_t i = 0; i < l->n_drafts; i++)
-        if (has_effect(l->drafts[i])) keep(l->drafts[i]);
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        if (has_effect(l->unresolved[i])) keep(l->unresolved[i]);
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         size_t n;
         const gr_expr_name *names = gr_expr_names(f->expr, &n);
         for (size_t j = 0; !f->owner && j < n; j++) {
-            gr_draft *dr = gr_draft_meant(gr_draft_named(l, names[j].name));
+            gr_unresolved *dr = gr_unresolved_meant(gr_unresolved_named(l, names[j].name));
             if (dr) keep(dr);
         }
     }
@@ -272,8 +274,8 @@ static void keep_what_has_effect(gr_loader *l)
 static void say_what_is_dead(gr_loader *l)
 {
     size_t n_live = 0;
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        const gr_draft *dr = l->drafts[i];
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        const gr_unresolved *dr = l->unresolved[i];
         n_live += dr->live;
         if (!dr->live && !dr->alias)
             gr_diag_warn(l->d, dr->node->at, "node '%s' is left out: nothing reads it%s%s%s", dr->node->name,
@@ -291,8 +293,8 @@ static void say_what_models_are_unread(gr_loader *l)
     for (size_t i = 0; i < l->g->n_models; i++) {
         const gr_model *m = l->g->models[i];
         bool read = false;
-        for (size_t j = 0; j < l->n_drafts; j++)
-            read = read || (l->drafts[j]->live && l->drafts[j]->node->model == m);
+        for (size_t j = 0; j < l->n_unresolved; j++)
+            read = read || (l->unresolved[j]->live && l->unresolved[j]->node->model == m);
         if (!read)
             gr_diag_warn(l->d, m->at, "model '%s' is read by no node that matters", m->name);
         else if (m->trained && !m->update)
@@ -300,10 +302,10 @@ static void say_what_models_are_unread(gr_loader *l)
     }
 }
 
-static void list_inputs(gr_loader *l, gr_draft *dr)
+static void list_inputs(gr_loader *l, gr_unresolved *dr)
 {
     gr_node *n = dr->node;
-    n->inputs = gr_pool_alloc(l->pool, dr->n_edges * sizeof(*n->inputs));
+    n->inputs = gr_arena_alloc(l->arena, dr->n_edges * sizeof(*n->inputs));
     for (size_t i = 0; i < dr->n_edges; i++) {
         bool there = dr->edges[i].why == GR_WHY_VERSION;
         for (size_t j = 0; j < n->n_inputs; j++) there = there || n->inputs[j] == dr->edges[i].from->node;
@@ -314,20 +316,21 @@ static void list_inputs(gr_loader *l, gr_draft *dr)
 static void list_aliases(gr_loader *l)
 {
     gr_source *s = l->g->source;
-    s->aliases = gr_pool_alloc(l->g->pool, l->n_drafts * sizeof(*s->aliases));
-    for (size_t i = 0; i < l->n_drafts; i++)
-        if (l->drafts[i]->alias && !l->drafts[i]->live) s->aliases[s->n_aliases++] = l->drafts[i]->node;
+    s->aliases = gr_arena_alloc(l->g->arena, l->n_unresolved * sizeof(*s->aliases));
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        if (l->unresolved[i]->alias && !l->unresolved[i]->live)
+            s->aliases[s->n_aliases++] = l->unresolved[i]->node;
 }
 
 /* The live first: ids of rows and columns of a graph do not depend on what is left out. */
 static void list_nodes(gr_loader *l)
 {
-    gr_draft **order = gr_pool_alloc(l->pool, l->n_order * sizeof(*order));
+    gr_unresolved **order = gr_arena_alloc(l->arena, l->n_order * sizeof(*order));
     size_t n = 0;
-    l->g->nodes = gr_pool_alloc(l->pool, l->n_order * sizeof(*l->g->nodes));
+    l->g->nodes = gr_arena_alloc(l->arena, l->n_order * sizeof(*l->g->nodes));
     for (int live = 1; live >= 0; live--)
         for (size_t i = 0; i < l->n_order; i++) {
-            gr_draft *dr = l->order[i];
+            gr_unresolved *dr = l->order[i];
             if (dr->live != live) continue;
             dr->node->index = (uint32_t)n;
             l->g->nodes[n] = dr->node;
@@ -345,8 +348,9 @@ void gr_order(gr_loader *l)
     int mark = 0;
     name_edges(l);
     gr_find_validation(l);
-    for (size_t i = 0; i < l->n_drafts; i++)
-        if (l->drafts[i]->updates && l->drafts[i]->node->model) version_edges(l, l->drafts[i], &mark);
+    for (size_t i = 0; i < l->n_unresolved; i++)
+        if (l->unresolved[i]->updates && l->unresolved[i]->node->model)
+            version_edges(l, l->unresolved[i], &mark);
     gr_find_aliases(l);
     narrow_edges(l, &mark);
     sort_drafts(l, &mark);

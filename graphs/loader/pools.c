@@ -55,7 +55,7 @@ static const gr_ranks_pool *pool_of_name(gr_loader *l, const char *name, gr_loc 
     return NULL;
 }
 
-const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v)
+const gr_ranks_pool *gr_arena_named(gr_loader *l, const gr_value *v)
 {
     const char *name = gr_value_text(l, "pool", v);
     return name ? pool_of_name(l, name, v->at) : NULL;
@@ -79,7 +79,7 @@ static void read_pool(gr_loader *l, const gr_pair *p)
     gr_name_formed(l, "a pool", p->key, p->at);
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
     pool_cfg c = {0};
-    gr_keys_read(l, &p->value, p->at, gr_pool_printf(l->pool, "pool '%s'", p->key), gr_pool_keys, NULL, &c,
+    gr_keys_read(l, &p->value, p->at, gr_arena_printf(l->arena, "pool '%s'", p->key), gr_pool_keys, NULL, &c,
                  NULL);
     int n = 0;
     for (size_t i = 0; i < 4; i++) n += gr_value_get(&p->value, gr_pool_keys[i].name) != NULL;
@@ -271,23 +271,23 @@ static void take_shares(dealer *d)
     free(n);
 }
 
-/* ---- classes ---------------------------------------------------------------------------------------------
+/* ---- roles ---------------------------------------------------------------------------------------------
  */
 
-static const char *list_text(gr_pool *pool, const uint32_t *ranks, uint32_t n)
+static const char *list_text(gr_arena *arena, const uint32_t *ranks, uint32_t n)
 {
     gr_str s = {0};
     for (uint32_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && ranks[end] == ranks[end - 1] + 1;) end++;
         gr_str_printf(&s, end - i > 1 ? "%s%u-%u" : "%s%u", i ? "," : "", ranks[i], ranks[end - 1]);
     }
-    const char *text = gr_pool_strdup(pool, s.text ? s.text : "");
+    const char *text = gr_arena_strdup(arena, s.text ? s.text : "");
     gr_str_release(&s);
     return text;
 }
 
 /* Ranks of one host, where there are several that have as many each. */
-static uint32_t node_of(const gr_ranks_class *c, uint32_t devices)
+static uint32_t node_of(const gr_ranks_role *c, uint32_t devices)
 {
     uint32_t each = c->hosts ? c->n / c->hosts : 0;
     if (c->hosts < 2 || c->n % c->hosts) return 0;
@@ -297,12 +297,12 @@ static uint32_t node_of(const gr_ranks_class *c, uint32_t devices)
 }
 
 /* The ranks of one pool; of all where none is given. */
-static void add_class(dealer *d, gr_ranks_pool *p)
+static void add_role(dealer *d, gr_ranks_pool *p)
 {
     gr_graph *g = d->l->g;
-    gr_ranks_class *c = &g->classes[g->n_classes];
+    gr_ranks_role *c = &g->roles[g->n_roles];
     uint32_t last = UINT32_MAX;
-    c->ranks = gr_pool_alloc(g->pool, d->n * sizeof(*c->ranks));
+    c->ranks = gr_arena_alloc(g->arena, d->n * sizeof(*c->ranks));
     for (uint32_t r = 0; r < d->n; r++) {
         if (p && d->taken[r] != 1 + (uint32_t)(p - g->pools)) continue;
         c->hosts += last == UINT32_MAX || last != r / d->devices;
@@ -311,13 +311,13 @@ static void add_class(dealer *d, gr_ranks_pool *p)
     }
     c->first_host = c->n ? c->ranks[0] / d->devices : 0;
     c->node = node_of(c, d->devices);
-    c->text = list_text(g->pool, c->ranks, c->n);
-    if (p) p->class = (uint32_t)g->n_classes;
-    g->n_classes++;
+    c->text = list_text(g->arena, c->ranks, c->n);
+    if (p) p->role = (uint32_t)g->n_roles;
+    g->n_roles++;
 }
 
 /* By their first rank, so that rank 0 is of the first. */
-static void make_classes(dealer *d)
+static void make_roles(dealer *d)
 {
     gr_graph *g = d->l->g;
     uint32_t left = free_ranks(d, 0, d->n), first = 0;
@@ -330,17 +330,17 @@ static void make_classes(dealer *d)
     for (uint32_t r = 0; r < d->n; r++) {
         if (!d->taken[r] || done[d->taken[r] - 1]) continue;
         done[d->taken[r] - 1] = true;
-        add_class(d, &g->pools[d->taken[r] - 1]);
+        add_role(d, &g->pools[d->taken[r] - 1]);
     }
     free(done);
     for (size_t i = 0; i < g->n_pools; i++) {
         const gr_ranks_pool *p = &g->pools[i];
         while (p->with) p = p->with;
-        g->pools[i].class = p->class;
+        g->pools[i].role = p->role;
     }
 }
 
-static void deal_ranks(dealer *d)
+static void balance_ranks(dealer *d)
 {
     gr_graph *g = d->l->g;
     for (size_t i = 0; i < g->n_pools; i++)
@@ -355,7 +355,7 @@ static void deal_ranks(dealer *d)
             take_anywhere(d, p, p->devices);
     }
     if (!d->bad) take_shares(d);
-    if (!d->bad) make_classes(d);
+    if (!d->bad) make_roles(d);
 }
 
 void gr_read_pools(gr_loader *l)
@@ -364,16 +364,16 @@ void gr_read_pools(gr_loader *l)
     const gr_value *v = gr_value_get(&g->source->root, "pools");
     size_t before = l->d->n_errors;
     if (v && (v->kind == GR_VALUE_NULL || v->broken || !gr_value_is_map(l, "pools", v))) v = NULL;
-    g->pools = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(*g->pools));
-    g->classes = gr_pool_alloc(l->pool, ((v ? v->n : 0) + 1) * sizeof(*g->classes));
+    g->pools = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(*g->pools));
+    g->roles = gr_arena_alloc(l->arena, ((v ? v->n : 0) + 1) * sizeof(*g->roles));
     for (size_t i = 0; v && i < v->n; i++) read_pool(l, &v->pairs[i]);
     if (v) find_partners(l, v);
     dealer d = {.l = l, .n = l->o && l->o->ranks ? l->o->ranks : 1};
     g->hosts = l->o && l->o->hosts ? l->o->hosts : 1;
     d.devices = GR_MAX(d.n / g->hosts, 1u);
     d.taken = gr_calloc(d.n + 1, sizeof(*d.taken));
-    if (g->n_pools && d.n > 1 && l->d->n_errors == before) deal_ranks(&d);
-    if (!g->n_classes) add_class(&d, NULL); /* one rank, no pools, or wrong ones */
+    if (g->n_pools && d.n > 1 && l->d->n_errors == before) balance_ranks(&d);
+    if (!g->n_roles) add_role(&d, NULL); /* one rank, no pools, or wrong ones */
     free(d.taken);
 }
 
@@ -417,7 +417,7 @@ static void find_pools(const gr_graph *g)
     }
     for (size_t i = 0; i < g->n_nodes; i++) { /* what reads only data, that is known by now */
         gr_node *n = g->nodes[i];
-        n->class = n->pool->class;
+        n->role = n->pool->role;
     }
 }
 
@@ -439,21 +439,21 @@ static void check_repeated(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_nodes; i++) {
         const gr_node *n = l->g->nodes[i], *select = n->repeated_by;
-        if (select && n->class != select->class)
+        if (select && n->role != select->role)
             gr_diag_error(l->d, n->pool_at.line ? n->pool_at : n->at, GR_E_INVALID,
                           "'%s' runs on pool '%s', but '%s', which repeats it, on pool '%s'", n->name,
                           n->pool->name, select->name, select->pool->name);
     }
 }
 
-/* The models whose weights a class holds. */
-static uint32_t count_models(const gr_graph *g, uint32_t class, gr_str *names)
+/* The models whose weights a role holds. */
+static uint32_t count_models(const gr_graph *g, uint32_t role, gr_str *names)
 {
     uint32_t count = 0;
     for (size_t m = 0; m < g->n_models; m++) {
         bool there = false;
         for (size_t i = 0; i < g->n_nodes; i++)
-            there = there || (g->nodes[i]->model == g->models[m] && g->nodes[i]->class == class);
+            there = there || (g->nodes[i]->model == g->models[m] && g->nodes[i]->role == role);
         if (there) gr_str_printf(names, "%s%s", count++ ? ", " : "", g->models[m]->name);
     }
     return count;
@@ -465,7 +465,7 @@ static void check_models(gr_loader *l)
     for (size_t i = 0; i < g->n_pools; i++) {
         const gr_ranks_pool *p = &g->pools[i];
         gr_str names = {0};
-        uint32_t n = p->models && g->n_classes > 1 ? count_models(g, p->class, &names) : 0;
+        uint32_t n = p->models && g->n_roles > 1 ? count_models(g, p->role, &names) : 0;
         if (n > p->models)
             gr_diag_error(l->d, p->at, GR_E_INVALID,
                           "the ranks of pool '%s' hold %u models (%s), and "
@@ -478,10 +478,10 @@ static void check_models(gr_loader *l)
 static void check_idle(gr_loader *l)
 {
     const gr_graph *g = l->g;
-    for (size_t i = 0; i < g->n_pools && g->n_classes > 1; i++) {
+    for (size_t i = 0; i < g->n_pools && g->n_roles > 1; i++) {
         bool used = g->pools[i].with != NULL;
         for (size_t j = 0; j < g->n_nodes; j++)
-            used = used || (g->nodes[j]->class == g->pools[i].class && !g->nodes[j]->every);
+            used = used || (g->nodes[j]->role == g->pools[i].role && !g->nodes[j]->every);
         if (!used)
             gr_diag_error(l->d, g->pools[i].at, GR_E_INVALID,
                           "no node of an iteration runs on the ranks of pool '%s': 'pool: %s' on a model or "

@@ -48,8 +48,8 @@ void gr_str_quoted(gr_str *out, const char *text)
 
 static bool safe(const char *text)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
-    return *text && strspn(text, letters) == strlen(text) && !strchr("-.+", *text) && strcmp(text, "null");
+    static const char messages[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    return *text && strspn(text, messages) == strlen(text) && !strchr("-.+", *text) && strcmp(text, "null");
 }
 
 static bool number(const gr_value *v)
@@ -122,10 +122,10 @@ static void print_text(gr_str *out, const gr_value *v, int indent)
 /* A text that is no expression, in quotes, as it reads back. */
 static void print_plain(gr_str *out, const char *text)
 {
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     const gr_value v = {.kind = GR_VALUE_SCALAR, .text = text};
-    gr_str_quoted(out, gr_source_as_written(pool, &v).text);
-    gr_pool_free(pool);
+    gr_str_quoted(out, gr_source_as_written(arena, &v).text);
+    gr_arena_free(arena);
 }
 
 static void print_path(gr_str *out, const char *path, gr_paths how)
@@ -195,12 +195,12 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
 typedef struct printed {
     const gr_source *source;
     gr_paths paths;
-    gr_pool *pool;
+    gr_arena *arena;
 } printed;
 
 static void print_expr(gr_str *out, const gr_value *v, const printed *of)
 {
-    const gr_value whole = gr_source_put_in(of->source, of->pool, v);
+    const gr_value whole = gr_source_put_in(of->source, of->arena, v);
     print_text(out, &whole, 6);
 }
 
@@ -215,7 +215,7 @@ static void print_keys(gr_str *out, const gr_key *keys, const gr_value *map, con
             if (v && expr) {
                 print_expr(&one, v, of);
             } else if (v) {
-                const gr_value written = gr_source_as_written(of->pool, v);
+                const gr_value written = gr_source_as_written(of->arena, v);
                 print_text(&one, &written, 6);
             } else if (k->fallback) {
                 const gr_value fallback = {.kind = GR_VALUE_SCALAR, .text = k->fallback, .quoted = true};
@@ -239,7 +239,7 @@ static void print_params(const gr_graph *g, const printed *of, gr_str *out)
         gr_str_puts(out, any ? ", " : "params: {");
         any = true;
         print_key(out, p->name);
-        const gr_value written = gr_source_as_written(of->pool, &p->value);
+        const gr_value written = gr_source_as_written(of->arena, &p->value);
         print_value(out, &written);
     }
     if (any) gr_str_puts(out, "}\n");
@@ -326,13 +326,13 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
         bool expressions;
     } tops[] = {{"graph", false}, {"doc", false},  {"functions", true},
                 {"pools", false}, {"state", true}, {"log", true}};
-    const printed of = {g->source, paths, gr_pool_new()};
+    const printed of = {g->source, paths, gr_arena_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i].key);
         if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i].key, "pools") && !g->n_pools)) continue;
         print_key(out, tops[i].key);
-        const gr_value whole =
-            tops[i].expressions ? gr_source_put_in(of.source, of.pool, v) : gr_source_as_written(of.pool, v);
+        const gr_value whole = tops[i].expressions ? gr_source_put_in(of.source, of.arena, v)
+                                                   : gr_source_as_written(of.arena, v);
         print_value(out, &whole);
         gr_str_putc(out, '\n');
     }
@@ -359,8 +359,8 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
     print_run(g, out);
     if (g->strict) gr_str_puts(out, "strict: true\n");
     if (g->canonical) gr_str_puts(out, "canonical: true\n");
-    if (g->loose) gr_str_puts(out, "deterministic: false\n");
-    gr_pool_free(of.pool);
+    if (g->nondeterministic) gr_str_puts(out, "deterministic: false\n");
+    gr_arena_free(of.arena);
 }
 
 /* ---- check --explain -------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
         gr_str_puts(out,
                     "strict: batch-invariant kernels; rollout, log-prob and update give a token the same "
                     "bits\n");
-    if (g->loose)
+    if (g->nondeterministic)
         gr_str_puts(out, "not deterministic: on CUDA a run's bits differ from those of its repetition\n");
     for (size_t i = 0; i < g->n_models; i++)
         gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
@@ -428,8 +428,8 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
                 n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
         if (n->pool)
-            gr_str_printf(out, "    runs on pool %s%s%s\n", n->pool->name, g->n_classes > 1 ? ", ranks " : "",
-                          g->n_classes > 1 ? g->classes[n->class].text : "");
+            gr_str_printf(out, "    runs on pool %s%s%s\n", n->pool->name, g->n_roles > 1 ? ", ranks " : "",
+                          g->n_roles > 1 ? g->roles[n->role].text : "");
         if (n->model)
             gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
                           n->model->name, n->new_version ? "after its update" : "as the iteration began");

@@ -37,7 +37,7 @@ static void mark_repeated(gr_loader *l, const gr_node *select)
     free(behind);
 }
 
-static void check_repeated(gr_loader *l, const gr_draft *dr)
+static void check_repeated(gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node, *select = n->repeated_by;
     if (n->refills)
@@ -56,7 +56,7 @@ static void check_repeated(gr_loader *l, const gr_draft *dr)
 }
 
 /* An update of what a round reads would come before the last round. */
-static void check_versions(gr_loader *l, const gr_draft *dr)
+static void check_versions(gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node;
     for (size_t i = 0; dr->updates && i < n->index; i++) {
@@ -122,7 +122,7 @@ void gr_find_repeated(gr_loader *l)
     }
     if (!any) return;
     for (size_t i = 0; i < l->g->n_nodes; i++) {
-        const gr_draft *dr = l->order[i];
+        const gr_unresolved *dr = l->order[i];
         const gr_node *n = dr->node, *of = n->of, *select = of ? of->repeated_by : NULL;
         if (n->repeated_by)
             check_repeated(l, dr);

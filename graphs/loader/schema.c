@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "ops/model/slices.h"
+#include "ops/model/tp.h"
 
 /* ---- JSON Schema -----------------------------------------------------------------------------------------
  */
@@ -189,7 +189,7 @@ static json_t *model_schema(form f)
 {
     static const char *const heads[] = {"value", NULL}, *const gathers[] = {"direct", "whole", "layer", NULL},
                              *const shards[] = {"auto", "all", "node", NULL};
-    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_SLICES_MAX);
+    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX);
     json_t *properties = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f), "head",
         one_of(heads, f), "train", value_of(table_schema(gr_train_keys, json_object(), f), f), "residency",

@@ -20,7 +20,8 @@ static const gr_column *narrowed(gr_graph *g, const gr_node *select, const gr_co
     gr_column own = *c;
     own.node = own.rows = select;
     own.from = c;
-    own.name = own.field = gr_pool_printf(g->pool, "%s/%s", select->name, c->name); /* no name has a slash */
+    own.name = own.field =
+        gr_arena_printf(g->arena, "%s/%s", select->name, c->name); /* no name has a slash */
     const gr_column *new = gr_graph_add_column(g, own);
     gr_node_add_column(g, (gr_node *)select, new);
     return new;
@@ -40,19 +41,19 @@ const int *gr_formula_reads(const gr_formula *f, size_t *n)
 }
 
 /* logprob, entropy and value are values of the update's own pass. */
-static const gr_column *fresh_column(gr_graph *g, gr_node *n, const char *name)
+static const gr_column *current_column(gr_graph *g, gr_node *n, const char *name)
 {
     for (size_t i = 0; i < g->n_columns; i++)
-        if (g->columns[i]->fresh && g->columns[i]->node == n && !strcmp(g->columns[i]->field, name))
+        if (g->columns[i]->current && g->columns[i]->node == n && !strcmp(g->columns[i]->field, name))
             return g->columns[i];
-    return gr_graph_add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "%s.%s", n->name, name),
+    return gr_graph_add_column(g, (gr_column){.name = gr_arena_printf(g->arena, "%s.%s", n->name, name),
                                               .node = n,
-                                              .field = gr_pool_strdup(g->pool, name),
+                                              .field = gr_arena_strdup(g->arena, name),
                                               .level = GR_LEVEL_TOKEN,
                                               .kind = GR_KIND_NUMBER,
                                               .rows = n->rows,
                                               .dtype = GR_EXPR_F32,
-                                              .fresh = true});
+                                              .current = true});
 }
 
 static const char *const run_names[] = {"step", "epoch", "progress"};
@@ -67,7 +68,7 @@ void gr_scope_columns(gr_loader *l)
     }
     for (size_t i = 0; i < g->n_state; i++) {
         g->state[i].column = (uint32_t)g->n_columns;
-        gr_graph_add_column(g, (gr_column){.name = gr_pool_printf(g->pool, "state.%s", g->state[i].name),
+        gr_graph_add_column(g, (gr_column){.name = gr_arena_printf(g->arena, "state.%s", g->state[i].name),
                                            .dtype = GR_EXPR_F64});
     }
 }
@@ -75,7 +76,7 @@ void gr_scope_columns(gr_loader *l)
 /* ---- names -----------------------------------------------------------------------------------------------
  */
 
-static bool is_fresh_name(const char *name)
+static bool is_current_name(const char *name)
 {
     return !strcmp(name, "logprob") || !strcmp(name, "entropy") || !strcmp(name, "value");
 }
@@ -87,7 +88,7 @@ static bool in_update(const gr_formula *f)
 
 static bool column_symbol(const gr_column *c, gr_expr_symbol *out)
 {
-    *out = (gr_expr_symbol){.id = (int)c->id, .level = c->level, .kind = c->kind, .fresh = c->fresh};
+    *out = (gr_expr_symbol){.id = (int)c->id, .level = c->level, .kind = c->kind, .current = c->current};
     out->rows = c->level >= GR_LEVEL_SEQ && c->rows ? (int)c->rows->index : -1;
     return true;
 }
@@ -102,7 +103,7 @@ static bool param_symbol(gr_loader *l, const char *name, gr_expr_symbol *out)
 /* An old_logprob that is the update's own, where a formula of that update names it. */
 static bool is_alias(const gr_loader *l, const gr_formula *f, const char *name)
 {
-    const gr_draft *dr = in_update(f) ? gr_draft_find(l, name) : NULL;
+    const gr_unresolved *dr = in_update(f) ? gr_unresolved_find(l, name) : NULL;
     return dr && dr->alias && dr->alias == f->owner;
 }
 
@@ -113,10 +114,10 @@ static const gr_column *named_column(gr_loader *l, const gr_formula *f, const ch
         const char *c = g->columns[i]->name;
         if (!strcmp(c, name) || (!strncmp(c, "state.", 6) && !strcmp(c + 6, name))) return g->columns[i];
     }
-    if (in_update(f) && is_fresh_name(name)) return fresh_column(g, f->owner->node, name);
-    if (is_alias(l, f, name)) return fresh_column(g, f->owner->node, "logprob");
+    if (in_update(f) && is_current_name(name)) return current_column(g, f->owner->node, name);
+    if (is_alias(l, f, name)) return current_column(g, f->owner->node, "logprob");
     const char *dot = strchr(name, '.');
-    gr_draft *named = gr_draft_named(l, name), *dr = gr_draft_meant(named);
+    gr_unresolved *named = gr_unresolved_named(l, name), *dr = gr_unresolved_meant(named);
     const char *field = dr != named ? "logprob" : dot ? dot + 1 : NULL;
     const gr_column *c = dr && dr->node->op && !dr->bad ? gr_graph_column(g, dr->node, field) : NULL;
     const gr_node *rows = gr_formula_rows(f);
@@ -132,8 +133,8 @@ static bool is_name(const gr_loader *l, const gr_formula *f, const char *name)
         if (!strcmp(run_names[i], name)) return true;
     for (size_t i = 0; i < l->g->n_state; i++)
         if (!strcmp(l->g->state[i].name, name)) return true;
-    if (in_update(f) && is_fresh_name(name)) return true;
-    const gr_draft *dr = gr_draft_find(l, name);
+    if (in_update(f) && is_current_name(name)) return true;
+    const gr_unresolved *dr = gr_unresolved_find(l, name);
     return dr && dr->node->op && !dr->bad && gr_field_find(dr->node, NULL);
 }
 
@@ -155,9 +156,9 @@ static bool token(void *user, const char *text, gr_expr_symbol *out)
     gr_graph *g = u->l->g;
     for (size_t i = 0; i < g->n_tokens; i++)
         if (!strcmp(g->tokens[i].text, text)) return column_symbol(g->columns[g->tokens[i].column], out);
-    gr_token_value t = {gr_pool_strdup(g->pool, text), u->formula->at, (uint32_t)g->n_columns};
+    gr_token_value t = {gr_arena_strdup(g->arena, text), u->formula->at, (uint32_t)g->n_columns};
     GR_PUSH(g->tokens, g->n_tokens, g->source->cap_tokens, t);
-    const char *name = gr_pool_printf(g->pool, "token(\"%s\")", text);
+    const char *name = gr_arena_printf(g->arena, "token(\"%s\")", text);
     return column_symbol(gr_graph_add_column(g, (gr_column){.name = name, .dtype = GR_EXPR_F64}), out);
 }
 
@@ -173,7 +174,7 @@ static struct gr_names list_names(gr_loader *l, bool update)
     const char **names = NULL;
     size_t n = 0, cap = 0;
     for (size_t i = 0; i < l->g->source->n_params; i++)
-        GR_PUSH(names, n, cap, gr_pool_printf(l->pool, "$%s", l->g->source->params[i].name));
+        GR_PUSH(names, n, cap, gr_arena_printf(l->arena, "$%s", l->g->source->params[i].name));
     for (size_t i = 0; i < l->g->n_state; i++) GR_PUSH(names, n, cap, l->g->state[i].name);
     for (size_t i = 0; i < GR_LEN(run_names); i++) GR_PUSH(names, n, cap, run_names[i]);
     if (update) {
@@ -181,13 +182,13 @@ static struct gr_names list_names(gr_loader *l, bool update)
         GR_PUSH(names, n, cap, "entropy");
         GR_PUSH(names, n, cap, "value");
     }
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        const gr_node *node = l->drafts[i]->node;
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        const gr_node *node = l->unresolved[i]->node;
         GR_PUSH(names, n, cap, node->name);
         for (const gr_field *f = node->op ? node->op->fields : NULL; f && f->name; f++)
-            GR_PUSH(names, n, cap, gr_pool_printf(l->pool, "%s.%s", node->name, f->name));
+            GR_PUSH(names, n, cap, gr_arena_printf(l->arena, "%s.%s", node->name, f->name));
     }
-    const char **copy = gr_pool_alloc(l->pool, n * sizeof(*copy));
+    const char **copy = gr_arena_alloc(l->arena, n * sizeof(*copy));
     memcpy(copy, names, n * sizeof(*copy));
     free(names);
     return (struct gr_names){copy, n};
@@ -224,7 +225,7 @@ static bool param_usable(gr_loader *l, const gr_expr_name *name)
 }
 
 /* Which of them there are depends on the head of the model that is trained. */
-static bool fresh_usable(gr_loader *l, const gr_model *m, const gr_expr_name *name)
+static bool current_usable(gr_loader *l, const gr_model *m, const gr_expr_name *name)
 {
     bool value = !strcmp(name->name, "value");
     if (!m || !m->head_known || value == (m->shape.head == GR_HEAD_VALUE)) return true;
@@ -247,14 +248,14 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
         gr_diag_error(l->d, name->at, GR_E_INVALID, "'when' may read step and parameters, not '%s'", s);
         return false;
     }
-    if (is_fresh_name(s) && !in_update(f)) {
+    if (is_current_name(s) && !in_update(f)) {
         gr_diag_error(l->d, name->at, GR_E_INVALID,
                       "'%s' is a value of an update's own pass: here, read a node of op %s", s,
                       strcmp(s, "value") ? "logprob" : "value");
         return false;
     }
-    if (is_fresh_name(s)) return fresh_usable(l, f->owner->node->model, name);
-    const gr_draft *dr = gr_draft_named(l, s);
+    if (is_current_name(s)) return current_usable(l, f->owner->node->model, name);
+    const gr_unresolved *dr = gr_unresolved_named(l, s);
     if (!dr || dr->bad || gr_field_find(dr->node, NULL)) return !dr || !dr->bad;
     gr_diag_error(l->d, name->at, GR_E_INVALID, "node '%s' (op %s) has no value to read", dr->node->name,
                   dr->node->op->name);

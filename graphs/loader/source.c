@@ -14,7 +14,7 @@ enum { USE_DEPTH = 16, USE_FILES = 64 };
 
 /* "a/b/", n bytes, without its last folder; n where that is not a name, or a link, whose ".." is elsewhere.
  */
-static size_t folder_above(gr_pool *pool, const char *folder, size_t n)
+static size_t folder_above(gr_arena *arena, const char *folder, size_t n)
 {
     struct stat s;
     size_t begin = n ? n - 1 : 0;
@@ -22,20 +22,20 @@ static size_t folder_above(gr_pool *pool, const char *folder, size_t n)
     const char *name = folder + begin;
     bool plain =
         n > begin + 1 && !(n - begin == 2 && *name == '.') && !(n - begin == 3 && !strncmp(name, "..", 2));
-    return plain && !lstat(gr_pool_strndup(pool, folder, n - 1), &s) && S_ISDIR(s.st_mode) ? begin : n;
+    return plain && !lstat(gr_arena_strndup(arena, folder, n - 1), &s) && S_ISDIR(s.st_mode) ? begin : n;
 }
 
-const char *gr_path_from(gr_pool *pool, gr_loc at, const char *path)
+const char *gr_path_from(gr_arena *arena, gr_loc at, const char *path)
 {
     const char *slash = at.file && at.line ? strrchr(at.file, '/') : NULL; /* --set: as seen from the shell */
     if (*path == '/' || !slash) return path;
     size_t n = (size_t)(slash + 1 - at.file), above;
     if (!strncmp(path, "./", 2)) path += 2;
-    while (!strncmp(path, "../", 3) && path[3] && (above = folder_above(pool, at.file, n)) != n) {
+    while (!strncmp(path, "../", 3) && path[3] && (above = folder_above(arena, at.file, n)) != n) {
         path += 3;
         n = above;
     }
-    return gr_pool_printf(pool, "%.*s%s", (int)n, at.file, path);
+    return gr_arena_printf(arena, "%.*s%s", (int)n, at.file, path);
 }
 
 /* ---- maps ------------------------------------------------------------------------------------------------
@@ -49,14 +49,14 @@ static gr_pair *find_pair(gr_value *map, const char *key)
     return NULL;
 }
 
-static gr_pair *put(gr_pool *pool, gr_value *map, gr_pair pair)
+static gr_pair *put(gr_arena *arena, gr_value *map, gr_pair pair)
 {
     gr_pair *there = find_pair(map, pair.key);
     if (there) {
         *there = pair;
         return there;
     }
-    gr_pair *pairs = gr_pool_alloc(pool, (map->n + 1) * sizeof(*pairs));
+    gr_pair *pairs = gr_arena_alloc(arena, (map->n + 1) * sizeof(*pairs));
     if (map->n) memcpy(pairs, map->pairs, map->n * sizeof(*pairs));
     pairs[map->n++] = pair;
     map->pairs = pairs;
@@ -81,7 +81,7 @@ typedef struct use_stack {
 } use_stack;
 
 /* over's keys win; maps are merged key by key; a null takes a key of base out. */
-static void merge(gr_pool *pool, gr_value *base, const gr_value *over)
+static void merge(gr_arena *arena, gr_value *base, const gr_value *over)
 {
     for (size_t i = 0; i < over->n; i++) {
         gr_pair p = over->pairs[i];
@@ -89,10 +89,10 @@ static void merge(gr_pool *pool, gr_value *base, const gr_value *over)
         if (there && p.value.kind == GR_VALUE_NULL) {
             take_out(base, p.key);
         } else if (there && there->value.kind == GR_VALUE_MAP && p.value.kind == GR_VALUE_MAP) {
-            merge(pool, &there->value, &p.value);
+            merge(arena, &there->value, &p.value);
             there->at = p.at;
         } else {
-            put(pool, base, p);
+            put(arena, base, p);
         }
     }
 }
@@ -121,7 +121,7 @@ static void use_file(gr_loader *l, const gr_value *v, use_stack *stack, gr_value
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'use' must be the path of a file, or a list of paths");
         return;
     }
-    const char *path = gr_path_from(l->pool, v->at, v->text);
+    const char *path = gr_path_from(l->arena, v->at, v->text);
     char *real = gr_path_real(path), *text = NULL;
     size_t n = 0;
     gr_value used = {0};
@@ -133,7 +133,7 @@ static void use_file(gr_loader *l, const gr_value *v, use_stack *stack, gr_value
                           USE_FILES, USE_DEPTH);
         else if (!gr_file_read(path, GR_FILE_LIMIT, &text, &n, l->d) &&
                  !read_text(l, text, n, path, stack, &used))
-            merge(l->pool, base, &used);
+            merge(l->arena, base, &used);
     }
     free(text);
     free(real);
@@ -143,13 +143,13 @@ static gr_status read_text(gr_loader *l, const char *text, size_t n, const char 
                            gr_value *out)
 {
     gr_value own = {0}, base = {.kind = GR_VALUE_MAP, .at = {path, 1, 1}};
-    gr_status st = gr_yaml_parse(&own, l->pool, text, n, path, l->d);
+    gr_status st = gr_yaml_parse(&own, l->arena, text, n, path, l->d);
     if (st) return st;
     if (own.kind != GR_VALUE_MAP)
         return gr_diag_error(l->d, own.at, GR_E_INVALID,
                              "a graph file is a map of keys, such as graph: NAME");
     char *real = gr_path_real(path);
-    stack->real[stack->n] = gr_pool_strdup(l->pool, real ? real : path);
+    stack->real[stack->n] = gr_arena_strdup(l->arena, real ? real : path);
     stack->shown[stack->n++] = path;
     free(real);
     const gr_value *use = gr_value_get(&own, "use");
@@ -158,7 +158,7 @@ static gr_status read_text(gr_loader *l, const char *text, size_t n, const char 
         use_file(l, many ? &use->items[i] : use, stack, &base);
     stack->n--;
     take_out(&own, "use");
-    merge(l->pool, &base, &own);
+    merge(l->arena, &base, &own);
     base.at = own.at;
     *out = base;
     return GR_OK;
@@ -176,12 +176,12 @@ typedef struct setting {
 static gr_status parse_setting(gr_loader *l, const char *text, setting *s)
 {
     const char *eq = strchr(text, '=');
-    s->at = (gr_loc){gr_pool_printf(l->pool, "--set '%s'", text), 0, 0};
+    s->at = (gr_loc){gr_arena_printf(l->arena, "--set '%s'", text), 0, 0};
     if (!eq || eq == text) return gr_diag_error(l->d, s->at, GR_E_INVALID, "expected NAME=VALUE");
-    s->name = gr_pool_strndup(l->pool, text, (size_t)(eq - text));
-    s->value = (gr_value){.kind = GR_VALUE_SCALAR, .at = s->at, .text = gr_pool_strdup(l->pool, eq + 1)};
+    s->name = gr_arena_strndup(l->arena, text, (size_t)(eq - text));
+    s->value = (gr_value){.kind = GR_VALUE_SCALAR, .at = s->at, .text = gr_arena_strdup(l->arena, eq + 1)};
     bool yaml = eq[1] && strchr("[{\"'", eq[1]); /* else the text as it is: expressions need no quotes */
-    if (yaml && gr_yaml_parse(&s->value, l->pool, eq + 1, strlen(eq + 1), s->at.file, l->d))
+    if (yaml && gr_yaml_parse(&s->value, l->arena, eq + 1, strlen(eq + 1), s->at.file, l->d))
         return GR_E_INVALID;
     return GR_OK;
 }
@@ -217,8 +217,8 @@ static gr_value *step_down(gr_loader *l, const setting *s, gr_value *map, const 
         return NULL;
     }
     if (!p)
-        p = put(l->pool, map,
-                (gr_pair){gr_pool_strdup(l->pool, key), s->at, {.kind = GR_VALUE_MAP, .at = s->at}});
+        p = put(l->arena, map,
+                (gr_pair){gr_arena_strdup(l->arena, key), s->at, {.kind = GR_VALUE_MAP, .at = s->at}});
     if (p->value.kind == GR_VALUE_MAP) return &p->value;
     gr_diag_error(l->d, s->at, GR_E_INVALID, "'%s' is one value, without keys", key);
     return NULL;
@@ -233,7 +233,7 @@ static bool is_switch(const char *key)
 static void apply_setting(gr_loader *l, gr_value *root, const setting *s)
 {
     gr_value *map = root;
-    char *path = gr_pool_strdup(l->pool, s->name), *rest = path, *key = strsep(&rest, ".");
+    char *path = gr_arena_strdup(l->arena, s->name), *rest = path, *key = strsep(&rest, ".");
     if (!rest) {
         gr_pair *params = find_pair(root, "params");
         map = params && params->value.kind == GR_VALUE_MAP ? &params->value : NULL;
@@ -247,7 +247,7 @@ static void apply_setting(gr_loader *l, gr_value *root, const setting *s)
     }
     for (unsigned depth = 0; rest && map; depth++, key = strsep(&rest, "."))
         map = step_down(l, s, map, key, depth);
-    if (map) put(l->pool, map, (gr_pair){key, s->at, s->value});
+    if (map) put(l->arena, map, (gr_pair){key, s->at, s->value});
 }
 
 /* ---- parameters ------------------------------------------------------------------------------------------
@@ -320,9 +320,9 @@ static dollars next_dollars(const char *p)
     return x;
 }
 
-static const char *own_text(gr_pool *pool, gr_str *s)
+static const char *own_text(gr_arena *arena, gr_str *s)
 {
-    const char *text = gr_pool_strndup(pool, s->text ? s->text : "", s->len);
+    const char *text = gr_arena_strndup(arena, s->text ? s->text : "", s->len);
     gr_str_release(s);
     return text;
 }
@@ -358,7 +358,7 @@ static void replace_inside(gr_loader *l, gr_value *v)
             gr_str_add(&s, behind, (size_t)(x.end - behind));
         p = x.end;
     }
-    v->text = own_text(l->pool, &s);
+    v->text = own_text(l->arena, &s);
 }
 
 /* A parameter that is the whole of a plain text is what it stands for: a number, a list. */
@@ -379,18 +379,18 @@ static gr_value replaced_scalar(gr_loader *l, gr_value v)
 /* The value with each of its texts as `change` makes them. */
 typedef gr_value changer(void *user, gr_value scalar);
 
-static gr_value changed(gr_pool *pool, const gr_value *v, changer *change, void *user)
+static gr_value changed(gr_arena *arena, const gr_value *v, changer *change, void *user)
 {
     gr_value out = *v;
     if (v->kind == GR_VALUE_NULL || v->broken) return out;
     if (v->kind == GR_VALUE_SCALAR) return change(user, out);
     const bool map = v->kind == GR_VALUE_MAP;
-    gr_pair *pairs = gr_pool_alloc(pool, map ? v->n * sizeof(*pairs) : 0);
-    gr_value *items = gr_pool_alloc(pool, map ? 0 : v->n * sizeof(*items));
+    gr_pair *pairs = gr_arena_alloc(arena, map ? v->n * sizeof(*pairs) : 0);
+    gr_value *items = gr_arena_alloc(arena, map ? 0 : v->n * sizeof(*items));
     for (size_t i = 0; i < v->n; i++) {
         if (map) pairs[i] = v->pairs[i];
         *(map ? &pairs[i].value : &items[i]) =
-            changed(pool, map ? &v->pairs[i].value : &v->items[i], change, user);
+            changed(arena, map ? &v->pairs[i].value : &v->items[i], change, user);
     }
     out.pairs = map ? pairs : NULL;
     out.items = map ? NULL : items;
@@ -404,7 +404,7 @@ static gr_value change_by_params(void *user, gr_value scalar)
 
 static gr_value replaced(gr_loader *l, const gr_value *v)
 {
-    return changed(l->pool, v, change_by_params, l);
+    return changed(l->arena, v, change_by_params, l);
 }
 
 static gr_value double_dollars(void *user, gr_value scalar)
@@ -422,9 +422,9 @@ static gr_value double_dollars(void *user, gr_value scalar)
     return scalar;
 }
 
-gr_value gr_source_as_written(gr_pool *pool, const gr_value *v)
+gr_value gr_source_as_written(gr_arena *arena, const gr_value *v)
 {
-    return changed(pool, v, double_dollars, pool);
+    return changed(arena, v, double_dollars, arena);
 }
 
 /* Expressions read parameters themselves. */
@@ -451,7 +451,7 @@ static const char *end_of_text(const char *p)
     return p + (*p == quote);
 }
 
-static const char *put_in_text(const gr_source *s, gr_pool *pool, const char *expr)
+static const char *put_in_text(const gr_source *s, gr_arena *arena, const char *expr)
 {
     gr_str out = {0};
     for (const char *p = expr, *end; *p; p = end) {
@@ -466,25 +466,25 @@ static const char *put_in_text(const gr_source *s, gr_pool *pool, const char *ex
             gr_str_puts(&out, name);
         free(name);
     }
-    return own_text(pool, &out);
+    return own_text(arena, &out);
 }
 
 typedef struct putting_in {
     const gr_source *source;
-    gr_pool *pool;
+    gr_arena *arena;
 } putting_in;
 
 static gr_value change_expression(void *user, gr_value scalar)
 {
     const putting_in *to = user;
-    scalar.text = put_in_text(to->source, to->pool, scalar.text);
+    scalar.text = put_in_text(to->source, to->arena, scalar.text);
     return scalar;
 }
 
-gr_value gr_source_put_in(const gr_source *s, gr_pool *pool, const gr_value *v)
+gr_value gr_source_put_in(const gr_source *s, gr_arena *arena, const gr_value *v)
 {
-    putting_in to = {s, pool};
-    return changed(pool, v, change_expression, &to);
+    putting_in to = {s, arena};
+    return changed(arena, v, change_expression, &to);
 }
 
 static void replace_in_node(gr_loader *l, gr_value *node)
@@ -527,7 +527,7 @@ static void read_params(gr_loader *l)
     gr_source *s = l->g->source;
     const gr_value *params = gr_value_get(&s->root, "params");
     if (!params || params->kind == GR_VALUE_NULL || !gr_value_is_map(l, "params", params)) return;
-    s->params = gr_pool_alloc(l->pool, params->n * sizeof(*s->params));
+    s->params = gr_arena_alloc(l->arena, params->n * sizeof(*s->params));
     for (size_t i = 0; i < params->n; i++) {
         const gr_pair *p = &params->pairs[i];
         s->params[s->n_params++] = (gr_param){.name = p->key, .at = p->at, .value = p->value};

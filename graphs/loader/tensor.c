@@ -1,7 +1,7 @@
 /* graphs/loader/tensor.c: `tensor:` of models, and what ranks have together of a batch. */
 #include "graphs/loader/load.h"
 #include "ops/base/configs.h"
-#include "ops/model/slices.h"
+#include "ops/model/tp.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void check_model(gr_loader *l, const gr_model *m)
     if (l->g->strict)
         refuse(l, m,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (m->shape.heads && gr_slice_uneven(&m->shape, m->tensor, uneven)) { /* else the shape is not known */
+    if (m->shape.heads && gr_tp_uneven(&m->shape, m->tensor, uneven)) { /* else the shape is not known */
         char *why = gr_printf("does not divide its %s", uneven);
         refuse(l, m, why);
         free(why);
@@ -30,7 +30,7 @@ static void check_model(gr_loader *l, const gr_model *m)
 }
 
 /* Groups are of neighbours on one host. */
-static bool groups_fit(const gr_ranks_class *c, uint32_t parts, uint32_t per_host)
+static bool groups_fit(const gr_ranks_role *c, uint32_t parts, uint32_t per_host)
 {
     if (c->n % parts) return false;
     for (uint32_t i = 0; i < c->n; i += parts)
@@ -44,7 +44,7 @@ static void check_ranks(gr_loader *l, const gr_node *n)
 {
     const gr_graph *g = l->g;
     const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1, per_host = GR_MAX(ranks / g->hosts, 1u);
-    const gr_ranks_class *c = &g->classes[n->class];
+    const gr_ranks_role *c = &g->roles[n->role];
     const gr_model *m = n->model;
     if (ranks < 2 || groups_fit(c, m->tensor, per_host)) return;
     char *why = c->n == ranks
@@ -60,9 +60,9 @@ static void check_whole(gr_loader *l, const gr_node *n)
 {
     const gr_graph *g = l->g;
     bool slices = false;
-    if (!n->model->update || n->model->update->class == n->class || gr_reads_rollout(n)) return;
+    if (!n->model->update || n->model->update->role == n->role || gr_reads_rollout(n)) return;
     for (size_t i = 0; i < g->n_nodes; i++)
-        slices = slices || (g->nodes[i]->model == n->model && g->nodes[i]->class == n->class &&
+        slices = slices || (g->nodes[i]->model == n->model && g->nodes[i]->role == n->role &&
                             gr_reads_rollout(g->nodes[i]));
     if (slices)
         gr_diag_error(
@@ -112,7 +112,7 @@ static uint32_t parts_of(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++)
         if (g->nodes[i]->model == m && gr_reads_rollout(g->nodes[i]) &&
-            (g->n_classes < 2 || g->nodes[i]->class == g->view))
+            (g->n_roles < 2 || g->nodes[i]->role == g->view))
             return m->tensor;
     return 1;
 }
@@ -122,7 +122,7 @@ void gr_set_shares(gr_graph *g, bool whole)
     for (size_t i = 0; i < g->n_models; i++) {
         gr_model *m = g->models[i];
         m->parts = whole ? 1 : parts_of(g, m);
-        m->slice = gr_slice_shape(&m->shape, m->parts);
+        m->slice = gr_tp_shape(&m->shape, m->parts);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];

@@ -1,7 +1,7 @@
 /* graphs/loader/top.c: what stands beside the nodes: models, state, run, log. */
 #include "graphs/loader/load.h"
 
-#include "ops/model/slices.h"
+#include "ops/model/tp.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -220,22 +220,22 @@ static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
     double n = 0;
     if (v->broken) return;
     m->tensor_at = v->at;
-    if (gr_value_number(v, &n) && n >= 1 && n <= GR_SLICES_MAX && n == (uint32_t)n)
+    if (gr_value_number(v, &n) && n >= 1 && n <= GR_TP_MAX && n == (uint32_t)n)
         m->tensor = (uint32_t)n;
     else
         gr_diag_error(l->d, v->at, GR_E_INVALID,
-                      "'tensor' must be a whole number from 1 to %d: ranks that share a copy", GR_SLICES_MAX);
+                      "'tensor' must be a whole number from 1 to %d: ranks that share a copy", GR_TP_MAX);
 }
 
 static void read_model(gr_loader *l, const gr_pair *p)
 {
-    gr_model *m = gr_pool_alloc(l->pool, sizeof(*m));
+    gr_model *m = gr_arena_alloc(l->arena, sizeof(*m));
     *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models, .tensor = 1, .parts = 1};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);
     if (p->value.broken || !gr_value_is_map(l, p->key, &p->value)) return;
-    const char *what = gr_pool_printf(l->pool, "model '%s'", p->key);
+    const char *what = gr_arena_printf(l->arena, "model '%s'", p->key);
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
@@ -259,7 +259,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
     if (tensor) read_tensor(l, tensor, m);
-    if (pool) m->pool = gr_pool_named(l, pool);
+    if (pool) m->pool = gr_arena_named(l, pool);
     if (pool) m->pool_at = pool->at;
 }
 
@@ -270,7 +270,7 @@ void gr_read_models(gr_loader *l)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d models", GR_MODELS_MAX);
         return;
     }
-    l->g->models = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_model *));
+    l->g->models = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_model *));
     for (size_t i = 0; v && i < v->n; i++) read_model(l, &v->pairs[i]);
 }
 
@@ -281,7 +281,7 @@ static void read_state(gr_loader *l)
 {
     static const char *const keys[] = {"init", "next", NULL};
     const gr_value *v = map_at(l, "state");
-    l->g->state = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_state_value));
+    l->g->state = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_state_value));
     for (size_t i = 0; v && i < v->n; i++) {
         const gr_pair *p = &v->pairs[i];
         gr_state_value *s = &l->g->state[l->g->n_state++];
@@ -291,7 +291,7 @@ static void read_state(gr_loader *l)
         const gr_value *init = gr_value_get(&p->value, "init"), *next = gr_value_get(&p->value, "next");
         for (size_t j = 0; j < p->value.n; j++)
             if (&p->value.pairs[j].value != init && &p->value.pairs[j].value != next)
-                gr_unknown_key(l, &p->value.pairs[j], gr_pool_printf(l->pool, "state '%s'", p->key), NULL,
+                gr_unknown_key(l, &p->value.pairs[j], gr_arena_printf(l->arena, "state '%s'", p->key), NULL,
                                keys);
         if (!init || !next)
             gr_diag_error(l->d, p->at, GR_E_INVALID, "state '%s' needs '%s'", p->key, init ? "next" : "init");
@@ -305,7 +305,7 @@ static void read_state(gr_loader *l)
 static void read_log(gr_loader *l)
 {
     const gr_value *v = map_at(l, "log");
-    l->g->log = gr_pool_alloc(l->pool, (v ? v->n : 0) * sizeof(gr_named_expression));
+    l->g->log = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_named_expression));
     for (size_t i = 0; v && i < v->n; i++) {
         const gr_formula *f = gr_formula_read(l, GR_ROLE_LOG, v->pairs[i].key, &v->pairs[i].value, NULL);
         if (f) l->g->log[l->g->n_log++] = (gr_named_expression){v->pairs[i].key, v->pairs[i].at, f->expr};
@@ -361,7 +361,7 @@ static void read_numerics(gr_loader *l, const gr_value *root)
     gr_keys_pick(l, root, strict_key, &l->g->strict, NULL);
     gr_keys_pick(l, root, canonical_key, &l->g->canonical, NULL);
     gr_keys_pick(l, root, deterministic_key, &deterministic, NULL);
-    l->g->loose = !deterministic;
+    l->g->nondeterministic = !deterministic;
 }
 
 /* ---- the top ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ const gr_key gr_validate_keys[] = {
     {0}};
 
 /* Take over what the nodes that are read say; true: something changed. */
-static bool inherit(gr_draft *dr)
+static bool inherit(gr_unresolved *dr)
 {
     gr_node *n = dr->node;
     bool changed = false;
@@ -29,7 +29,7 @@ static bool inherit(gr_draft *dr)
     return changed;
 }
 
-static void check_edge(gr_loader *l, gr_draft *dr, const gr_edge *e)
+static void check_edge(gr_loader *l, gr_unresolved *dr, const gr_edge *e)
 {
     const gr_node *n = dr->node, *from = e->from->node;
     size_t before = l->d->n_errors;
@@ -55,7 +55,7 @@ static void check_edge(gr_loader *l, gr_draft *dr, const gr_edge *e)
     dr->bad = dr->bad || l->d->n_errors > before;
 }
 
-static void check_node(gr_loader *l, gr_draft *dr)
+static void check_node(gr_loader *l, gr_unresolved *dr)
 {
     gr_node *n = dr->node;
     const gr_value *when = gr_value_get(dr->map, "when"), *before = gr_value_get(dr->map, "before");
@@ -79,10 +79,10 @@ void gr_find_validation(gr_loader *l)
 {
     for (bool changed = true; changed;) {
         changed = false;
-        for (size_t i = 0; i < l->n_drafts; i++) changed = inherit(l->drafts[i]) || changed;
+        for (size_t i = 0; i < l->n_unresolved; i++) changed = inherit(l->unresolved[i]) || changed;
     }
-    for (size_t i = 0; i < l->n_drafts; i++) {
-        gr_draft *dr = l->drafts[i];
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        gr_unresolved *dr = l->unresolved[i];
         if (!dr->bad) check_node(l, dr);
         for (size_t j = 0; j < dr->n_edges && !dr->bad; j++) check_edge(l, dr, &dr->edges[j]);
     }

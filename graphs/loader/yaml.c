@@ -12,7 +12,7 @@ enum { MAX_KEYS = 20000 }; /* of one map */
 
 typedef struct reader {
     yaml_parser_t parser;
-    gr_pool *pool;
+    gr_arena *arena;
     gr_diag *d;
     const char *file, *text;
     size_t n, n_values;
@@ -107,7 +107,7 @@ static void read_scalar(reader *r, const yaml_event_t *e, gr_value *v)
 {
     yaml_scalar_style_t style = e->data.scalar.style;
     v->kind = GR_VALUE_SCALAR;
-    v->text = gr_pool_strndup(r->pool, (const char *)e->data.scalar.value, e->data.scalar.length);
+    v->text = gr_arena_strndup(r->arena, (const char *)e->data.scalar.value, e->data.scalar.length);
     v->quoted = style == YAML_SINGLE_QUOTED_SCALAR_STYLE || style == YAML_DOUBLE_QUOTED_SCALAR_STYLE;
     v->block = style == YAML_LITERAL_SCALAR_STYLE || style == YAML_FOLDED_SCALAR_STYLE;
     if (v->quoted) v->at.col++;
@@ -223,7 +223,7 @@ static bool read_map(reader *r, yaml_event_t *start, gr_value *v)
         list.n = 0;
     }
     refuse_duplicates(r, &list);
-    gr_pair *copy = gr_pool_alloc(r->pool, list.n * sizeof(*copy));
+    gr_pair *copy = gr_arena_alloc(r->arena, list.n * sizeof(*copy));
     if (list.n) memcpy(copy, list.p, list.n * sizeof(*copy));
     free(list.p);
     v->pairs = copy;
@@ -248,7 +248,7 @@ static bool read_list(reader *r, gr_value *v)
         ok = read_value(r, &e, &item);
         GR_PUSH(items, n, cap, item);
     }
-    gr_value *copy = gr_pool_alloc(r->pool, n * sizeof(*copy));
+    gr_value *copy = gr_arena_alloc(r->arena, n * sizeof(*copy));
     if (n) memcpy(copy, items, n * sizeof(*copy));
     free(items);
     v->items = copy;
@@ -327,11 +327,11 @@ static void read_documents(reader *r, gr_value *v)
     if (!any && !r->failed) gr_diag_error(r->d, (gr_loc){r->file, 0, 0}, GR_E_INVALID, "the file is empty");
 }
 
-gr_status gr_yaml_parse(gr_value *out, gr_pool *pool, const char *text, size_t n, const char *file,
+gr_status gr_yaml_parse(gr_value *out, gr_arena *arena, const char *text, size_t n, const char *file,
                         gr_diag *d)
 {
     size_t before = d->n_errors;
-    reader r = {.pool = pool, .d = d, .file = file, .text = text, .n = n};
+    reader r = {.arena = arena, .d = d, .file = file, .text = text, .n = n};
     gr_value v = {0};
     if (!yaml_parser_initialize(&r.parser)) gr_out_of_memory(0);
     if (n >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* where the encoding is given, a BOM is text to it */

@@ -90,11 +90,11 @@ static block *add_block(packer *p, uint32_t at)
         p->blocks = gr_realloc(p->blocks, (p->all_blocks + 1) * sizeof(*p->blocks));
         p->blocks[p->all_blocks++] = gr_malloc(sizeof(block));
     }
-    block *fresh = p->blocks[p->n_blocks++];
+    block *current = p->blocks[p->n_blocks++];
     memmove(p->blocks + at + 1, p->blocks + at, (p->n_blocks - 1 - at) * sizeof(*p->blocks));
-    p->blocks[at] = fresh;
-    *fresh = (block){.first = UINT32_MAX};
-    return fresh;
+    p->blocks[at] = current;
+    *current = (block){.first = UINT32_MAX};
+    return current;
 }
 
 static void add_stay(packer *p, struct stay x)

@@ -1,4 +1,4 @@
-/* memplan/plan/plan.c: plans as data: texts of their kinds, steps and classes by number, what they need. */
+/* memplan/plan/plan.c: plans as data: texts of their kinds, steps and roles by number, what they need. */
 #include "memplan/plan/plan.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ void gr_plan_free(gr_plan *p)
 {
     if (!p) return;
     for (uint32_t c = 0; c < p->n_more; c++) gr_plan_free(p->more[c]);
-    gr_pool_free(p->pool); /* the plan itself lies in its pool */
+    gr_arena_free(p->arena); /* the plan itself lies in its pool */
 }
 
 uint32_t gr_plan_ranks(const gr_plan *p)
@@ -58,7 +58,7 @@ uint32_t gr_plan_all_ranks(const gr_plan *p)
 {
     uint32_t n = 0;
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        uint32_t own = gr_plan_ranks(gr_plan_class(p, c));
+        uint32_t own = gr_plan_ranks(gr_plan_role(p, c));
         if (!own) return 0;
         n += own;
     }
@@ -68,14 +68,14 @@ uint32_t gr_plan_all_ranks(const gr_plan *p)
 uint64_t gr_plan_peak(const gr_plan *p)
 {
     uint64_t most = 0;
-    for (uint32_t c = 0; c <= p->n_more; c++) most = GR_MAX(most, gr_plan_class(p, c)->peak_bytes);
+    for (uint32_t c = 0; c <= p->n_more; c++) most = GR_MAX(most, gr_plan_role(p, c)->peak_bytes);
     return most;
 }
 
 bool gr_plan_fits(const gr_plan *p)
 {
     bool fits = true;
-    for (uint32_t c = 0; c <= p->n_more; c++) fits = fits && gr_plan_class(p, c)->fits;
+    for (uint32_t c = 0; c <= p->n_more; c++) fits = fits && gr_plan_role(p, c)->fits;
     return fits;
 }
 

@@ -24,10 +24,10 @@
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
- * Ranks of unequal roles are classes, each with a plan of its own, of which the first (of rank 0) holds the
- * others. What crosses from one class to another is a `send` of the one and a `recv` of the other: of one
+ * Ranks of unequal roles are roles, each with a plan of its own, of which the first (of rank 0) holds the
+ * others. What crosses from one role to another is a `send` of the one and a `recv` of the other: of one
  * object, in one order on both sides, and in no loop. They meet: neither ends before both began. A recv names
- * the send it meets, the only wait for a step of another class. Classes meet nowhere else: one may be in the
+ * the send it meets, the only wait for a step of another role. Roles meet nowhere else: one may be in the
  * next iteration already while another is still in this one.
  *
  * Units: bytes; nanoseconds for time. Threads: a plan never changes once made; any thread may read it.
@@ -104,9 +104,9 @@ typedef struct gr_entry {
     uint32_t first, last;   /* steps of the iteration; from its number of steps on, those of validate */
 } gr_entry;
 
-/* A step of another class, in the same path. */
+/* A step of another role, in the same path. */
 typedef struct gr_meeting {
-    uint32_t class, step;
+    uint32_t role, step;
 } gr_meeting;
 
 /* One step. Entries are named by their index in the ledger. Arrays belong to the plan's pool. */
@@ -116,9 +116,8 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t
-        bytes; /* moved by load, offload, save, restore; of gather, reduce, sync: what a rank receives; of
-                * send and recv: what all ranks of the class send or receive, the same on both sides */
+    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync: what a rank receives;
+                     * of send and recv: what all ranks of the role send or receive, the same on both sides */
     uint32_t *after, n_after;
     gr_meeting meets;           /* of a recv: the send */
     uint32_t *reads, n_reads;   /* load: the host copy; offload: the device copy; run: inputs */
@@ -159,10 +158,10 @@ typedef struct gr_setting {
     uint64_t value;
 } gr_setting;
 
-/* The plan of a class of equal ranks. Of several classes, the first one's holds the others' in `more`; texts,
+/* The plan of a role of equal ranks. Of several roles, the first one's holds the others' in `more`; texts,
  * settings, budgets and the predicted time are those of all. */
 typedef struct gr_plan {
-    gr_pool *pool;                                        /* owns everything below */
+    gr_arena *arena;                                      /* owns everything below */
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
     const char *device;                                   /* "cpu" or "cuda": whose kernels it is for */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
@@ -170,13 +169,12 @@ typedef struct gr_plan {
     uint32_t n_settings;
     uint64_t budget_bytes, host_budget_bytes;
     bool fits;
-    uint64_t ns;       /* predicted, one iteration, of all classes */
-    uint64_t own_ns;   /* of this class alone, as if it never waited for another */
+    uint64_t ns;       /* predicted, one iteration, of all roles */
+    uint64_t own_ns;   /* of this role alone, as if it never waited for another */
     const char *ranks; /* "0", "0-7", "0-3,8" */
-    const char *pools; /* of several classes: the names of the pools of these ranks, "train, ref"; else "" */
+    const char *pools; /* of several roles: the names of the pools of these ranks, "train, ref"; else "" */
     uint32_t hosts;    /* that all ranks are on; 0: not said, for it does not matter */
-    uint32_t
-        order; /* of several classes: in which what crosses between them does (scheduler/search/classes.h) */
+    uint32_t order; /* of several roles: in which what crosses between them does (scheduler/search/roles.h) */
     uint64_t arena_bytes, overhead_bytes,
         host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
     uint64_t peak_bytes;
@@ -184,14 +182,14 @@ typedef struct gr_plan {
     gr_entry *ledger;
     uint32_t n_ledger;
     gr_path paths[GR_N_PATHS];
-    struct gr_plan **more; /* the other classes; of the first one only */
+    struct gr_plan **more; /* the other roles; of the first one only */
     uint32_t n_more;
 } gr_plan;
 
-void gr_plan_free(gr_plan *p); /* NULL is fine; the other classes with it */
+void gr_plan_free(gr_plan *p); /* NULL is fine; the other roles with it */
 
-/* Class c of 1 + n_more. */
-static inline gr_plan *gr_plan_class(const gr_plan *p, uint32_t c)
+/* Role c of 1 + n_more. */
+static inline gr_plan *gr_plan_role(const gr_plan *p, uint32_t c)
 {
     return c ? p->more[c - 1] : (gr_plan *)(uintptr_t)p;
 }
@@ -210,14 +208,14 @@ bool gr_rank_list_next(gr_rank_list *l); /* false: that was all, or the list is 
 
 /* How many ranks run it: 8 for "0-7", 5 for "0-3,8"; 0: it is no rising list. */
 uint32_t gr_plan_ranks(const gr_plan *p);
-/* Of all classes together; 0: one's ranks are no list. */
+/* Of all roles together; 0: one's ranks are no list. */
 uint32_t gr_plan_all_ranks(const gr_plan *p);
-/* The highest peak of the classes, and whether all fit. */
+/* The highest peak of the roles, and whether all fit. */
 uint64_t gr_plan_peak(const gr_plan *p);
 bool gr_plan_fits(const gr_plan *p);
 
-/* Whether a step is a piece of the program's work (memplan/plan/program.h), not put in by the scheduler. */
-static inline bool gr_step_is_work(gr_step_kind k)
+/* Whether a step is a piece of the program's work (memplan/plan/tasks.h), not put in by the scheduler. */
+static inline bool gr_step_is_task(gr_step_kind k)
 {
     return k == GR_STEP_RUN || k == GR_STEP_LOOP || k == GR_STEP_GATHER || k == GR_STEP_REDUCE ||
            k == GR_STEP_SYNC || k == GR_STEP_AGREE || k == GR_STEP_SEND || k == GR_STEP_RECV;
@@ -232,7 +230,7 @@ const char *gr_category_str(gr_category c);
 const char *gr_step_kind_str(gr_step_kind k);
 const char *gr_path_str(gr_path_id p);
 
-/* Append the plan as JSON, with all its classes; the same plan gives the same bytes. */
+/* Append the plan as JSON, with all its roles; the same plan gives the same bytes. */
 void gr_plan_write_json(const gr_plan *p, gr_str *out);
 
 /* Read it back. Every key, index, range and enum is checked; what is wrong is said with its JSON path. The

@@ -35,13 +35,13 @@ static void put_ids(gr_str *s, const char *key, const uint32_t *ids, uint32_t n)
     gr_str_putc(s, ']');
 }
 
-/* Of a recv, the send that it meets is one more: "class:step". */
+/* Of a recv, the send that it meets is one more: "role:step". */
 static void put_waits(gr_str *s, const gr_step *t)
 {
     put_ids(s, "after", t->after, t->n_after);
     if (t->kind != GR_STEP_RECV) return;
     s->len--;
-    gr_str_printf(s, "%s\"%u:%u\"]", t->n_after ? ", " : "", t->meets.class, t->meets.step);
+    gr_str_printf(s, "%s\"%u:%u\"]", t->n_after ? ", " : "", t->meets.role, t->meets.step);
 }
 
 /* Nanoseconds as seconds, without the rounding of a double. */
@@ -126,8 +126,8 @@ static void put_settings(gr_str *s, const gr_plan *p)
     put_text(s, "notes", p->notes);
 }
 
-/* A class of ranks; of several, its pools and its own time too. */
-static void put_class(gr_str *s, const gr_plan *p, bool several)
+/* A role of ranks; of several, its pools and its own time too. */
+static void put_role(gr_str *s, const gr_plan *p, bool several)
 {
     gr_str_putc(s, '{');
     put_text(s, "ranks", p->ranks);
@@ -174,7 +174,7 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     gr_str_puts(s, ",\n \"ranks\": [\n  ");
     for (uint32_t c = 0; c <= p->n_more; c++) {
         gr_str_puts(s, c ? ",\n  " : "");
-        put_class(s, gr_plan_class(p, c), p->n_more > 0);
+        put_role(s, gr_plan_role(p, c), p->n_more > 0);
     }
     gr_str_puts(s, "\n ]}\n");
 }

@@ -74,7 +74,7 @@ static void check_keys(reader *r, json_t *o, const char *const *keys, size_t n)
 static const char *text_of(reader *r, json_t *o, const char *key, bool may_be_null)
 {
     json_t *v = json_object_get(o, key);
-    if (json_is_string(v)) return gr_pool_strdup(r->p->pool, json_string_value(v));
+    if (json_is_string(v)) return gr_arena_strdup(r->p->arena, json_string_value(v));
     if (!(may_be_null && json_is_null(v))) bad(r, key, "should be a string");
     return may_be_null ? NULL : "";
 }
@@ -130,27 +130,27 @@ static json_t *array_of(reader *r, json_t *o, const char *key)
     return v;
 }
 
-/* The wait of a recv for its send, "class:step", at the end of `after`; taken out of the list. */
+/* The wait of a recv for its send, "role:step", at the end of `after`; taken out of the list. */
 static gr_meeting meeting_of(reader *r, json_t *o)
 {
     json_t *a = json_object_get(o, "after");
     size_t n = json_array_size(a);
     const char *text = n ? json_string_value(json_array_get(a, n - 1)) : NULL;
-    unsigned class = 0, step = 0;
+    unsigned role = 0, step = 0;
     int end = 0;
     if (!text || strspn(text, "0123456789:") != strlen(text) ||
-        sscanf(text, "%9u:%9u%n", &class, &step, &end) != 2 || text[end])
-        bad(r, "after", "a recv waits for its send last, \"class:step\"");
+        sscanf(text, "%9u:%9u%n", &role, &step, &end) != 2 || text[end])
+        bad(r, "after", "a recv waits for its send last, \"role:step\"");
     else
         json_array_remove(a, n - 1);
-    return (gr_meeting){class, step};
+    return (gr_meeting){role, step};
 }
 
 static uint32_t *ids_of(reader *r, json_t *o, const char *key, uint32_t limit, uint32_t *n)
 {
     json_t *a = array_of(r, o, key);
     uint32_t count = (uint32_t)json_array_size(a);
-    uint32_t *out = gr_pool_alloc(r->p->pool, (count + 1) * sizeof(*out));
+    uint32_t *out = gr_arena_alloc(r->p->arena, (count + 1) * sizeof(*out));
     for (uint32_t i = 0; i < count; i++) {
         json_t *v = json_array_get(a, i);
         json_int_t x = json_is_integer(v) ? json_integer_value(v) : -1;
@@ -224,7 +224,7 @@ static void read_steps(reader *r, json_t *o, gr_path *path)
 {
     json_t *a = array_of(r, o, "steps");
     path->n = (uint32_t)json_array_size(a);
-    path->steps = gr_pool_alloc(r->p->pool, (path->n + 1) * sizeof(*path->steps));
+    path->steps = gr_arena_alloc(r->p->arena, (path->n + 1) * sizeof(*path->steps));
     for (uint32_t i = 0; i < path->n && !r->failed; i++) {
         size_t was = down(r, ".steps[%u]", i);
         read_step(r, json_array_get(a, i), i, path->n, &path->steps[i]);
@@ -258,8 +258,8 @@ static void read_paths(reader *r, json_t *o)
     steady->n_exit = r->p->paths[GR_PATH_CHECKPOINT].n_entry;
 }
 
-/* Keys of a class that only one of several has come last. */
-static void read_class(reader *r, json_t *o, bool several)
+/* Keys of a role that only one of several has come last. */
+static void read_role(reader *r, json_t *o, bool several)
 {
     static const char *const keys[] = {"ranks",          "peak_bytes",      "peak_step",  "arena_bytes",
                                        "overhead_bytes", "host_peak_bytes", "ledger",     "steps",
@@ -280,7 +280,7 @@ static void read_class(reader *r, json_t *o, bool several)
     r->n_steps = (uint32_t)(json_array_size(steps) + json_array_size(json_object_get(validate, "steps")));
     p->peak_step = (uint32_t)number_of(r, o, "peak_step", r->n_steps ? r->n_steps - 1 : 0);
     p->n_ledger = (uint32_t)json_array_size(ledger);
-    p->ledger = gr_pool_alloc(p->pool, (p->n_ledger + 1) * sizeof(*p->ledger));
+    p->ledger = gr_arena_alloc(p->arena, (p->n_ledger + 1) * sizeof(*p->ledger));
     for (uint32_t e = 0; e < p->n_ledger && !r->failed; e++) {
         size_t was = down(r, ".ledger[%u]", e);
         read_entry(r, json_array_get(ledger, e), e);
@@ -290,12 +290,12 @@ static void read_class(reader *r, json_t *o, bool several)
     if (!r->failed) read_paths(r, json_object_get(o, "paths"));
 }
 
-/* Another class of the plan: its texts and budgets are the first one's. */
-static gr_plan *new_class(const gr_plan *head)
+/* Another role of the plan: its texts and budgets are the first one's. */
+static gr_plan *new_role(const gr_plan *head)
 {
-    gr_pool *pool = gr_pool_new();
-    gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
-    *p = (gr_plan){.pool = pool,
+    gr_arena *arena = gr_arena_new();
+    gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
+    *p = (gr_plan){.arena = arena,
                    .graph = head->graph,
                    .graph_text = head->graph_text,
                    .hardware = head->hardware,
@@ -309,17 +309,17 @@ static gr_plan *new_class(const gr_plan *head)
     return p;
 }
 
-static void read_classes(reader *r, json_t *o)
+static void read_roles(reader *r, json_t *o)
 {
     gr_plan *head = r->p;
     json_t *ranks = array_of(r, o, "ranks");
     size_t n = json_array_size(ranks);
-    if (!n) bad(r, "ranks", "should hold a class of ranks");
-    if (n > 1) head->more = gr_pool_alloc(head->pool, n * sizeof(*head->more));
+    if (!n) bad(r, "ranks", "should hold a role of ranks");
+    if (n > 1) head->more = gr_arena_alloc(head->arena, n * sizeof(*head->more));
     for (size_t c = 0; c < n && !r->failed; c++) {
         size_t was = down(r, ".ranks[%zu]", c);
-        if (c) r->p = head->more[head->n_more++] = new_class(head);
-        read_class(r, json_array_get(ranks, c), n > 1);
+        if (c) r->p = head->more[head->n_more++] = new_role(head);
+        read_role(r, json_array_get(ranks, c), n > 1);
         up(r, was);
     }
     r->p = head;
@@ -331,7 +331,7 @@ static void read_settings(reader *r, json_t *o)
     json_t *a = array_of(r, o, "settings");
     gr_plan *p = r->p;
     p->n_settings = (uint32_t)json_array_size(a);
-    p->settings = gr_pool_alloc(p->pool, (p->n_settings + 1) * sizeof(*p->settings));
+    p->settings = gr_arena_alloc(p->arena, (p->n_settings + 1) * sizeof(*p->settings));
     for (uint32_t i = 0; i < p->n_settings && !r->failed; i++) {
         size_t was = down(r, ".settings[%u]", i);
         json_t *v = json_array_get(a, i);
@@ -355,7 +355,7 @@ static void read_plan(reader *r, json_t *o)
         bad(r, "version", "%lld is not the version that this program reads, %d",
             (long long)json_integer_value(version), GR_PLAN_VERSION);
     bool several = json_array_size(json_object_get(o, "ranks")) > 1;
-    check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2)); /* of several classes */
+    check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2)); /* of several roles */
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);
     p->graph = text_of(r, o, "graph", false);
@@ -370,7 +370,7 @@ static void read_plan(reader *r, json_t *o)
     p->ns = ns_of(r, o, "seconds");
     if (several) p->hosts = (uint32_t)number_of(r, o, "hosts", GR_RANKS_MAX);
     if (several) p->order = (uint32_t)number_of(r, o, "order", UINT32_MAX);
-    read_classes(r, o);
+    read_roles(r, o);
     if (!r->failed && number_of(r, o, "peak_bytes", INT64_MAX) != gr_plan_peak(p))
         bad(r, "peak_bytes", "is not the highest of the ranks' peak_bytes");
     if (!several)
@@ -392,9 +392,9 @@ gr_status gr_plan_read_json(gr_plan **out, const char *path, gr_diag *d)
         return gr_diag_error(d,
                              (gr_loc){path, (unsigned)GR_MAX(err.line, 1), (unsigned)GR_MAX(err.column, 1)},
                              GR_E_INVALID, "no whole JSON file: %s", err.text);
-    gr_pool *pool = gr_pool_new();
-    reader r = {.file = path, .d = d, .p = gr_pool_alloc(pool, sizeof(gr_plan))};
-    r.p->pool = pool;
+    gr_arena *arena = gr_arena_new();
+    reader r = {.file = path, .d = d, .p = gr_arena_alloc(arena, sizeof(gr_plan))};
+    r.p->arena = arena;
     gr_str_puts(&r.at, "$");
     read_plan(&r, root);
     json_decref(root);

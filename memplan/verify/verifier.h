@@ -4,7 +4,7 @@
  *   verify.c         what is proven in which order; files that paths read and write; bindings
  *   verify_steps.c   indices, names, loops and waits make sense; work steps are the program's; collectives
  *   verify_ledger.c  entries: bytes and places, offsets, lifetimes, sums, the budget; paths' ends
- *   verify_classes.c ranks of several classes, what crosses between them
+ *   verify_classes.c ranks of several roles, what crosses between them
  *   verify_replay.c  the paths run in thought: contents are what each step needs, lanes wait for each other
  */
 #ifndef GR_MEMPLAN_VERIFY_VERIFIER_H
@@ -16,10 +16,10 @@
 
 typedef struct gr_verifier {
     const gr_plan *p;
-    const gr_program *g;
+    const gr_tasks *g;
     gr_diag *d;
     size_t n_errors;
-    gr_pool *pool;
+    gr_arena *arena;
     gr_path_id path;      /* the one looked at */
     gr_step *steps;       /* of the iteration, and behind them those of validate, as the ledger counts */
     uint32_t n, n_steady; /* of all of them; of the iteration's */
@@ -36,7 +36,7 @@ typedef struct gr_verifier {
 GR_PRINTF(3, 4) bool gr_verify_wrong(gr_verifier *v, const char *rule, const char *fmt, ...);
 
 /* The iteration and validate run works; the other paths move bytes between files and what lives on. */
-bool gr_verify_runs_works(gr_path_id path);
+bool gr_verify_runs_tasks(gr_path_id path);
 
 /* Fills steps, object, parent and work. false: indices cannot be trusted, and nothing else may be looked at.
  */

@@ -15,7 +15,7 @@
  *     has them begin and end;
  *   - no version that only one copy holds is released while the program still needs it;
  *   - two entries share bytes only if all uses of one happen before all uses of the other, by lane order and
- * `after`, where the device runs work later than it is given (gr_program.queued) in both times of a lane:
+ * `after`, where the device runs work later than it is given (gr_tasks.queued) in both times of a lane:
  * what a work's code does in the host pool knows of a queue's work there only by a wait for it
  * (docs/DESIGN.md, "A lane's two times");
  *   - offsets are aligned and inside arena and pool; resident bytes, recomputed, are what the steps say, and
@@ -27,25 +27,25 @@
 #ifndef GR_MEMPLAN_VERIFY_VERIFY_H
 #define GR_MEMPLAN_VERIFY_VERIFY_H
 
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 
-/* One class. GR_E_INVALID with every broken rule, its name and the step; GR_OK: proven. */
-GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_program *g, gr_diag *d);
+/* One role. GR_E_INVALID with every broken rule, its name and the step; GR_OK: proven. */
+GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_tasks *g, gr_diag *d);
 
-/* The plan with all its classes, each with the program of its own [1 + n_more]. Of several it proves too:
+/* The plan with all its roles, each with the program of its own [1 + n_more]. Of several it proves too:
  *   - they are of different ranks, of all from 0 on, the first of rank 0;
- *   - every send has one recv, of the same bytes of the same object, in the class that it says; the recv
+ *   - every send has one recv, of the same bytes of the same object, in the role that it says; the recv
  * names it; neither is in a loop, and both are left out in the same iterations;
  *   - sends and receives, which wait for each other, never wait in a circle: over several iterations, with a
  *     validation, with all optional nodes, with none, with each alone and with all but each. */
-GR_NODISCARD gr_status gr_plan_verify_all(const gr_plan *p, const gr_program *const *g, gr_diag *d);
+GR_NODISCARD gr_status gr_plan_verify_all(const gr_plan *p, const gr_tasks *const *g, gr_diag *d);
 
 /* Which work each run or loop step of the iteration and of validate executes, and the ledger entry of each of
  * its uses (GR_NONE for uses without object). Arrays belong to pool. The plan must have been verified. */
 typedef struct gr_binding {
-    const gr_work *work; /* NULL for steps that are no run or loop */
+    const gr_task *task; /* NULL for steps that are no run or loop */
     uint32_t *entry;     /* [work->n_uses] */
 } gr_binding;
-gr_binding *gr_plan_bind(const gr_plan *p, const gr_program *g, gr_pool *pool); /* [gr_plan_steps] */
+gr_binding *gr_plan_bind(const gr_plan *p, const gr_tasks *g, gr_arena *arena); /* [gr_plan_steps] */
 
 #endif

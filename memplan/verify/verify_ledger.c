@@ -134,7 +134,7 @@ static void check_ends(gr_verifier *v, uint32_t e)
 static uint64_t *live_bytes(const gr_verifier *v)
 {
     uint32_t n = v->n;
-    uint64_t *live = gr_pool_alloc(v->pool, (n + 1) * sizeof(*live)); /* first changes, then their sums */
+    uint64_t *live = gr_arena_alloc(v->arena, (n + 1) * sizeof(*live)); /* first changes, then their sums */
     for (uint32_t e = 0; e < v->p->n_ledger; e++) {
         const gr_entry *x = &v->p->ledger[e];
         if (x->place != GR_DEVICE) continue;
@@ -181,9 +181,9 @@ static bool dies(const gr_verifier *v, uint32_t e)
 static void find_ends(gr_verifier *v)
 {
     const gr_plan *p = v->p;
-    uint32_t n = v->n, *at = gr_pool_alloc(v->pool, (n + 1) * sizeof(*at));
-    v->ends_begin = gr_pool_alloc(v->pool, (n + 2) * sizeof(*v->ends_begin));
-    v->ends = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->ends));
+    uint32_t n = v->n, *at = gr_arena_alloc(v->arena, (n + 1) * sizeof(*at));
+    v->ends_begin = gr_arena_alloc(v->arena, (n + 2) * sizeof(*v->ends_begin));
+    v->ends = gr_arena_alloc(v->arena, (p->n_ledger + 1) * sizeof(*v->ends));
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (dies(v, e)) v->ends_begin[p->ledger[e].last + 1]++;
     for (uint32_t i = 0; i < n; i++) {
@@ -213,7 +213,7 @@ static void check_boundary(gr_verifier *v)
 {
     const gr_plan *p = v->p;
     const gr_path *steady = &p->paths[GR_PATH_STEADY];
-    v->boundary = gr_pool_alloc(v->pool, p->n_ledger + 1);
+    v->boundary = gr_arena_alloc(v->arena, p->n_ledger + 1);
     for (uint32_t k = 0; k < steady->n_entry; k++) {
         uint32_t e = steady->entry[k];
         v->boundary[e] = true;
@@ -223,9 +223,9 @@ static void check_boundary(gr_verifier *v)
                             p->ledger[e].what);
     }
     for (int i = 0; i < GR_N_PATHS; i++) {
-        bool fresh = i == GR_PATH_INIT || i == GR_PATH_RESUME;
+        bool current = i == GR_PATH_INIT || i == GR_PATH_RESUME;
         const gr_path *path = &p->paths[i];
-        if (fresh ? path->n_entry != 0 : !same_set(path->entry, path->n_entry, v->boundary, p->n_ledger))
+        if (current ? path->n_entry != 0 : !same_set(path->entry, path->n_entry, v->boundary, p->n_ledger))
             gr_verify_wrong(v, "boundary", "path %s does not enter with what the path before leaves",
                             gr_path_str(i));
         if (!same_set(path->exit, path->n_exit, v->boundary, p->n_ledger))

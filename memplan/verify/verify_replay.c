@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* A time is a line along which accesses have an order of their own. Where work runs at once a lane is one.
- * Where it runs later than it is given (gr_program.queued) a lane is two: its code's and its queue's; lanes
+ * Where it runs later than it is given (gr_tasks.queued) a lane is two: its code's and its queue's; lanes
  * of copies have no code, and the lane host has no queue. */
 enum { N_TIMES = 7, NO_TIME = N_TIMES };
 
@@ -36,7 +36,7 @@ typedef struct stamps {
 } stamps;
 
 typedef struct ways {         /* what holds on every way to a point of a path */
-    bool *fresh;              /* of entries; true where nobody may rely on any contents of the object */
+    bool *current;            /* of entries; true where nobody may rely on any contents of the object */
     bool *void_now;           /* of objects: nobody may rely on contents */
     uint16_t *known[N_TIMES]; /* of entries: a row, the accesses so far that have ended for this time */
 } ways;
@@ -68,36 +68,36 @@ typedef struct replay {
  * first use there reads. */
 static void find_object_loops(replay *r)
 {
-    const gr_program *g = r->v->g;
-    r->object_loop = gr_pool_alloc(r->v->pool, (g->n_objects + 1) * sizeof(uint32_t));
-    uint32_t *first = gr_pool_alloc(r->v->pool, (g->n_objects + 1) * sizeof(*first));
-    uint32_t *last = gr_pool_alloc(r->v->pool, (g->n_objects + 1) * sizeof(*last));
-    bool *reads = gr_pool_alloc(r->v->pool, g->n_objects + 1);
+    const gr_tasks *g = r->v->g;
+    r->object_loop = gr_arena_alloc(r->v->arena, (g->n_objects + 1) * sizeof(uint32_t));
+    uint32_t *first = gr_arena_alloc(r->v->arena, (g->n_objects + 1) * sizeof(*first));
+    uint32_t *last = gr_arena_alloc(r->v->arena, (g->n_objects + 1) * sizeof(*last));
+    bool *reads = gr_arena_alloc(r->v->arena, g->n_objects + 1);
     for (uint32_t o = 0; o < g->n_objects; o++) r->object_loop[o] = first[o] = GR_NONE;
-    for (uint32_t w = 0; w < g->n_works; w++)
-        for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
-            uint32_t o = g->works[w].uses[u].object;
+    for (uint32_t w = 0; w < g->n_tasks; w++)
+        for (uint32_t u = 0; u < g->task[w].n_uses; u++) {
+            uint32_t o = g->task[w].uses[u].object;
             if (o == GR_NONE) continue;
             if (first[o] == GR_NONE) {
                 first[o] = w;
-                reads[o] = (g->works[w].uses[u].mode & GR_READ) != 0;
+                reads[o] = (g->task[w].uses[u].mode & GR_READ) != 0;
             }
             last[o] = w;
         }
-    for (uint32_t w = 0; w < g->n_works; w++) /* the innermost loops come last and stay */
-        for (uint32_t o = 0; o < g->n_objects && g->works[w].body_last != GR_NONE; o++)
+    for (uint32_t w = 0; w < g->n_tasks; w++) /* the innermost loops come last and stay */
+        for (uint32_t o = 0; o < g->n_objects && g->task[w].body_last != GR_NONE; o++)
             if (g->objects[o].span != GR_SPAN_KEEP && first[o] != GR_NONE && !reads[o] && first[o] > w &&
-                last[o] <= g->works[w].body_last)
+                last[o] <= g->task[w].body_last)
                 r->object_loop[o] = w;
 }
 
 /* The lanes with steps in each loop's body, and `compute`, which leads it. */
 static void find_loop_lanes(replay *r, gr_path_id id)
 {
-    bool works = gr_verify_runs_works(id);
+    bool works = gr_verify_runs_tasks(id);
     const gr_step *steps = works ? r->v->steps : r->v->p->paths[id].steps;
     uint32_t n = works ? r->v->n : r->v->p->paths[id].n;
-    r->lanes[id] = gr_pool_alloc(r->v->pool, (n + 1) * sizeof(**r->lanes));
+    r->lanes[id] = gr_arena_alloc(r->v->arena, (n + 1) * sizeof(**r->lanes));
     for (uint32_t i = 0; i < n; i++) {
         if (steps[i].kind != GR_STEP_LOOP) continue;
         r->lanes[id][i] = 1u << GR_LANE_COMPUTE;
@@ -118,14 +118,14 @@ static ways ways_new(const replay *r)
 
 static void ways_release(ways *w)
 {
-    free(w->fresh);
+    free(w->current);
     free(w->void_now);
     for (int t = 0; t < N_TIMES; t++) free(w->known[t]);
 }
 
 static void ways_copy(const replay *r, ways *to, const ways *from)
 {
-    memcpy(to->fresh, from->fresh, r->v->p->n_ledger);
+    memcpy(to->current, from->current, r->v->p->n_ledger);
     memcpy(to->void_now, from->void_now, r->v->g->n_objects);
     for (int t = 0; t < r->n_times; t++)
         memcpy(to->known[t], from->known[t], r->v->p->n_ledger * sizeof(**to->known));
@@ -137,8 +137,8 @@ static bool ways_meet(const replay *r, ways *to, const ways *from)
     bool lost = false;
     uint32_t n = r->v->p->n_ledger;
     for (uint32_t e = 0; e < n; e++) {
-        lost |= to->fresh[e] && !from->fresh[e];
-        to->fresh[e] &= from->fresh[e];
+        lost |= to->current[e] && !from->current[e];
+        to->current[e] &= from->current[e];
     }
     for (int t = 0; t < r->n_times; t++)
         for (uint32_t e = 0; e < n; e++) {
@@ -156,20 +156,20 @@ static bool ways_meet(const replay *r, ways *to, const ways *from)
 
 static const gr_step *step_at(const replay *r, uint32_t i)
 {
-    return gr_verify_runs_works(r->v->path) ? &r->v->steps[i] : &r->v->p->paths[r->v->path].steps[i];
+    return gr_verify_runs_tasks(r->v->path) ? &r->v->steps[i] : &r->v->p->paths[r->v->path].steps[i];
 }
 
-static void set_copies(replay *r, uint32_t object, bool fresh)
+static void set_copies(replay *r, uint32_t object, bool current)
 {
     for (uint32_t k = r->copies_begin[object]; k < r->copies_begin[object + 1]; k++)
-        r->now.fresh[r->copies[k]] = fresh;
+        r->now.current[r->copies[k]] = current;
 }
 
 static void write_contents(replay *r, uint32_t e)
 {
     uint32_t o = r->v->object[e];
     set_copies(r, o, false);
-    r->now.fresh[e] = true;
+    r->now.current[e] = true;
     r->now.void_now[o] = false;
 }
 
@@ -181,12 +181,12 @@ static void forget_contents(replay *r, uint32_t object)
 
 static void end_life(replay *r, uint32_t e)
 {
-    r->now.fresh[e] = r->now.void_now[r->v->object[e]];
+    r->now.current[e] = r->now.void_now[r->v->object[e]];
 }
 
-static void check_fresh(replay *r, uint32_t i, uint32_t e)
+static void check_current(replay *r, uint32_t i, uint32_t e)
 {
-    if (!r->now.fresh[e])
+    if (!r->now.current[e])
         gr_verify_wrong(r->v, "fresh contents",
                         "%s step %u '%s' reads entry %u '%s' while the contents it needs are not there",
                         gr_path_str(r->v->path), i, step_at(r, i)->what, e, r->v->p->ledger[e].what);
@@ -197,7 +197,7 @@ static bool names(const replay *r, uint32_t i, gr_place from, gr_place to, bool 
 {
     const gr_step *s = step_at(r, i);
     const gr_entry *l = r->v->p->ledger;
-    bool ok = s->n_reads == reads && s->n_writes == 1 && gr_verify_runs_works(r->v->path);
+    bool ok = s->n_reads == reads && s->n_writes == 1 && gr_verify_runs_tasks(r->v->path);
     if (ok && reads) ok = l[s->reads[0]].place == from && !strcmp(l[s->reads[0]].what, s->what);
     if (ok) ok = l[s->writes[0]].place == to && !strcmp(l[s->writes[0]].what, s->what);
     if (ok && s->bytes == (reads ? l[s->reads[0]].bytes : 0)) return true;
@@ -221,7 +221,7 @@ static void end_copy(replay *r, uint32_t i, uint32_t e)
     uint32_t o = r->v->object[e];
     bool other = r->v->g->objects[o].span != GR_SPAN_KEEP;
     for (uint32_t k = r->copies_begin[o]; k < r->copies_begin[o + 1]; k++)
-        other |= r->copies[k] != e && r->now.fresh[r->copies[k]];
+        other |= r->copies[k] != e && r->now.current[r->copies[k]];
     if (!other)
         gr_verify_wrong(r->v, "transitions", "step %u '%s' ends the only copy of the current version", i,
                         step_at(r, i)->what);
@@ -230,18 +230,18 @@ static void end_copy(replay *r, uint32_t i, uint32_t e)
 static void do_transition(replay *r, uint32_t i)
 {
     const gr_step *s = step_at(r, i);
-    bool *fresh = r->now.fresh;
+    bool *current = r->now.current;
     switch (s->kind) {
     case GR_STEP_LOAD:
         if (!names(r, i, GR_HOST, GR_DEVICE, true)) return;
         begin_copy(r, i, s->writes[0]);
-        check_fresh(r, i, s->reads[0]);
-        fresh[s->writes[0]] = fresh[s->reads[0]];
+        check_current(r, i, s->reads[0]);
+        current[s->writes[0]] = current[s->reads[0]];
         return;
     case GR_STEP_OFFLOAD:
         if (!names(r, i, GR_DEVICE, GR_HOST, true)) return;
-        check_fresh(r, i, s->reads[0]);
-        fresh[s->writes[0]] = fresh[s->reads[0]];
+        check_current(r, i, s->reads[0]);
+        current[s->writes[0]] = current[s->reads[0]];
         end_copy(r, i, s->reads[0]);
         return;
     case GR_STEP_RESUME:
@@ -261,7 +261,7 @@ static void do_transition(replay *r, uint32_t i)
 static void do_run(replay *r, uint32_t i)
 {
     const gr_step *s = step_at(r, i);
-    for (uint32_t k = 0; k < s->n_reads; k++) check_fresh(r, i, s->reads[k]);
+    for (uint32_t k = 0; k < s->n_reads; k++) check_current(r, i, s->reads[k]);
     for (uint32_t k = 0; k < s->n_writes; k++) write_contents(r, s->writes[k]);
 }
 
@@ -279,7 +279,7 @@ static void do_file(replay *r, uint32_t i)
         gr_verify_wrong(r->v, "transitions", "%s step %u '%s' (%s) does not name the copy or bytes it should",
                         gr_path_str(path), i, s->what, gr_step_kind_str(s->kind));
     else if (save)
-        check_fresh(r, i, e);
+        check_current(r, i, e);
     else
         write_contents(r, e);
 }
@@ -376,7 +376,7 @@ static void touch(replay *r, uint32_t i, uint32_t e, bool writes, unsigned by)
     if (by & BY_CODE && code != queue)
         alone = is_alone(r, i, e, writes, code, by & BY_TURNS ? own_turns(r, s->lane) : 0);
     if (alone && (by & BY_QUEUE || code == queue)) is_alone(r, i, e, writes, queue, 0);
-    if (gr_verify_runs_works(r->v->path) ? !gr_verify_lives_at(x, i) : !r->v->boundary[e])
+    if (gr_verify_runs_tasks(r->v->path) ? !gr_verify_lives_at(x, i) : !r->v->boundary[e])
         gr_verify_wrong(r->v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
                         gr_path_str(r->v->path), i, s->what, e, x->what);
 }
@@ -472,7 +472,7 @@ static void close_trip(replay *r, unsigned lanes, const stamps *before, uint16_t
 
 static unsigned who(const replay *r, uint32_t i, uint32_t k)
 {
-    return gr_verify_runs_works(r->v->path) && r->by[i] ? r->by[i][k] : BY_QUEUE;
+    return gr_verify_runs_tasks(r->v->path) && r->by[i] ? r->by[i][k] : BY_QUEUE;
 }
 
 /* A lane's thread waits for the steps before, and where the work says so for its own queue. */
@@ -482,8 +482,8 @@ static void do_waits(replay *r, uint32_t i)
     for (uint32_t k = 0; k < s->n_after; k++)
         if (r->ran[s->after[k]]) wait_for(r, s->lane, s->after[k]);
     enqueue(r, s->lane);
-    bool work = gr_verify_runs_works(r->v->path) && r->v->work[i] != GR_NONE;
-    if (work && r->v->g->works[r->v->work[i]].waits && r->code[s->lane] != NO_TIME)
+    bool work = gr_verify_runs_tasks(r->v->path) && r->v->work[i] != GR_NONE;
+    if (work && r->v->g->task[r->v->work[i]].waits && r->code[s->lane] != NO_TIME)
         tell_all(r, r->code[s->lane], r->queue[s->lane]);
 }
 
@@ -503,7 +503,7 @@ static void do_step(replay *r, uint32_t i)
     r->time++;
     for (uint32_t k = 0; k < n; k++) leave_mark(r, s->reads[k], ends, s->lane, who(r, i, k));
     for (uint32_t k = 0; k < s->n_writes; k++) leave_mark(r, s->writes[k], true, s->lane, who(r, i, n + k));
-    if (gr_step_is_work(s->kind) && s->kind != GR_STEP_LOOP)
+    if (gr_step_is_task(s->kind) && s->kind != GR_STEP_LOOP)
         do_run(r, i);
     else if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE)
         do_file(r, i);
@@ -518,7 +518,7 @@ static void do_step(replay *r, uint32_t i)
 static void end_lives(replay *r, uint32_t i)
 {
     const gr_verifier *v = r->v;
-    if (!gr_verify_runs_works(v->path)) return;
+    if (!gr_verify_runs_tasks(v->path)) return;
     bool loop = step_at(r, i)->kind == GR_STEP_LOOP;
     uint32_t last = loop ? step_at(r, i)->body_last : i, around = v->parent[i];
     for (uint32_t k = v->ends_begin[last]; k < v->ends_begin[last + 1]; k++) {
@@ -590,7 +590,7 @@ static void replay_path(replay *r, gr_path_id id)
         if (v->g->objects[o].span != GR_SPAN_KEEP) forget_contents(r, o);
     for (uint32_t k = 0; k < path->n_exit && v->n_errors < GR_VERIFY_MAX_ERRORS; k++) {
         uint32_t e = path->exit[k];
-        if (!r->now.fresh[e] || v->g->objects[v->object[e]].span != GR_SPAN_KEEP)
+        if (!r->now.current[e] || v->g->objects[v->object[e]].span != GR_SPAN_KEEP)
             gr_verify_wrong(r->v, "boundary", "path %s leaves entry %u '%s' without its current contents",
                             gr_path_str(id), e, v->p->ledger[e].what);
     }
@@ -651,18 +651,18 @@ static uint32_t option_of(const char *const *names, uint32_t n, const char *node
 /* Optional nodes, and the steps that belong to each; steps that others wait for. */
 static void find_options(replay *r)
 {
-    const gr_program *g = r->v->g;
-    const char **names = gr_malloc((g->n_works + 1) * sizeof(*names));
-    for (uint32_t w = 0; w < g->n_works; w++)
-        if (g->works[w].optional && option_of(names, r->n_options, g->works[w].node) == GR_NONE)
-            names[r->n_options++] = g->works[w].node;
-    r->runs = gr_pool_alloc(r->v->pool, r->n_options + 1);
+    const gr_tasks *g = r->v->g;
+    const char **names = gr_malloc((g->n_tasks + 1) * sizeof(*names));
+    for (uint32_t w = 0; w < g->n_tasks; w++)
+        if (g->task[w].optional && option_of(names, r->n_options, g->task[w].node) == GR_NONE)
+            names[r->n_options++] = g->task[w].node;
+    r->runs = gr_arena_alloc(r->v->arena, r->n_options + 1);
     for (int id = 0; id < GR_N_PATHS; id++) {
-        bool works = gr_verify_runs_works((gr_path_id)id);
+        bool works = gr_verify_runs_tasks((gr_path_id)id);
         const gr_step *steps = works ? r->v->steps : r->v->p->paths[id].steps;
         uint32_t n = works ? r->v->n : r->v->p->paths[id].n;
-        r->option[id] = gr_pool_alloc(r->v->pool, (n + 1) * sizeof(**r->option));
-        r->awaited[id] = gr_pool_alloc(r->v->pool, n + 1);
+        r->option[id] = gr_arena_alloc(r->v->arena, (n + 1) * sizeof(**r->option));
+        r->awaited[id] = gr_arena_alloc(r->v->arena, n + 1);
         for (uint32_t i = 0; i < n; i++) {
             r->option[id][i] = option_of(names, r->n_options, steps[i].node);
             for (uint32_t k = 0; k < steps[i].n_after; k++) r->awaited[id][steps[i].after[k]] = true;
@@ -675,8 +675,8 @@ static void find_copies(replay *r)
 {
     const gr_verifier *v = r->v;
     uint32_t n = (uint32_t)v->g->n_objects;
-    r->copies_begin = gr_pool_alloc(v->pool, (n + 2) * sizeof(*r->copies_begin));
-    r->copies = gr_pool_alloc(v->pool, (v->p->n_ledger + 1) * sizeof(*r->copies));
+    r->copies_begin = gr_arena_alloc(v->arena, (n + 2) * sizeof(*r->copies_begin));
+    r->copies = gr_arena_alloc(v->arena, (v->p->n_ledger + 1) * sizeof(*r->copies));
     for (uint32_t e = 0; e < v->p->n_ledger; e++) r->copies_begin[v->object[e] + 1]++;
     for (uint32_t o = 0; o < n; o++) r->copies_begin[o + 1] += r->copies_begin[o];
     uint32_t *at = gr_malloc((n + 1) * sizeof(*at));
@@ -709,7 +709,7 @@ static unsigned *lanes_of_objects(const gr_verifier *v)
     unsigned *lanes = gr_calloc(v->g->n_objects + 1, sizeof(*lanes));
     for (uint32_t i = 0; i < v->n; i++) {
         if (v->work[i] == GR_NONE) continue;
-        const gr_work *w = &v->g->works[v->work[i]];
+        const gr_task *w = &v->g->task[v->work[i]];
         for (uint32_t u = 0; u < w->n_uses; u++)
             if (w->uses[u].object != GR_NONE) lanes[w->uses[u].object] |= 1u << v->steps[i].lane;
     }
@@ -717,7 +717,7 @@ static unsigned *lanes_of_objects(const gr_verifier *v)
 }
 
 /* Bytes of the device are a queue's; those of the host pool both's, where the work does not say less. */
-static uint8_t who_uses(const gr_work *w, const gr_use *use, gr_place place, bool one_lane)
+static uint8_t who_uses(const gr_task *w, const gr_use *use, gr_place place, bool one_lane)
 {
     if (place == GR_DEVICE) return BY_QUEUE;
     if (w->by_code || use->mode & GR_BY_CODE) return BY_CODE;
@@ -728,14 +728,14 @@ static uint8_t who_uses(const gr_work *w, const gr_use *use, gr_place place, boo
 static void find_users(replay *r)
 {
     const gr_verifier *v = r->v;
-    r->by = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*r->by));
+    r->by = gr_arena_alloc(v->arena, (v->n + 1) * sizeof(*r->by));
     if (!v->g->queued) return;
     unsigned *lanes = lanes_of_objects(v);
     for (uint32_t i = 0; i < v->n; i++) {
         if (v->work[i] == GR_NONE) continue;
         const gr_step *s = &v->steps[i];
-        const gr_work *w = &v->g->works[v->work[i]];
-        uint8_t *reads = r->by[i] = gr_pool_alloc(v->pool, s->n_reads + s->n_writes + 1),
+        const gr_task *w = &v->g->task[v->work[i]];
+        uint8_t *reads = r->by[i] = gr_arena_alloc(v->arena, s->n_reads + s->n_writes + 1),
                 *writes = reads + s->n_reads;
         for (uint32_t u = 0; u < w->n_uses; u++) {
             const gr_use *use = &w->uses[u];
@@ -758,11 +758,11 @@ void gr_verify_replay(gr_verifier *v)
     r.now = ways_new(&r);
     uint32_t n = v->n;
     for (int i = 0; i < GR_N_PATHS; i++) n = GR_MAX(n, v->p->paths[i].n);
-    r.seen = gr_pool_alloc(v->pool, (v->p->n_ledger + 1) * sizeof(*r.seen));
+    r.seen = gr_arena_alloc(v->arena, (v->p->n_ledger + 1) * sizeof(*r.seen));
     r.code_row = gr_calloc(n + 1, sizeof(*r.code_row));
     r.queue_row = gr_calloc(n + 1, sizeof(*r.queue_row));
-    r.end_time = gr_pool_alloc(v->pool, (n + 1) * sizeof(*r.end_time));
-    r.ran = gr_pool_alloc(v->pool, n + 1);
+    r.end_time = gr_arena_alloc(v->arena, (n + 1) * sizeof(*r.end_time));
+    r.ran = gr_arena_alloc(v->arena, n + 1);
     find_users(&r);
     find_options(&r);
     find_copies(&r);

@@ -63,7 +63,7 @@ static bool entry_shape_ok(gr_verifier *v, uint32_t e)
 {
     const gr_entry *x = &v->p->ledger[e];
     uint64_t limit = x->place == GR_DEVICE ? v->p->arena_bytes : v->p->host_bytes;
-    v->object[e] = gr_program_find(v->g, x->what);
+    v->object[e] = gr_tasks_find(v->g, x->what);
     if (v->object[e] == GR_NONE)
         return gr_verify_wrong(v, "objects", "entry %u '%s' is no object", e, x->what);
     const gr_object *o = &v->g->objects[v->object[e]];
@@ -96,7 +96,7 @@ static void add_steps(gr_verifier *v, const gr_path *path, const uint32_t *paren
         gr_step *s = &v->steps[v->n];
         *s = path->steps[i];
         s->body_last = shifted(s->body_last, first);
-        s->after = gr_pool_alloc(v->pool, (s->n_after + 1) * sizeof(*s->after));
+        s->after = gr_arena_alloc(v->arena, (s->n_after + 1) * sizeof(*s->after));
         for (uint32_t k = 0; k < s->n_after; k++) s->after[k] = path->steps[i].after[k] + first;
         v->parent[v->n++] = shifted(parent[i], first);
     }
@@ -105,14 +105,14 @@ static void add_steps(gr_verifier *v, const gr_path *path, const uint32_t *paren
 static bool shape_ok(gr_verifier *v)
 {
     const gr_plan *p = v->p;
-    v->steps = gr_pool_alloc(v->pool, (gr_plan_steps(p) + 1) * sizeof(*v->steps));
-    v->parent = gr_pool_alloc(v->pool, (gr_plan_steps(p) + 1) * sizeof(*v->parent));
+    v->steps = gr_arena_alloc(v->arena, (gr_plan_steps(p) + 1) * sizeof(*v->steps));
+    v->parent = gr_arena_alloc(v->arena, (gr_plan_steps(p) + 1) * sizeof(*v->parent));
     v->n_steady = p->paths[GR_PATH_STEADY].n;
-    v->object = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->object));
+    v->object = gr_arena_alloc(v->arena, (p->n_ledger + 1) * sizeof(*v->object));
     for (int id = 0; id < GR_N_PATHS; id++) {
         const gr_path *path = &p->paths[id];
         v->path = (gr_path_id)id;
-        uint32_t *parent = gr_pool_alloc(v->pool, (path->n + 1) * sizeof(*parent));
+        uint32_t *parent = gr_arena_alloc(v->arena, (path->n + 1) * sizeof(*parent));
         if (!loops_ok(v, path, parent)) return false;
         for (uint32_t i = 0; i < path->n; i++)
             if (!ids_ok(v, path, i) || !waits_ok(v, path, parent, i)) return false;
@@ -122,7 +122,7 @@ static bool shape_ok(gr_verifier *v)
         for (uint32_t k = 0; k < path->n_exit; k++)
             if (path->exit[k] >= p->n_ledger)
                 return gr_verify_wrong(v, "indices", "exit of path %s", gr_path_str(v->path));
-        if (gr_verify_runs_works(v->path)) add_steps(v, path, parent);
+        if (gr_verify_runs_tasks(v->path)) add_steps(v, path, parent);
     }
     v->path = GR_PATH_STEADY;
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -133,7 +133,7 @@ static bool shape_ok(gr_verifier *v)
 /* ---- works -------------------------------------------------------------------------------------------- */
 
 /* The uses of a work in order are the reads and the writes of its step in order. */
-static bool uses_ok(gr_verifier *v, uint32_t i, const gr_work *w)
+static bool uses_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
     uint32_t r = 0, k = 0;
@@ -172,7 +172,7 @@ static bool trips_are_common(const gr_verifier *v, uint32_t loop)
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
  * steps, so that it takes one lane for all collectives, the bytes the program moves, and around them no loop
  * whose trips a rank could count alone. */
-static bool collective_ok(gr_verifier *v, uint32_t i, const gr_work *w)
+static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
     if (s->bytes != w->moved)
@@ -192,7 +192,7 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_work *w)
 /* Peers meet in the sums within a work, which are no collectives of all ranks: in the order of one lane, the
  * one that computes. They have the same rows, so that they count the trips of the node's own loops alike;
  * those of others only where all ranks do. */
-static bool sums_ok(gr_verifier *v, uint32_t i, const gr_work *w)
+static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
     if (s->lane != GR_LANE_COMPUTE)
@@ -211,16 +211,16 @@ static bool sums_ok(gr_verifier *v, uint32_t i, const gr_work *w)
 }
 
 /* Work steps are the program's works, in its own order, in the same loops, on the same path. */
-static bool works_ok(gr_verifier *v)
+static bool tasks_ok(gr_verifier *v)
 {
-    uint32_t next = 0, *step_of = gr_pool_alloc(v->pool, (v->g->n_works + 1) * sizeof(*step_of));
-    uint32_t n_steady = gr_program_steady(v->g);
-    v->work = gr_pool_alloc(v->pool, (v->n + 1) * sizeof(*v->work));
+    uint32_t next = 0, *step_of = gr_arena_alloc(v->arena, (v->g->n_tasks + 1) * sizeof(*step_of));
+    uint32_t n_steady = gr_tasks_steady(v->g);
+    v->work = gr_arena_alloc(v->arena, (v->n + 1) * sizeof(*v->work));
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
         v->work[i] = GR_NONE;
-        if (!gr_step_is_work(s->kind)) continue;
-        const gr_work *w = next < v->g->n_works ? &v->g->works[next] : NULL;
+        if (!gr_step_is_task(s->kind)) continue;
+        const gr_task *w = next < v->g->n_tasks ? &v->g->task[next] : NULL;
         if (w && (next < n_steady) != (i < v->n_steady)) w = NULL; /* of the other path */
         if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node))
             return gr_verify_wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
@@ -239,14 +239,13 @@ static bool works_ok(gr_verifier *v)
         step_of[next] = i;
         v->work[i] = next++;
     }
-    if (next != v->g->n_works)
-        return gr_verify_wrong(v, "order", "no step runs '%s'", v->g->works[next].what);
-    for (uint32_t w = 0; w < v->g->n_works; w++) {
-        if (v->g->works[w].body_last == GR_NONE) continue;
-        uint32_t last = v->g->works[w].body_last, end = v->steps[step_of[w]].body_last;
-        if (step_of[last] > end || (last + 1 < v->g->n_works && step_of[last + 1] <= end))
+    if (next != v->g->n_tasks) return gr_verify_wrong(v, "order", "no step runs '%s'", v->g->task[next].what);
+    for (uint32_t w = 0; w < v->g->n_tasks; w++) {
+        if (v->g->task[w].body_last == GR_NONE) continue;
+        uint32_t last = v->g->task[w].body_last, end = v->steps[step_of[w]].body_last;
+        if (step_of[last] > end || (last + 1 < v->g->n_tasks && step_of[last + 1] <= end))
             return gr_verify_wrong(v, "loops", "step %u: the body of loop '%s' is not the program's",
-                                   step_of[w], v->g->works[w].what);
+                                   step_of[w], v->g->task[w].what);
     }
     return true;
 }
@@ -256,5 +255,5 @@ bool gr_verify_steps(gr_verifier *v)
     if (gr_plan_ranks(v->p) != v->g->ranks)
         return gr_verify_wrong(v, "ranks", "the plan is for ranks '%s', the program for %u", v->p->ranks,
                                v->g->ranks);
-    return shape_ok(v) && works_ok(v);
+    return shape_ok(v) && tasks_ok(v);
 }

@@ -18,7 +18,7 @@ const gr_field *gr_field_find(const gr_node *n, const char *name)
 
 gr_column *gr_graph_add_column(gr_graph *g, gr_column c)
 {
-    gr_column *new = gr_pool_alloc(g->pool, sizeof(*new));
+    gr_column *new = gr_arena_alloc(g->arena, sizeof(*new));
     *new = c;
     new->id = (uint32_t)g->n_columns;
     GR_PUSH(g->columns, g->n_columns, g->cap_columns, new);
@@ -38,7 +38,7 @@ const gr_column *gr_node_column(const gr_node *n, const char *field)
 
 void gr_node_add_column(gr_graph *g, gr_node *n, const gr_column *c)
 {
-    const gr_column **columns = gr_pool_alloc(g->pool, (n->n_columns + 1) * sizeof(*columns));
+    const gr_column **columns = gr_arena_alloc(g->arena, (n->n_columns + 1) * sizeof(*columns));
     if (n->n_columns) memcpy(columns, n->columns, n->n_columns * sizeof(*columns));
     columns[n->n_columns++] = c;
     n->columns = columns;
@@ -51,8 +51,8 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
     if (!f || there) return there;
     bool is_main = f == n->op->fields;
     gr_column c = {.node = n, .level = f->level, .kind = f->kind, .dtype = f->dtype};
-    c.field = is_main ? NULL : gr_pool_strdup(g->pool, field);
-    c.name = is_main ? n->name : gr_pool_printf(g->pool, "%s.%s", n->name, field);
+    c.field = is_main ? NULL : gr_arena_strdup(g->arena, field);
+    c.name = is_main ? n->name : gr_arena_printf(g->arena, "%s.%s", n->name, field);
     if (is_main && n->op->level) c.level = n->op->level(n);
     if (is_main && n->op->kind) c.kind = n->op->kind(n);
     c.rows = c.level == GR_LEVEL_SCALAR ? NULL : c.level == GR_LEVEL_GROUP ? n->groups : n->rows;

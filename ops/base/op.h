@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "graphs/graph/graph.h"
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 #include "ops/kernels/kernels.h"
 #include "ops/base/nodes.h"
 
@@ -99,12 +99,12 @@ typedef struct gr_choices {
     uint32_t concurrent;     /* sequences decoded at once */
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
-    uint32_t sharded;        /* many ranks: 1 where the model's weights are sharded (ops/parallel/spread.h) */
-    uint32_t shards;         /* of many: ranks that its shards are spread over; 0: all */
-    uint32_t leaves;         /* canonical: those of a rank, see ops/parallel/spread.h; else 0 */
-    uint32_t recompute;      /* how many layers, from the first, keep only their input for backward */
+    uint32_t sharded;     /* many ranks: 1 where the model's weights are sharded (ops/parallel/sharding.h) */
+    uint32_t shards;      /* of many: ranks that its shards are spread over; 0: all */
+    uint32_t leaves;      /* canonical: those of a rank, see ops/parallel/sharding.h; else 0 */
+    uint32_t recompute;   /* how many layers, from the first, keep only their input for backward */
     uint32_t whole_grads; /* of an update of many shards: 1 where whole gradients are summed on each rank, and
-                             reduced once a mini-batch (ops/parallel/spread.h) */
+                             reduced once a mini-batch (ops/parallel/sharding.h) */
     uint32_t host_step;   /* of an update: 1 where the optimizer step of a bucket may be done on the host */
     unsigned threads;
 } gr_choices;
@@ -125,7 +125,7 @@ typedef struct gr_call {
     uint32_t kernel, arg; /* as declared */
     void *const *ptr;
     uint32_t n_ptr;
-    gr_lane lane; /* of its step: of a work that may be moved (gr_work.host_with), where it is done */
+    gr_lane lane; /* of its step: of a work that may be moved (gr_task.host_with), where it is done */
     gr_queue *queue;
 } gr_call;
 
@@ -161,7 +161,7 @@ typedef struct gr_op {
     bool (*one_step)(const gr_node *n);
     /* Objects and works for these choices. */
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_program *p);
+                    gr_tasks *p);
 
     gr_status (*open)(gr_session *s, const gr_node *n, void **state, gr_diag *d); /* NULL: no state */
     void (*close)(void *state);

@@ -1,28 +1,28 @@
 /* ops/base/rows.c: row sets: layout of a batch's rows, their columns, which are a rank's. */
 #include "ops/base/rows.h"
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
 #include "ops/base/session.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static gr_rows carve(gr_carve *c, const gr_rows_bounds *b)
+static gr_rows layout(gr_workspace *c, const gr_rows_bounds *b)
 {
     gr_rows r = {.stride = b->prompt_tokens + b->response_tokens};
-    r.n_groups = gr_carve_bytes(c, sizeof(*r.n_groups));
-    r.n_seqs = gr_carve_bytes(c, sizeof(*r.n_seqs));
-    r.record = gr_carve_bytes(c, b->groups * sizeof(*r.record));
-    r.group = gr_carve_bytes(c, b->seqs * sizeof(*r.group));
-    r.prompt_len = gr_carve_bytes(c, b->seqs * sizeof(*r.prompt_len));
-    r.response_len = gr_carve_bytes(c, b->seqs * sizeof(*r.response_len));
-    r.token_offset = gr_carve_bytes(c, (b->seqs + 1ull) * sizeof(*r.token_offset));
-    r.truncated = gr_carve_bytes(c, b->seqs);
-    r.ended = gr_carve_bytes(c, b->seqs);
-    r.ids = gr_carve_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
-    r.logprob = gr_carve_floats(c, (uint64_t)b->seqs * b->response_tokens);
-    if (b->masked) r.counts = gr_carve_bytes(c, (uint64_t)b->seqs * b->response_tokens);
+    r.n_groups = gr_workspace_bytes(c, sizeof(*r.n_groups));
+    r.n_seqs = gr_workspace_bytes(c, sizeof(*r.n_seqs));
+    r.record = gr_workspace_bytes(c, b->groups * sizeof(*r.record));
+    r.group = gr_workspace_bytes(c, b->seqs * sizeof(*r.group));
+    r.prompt_len = gr_workspace_bytes(c, b->seqs * sizeof(*r.prompt_len));
+    r.response_len = gr_workspace_bytes(c, b->seqs * sizeof(*r.response_len));
+    r.token_offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*r.token_offset));
+    r.truncated = gr_workspace_bytes(c, b->seqs);
+    r.ended = gr_workspace_bytes(c, b->seqs);
+    r.ids = gr_workspace_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
+    r.logprob = gr_workspace_floats(c, (uint64_t)b->seqs * b->response_tokens);
+    if (b->masked) r.counts = gr_workspace_bytes(c, (uint64_t)b->seqs * b->response_tokens);
     return r;
 }
 
@@ -38,15 +38,15 @@ void gr_rows_check(const gr_node *n, gr_diag *d)
 
 uint64_t gr_rows_bytes(const gr_rows_bounds *b)
 {
-    gr_carve c = {0};
-    carve(&c, b);
+    gr_workspace c = {0};
+    layout(&c, b);
     return c.used;
 }
 
 gr_rows gr_rows_at(void *block, const gr_rows_bounds *b)
 {
-    gr_carve c = {.base = block};
-    return carve(&c, b);
+    gr_workspace c = {.base = block};
+    return layout(&c, b);
 }
 
 uint32_t gr_rows_add_group(gr_rows *r, uint32_t record)
@@ -83,7 +83,7 @@ static uint32_t first_seq(const gr_rows *r, uint32_t group)
     return low;
 }
 
-gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts)
+gr_rows_part gr_rows_balance(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts)
 {
     uint64_t n = to - from;
     gr_rows_part p = {.group = from + (uint32_t)(n * which / parts),
@@ -95,12 +95,12 @@ gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t
 
 gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to)
 {
-    return gr_rows_deal(r, from, to, s->rank, s->ranks);
+    return gr_rows_balance(r, from, to, s->rank, s->ranks);
 }
 
 gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from, uint32_t to)
 {
-    return gr_rows_deal(r, from, to, s->rank / n->parts, s->ranks / n->parts);
+    return gr_rows_balance(r, from, to, s->rank / n->parts, s->ranks / n->parts);
 }
 
 void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end)
@@ -109,7 +109,7 @@ void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end)
     for (uint32_t seq = first; seq < end; seq++) GR_PUSH(s->seq, s->n, s->cap, seq);
 }
 
-uint32_t gr_rows_object(gr_program *p, const gr_node *rows)
+uint32_t gr_rows_object(gr_tasks *p, const gr_node *rows)
 {
     char name[128];
     snprintf(name, sizeof(name), "%s.rows", rows->name);
@@ -119,7 +119,7 @@ uint32_t gr_rows_object(gr_program *p, const gr_node *rows)
                    .place = GR_HOST,
                    .bytes = gr_rows_bytes(&rows->bounds),
                    .bucket = GR_NONE};
-    return gr_program_object(p, &o);
+    return gr_tasks_object(p, &o);
 }
 
 static void token_column(const gr_rows *r, const gr_column *c, void *out)
@@ -170,16 +170,16 @@ uint64_t gr_column_bytes(const gr_column *c)
     return n * gr_dtype_bytes(c->dtype);
 }
 
-uint32_t gr_column_object(gr_program *p, const gr_column *c)
+uint32_t gr_column_object(gr_tasks *p, const gr_column *c)
 {
-    if (!c->node || c->fresh) return GR_NONE;
+    if (!c->node || c->current) return GR_NONE;
     gr_object o = {.name = c->name,
                    .category = GR_CAT_COLUMNS,
                    .span = GR_SPAN_TEMP,
                    .place = p->values,
                    .bytes = gr_column_bytes(c),
                    .bucket = GR_NONE};
-    return gr_program_object(p, &o);
+    return gr_tasks_object(p, &o);
 }
 
 float gr_rows_inv_temperature(const gr_node *rows)

@@ -58,7 +58,7 @@ gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, u
 gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from,
                           uint32_t to);
 /* The same for part `which` of `parts`. */
-gr_rows_part gr_rows_deal(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts);
+gr_rows_part gr_rows_balance(const gr_rows *r, uint32_t from, uint32_t to, uint32_t which, uint32_t parts);
 
 static inline bool gr_rows_counts(const gr_rows *r, uint32_t token)
 {
@@ -77,10 +77,10 @@ void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end);
 void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);
 
 /* The object of a row maker's block, added on first use. */
-uint32_t gr_rows_object(gr_program *p, const gr_node *rows);
+uint32_t gr_rows_object(gr_tasks *p, const gr_node *rows);
 
 /* The device object of a column, GR_NONE for scalars of the iteration and fresh values. */
-uint32_t gr_column_object(gr_program *p, const gr_column *c);
+uint32_t gr_column_object(gr_tasks *p, const gr_column *c);
 
 uint64_t gr_dtype_bytes(gr_expr_dtype t);
 

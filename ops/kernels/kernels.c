@@ -45,5 +45,5 @@ const gr_kernels *gr_kernels_find(const char *device)
 const gr_kernels *gr_kernels_as(const gr_kernels *k, bool strict, bool deterministic)
 {
     if (strict && k->strict) k = k->strict;
-    return !deterministic && k->loose ? k->loose : k;
+    return !deterministic && k->nondeterministic ? k->nondeterministic : k;
 }

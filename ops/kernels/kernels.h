@@ -16,8 +16,8 @@
  * order of their place in the packed batch, independent of threads and of how a batch is cut into passes.
  *
  * Slices: layer_forward without acts, and layer_extend, take a shape with `parts` and the layer's slice
- * (ops/model/slices.h). All of the queue's peers then make the same calls, and each of these has two sums
- * over them (gr_peers_sum), of what o and down gave for [T, H]; x is whole on each rank, with the same bits.
+ * (ops/model/tp.h). All of the queue's peers then make the same calls, and each of these has two sums
+ * over them (gr_tp_sum), of what o and down gave for [T, H]; x is whole on each rank, with the same bits.
  */
 #ifndef GR_OPS_KERNELS_KERNELS_H
 #define GR_OPS_KERNELS_KERNELS_H
@@ -175,7 +175,8 @@ struct gr_kernels {
     bool invariant;   /* batch invariance holds: see above */
     bool chained;     /* and of the sums of gradients */
     const gr_kernels *strict; /* the same device with batch invariance; NULL: this is it */
-    const gr_kernels *loose;  /* and with sums in the order of chance; NULL: it has none, or this is it */
+    const gr_kernels
+        *nondeterministic; /* and with sums in the order of chance; NULL: it has none, or this is it */
     gr_pass_sizes sizes;
     double attention_cost; /* seconds of attention in a forward pass, over those of the device's fastest */
     /* What the kernels keep with a queue, where they keep something: attach before the first call on a queue,

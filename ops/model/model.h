@@ -40,7 +40,7 @@ typedef struct gr_rope_scaling {
 typedef struct gr_model_shape {
     char model_type[16]; /* llama, qwen2, qwen3, mistral */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim, max_positions;
-    uint32_t parts; /* of a slice (ops/model/slices.h): heads, kv_heads and inter are one of so many parts;
+    uint32_t parts; /* of a slice (ops/model/tp.h): heads, kv_heads and inter are one of so many parts;
                        else 0 */
     float norm_eps;
     double rope_theta;

@@ -174,7 +174,7 @@ static gr_status check_tied(const gr_weights *w, gr_diag *d)
 
 static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
 {
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     const char **known = NULL;
     size_t n = 0, cap = 0, n_bad = 0;
     struct names missing = {0};
@@ -183,7 +183,7 @@ static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
         size_t n_tensors = gr_bucket_tensors(&w->shape, b, t);
         for (size_t i = 0; i < n_tensors; i++) {
             char *stored = stored_name(w, t[i].name);
-            const char *name = gr_pool_strdup(pool, stored);
+            const char *name = gr_arena_strdup(arena, stored);
             free(stored);
             GR_PUSH(known, n, cap, name);
             if (!gr_safetensors_find(w->file, name)) {
@@ -203,7 +203,7 @@ static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
     qsort(known, n, sizeof(*known), names_cmp);
     warn_unexpected(w, known, n, path, d);
     free(known);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return st;
 }
 
@@ -358,8 +358,8 @@ struct gr_weights_writer {
     gr_st_writer *file;
 };
 
-static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, size_t n_sets, gr_pool *pool,
-                            size_t *n)
+static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, size_t n_sets,
+                            gr_arena *arena, size_t *n)
 {
     gr_st_spec *specs = NULL;
     size_t cap = 0;
@@ -369,7 +369,7 @@ static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, 
         size_t n_tensors = gr_bucket_tensors(s, b, t);
         for (size_t set = 0; set < n_sets; set++)
             for (size_t i = 0; i < n_tensors; i++) {
-                const char *name = gr_pool_printf(pool, "%s%s", prefix[set], t[i].name);
+                const char *name = gr_arena_printf(arena, "%s%s", prefix[set], t[i].name);
                 GR_PUSH(specs, *n, cap, ((gr_st_spec){name, t[i].rows, t[i].cols}));
             }
     }
@@ -381,9 +381,9 @@ static gr_status open_writer(gr_weights_writer **out, const gr_model_shape *s, c
                              const char *stem, const char *const *prefix, size_t n_sets, bool begun,
                              gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
 {
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     size_t n;
-    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
+    gr_st_spec *specs = specs_of(s, prefix, n_sets, arena, &n);
     gr_weights_writer *w = gr_calloc(1, sizeof(*w));
     w->shape = *s;
     w->n_sets = n_sets;
@@ -394,7 +394,7 @@ static gr_status open_writer(gr_weights_writer **out, const gr_model_shape *s, c
     else
         *out = w;
     free(specs);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return st;
 }
 
@@ -413,14 +413,14 @@ gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *
 
 gr_seal *gr_weights_seal_new(const gr_model_shape *s, const char *const *prefix, size_t n_sets)
 {
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     gr_seal *seal = gr_seal_new();
     size_t n;
-    gr_st_spec *specs = specs_of(s, prefix, n_sets, pool, &n);
+    gr_st_spec *specs = specs_of(s, prefix, n_sets, arena, &n);
     for (size_t i = 0; i < n; i++)
         gr_seal_add(seal, specs[i].name, specs[i].rows * GR_MAX(specs[i].cols, UINT64_C(1)) * sizeof(float));
     free(specs);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return seal;
 }
 

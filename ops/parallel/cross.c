@@ -1,4 +1,4 @@
-/* ops/parallel/cross.c: what one class of ranks sends another: columns and weights, piece by piece in rounds.
+/* ops/parallel/cross.c: what one role of ranks sends another: columns and weights, piece by piece in rounds.
  */
 #include "ops/parallel/cross.h"
 
@@ -10,17 +10,17 @@
 
 enum { CROSS_OBJECT }; /* operand: what is sent or received */
 
-typedef struct crossing {
-    const gr_ranks_class *from, *to;
+typedef struct transfer {
+    const gr_ranks_role *from, *to;
     bool sends, weights;          /* this rank does; else a column */
-    uint32_t own;                 /* its number within its class */
+    uint32_t own;                 /* its number within its role */
     char *at;                     /* of the object here */
     uint64_t n, part, elem_bytes; /* elements of the bucket, of a part; of a column bytes */
     bool sharded;                 /* weights of which this rank, a sender, has its part alone */
-} crossing;
+} transfer;
 
 /* What sender s gives receiver r; 0 bytes: nothing. */
-static uint64_t piece(const crossing *x, uint32_t s, uint32_t r, char **at)
+static uint64_t piece(const transfer *x, uint32_t s, uint32_t r, char **at)
 {
     uint64_t first = GR_MIN(s * x->part, x->n), n = GR_MIN(x->part, x->n - first);
     *at = x->at;
@@ -29,7 +29,7 @@ static uint64_t piece(const crossing *x, uint32_t s, uint32_t r, char **at)
     return n * x->elem_bytes;
 }
 
-static gr_status run_rounds(const crossing *x, gr_comm *comm, gr_queue *q, gr_diag *d)
+static gr_status run_rounds(const transfer *x, gr_comm *comm, gr_queue *q, gr_diag *d)
 {
     uint32_t rounds = GR_MAX(x->from->n, x->to->n);
     gr_status st = GR_OK;
@@ -45,14 +45,14 @@ static gr_status run_rounds(const crossing *x, gr_comm *comm, gr_queue *q, gr_di
     return st;
 }
 
-static crossing crossing_of(const gr_call *c, const gr_program *p, const gr_work *w)
+static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *w)
 {
     const gr_graph *g = c->session->graph;
     const gr_object *o = &p->objects[w->uses[CROSS_OBJECT].object];
     const gr_model *m = o->model ? gr_graph_model(g, o->model) : NULL;
     bool sends = w->kind == GR_STEP_SEND;
-    crossing x = {.from = &g->classes[sends ? g->view : w->peer],
-                  .to = &g->classes[sends ? w->peer : g->view],
+    transfer x = {.from = &g->roles[sends ? g->view : w->peer],
+                  .to = &g->roles[sends ? w->peer : g->view],
                   .sends = sends,
                   .weights = m != NULL,
                   .own = c->session->rank,
@@ -70,10 +70,10 @@ static crossing crossing_of(const gr_call *c, const gr_program *p, const gr_work
     return x;
 }
 
-gr_status gr_cross_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
-                       gr_comm *host, gr_diag *d)
+gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device, gr_comm *host,
+                       gr_diag *d)
 {
-    const crossing x = crossing_of(c, p, w);
+    const transfer x = transfer_of(c, p, w);
     bool on_host = p->objects[w->uses[CROSS_OBJECT].object].place == GR_HOST;
     gr_comm *comm = on_host ? host : device;
     gr_status st = on_host ? gr_queue_finish(c->queue, d) : GR_OK; /* who wrote it, or read what was there */

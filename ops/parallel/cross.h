@@ -1,7 +1,7 @@
-/* ops/parallel/cross.h: what crosses between classes of ranks (scheduler/search/classes.h), carried out: send
+/* ops/parallel/cross.h: what crosses between roles of ranks (scheduler/search/roles.h), carried out: send
  * and recv steps.
  *
- * Ranks count within their classes here. Of weights, which are cut as shards are, sender s sends part s to
+ * Ranks count within their roles here. Of weights, which are cut as shards are, sender s sends part s to
  * every receiver; a column comes whole, to receiver r from sender r % senders. In round t sender s serves
  * receiver (s + t) % max(senders, receivers): so each rank has one partner at a time, and as all take the
  * rounds in order, none waits in a circle where a send waits for its receiver (MPI). NCCL does them at once.
@@ -12,9 +12,9 @@
 #include "ops/base/op.h"
 #include "runtime/comm/comm.h"
 
-/* Run a send or recv of program p. device and host: of the ranks of all classes, for memory of either place;
+/* Run a send or recv of program p. device and host: of the ranks of all roles, for memory of either place;
  * they may be the same. */
-GR_NODISCARD gr_status gr_cross_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
+GR_NODISCARD gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
                                     gr_comm *host, gr_diag *d);
 
 #endif

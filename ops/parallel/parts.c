@@ -28,17 +28,17 @@ uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)
 }
 
 /* Ranks hold shards of everything that training changes; of weights where the program says so. */
-static uint64_t own_bytes(const gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                           uint32_t bucket)
 {
     bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
     bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
     uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
-    uint32_t shards = gr_program_shards(p, m->index);
+    uint32_t shards = gr_tasks_shards(p, m->index);
     return whole || shards < 2 ? bytes : gr_shard_elems(elems, shards) * (bytes / elems);
 }
 
-uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket)
 {
     static const char *const names[] = {"params", "grads", "state", "rollout", "lagged"};
@@ -54,5 +54,5 @@ uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, 
                    .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,
                    .bucket = bucket};
-    return gr_program_object(p, &o);
+    return gr_tasks_object(p, &o);
 }

@@ -8,7 +8,7 @@
 #define GR_OPS_PARALLEL_PARTS_H
 
 #include "graphs/graph/graph.h"
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 #include "ops/kernels/kernels.h"
 
 /* state: the fp32 master where the device keeps one, then both moments; rollout: a copy of the weights that
@@ -23,15 +23,15 @@ typedef enum gr_model_part {
     GR_PART_LAGGED,
 } gr_model_part;
 
-/* Bytes of a whole bucket; of the rollout's copy, of a slice of it where it is cut (ops/model/slices.h). */
+/* Bytes of a whole bucket; of the rollout's copy, of a slice of it where it is cut (ops/model/tp.h). */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
 /* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
  * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
 
-/* The object of one bucket of a model, or of this rank's shard of it (ops/parallel/spread.h). */
-uint32_t gr_model_object(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
+/* The object of one bucket of a model, or of this rank's shard of it (ops/parallel/sharding.h). */
+uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket);
 
 /* Its training state, or the shard that one of many ranks has of it, piece by piece. */

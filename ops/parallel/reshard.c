@@ -6,14 +6,14 @@
 #include <stdlib.h>
 
 typedef struct blocks {
-    gr_slice_block at[GR_SLICE_BLOCKS_MAX];
+    gr_tp_block at[GR_TP_BLOCKS_MAX];
     size_t n;
 } blocks;
 
 static blocks blocks_of(const gr_reshard *r, uint32_t place)
 {
     blocks b;
-    b.n = gr_slice_blocks(r->shape, r->parts, place, r->bucket, b.at);
+    b.n = gr_tp_blocks(r->shape, r->parts, place, r->bucket, b.at);
     return b;
 }
 
@@ -26,12 +26,12 @@ static uint64_t shard_elems(const gr_model_shape *s, uint32_t bucket, uint32_t r
 static uint64_t out_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
 {
     const uint64_t shard = shard_elems(s, bucket, ranks);
-    return shard + (parts - 1) * GR_MIN(shard, gr_slice_common(s, parts, bucket));
+    return shard + (parts - 1) * GR_MIN(shard, gr_tp_common(s, parts, bucket));
 }
 
 uint64_t gr_reshard_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
 {
-    const gr_model_shape slice = gr_slice_shape(s, parts);
+    const gr_model_shape slice = gr_tp_shape(s, parts);
     return out_room(s, parts, bucket, ranks) + gr_bucket_elems(&slice, bucket);
 }
 
@@ -42,14 +42,14 @@ typedef struct move {
     uint64_t size;
 } move;
 
-static void pack_piece(move *m, const gr_slice_block *p, const char *shard, uint64_t first)
+static void pack_piece(move *m, const gr_tp_block *p, const char *shard, uint64_t first)
 {
     m->r->k->copy_rows(m->r->q, m->packed, p->n * m->size, shard + (p->from - first) * m->size,
                        p->from_stride * m->size, p->n * m->size, p->count);
     m->packed += p->n * p->count * m->size;
 }
 
-static void unpack_piece(move *m, const gr_slice_block *p, char *slice)
+static void unpack_piece(move *m, const gr_tp_block *p, char *slice)
 {
     m->r->k->copy_rows(m->r->q, slice + p->to * m->size, p->to_stride * m->size, m->packed, p->n * m->size,
                        p->n * m->size, p->count);
@@ -62,10 +62,10 @@ void gr_reshard_pack(const gr_reshard *r, const void *shard, void *buffer, gr_re
     move m = {r, buffer, gr_dtype_size(r->k->dtype)};
     for (uint32_t place = 0; place < r->parts; place++) {
         const blocks b = blocks_of(r, place);
-        gr_slice_block piece[3];
+        gr_tp_block piece[3];
         out[place].at = (uint64_t)(m.packed - (char *)buffer) / m.size;
         for (size_t i = 0; i < b.n; i++)
-            for (size_t k = 0, n = gr_slice_cut(&b.at[i], first, first + part, piece); k < n; k++)
+            for (size_t k = 0, n = gr_tp_cut(&b.at[i], first, first + part, piece); k < n; k++)
                 pack_piece(&m, &piece[k], shard, first);
         out[place].n = (uint64_t)(m.packed - (char *)buffer) / m.size - out[place].at;
     }
@@ -77,7 +77,7 @@ void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in)
     const blocks b = blocks_of(r, r->rank % r->parts);
     uint64_t at = out_room(r->shape, r->parts, r->bucket, r->ranks);
     for (uint32_t from = 0; from < r->ranks; from++) {
-        in[from] = (gr_reshard_part){at, gr_slice_count(b.at, b.n, from * part, (from + 1) * part)};
+        in[from] = (gr_reshard_part){at, gr_tp_count(b.at, b.n, from * part, (from + 1) * part)};
         at += in[from].n;
     }
 }
@@ -85,7 +85,7 @@ void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in)
 /* Tensors begin at aligned places, and what is between them is zero. */
 static void zero_gaps(const gr_reshard *r, const blocks *b, char *slice)
 {
-    const gr_model_shape shape = gr_slice_shape(r->shape, r->parts);
+    const gr_model_shape shape = gr_tp_shape(r->shape, r->parts);
     const uint64_t size = gr_dtype_size(r->k->dtype);
     for (size_t i = 0; i < b->n; i++) {
         const uint64_t end = b->at[i].to + b->at[i].n * b->at[i].count,
@@ -100,9 +100,9 @@ void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const voi
     const blocks b = blocks_of(r, r->rank % r->parts);
     for (uint32_t from = 0; from < r->ranks; from++) {
         move m = {r, (char *)(uintptr_t)buffer + in[from].at * size, size};
-        gr_slice_block piece[3];
+        gr_tp_block piece[3];
         for (size_t i = 0; i < b.n; i++)
-            for (size_t k = 0, n = gr_slice_cut(&b.at[i], from * part, (from + 1) * part, piece); k < n; k++)
+            for (size_t k = 0, n = gr_tp_cut(&b.at[i], from * part, (from + 1) * part, piece); k < n; k++)
                 unpack_piece(&m, &piece[k], slice);
     }
     zero_gaps(r, &b, slice);

@@ -1,7 +1,7 @@
 /* ops/parallel/reshard.h: weights of a layer from flat shards, or from a whole bucket, into slices.
  *
  * Rank r of R has shard r (gr_shard_elems), and is to have slice r modulo parts. Each packs, for each slice,
- * what its shard has of it: the pieces of its blocks, in their order (ops/model/slices.h). That goes to all
+ * what its shard has of it: the pieces of its blocks, in their order (ops/model/tp.h). That goes to all
  * ranks which have the slice; what a rank gets of all shards, one behind another, it puts in its place. Both
  * sides know the lists from the two layouts, so that nothing is said about them, and a rank receives what its
  * slice has and nothing else.
@@ -10,7 +10,7 @@
 #define GR_OPS_PARALLEL_RESHARD_H
 
 #include "ops/kernels/kernels.h"
-#include "ops/model/slices.h"
+#include "ops/model/tp.h"
 #include "runtime/comm/comm.h"
 
 /* What is done, and for whom. */

@@ -107,13 +107,13 @@ static char *find_script(const char *name)
 typedef struct found_files {
     void (*fn)(void *user, const char *word, const char *path);
     void *user;
-    gr_pool *pool;
+    gr_arena *arena;
     gr_index known;
 } found_files;
 
 static void add(found_files *f, const char *word, const char *path)
 {
-    if (gr_index_add(&f->known, gr_pool_strdup(f->pool, path), 0)) f->fn(f->user, word, path);
+    if (gr_index_add(&f->known, gr_arena_strdup(f->arena, path), 0)) f->fn(f->user, word, path);
 }
 
 static void scan(found_files *f, const char *command);
@@ -148,8 +148,8 @@ static void scan(found_files *f, const char *command)
 void gr_command_files(const char *command, void (*fn)(void *user, const char *word, const char *path),
                       void *user)
 {
-    found_files f = {.fn = fn, .user = user, .pool = gr_pool_new()};
+    found_files f = {.fn = fn, .user = user, .arena = gr_arena_new()};
     scan(&f, command);
     gr_index_release(&f.known);
-    gr_pool_free(f.pool);
+    gr_arena_free(f.arena);
 }

@@ -16,7 +16,7 @@
 
 /* What one comparison has: memory for the texts it makes, and fuel. */
 struct job {
-    gr_pool *pool;
+    gr_arena *arena;
     int64_t fuel;
 };
 
@@ -80,7 +80,7 @@ static void list_add(struct list *l, gr_span item)
 /* s with its \pm and \mp one way and the other: both are values of s. */
 static gr_span one_sign(struct job *j, gr_span s, bool minus)
 {
-    char *out = gr_pool_alloc(j->pool, s.n + 1);
+    char *out = gr_arena_alloc(j->arena, s.n + 1);
     size_t n = 0;
     while (s.n) {
         bool pm = gr_span_starts(s, "\\pm"), mp = gr_span_starts(s, "\\mp");
@@ -172,15 +172,15 @@ static bool starts_arithmetic(gr_span s)
 /* A name that an answer may be given to: x, a_{3}, f(x), f(2), |AB|, (p,q), V_1:V_2. */
 static bool is_name(gr_span s)
 {
-    bool letter = false;
+    bool message = false;
     for (size_t i = 0; i < s.n; i++) {
         char c = s.p[i];
         if (isdigit((unsigned char)c) && (i == 0 || !strchr("_{(,0123456789", s.p[i - 1]))) return false;
         if (!isalnum((unsigned char)c) && !strchr("_{}(),|:\\' \10", c)) return false;
         if (c == '\\' && starts_arithmetic(gr_span_skip(s, i))) return false;
-        letter |= isalpha((unsigned char)c) != 0;
+        message |= isalpha((unsigned char)c) != 0;
     }
-    return letter;
+    return message;
 }
 
 /* \frac{NO}{BO}, the ratio of two segments, may be given a value like a name. */
@@ -188,10 +188,10 @@ static bool is_ratio_of_names(gr_span s)
 {
     if (!gr_span_starts(s, "\\frac{")) return false;
     gr_span top = gr_span_skip(s, 5), bottom = gr_span_skip(top, gr_span_group(top));
-    bool letters = top.n > bottom.n && gr_span_group(bottom) == bottom.n && bottom.n > 2;
-    for (size_t i = 0; i < top.n && letters; i++)
-        letters = isupper((unsigned char)top.p[i]) || strchr("{}", top.p[i]);
-    return letters;
+    bool messages = top.n > bottom.n && gr_span_group(bottom) == bottom.n && bottom.n > 2;
+    for (size_t i = 0; i < top.n && messages; i++)
+        messages = isupper((unsigned char)top.p[i]) || strchr("{}", top.p[i]);
+    return messages;
 }
 
 /* Where the next sign of equality stands from `from` on, one that is no part of <= or >=. */
@@ -318,7 +318,8 @@ static bool chain_interval(struct job *j, const struct chain *c, gr_span *out)
     gr_span from = low ? c->part[0] : (gr_span){"-\\infty", 7};
     gr_span to = high ? c->part[c->n] : (gr_span){"\\infty", 6};
     char open = low && c->closed[0] ? '[' : '(', close = high && c->closed[c->n - 1] ? ']' : ')';
-    char *text = gr_pool_printf(j->pool, "%c%.*s,%.*s%c", open, (int)from.n, from.p, (int)to.n, to.p, close);
+    char *text =
+        gr_arena_printf(j->arena, "%c%.*s,%.*s%c", open, (int)from.n, from.p, (int)to.n, to.p, close);
     *out = (gr_span){text, strlen(text)};
     return true;
 }
@@ -391,7 +392,7 @@ static gr_span without_percent(gr_span s)
 }
 
 /* A letter that belongs to no command. */
-static bool has_letters(gr_span s)
+static bool has_messages(gr_span s)
 {
     bool any = false;
     for (; s.n && !any; s = gr_span_skip(s, 1)) {
@@ -409,7 +410,7 @@ static bool equal_values(struct job *j, gr_span a, gr_span b)
     if (gr_number_equal(a.p, a.n, b.p, b.n)) return true;
     gr_span bare_a = without_percent(a), bare_b = without_percent(b);
     bool one = (bare_a.n != a.n) != (bare_b.n != b.n);
-    if (!(one && has_letters(bare_a)) && equal_expressions(j, bare_a, bare_b)) return true;
+    if (!(one && has_messages(bare_a)) && equal_expressions(j, bare_a, bare_b)) return true;
     return one && equal_expressions(j, a, b);
 }
 
@@ -425,7 +426,7 @@ static bool equal_equations(struct job *j, gr_span a, gr_span b)
 /* s without the marks around words and without brackets around everything. */
 static gr_span words_of(struct job *j, gr_span s)
 {
-    char *out = gr_pool_alloc(j->pool, s.n + 1);
+    char *out = gr_arena_alloc(j->arena, s.n + 1);
     size_t n = 0;
     for (size_t i = 0; i < s.n; i++)
         if (s.p[i] != GR_TEXT) out[n++] = s.p[i];
@@ -440,7 +441,7 @@ static bool is_word(gr_span s)
     return s.n > 1 && gr_span_word(s) == s.n;
 }
 
-static bool same_letters(gr_span a, gr_span b)
+static bool same_messages(gr_span a, gr_span b)
 {
     bool same = a.n == b.n;
     for (size_t i = 0; i < a.n && same; i++)
@@ -507,7 +508,7 @@ static void name_parts(struct job *j, struct list *l)
         return;
     for (l->n = 0; l->n < names.n; l->n++) {
         gr_span name = names.item[l->n], value = values.item[l->n];
-        char *text = gr_pool_printf(j->pool, "%.*s=%.*s", (int)name.n, name.p, (int)value.n, value.p);
+        char *text = gr_arena_printf(j->arena, "%.*s=%.*s", (int)name.n, name.p, (int)value.n, value.p);
         l->item[l->n] = (gr_span){text, strlen(text)};
     }
 }
@@ -577,7 +578,7 @@ static bool equal_words(struct job *j, gr_span a, gr_span b, bool *decided)
     gr_span wa = words_of(j, a), wb = words_of(j, b);
     bool marked = wa.n != a.n || wb.n != b.n, words = is_word(wa) && is_word(wb);
     *decided = words && (marked || wa.n > 2);
-    return gr_span_same(wa, wb) || (words && same_letters(wa, wb));
+    return gr_span_same(wa, wb) || (words && same_messages(wa, wb));
 }
 
 static bool either_has(gr_span a, gr_span b, const char *sep)
@@ -610,7 +611,7 @@ static gr_span real_line(struct job *j, gr_span s)
     gr_span set = gr_span_skip(rest, 9), out = inside_of(set);
     if (set.n < 3 || fence_of(set) != GR_SET_OPEN || has(out, ",")) return s;
     char *text =
-        gr_pool_printf(j->pool, "(-\\infty,%.*s)\\cup(%.*s,\\infty)", (int)out.n, out.p, (int)out.n, out.p);
+        gr_arena_printf(j->arena, "(-\\infty,%.*s)\\cup(%.*s,\\infty)", (int)out.n, out.p, (int)out.n, out.p);
     return (gr_span){text, strlen(text)};
 }
 
@@ -641,7 +642,7 @@ static bool equal(struct job *j, gr_span a, gr_span b, int depth)
 /* s with its thousands joined; in brackets their commas part a list. */
 static gr_span join_thousands(struct job *j, gr_span s)
 {
-    char *out = gr_pool_alloc(j->pool, s.n + 1);
+    char *out = gr_arena_alloc(j->arena, s.n + 1);
     size_t n = 0;
     int depth = 0;
     for (size_t i = 0; i < s.n; i++) {
@@ -664,7 +665,7 @@ static bool with_point(struct job *j, gr_span s, gr_span *out)
     while (whole + 1 + rest < s.n && isdigit((unsigned char)s.p[whole + 1 + rest])) rest++;
     bool thousands = rest == 3 && *s.p != '0';
     if (rest < 2 || thousands || whole + 1 + rest != s.n) return false;
-    char *text = gr_pool_strndup(j->pool, s.p, s.n);
+    char *text = gr_arena_strndup(j->arena, s.p, s.n);
     text[whole] = '.';
     *out = (gr_span){text, s.n};
     return true;
@@ -687,13 +688,13 @@ bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_
 {
     gr_str a = {0}, b = {0};
     if (n_truth > GR_MATH_BYTES || n_got > GR_MATH_BYTES) return false;
-    struct job j = {gr_pool_new(), FUEL};
+    struct job j = {gr_arena_new(), FUEL};
     gr_math_normalise((gr_span){truth, n_truth}, &a);
     gr_math_normalise((gr_span){got, n_got}, &b);
     bool same = a.len && b.len && equal_answers(&j, (gr_span){a.text, a.len}, (gr_span){b.text, b.len});
     gr_str_release(&a);
     gr_str_release(&b);
-    gr_pool_free(j.pool);
+    gr_arena_free(j.arena);
     return same;
 }
 

@@ -50,7 +50,7 @@ static text name_text(const char *s)
 
 static frame *new_frame(render *r, frame *parent)
 {
-    frame *f = gr_pool_alloc(r->pool, sizeof(*f));
+    frame *f = gr_arena_alloc(r->arena, sizeof(*f));
     f->parent = parent;
     return f;
 }
@@ -148,8 +148,8 @@ void gr_chat_add_arg(render *r, call_args *args, const char *name, value v)
     if (args->n == args->cap) {
         call_args old = *args;
         args->cap = old.cap ? 2 * old.cap : 4;
-        args->v = gr_pool_alloc(r->pool, args->cap * sizeof(*args->v));
-        args->name = gr_pool_alloc(r->pool, args->cap * sizeof(*args->name));
+        args->v = gr_arena_alloc(r->arena, args->cap * sizeof(*args->v));
+        args->name = gr_arena_alloc(r->arena, args->cap * sizeof(*args->name));
         for (size_t i = 0; i < old.n; i++) args->v[i] = old.v[i], args->name[i] = old.name[i];
     }
     args->name[args->n] = name;
@@ -157,7 +157,7 @@ void gr_chat_add_arg(render *r, call_args *args, const char *name, value v)
 }
 
 /* *list or **mapping */
-static void spread_args(render *r, const node *n, value v, call_args *args)
+static void sharding_args(render *r, const node *n, value v, call_args *args)
 {
     if (n->kind == N_STAR) {
         value items = gr_chat_items(r, n, v);
@@ -167,7 +167,7 @@ static void spread_args(render *r, const node *n, value v, call_args *args)
         gr_chat_fail(r, n, "'**' needs a mapping");
     } else {
         for (size_t i = 0; i < v.dict->n; i++)
-            gr_chat_add_arg(r, args, gr_pool_strndup(r->pool, v.dict->keys[i].s, v.dict->keys[i].n),
+            gr_chat_add_arg(r, args, gr_arena_strndup(r->arena, v.dict->keys[i].s, v.dict->keys[i].n),
                             v.dict->values[i]);
     }
 }
@@ -180,7 +180,7 @@ static void eval_args(render *r, const node *first, call_args *args)
         if (n->kind == N_ARG)
             gr_chat_add_arg(r, args, n->text, v);
         else
-            spread_args(r, n, v, args);
+            sharding_args(r, n, v, args);
     }
 }
 
@@ -196,8 +196,8 @@ static value strftime_now(render *r, const node *n, const call_args *args)
     if (!strptime(r->date, "%Y-%m-%d", &when))
         return gr_chat_fail(r, n, "date '%s' is not YEAR-MONTH-DAY", r->date);
     /* the point tells an empty result from one that has no room */
-    char *out = gr_pool_alloc(r->pool, MOST),
-         *pattern = gr_pool_printf(r->pool, "%.*s.", (int)GR_MIN(format.n, MOST), format.s);
+    char *out = gr_arena_alloc(r->arena, MOST),
+         *pattern = gr_arena_printf(r->arena, "%.*s.", (int)GR_MIN(format.n, MOST), format.s);
     size_t len = strftime(out, MOST, pattern, &when);
     return len ? gr_chat_string(r, out, len - 1, false) : gr_chat_fail(r, n, "the date's format is too long");
 }
@@ -314,7 +314,7 @@ static value call_value(render *r, const node *n, value callee, const call_args 
     case V_METHOD:
         return gr_chat_call_method(r, n->a, callee.method, args);
     case V_FUNCTION:
-        return call_function(r, n, gr_pool_strndup(r->pool, callee.s.s, callee.s.n), args);
+        return call_function(r, n, gr_arena_strndup(r->arena, callee.s.s, callee.s.n), args);
     case V_UNDEFINED:
         if (n->a->kind == N_NAME) return gr_chat_fail(r, n->a, "function '%s' is not supported", n->a->text);
         if (n->a->kind == N_ATTR)
@@ -506,7 +506,7 @@ static void exec_in(render *r, const node *body, frame *scope)
 static void exec_for(render *r, const node *n)
 {
     value items = loop_items(r, n);
-    loop_state *loop = gr_pool_alloc(r->pool, sizeof(*loop));
+    loop_state *loop = gr_arena_alloc(r->arena, sizeof(*loop));
     loop->items = items.list;
     for (; r->st == GR_OK && loop->i < items.list->n; loop->i++) {
         frame *f = new_frame(r, r->scope); /* what an iteration sets, the next does not see */
@@ -544,7 +544,7 @@ static void exec_scope(render *r, const node *n)
 
 static value new_macro(render *r, const node *def)
 {
-    macro *m = gr_pool_alloc(r->pool, sizeof(*m));
+    macro *m = gr_arena_alloc(r->arena, sizeof(*m));
     *m = (macro){def, r->scope};
     return (value){.kind = V_MACRO, .macro = m};
 }

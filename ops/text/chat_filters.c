@@ -184,7 +184,7 @@ static value f_int(render *r, const node *at, value v, const call_args *args)
     if (v.kind == V_BOOL) return gr_chat_int(v.b);
     if (v.kind == V_FLOAT && fabs(v.f) < 9e18) return gr_chat_int((int64_t)v.f);
     if (v.kind == V_STRING) {
-        char *s = gr_pool_strndup(r->pool, v.s.s, v.s.n);
+        char *s = gr_arena_strndup(r->arena, v.s.s, v.s.n);
         if (plain_int((text){.s = s, .n = v.s.n}, &i)) return gr_chat_int(i);
         for (size_t k = 0; k < v.s.n; k++)
             if (v.s.s[k] >= '0' && v.s.s[k] <= '9')
@@ -271,7 +271,7 @@ static value path_of(render *r, const node *at, value v, value path, const value
         end = dot ? (size_t)(dot - path.s.s) : path.s.n;
         value part = gr_chat_substring(path, begin, end);
         bool digits =
-            plain_int((text){.s = gr_pool_strndup(r->pool, part.s.s, part.s.n), .n = part.s.n}, &index) &&
+            plain_int((text){.s = gr_arena_strndup(r->arena, part.s.s, part.s.n), .n = part.s.n}, &index) &&
             part.s.s[0] != '-' && part.s.s[0] != '+';
         v = gr_chat_item(r, at, v, digits ? gr_chat_int(index) : part);
         if (v.kind == V_UNDEFINED && otherwise && otherwise->kind != V_NONE) v = *otherwise;
@@ -378,7 +378,7 @@ static value f_sort(render *r, const node *at, value v, const call_args *args)
     if (attribute && attribute->kind == V_STRING && memchr(attribute->s.s, ',', attribute->s.n))
         return gr_chat_fail(r, at, "'sort' by several attributes is not supported");
     if (r->st != GR_OK) return undefined;
-    value *keys = gr_pool_alloc(r->pool, (out.list->n + 1) * sizeof(*keys));
+    value *keys = gr_arena_alloc(r->arena, (out.list->n + 1) * sizeof(*keys));
     for (size_t i = 0; i < out.list->n && r->st == GR_OK; i++) {
         value item = out.list->v[i];
         bool part = attribute && attribute->kind != V_NONE;
@@ -399,7 +399,7 @@ static value f_dictsort(render *r, const node *at, value v, const call_args *arg
     if (v.kind != V_DICT) return gr_chat_fail(r, at, "'dictsort' needs a mapping");
     value pairs = f_items(r, at, v, args), out = f_list(r, at, pairs, args);
     if (r->st != GR_OK) return undefined;
-    value *keys = gr_pool_alloc(r->pool, (out.list->n + 1) * sizeof(*keys));
+    value *keys = gr_arena_alloc(r->arena, (out.list->n + 1) * sizeof(*keys));
     for (size_t i = 0; i < out.list->n && r->st == GR_OK; i++)
         keys[i] = sort_key(r, at, out.list->v[i].list->v[by_value], want_flag(args, 0, "case_sensitive"));
     if (r->st == GR_OK) sort_by(r, at, out.list, keys, want_flag(args, 2, "reverse"));
@@ -449,7 +449,7 @@ static value f_map(render *r, const node *at, value v, const call_args *args)
         return undefined;
     if (by_path && !gr_chat_check_args(r, at, "map", "attribute default", args)) return undefined;
     call_args rest = rest_of(r, args, 1);
-    char *filter = gr_pool_strndup(r->pool, name.s ? name.s : "", name.n);
+    char *filter = gr_arena_strndup(r->arena, name.s ? name.s : "", name.n);
     value items = items_if_any(r, at, v), out = gr_chat_new_list(r, ITERATOR);
     for (size_t i = 0; r->st == GR_OK && i < items.list->n; i++) {
         value item = items.list->v[i];
@@ -469,7 +469,7 @@ static value filter_by_test(render *r, const node *at, value v, const call_args 
     if (attribute && !n) return gr_chat_fail(r, at, "'%s' needs an attribute", at->text);
     if (n > first && !gr_chat_want_string(r, at, &args->v[first], &name)) return undefined;
     call_args rest = rest_of(r, args, first + 1);
-    char *test = gr_pool_strndup(r->pool, name.s ? name.s : "", name.n);
+    char *test = gr_arena_strndup(r->arena, name.s ? name.s : "", name.n);
     value items = items_if_any(r, at, v), out = gr_chat_new_list(r, ITERATOR);
     for (size_t i = 0; r->st == GR_OK && i < items.list->n; i++) {
         value item = items.list->v[i], part = attribute ? path_of(r, at, item, args->v[0], NULL) : item;

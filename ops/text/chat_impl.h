@@ -90,11 +90,11 @@ struct node {
 #define CHAT_MAX_BYTES (1 << 26)
 
 struct gr_chat_template {
-    gr_pool *pool;
+    gr_arena *arena;
     node *body;
 };
 
-gr_status gr_chat_parse(gr_pool *pool, const char *source, size_t n, node **body, gr_diag *d);
+gr_status gr_chat_parse(gr_arena *arena, const char *source, size_t n, node **body, gr_diag *d);
 
 /* ---- values ------------------------------------------------------------------------------------------- */
 
@@ -190,7 +190,7 @@ typedef struct builder {
 
 /* One rendering. All values live in the pool. */
 typedef struct render {
-    gr_pool *pool;
+    gr_arena *arena;
     gr_diag *d;
     gr_status st;
     const char *date;

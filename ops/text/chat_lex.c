@@ -113,7 +113,7 @@ static void read_string(parser *p)
     if (p->at < p->n) {
         p->at++;
         p->tok = (lexeme){.kind = T_STRING,
-                          .text = gr_pool_strndup(p->pool, out.text ? out.text : "", out.len),
+                          .text = gr_arena_strndup(p->arena, out.text ? out.text : "", out.len),
                           .n = out.len,
                           .at = start};
     } else {
@@ -163,7 +163,7 @@ static void read_number(parser *p)
         gr_lex_fail(p, start, "the number '%.*s%c' is not supported", (int)GR_MIN(n, 40), p->s + start,
                     p->s[p->at]);
     if (p->st != GR_OK) return;
-    char *digits = gr_pool_strndup(p->pool, p->s + start, n);
+    char *digits = gr_arena_strndup(p->arena, p->s + start, n);
     p->tok = (lexeme){.kind = real ? T_FLOAT : T_INT, .text = digits, .n = n, .at = start};
     p->tok.i = real ? 0 : strtoll(digits, NULL, 10);
     p->tok.f = strtod(digits, NULL);
@@ -205,8 +205,8 @@ void gr_lex_next(parser *p)
     } else if (is_name_char(c)) {
         while (p->at < p->n && is_name_char(p->s[p->at])) p->at++;
         size_t n = p->at - start;
-        p->tok =
-            (lexeme){.kind = T_NAME, .text = gr_pool_strndup(p->pool, p->s + start, n), .n = n, .at = start};
+        p->tok = (lexeme){
+            .kind = T_NAME, .text = gr_arena_strndup(p->arena, p->s + start, n), .n = n, .at = start};
     } else if (c > 0 && strchr("+-*/%~<>=!.,:|()[]{}", c)) {
         size_t n = 1;
         for (size_t i = 0; i < GR_LEN(two); i++)
@@ -215,7 +215,7 @@ void gr_lex_next(parser *p)
         if (strchr(")]}", c) && p->brackets) p->brackets--;
         p->at += n;
         p->tok =
-            (lexeme){.kind = T_OP, .text = gr_pool_strndup(p->pool, p->s + start, n), .n = n, .at = start};
+            (lexeme){.kind = T_OP, .text = gr_arena_strndup(p->arena, p->s + start, n), .n = n, .at = start};
     } else {
         gr_lex_fail(p, start, "unexpected character '%.*s'",
                     (int)gr_chat_char_len(p->s + start, p->n - start), p->s + start);

@@ -16,7 +16,7 @@ typedef struct lexeme {
 } lexeme;
 
 typedef struct parser {
-    gr_pool *pool;
+    gr_arena *arena;
     gr_diag *d;
     gr_status st;
     const char *s;

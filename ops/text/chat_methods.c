@@ -218,7 +218,7 @@ static bool in_words(const char *words, const char *name)
 
 static value new_method(render *r, const method_def *def, value self)
 {
-    method *m = gr_pool_alloc(r->pool, sizeof(*m));
+    method *m = gr_arena_alloc(r->arena, sizeof(*m));
     *m = (method){def, self};
     return (value){.kind = V_METHOD, .method = m};
 }
@@ -229,7 +229,7 @@ static value find_method(render *r, value of, const char *name)
     for (size_t i = 0; i < GR_LEN(methods); i++)
         if (methods[i].of == kind && !strcmp(methods[i].name, name)) return new_method(r, &methods[i], of);
     if (!in_words(others[kind], name)) return gr_chat_name_of(name);
-    method_def *unknown = gr_pool_alloc(r->pool, sizeof(*unknown));
+    method_def *unknown = gr_arena_alloc(r->arena, sizeof(*unknown));
     *unknown = (method_def){.of = kind, .name = name};
     return new_method(r, unknown, of);
 }

@@ -253,5 +253,5 @@ value gr_chat_item(render *r, const node *at, value of, value key)
     if (indexed && is_whole(key)) return item_at(r, at, of, whole(key));
     if (key.kind != V_STRING) return undefined;
     const value *found = of.kind == V_DICT ? gr_chat_dict_get(of.dict, key.s.s, key.s.n) : NULL;
-    return found ? *found : gr_chat_attribute(r, at, of, gr_pool_strndup(r->pool, key.s.s, key.s.n));
+    return found ? *found : gr_chat_attribute(r, at, of, gr_arena_strndup(r->arena, key.s.s, key.s.n));
 }

@@ -8,7 +8,7 @@
 
 static node *new_node(parser *p, node_kind kind, size_t at)
 {
-    node *x = gr_pool_alloc(p->pool, sizeof(*x));
+    node *x = gr_arena_alloc(p->arena, sizeof(*x));
     x->kind = kind;
     x->depth = 1;
     gr_lex_place(p, at, &x->line, &x->col);
@@ -134,7 +134,7 @@ static node *parse_strings(parser *p)
     gr_str s = {0};
     for (; p->tok.kind == T_STRING; gr_lex_next(p)) gr_str_add(&s, p->tok.text, p->tok.n);
     x->n = s.len;
-    x->text = gr_pool_strndup(p->pool, s.text ? s.text : "", s.len);
+    x->text = gr_arena_strndup(p->arena, s.text ? s.text : "", s.len);
     gr_str_release(&s);
     return x;
 }
@@ -702,7 +702,7 @@ static node *parse_text(parser *p)
     p->at = tag;
     if (begin == end) return NULL;
     node *x = new_node(p, N_TEXT, begin);
-    x->text = gr_pool_strndup(p->pool, p->s + begin, end - begin);
+    x->text = gr_arena_strndup(p->arena, p->s + begin, end - begin);
     x->n = end - begin;
     return x;
 }
@@ -780,7 +780,7 @@ static node *parse_body(parser *p, const char *ends, const char **end)
     return first;
 }
 
-gr_status gr_chat_parse(gr_pool *pool, const char *source, size_t n, node **body, gr_diag *d)
+gr_status gr_chat_parse(gr_arena *arena, const char *source, size_t n, node **body, gr_diag *d)
 {
     gr_str s = {0};
     for (size_t i = 0; i < n; i++) /* lines end in \n; the text's last line end is no part of it */
@@ -789,7 +789,7 @@ gr_status gr_chat_parse(gr_pool *pool, const char *source, size_t n, node **body
         else if (i + 1 == n || source[i + 1] != '\n')
             gr_str_putc(&s, '\n');
     if (s.len && s.text[s.len - 1] == '\n') s.len--;
-    parser p = {.pool = pool,
+    parser p = {.arena = arena,
                 .d = d,
                 .s = s.text ? s.text : "",
                 .n = s.len,

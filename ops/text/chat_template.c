@@ -11,8 +11,8 @@ enum { MAX_FILE_BYTES = 1 << 28 };
 gr_status gr_chat_template_parse(gr_chat_template **out, const char *source, size_t n, gr_diag *d)
 {
     gr_chat_template *t = gr_calloc(1, sizeof(*t));
-    t->pool = gr_pool_new();
-    gr_status st = gr_chat_parse(t->pool, source, n, &t->body, d);
+    t->arena = gr_arena_new();
+    gr_status st = gr_chat_parse(t->arena, source, n, &t->body, d);
     if (st == GR_OK)
         *out = t;
     else
@@ -23,7 +23,7 @@ gr_status gr_chat_template_parse(gr_chat_template **out, const char *source, siz
 void gr_chat_template_free(gr_chat_template *t)
 {
     if (!t) return;
-    gr_pool_free(t->pool);
+    gr_arena_free(t->arena);
     free(t);
 }
 
@@ -114,7 +114,7 @@ static void set_variables(render *r, const gr_tokenizer *tok, const json_t *mess
     }
     json_object_foreach((json_t *)options->variables, key, j)
     {
-        set(r, gr_pool_strdup(r->pool, key), gr_chat_from_json(r, j));
+        set(r, gr_arena_strdup(r->arena, key), gr_chat_from_json(r, j));
     }
 }
 
@@ -144,7 +144,7 @@ gr_status gr_chat_render(const gr_chat_template *t, const gr_tokenizer *tok, con
                          const gr_chat_options *options, gr_chat_text *out, gr_diag *d)
 {
     builder b = {0};
-    render r = {.pool = gr_pool_new(), .d = d, .date = options->date, .out = &b};
+    render r = {.arena = gr_arena_new(), .d = d, .date = options->date, .out = &b};
     r.scope = &r.root;
     gr_chat_text_release(out);
     if (json_is_array(messages))
@@ -160,7 +160,7 @@ gr_status gr_chat_render(const gr_chat_template *t, const gr_tokenizer *tok, con
     }
     gr_str_release(&b.s);
     gr_str_release(&b.field);
-    gr_pool_free(r.pool);
+    gr_arena_free(r.arena);
     return r.st;
 }
 

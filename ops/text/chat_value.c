@@ -51,7 +51,7 @@ static char *room(render *r, size_t n)
         gr_chat_fail(r, NULL, "the template builds too much text");
         return NULL;
     }
-    return gr_pool_alloc(r->pool, n + 1);
+    return gr_arena_alloc(r->arena, n + 1);
 }
 
 value gr_chat_string(render *r, const char *s, size_t n, bool field)
@@ -99,14 +99,14 @@ size_t gr_chat_find(text in, size_t from, text what)
 
 value gr_chat_new_list(render *r, list_shape shape)
 {
-    value v = {.kind = V_LIST, .list = gr_pool_alloc(r->pool, sizeof(list))};
+    value v = {.kind = V_LIST, .list = gr_arena_alloc(r->arena, sizeof(list))};
     v.list->shape = shape;
     return v;
 }
 
 value gr_chat_new_dict(render *r)
 {
-    return (value){.kind = V_DICT, .dict = gr_pool_alloc(r->pool, sizeof(dict))};
+    return (value){.kind = V_DICT, .dict = gr_arena_alloc(r->arena, sizeof(dict))};
 }
 
 value gr_chat_new_pair(render *r, value a, value b)
@@ -120,7 +120,7 @@ value gr_chat_new_pair(render *r, value a, value b)
 /* A larger copy: pool memory is never given back, so growth doubles. */
 static void *grown(render *r, const void *old, size_t n, size_t cap, size_t bytes)
 {
-    void *p = gr_pool_alloc(r->pool, cap * bytes);
+    void *p = gr_arena_alloc(r->arena, cap * bytes);
     if (n) memcpy(p, old, n * bytes);
     return p;
 }
@@ -608,7 +608,7 @@ static int by_key(const void *a, const void *b, void *user)
 
 static void put_json_dict(render *r, builder *b, const dict *d, const json_style *style, unsigned level)
 {
-    size_t *order = gr_pool_alloc(r->pool, (d->n + 1) * sizeof(*order));
+    size_t *order = gr_arena_alloc(r->arena, (d->n + 1) * sizeof(*order));
     for (size_t i = 0; i < d->n; i++) order[i] = i;
     if (style->sort_keys) qsort_r(order, d->n, sizeof(*order), by_key, (void *)d);
     if (d->is_namespace) gr_chat_fail(r, NULL, "this cannot be written as JSON");

@@ -111,16 +111,16 @@ struct pool_chunk {
     _Alignas(16) char bytes[];
 };
 
-struct gr_pool {
+struct gr_arena {
     struct pool_chunk *head;
 };
 
-gr_pool *gr_pool_new(void)
+gr_arena *gr_arena_new(void)
 {
-    return gr_calloc(1, sizeof(gr_pool));
+    return gr_calloc(1, sizeof(gr_arena));
 }
 
-void gr_pool_free(gr_pool *p)
+void gr_arena_free(gr_arena *p)
 {
     if (!p) return;
     for (struct pool_chunk *c = p->head, *next; c; c = next) {
@@ -130,7 +130,7 @@ void gr_pool_free(gr_pool *p)
     free(p);
 }
 
-void *gr_pool_alloc(gr_pool *p, size_t bytes)
+void *gr_arena_alloc(gr_arena *p, size_t bytes)
 {
     bytes = gr_align(bytes ? bytes : 1, 16);
     struct pool_chunk *c = p->head;
@@ -147,26 +147,26 @@ void *gr_pool_alloc(gr_pool *p, size_t bytes)
     return out;
 }
 
-char *gr_pool_strndup(gr_pool *p, const char *s, size_t n)
+char *gr_arena_strndup(gr_arena *p, const char *s, size_t n)
 {
-    char *copy = gr_pool_alloc(p, n + 1);
+    char *copy = gr_arena_alloc(p, n + 1);
     memcpy(copy, s, n);
     return copy;
 }
 
-char *gr_pool_strdup(gr_pool *p, const char *s)
+char *gr_arena_strdup(gr_arena *p, const char *s)
 {
-    return gr_pool_strndup(p, s, strlen(s));
+    return gr_arena_strndup(p, s, strlen(s));
 }
 
-char *gr_pool_printf(gr_pool *p, const char *fmt, ...)
+char *gr_arena_printf(gr_arena *p, const char *fmt, ...)
 {
     gr_str s = {0};
     va_list ap;
     va_start(ap, fmt);
     gr_str_vprintf(&s, fmt, ap);
     va_end(ap);
-    char *copy = gr_pool_strndup(p, s.text, s.len);
+    char *copy = gr_arena_strndup(p, s.text, s.len);
     gr_str_release(&s);
     return copy;
 }

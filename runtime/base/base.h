@@ -7,7 +7,7 @@
  * (libyaml, utf8proc, libc) each return is looked at. Large memory, the arenas and pools that a plan sizes,
  * is taken by runtime/device/device.h, which returns a status. Nothing else in the library prints or exits.
  *
- * Threads: a gr_pool, gr_str or gr_diag belongs to one thread at a time.
+ * Threads: a gr_arena, gr_str or gr_diag belongs to one thread at a time.
  */
 #ifndef GR_RUNTIME_BASE_BASE_H
 #define GR_RUNTIME_BASE_BASE_H
@@ -112,13 +112,13 @@ struct XXH3_state_s *gr_xxh3_new(void);
     } while (0)
 
 /* Objects that live and die together: allocate freely, free once. */
-typedef struct gr_pool gr_pool;
-gr_pool *gr_pool_new(void);
-void gr_pool_free(gr_pool *p);                 /* NULL is fine */
-void *gr_pool_alloc(gr_pool *p, size_t bytes); /* zeroed, 16-byte aligned */
-char *gr_pool_strdup(gr_pool *p, const char *s);
-char *gr_pool_strndup(gr_pool *p, const char *s, size_t n);
-GR_PRINTF(2, 3) char *gr_pool_printf(gr_pool *p, const char *fmt, ...);
+typedef struct gr_arena gr_arena;
+gr_arena *gr_arena_new(void);
+void gr_arena_free(gr_arena *p);                 /* NULL is fine */
+void *gr_arena_alloc(gr_arena *p, size_t bytes); /* zeroed, 16-byte aligned */
+char *gr_arena_strdup(gr_arena *p, const char *s);
+char *gr_arena_strndup(gr_arena *p, const char *s, size_t n);
+GR_PRINTF(2, 3) char *gr_arena_printf(gr_arena *p, const char *fmt, ...);
 
 /* A string under construction. {0} is a valid empty one; text is NUL-terminated once anything was added. */
 typedef struct gr_str {

@@ -68,9 +68,9 @@ void gr_comm_close(gr_comm *c)
     if (c) c->type->close(c);
 }
 
-void gr_peers_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
+void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
 {
-    gr_peers *p = q->peers;
+    gr_tp_group *p = q->peers;
     if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
 }
 

@@ -7,7 +7,7 @@
  * done.
  *
  * A call that waits for a rank that is dead, has stopped or hangs ends: ranks give rank 0 signs of life, and
- * it gives them its own (runtime/comm/watch.h). One that gives none for GR_COMM_SILENCE seconds, or that
+ * it gives them its own (runtime/comm/watchdog.h). One that gives none for GR_COMM_SILENCE seconds, or that
  * stays where it is for too long, ends all of them, with one message that names it, its host and its step.
  *
  * Threads: one thread at a time calls a communicator. Of those that were
@@ -135,8 +135,8 @@ GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_
  * them all. c NULL, one rank: *out is NULL. GR_E_INVALID on all of them for a color that is too large. */
 GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
 
-/* Ranks that have slices of one layer each (ops/model/slices.h), while kernels of a queue work on them. */
-struct gr_peers {
+/* Ranks that have slices of one layer each (ops/model/tp.h), while kernels of a queue work on them. */
+struct gr_tp_group {
     gr_comm *comm;
     gr_diag *d;
     gr_status failed; /* the first sum that was */
@@ -144,7 +144,7 @@ struct gr_peers {
 
 /* x, a partial product on each of the queue's peers, becomes their sum: an all_reduce, in the queue's
  * order. A failure is kept with the peers: whoever set them looks there. */
-void gr_peers_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
+void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
 
 /* NULL is fine: one rank. */
 void gr_comm_close(gr_comm *c);

@@ -3,7 +3,7 @@
  *
  * Every operation is begun and then tested until it is done, with the lock held for the test alone: so a
  * second thread, under the same lock, keeps giving signs of life and listening for those of others, whatever
- * the first one waits for. Rank 0 hears of all and judges (runtime/comm/watch.h); the others hear rank 0.
+ * the first one waits for. Rank 0 hears of all and judges (runtime/comm/watchdog.h); the others hear rank 0.
  * Where MPI cannot be asked, because it is being joined or left, or does not return, that thread has a limit
  * of its own.
  */
@@ -11,7 +11,7 @@
 
 #include "runtime/base/half.h"
 #include "runtime/comm/mpi_api.h"
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -68,7 +68,7 @@ static gr_status failed(const char *why, gr_diag *d)
 {
     uint32_t iteration;
     const char *step;
-    gr_watch_where(&iteration, &step);
+    gr_watchdog_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s", iteration, step, why);
 }
 
@@ -88,7 +88,7 @@ static gr_status finish(mpi_comm *m, const char *why, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
     bool done = false;
-    gr_watch_wait(true);
+    gr_watchdog_wait(true);
     while (!why) {
         why = m->api->test(m->group, &done);
         if (done || why) break;
@@ -98,7 +98,7 @@ static gr_status finish(mpi_comm *m, const char *why, gr_diag *d)
     }
     gr_status st = why ? failed(why, d) : GR_OK;
     pthread_mutex_unlock(&m->w->lock);
-    gr_watch_wait(false);
+    gr_watchdog_wait(false);
     return st;
 }
 
@@ -300,20 +300,20 @@ static gr_status post(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr
     return st;
 }
 
-static gr_status await_letter(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d)
+static gr_status await_message(mpi_comm *m, uint32_t from, int *bytes, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
     bool came = false;
     gr_status st = GR_OK;
-    gr_watch_wait(true);
+    gr_watchdog_wait(true);
     while (!came && !st) {
         pthread_mutex_lock(&m->w->lock);
-        const char *why = m->api->letter(m->group, (int)from, bytes, &came);
+        const char *why = m->api->message(m->group, (int)from, bytes, &came);
         if (why) st = failed(why, d);
         pthread_mutex_unlock(&m->w->lock);
         if (!came && !st) relax(begin);
     }
-    gr_watch_wait(false);
+    gr_watchdog_wait(false);
     return st;
 }
 
@@ -321,7 +321,7 @@ static gr_status collect(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, g
 {
     mpi_comm *m = mpi_of(c);
     int n = 0;
-    gr_status st = await_letter(m, from, &n, d);
+    gr_status st = await_message(m, from, &n, d);
     if (st) return st;
     *bytes = (uint64_t)n;
     *x = gr_malloc(GR_MAX(*bytes, (uint64_t)1));
@@ -361,13 +361,13 @@ _Noreturn static void end_alone(world *w, const char *where)
     char host[64] = "";
     uint32_t iteration;
     const char *step;
-    gr_watch_where(&iteration, &step);
+    gr_watchdog_where(&iteration, &step);
     gethostname(host, sizeof(host) - 1);
     char *why = gr_printf("rank %s on host %s has waited in %s for %u s, in iteration %u, step '%s': another "
-                          "rank, or who has started them, has stopped (" GR_WATCH_SILENCE
+                          "rank, or who has started them, has stopped (" GR_WATCHDOG_SILENCE
                           "=%u in the environment waits twice as long): all ranks are ended",
-                          rank ? rank : "?", host, where, gr_watch_silence_alone(), iteration, step,
-                          2 * gr_watch_silence());
+                          rank ? rank : "?", host, where, gr_watchdog_silence_alone(), iteration, step,
+                          2 * gr_watchdog_silence());
     let_the_first_speak();
     w->lost(why);
     _exit(1);
@@ -378,7 +378,7 @@ static const char *give(world *w)
 {
     gr_sign own;
     const char *why = NULL;
-    gr_watch_sign(&own);
+    gr_watchdog_sign(&own);
     w->seen[w->rank].sign = own;
     w->seen[w->rank].heard_ns = gr_now_ns();
     if (w->rank) return w->api->beat(&own, sizeof(own), 0);
@@ -391,7 +391,7 @@ static bool take_lock(world *w)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += gr_watch_silence_alone();
+    until.tv_sec += gr_watchdog_silence_alone();
     return !pthread_mutex_clocklock(&w->lock, CLOCK_MONOTONIC, &until);
 }
 
@@ -405,7 +405,7 @@ static void take_signs(world *w)
         if (why || from < 0) break;
         w->seen[from].sign = came;
         w->seen[from].heard_ns = gr_now_ns();
-        if (strcmp(w->hosts[from], w->hosts[w->rank])) gr_watch_tell_of((uint32_t)from, &came);
+        if (strcmp(w->hosts[from], w->hosts[w->rank])) gr_watchdog_tell_of((uint32_t)from, &came);
     }
 }
 
@@ -426,8 +426,8 @@ static void forgive(world *w)
 /* Where rank 0 is lost, the next one speaks, and its word ends the others before theirs. */
 static void judge(world *w)
 {
-    char *why =
-        w->rank ? gr_watch_lost(w->seen, 1, gr_now_ns()) : gr_watch_judge(w->seen, w->ranks, gr_now_ns());
+    char *why = w->rank ? gr_watchdog_lost(w->seen, 1, gr_now_ns())
+                        : gr_watchdog_judge(w->seen, w->ranks, gr_now_ns());
     if (!why) return;
     if (w->rank > 1) sleep(2);
     end_all(w, why);
@@ -436,7 +436,7 @@ static void judge(world *w)
 /* One rank alone waits for nobody: it is not known before it has joined. */
 static void watch_alone(world *w, uint64_t since)
 {
-    if (gr_now_ns() - since < gr_watch_silence_alone() * SECOND_NS) return;
+    if (gr_now_ns() - since < gr_watchdog_silence_alone() * SECOND_NS) return;
     end_alone(w, atomic_load(&w->stage) == JOINING ? "MPI_Init" : "MPI_Finalize");
 }
 
@@ -526,7 +526,7 @@ static void enter_stage(world *w, int stage, const char *step)
     pthread_mutex_lock(&w->lock);
     atomic_store(&w->stage, stage);
     pthread_mutex_unlock(&w->lock);
-    gr_watch_at(step, stage == TOGETHER);
+    gr_watchdog_at(step, stage == TOGETHER);
 }
 
 static void close_world(mpi_comm *m)
@@ -535,12 +535,12 @@ static void close_world(mpi_comm *m)
     if (m->group && atomic_load(&w->stage) == TOGETHER) {
         gr_status st = barrier(&m->c, NULL); /* all are heard until all have come here */
         (void)st;                            /* a rank that failed is ended by abort */
-        enter_stage(w, LEAVING, GR_WATCH_LEAVES);
+        enter_stage(w, LEAVING, GR_WATCHDOG_LEAVES);
     }
     if (m->group) w->api->stop();
     atomic_store(&w->quit, true);
     if (w->started) pthread_join(w->thread, NULL);
-    gr_watch_at(GR_WATCH_LEFT, false);
+    gr_watchdog_at(GR_WATCHDOG_LEFT, false);
     pthread_mutex_destroy(&w->lock);
     free(w->hosts);
     free(w->seen);
@@ -711,15 +711,15 @@ static gr_status start_watch(world *w, gr_diag *d)
 
 gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_diag *d)
 {
-    const char *silence = getenv(GR_WATCH_SILENCE);
-    gr_status st = silence && *silence ? gr_watch_set_silence(silence, d) : GR_OK;
+    const char *silence = getenv(GR_WATCHDOG_SILENCE);
+    gr_status st = silence && *silence ? gr_watchdog_set_silence(silence, d) : GR_OK;
     world *w = gr_calloc(1, sizeof(*w));
     w->lost = lost;
     pthread_mutex_init(&w->lock, NULL);
     if (!st) st = find_room(d);
     if (!st) st = load(w, d);
     mpi_comm *m = comm_of(w, true);
-    gr_watch_at(GR_WATCH_JOINS, false);
+    gr_watchdog_at(GR_WATCHDOG_JOINS, false);
     if (!st) st = start_watch(w, d);
     if (!st) st = join(m, d);
     if (st) {

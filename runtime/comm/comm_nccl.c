@@ -14,7 +14,7 @@
  */
 #include "runtime/comm/comm.h"
 
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #include <assert.h>
 #include <cuda_runtime_api.h>
@@ -73,7 +73,7 @@ static gr_status failed(const nccl_comm *n, ncclResult_t e, const char *what, gr
         if (asked) e = asked;
     }
     if (e == ncclSuccess) return GR_OK;
-    gr_watch_where(&iteration, &step);
+    gr_watchdog_where(&iteration, &step);
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "iteration %u, step '%s': %s: %s", iteration, step,
                          what, n->call.GetErrorString(e));
 }

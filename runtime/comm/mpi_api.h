@@ -49,7 +49,7 @@ typedef struct gr_mpi_api {
     /* Letters: post copies x and sends it whenever the other takes it; letter looks whether one has come, and
      * of how many bytes; take begins to receive it. */
     const char *(*post)(gr_mpi_group *g, const void *x, int bytes, int to);
-    const char *(*letter)(gr_mpi_group *g, int from, int *bytes, bool *came);
+    const char *(*message)(gr_mpi_group *g, int from, int *bytes, bool *came);
     const char *(*take)(gr_mpi_group *g, void *x, int bytes, int from);
     /* The operation that the group began: *done when it is. */
     const char *(*test)(gr_mpi_group *g, bool *done);

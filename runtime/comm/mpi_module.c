@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DATA_TAG = 1, BEAT_TAG = 2, LETTER_TAG = 3 };
+enum { DATA_TAG = 1, BEAT_TAG = 2, MESSAGE_TAG = 3 };
 
-struct letter { /* on its way */
-    struct letter *next;
+struct message { /* on its way */
+    struct message *next;
     MPI_Request request;
     char bytes[];
 };
@@ -28,7 +28,7 @@ static struct beat {
 static int n_beats;
 static MPI_Request hearing = MPI_REQUEST_NULL;
 static char beat_in[sizeof(((struct beat *)0)->x)], text[MPI_MAX_ERROR_STRING + 64];
-static struct letter *letters;
+static struct message *messages;
 
 static const char *failed(int code, const char *what)
 {
@@ -75,9 +75,9 @@ static const char *start(gr_mpi_place *w)
 }
 
 /* Let go of letters that have left. */
-static void forget_letters(void)
+static void forget_messages(void)
 {
-    for (struct letter **at = &letters, *l; (l = *at);) {
+    for (struct message **at = &messages, *l; (l = *at);) {
         int left = 0;
         MPI_Test(&l->request, &left, MPI_STATUS_IGNORE);
         if (!left) {
@@ -97,7 +97,7 @@ static void stop(void)
     }
     for (int r = 0; r < n_beats; r++)
         if (beats[r].leaving != MPI_REQUEST_NULL) MPI_Request_free(&beats[r].leaving);
-    forget_letters(); /* all have been taken, unless the run has failed */
+    forget_messages(); /* all have been taken, unless the run has failed */
     MPI_Comm_free(&life);
     MPI_Comm_free(&world.comm);
     MPI_Finalize(); /* by then every sign has left */
@@ -182,26 +182,26 @@ static const char *recv_from(gr_mpi_group *g, void *x, int bytes, int from)
 
 static const char *post(gr_mpi_group *g, const void *x, int bytes, int to)
 {
-    struct letter *l = malloc(sizeof(*l) + (size_t)bytes);
-    forget_letters();
+    struct message *l = malloc(sizeof(*l) + (size_t)bytes);
+    forget_messages();
     if (!l) return "out of host memory";
     memcpy(l->bytes, x, (size_t)bytes);
     const char *why =
-        failed(MPI_Isend(l->bytes, bytes, MPI_BYTE, to, LETTER_TAG, g->comm, &l->request), "MPI_Isend");
+        failed(MPI_Isend(l->bytes, bytes, MPI_BYTE, to, MESSAGE_TAG, g->comm, &l->request), "MPI_Isend");
     if (why) {
         free(l);
         return why;
     }
-    l->next = letters;
-    letters = l;
+    l->next = messages;
+    messages = l;
     return NULL;
 }
 
-static const char *letter(gr_mpi_group *g, int from, int *bytes, bool *came)
+static const char *message(gr_mpi_group *g, int from, int *bytes, bool *came)
 {
     MPI_Status status;
     int flag = 0;
-    const char *why = failed(MPI_Iprobe(from, LETTER_TAG, g->comm, &flag, &status), "MPI_Iprobe");
+    const char *why = failed(MPI_Iprobe(from, MESSAGE_TAG, g->comm, &flag, &status), "MPI_Iprobe");
     *came = !why && flag;
     if (*came) MPI_Get_count(&status, MPI_BYTE, bytes);
     return why;
@@ -209,7 +209,7 @@ static const char *letter(gr_mpi_group *g, int from, int *bytes, bool *came)
 
 static const char *take(gr_mpi_group *g, void *x, int bytes, int from)
 {
-    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, LETTER_TAG, g->comm, &g->current), "MPI_Irecv");
+    return failed(MPI_Irecv(x, bytes, MPI_BYTE, from, MESSAGE_TAG, g->comm, &g->current), "MPI_Irecv");
 }
 
 static const char *test(gr_mpi_group *g, bool *done)
@@ -264,7 +264,7 @@ __attribute__((visibility("default"))) const gr_mpi_api gr_mpi_api_table = {
     .send = send_to,
     .recv = recv_from,
     .post = post,
-    .letter = letter,
+    .message = message,
     .take = take,
     .test = test,
     .beat = beat,

@@ -33,18 +33,18 @@ typedef struct gr_queue_place {
     bool told; /* the device has told of its failure there */
 } gr_queue_place;
 
-typedef struct gr_peers gr_peers; /* runtime/comm/comm.h */
+typedef struct gr_tp_group gr_tp_group; /* runtime/comm/comm.h */
 
 typedef struct gr_queue {
-    gr_team *team;     /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
-    gr_device *device; /* NULL: the CPU device */
-    void *stream;      /* CUDA: cudaStream_t; NULL on the host lane */
-    void *own;         /* what the device keeps with a queue */
-    void *context;     /* what the device's kernels keep with a queue (ops/kernels/kernels.h) */
-    gr_peers *peers;   /* the ranks that have the slices of a layer that kernels are given; NULL: layers are
-                          whole */
-    gr_queue_place at; /* for messages */
-    uint64_t waits;    /* calls of gr_queue_finish so far */
+    gr_team *team;      /* CPU device: the threads that kernels run on; NULL runs them on the caller alone */
+    gr_device *device;  /* NULL: the CPU device */
+    void *stream;       /* CUDA: cudaStream_t; NULL on the host lane */
+    void *own;          /* what the device keeps with a queue */
+    void *context;      /* what the device's kernels keep with a queue (ops/kernels/kernels.h) */
+    gr_tp_group *peers; /* the ranks that have the slices of a layer that kernels are given; NULL: layers are
+                        whole */
+    gr_queue_place at;  /* for messages */
+    uint64_t waits;     /* calls of gr_queue_finish so far */
 } gr_queue;
 
 typedef struct gr_device_needs {

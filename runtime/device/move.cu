@@ -1,5 +1,5 @@
-/* runtime/device/move.cu: few bytes between the host's page-locked memory and the device, by a kernel that reads
- * one and writes the other: half a megabyte of it in flight, to cover the link's latency.
+/* runtime/device/move.cu: few bytes between the host's page-locked memory and the device, by a kernel that
+ * reads one and writes the other: half a megabyte of it in flight, to cover the link's latency.
  */
 #include "runtime/device/move.h"
 
@@ -8,7 +8,8 @@
 
 enum { BLOCK = 256, BLOCKS_MAX = 128 };
 
-template <typename T> static __global__ void __launch_bounds__(BLOCK) move_kernel(T *to, const T *from, uint32_t n)
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK) move_kernel(T *to, const T *from, uint32_t n)
 {
     for (uint32_t i = blockIdx.x * BLOCK + threadIdx.x; i < n; i += gridDim.x * BLOCK) to[i] = from[i];
 }

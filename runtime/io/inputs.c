@@ -18,7 +18,7 @@ static const char *const kinds[] = {
 gr_inputs *gr_inputs_new(void)
 {
     gr_inputs *in = gr_calloc(1, sizeof(*in));
-    in->pool = gr_pool_new();
+    in->arena = gr_arena_new();
     return in;
 }
 
@@ -34,7 +34,7 @@ void gr_inputs_free(gr_inputs *in)
     }
     free(in->told);
     free(in->at);
-    gr_pool_free(in->pool);
+    gr_arena_free(in->arena);
     free(in);
 }
 
@@ -60,7 +60,7 @@ const gr_input *gr_inputs_at(const gr_inputs *in, size_t i)
 
 static const char *kept(gr_inputs *in, const char *text)
 {
-    return text ? gr_pool_strdup(in->pool, text) : NULL;
+    return text ? gr_arena_strdup(in->arena, text) : NULL;
 }
 
 void gr_inputs_add(gr_inputs *in, gr_input x)
@@ -245,23 +245,23 @@ bool gr_inputs_read(gr_inputs *to, const json_t *list)
 /* ---- two lists ------------------------------------------------------------------------------------------
  */
 
-static char *owner_key(gr_pool *p, const gr_input *x)
+static char *owner_key(gr_arena *p, const gr_input *x)
 {
-    return gr_pool_printf(p, "%s%s", x->owner, x->kind == GR_INPUT_WEIGHTS ? " weights" : "");
+    return gr_arena_printf(p, "%s%s", x->owner, x->kind == GR_INPUT_WEIGHTS ? " weights" : "");
 }
 
 /* A node has its data from one place, whatever that is called. */
-static char *key_of(gr_pool *p, const gr_input *x)
+static char *key_of(gr_arena *p, const gr_input *x)
 {
-    return gr_pool_printf(p, "%s\n%s", owner_key(p, x), x->kind == GR_INPUT_DATA ? "data" : x->name);
+    return gr_arena_printf(p, "%s\n%s", owner_key(p, x), x->kind == GR_INPUT_DATA ? "data" : x->name);
 }
 
 gr_inputs_index gr_inputs_index_of(const gr_inputs *in)
 {
-    gr_inputs_index x = {.pool = gr_pool_new()};
+    gr_inputs_index x = {.arena = gr_arena_new()};
     for (size_t i = 0; i < in->n; i++) {
-        gr_index_add(&x.inputs, key_of(x.pool, &in->at[i]), (uint32_t)i);
-        gr_index_add(&x.owners, owner_key(x.pool, &in->at[i]), (uint32_t)i);
+        gr_index_add(&x.inputs, key_of(x.arena, &in->at[i]), (uint32_t)i);
+        gr_index_add(&x.owners, owner_key(x.arena, &in->at[i]), (uint32_t)i);
     }
     return x;
 }
@@ -270,18 +270,18 @@ void gr_inputs_index_release(gr_inputs_index *x)
 {
     gr_index_release(&x->inputs);
     gr_index_release(&x->owners);
-    gr_pool_free(x->pool);
+    gr_arena_free(x->arena);
 }
 
 uint32_t gr_inputs_find(const gr_inputs_index *x, const gr_input *like)
 {
-    const char *key = key_of(x->pool, like);
+    const char *key = key_of(x->arena, like);
     return gr_index_find(&x->inputs, key, strlen(key));
 }
 
 uint32_t gr_inputs_find_owner(const gr_inputs_index *x, const gr_input *like)
 {
-    const char *key = owner_key(x->pool, like);
+    const char *key = owner_key(x->arena, like);
     return gr_index_find(&x->owners, key, strlen(key));
 }
 

@@ -35,7 +35,7 @@ typedef struct gr_inputs_told {
 } gr_inputs_told;
 
 struct gr_inputs {
-    gr_pool *pool; /* texts */
+    gr_arena *arena; /* texts */
     gr_input *at;
     size_t n, cap;
     gr_hashing hashing;
@@ -63,7 +63,7 @@ char *gr_input_describe(const gr_input *x);
 
 /* A list by owner and name. Asking takes of its pool: one thread at a time. */
 typedef struct gr_inputs_index {
-    gr_pool *pool;
+    gr_arena *arena;
     gr_index inputs, owners;
 } gr_inputs_index;
 gr_inputs_index gr_inputs_index_of(const gr_inputs *in);

@@ -9,24 +9,24 @@
  */
 
 /* Takes the reference. */
-static gr_status post(gr_comm *c, json_t *letter, uint32_t to, gr_diag *d)
+static gr_status post(gr_comm *c, json_t *message, uint32_t to, gr_diag *d)
 {
-    char *text = json_dumps(letter, JSON_COMPACT);
+    char *text = json_dumps(message, JSON_COMPACT);
     gr_status st = text ? c->type->post(c, text, strlen(text), to, d)
                         : gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "cannot tell rank %u what is read", to);
-    json_decref(letter);
+    json_decref(message);
     free(text);
     return st;
 }
 
-static gr_status collect(gr_comm *c, json_t **letter, uint32_t from, gr_diag *d)
+static gr_status collect(gr_comm *c, json_t **message, uint32_t from, gr_diag *d)
 {
     void *text = NULL;
     uint64_t bytes = 0;
     gr_status st = c->type->collect(c, &text, &bytes, from, d);
-    *letter = st ? NULL : json_loadb(text, bytes, 0, NULL);
+    *message = st ? NULL : json_loadb(text, bytes, 0, NULL);
     free(text);
-    if (st || *letter) return st;
+    if (st || *message) return st;
     return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "what rank %u has told of its inputs cannot be read",
                          from);
 }
@@ -44,22 +44,22 @@ typedef struct shared_file {
 
 typedef struct sharing {
     const gr_inputs_told *told;
-    gr_pool *pool;
+    gr_arena *arena;
     gr_index index;
     shared_file *files;
     size_t n, cap;
 } sharing;
 
 /* A file by its host; NULL: not one that is shared out. */
-static const char *file_key(gr_pool *p, const gr_inputs_told *t, const gr_input *x)
+static const char *file_key(gr_arena *p, const gr_inputs_told *t, const gr_input *x)
 {
-    return x->kind == GR_INPUT_WEIGHTS && x->same ? gr_pool_printf(p, "%s %s", t->host, x->same) : NULL;
+    return x->kind == GR_INPUT_WEIGHTS && x->same ? gr_arena_printf(p, "%s %s", t->host, x->same) : NULL;
 }
 
 static void note_file(sharing *s, uint32_t rank, size_t input)
 {
     const gr_input *x = &s->told[rank].in->at[input];
-    const char *key = file_key(s->pool, &s->told[rank], x);
+    const char *key = file_key(s->arena, &s->told[rank], x);
     if (!key) return;
     if (gr_index_add(&s->index, key, (uint32_t)s->n))
         GR_PUSH(s->files, s->n, s->cap, ((shared_file){.bytes = x->bytes}));
@@ -82,7 +82,7 @@ static size_t least_busy(const shared_file *f, const uint64_t *busy)
 /* [ranks] of lists of inputs; json_decref it. */
 static json_t *share_out(const gr_inputs_told *told, uint32_t ranks)
 {
-    sharing s = {.told = told, .pool = gr_pool_new()};
+    sharing s = {.told = told, .arena = gr_arena_new()};
     uint64_t *busy = gr_calloc(ranks, sizeof(*busy));
     json_t *tasks = json_array();
     for (uint32_t r = 0; r < ranks; r++) {
@@ -100,7 +100,7 @@ static json_t *share_out(const gr_inputs_told *told, uint32_t ranks)
     free(s.files);
     free(busy);
     gr_index_release(&s.index);
-    gr_pool_free(s.pool);
+    gr_arena_free(s.arena);
     return tasks;
 }
 
@@ -108,20 +108,20 @@ static json_t *share_out(const gr_inputs_told *told, uint32_t ranks)
  */
 
 /* {"host": ..., "inputs": [...]} */
-static json_t *own_letter(const gr_inputs *in, const gr_comm *c)
+static json_t *own_message(const gr_inputs *in, const gr_comm *c)
 {
-    json_t *letter = json_object();
-    json_object_set_new(letter, "host", json_string(c ? c->host : ""));
-    json_object_set_new(letter, "inputs", gr_inputs_list(in, true));
-    return letter;
+    json_t *message = json_object();
+    json_object_set_new(message, "host", json_string(c ? c->host : ""));
+    json_object_set_new(message, "inputs", gr_inputs_list(in, true));
+    return message;
 }
 
-static gr_status take_told(gr_inputs_told *t, uint32_t rank, const json_t *letter, gr_diag *d)
+static gr_status take_told(gr_inputs_told *t, uint32_t rank, const json_t *message, gr_diag *d)
 {
-    const char *host = json_string_value(json_object_get(letter, "host"));
+    const char *host = json_string_value(json_object_get(message, "host"));
     t->in = gr_inputs_new();
     t->host = gr_strdup(host ? host : "?");
-    return gr_inputs_read(t->in, json_object_get(letter, "inputs"))
+    return gr_inputs_read(t->in, json_object_get(message, "inputs"))
                ? GR_OK
                : gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
                                "what rank %u has told of its inputs cannot be read", rank);
@@ -135,10 +135,10 @@ static gr_status give_tasks(gr_inputs *in, gr_comm *c, json_t **own, gr_diag *d)
     in->told = gr_calloc(ranks, sizeof(*in->told));
     in->n_told = ranks;
     for (uint32_t r = 0; r < ranks && !st; r++) {
-        json_t *letter = r ? NULL : own_letter(in, c);
-        if (r) st = collect(c, &letter, r, d);
-        if (!st) st = take_told(&in->told[r], r, letter, d);
-        json_decref(letter);
+        json_t *message = r ? NULL : own_message(in, c);
+        if (r) st = collect(c, &message, r, d);
+        if (!st) st = take_told(&in->told[r], r, message, d);
+        json_decref(message);
     }
     json_t *tasks = st ? NULL : share_out(in->told, ranks);
     for (uint32_t r = 1; r < ranks && !st; r++) st = post(c, json_incref(json_array_get(tasks, r)), r, d);
@@ -149,7 +149,7 @@ static gr_status give_tasks(gr_inputs *in, gr_comm *c, json_t **own, gr_diag *d)
 
 static gr_status take_tasks(const gr_inputs *in, gr_comm *c, json_t **own, gr_diag *d)
 {
-    gr_status st = post(c, own_letter(in, c), 0, d);
+    gr_status st = post(c, own_message(in, c), 0, d);
     return st ? st : collect(c, own, 0, d);
 }
 
@@ -188,7 +188,7 @@ static void take_hashes(gr_inputs *in, const json_t *hashes)
 
 /* Hashes by the files of each host. */
 typedef struct known_files {
-    gr_pool *pool;
+    gr_arena *arena;
     gr_index index;
     gr_hash *hash;
     size_t n, cap;
@@ -196,13 +196,13 @@ typedef struct known_files {
 
 static void note_hash(known_files *k, const gr_inputs_told *t, const gr_input *x)
 {
-    const char *key = x->hashed ? file_key(k->pool, t, x) : NULL;
+    const char *key = x->hashed ? file_key(k->arena, t, x) : NULL;
     if (key && gr_index_add(&k->index, key, (uint32_t)k->n)) GR_PUSH(k->hash, k->n, k->cap, x->hash);
 }
 
 static void find_hash(const known_files *k, const gr_inputs_told *t, gr_input *x)
 {
-    const char *key = x->hashed ? NULL : file_key(k->pool, t, x);
+    const char *key = x->hashed ? NULL : file_key(k->arena, t, x);
     const uint32_t i = key ? gr_index_find(&k->index, key, strlen(key)) : UINT32_MAX;
     if (i == UINT32_MAX) return;
     x->hash = k->hash[i];
@@ -210,16 +210,16 @@ static void find_hash(const known_files *k, const gr_inputs_told *t, gr_input *x
 }
 
 /* Give each rank's files the hashes that others of its host have made. */
-static void spread_hashes(const gr_inputs_told *told, uint32_t ranks)
+static void sharding_hashes(const gr_inputs_told *told, uint32_t ranks)
 {
-    known_files k = {.pool = gr_pool_new()};
+    known_files k = {.arena = gr_arena_new()};
     for (uint32_t r = 0; r < ranks; r++)
         for (size_t i = 0; i < told[r].in->n; i++) note_hash(&k, &told[r], &told[r].in->at[i]);
     for (uint32_t r = 0; r < ranks; r++)
         for (size_t i = 0; i < told[r].in->n; i++) find_hash(&k, &told[r], &told[r].in->at[i]);
     free(k.hash);
     gr_index_release(&k.index);
-    gr_pool_free(k.pool);
+    gr_arena_free(k.arena);
 }
 
 /* All that ranks read so far, in the order of ranks. */
@@ -329,7 +329,7 @@ static gr_status take_all(gr_inputs *in, gr_comm *c, gr_diag *d)
         if (!st) take_hashes(in->told[r].in, hashes);
         json_decref(hashes);
     }
-    if (!st) spread_hashes(in->told, in->n_told);
+    if (!st) sharding_hashes(in->told, in->n_told);
     return st;
 }
 

@@ -34,7 +34,7 @@ struct shard {
 };
 
 struct gr_safetensors {
-    gr_pool *pool; /* names, paths, dims */
+    gr_arena *arena; /* names, paths, dims */
     struct shard *shards;
     size_t n_shards, cap_shards;
     gr_st_tensor *tensors;
@@ -48,7 +48,7 @@ void gr_safetensors_free(gr_safetensors *s)
     for (size_t i = 0; i < s->n_shards; i++) close(s->shards[i].fd);
     free(s->shards);
     free(s->tensors);
-    gr_pool_free(s->pool);
+    gr_arena_free(s->arena);
     free(s);
 }
 
@@ -101,12 +101,13 @@ static gr_status parse_dtype(gr_st_tensor *t, const json_t *info, gr_diag *d)
 }
 
 /* dims, and in *bytes what they come to. */
-static gr_status parse_shape(gr_st_tensor *t, const json_t *info, gr_pool *pool, uint64_t *bytes, gr_diag *d)
+static gr_status parse_shape(gr_st_tensor *t, const json_t *info, gr_arena *arena, uint64_t *bytes,
+                             gr_diag *d)
 {
     const json_t *shape = json_object_get(info, "shape");
     if (!json_is_array(shape)) return bad_tensor(t, "no 'shape'", d);
     t->n_dims = (uint32_t)json_array_size(shape);
-    uint64_t *dims = gr_pool_alloc(pool, t->n_dims * sizeof(*dims)), bits = dtypes[t->dtype].bits;
+    uint64_t *dims = gr_arena_alloc(arena, t->n_dims * sizeof(*dims)), bits = dtypes[t->dtype].bits;
     for (uint32_t i = 0; i < t->n_dims; i++) {
         const json_t *v = json_array_get(shape, i);
         if (!is_size(v)) return bad_tensor(t, "a dimension is not an integer of at least 0", d);
@@ -175,11 +176,11 @@ static gr_status parse_tensors(gr_safetensors *s, uint32_t fd_index, json_t *hea
     json_object_foreach(header, key, info)
     {
         if (!strcmp(key, "__metadata__")) continue;
-        gr_st_tensor t = {.name = gr_pool_strdup(s->pool, key), .file = path, .fd_index = fd_index};
+        gr_st_tensor t = {.name = gr_arena_strdup(s->arena, key), .file = path, .fd_index = fd_index};
         uint64_t bytes = 0;
         if (!json_is_object(info)) return bad_tensor(&t, "its entry is not an object", d);
         gr_status st = parse_dtype(&t, info, d);
-        if (!st) st = parse_shape(&t, info, s->pool, &bytes, d);
+        if (!st) st = parse_shape(&t, info, s->arena, &bytes, d);
         if (!st) st = parse_offsets(&t, info, data_bytes, bytes, d);
         if (st) return st;
         GR_PUSH(s->tensors, s->n, s->cap, t);
@@ -216,7 +217,7 @@ out:
 /* Open path as the next shard and add its tensors. */
 static gr_status add_shard(gr_safetensors *s, const char *path, gr_diag *d)
 {
-    struct shard f = {.path = gr_pool_strdup(s->pool, path)};
+    struct shard f = {.path = gr_arena_strdup(s->arena, path)};
     gr_status st = gr_file_open(&f.fd, path, d);
     if (st) return st;
     GR_PUSH(s->shards, s->n_shards, s->cap_shards, f);
@@ -463,7 +464,7 @@ static gr_status open_folder(gr_safetensors *s, const char *dir, gr_diag *d)
 gr_status gr_safetensors_open(gr_safetensors **out, const char *path, gr_diag *d)
 {
     gr_safetensors *s = gr_calloc(1, sizeof(*s));
-    s->pool = gr_pool_new();
+    s->arena = gr_arena_new();
     struct stat info;
     size_t n = strlen(path);
     gr_status st;

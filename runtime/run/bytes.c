@@ -3,7 +3,7 @@
 
 #include "ops/model/checkpoint.h"
 #include "ops/pass.h"
-#include "ops/model/slices.h"
+#include "ops/model/tp.h"
 #include "runtime/base/half.h"
 
 #include <stdatomic.h>
@@ -25,7 +25,7 @@ static const char *const saved_names[SAVED_FILES] = {"model", "optimizer", "lagg
 
 struct gr_bytes {
     const gr_graph *g;
-    const gr_program *p;
+    const gr_tasks *p;
     model_files *files;          /* by model */
     char *from, *to;             /* step directories; from NULL: the models' own checkpoints */
     const gr_manifest *manifest; /* of from; NULL: what is read is held to nothing */
@@ -40,7 +40,7 @@ struct gr_bytes {
     bool not_finite; /* something that was saved since gr_bytes_to */
 };
 
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm,
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_tasks *p, const gr_kernels *k, gr_comm *comm,
                        gr_bytes_saved saved)
 {
     gr_bytes *b = gr_calloc(1, sizeof(*b));
@@ -102,7 +102,7 @@ void gr_bytes_free(gr_bytes *b)
 /* The object a step names, and its model. */
 static const gr_object *find(const gr_bytes *b, const char *what, const gr_model **m)
 {
-    const gr_object *o = &b->p->objects[gr_program_find(b->p, what)];
+    const gr_object *o = &b->p->objects[gr_tasks_find(b->p, what)];
     *m = gr_graph_model(b->g, o->model);
     return o;
 }
@@ -159,7 +159,7 @@ typedef struct piece {
 /* Ranks that a model's shards are spread over. */
 static uint32_t shards_of(const gr_bytes *b, const gr_model *m)
 {
-    return gr_program_shards(b->p, m->index);
+    return gr_tasks_shards(b->p, m->index);
 }
 
 /* What of a bucket's elements is this rank's. */
@@ -366,10 +366,10 @@ static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, cons
 }
 
 /* Whether it is a slice, and what it has of the bucket. */
-static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_slice_block *blocks, size_t *n)
+static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
     if (m->parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n = gr_slice_blocks(&m->shape, m->parts, gr_comm_rank(b->comm) % m->parts, bucket, blocks);
+    *n = gr_tp_blocks(&m->shape, m->parts, gr_comm_rank(b->comm) % m->parts, bucket, blocks);
     return true;
 }
 
@@ -393,7 +393,7 @@ static gr_status read_lagged(gr_bytes *b, const gr_model *m, uint32_t bucket, co
 /* Files have whole buckets. */
 static gr_status read_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
 {
-    gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+    gr_tp_block blocks[GR_TP_BLOCKS_MAX];
     size_t n_blocks;
     if (!is_cut(b, m, bucket, blocks, &n_blocks)) return read_lagged(b, m, bucket, p, d);
     const uint64_t n = gr_bucket_elems(&m->shape, bucket);
@@ -568,7 +568,7 @@ static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, cons
                             uint32_t bucket, piece p, gr_diag *d)
 {
     piece own = own_piece(b, m, bucket);
-    if (!to) return GR_OK;                                      /* ranks of another class save it */
+    if (!to) return GR_OK;                                      /* ranks of another role save it */
     if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK; /* as the first replica does */
     p.at += (own.first - p.first) * gr_dtype_size(p.type);
     p.first = own.first;
@@ -580,7 +580,7 @@ static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, cons
 static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piece p, gr_diag *d)
 {
     gr_weights_writer *to = b->files[m->index].to_lagged;
-    gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+    gr_tp_block blocks[GR_TP_BLOCKS_MAX];
     size_t n;
     if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, d);
     gr_status st = GR_OK;

@@ -8,28 +8,28 @@
  * are saved from it.
  *
  * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes;
- * and each saves its shard into files that they write together. Of several classes the ranks of one do; of
+ * and each saves its shard into files that they write together. Of several roles the ranks of one do; of
  * replicas all read, and the first one saves.
  */
 #ifndef GR_RUNTIME_RUN_BYTES_H
 #define GR_RUNTIME_RUN_BYTES_H
 
 #include "graphs/graph/graph.h"
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 #include "ops/kernels/kernels.h"
 #include "runtime/comm/comm.h"
 #include "runtime/io/sealed_run.h"
 
 typedef struct gr_bytes gr_bytes;
 
-/* What of trained models is saved here, by their bits: of several classes of ranks each holds some. */
+/* What of trained models is saved here, by their bits: of several roles of ranks each holds some. */
 typedef struct gr_bytes_saved {
     uint64_t state;  /* weights and moments */
     uint64_t lagged; /* the weights of the iteration before */
 } gr_bytes_saved;
 
-/* Types are those of the device's kernels. comm: of the ranks of the class, NULL: there is one. */
-gr_bytes *gr_bytes_new(const gr_graph *g, const gr_program *p, const gr_kernels *k, gr_comm *comm,
+/* Types are those of the device's kernels. comm: of the ranks of the role, NULL: there is one. */
+gr_bytes *gr_bytes_new(const gr_graph *g, const gr_tasks *p, const gr_kernels *k, gr_comm *comm,
                        gr_bytes_saved saved);
 void gr_bytes_free(gr_bytes *b); /* NULL is fine; files not finished are removed */
 
@@ -53,7 +53,7 @@ GR_NODISCARD gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d);
 /* Whether all that this rank has saved since gr_bytes_to is finite. */
 bool gr_bytes_finite(const gr_bytes *b);
 
-/* From the next gr_bytes_to on what is saved is hashed, too. all: what all classes of ranks save. */
+/* From the next gr_bytes_to on what is saved is hashed, too. all: what all roles of ranks save. */
 void gr_bytes_seal(gr_bytes *b, gr_bytes_saved all);
 /* After gr_bytes_finish, until the next gr_bytes_to: the files of the whole checkpoint, with the blocks that
  * this rank has written wholly. The same files on all ranks of the run. Caller frees the list and names. */

@@ -1,4 +1,4 @@
-/* runtime/run/comms.c: the groups that a run has: all ranks, a class, a host, those of one place in all
+/* runtime/run/comms.c: the groups that a run has: all ranks, a role, a host, those of one place in all
  * hosts. */
 #include "runtime/run/comms.h"
 
@@ -8,11 +8,11 @@
 gr_status gr_comms_open(gr_comms *c, const gr_graph *g, gr_comm *all, gr_diag *d)
 {
     *c = (gr_comms){.all = all, .own = all};
-    return gr_graph_one_class(g) ? GR_OK : gr_comm_split(&c->own, all, g->view, d);
+    return gr_graph_one_role(g) ? GR_OK : gr_comm_split(&c->own, all, g->view, d);
 }
 
 /* The CPU device's memory is the host's. */
-static gr_status join_devices(gr_comms *c, bool one_class, const char *device, const gr_memory *arena,
+static gr_status join_devices(gr_comms *c, bool one_role, const char *device, const gr_memory *arena,
                               gr_diag *d)
 {
     gr_status st = GR_OK;
@@ -21,9 +21,9 @@ static gr_status join_devices(gr_comms *c, bool one_class, const char *device, c
 #ifdef GR_CUDA
     bool cuda = !strcmp(device, "cuda");
     if (cuda && gr_comm_ranks(c->own) > 1) st = gr_comm_open_nccl(&c->own_device, c->own, arena, d);
-    if (cuda && !one_class && !st) st = gr_comm_open_nccl(&c->all_device, c->all, &(gr_memory){0}, d);
+    if (cuda && !one_role && !st) st = gr_comm_open_nccl(&c->all_device, c->all, &(gr_memory){0}, d);
 #else
-    (void)one_class, (void)device, (void)arena, (void)d;
+    (void)one_role, (void)device, (void)arena, (void)d;
 #endif
     return st;
 }
@@ -44,17 +44,17 @@ static gr_status split_peers(gr_comms *c, const gr_graph *g, gr_diag *d)
     c->peers = gr_calloc(g->n_models + 1, sizeof(*c->peers));
     for (size_t i = 0; i < g->n_models && !st; i++) {
         const uint32_t parts = g->models[i]->parts;
-        if (parts < 2 || gr_comms_peers(c, parts)) continue;
+        if (parts < 2 || gr_comms_tp(c, parts)) continue;
         st = gr_comm_split(&c->peers[c->n_peers].comm, c->own_device, gr_comm_rank(c->own) / parts, d);
         if (!st) c->n_peers++;
     }
     return st;
 }
 
-gr_status gr_comms_open_device(gr_comms *c, const gr_graph *g, const gr_program *p, const char *device,
+gr_status gr_comms_open_device(gr_comms *c, const gr_graph *g, const gr_tasks *p, const char *device,
                                const gr_memory *arena, gr_diag *d)
 {
-    gr_status st = join_devices(c, gr_graph_one_class(g), device, arena, d);
+    gr_status st = join_devices(c, gr_graph_one_role(g), device, arena, d);
     if (!st) st = split_nodes(c, p->node_ranks, d);
     if (!st) st = split_peers(c, g, d);
     return st;
@@ -78,12 +78,12 @@ void gr_comms_close(gr_comms *c, bool together)
     *c = (gr_comms){0};
 }
 
-gr_comm *gr_comms_reach(const gr_comms *c, gr_reach reach)
+gr_comm *gr_comms_group(const gr_comms *c, gr_comm_group group)
 {
-    return reach == GR_REACH_NODE ? c->node : reach == GR_REACH_ACROSS ? c->replicas : c->own_device;
+    return group == GR_GROUP_NODE ? c->node : group == GR_GROUP_REPLICAS ? c->replicas : c->own_device;
 }
 
-gr_peers *gr_comms_peers(const gr_comms *c, uint32_t parts)
+gr_tp_group *gr_comms_tp(const gr_comms *c, uint32_t parts)
 {
     for (size_t i = 0; i < c->n_peers; i++)
         if (c->peers[i].comm->ranks == parts) return &c->peers[i];

@@ -42,9 +42,9 @@ struct gr_executor {
     gr_exec_hooks hooks;
     gr_exec_options o;
     gr_device *device;
-    gr_pool *memory;
+    gr_arena *memory;
     struct path_info info[GR_N_PATHS];
-    gr_poison *poison; /* or NULL */
+    gr_memory_check *memory_check; /* or NULL */
     struct lane lanes[GR_N_LANES];
     uint32_t longest; /* steps of the longest path */
     unsigned running; /* mask of the lanes that have a thread, the caller's among them */
@@ -123,7 +123,7 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
         return GR_OK;
     case GR_STEP_SEND:
     case GR_STEP_RECV:
-        return plan->pools && *plan->pools ? GR_OK : bad_step(s, i, "needs ranks of another class", d);
+        return plan->pools && *plan->pools ? GR_OK : bad_step(s, i, "needs ranks of another role", d);
     default:
         return plan->ranks && gr_plan_ranks(plan) > 1 ? GR_OK : bad_step(s, i, "needs several ranks", d);
     }
@@ -133,9 +133,9 @@ static gr_status study_path(gr_executor *e, gr_path_id id, gr_diag *d)
 {
     const gr_path *p = &e->plan->paths[id];
     struct path_info *in = &e->info[id];
-    in->parent = gr_pool_alloc(e->memory, p->n * sizeof(*in->parent));
-    in->body_lanes = gr_pool_alloc(e->memory, p->n * sizeof(*in->body_lanes));
-    in->skip = gr_pool_alloc(e->memory, p->n * sizeof(*in->skip));
+    in->parent = gr_arena_alloc(e->memory, p->n * sizeof(*in->parent));
+    in->body_lanes = gr_arena_alloc(e->memory, p->n * sizeof(*in->body_lanes));
+    in->skip = gr_arena_alloc(e->memory, p->n * sizeof(*in->skip));
     uint32_t loop = GR_NONE;
     for (uint32_t i = 0; i < p->n; i++) {
         while (loop != GR_NONE && i > p->steps[loop].body_last) loop = in->parent[loop];
@@ -265,9 +265,9 @@ static gr_status perform_now(struct lane *l, gr_path_id id, uint32_t i, uint32_t
 {
     gr_executor *e = l->e;
     uint64_t begin = gr_now_ns();
-    if (e->poison) gr_poison_before(e->poison, id, i);
+    if (e->memory_check) gr_memory_check_before(e->memory_check, id, i);
     gr_status st = perform(l, id, i);
-    if (!st && e->poison) st = gr_poison_after(e->poison, id, i, &l->d);
+    if (!st && e->memory_check) st = gr_memory_check_after(e->memory_check, id, i, &l->d);
     if (e->o.trace) e->o.trace(e->o.trace_user, id, i, trip, begin, gr_now_ns());
     return st;
 }
@@ -486,7 +486,7 @@ static gr_status start_lanes(gr_executor *e, uint32_t longest, gr_diag *d)
         if (!(e->running & 1u << i)) continue;
         l->e = e;
         l->mask = e->o.poison ? ALL_LANES : 1u << i;
-        l->trips = gr_pool_alloc(e->memory, longest * sizeof(*l->trips));
+        l->trips = gr_arena_alloc(e->memory, longest * sizeof(*l->trips));
         if (i == GR_LANE_COMPUTE) continue; /* the caller's thread */
         int failed = pthread_create(&l->thread, NULL, lane_main, l);
         if (failed)
@@ -517,15 +517,16 @@ static gr_status prepare(gr_executor *e, gr_diag *d)
         longest = GR_MAX(longest, e->plan->paths[i].n);
     }
     e->longest = longest;
-    e->done = gr_pool_alloc(e->memory, longest * sizeof(*e->done));
-    e->granted = gr_pool_alloc(e->memory, longest * sizeof(*e->granted));
-    e->finished = gr_pool_alloc(e->memory, longest * sizeof(*e->finished));
+    e->done = gr_arena_alloc(e->memory, longest * sizeof(*e->done));
+    e->granted = gr_arena_alloc(e->memory, longest * sizeof(*e->granted));
+    e->finished = gr_arena_alloc(e->memory, longest * sizeof(*e->finished));
     gr_status st = start_lanes(e, longest, d);
     if (!st && e->o.threads > 1) st = gr_team_new(&e->lanes[GR_LANE_COMPUTE].queue.team, e->o.threads, d);
     if (!st && e->o.host_threads > 1)
         st = gr_team_new(&e->lanes[GR_LANE_HOST].queue.team, e->o.host_threads, d);
     if (!st) st = open_device(e, d);
-    if (!st && e->o.poison) e->poison = gr_poison_new(e->plan, &e->device->arena, &e->device->pool);
+    if (!st && e->o.poison)
+        e->memory_check = gr_memory_check_new(e->plan, &e->device->arena, &e->device->pool);
     return st;
 }
 
@@ -551,7 +552,7 @@ gr_status gr_executor_new(gr_executor **out, const gr_plan *plan, const gr_exec_
     e->plan = plan;
     e->hooks = *hooks;
     e->o = *o;
-    e->memory = gr_pool_new();
+    e->memory = gr_arena_new();
     pthread_mutex_init(&e->mutex, NULL);
     pthread_cond_init(&e->changed, NULL);
     st = prepare(e, d);
@@ -572,12 +573,12 @@ void gr_executor_free(gr_executor *e)
     for (int i = 0; i < GR_N_LANES; i++)
         if (e->lanes[i].started) pthread_join(e->lanes[i].thread, NULL);
     for (int i = 0; i < GR_N_LANES; i++) gr_team_free(e->lanes[i].queue.team);
-    gr_poison_free(e->poison);
+    gr_memory_check_free(e->memory_check);
     for (int i = 0; i < GR_N_LANES; i++)
         if (e->lanes[i].queue.device) e->device->type->queue_close(&e->lanes[i].queue);
     if (e->device) e->device->type->close(e->device);
     free(e->timed);
-    gr_pool_free(e->memory);
+    gr_arena_free(e->memory);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->mutex);
     free(e);
@@ -704,5 +705,5 @@ uint64_t gr_executor_overhead(gr_executor *e)
 
 gr_touched gr_executor_touched(const gr_executor *e)
 {
-    return e->poison ? gr_poison_touched(e->poison) : (gr_touched){.step = GR_NONE};
+    return e->memory_check ? gr_memory_check_touched(e->memory_check) : (gr_touched){.step = GR_NONE};
 }

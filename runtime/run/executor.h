@@ -16,7 +16,7 @@
 
 #include "memplan/plan/plan.h"
 #include "runtime/device/device.h"
-#include "runtime/run/poison.h"
+#include "runtime/run/memory_check.h"
 
 typedef struct gr_exec_hooks {
     void *user;

@@ -28,7 +28,7 @@ struct gr_outputs {
     gr_progress progress;
     char *first_sample, *last_sample;
     gr_str drops;    /* what data nodes left out, for people */
-    uint64_t *peaks; /* [classes] measured so far */
+    uint64_t *peaks; /* [roles] measured so far */
 };
 
 static char *path_in(const gr_outputs *o, const char *name)
@@ -256,13 +256,13 @@ void gr_outputs_stopped(gr_outputs *o, const gr_session *s)
     gr_str_release(&line);
 }
 
-/* Of several classes a line each; what steps have touched is known of rank 0's. */
+/* Of several roles a line each; what steps have touched is known of rank 0's. */
 static void print_peaks(const gr_outputs *o, const gr_executor *e)
 {
     char planned[32], measured[32], touched[32];
     FILE *to = o->options->progress;
     for (uint32_t c = 0; c <= o->plan->n_more; c++) {
-        const gr_plan *p = gr_plan_class(o->plan, c);
+        const gr_plan *p = gr_plan_role(o->plan, c);
         fputs("peak", to);
         if (o->plan->n_more) fprintf(to, " of ranks %s (%s)", p->ranks, p->pools);
         fprintf(to, ": planned %s, measured %s", gr_bytes_format(p->peak_bytes, planned),
@@ -443,7 +443,7 @@ static gr_status write_sample(gr_outputs *o, uint32_t step, const gr_sample *x, 
     return gr_lines_end(o->samples, d);
 }
 
-/* The most of the ranks; of several classes that, and each one's. */
+/* The most of the ranks; of several roles that, and each one's. */
 static void add_peaks(gr_outputs *o, const gr_heard *h)
 {
     const uint32_t n = o->plan->n_more + 1;
@@ -455,7 +455,7 @@ static void add_peaks(gr_outputs *o, const gr_heard *h)
     gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)gr_plan_peak(o->plan));
     gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)most);
     for (uint32_t c = 0; c < n && n > 1; c++) {
-        const gr_plan *p = gr_plan_class(o->plan, c);
+        const gr_plan *p = gr_plan_role(o->plan, c);
         char *planned = gr_printf("planned_peak_bytes.%s", p->ranks),
              *measured = gr_printf("measured_peak_bytes.%s", p->ranks);
         gr_lines_integer(o->metrics, planned, (int64_t)p->peak_bytes);

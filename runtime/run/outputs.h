@@ -9,7 +9,7 @@
 #include "ops/base/rows.h"
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/run/executor.h"
-#include "runtime/run/news.h"
+#include "runtime/run/control.h"
 #include "runtime/run/run.h"
 #include "ops/base/session.h"
 
@@ -40,7 +40,7 @@ void gr_outputs_warn(gr_outputs *o, gr_diag *d);
 GR_NODISCARD gr_status gr_outputs_what_runs(const gr_outputs *o, const char *dir, gr_diag *d);
 /* Say how a run that was asked to stop goes on. */
 void gr_outputs_stopped(gr_outputs *o, const gr_session *s);
-/* NULL is fine. Peaks, planned and measured, are printed side by side, those of other classes as they were
+/* NULL is fine. Peaks, planned and measured, are printed side by side, those of other roles as they were
  * heard of last. */
 void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_peak);
 

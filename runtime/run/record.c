@@ -202,5 +202,5 @@ gr_status gr_record_unpack(gr_record **out, const void *bytes, uint64_t n, size_
         return GR_OK;
     }
     gr_record_free(r);
-    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "another class of ranks sent what is no record");
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "another role of ranks sent what is no record");
 }

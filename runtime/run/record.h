@@ -1,5 +1,5 @@
 /* runtime/run/record.h: what an iteration was like: metrics, times, samples, and what ops have to keep. It
- * becomes a line of metrics.jsonl, and is what classes of ranks tell each other.
+ * becomes a line of metrics.jsonl, and is what roles of ranks tell each other.
  *
  * A record owns what it points to. Threads: one at a time.
  */
@@ -26,7 +26,7 @@ typedef struct gr_record {
     gr_str notes; /* what is to be warned of, a line each */
     gr_sample *samples;
     size_t n_samples, cap_samples;
-    gr_str state; /* of the class's ops behind it, as text (runtime/io/state.h); empty: not kept */
+    gr_str state; /* of the role's ops behind it, as text (runtime/io/state.h); empty: not kept */
 } gr_record;
 
 gr_record *gr_record_new(size_t n_nodes);
@@ -39,8 +39,8 @@ void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, u
 
 const struct gr_metric *gr_record_find(const gr_record *r, const char *name); /* NULL: there is none */
 
-/* Add what another class says of the same iteration: of metrics that both have this one's stay, of times and
- * peaks the larger ones, all notes; samples are of one class. from is left without samples. */
+/* Add what another role says of the same iteration: of metrics that both have this one's stay, of times and
+ * peaks the larger ones, all notes; samples are of one role. from is left without samples. */
 void gr_record_merge(gr_record *r, gr_record *from);
 
 /* As bytes, for ranks of the same program on machines of one kind; and back. */

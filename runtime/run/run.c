@@ -4,7 +4,7 @@
 #include "ops/data.h"
 #include "runtime/io/progress.h"
 #include "runtime/base/signals.h"
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static void begin_iteration(gr_running *r, uint32_t step)
 
 /* ---- iterations ---------------------------------------------------------------------------------------- */
 
-/* Its metrics join those of the iteration that it stands behind. Classes may have no part in it. */
+/* Its metrics join those of the iteration that it stands behind. Roles may have no part in it. */
 static gr_status validate(gr_running *r, gr_diag *d)
 {
     if (!r->p->plan->paths[GR_PATH_VALIDATE].n) return GR_OK;
@@ -170,7 +170,7 @@ static gr_status should_stop(const gr_running *r, bool *stop, gr_diag *d)
 
 static gr_status iterate(gr_running *r, gr_diag *d)
 {
-    const bool one_class = gr_graph_one_class(r->g);
+    const bool one_role = gr_graph_one_role(r->g);
     gr_status st = validate_before(r, d);
     uint32_t saved = r->session.step;
     bool stop = false;
@@ -181,8 +181,8 @@ static gr_status iterate(gr_running *r, gr_diag *d)
             st = gr_run_save(r, GR_PATH_CHECKPOINT, d);
             saved = step;
         }
-        if (!st && one_class) st = should_stop(r, &stop, d);
-        stop = stop || (!one_class && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
+        if (!st && one_role) st = should_stop(r, &stop, d);
+        stop = stop || (!one_role && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
         stop = stop || step == r->o->until;
     }
     if (!st) st = gr_run_hear(r, d);
@@ -194,37 +194,37 @@ static gr_status iterate(gr_running *r, gr_diag *d)
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */
 
-/* The first class whose program has bucket 0 of a part of a model: GR_NONE, none has. */
-static uint32_t class_with(const gr_planned *all, const gr_model *m, const char *part)
+/* The first role whose program has bucket 0 of a part of a model: GR_NONE, none has. */
+static uint32_t role_with(const gr_planned *all, const gr_model *m, const char *part)
 {
     char *name = gr_printf("%s.%s.0", m->name, part);
     uint32_t found = GR_NONE;
     for (uint32_t c = all->n_more + 1; c-- > 0;)
-        if (gr_program_find(gr_planned_class(all, c)->program, name) != GR_NONE) found = c;
+        if (gr_tasks_find(gr_planned_role(all, c)->tasks, name) != GR_NONE) found = c;
     free(name);
     return found;
 }
 
-/* What this rank's class saves; any: what one of the classes does. */
+/* What this rank's role saves; any: what one of the roles does. */
 static gr_bytes_saved saved_by(const gr_running *r, bool any)
 {
     gr_bytes_saved s = {0};
     for (size_t i = 0; i < r->g->n_models; i++) {
         const gr_model *m = r->g->models[i];
         if (!m->trained) continue;
-        const uint32_t state = class_with(r->all, m, "params"), lagged = class_with(r->all, m, "lagged");
+        const uint32_t state = role_with(r->all, m, "params"), lagged = role_with(r->all, m, "lagged");
         if (any ? state != GR_NONE : state == r->g->view) s.state |= 1ULL << i;
         if (any ? lagged != GR_NONE : lagged == r->g->view) s.lagged |= 1ULL << i;
     }
     return s;
 }
 
-/* Samples are of the class that ends iterations; where all do, of the first. */
+/* Samples are of the role that ends iterations; where all do, of the first. */
 static bool keeps_samples(const gr_running *r)
 {
-    uint32_t class = r->p->summary->class;
+    uint32_t role = r->p->summary->role;
     return !gr_comm_rank(r->comms.own) &&
-           (gr_graph_one_class(r->g) || r->g->view == (class == GR_NONE ? 0 : class));
+           (gr_graph_one_role(r->g) || r->g->view == (role == GR_NONE ? 0 : role));
 }
 
 /* What libraries take is known once they are loaded. A plan that counts on less would fail later, or be in
@@ -242,12 +242,12 @@ static gr_status check_overhead(const gr_running *r, gr_diag *d)
         gr_bytes_format(taken, is), gr_bytes_format(p->overhead_bytes, planned));
 }
 
-/* The class of a rank. */
-static uint32_t find_class(const gr_graph *g, uint32_t rank)
+/* The role of a rank. */
+static uint32_t find_role(const gr_graph *g, uint32_t rank)
 {
-    for (uint32_t c = 0; c < g->n_classes && !gr_graph_one_class(g); c++)
-        for (uint32_t i = 0; i < g->classes[c].n; i++)
-            if (g->classes[c].ranks[i] == rank) return c;
+    for (uint32_t c = 0; c < g->n_roles && !gr_graph_one_role(g); c++)
+        for (uint32_t i = 0; i < g->roles[c].n; i++)
+            if (g->roles[c].ranks[i] == rank) return c;
     return 0;
 }
 
@@ -262,14 +262,13 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->session.steps = total_steps(r);
     r->session.progress = gr_outputs_progress(r->outputs);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
-    r->news = gr_news_new(r->g, r->comms.all, r->comms.own);
-    r->bytes = gr_bytes_new(r->g, r->p->program, k, r->comms.own, saved_by(r, false));
+    r->control = gr_control_new(r->g, r->comms.all, r->comms.own);
+    r->bytes = gr_bytes_new(r->g, r->p->tasks, k, r->comms.own, saved_by(r, false));
     gr_bytes_seal(r->bytes, saved_by(r, true));
     st = gr_run_open_executor(r, k, d);
     if (!st) gr_run_open_checks(r, k, d);
     if (!st)
-        st = gr_comms_open_device(&r->comms, r->g, r->p->program, k->device, gr_executor_arena(r->executor),
-                                  d);
+        st = gr_comms_open_device(&r->comms, r->g, r->p->tasks, k->device, gr_executor_arena(r->executor), d);
     return st ? st : check_overhead(r, d);
 }
 
@@ -285,7 +284,7 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_bytes_free(r->bytes);
     gr_manifest_free(r->seal.from);
     json_decref(r->inputs);
-    gr_news_free(r->news);
+    gr_control_free(r->control);
     gr_inputs_free(r->read);
     gr_record_free(r->record);
     free(r->health.diverged);
@@ -294,9 +293,9 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
                  gr_diag *d)
 {
-    const gr_planned *own = gr_planned_class(p, find_class(g, gr_comm_rank(o->comm)));
+    const gr_planned *own = gr_planned_role(p, find_role(g, gr_comm_rank(o->comm)));
     gr_running r = {.g = own->graph, .p = own, .all = p, .o = o};
-    gr_watch_between(g->run.timeout);
+    gr_watchdog_between(g->run.timeout);
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);
     r.entered = r.session.step;

@@ -21,7 +21,7 @@ typedef struct gr_checked {
 
 static void find_alike(gr_running *r, const gr_kernels *k)
 {
-    const gr_program *p = r->p->program;
+    const gr_tasks *p = r->p->tasks;
     gr_checks *c = &r->checks;
     c->of = gr_calloc(p->n_objects, sizeof(*c->of));
     c->by_object = gr_malloc((p->n_objects + 1) * sizeof(*c->by_object));
@@ -43,7 +43,7 @@ void gr_run_open_checks(gr_running *r, const gr_kernels *k, gr_diag *d)
     if (!k->queued)
         c->parts = c->own = gr_calloc((size_t)c->n * GR_CHECKSUM_PARTS + 1, sizeof(*c->own));
     else
-        c->parts = gr_executor_spare(r->executor, gr_alike_room(r->p->program, r->g, k));
+        c->parts = gr_executor_spare(r->executor, gr_alike_room(r->p->tasks, r->g, k));
     if (c->parts) return;
     gr_diag_warn(d, (gr_loc){0},
                  "the plan has no room to compare the weights of ranks (run: check), so they are not: it was "
@@ -82,7 +82,7 @@ static void sum(const gr_running *r, uint32_t i, const void *x, gr_queue *q)
         gr_host_checksum(q, x, bytes, parts);
 }
 
-void gr_run_check_work(gr_running *r, const gr_work *w, const gr_call *call)
+void gr_run_check_task(gr_running *r, const gr_task *w, const gr_call *call)
 {
     gr_checks *c = &r->checks;
     for (uint32_t u = 0; c->due && c->n && u < w->n_uses; u++) {
@@ -213,7 +213,7 @@ static gr_status say_drift(const gr_running *r, const table *t, uint32_t i, uint
     const uint32_t other = judge(t, i, rank), with = friends(t, i, other), own = friends(t, i, rank);
     const struct place *a = &t->places[rank], *b = &t->places[other];
     const char *what = i == r->checks.n ? "the states that its nodes keep"
-                                        : r->p->program->objects[r->checks.of[i].object].name;
+                                        : r->p->tasks->objects[r->checks.of[i].object].name;
     if (other == rank) return GR_OK;
     if (own == with)
         return gr_diag_error(

@@ -79,10 +79,10 @@ static gr_status save_state(const gr_running *r, const char *dir, gr_diag *d)
     return st;
 }
 
-/* Of several classes none is before or behind this point alone. */
-static gr_status await_classes(const gr_running *r, gr_diag *d)
+/* Of several roles none is before or behind this point alone. */
+static gr_status await_roles(const gr_running *r, gr_diag *d)
 {
-    return gr_graph_one_class(r->g) ? GR_OK : r->comms.all->type->barrier(r->comms.all, d);
+    return gr_graph_one_role(r->g) ? GR_OK : r->comms.all->type->barrier(r->comms.all, d);
 }
 
 /* Whether all values of the checkpoint that is being made are finite, whoever saved them. */
@@ -98,14 +98,14 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
 {
     char *aside = NULL;
     gr_status st = gr_outputs_checkpoint_begin(r->outputs, r->session.step, &aside, d);
-    if (!st) st = await_classes(r, d); /* the folder is there */
+    if (!st) st = await_roles(r, d); /* the folder is there */
     if (!st && !gr_comm_rank(r->comms.own)) st = gr_run_check_copied(r, d);
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
     if (!st) st = gr_run_path(r, path, d);
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st) st = note_finite(r, d);
     if (!st && !gr_comm_rank(r->comms.all)) st = save_state(r, aside, d); /* it is the same everywhere */
-    if (!st) st = await_classes(r, d);                                    /* all of it is there */
+    if (!st) st = await_roles(r, d);                                      /* all of it is there */
     if (!st) st = gr_run_seal(r, aside, d);
     if (!st)
         st = gr_outputs_checkpoint_commit(

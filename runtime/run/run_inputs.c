@@ -29,7 +29,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static gr_status add_program(gr_inputs *in, gr_diag *d)
+static gr_status add_tasks(gr_inputs *in, gr_diag *d)
 {
     char *module = gr_comm_mpi_module();
     gr_status st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, "graphrun", "/proc/self/exe", d);
@@ -83,8 +83,8 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
     bool reads = false;
     for (uint32_t i = 0; i < p->n && !reads; i++) {
         const uint32_t object =
-            p->steps[i].kind == GR_STEP_RESTORE ? gr_program_find(r->p->program, p->steps[i].what) : GR_NONE;
-        reads = object != GR_NONE && gr_graph_model(r->g, r->p->program->objects[object].model) == m;
+            p->steps[i].kind == GR_STEP_RESTORE ? gr_tasks_find(r->p->tasks, p->steps[i].what) : GR_NONE;
+        reads = object != GR_NONE && gr_graph_model(r->g, r->p->tasks->objects[object].model) == m;
     }
     return reads && !m->random && !(resumes && m->trained);
 }
@@ -116,7 +116,7 @@ static gr_status add_node(const gr_running *r, const gr_node *n, gr_diag *d)
 gr_status gr_run_list_inputs(gr_running *r, const char *from, gr_diag *d)
 {
     r->read = gr_inputs_new();
-    gr_status st = add_program(r->read, d);
+    gr_status st = add_tasks(r->read, d);
     add_graph(r->read, r->all->plan);
     for (size_t i = 0; i < r->g->n_models && !st; i++) st = add_model(r, r->g->models[i], from, d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++) st = add_node(r, r->g->nodes[i], d);

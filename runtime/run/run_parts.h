@@ -2,7 +2,7 @@
  *
  *     run.c             from the first iteration to the last, with their validations; opening, closing
  *     run_steps.c       what the executor asks for: works of steps, and how long they may take
- *     run_letters.c     what the classes of ranks tell each other behind an iteration
+ *     run_letters.c     what the roles of ranks tell each other behind an iteration
  *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
  *     run_inputs.c      what is read, by content: the same on all ranks, and as it was
  *     run_check.c       whether ranks still hold alike what they should
@@ -10,7 +10,7 @@
  *     run_seal.c        manifests of checkpoints, written and believed
  *
  * Threads: the executor's hooks run on all lanes, and change nothing here but the record's times; the rest is
- * the compute lane's, between paths. Ranks of a class make the same calls in the same order.
+ * the compute lane's, between paths. Ranks of a role make the same calls in the same order.
  */
 #ifndef GR_RUNTIME_RUN_RUN_PARTS_H
 #define GR_RUNTIME_RUN_RUN_PARTS_H
@@ -19,7 +19,7 @@
 #include "runtime/run/comms.h"
 #include "runtime/run/executor.h"
 #include "runtime/io/inputs.h"
-#include "runtime/run/news.h"
+#include "runtime/run/control.h"
 #include "runtime/run/outputs.h"
 #include "runtime/run/run.h"
 #include "runtime/io/sealed_run.h"
@@ -48,7 +48,7 @@ typedef struct gr_seals {
     gr_manifest_head before; /* of it the manifest before the next one */
 } gr_seals;
 
-/* What ranks of the class hold alike, and what each has of it: compared every run.check iterations, and where
+/* What ranks of the role hold alike, and what each has of it: compared every run.check iterations, and where
  * a checkpoint is due by its number. */
 typedef struct gr_checks {
     struct gr_checked *of;  /* [n] */
@@ -60,8 +60,8 @@ typedef struct gr_checks {
 
 /* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
 typedef struct gr_running {
-    const gr_graph *g;         /* as this rank's class sees it */
-    const gr_planned *p, *all; /* of the class; of the first class, with those of all others */
+    const gr_graph *g;         /* as this rank's role sees it */
+    const gr_planned *p, *all; /* of the role; of the first role, with those of all others */
     const gr_run_options *o;
     gr_exec_hooks hooks;
     gr_session session;
@@ -69,11 +69,11 @@ typedef struct gr_running {
     gr_bytes *bytes;
     gr_outputs *outputs;
     gr_comms comms;
-    gr_news *news;
+    gr_control *control;
     gr_record *record; /* of the iteration that runs; NULL between them */
     uint32_t entered;  /* the iteration that the run had behind it when it began here */
     bool over_plan;    /* that libraries take more than planned has been said */
-    bool stop;         /* of several classes: one was asked to, in an iteration that all have heard of */
+    bool stop;         /* of several roles: one was asked to, in an iteration that all have heard of */
     gr_health health;
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */
@@ -92,14 +92,14 @@ GR_NODISCARD gr_status gr_run_path(gr_running *r, gr_path_id path, gr_diag *d);
 
 /* ---- run_letters.c ---- */
 
-/* Tell of the iteration that has ended, which took ns, and take what has come from other classes: into
+/* Tell of the iteration that has ended, which took ns, and take what has come from other roles: into
  * outputs, ops' states, stop and candidate. await: until all have told of this iteration, too. */
 GR_NODISCARD gr_status gr_run_tell(gr_running *r, uint64_t ns, bool await, gr_diag *d);
 /* The same of all that has been told of, when there is nothing more to tell. */
 GR_NODISCARD gr_status gr_run_hear(gr_running *r, gr_diag *d);
-/* Whether what follows an iteration needs its record from all classes. The same answer on all ranks. */
+/* Whether what follows an iteration needs its record from all roles. The same answer on all ranks. */
 bool gr_run_is_awaited(const gr_running *r, uint32_t step);
-/* The states that ops keep, into f: of all nodes, or of those that this class runs. */
+/* The states that ops keep, into f: of all nodes, or of those that this role runs. */
 void gr_run_save_ops(const gr_running *r, bool all, gr_state_file *f);
 
 /* ---- run_health.c ---- */
@@ -135,8 +135,8 @@ void gr_run_close_checks(gr_running *r);
 /* The next iteration begins; step 0: a validation before it. */
 void gr_run_begin_check(gr_running *r, uint32_t step);
 /* A work is about to run: sum what it uses. On its lane. */
-void gr_run_check_work(gr_running *r, const gr_work *w, const gr_call *c);
-/* The iteration has ended: GR_E_FAILED on all ranks of the class where they differ. All make this call. */
+void gr_run_check_task(gr_running *r, const gr_task *w, const gr_call *c);
+/* The iteration has ended: GR_E_FAILED on all ranks of the role where they differ. All make this call. */
 GR_NODISCARD gr_status gr_run_end_check(gr_running *r, gr_diag *d);
 
 /* ---- run_checkpoint.c ---- */

@@ -2,11 +2,11 @@
 #include "runtime/run/run_parts.h"
 
 #include "ops/parallel/cross.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "runtime/io/progress.h"
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
-_Static_assert(GR_N_LANES <= GR_WATCH_LANES, "the watch has a place for each lane");
+_Static_assert(GR_N_LANES <= GR_WATCHDOG_LANES, "the watch has a place for each lane");
 
 #include <assert.h>
 #include <stdlib.h>
@@ -23,18 +23,18 @@ static const gr_binding *binding_of(const gr_running *r, gr_path_id path, uint32
 static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr, gr_queue *q)
 {
     const gr_binding *b = binding_of(r, path, step);
-    const gr_node *n = gr_planned_node(r->p, r->g, b->work->node);
+    const gr_node *n = gr_planned_node(r->p, r->g, b->task->node);
     bool summary = n == r->p->summary || n == r->p->validation;
-    for (uint32_t i = 0; i < b->work->n_uses; i++)
+    for (uint32_t i = 0; i < b->task->n_uses; i++)
         ptr[i] = b->entry[i] == GR_NONE ? NULL : gr_executor_address(r->executor, b->entry[i]);
     return (gr_call){.session = &r->session,
                      .node = n,
                      .state = summary ? NULL : r->session.state[n->index],
                      .how = &r->p->choices[n->index],
-                     .kernel = b->work->kernel,
-                     .arg = b->work->arg,
+                     .kernel = b->task->kernel,
+                     .arg = b->task->arg,
                      .ptr = ptr,
-                     .n_ptr = b->work->n_uses,
+                     .n_ptr = b->task->n_uses,
                      .lane = r->p->plan->paths[path].steps[step].lane,
                      .queue = q};
 }
@@ -42,7 +42,7 @@ static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr
 /* A node's own work. Sums over the slices of its model are within it, on this queue. */
 static gr_status run_op(const gr_running *r, const gr_call *c, gr_diag *d)
 {
-    gr_peers *peers = gr_comms_peers(&r->comms, c->node->parts);
+    gr_tp_group *peers = gr_comms_tp(&r->comms, c->node->parts);
     if (peers) peers->d = d;
     c->queue->peers = peers;
     gr_status st = c->node->op->run(c, d);
@@ -50,9 +50,9 @@ static gr_status run_op(const gr_running *r, const gr_call *c, gr_diag *d)
     return st || !peers ? st : peers->failed;
 }
 
-static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
+static gr_status run_task(gr_running *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
 {
-    const gr_work *w = binding_of(r, path, step)->work;
+    const gr_task *w = binding_of(r, path, step)->task;
     const gr_kernels *k = r->session.kernels;
     const gr_comms *comms = &r->comms;
     void **ptr = gr_calloc(w->n_uses, sizeof(*ptr));
@@ -62,12 +62,12 @@ static gr_status run_work(gr_running *r, gr_path_id path, uint32_t step, gr_queu
     q->at.op = c.node->op->name;
     if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, c.node->name, 0, 0, NULL);
     if (w->kind == GR_STEP_RUN) {
-        gr_run_check_work(r, w, &c);
+        gr_run_check_task(r, w, &c);
         st = run_op(r, &c, d);
     } else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)
-        st = gr_cross_run(&c, r->p->program, w, comms->all_device, comms->all, d);
+        st = gr_cross_run(&c, r->p->tasks, w, comms->all_device, comms->all, d);
     else
-        st = gr_spread_run(&c, r->p->program, w, gr_comms_reach(comms, w->reach), comms->own, d);
+        st = gr_sharding_run(&c, r->p->tasks, w, gr_comms_group(comms, w->group), comms->own, d);
     assert(st || !w->waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
@@ -92,11 +92,11 @@ static bool is_predicted(const gr_running *r, gr_path_id path, uint32_t i)
     const gr_step *s = &r->p->plan->paths[path].steps[i];
     if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) return false;
     return s->kind != GR_STEP_RUN ||
-           gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node)->op->kernels;
+           gr_planned_node(r->p, r->g, binding_of(r, path, i)->task->node)->op->kernels;
 }
 
-/* Of a step, for runtime/comm/watch.h. In the first iteration libraries are loaded and things come to be. A
- * device that runs steps later may make any of them wait for what it was given before. */
+/* Of a step, for runtime/comm/watchdog.h. In the first iteration libraries are loaded and things come to be.
+ * A device that runs steps later may make any of them wait for what it was given before. */
 static uint32_t limit_of(const gr_running *r, gr_path_id path, uint32_t i, const gr_queue *q)
 {
     const gr_plan *p = r->p->plan;
@@ -114,15 +114,15 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
 {
     gr_running *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
-    gr_watch_step(s->lane, r->session.step, s->what, limit_of(r, path, i, q));
+    gr_watchdog_step(s->lane, r->session.step, s->what, limit_of(r, path, i, q));
     gr_status st = GR_OK;
     if (s->kind == GR_STEP_RESTORE)
         st = gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
     else if (s->kind == GR_STEP_SAVE)
         st = gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
     else
-        st = run_work(r, path, i, q, d);
-    gr_watch_done(s->lane);
+        st = run_task(r, path, i, q, d);
+    gr_watchdog_done(s->lane);
     return st;
 }
 
@@ -149,7 +149,7 @@ static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, u
     gr_running *r = user;
     bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
     if (works && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
-        const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->work->node);
+        const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->task->node);
         __atomic_add_fetch(&r->record->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
     }
     gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
@@ -172,7 +172,7 @@ static unsigned threads_of(const gr_running *r)
 static unsigned host_threads_of(const gr_running *r)
 {
     for (uint32_t i = 0; i < gr_plan_steps(r->p->plan); i++) {
-        const gr_work *w = r->p->binding[i].work;
+        const gr_task *w = r->p->binding[i].task;
         if (w && w->lane != gr_plan_step(r->p->plan, i)->lane) return r->o->threads;
     }
     return 0;
@@ -196,8 +196,8 @@ gr_status gr_run_path(gr_running *r, gr_path_id path, gr_diag *d)
 {
     const uint32_t timeout = r->g->run.timeout;
     bool later = gr_executor_queue(r->executor, GR_LANE_COMPUTE)->device;
-    gr_watch_path(true, later, timeout ? GR_MAX(timeout, seconds_of(3 * r->p->plan->ns)) : 0);
+    gr_watchdog_path(true, later, timeout ? GR_MAX(timeout, seconds_of(3 * r->p->plan->ns)) : 0);
     gr_status st = gr_executor_path(r->executor, path, d);
-    gr_watch_path(false, false, 0);
+    gr_watchdog_path(false, false, 0);
     return st;
 }

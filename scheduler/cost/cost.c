@@ -13,13 +13,13 @@ static double place_in(const uint32_t *list, uint32_t n, double x, uint32_t *at)
     return fmin(fmax(share, 0), 1);
 }
 
-static double rate_at(const gr_rate *r, const gr_work *w)
+static double rate_at(const gr_rate *r, const gr_task *w)
 {
     return w->paged ? r->decode : w->backward ? r->backward : r->forward;
 }
 
 /* The rate between those measured, straight in the logarithms; beyond them that of the nearest. */
-static double matrix_rate(const gr_hardware *h, const gr_work *w)
+static double matrix_rate(const gr_hardware *h, const gr_task *w)
 {
     uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
     while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
@@ -36,7 +36,7 @@ static double matrix_rate(const gr_hardware *h, const gr_work *w)
     return exp(sum);
 }
 
-static double attention_rate(const gr_hardware *h, const gr_work *w)
+static double attention_rate(const gr_hardware *h, const gr_task *w)
 {
     uint32_t length[GR_LENGTHS_MAX], at;
     double rate[2];
@@ -51,7 +51,7 @@ static double attention_rate(const gr_hardware *h, const gr_work *w)
 
 /* What takes its time beside matrix products and plain traffic, in seconds; what has no rate of its own is
  * added to those. */
-static double special_seconds(const gr_work *w, const gr_hardware *h, double *flops, double *bytes)
+static double special_seconds(const gr_task *w, const gr_hardware *h, double *flops, double *bytes)
 {
     double seconds = 0;
     if (w->paged && h->kv_bytes > 0)
@@ -68,13 +68,13 @@ static double special_seconds(const gr_work *w, const gr_hardware *h, double *fl
 }
 
 /* Across nodes each rank has its own adapter. */
-static double link_of(const gr_work *w, const gr_hardware *h)
+static double link_of(const gr_task *w, const gr_hardware *h)
 {
-    if (w->reach == GR_REACH_ACROSS) return h->network;
-    return w->reach == GR_REACH_NODE && h->near > 0 ? h->near : h->link;
+    if (w->group == GR_GROUP_REPLICAS) return h->network;
+    return w->group == GR_GROUP_NODE && h->near > 0 ? h->near : h->link;
 }
 
-uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
+uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h)
 {
     double flops = w->flops, bytes = w->bytes, seconds = special_seconds(w, h, &flops, &bytes);
     const double rate = h->n_rates && w->rows ? matrix_rate(h, w) : h->flops;
@@ -87,14 +87,14 @@ uint64_t gr_work_ns(const gr_work *w, const gr_hardware *h)
     return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / link_of(w, h)) : ns;
 }
 
-uint64_t gr_work_host_ns(const gr_work *w, const gr_hardware *h)
+uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h)
 {
     uint64_t ns = (uint64_t)llround(1e9 * w->bytes / h->host_memory) + h->step_ns;
-    return GR_MAX(ns, gr_work_ns(w, h)); /* no host is faster than its device */
+    return GR_MAX(ns, gr_task_ns(w, h)); /* no host is faster than its device */
 }
 
-uint64_t gr_work_lost_ns(const gr_work *w, const gr_hardware *h)
+uint64_t gr_task_lost_ns(const gr_task *w, const gr_hardware *h)
 {
     const bool beside = w->kind == GR_STEP_REDUCE && w->lane != GR_LANE_COMPUTE;
-    return beside ? (uint64_t)llround((double)gr_work_ns(w, h) * h->reduce_share) : 0;
+    return beside ? (uint64_t)llround((double)gr_task_ns(w, h) * h->reduce_share) : 0;
 }

@@ -30,8 +30,8 @@ static tally *find(tallies *t, char *name)
     if (i < t->n) {
         free(name);
     } else {
-        tally fresh = {.name = name};
-        GR_PUSH(t->list, t->n, t->cap, fresh);
+        tally current = {.name = name};
+        GR_PUSH(t->list, t->n, t->cap, current);
     }
     return &t->list[i];
 }
@@ -81,7 +81,7 @@ static void put_text(gr_str *out, const char *name, const char *a, const char *b
     if (strcmp(a, b)) gr_str_printf(out, "%-12s%s -> %s\n", name, a, b);
 }
 
-/* The class with the highest peak. */
+/* The role with the highest peak. */
 static const gr_plan *fullest(const gr_plan *p)
 {
     const gr_plan *most = p;
@@ -91,11 +91,11 @@ static const gr_plan *fullest(const gr_plan *p)
 }
 
 /* "0-1 train, 2-3 rollout" */
-static char *classes_of(const gr_plan *p)
+static char *roles_of(const gr_plan *p)
 {
     gr_str s = {0};
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        const gr_plan *k = gr_plan_class(p, c);
+        const gr_plan *k = gr_plan_role(p, c);
         gr_str_printf(&s, "%s%s%s%s", c ? "; " : "", k->ranks, *k->pools ? " " : "", k->pools);
     }
     return s.text;
@@ -104,7 +104,7 @@ static char *classes_of(const gr_plan *p)
 static void put_whole(const gr_plan *a, const gr_plan *b, gr_str *out)
 {
     const gr_plan *x = fullest(a), *y = fullest(b);
-    char *at_a = peak_place(x), *at_b = peak_place(y), *ranks_a = classes_of(a), *ranks_b = classes_of(b);
+    char *at_a = peak_place(x), *at_b = peak_place(y), *ranks_a = roles_of(a), *ranks_b = roles_of(b);
     put_text(out, "graph", a->graph, b->graph);
     put_text(out, "hardware", a->hardware, b->hardware);
     put_text(out, "ranks", ranks_a, ranks_b);
@@ -178,7 +178,7 @@ static void put_graphs(const gr_plan *a, const gr_plan *b, gr_str *out)
 
 /* ---- nodes, resources, transitions -------------------------------------------------------------------- */
 
-/* What crosses between classes is in the node's name on both, but it runs on one. */
+/* What crosses between roles is in the node's name on both, but it runs on one. */
 static bool runs(const gr_step *s)
 {
     return s->kind != GR_STEP_SEND && s->kind != GR_STEP_RECV;
@@ -187,7 +187,7 @@ static bool runs(const gr_step *s)
 static void add_nodes(const gr_plan *p, int side, tallies *t)
 {
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_view *v = gr_view_of_class(p, c);
+        gr_view *v = gr_view_of_role(p, c);
         for (uint32_t i = 0; i < v->n; i++) {
             if (!v->steps[i].node || !runs(&v->steps[i])) continue;
             tally *of = find(t, gr_strdup(v->steps[i].node));
@@ -262,7 +262,7 @@ static void add_resources_of(const gr_plan *p, int side, tallies *t)
 
 static void add_resources(const gr_plan *p, int side, tallies *t)
 {
-    for (uint32_t c = 0; c <= p->n_more; c++) add_resources_of(gr_plan_class(p, c), side, t);
+    for (uint32_t c = 0; c <= p->n_more; c++) add_resources_of(gr_plan_role(p, c), side, t);
 }
 
 static void put_states(gr_str *out, const uint64_t *n)
@@ -299,7 +299,7 @@ static void add_transitions_of(const gr_plan *p, int side, tallies *t)
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_step *s = &path->steps[i];
         bool crosses = s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
-        if ((gr_step_is_work(s->kind) && !crosses) || !(s->n_reads + s->n_writes)) continue;
+        if ((gr_step_is_task(s->kind) && !crosses) || !(s->n_reads + s->n_writes)) continue;
         char *resource = gr_resource_name(&p->ledger[s->n_writes ? s->writes[0] : s->reads[0]]);
         tally *sum = find(t, gr_printf("%s %s", gr_step_kind_str(s->kind), resource));
         free(resource);
@@ -310,7 +310,7 @@ static void add_transitions_of(const gr_plan *p, int side, tallies *t)
 
 static void add_transitions(const gr_plan *p, int side, tallies *t)
 {
-    for (uint32_t c = 0; c <= p->n_more; c++) add_transitions_of(gr_plan_class(p, c), side, t);
+    for (uint32_t c = 0; c <= p->n_more; c++) add_transitions_of(gr_plan_role(p, c), side, t);
 }
 
 static void put_count(gr_str *out, uint64_t n, uint64_t bytes)

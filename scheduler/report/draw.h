@@ -1,6 +1,6 @@
 /* scheduler/report/draw.h: a plan in forms for other eyes than a terminal's.
  *
- * Of several classes of ranks all are drawn: csv has a first column `class`; dot a box for each, svg its
+ * Of several roles of ranks all are drawn: csv has a first column `role`; dot a box for each, svg its
  * memory and lanes, html a choice among them.
  *
  * csv   the steps of the steady iteration, a row each, after a line of column names:

@@ -11,7 +11,7 @@ static void put_seconds(gr_str *out, uint64_t ns)
 static void put_row(gr_str *out, const gr_view *v, uint32_t i)
 {
     const gr_step *s = &v->steps[i];
-    if (v->all->n_more) gr_str_printf(out, "%u,", v->class);
+    if (v->all->n_more) gr_str_printf(out, "%u,", v->role);
     gr_str_printf(out, "%u,%s,", i, gr_step_kind_str(s->kind));
     gr_csv_put(out, s->what);
     gr_str_putc(out, ',');
@@ -32,7 +32,7 @@ void gr_draw_csv(const gr_plan *p, gr_str *out)
     gr_str_printf(out, "%si,kind,what,node,lane,loop,trips_max,bytes,resident_bytes,seconds,begin,end\n",
                   p->n_more ? "class," : "");
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_view *v = gr_view_of_class(p, c);
+        gr_view *v = gr_view_of_role(p, c);
         for (uint32_t i = 0; i < v->n; i++) put_row(out, v, i);
         gr_view_free(v);
     }

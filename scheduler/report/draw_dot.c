@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct drawing {
-    gr_view **views;  /* of the classes of ranks */
+    gr_view **views;  /* of the roles of ranks */
     const gr_view *v; /* of the node being drawn */
     gr_str *out;
 } drawing;
@@ -102,45 +102,45 @@ static void put_model(const drawing *d, const gr_model *m)
 /* Where it is trained, or where the first node runs that reads it. */
 static uint32_t class_of_model(const gr_graph *g, const gr_model *m)
 {
-    if (m->update) return m->update->class;
+    if (m->update) return m->update->role;
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->model == m) return g->nodes[i]->class;
+        if (g->nodes[i]->model == m) return g->nodes[i]->role;
     return 0;
 }
 
-/* Nodes of one class, in a box where there are several. */
-static void put_class(drawing *d, const gr_graph *g, uint32_t class)
+/* Nodes of one role, in a box where there are several. */
+static void put_role(drawing *d, const gr_graph *g, uint32_t role)
 {
-    const gr_plan *p = d->views[class]->plan;
-    bool several = d->views[class]->all->n_more > 0;
-    d->v = d->views[class];
+    const gr_plan *p = d->views[role]->plan;
+    bool several = d->views[role]->all->n_more > 0;
+    d->v = d->views[role];
     if (several) {
         char *label = gr_printf("ranks %s: %s", p->ranks, p->pools);
-        gr_str_printf(d->out, "  subgraph cluster_%u {\n  label=", class);
+        gr_str_printf(d->out, "  subgraph cluster_%u {\n  label=", role);
         put_id(d->out, "", label);
         gr_str_puts(d->out,
                     ";\n  fontname=\"Helvetica,Arial,sans-serif\"; fontsize=11; color=\"#c9cdd4\";\n");
         free(label);
     }
     for (size_t i = 0; i < g->n_models; i++)
-        if (!several || class_of_model(g, g->models[i]) == class) put_model(d, g->models[i]);
+        if (!several || class_of_model(g, g->models[i]) == role) put_model(d, g->models[i]);
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (!several || g->nodes[i]->class == class) put_node(d, g->nodes[i]);
+        if (!several || g->nodes[i]->role == role) put_node(d, g->nodes[i]);
     if (several) gr_str_puts(d->out, "  }\n");
 }
 
 void gr_draw_dot(const gr_plan *p, const gr_graph *g, gr_str *out)
 {
     drawing d = {.views = gr_calloc(p->n_more + 1, sizeof(gr_view *)), .out = out};
-    for (uint32_t c = 0; c <= p->n_more; c++) d.views[c] = gr_view_of_class(p, c);
+    for (uint32_t c = 0; c <= p->n_more; c++) d.views[c] = gr_view_of_role(p, c);
     gr_str_puts(out, "digraph ");
     put_id(out, "", p->graph);
     gr_str_puts(out, " {\n  rankdir=LR;\n  node [fontname=\"Helvetica,Arial,sans-serif\", fontsize=11];\n"
                      "  edge [fontname=\"Helvetica,Arial,sans-serif\", fontsize=9, color=\"#6b7280\", "
                      "fontcolor=\"#4b5563\"];\n");
-    for (uint32_t c = 0; c <= p->n_more; c++) put_class(&d, g, c);
+    for (uint32_t c = 0; c <= p->n_more; c++) put_role(&d, g, c);
     for (size_t i = 0; i < g->n_nodes; i++) {
-        d.v = d.views[p->n_more ? g->nodes[i]->class : 0];
+        d.v = d.views[p->n_more ? g->nodes[i]->role : 0];
         put_edges(&d, g->nodes[i]);
     }
     gr_str_puts(out, "}\n");

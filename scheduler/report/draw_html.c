@@ -63,7 +63,7 @@ static json_t *nodes_of(const gr_view *v, const gr_graph *g)
         const gr_node *n = g->nodes[i];
         json_t *node = json_pack(
             "{s:s, s:b, s:s, s:s?, s:b, s:I, s:o, s:o}", "name", n->name, "here",
-            !v->all->n_more || n->class == v->class, "op", n->op->name, "model",
+            !v->all->n_more || n->role == v->role, "op", n->op->name, "model",
             n->model ? n->model->name : NULL, "trains", n->model && n->model->update == n, "ns",
             (json_int_t)gr_view_node_ns(v, n->name), "inputs", inputs_of(v, n), "holds", holds_of(v, n));
         json_array_append_new(list, node);
@@ -116,7 +116,7 @@ void gr_draw_html(const gr_plan *p, const gr_graph *g, gr_str *out)
     gr_str plan = {0};
     json_t *views = json_array();
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_view *v = gr_view_of_class(p, c);
+        gr_view *v = gr_view_of_role(p, c);
         json_array_append_new(views, view_of(v, g));
         gr_view_free(v);
     }

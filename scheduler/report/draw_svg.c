@@ -290,7 +290,7 @@ static void put_head(picture *c)
     gr_text_put(c->out, WIDTH - 14, 36, fits ? "fits end" : "over end", fits ? "fits" : "does not fit");
     s.len = 0;
     if (p->n_more) {
-        gr_str_printf(&s, "%u ranks in %u classes    predicted ", gr_plan_all_ranks(p), p->n_more + 1);
+        gr_str_printf(&s, "%u ranks in %u roles    predicted ", gr_plan_all_ranks(p), p->n_more + 1);
         gr_time_put(&s, p->ns);
         gr_str_puts(&s, " an iteration of all");
     } else {
@@ -315,7 +315,7 @@ static void put_title(picture *c, const char *text)
     c->top += 30;
 }
 
-static void put_class_memory(picture *c)
+static void put_role_memory(picture *c)
 {
     const gr_plan *p = c->v->plan;
     if (c->v->all->n_more) {
@@ -335,8 +335,8 @@ static void put_class_memory(picture *c)
     c->top += 22;
 }
 
-/* All classes on one axis of time. */
-static void put_class_lanes(picture *c, uint64_t ns)
+/* All roles on one axis of time. */
+static void put_role_lanes(picture *c, uint64_t ns)
 {
     if (c->v->all->n_more) {
         char *text = gr_printf("ranks %s: %s", c->v->plan->ranks, c->v->plan->pools);
@@ -356,19 +356,19 @@ void gr_draw_svg(const gr_plan *p, gr_str *out)
     picture c = {.out = &body};
     uint64_t ns = 0;
     for (uint32_t k = 0; k < n; k++) {
-        v[k] = gr_view_of_class(p, k);
+        v[k] = gr_view_of_role(p, k);
         ns = GR_MAX(ns, v[k]->ns);
     }
     c.v = v[0];
     put_head(&c);
     for (uint32_t k = 0; k < n; k++) {
         c.v = v[k];
-        put_class_memory(&c);
+        put_role_memory(&c);
     }
     put_title(&c, "Lanes over predicted time (of a loop one trip, stretched to all of them)");
     for (uint32_t k = 0; k < n; k++) {
         c.v = v[k];
-        put_class_lanes(&c, ns);
+        put_role_lanes(&c, ns);
     }
     gr_picture_begin(out, WIDTH, c.top);
     gr_str_add(out, body.text, body.len);

@@ -256,7 +256,7 @@ static void put_shards(table *t)
     if (each) gr_str_printf(t->out, ": a shard on each of %u ranks\n", (uint32_t)each);
 }
 
-/* Peak, memory and time of the class that is shown; of several, the time is its own. */
+/* Peak, memory and time of the role that is shown; of several, the time is its own. */
 static void put_head(table *t)
 {
     const gr_plan *p = t->p;
@@ -300,7 +300,7 @@ static void put_steps(table *t)
     }
 }
 
-/* Bytes that all ranks of a class send to others, or receive. */
+/* Bytes that all ranks of a role send to others, or receive. */
 static uint64_t crosses(const gr_plan *p, gr_step_kind kind)
 {
     uint64_t bytes = 0;
@@ -309,8 +309,8 @@ static uint64_t crosses(const gr_plan *p, gr_step_kind kind)
     return bytes;
 }
 
-/* All classes, a line each. */
-static void put_classes(table *t)
+/* All roles, a line each. */
+static void put_roles(table *t)
 {
     const gr_plan *all = t->v->all;
     char a[32], b[32], c[32];
@@ -321,7 +321,7 @@ static void put_classes(table *t)
     gr_str_printf(t->out, "\n%s%-14s %-26s %10s %10s %5s %10s %10s%s\n", paint(t, DIM), "ranks", "pools",
                   "peak", "works", "busy", "sends", "receives", paint(t, OFF));
     for (uint32_t k = 0; k <= all->n_more; k++) {
-        const gr_plan *p = gr_plan_class(all, k);
+        const gr_plan *p = gr_plan_role(all, k);
         gr_str own = {0};
         gr_time_put(&own, p->own_ns);
         put_cell(t->out, p->ranks, 14);
@@ -338,10 +338,10 @@ static void put_classes(table *t)
 void gr_plan_table(const gr_plan *p, gr_str *out, bool colour)
 {
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_view *v = gr_view_of_class(p, c);
-        table t = {.p = gr_plan_class(p, c), .out = out, .colour = colour, .v = v};
+        gr_view *v = gr_view_of_role(p, c);
+        table t = {.p = gr_plan_role(p, c), .out = out, .colour = colour, .v = v};
         if (!c) put_title(&t);
-        if (!c && p->n_more) put_classes(&t), put_notes(&t);
+        if (!c && p->n_more) put_roles(&t), put_notes(&t);
         if (p->n_more)
             gr_str_printf(out, "\n%sranks %s: %s%s\n", paint(&t, BOLD), t.p->ranks, t.p->pools,
                           paint(&t, OFF));

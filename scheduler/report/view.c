@@ -34,8 +34,8 @@ static uint32_t find_series(gr_view *v, const gr_entry *e, bool small)
     uint32_t i = 0;
     while (i < v->n_series && (v->series[i].place != e->place || strcmp(v->series[i].name, name))) i++;
     if (i == v->n_series) {
-        gr_series s = {gr_pool_strdup(v->pool, name), e->category, e->place, NULL, 0, ""};
-        s.bytes = gr_pool_alloc(v->pool, (v->n + 2) * sizeof(*s.bytes));
+        gr_series s = {gr_arena_strdup(v->arena, name), e->category, e->place, NULL, 0, ""};
+        s.bytes = gr_arena_alloc(v->arena, (v->n + 2) * sizeof(*s.bytes));
         v->series[v->n_series++] = s;
     }
     free(name);
@@ -89,7 +89,7 @@ static void sort_series(gr_view *v)
 {
     uint32_t *order = gr_malloc((v->n_series + 1) * sizeof(*order));
     uint32_t *rank = gr_malloc((v->n_series + 1) * sizeof(*rank));
-    gr_series *sorted = gr_pool_alloc(v->pool, (v->n_series + 1) * sizeof(*sorted));
+    gr_series *sorted = gr_arena_alloc(v->arena, (v->n_series + 1) * sizeof(*sorted));
     for (uint32_t k = 0; k < v->n_series; k++) order[k] = k;
     qsort_r(order, v->n_series, sizeof(*order), by_place, v);
     for (uint32_t k = 0; k < v->n_series; k++) sorted[k] = v->series[order[k]], rank[order[k]] = k;
@@ -208,8 +208,8 @@ static void find_series_all(gr_view *v)
 {
     const gr_plan *p = v->plan;
     bool *small = gr_calloc(p->n_ledger + 1, sizeof(*small));
-    v->series = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->series));
-    v->series_of = gr_pool_alloc(v->pool, (p->n_ledger + 1) * sizeof(*v->series_of));
+    v->series = gr_arena_alloc(v->arena, (p->n_ledger + 1) * sizeof(*v->series));
+    v->series_of = gr_arena_alloc(v->arena, (p->n_ledger + 1) * sizeof(*v->series_of));
     find_small(v, small);
     sum_entries(v, small);
     free(small);
@@ -221,17 +221,17 @@ static void find_series_all(gr_view *v)
 
 gr_view *gr_view_new(const gr_plan *p)
 {
-    return gr_view_of_class(p, 0);
+    return gr_view_of_role(p, 0);
 }
 
-gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
+gr_view *gr_view_of_role(const gr_plan *p, uint32_t role)
 {
     gr_view *v = gr_calloc(1, sizeof(*v));
-    v->pool = gr_pool_new();
-    const gr_timeline t = gr_timeline_of_class(p, class, v->pool);
+    v->arena = gr_arena_new();
+    const gr_timeline t = gr_timeline_of_role(p, role, v->arena);
     v->all = p;
     v->plan = t.plan;
-    v->class = class;
+    v->role = role;
     v->steps = t.steps;
     v->n = t.n;
     v->n_steady = t.n_steady;
@@ -248,7 +248,7 @@ gr_view *gr_view_of_class(const gr_plan *p, uint32_t class)
 void gr_view_free(gr_view *v)
 {
     if (!v) return;
-    gr_pool_free(v->pool);
+    gr_arena_free(v->arena);
     free(v);
 }
 
@@ -277,7 +277,7 @@ uint64_t gr_view_node_ns(const gr_view *v, const char *node)
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
         bool crosses = s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV;
-        if (!serves(s, node) || !gr_step_is_work(s->kind) || crosses) continue;
+        if (!serves(s, node) || !gr_step_is_task(s->kind) || crosses) continue;
         ns += v->end[i] - v->begin[i];
         if (s->kind == GR_STEP_LOOP) i = s->body_last;
     }
@@ -344,7 +344,7 @@ uint32_t gr_transitions(const gr_path *path, uint64_t *bytes)
     uint32_t n = 0;
     *bytes = 0;
     for (uint32_t i = 0; i < path->n; i++) {
-        if (gr_step_is_work(path->steps[i].kind)) continue;
+        if (gr_step_is_task(path->steps[i].kind)) continue;
         *bytes += path->steps[i].bytes;
         n++;
     }

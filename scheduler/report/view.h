@@ -25,9 +25,9 @@ typedef struct gr_series {
 } gr_series;
 
 typedef struct gr_view {
-    const gr_plan *all;  /* of all classes */
-    const gr_plan *plan; /* of the class that is shown */
-    uint32_t class;
+    const gr_plan *all;  /* of all roles */
+    const gr_plan *plan; /* of the role that is shown */
+    uint32_t role;
     gr_step *steps; /* of the iteration, then of validate; numbers in them count as the ledger does */
     uint32_t n, n_steady;
     uint64_t ns, steady_ns;   /* of all of them; of the iteration's */
@@ -36,12 +36,12 @@ typedef struct gr_view {
     gr_series *series;        /* by place, then category; the device comes first */
     uint32_t n_series;
     uint32_t *series_of; /* of ledger entries */
-    gr_pool *pool;
+    gr_arena *arena;
 } gr_view;
 
-/* The plan must outlive the view. Of several classes: of the first, or of one. */
+/* The plan must outlive the view. Of several roles: of the first, or of one. */
 gr_view *gr_view_new(const gr_plan *p);
-gr_view *gr_view_of_class(const gr_plan *p, uint32_t class);
+gr_view *gr_view_of_role(const gr_plan *p, uint32_t role);
 void gr_view_free(gr_view *v); /* NULL is fine */
 
 /* Live at a step: last < first wraps round the iteration's end. */
@@ -53,7 +53,7 @@ char *gr_resource_name(const gr_entry *e);
 /* Most bytes of a place that are live at one step. */
 uint64_t gr_view_most(const gr_view *v, gr_place place);
 
-/* Predicted time of a node's works, whole loops included, without what crosses between classes. */
+/* Predicted time of a node's works, whole loops included, without what crosses between roles. */
 uint64_t gr_view_node_ns(const gr_view *v, const char *node);
 
 /* bytes [n_series], zeroed: what a node's works use of each series, at the step of the node at which that
@@ -65,7 +65,7 @@ void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes);
 void gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out);
 
 /* Steps that the scheduler put in, which move or free this rank's memory: no work of the graph
- * (gr_step_is_work), and so no collective. bytes: what one pass over them moves. */
+ * (gr_step_is_task), and so no collective. bytes: what one pass over them moves. */
 uint32_t gr_transitions(const gr_path *path, uint64_t *bytes);
 
 /* Text as it stands in XML: &, <, > and quotes escaped. */

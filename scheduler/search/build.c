@@ -1,6 +1,6 @@
 /* scheduler/search/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
 #include "memplan/pack/pack.h"
-#include "scheduler/search/layout.h"
+#include "scheduler/search/transfers.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@ typedef struct clock {
 } clock;
 
 typedef struct builder {
-    const gr_layout *l;
-    const gr_facts *f;
+    const gr_transfers *l;
+    const gr_analysis *f;
     gr_plan *p;
     gr_step *steps;
     uint32_t n;
@@ -39,14 +39,14 @@ typedef struct builder {
 
 static gr_step *path_steps(gr_plan *p, gr_path_id id, uint32_t n)
 {
-    p->paths[id].steps = gr_pool_alloc(p->pool, (n ? n : 1) * sizeof(gr_step));
+    p->paths[id].steps = gr_arena_alloc(p->arena, (n ? n : 1) * sizeof(gr_step));
     p->paths[id].n = n;
     return p->paths[id].steps;
 }
 
-static uint32_t *copy_ids(gr_pool *pool, const uint32_t *ids, uint32_t n)
+static uint32_t *copy_ids(gr_arena *arena, const uint32_t *ids, uint32_t n)
 {
-    uint32_t *out = gr_pool_alloc(pool, (n ? n : 1) * sizeof(*out));
+    uint32_t *out = gr_arena_alloc(arena, (n ? n : 1) * sizeof(*out));
     if (n) memcpy(out, ids, n * sizeof(*out));
     return out;
 }
@@ -73,11 +73,11 @@ static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
 {
     gr_plan *p = b->p;
     p->n_ledger = b->l->n_copies;
-    p->ledger = gr_pool_alloc(p->pool, (p->n_ledger + 1) * sizeof(*p->ledger));
+    p->ledger = gr_arena_alloc(p->arena, (p->n_ledger + 1) * sizeof(*p->ledger));
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         const gr_copy *d = &b->l->copies[e];
         const gr_object *o = &b->f->g->objects[d->object];
-        p->ledger[e] = (gr_entry){.what = gr_pool_strdup(p->pool, o->name),
+        p->ledger[e] = (gr_entry){.what = gr_arena_strdup(p->arena, o->name),
                                   .category = o->category,
                                   .place = d->place,
                                   .bytes = o->bytes,
@@ -165,9 +165,9 @@ static void find_shares(builder *b)
 
 static void use_entries(builder *b, const gr_item *it, gr_step *s)
 {
-    const gr_work *w = &b->f->g->works[it->work];
-    s->reads = gr_pool_alloc(b->p->pool, (w->n_uses + 1) * sizeof(*s->reads));
-    s->writes = gr_pool_alloc(b->p->pool, (w->n_uses + 1) * sizeof(*s->writes));
+    const gr_task *w = &b->f->g->task[it->work];
+    s->reads = gr_arena_alloc(b->p->arena, (w->n_uses + 1) * sizeof(*s->reads));
+    s->writes = gr_arena_alloc(b->p->arena, (w->n_uses + 1) * sizeof(*s->writes));
     for (uint32_t u = 0; u < w->n_uses; u++) {
         uint32_t e = b->l->use_entry[b->f->use_begin[it->work] + u];
         if (e == GR_NONE) continue;
@@ -179,13 +179,13 @@ static void use_entries(builder *b, const gr_item *it, gr_step *s)
 static void make_step(builder *b, uint32_t i)
 {
     const gr_item *it = &b->l->items[i];
-    gr_pool *pool = b->p->pool;
+    gr_arena *arena = b->p->arena;
     gr_step *s = &b->steps[i];
     *s = (gr_step){.kind = it->kind, .lane = it->lane, .body_last = it->body_last, .ns = it->ns};
-    s->node = it->node ? gr_pool_strdup(pool, it->node) : NULL;
+    s->node = it->node ? gr_arena_strdup(arena, it->node) : NULL;
     if (it->work != GR_NONE) {
-        const gr_work *w = &b->f->g->works[it->work];
-        s->what = gr_pool_strdup(pool, w->what);
+        const gr_task *w = &b->f->g->task[it->work];
+        s->what = gr_arena_strdup(arena, w->what);
         s->bytes = w->moved;
         s->trips_max = w->trips_max;
         s->agreed = w->agreed;
@@ -193,13 +193,13 @@ static void make_step(builder *b, uint32_t i)
         return;
     }
     const gr_object *o = &b->f->g->objects[it->object];
-    s->what = gr_pool_strdup(pool, o->name);
+    s->what = gr_arena_strdup(arena, o->name);
     bool load = it->kind == GR_STEP_LOAD, offload = it->kind == GR_STEP_OFFLOAD;
     if (load || offload) {
         s->bytes = o->bytes;
-        s->reads = copy_ids(pool, load ? &it->home : &it->entry, s->n_reads = 1);
+        s->reads = copy_ids(arena, load ? &it->home : &it->entry, s->n_reads = 1);
     }
-    s->writes = copy_ids(pool, offload ? &it->home : &it->entry, s->n_writes = 1);
+    s->writes = copy_ids(arena, offload ? &it->home : &it->entry, s->n_writes = 1);
 }
 
 /* Predicted time of loops, and what is resident: most over the step, over its body for a loop. */
@@ -297,7 +297,7 @@ static void wait_for(builder *b, uint32_t s)
         uint32_t passed = loop == GR_NONE ? d : b->l->items[d].body_last;
         c->lane[b->steps[d].lane] = GR_MAX(c->lane[b->steps[d].lane], passed + 1);
     }
-    b->steps[s].after = copy_ids(b->p->pool, b->wanted, b->steps[s].n_after = n);
+    b->steps[s].after = copy_ids(b->p->arena, b->wanted, b->steps[s].n_after = n);
 }
 
 static void leave_loops(builder *b, uint32_t s)
@@ -363,7 +363,7 @@ static void find_waits(builder *b)
 
 /* ---- the other paths ---------------------------------------------------------------------------------- */
 
-static bool model_is_trained(const gr_facts *f, uint32_t object)
+static bool model_is_trained(const gr_analysis *f, uint32_t object)
 {
     const char *model = f->g->objects[object].model;
     for (uint32_t o = 0; o < f->g->n_objects; o++) {
@@ -380,7 +380,7 @@ static bool model_is_trained(const gr_facts *f, uint32_t object)
  * that these paths need no memory beside the homes. */
 static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
 {
-    const gr_program *g = b->f->g;
+    const gr_tasks *g = b->f->g;
     double rate = b->f->hardware.disk;
     gr_step *steps = path_steps(b->p, id, (uint32_t)g->n_objects);
     uint64_t resident = 0;
@@ -399,7 +399,7 @@ static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
                        .body_last = GR_NONE,
                        .resident_bytes = resident,
                        .ns = (uint64_t)(1e9 * (double)g->objects[o].bytes / rate)};
-        uint32_t *id_copy = copy_ids(b->p->pool, &home, 1);
+        uint32_t *id_copy = copy_ids(b->p->arena, &home, 1);
         if (kind == GR_STEP_SAVE)
             s->reads = id_copy, s->n_reads = 1;
         else
@@ -420,8 +420,8 @@ static void make_paths(builder *b)
     file_path(b, GR_PATH_FINAL, GR_STEP_SAVE);
     for (int i = 0; i < GR_N_PATHS; i++) {
         bool from_nothing = i == GR_PATH_INIT || i == GR_PATH_RESUME;
-        p->paths[i].entry = copy_ids(p->pool, homes, p->paths[i].n_entry = from_nothing ? 0 : n);
-        p->paths[i].exit = copy_ids(p->pool, homes, p->paths[i].n_exit = n);
+        p->paths[i].entry = copy_ids(p->arena, homes, p->paths[i].n_entry = from_nothing ? 0 : n);
+        p->paths[i].exit = copy_ids(p->arena, homes, p->paths[i].n_exit = n);
     }
     free(homes);
 }
@@ -441,11 +441,11 @@ static void split_paths(builder *b)
     }
 }
 
-gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, uint32_t tries)
+gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, uint64_t enough, uint32_t tries)
 {
-    gr_pool *pool = gr_pool_new();
-    gr_plan *p = gr_pool_alloc(pool, sizeof(*p));
-    p->pool = pool;
+    gr_arena *arena = gr_arena_new();
+    gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
+    p->arena = arena;
     p->ranks = p->pools = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes = "";
     p->ns = p->own_ns = l->ns;
     builder b = {.l = l, .f = f, .p = p, .n = l->n_items};

@@ -1,11 +1,11 @@
-/* scheduler/search/knobs.c: what may be chosen for a class of ranks, and what that makes of its nodes. */
+/* scheduler/search/knobs.c: what may be chosen for a role of ranks, and what that makes of its nodes. */
 #include "scheduler/search/planner_parts.h"
 
 #include "ops/base/configs.h"
 #include "ops/forward.h"
 #include "ops/rollout.h"
 #include "ops/train.h"
-#include "scheduler/search/layout.h"
+#include "scheduler/search/transfers.h"
 
 #include <stdlib.h>
 
@@ -29,9 +29,9 @@ typedef struct open_choice {
 } open_choice;
 
 struct gr_knobs {
-    const gr_graph *g; /* as the class sees it */
+    const gr_graph *g; /* as the role sees it */
     const gr_plan_options *o;
-    gr_pool *pool;
+    gr_arena *arena;
     const gr_planned *p;
     const gr_traffic *traffic; /* NULL: programs are of all nodes, and nothing crosses */
     gr_knob *knobs;
@@ -64,7 +64,7 @@ static uint32_t halvings(uint32_t from, uint32_t to)
     return n;
 }
 
-/* ---- what a model is to the ranks of a class ----------------------------------------------------------- */
+/* ---- what a model is to the ranks of a role ----------------------------------------------------------- */
 
 /* The optimizer step is to be done on the host. */
 static bool host_step_is_asked_for(const gr_model *m)
@@ -90,7 +90,7 @@ static gr_policy policy_of_optimizer(const gr_knobs *s, const gr_model *m)
 bool gr_model_is_sent(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes && m->update; i++)
-        if (g->nodes[i]->model == m && g->nodes[i]->class != m->update->class) return true;
+        if (g->nodes[i]->model == m && g->nodes[i]->role != m->update->role) return true;
     return false;
 }
 
@@ -117,7 +117,7 @@ static bool is_trained(const gr_graph *g, const gr_model *m)
 /* Ranks of a node, of several; 0: there is one, or they are uneven. */
 static uint32_t node_ranks(const gr_graph *g)
 {
-    return g->classes[g->n_classes > 1 ? g->view : 0].node;
+    return g->roles[g->n_roles > 1 ? g->view : 0].node;
 }
 
 /* ---- what a level of each knob means ------------------------------------------------------------------- */
@@ -299,12 +299,12 @@ void gr_knobs_choose(const gr_knobs *s, const uint32_t *level, gr_choices *how)
         how[i] = choose(s, level, i < s->g->n_nodes ? s->g->nodes[i] : s->p->summary);
 }
 
-static gr_program *build(void *user, const uint32_t *level)
+static gr_tasks *build(void *user, const uint32_t *level)
 {
     const gr_knobs *s = user;
     gr_choices *how = gr_calloc(gr_n_choices(s->g), sizeof(*how));
     gr_knobs_choose(s, level, how);
-    gr_program *p = gr_assemble(s->g, s->o->kernels, how, s->p, s->traffic);
+    gr_tasks *p = gr_lower(s->g, s->o->kernels, how, s->p, s->traffic);
     free(how);
     return p;
 }
@@ -314,7 +314,7 @@ static gr_program *build(void *user, const uint32_t *level)
 gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view)
 {
     gr_hardware hw = o->hardware;
-    uint32_t hosts = gr_graph_one_class(view) ? o->hosts : view->classes[view->view].hosts;
+    uint32_t hosts = gr_graph_one_role(view) ? o->hosts : view->roles[view->view].hosts;
     hw.near = o->hardware.link;
     hw.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
     hw.copy = gr_hardware_copy(&o->hardware, GR_MAX(view->ranks / GR_MAX(hosts, 1u), 1u));
@@ -322,18 +322,18 @@ gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view)
 }
 
 /* Time of all collectives of an iteration. */
-static double collective_seconds(const gr_program *p, const gr_hardware *hw)
+static double collective_seconds(const gr_tasks *p, const gr_hardware *hw)
 {
     double sum = 0, times[GR_LEN(p->loops) + 1] = {1};
     uint32_t end[GR_LEN(p->loops) + 1], depth = 0;
-    for (uint32_t w = 0; w < gr_program_steady(p); w++) {
-        const gr_work *work = &p->works[w];
+    for (uint32_t w = 0; w < gr_tasks_steady(p); w++) {
+        const gr_task *task = &p->task[w];
         while (depth && w > end[depth]) depth--;
-        if (work->moved) sum += times[depth] * 1e-9 * (double)gr_work_ns(work, hw);
-        if (work->body_last == GR_NONE) continue;
+        if (task->moved) sum += times[depth] * 1e-9 * (double)gr_task_ns(task, hw);
+        if (task->body_last == GR_NONE) continue;
         depth++;
-        end[depth] = work->body_last;
-        times[depth] = times[depth - 1] * work->trips_expected;
+        end[depth] = task->body_last;
+        times[depth] = times[depth - 1] * task->trips_expected;
     }
     return sum;
 }
@@ -367,9 +367,9 @@ static void prefer_nodes(gr_knobs *s)
             continue;
         for (int over_node = 0; over_node < 2; over_node++) {
             s->grouped = over_node ? 1ULL << m->index : 0;
-            gr_program *p = build(s, level);
+            gr_tasks *p = build(s, level);
             seconds[over_node] = collective_seconds(p, &hw);
-            gr_program_free(p);
+            gr_tasks_free(p);
         }
         if (seconds[1] < seconds[0]) preferred |= 1ULL << m->index;
     }
@@ -380,17 +380,17 @@ static void prefer_nodes(gr_knobs *s)
 /* ---- gradients that are reduced once a mini-batch ------------------------------------------------------ */
 
 /* Predicted time of a program of which everything is resident. */
-static uint64_t resident_ns(const gr_program *p, const gr_hardware *hw)
+static uint64_t resident_ns(const gr_tasks *p, const gr_hardware *hw)
 {
-    gr_facts *f = gr_facts_new(p, hw);
-    gr_layout l = {0};
+    gr_analysis *f = gr_analysis_new(p, hw);
+    gr_transfers l = {0};
     gr_choice *all = gr_calloc(f->n_groups + 1, sizeof(*all));
     for (uint32_t i = 0; i < f->n_groups; i++) all[i].parts = GR_PARTS;
-    gr_layout_make(&l, f, all, 1);
+    gr_transfers_make(&l, f, all, 1);
     const uint64_t ns = l.ns;
     free(all);
-    gr_layout_release(&l);
-    gr_facts_free(f);
+    gr_transfers_release(&l);
+    gr_analysis_free(f);
     return ns;
 }
 
@@ -399,9 +399,9 @@ static uint64_t update_ns(const gr_knobs *s, const gr_node *n, gr_choices *how, 
 {
     const gr_hardware hw = gr_plan_hardware(s->o, s->g);
     how[n->index].whole_grads = whole;
-    gr_program *p = gr_assemble_node(s->g, s->o->kernels, how, n);
+    gr_tasks *p = gr_lower_node(s->g, s->o->kernels, how, n);
     const uint64_t ns = resident_ns(p, &hw);
-    gr_program_free(p);
+    gr_tasks_free(p);
     return ns;
 }
 
@@ -441,7 +441,8 @@ static void add_shards(gr_knobs *s)
         const gr_model *m = s->g->models[i];
         if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
         bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->shard == GR_SHARD_AUTO;
-        add_knob(s, KNOB_SHARD, NULL, nodes ? 3 : 2, false, gr_pool_printf(s->pool, "%s: weights", m->name));
+        add_knob(s, KNOB_SHARD, NULL, nodes ? 3 : 2, false,
+                 gr_arena_printf(s->arena, "%s: weights", m->name));
         s->open[s->n - 1].model = m;
     }
 }
@@ -452,7 +453,7 @@ static void add_host_steps(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models && gr_host_step_changes_bits(s->o->kernels); i++) {
         const gr_model *m = s->g->models[i];
         if (!is_trained(s->g, m) || policy_of_optimizer(s, m) != GR_POLICY_AUTO) continue;
-        add_knob(s, KNOB_HOST_STEP, NULL, 2, true, gr_pool_printf(s->pool, "%s: optimizer step", m->name));
+        add_knob(s, KNOB_HOST_STEP, NULL, 2, true, gr_arena_printf(s->arena, "%s: optimizer step", m->name));
         s->open[s->n - 1].model = m;
     }
 }
@@ -463,7 +464,7 @@ static void add_nodes(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models; i++) {
         const gr_model *m = s->g->models[i];
         if (!(s->grouped >> m->index & 1) || m->shard != GR_SHARD_AUTO) continue;
-        add_knob(s, KNOB_NODE, NULL, 2, !s->g->canonical, gr_pool_printf(s->pool, "%s: shards", m->name));
+        add_knob(s, KNOB_NODE, NULL, 2, !s->g->canonical, gr_arena_printf(s->arena, "%s: shards", m->name));
         s->open[s->n - 1].model = m;
     }
 }
@@ -476,7 +477,7 @@ static void add_grads(gr_knobs *s)
     for (size_t i = 0; i < g->n_nodes && !g->run.keep_bits; i++) {
         if (!gr_node_runs(g, g->nodes[i]) || !whole_is_faster(s, g->nodes[i])) continue;
         add_knob(s, KNOB_GRADS, g->nodes[i], 2, true,
-                 gr_pool_printf(s->pool, "%s: gradients", g->nodes[i]->name));
+                 gr_arena_printf(s->arena, "%s: gradients", g->nodes[i]->name));
         s->knobs[s->n - 1].bits = GR_BITS_SPARE;
     }
 }
@@ -499,8 +500,8 @@ static void find_knobs(gr_knobs *s)
 {
     const gr_graph *g = s->g;
     const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_pool_alloc(s->pool, max_knobs(g) * sizeof(*s->knobs));
-    s->open = gr_pool_alloc(s->pool, max_knobs(g) * sizeof(*s->open));
+    s->knobs = gr_arena_alloc(s->arena, max_knobs(g) * sizeof(*s->knobs));
+    s->open = gr_arena_alloc(s->arena, max_knobs(g) * sizeof(*s->open));
     bool head = false, head_bits = false;
     prefer_nodes(s);
     for (size_t i = 0; i < g->n_nodes; i++) {
@@ -510,10 +511,10 @@ static void find_knobs(gr_knobs *s)
         head_bits = head_bits || gr_head_changes_bits(n, k);
         if (n->op->generates && sets_pace(g, n))
             add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
-                     gr_pool_printf(s->pool, "%s: KV pool", n->name));
+                     gr_arena_printf(s->arena, "%s: KV pool", n->name));
         if (n->op->trains)
             add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
-                     gr_pool_printf(s->pool, "%s: recomputation", n->name));
+                     gr_arena_printf(s->arena, "%s: recomputation", n->name));
     }
     add_shards(s);
     add_nodes(s);
@@ -529,15 +530,15 @@ static void find_knobs(gr_knobs *s)
 }
 
 gr_knobs *gr_knobs_new(const gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
-                       gr_pool *pool)
+                       gr_arena *arena)
 {
-    gr_knobs *s = gr_pool_alloc(pool, sizeof(*s));
-    *s = (gr_knobs){.g = p->graph, .o = o, .pool = pool, .p = p, .traffic = traffic};
+    gr_knobs *s = gr_arena_alloc(arena, sizeof(*s));
+    *s = (gr_knobs){.g = p->graph, .o = o, .arena = arena, .p = p, .traffic = traffic};
     find_knobs(s);
     return s;
 }
 
-gr_program_source gr_knobs_source(gr_knobs *s)
+gr_tasks_source gr_knobs_source(gr_knobs *s)
 {
-    return (gr_program_source){s, s->knobs, s->n, build, describe};
+    return (gr_tasks_source){s, s->knobs, s->n, build, describe};
 }

@@ -35,11 +35,11 @@ static bool lr_depends_on_steps(const gr_graph *g)
 }
 
 /* The graph without its validations, which change nothing, and without its pools. */
-static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
+static gr_graph without_validation(const gr_graph *g, gr_arena *arena)
 {
     gr_graph same = *g;
-    gr_node *nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*nodes));
-    same.nodes = gr_pool_alloc(pool, (g->n_nodes + 1) * sizeof(*same.nodes));
+    gr_node *nodes = gr_arena_alloc(arena, (g->n_nodes + 1) * sizeof(*nodes));
+    same.nodes = gr_arena_alloc(arena, (g->n_nodes + 1) * sizeof(*same.nodes));
     same.n_nodes = same.n_pools = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (g->nodes[i]->every) continue;
@@ -50,10 +50,10 @@ static gr_graph without_validation(const gr_graph *g, gr_pool *pool)
     return same;
 }
 
-static gr_model **without_residency(const gr_graph *g, gr_pool *pool)
+static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
 {
-    gr_model **out = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*out)),
-             *models = gr_pool_alloc(pool, (g->n_models + 1) * sizeof(*models));
+    gr_model **out = gr_arena_alloc(arena, (g->n_models + 1) * sizeof(*out)),
+             *models = gr_arena_alloc(arena, (g->n_models + 1) * sizeof(*models));
     for (size_t i = 0; i < g->n_models; i++) {
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
@@ -84,20 +84,21 @@ static void put_shape(gr_str *s, const gr_model_shape *m)
  * and a run in another folder is the same; that a resumed run has the same data is checked apart
  * (ops/data.c). How long it runs and what it writes do not count, unless the learning rate follows the number
  * of iterations. */
-const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o, gr_pool *pool)
+const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
+                        gr_arena *arena)
 {
-    gr_graph same = without_validation(g, pool);
+    gr_graph same = without_validation(g, arena);
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g) || g->columns[g->column_progress]->read;
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
     same.run.checkpoint_last = true;
     same.run.best = NULL;
-    same.models = without_residency(g, pool);
+    same.models = without_residency(g, arena);
     same.run.keep_bits = false;
     same.run.timeout = GR_RUN_TIMEOUT;
     same.run.stop_after_skipped = GR_STOP_AFTER_SKIPPED;
     same.run.check = GR_CHECK_EVERY;
-    same.strict = same.loose = false; /* the kernels' own name says it, where they differ */
+    same.strict = same.nondeterministic = false; /* the kernels' own name says it, where they differ */
     if (!keep_length) same.run.steps = same.run.epochs = 0;
     gr_graph_resolved(&same, GR_PATHS_NAME, &s);
     for (size_t i = 0; i < g->n_models; i++) put_shape(&s, &g->models[i]->shape);
@@ -109,7 +110,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
         if (g->nodes[i]->every) continue;
         if (c->shards && g->nodes[i]->op->trains && !g->canonical)
             gr_str_printf(&s, " in shards of %u", c->shards);
-        if (g->n_classes > 1) gr_str_printf(&s, " on %u", g->classes[g->nodes[i]->class].n);
+        if (g->n_roles > 1) gr_str_printf(&s, " on %u", g->roles[g->nodes[i]->role].n);
         if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
@@ -119,5 +120,5 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     }
     uint64_t hash = XXH3_64bits(s.text, s.len);
     gr_str_release(&s);
-    return gr_pool_printf(pool, "%016llx", (unsigned long long)hash);
+    return gr_arena_printf(arena, "%016llx", (unsigned long long)hash);
 }

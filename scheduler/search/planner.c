@@ -1,4 +1,4 @@
-/* scheduler/search/planner.c: plans of a graph: of all classes, joined and proven. */
+/* scheduler/search/planner.c: plans of a graph: of all roles, joined and proven. */
 #include "scheduler/search/planner.h"
 
 #include "ops/summary.h"
@@ -10,25 +10,25 @@
 #include <string.h>
 
 /* The ends of an iteration and of a validation are where most of what they read is: beside the update that
- * metrics are about, and beside the last node of the validation. Where there is state, each class ends the
+ * metrics are about, and beside the last node of the validation. Where there is state, each role ends the
  * iteration itself, for the next one reads what follows. */
 static void place_ends(gr_planned *p, const gr_graph *g)
 {
     const gr_node *update = gr_graph_subject(g).update;
-    p->summary->class = g->n_state && g->n_classes > 1 ? GR_NONE : update ? update->class : 0;
+    p->summary->role = g->n_state && g->n_roles > 1 ? GR_NONE : update ? update->role : 0;
     for (size_t i = 0; p->validation && i < g->n_nodes; i++)
-        if (g->nodes[i]->every) p->validation->class = g->nodes[i]->class;
+        if (g->nodes[i]->every) p->validation->role = g->nodes[i]->role;
 }
 
 static gr_planned *planned_new(const gr_graph *g, const gr_kernels *k)
 {
     gr_planned *p = gr_calloc(1, sizeof(*p));
     p->kernels = k;
-    p->pool = gr_pool_new();
+    p->arena = gr_arena_new();
     p->graph = g;
-    p->summary = gr_summary_node(g, false, p->pool);
-    p->validation = gr_summary_node(g, true, p->pool);
-    p->choices = gr_pool_alloc(p->pool, gr_n_choices(g) * sizeof(*p->choices));
+    p->summary = gr_summary_node(g, false, p->arena);
+    p->validation = gr_summary_node(g, true, p->arena);
+    p->choices = gr_arena_alloc(p->arena, gr_n_choices(g) * sizeof(*p->choices));
     place_ends(p, g);
     return p;
 }
@@ -41,8 +41,8 @@ void gr_planned_free(gr_planned *p)
         gr_planned_free(p->more[c]);
     }
     gr_plan_free(p->plan);
-    gr_program_free(p->program);
-    gr_pool_free(p->pool);
+    gr_tasks_free(p->tasks);
+    gr_arena_free(p->arena);
     free(p);
 }
 
@@ -60,33 +60,33 @@ static void add_choices(const gr_graph *g, const gr_choices *choices, gr_str *ou
     }
 }
 
-/* The pools of a class, "train, ref". */
-static const char *pools_of(const gr_graph *g, uint32_t class, gr_pool *pool)
+/* The pools of a role, "train, ref". */
+static const char *pools_of(const gr_graph *g, uint32_t role, gr_arena *arena)
 {
     gr_str s = {0};
-    for (size_t i = 0; i < g->n_pools && g->n_classes > 1; i++)
-        if (g->pools[i].class == class) gr_str_printf(&s, "%s%s", s.len ? ", " : "", g->pools[i].name);
-    const char *text = gr_pool_strdup(pool, s.text ? s.text : "");
+    for (size_t i = 0; i < g->n_pools && g->n_roles > 1; i++)
+        if (g->pools[i].role == role) gr_str_printf(&s, "%s%s", s.len ? ", " : "", g->pools[i].name);
+    const char *text = gr_arena_strdup(arena, s.text ? s.text : "");
     gr_str_release(&s);
     return text;
 }
 
-/* What the plans of all classes say alike; choices: of every node those of its class. */
+/* What the plans of all roles say alike; choices: of every node those of its role. */
 static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o)
 {
     gr_plan *plan = p->plan;
     gr_choices *choices = gr_calloc(gr_n_choices(g), sizeof(*choices));
     gr_str text = {0};
-    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = gr_planned_class(p, g->nodes[i]->class)->choices[i];
+    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = gr_planned_role(p, g->nodes[i]->role)->choices[i];
     gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
     add_choices(g, choices, &text);
-    plan->graph = gr_pool_strdup(plan->pool, g->name);
-    plan->graph_text = gr_pool_strndup(plan->pool, text.text, text.len);
-    plan->numerics = gr_numerics(g, choices, o, plan->pool);
+    plan->graph = gr_arena_strdup(plan->arena, g->name);
+    plan->graph_text = gr_arena_strndup(plan->arena, text.text, text.len);
+    plan->numerics = gr_numerics(g, choices, o, plan->arena);
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_plan *own = gr_planned_class(p, c)->plan;
-        own->ranks = gr_pool_strdup(own->pool, g->classes[c].text);
-        own->pools = pools_of(g, c, own->pool);
+        gr_plan *own = gr_planned_role(p, c)->plan;
+        own->ranks = gr_arena_strdup(own->arena, g->roles[c].text);
+        own->pools = pools_of(g, c, own->arena);
         own->hosts = p->n_more ? g->hosts : 0;
         own->graph = plan->graph;
         own->graph_text = plan->graph_text;
@@ -96,22 +96,22 @@ static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o
     free(choices);
 }
 
-/* programs [classes] */
-static const gr_program **programs_of(const gr_planned *p)
+/* programs [roles] */
+static const gr_tasks **programs_of(const gr_planned *p)
 {
-    const gr_program **g = gr_calloc(p->n_more + 1, sizeof(*g));
-    for (uint32_t c = 0; c <= p->n_more; c++) g[c] = gr_planned_class(p, c)->program;
+    const gr_tasks **g = gr_calloc(p->n_more + 1, sizeof(*g));
+    for (uint32_t c = 0; c <= p->n_more; c++) g[c] = gr_planned_role(p, c)->tasks;
     return g;
 }
 
 static gr_status prove(gr_planned *p, gr_diag *d)
 {
-    const gr_program **programs = programs_of(p);
-    gr_status st = gr_plan_verify_all(p->plan, programs, d);
-    free(programs);
+    const gr_tasks **tasks = programs_of(p);
+    gr_status st = gr_plan_verify_all(p->plan, tasks, d);
+    free(tasks);
     for (uint32_t c = 0; c <= p->n_more && !st; c++) {
-        gr_planned *own = gr_planned_class(p, c);
-        own->binding = gr_plan_bind(own->plan, own->program, own->pool);
+        gr_planned *own = gr_planned_role(p, c);
+        own->binding = gr_plan_bind(own->plan, own->tasks, own->arena);
     }
     return st;
 }
@@ -192,13 +192,13 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
             "canonical needs kernels whose results do not depend on the batch: those of the CPU "
             "device do not, those of the %s device do",
             k->device);
-    if (GR_LEAVES % g->ranks || g->n_classes > 1)
+    if (GR_LEAVES % g->ranks || g->n_roles > 1)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                            "canonical is for 1, 2, 4 or 8 ranks that do the same, not for %u", g->ranks);
     return st;
 }
 
-/* ---- classes of ranks ---------------------------------------------------------------------------------- */
+/* ---- roles of ranks ---------------------------------------------------------------------------------- */
 
 static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
 {
@@ -211,17 +211,17 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
                                      o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
 }
 
-/* The graph as a class sees it. */
-static const gr_graph *view_of(const gr_graph *g, uint32_t class)
+/* The graph as a role sees it. */
+static const gr_graph *view_of(const gr_graph *g, uint32_t role)
 {
-    return g->views ? g->views[class] : g;
+    return g->views ? g->views[role] : g;
 }
 
 static gr_planned *planned_all(const gr_graph *g, const gr_kernels *k)
 {
     gr_planned *p = planned_new(view_of(g, 0), k);
-    uint32_t n = (uint32_t)g->n_classes;
-    p->more = gr_pool_alloc(p->pool, n * sizeof(*p->more));
+    uint32_t n = (uint32_t)g->n_roles;
+    p->more = gr_arena_alloc(p->arena, n * sizeof(*p->more));
     while (p->n_more + 1 < n) {
         p->more[p->n_more] = planned_new(view_of(g, p->n_more + 1), k);
         p->n_more++;
@@ -229,66 +229,66 @@ static gr_planned *planned_all(const gr_graph *g, const gr_kernels *k)
     return p;
 }
 
-/* What crosses between classes, and the programs of all nodes that it was found from. */
-typedef struct crossings {
+/* What crosses between roles, and the programs of all nodes that it was found from. */
+typedef struct transfers {
     gr_traffic *traffic; /* NULL: nothing does */
-    gr_program **whole;
+    gr_tasks **whole;
     gr_node *ends[2];
     size_t n;
-} crossings;
+} transfers;
 
 /* With the first levels of all knobs: what crosses has no part in them. */
-static gr_program *whole_program(const gr_planned *p, const gr_plan_options *o)
+static gr_tasks *whole_tasks(const gr_planned *p, const gr_plan_options *o)
 {
-    gr_pool *pool = gr_pool_new();
-    const gr_program_source from = gr_knobs_source(gr_knobs_new(p, o, NULL, pool));
+    gr_arena *arena = gr_arena_new();
+    const gr_tasks_source from = gr_knobs_source(gr_knobs_new(p, o, NULL, arena));
     uint32_t *level = gr_calloc(from.n_knobs + 1, sizeof(*level));
-    gr_program *whole = from.build(from.user, level);
+    gr_tasks *whole = from.build(from.user, level);
     free(level);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return whole;
 }
 
-static crossings find_crossings(const gr_planned *p, const gr_graph *g, const gr_plan_options *o,
+static transfers find_transfers(const gr_planned *p, const gr_graph *g, const gr_plan_options *o,
                                 uint32_t order)
 {
-    crossings c = {.n = g->n_classes, .ends = {p->summary, p->validation}};
-    if (g->n_classes < 2 && !gr_graph_lags(g)) return c;
+    transfers c = {.n = g->n_roles, .ends = {p->summary, p->validation}};
+    if (g->n_roles < 2 && !gr_graph_lags(g)) return c;
     c.whole = gr_calloc(c.n, sizeof(*c.whole));
-    for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_program(gr_planned_class(p, k), o);
-    c.traffic = gr_traffic_new(g, c.ends, (const gr_program *const *)c.whole, &o->hardware, order);
+    for (uint32_t k = 0; k < c.n; k++) c.whole[k] = whole_tasks(gr_planned_role(p, k), o);
+    c.traffic = gr_traffic_new(g, c.ends, (const gr_tasks *const *)c.whole, &o->hardware, order);
     return c;
 }
 
-static void crossings_release(crossings *c)
+static void transfers_release(transfers *c)
 {
     gr_traffic_free(c->traffic);
-    for (size_t k = 0; c->whole && k < c->n; k++) gr_program_free(c->whole[k]);
+    for (size_t k = 0; c->whole && k < c->n; k++) gr_tasks_free(c->whole[k]);
     free(c->whole);
 }
 
-static gr_status plan_class(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
-                            const gr_rule *rules, size_t n_rules, gr_diag *d)
+static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
+                           const gr_rule *rules, size_t n_rules, gr_diag *d)
 {
-    gr_knobs *knobs = gr_knobs_new(p, o, traffic, p->pool);
-    const gr_program_source from = gr_knobs_source(knobs);
+    gr_knobs *knobs = gr_knobs_new(p, o, traffic, p->arena);
+    const gr_tasks_source from = gr_knobs_source(knobs);
     gr_schedule_options options = schedule_options(o, p->graph);
     options.rules = rules;
     options.n_rules = n_rules;
     uint32_t *level = gr_calloc(from.n_knobs + 1, sizeof(*level));
     gr_status st = gr_schedule(&p->plan, level, &from, &options, d);
     gr_knobs_choose(knobs, level, p->choices);
-    p->program = from.build(from.user, level);
+    p->tasks = from.build(from.user, level);
     gr_settings_write(p);
     free(level);
     const gr_graph *g = p->graph;
-    if (st && g->n_classes > 1)
-        gr_diag_note(d, (gr_loc){0}, "on a rank of pool %s, ranks %s", pools_of(g, g->view, p->pool),
-                     g->classes[g->view].text);
+    if (st && g->n_roles > 1)
+        gr_diag_note(d, (gr_loc){0}, "on a rank of pool %s, ranks %s", pools_of(g, g->view, p->arena),
+                     g->roles[g->view].text);
     return st;
 }
 
-/* Settings and notes of all classes are the plan's. */
+/* Settings and notes of all roles are the plan's. */
 static void join_settings(gr_planned *p)
 {
     gr_plan *plan = p->plan;
@@ -296,16 +296,16 @@ static void join_settings(gr_planned *p)
     size_t n = 0, cap = 0;
     gr_str notes = {0};
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        const gr_plan *own = gr_planned_class(p, c)->plan;
+        const gr_plan *own = gr_planned_role(p, c)->plan;
         for (uint32_t i = 0; i < own->n_settings; i++) GR_PUSH(all, n, cap, own->settings[i]);
         gr_str_puts(&notes, own->notes);
     }
-    plan->settings = gr_pool_alloc(plan->pool, (n + 1) * sizeof(*all));
+    plan->settings = gr_arena_alloc(plan->arena, (n + 1) * sizeof(*all));
     if (n) memcpy(plan->settings, all, n * sizeof(*all));
     plan->n_settings = (uint32_t)n;
-    plan->notes = gr_pool_strdup(plan->pool, notes.text ? notes.text : "");
+    plan->notes = gr_arena_strdup(plan->arena, notes.text ? notes.text : "");
     for (uint32_t c = 1; c <= p->n_more; c++) {
-        gr_plan *own = gr_planned_class(p, c)->plan;
+        gr_plan *own = gr_planned_role(p, c)->plan;
         own->settings = plan->settings;
         own->n_settings = plan->n_settings;
         own->notes = plan->notes;
@@ -314,38 +314,38 @@ static void join_settings(gr_planned *p)
     free(all);
 }
 
-/* The time of a plan by itself was predicted before its offsets were known; the time of several classes
+/* The time of a plan by itself was predicted before its offsets were known; the time of several roles
  * follows from all waits anyway. */
 static void join_plans(gr_planned *p)
 {
     gr_plan *plan = p->plan;
     if (!p->n_more) plan->ns = GR_MAX(plan->ns, gr_timeline_waits_ns(plan));
     for (uint32_t c = 0; c <= p->n_more; c++)
-        gr_planned_class(p, c)->plan->own_ns = gr_planned_class(p, c)->plan->ns;
+        gr_planned_role(p, c)->plan->own_ns = gr_planned_role(p, c)->plan->ns;
     if (!p->n_more) return;
-    plan->more = gr_pool_alloc(plan->pool, p->n_more * sizeof(*plan->more));
+    plan->more = gr_arena_alloc(plan->arena, p->n_more * sizeof(*plan->more));
     for (uint32_t c = 0; c < p->n_more; c++) plan->more[plan->n_more++] = p->more[c]->plan;
     join_settings(p);
-    const gr_program **programs = programs_of(p);
-    gr_classes_link(plan, programs);
-    free(programs);
+    const gr_tasks **tasks = programs_of(p);
+    gr_roles_link(plan, tasks);
+    free(tasks);
 }
 
-/* The plans of all classes, not proven yet. GR_OK or GR_E_NOFIT. */
+/* The plans of all roles, not proven yet. GR_OK or GR_E_NOFIT. */
 static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, uint32_t order, gr_status *st,
                                  gr_diag *d)
 {
     gr_planned *p = planned_all(g, o->kernels);
-    crossings across = find_crossings(p, g, o, order);
+    transfers across = find_transfers(p, g, o, order);
     size_t n_rules;
-    gr_rule *rules = gr_rules_of(g, o->policy, p->pool, &n_rules, d);
+    gr_rule *rules = gr_rules_of(g, o->policy, p->arena, &n_rules, d);
     *st = GR_OK;
     for (uint32_t c = 0; c <= p->n_more; c++) {
-        gr_status own = plan_class(gr_planned_class(p, c), o, across.traffic, rules, n_rules, d);
+        gr_status own = plan_role(gr_planned_role(p, c), o, across.traffic, rules, n_rules, d);
         *st = *st ? *st : own;
     }
-    crossings_release(&across);
-    for (uint32_t c = 0; c <= p->n_more; c++) gr_planned_class(p, c)->plan->order = order;
+    transfers_release(&across);
+    for (uint32_t c = 0; c <= p->n_more; c++) gr_planned_role(p, c)->plan->order = order;
     join_plans(p);
     return p;
 }
@@ -354,7 +354,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
 {
     gr_plan_options asked = *device, *o = &asked;
     gr_status st;
-    asked.kernels = gr_kernels_as(device->kernels, g->strict, !g->loose);
+    asked.kernels = gr_kernels_as(device->kernels, g->strict, !g->nondeterministic);
     if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = plan_in_order(g, o, 0, &st, d);
     for (uint32_t order = 1; !st && order < gr_traffic_orders(g); order++) {
@@ -375,18 +375,18 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     return st;
 }
 
-/* The plan is for the classes that the graph has. */
-static gr_status check_classes(const gr_plan *plan, const gr_graph *g, gr_diag *d)
+/* The plan is for the roles that the graph has. */
+static gr_status check_roles(const gr_plan *plan, const gr_graph *g, gr_diag *d)
 {
     if (gr_plan_all_ranks(plan) != g->ranks)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s%s, not for %u",
-                             plan->ranks, plan->n_more ? " and other classes" : "", g->ranks);
-    for (uint32_t c = 0; c < GR_MAX(plan->n_more + 1, g->n_classes); c++) {
-        const char *theirs = c <= plan->n_more ? gr_plan_class(plan, c)->ranks : "none",
-                   *ours = c < g->n_classes ? g->classes[c].text : "none";
+                             plan->ranks, plan->n_more ? " and other roles" : "", g->ranks);
+    for (uint32_t c = 0; c < GR_MAX(plan->n_more + 1, g->n_roles); c++) {
+        const char *theirs = c <= plan->n_more ? gr_plan_role(plan, c)->ranks : "none",
+                   *ours = c < g->n_roles ? g->roles[c].text : "none";
         if (strcmp(theirs, ours))
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "class %u of the plan is of ranks %s, that of the graph's pools of ranks %s",
+                                 "role %u of the plan is of ranks %s, that of the graph's pools of ranks %s",
                                  c, theirs, ours);
     }
     return GR_OK;
@@ -397,7 +397,7 @@ static gr_status check_fits(const gr_plan *plan, gr_diag *d)
 {
     char need[32], have[32];
     for (uint32_t c = 0; c <= plan->n_more && !plan->fits; c++) {
-        const gr_plan *p = gr_plan_class(plan, c);
+        const gr_plan *p = gr_plan_role(plan, c);
         bool device = p->peak_bytes > plan->budget_bytes;
         if (!device && p->host_bytes <= plan->host_budget_bytes) continue;
         return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
@@ -417,22 +417,22 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
     if (!own.kernels)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "the plan is for a device '%s', of which nothing is known", plan->device);
-    own.kernels = gr_kernels_as(own.kernels, g->strict, !g->loose);
+    own.kernels = gr_kernels_as(own.kernels, g->strict, !g->nondeterministic);
     o = &own;
-    if (check_device(g, o->kernels, d) || check_classes(plan, g, d)) return GR_E_INVALID;
+    if (check_device(g, o->kernels, d) || check_roles(plan, g, d)) return GR_E_INVALID;
     gr_status st = check_fits(plan, d);
     if (st) return st;
     gr_planned *p = planned_all(g, o->kernels);
     for (uint32_t c = 0; c <= p->n_more && !st; c++)
-        st = gr_settings_read(gr_planned_class(p, c), plan, view_of(g, c), d);
+        st = gr_settings_read(gr_planned_role(p, c), plan, view_of(g, c), d);
     if (!st) {
-        crossings across = find_crossings(p, g, o, plan->order);
+        transfers across = find_transfers(p, g, o, plan->order);
         for (uint32_t c = 0; c <= p->n_more; c++) {
-            gr_planned *k = gr_planned_class(p, c);
-            k->program = gr_assemble(view_of(g, c), o->kernels, k->choices, k, across.traffic);
-            k->plan = gr_plan_class(plan, c);
+            gr_planned *k = gr_planned_role(p, c);
+            k->tasks = gr_lower(view_of(g, c), o->kernels, k->choices, k, across.traffic);
+            k->plan = gr_plan_role(plan, c);
         }
-        crossings_release(&across);
+        transfers_release(&across);
         st = prove(p, d);
     }
     if (!st) {

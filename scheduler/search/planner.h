@@ -20,14 +20,14 @@ typedef struct gr_plan_options {
     bool quick;     /* whether it fits, not how best: see gr_schedule_options */
 } gr_plan_options;
 
-/* A plan, and what it was made from. Of several classes of ranks, that of the first holds the others; the
+/* A plan, and what it was made from. Of several roles of ranks, that of the first holds the others; the
  * plan of the first holds theirs. */
 typedef struct gr_planned {
-    gr_pool *pool;
+    gr_arena *arena;
     const gr_kernels *kernels; /* those of the device that keep what the graph asks for; gr_run takes them */
-    const gr_graph *graph;     /* as the class sees it: the caller's, or a view of it */
+    const gr_graph *graph;     /* as the role sees it: the caller's, or a view of it */
     gr_plan *plan;
-    gr_program *program;
+    gr_tasks *tasks;
     gr_choices *choices; /* by node index; the last two are for the summaries */
     gr_node *summary;    /* the node that ends an iteration: log, state, metrics (ops/summary.h) */
     gr_node *validation; /* the one that ends a validation: metrics; NULL: the graph has none */
@@ -37,7 +37,7 @@ typedef struct gr_planned {
 } gr_planned;
 
 /* Graph and options must outlive the result.
- * GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding; of several classes, of each that
+ * GR_E_NOFIT as gr_schedule: *out then has the smallest plan and no binding; of several roles, of each that
  * does not fit. GR_E_FAILED where the verifier
  * refuses the plan: our own bug, with its findings. */
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
@@ -49,8 +49,8 @@ GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_g
                                      const gr_plan_options *o, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */
 
-/* Of class c of 1 + n_more. */
-static inline gr_planned *gr_planned_class(const gr_planned *p, uint32_t c)
+/* Of role c of 1 + n_more. */
+static inline gr_planned *gr_planned_role(const gr_planned *p, uint32_t c)
 {
     return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
 }

@@ -1,17 +1,17 @@
 /* scheduler/search/planner_parts.h: the parts of the planner; private to scheduler/.
  *
- *     knobs.c     what may be chosen for a class of ranks, and what that makes of its nodes
- *     assemble.c  the program of a class, from what its nodes declare
+ *     knobs.c     what may be chosen for a role of ranks, and what that makes of its nodes
+ *     assemble.c  the program of a role, from what its nodes declare
  *     numerics.c  what fixes the bits of a run
  *     settings.c  choices as plans keep them
- *     planner.c   plans of all classes, together and proven
+ *     planner.c   plans of all roles, together and proven
  *
- * Graphs here are as a class sees them (gr_graph.views), unless it says otherwise.
+ * Graphs here are as a role sees them (gr_graph.views), unless it says otherwise.
  */
 #ifndef GR_SCHEDULER_SEARCH_PLANNER_PARTS_H
 #define GR_SCHEDULER_SEARCH_PLANNER_PARTS_H
 
-#include "scheduler/search/classes.h"
+#include "scheduler/search/roles.h"
 #include "scheduler/search/planner.h"
 
 static inline bool gr_node_is_pass(const gr_node *n)
@@ -33,29 +33,29 @@ static inline size_t gr_n_choices(const gr_graph *g)
 
 /* ---- knobs.c ---- */
 
-/* What is open for the class of p, whose graph, kernels and summaries are set. */
+/* What is open for the role of p, whose graph, kernels and summaries are set. */
 typedef struct gr_knobs gr_knobs;
 
 /* It lives in pool, and uses all it is given. traffic: what crosses; NULL: programs are of all nodes. */
 gr_knobs *gr_knobs_new(const gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
-                       gr_pool *pool);
-gr_program_source gr_knobs_source(gr_knobs *s);
+                       gr_arena *arena);
+gr_tasks_source gr_knobs_source(gr_knobs *s);
 /* The choices that levels [n_knobs] stand for: how [gr_n_choices]. */
 void gr_knobs_choose(const gr_knobs *s, const uint32_t *level, gr_choices *how);
 
-/* The hardware between the ranks of a class. */
+/* The hardware between the ranks of a role. */
 gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view);
 /* Whether a model's weights are sent to other ranks: from shards over all that train it, or whole. */
 bool gr_model_is_sent(const gr_graph *g, const gr_model *m);
 
 /* ---- assemble.c ---- */
 
-/* The program of a class with these choices [gr_n_choices]; the caller frees it. of: whose summaries end it.
+/* The program of a role with these choices [gr_n_choices]; the caller frees it. of: whose summaries end it.
  */
-gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
-                        const gr_traffic *traffic);
+gr_tasks *gr_lower(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
+                   const gr_traffic *traffic);
 /* That of one node alone, as if the others had run. */
-gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n);
+gr_tasks *gr_lower_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n);
 
 /* ---- numerics.c ---- */
 
@@ -63,9 +63,9 @@ gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_ch
  * step is done; see also gr_cuts_change_bits. */
 bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k);
 bool gr_host_step_changes_bits(const gr_kernels *k);
-/* A hash of all that does, as text in pool. g: of all classes; choices: of every node those of its class. */
+/* A hash of all that does, as text in pool. g: of all roles; choices: of every node those of its role. */
 const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
-                        gr_pool *pool);
+                        gr_arena *arena);
 
 /* ---- settings.c ---- */
 

@@ -27,7 +27,7 @@ static void yield_transition(const gr_model *m, gr_policy *p, gr_resource to, gr
         m->name, resources[to], resources[from]);
 }
 
-gr_rule *gr_rules_of(const gr_graph *g, gr_policy all, gr_pool *pool, size_t *n, gr_diag *d)
+gr_rule *gr_rules_of(const gr_graph *g, gr_policy all, gr_arena *arena, size_t *n, gr_diag *d)
 {
     static const struct {
         gr_category category;
@@ -37,7 +37,7 @@ gr_rule *gr_rules_of(const gr_graph *g, gr_policy all, gr_pool *pool, size_t *n,
               {GR_CAT_GRADIENTS, GR_RESOURCE_GRADIENTS},
               {GR_CAT_ROLLOUT, GR_RESOURCE_ROLLOUT_WEIGHTS},
               {GR_CAT_KV, GR_RESOURCE_KV}};
-    gr_rule *rules = gr_pool_alloc(pool, (g->n_models + 1) * GR_LEN(of) * sizeof(*rules));
+    gr_rule *rules = gr_arena_alloc(arena, (g->n_models + 1) * GR_LEN(of) * sizeof(*rules));
     *n = 0;
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];

@@ -1,6 +1,6 @@
 /* scheduler/search/schedule.c: the search over choices for the fastest plan that fits. */
 #include "memplan/pack/pack.h"
-#include "scheduler/search/explore.h"
+#include "scheduler/search/search.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,31 +19,31 @@
 
 typedef struct level_set { /* levels of all knobs, and what follows from them */
     uint32_t *level;
-    gr_program *program;
-    gr_facts *facts;
+    gr_tasks *tasks;
+    gr_analysis *analysis;
 } level_set;
 
 typedef struct search {
-    const gr_program_source *src;
+    const gr_tasks_source *src;
     const gr_schedule_options *o;
     level_set *sets;
     size_t n_sets, cap_sets;
     gr_residencies found;
-    gr_layout layout;
+    gr_transfers transfers;
     uint32_t laid; /* the set the layout's arrays are for */
-    gr_pool *pool;
+    gr_arena *arena;
 } search;
 
-static void take_layout(search *s, uint32_t level)
+static void take_transfers(search *s, uint32_t level)
 {
-    if (s->laid != level) gr_layout_release(&s->layout); /* another program: other array sizes */
+    if (s->laid != level) gr_transfers_release(&s->transfers); /* another program: other array sizes */
     s->laid = level;
 }
 
 static void lay_out(search *s, const gr_residency *st)
 {
-    take_layout(s, st->level);
-    gr_layout_make(&s->layout, s->sets[st->level].facts, st->choice, st->ahead);
+    take_transfers(s, st->level);
+    gr_transfers_make(&s->transfers, s->sets[st->level].analysis, st->choice, st->ahead);
 }
 
 static gr_room arena_room;
@@ -51,9 +51,9 @@ static gr_room arena_room;
 /* With the room that makes it faster. */
 static void lay_out_wide(search *s, const gr_residency *st)
 {
-    take_layout(s, st->level);
-    gr_layout_fit(&s->layout, s->sets[st->level].facts, st->choice, st->ahead,
-                  arena_room(s, st->level, st->host));
+    take_transfers(s, st->level);
+    gr_transfers_fit(&s->transfers, s->sets[st->level].analysis, st->choice, st->ahead,
+                     arena_room(s, st->level, st->host));
 }
 
 static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
@@ -67,7 +67,7 @@ static gr_policy policy_of(const gr_schedule_options *o, const gr_group *g)
 /* Of one program, with so much in the host pool. */
 static uint64_t arena_budget(const search *s, uint32_t level, uint64_t host_bytes)
 {
-    const gr_program *p = s->sets[level].program;
+    const gr_tasks *p = s->sets[level].tasks;
     uint64_t over = gr_hardware_overhead(&s->o->hardware, p->ranks, p->groups, p->captured, host_bytes);
     return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
 }
@@ -86,9 +86,9 @@ static bool may_fit(const search *s, const gr_residency *st)
  * that it uses, if it is not done on the host; and all the time what a policy keeps. */
 static uint64_t least_live(const search *s, uint32_t level)
 {
-    const gr_facts *f = s->sets[level].facts;
-    const gr_program *g = f->g;
-    uint64_t *delta = gr_calloc(g->n_works + 1, sizeof(*delta)), kept = 0, live = 0, most = 0;
+    const gr_analysis *f = s->sets[level].analysis;
+    const gr_tasks *g = f->g;
+    uint64_t *delta = gr_calloc(g->n_tasks + 1, sizeof(*delta)), kept = 0, live = 0, most = 0;
     bool *keep = gr_calloc(f->n_groups + 1, sizeof(*keep));
     for (uint32_t i = 0; i < f->n_groups; i++) /* weights of a step on the host are not there all the time */
         keep[i] = policy_of(s->o, &f->groups[i]) == GR_POLICY_KEEP && !f->n_movable;
@@ -98,17 +98,17 @@ static uint64_t least_live(const search *s, uint32_t level)
         if (f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
         if (ob->span != GR_SPAN_TEMP) continue;
         uint32_t last = f->last[o];
-        if (last != GR_NONE && g->works[last].body_last != GR_NONE) last = g->works[last].body_last;
+        if (last != GR_NONE && g->task[last].body_last != GR_NONE) last = g->task[last].body_last;
         delta[f->first[o]] += ob->bytes;
-        delta[last == GR_NONE ? g->n_works : last + 1] -= ob->bytes;
+        delta[last == GR_NONE ? g->n_tasks : last + 1] -= ob->bytes;
     }
-    for (uint32_t w = 0; w < g->n_works; w++) {
+    for (uint32_t w = 0; w < g->n_tasks; w++) {
         uint64_t used = 0;
         live += delta[w];
-        for (uint32_t u = 0; u < g->works[w].n_uses; u++) {
-            uint32_t o = g->works[w].uses[u].object;
+        for (uint32_t u = 0; u < g->task[w].n_uses; u++) {
+            uint32_t o = g->task[w].uses[u].object;
             if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST ||
-                g->works[w].host_with != GR_NONE)
+                g->task[w].host_with != GR_NONE)
                 continue;
             used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;
         }
@@ -122,7 +122,7 @@ static uint64_t least_live(const search *s, uint32_t level)
 /* What lives on lies on the device or in the host pool. */
 static uint64_t least_anywhere(const search *s, uint32_t level)
 {
-    const gr_program *g = s->sets[level].program;
+    const gr_tasks *g = s->sets[level].tasks;
     uint64_t bytes = 0;
     for (uint32_t o = 0; o < g->n_objects; o++)
         bytes += g->objects[o].span == GR_SPAN_KEEP ? g->objects[o].bytes : 0;
@@ -137,27 +137,27 @@ static bool cannot_fit(const search *s, uint32_t level)
 }
 
 /* Price the residencies of one set of levels: `most` of them, or all resident alone. */
-static void explore(search *s, uint32_t level, uint32_t most)
+static void search_residencies(search *s, uint32_t level, uint32_t most)
 {
-    const gr_facts *f = s->sets[level].facts;
+    const gr_analysis *f = s->sets[level].analysis;
     gr_policy *policies = gr_calloc(f->n_groups + 1, sizeof(*policies));
     for (uint32_t g = 0; g < f->n_groups; g++) policies[g] = policy_of(s->o, &f->groups[g]);
-    take_layout(s, level);
-    gr_explore(&s->found, &s->layout, f, level, policies, most, arena_room, s, s->pool);
+    take_transfers(s, level);
+    gr_search(&s->found, &s->transfers, f, level, policies, most, arena_room, s, s->arena);
     free(policies);
 }
 
 /* A first look; the rest only where something of it fits. So more memory never leaves fewer to choose from.
  */
-static void explore_if_it_fits(search *s, uint32_t level, uint32_t most)
+static void search_if_it_fits(search *s, uint32_t level, uint32_t most)
 {
     size_t begin = s->found.n;
     bool fits = false;
-    explore(s, level, FIRST_LOOK);
+    search_residencies(s, level, FIRST_LOOK);
     for (size_t i = begin; i < s->found.n; i++) fits |= may_fit(s, &s->found.all[i]);
     if (!fits) return;
     s->found.n = begin;
-    explore(s, level, most);
+    search_residencies(s, level, most);
 }
 
 /* How many residencies of each of n programs of this size: fewer where there is more to lay out. */
@@ -169,10 +169,10 @@ static uint32_t states_each(size_t works, size_t n)
 
 static void add_set(search *s, const uint32_t *level)
 {
-    level_set set = {.program = s->src->build(s->src->user, level)};
-    set.level = gr_pool_alloc(s->pool, (s->src->n_knobs + 1) * sizeof(*level));
+    level_set set = {.tasks = s->src->build(s->src->user, level)};
+    set.level = gr_arena_alloc(s->arena, (s->src->n_knobs + 1) * sizeof(*level));
     if (s->src->n_knobs) memcpy(set.level, level, s->src->n_knobs * sizeof(*level));
-    set.facts = gr_facts_new(set.program, &s->o->hardware);
+    set.analysis = gr_analysis_new(set.tasks, &s->o->hardware);
     GR_PUSH(s->sets, s->n_sets, s->cap_sets, set);
 }
 
@@ -193,7 +193,7 @@ static bool costs_bits(const gr_knob *k)
 }
 
 /* The next vector of levels of such knobs, counted like an odometer; false: the last one was it. */
-static bool next_levels(const gr_program_source *src, uint32_t *level, bool (*such)(const gr_knob *))
+static bool next_levels(const gr_tasks_source *src, uint32_t *level, bool (*such)(const gr_knob *))
 {
     for (size_t k = src->n_knobs; k-- > 0;) {
         if (!such(&src->knobs[k])) continue;
@@ -204,14 +204,14 @@ static bool next_levels(const gr_program_source *src, uint32_t *level, bool (*su
 }
 
 /* The last of them. */
-static void set_last_levels(const gr_program_source *src, uint32_t *level, bool (*such)(const gr_knob *))
+static void set_last_levels(const gr_tasks_source *src, uint32_t *level, bool (*such)(const gr_knob *))
 {
     for (size_t k = 0; k < src->n_knobs; k++)
         if (such(&src->knobs[k])) level[k] = src->knobs[k].n_levels - 1;
 }
 
 /* How many there are of knobs that keep the bits; more than MAX_LEVELS: some number above that. */
-static uint32_t count_levels(const gr_program_source *src)
+static uint32_t count_levels(const gr_tasks_source *src)
 {
     uint32_t n = 1;
     for (size_t k = 0; k < src->n_knobs && n <= MAX_LEVELS; k++)
@@ -221,7 +221,7 @@ static uint32_t count_levels(const gr_program_source *src)
 
 /* Of the knobs that change bits, from one on: the least vector of a sum, which has as much as goes in the
  * last ones. */
-static void set_least_of_sum(const gr_program_source *src, uint32_t *level, size_t from, uint32_t sum)
+static void set_least_of_sum(const gr_tasks_source *src, uint32_t *level, size_t from, uint32_t sum)
 {
     for (size_t k = src->n_knobs; k-- > from;) {
         if (!costs_bits(&src->knobs[k])) continue;
@@ -231,7 +231,7 @@ static void set_least_of_sum(const gr_program_source *src, uint32_t *level, size
 }
 
 /* The next one of the same sum, in the same order. */
-static bool next_of_sum(const gr_program_source *src, uint32_t *level)
+static bool next_of_sum(const gr_tasks_source *src, uint32_t *level)
 {
     uint32_t behind = 0;
     for (size_t k = src->n_knobs; k-- > 0;) {
@@ -251,7 +251,7 @@ static bool next_of_sum(const gr_program_source *src, uint32_t *level)
  * smallest. */
 static void add_sets(search *s, uint32_t *level)
 {
-    const gr_program_source *src = s->src;
+    const gr_tasks_source *src = s->src;
     bool all = count_levels(src) <= MAX_LEVELS;
     size_t begin = s->n_sets;
     do {
@@ -313,7 +313,7 @@ static gr_plan *pack(search *s, const candidate *c)
         lay_out_wide(s, st);
     else
         lay_out(s, st);
-    gr_plan *p = gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
+    gr_plan *p = gr_plan_build(&s->transfers, s->sets[st->level].analysis, 0, PACK_TRIES);
     if (p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes) return p;
     gr_plan_free(p);
     return NULL;
@@ -374,7 +374,7 @@ static gr_plan *smallest(search *s, uint32_t *level)
     const gr_residency *st = &s->found.all[best];
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
-    return gr_plan_build(&s->layout, s->sets[st->level].facts, 0, PACK_TRIES);
+    return gr_plan_build(&s->transfers, s->sets[st->level].analysis, 0, PACK_TRIES);
 }
 
 static bool lives_at(const gr_entry *e, uint32_t i)
@@ -499,7 +499,7 @@ static gr_status refuse(const search *s, const gr_plan *p, gr_diag *d)
     return GR_E_NOFIT;
 }
 
-static const char *make_notes(const gr_program_source *src, const uint32_t *level, gr_plan *p)
+static const char *make_notes(const gr_tasks_source *src, const uint32_t *level, gr_plan *p)
 {
     gr_str s = {0}, text = {0};
     for (size_t k = 0; k < src->n_knobs; k++) {
@@ -513,7 +513,7 @@ static const char *make_notes(const gr_program_source *src, const uint32_t *leve
                       text.len ? text.text : "changed",
                       !keeps_bits(&src->knobs[k]) ? " (changes the bits of results)" : "");
     }
-    const char *notes = s.len ? gr_pool_strdup(p->pool, s.text) : "";
+    const char *notes = s.len ? gr_arena_strdup(p->arena, s.text) : "";
     gr_str_release(&s);
     gr_str_release(&text);
     return notes;
@@ -522,28 +522,28 @@ static const char *make_notes(const gr_program_source *src, const uint32_t *leve
 static void search_free(search *s)
 {
     for (size_t i = 0; i < s->n_sets; i++) {
-        gr_facts_free(s->sets[i].facts);
-        gr_program_free(s->sets[i].program);
+        gr_analysis_free(s->sets[i].analysis);
+        gr_tasks_free(s->sets[i].tasks);
     }
-    gr_layout_release(&s->layout);
+    gr_transfers_release(&s->transfers);
     free(s->sets);
     free(s->found.all);
-    gr_pool_free(s->pool);
+    gr_arena_free(s->arena);
 }
 
 /* Explore sets [first, end). */
 static void search_sets(search *s, size_t first, size_t end)
 {
-    uint32_t each = states_each(s->sets[first].program->n_works, end - first);
+    uint32_t each = states_each(s->sets[first].tasks->n_tasks, end - first);
     for (size_t i = first; i < end; i++)
-        if (!cannot_fit(s, (uint32_t)i)) explore_if_it_fits(s, (uint32_t)i, each);
+        if (!cannot_fit(s, (uint32_t)i)) search_if_it_fits(s, (uint32_t)i, each);
 }
 
 /* Whether all may stay with the first levels of what keeps the bits. */
 static bool fits_resident(search *s, size_t set)
 {
     const size_t begin = s->found.n;
-    explore(s, (uint32_t)set, 1);
+    search_residencies(s, (uint32_t)set, 1);
     bool fits = may_fit(s, &s->found.all[begin]);
     s->found.n = begin;
     return fits;
@@ -553,14 +553,14 @@ static bool fits_resident(search *s, size_t set)
  * tried with them alone. Where all is resident without, nothing else without is faster. */
 static gr_plan *search_levels(search *s, uint32_t *walk, size_t first, uint32_t *level)
 {
-    const gr_program_source *src = s->src;
+    const gr_tasks_source *src = s->src;
     const size_t begin = s->found.n;
     gr_plan *p = NULL;
     while (next_levels(src, walk, is_spare)) add_set(s, walk);
     const size_t without = s->n_sets - 1;
     if (without > first && fits_resident(s, without)) {
         search_sets(s, first, without);
-        explore(s, (uint32_t)without, 1);
+        search_residencies(s, (uint32_t)without, 1);
         p = choose(s, begin, level);
     }
     if (p) return p;
@@ -578,7 +578,7 @@ static gr_plan *try_levels(search *s, const uint32_t *bits, uint32_t *level)
     for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = costs_bits(&s->src->knobs[k]) ? bits[k] : 0;
     size_t begin = s->found.n, first = s->n_sets;
     add_set(s, walk);
-    explore(s, (uint32_t)first, 1);
+    search_residencies(s, (uint32_t)first, 1);
     gr_plan *p = choose(s, begin, level); /* all resident at the first levels: no search */
     if (!p) {
         s->found.n = begin;
@@ -598,16 +598,16 @@ static void drop_last_set(search *s)
 {
     level_set *set = &s->sets[--s->n_sets];
     s->laid = UINT32_MAX;
-    gr_layout_release(&s->layout);
-    gr_facts_free(set->facts);
-    gr_program_free(set->program);
+    gr_transfers_release(&s->transfers);
+    gr_analysis_free(set->analysis);
+    gr_tasks_free(set->tasks);
 }
 
 /* Whether no program may fit: since each next level needs less memory, none does where those do not that have
  * every knob at its last level, or of those that keep the bits some at their first. */
 static bool is_hopeless(search *s)
 {
-    const gr_program_source *src = s->src;
+    const gr_tasks_source *src = s->src;
     uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
     bool hopeless = true;
     for (size_t k = 0; k < src->n_knobs; k++) n_free += keeps_bits(&src->knobs[k]);
@@ -630,7 +630,7 @@ static bool is_hopeless(search *s)
 /* Of all knobs together the first level, one between, the last: of what fits the fastest. */
 static gr_plan *find_quickly(search *s, uint32_t *level)
 {
-    const gr_program_source *src = s->src;
+    const gr_tasks_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk));
     gr_plan *p = NULL;
     for (uint32_t i = 0; i < QUICK_LEVELS && !p; i++) {
@@ -638,10 +638,10 @@ static gr_plan *find_quickly(search *s, uint32_t *level)
         for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k) * i / (QUICK_LEVELS - 1);
         if (i) set_last_levels(src, walk, is_spare);
         add_set(s, walk);
-        size_t states = QUICK_EFFORT / GR_MAX(s->sets[s->n_sets - 1].program->n_works, (size_t)1);
+        size_t states = QUICK_EFFORT / GR_MAX(s->sets[s->n_sets - 1].tasks->n_tasks, (size_t)1);
         if (cannot_fit(s, (uint32_t)s->n_sets - 1) && i + 1 < QUICK_LEVELS) continue;
-        explore(s, (uint32_t)s->n_sets - 1,
-                (uint32_t)GR_MIN(GR_MAX(states, (size_t)FIRST_LOOK), (size_t)QUICK_STATES));
+        search_residencies(s, (uint32_t)s->n_sets - 1,
+                           (uint32_t)GR_MIN(GR_MAX(states, (size_t)FIRST_LOOK), (size_t)QUICK_STATES));
         p = choose(s, begin, level);
     }
     free(walk);
@@ -651,7 +651,7 @@ static gr_plan *find_quickly(search *s, uint32_t *level)
 /* The least change of the knobs that change bits with which anything fits; among equal ones the fastest. */
 static gr_plan *find_plan(search *s, uint32_t *level)
 {
-    const gr_program_source *src = s->src;
+    const gr_tasks_source *src = s->src;
     uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk)), most = 0;
     uint32_t *chosen = gr_calloc(src->n_knobs + 1, sizeof(*chosen));
     for (size_t k = 0; k < src->n_knobs && !s->o->keep_bits; k++)
@@ -674,21 +674,22 @@ static gr_plan *find_plan(search *s, uint32_t *level)
     for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k);
     if (!best) { /* the smallest that can be had, to say what is missing */
         add_set(s, walk);
-        explore(s, (uint32_t)s->n_sets - 1, LEAST_STATES); /* so that its budget would find it again */
+        search_residencies(s, (uint32_t)s->n_sets - 1,
+                           LEAST_STATES); /* so that its budget would find it again */
     }
     free(walk);
     free(chosen);
     return best;
 }
 
-gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *src,
+gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                       const gr_schedule_options *o, gr_diag *d)
 {
-    search s = {.src = src, .o = o, .laid = UINT32_MAX, .pool = gr_pool_new()};
+    search s = {.src = src, .o = o, .laid = UINT32_MAX, .arena = gr_arena_new()};
     gr_plan *p = o->quick ? find_quickly(&s, level) : find_plan(&s, level);
     if (!p) p = smallest(&s, level);
     const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;
-    p->hardware = gr_pool_strdup(p->pool, o->hardware.name);
+    p->hardware = gr_arena_strdup(p->arena, o->hardware.name);
     p->device = o->hardware.device;
     p->ranks = "0";
     p->budget_bytes = o->budget_bytes;

@@ -13,7 +13,7 @@
 #define GR_SCHEDULER_SEARCH_SCHEDULE_H
 
 #include "memplan/plan/policy.h"
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 #include "scheduler/cost/hardware.h"
 
 /* What a plan may take where the fastest takes `ns`, so that it moves less. */
@@ -47,13 +47,13 @@ typedef struct gr_knob {
 } gr_knob;
 
 /* Where programs come from: the graph, for given levels of its knobs. Same levels, same program. */
-typedef struct gr_program_source {
+typedef struct gr_tasks_source {
     void *user;
     const gr_knob *knobs;
     size_t n_knobs;
-    gr_program *(*build)(void *user, const uint32_t *level);                /* caller frees */
+    gr_tasks *(*build)(void *user, const uint32_t *level);                  /* caller frees */
     void (*describe)(void *user, size_t knob, uint32_t level, gr_str *out); /* "256 blocks" */
-} gr_program_source;
+} gr_tasks_source;
 
 typedef struct gr_schedule_options {
     gr_hardware hardware;
@@ -73,7 +73,7 @@ void gr_note_fits(gr_diag *d, const char *what, uint64_t ns);
  * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
  * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
  * changes that would fit. */
-GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_program_source *src,
+GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                                    const gr_schedule_options *o, gr_diag *d);
 
 #endif

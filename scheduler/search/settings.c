@@ -34,12 +34,13 @@ void gr_settings_write(gr_planned *p)
 {
     gr_plan *plan = p->plan;
     const gr_graph *g = p->graph;
-    plan->settings = gr_pool_alloc(plan->pool, g->n_nodes * GR_LEN(choice_fields) * sizeof(*plan->settings));
+    plan->settings =
+        gr_arena_alloc(plan->arena, g->n_nodes * GR_LEN(choice_fields) * sizeof(*plan->settings));
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t f = 0; f < GR_LEN(choice_fields); f++) {
             uint32_t value = *choice_at(&p->choices[i], &choice_fields[f]);
             if (!g->nodes[i]->model || !value || !gr_node_runs(g, g->nodes[i])) continue;
-            const char *node = gr_pool_strdup(plan->pool, g->nodes[i]->name);
+            const char *node = gr_arena_strdup(plan->arena, g->nodes[i]->name);
             plan->settings[plan->n_settings++] = (gr_setting){node, choice_fields[f].name, value};
         }
 }
@@ -63,7 +64,7 @@ static bool settings_agree(const gr_graph *g, const gr_choices *c)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < i; j++) {
-            if (!g->nodes[i]->model || !g->nodes[j]->model || g->nodes[i]->class != g->nodes[j]->class)
+            if (!g->nodes[i]->model || !g->nodes[j]->model || g->nodes[i]->role != g->nodes[j]->role)
                 continue;
             bool same = g->nodes[i]->model == g->nodes[j]->model;
             if (same && (c[i].sharded != c[j].sharded || c[i].shards != c[j].shards)) return false;

@@ -1,7 +1,7 @@
 /* scheduler/search/timeline.c: when the steps of a finished plan run, from their lanes and waits. */
 #include "scheduler/search/timeline.h"
 
-#include "scheduler/search/classes.h"
+#include "scheduler/search/roles.h"
 
 #define LATEST (1ULL << 62) /* ns */
 
@@ -36,7 +36,8 @@ static uint64_t after(uint64_t t, uint64_t ns)
     return GR_MIN(t + GR_MIN(ns, LATEST), LATEST);
 }
 
-/* When lanes are through with what was laid out; as the planner's own clocks (scheduler/search/layout.c). */
+/* When lanes are through with what was laid out; as the planner's own clocks (scheduler/search/transfers.c).
+ */
 typedef struct clocks {
     uint64_t lane[GR_N_LANES];
     uint64_t outside; /* in a loop: when all ends that was begun before the outermost one, 1 at least */
@@ -104,12 +105,12 @@ static void lay_out(gr_timeline *t, clocks *c, uint32_t i, uint32_t last)
     }
 }
 
-/* Beside the other classes, with what it waits for them. */
+/* Beside the other roles, with what it waits for them. */
 static uint64_t find_times_beside(gr_timeline *t)
 {
-    uint64_t *begin = gr_pool_alloc(t->pool, (t->n_steady + 1) * sizeof(*begin)),
-             *end = gr_pool_alloc(t->pool, (t->n_steady + 1) * sizeof(*end));
-    uint64_t ns = gr_classes_times(t->all, t->class, begin, end);
+    uint64_t *begin = gr_arena_alloc(t->arena, (t->n_steady + 1) * sizeof(*begin)),
+             *end = gr_arena_alloc(t->arena, (t->n_steady + 1) * sizeof(*end));
+    uint64_t ns = gr_roles_times(t->all, t->role, begin, end);
     for (uint32_t i = 0; i < t->n_steady; i++) {
         t->begin[i] = begin[i];
         t->end[i] = end[i];
@@ -153,43 +154,43 @@ static void find_steps(gr_timeline *t)
     const gr_plan *p = t->plan;
     t->n_steady = p->paths[GR_PATH_STEADY].n;
     t->n = gr_plan_steps(p);
-    t->steps = gr_pool_alloc(t->pool, (t->n + 1) * sizeof(*t->steps));
+    t->steps = gr_arena_alloc(t->arena, (t->n + 1) * sizeof(*t->steps));
     for (uint32_t i = 0; i < t->n; i++) {
         gr_step *s = &t->steps[i];
         *s = *gr_plan_step(p, i);
         if (i < t->n_steady) continue;
         if (s->body_last != GR_NONE) s->body_last += t->n_steady;
-        uint32_t *waits = gr_pool_alloc(t->pool, (s->n_after + 1) * sizeof(*waits));
+        uint32_t *waits = gr_arena_alloc(t->arena, (s->n_after + 1) * sizeof(*waits));
         for (uint32_t k = 0; k < s->n_after; k++) waits[k] = s->after[k] + t->n_steady;
         s->after = waits;
     }
 }
 
 /* Its steps and loops, without times. */
-static gr_timeline bare(const gr_plan *p, uint32_t class, gr_pool *pool)
+static gr_timeline bare(const gr_plan *p, uint32_t role, gr_arena *arena)
 {
-    gr_timeline t = {.all = p, .class = class, .plan = gr_plan_class(p, class), .pool = pool};
+    gr_timeline t = {.all = p, .role = role, .plan = gr_plan_role(p, role), .arena = arena};
     find_steps(&t);
-    t.parent = gr_pool_alloc(pool, (t.n + 1) * sizeof(*t.parent));
-    t.depth = gr_pool_alloc(pool, (t.n + 1) * sizeof(*t.depth));
-    t.begin = gr_pool_alloc(pool, (t.n + 1) * sizeof(*t.begin));
-    t.end = gr_pool_alloc(pool, (t.n + 1) * sizeof(*t.end));
+    t.parent = gr_arena_alloc(arena, (t.n + 1) * sizeof(*t.parent));
+    t.depth = gr_arena_alloc(arena, (t.n + 1) * sizeof(*t.depth));
+    t.begin = gr_arena_alloc(arena, (t.n + 1) * sizeof(*t.begin));
+    t.end = gr_arena_alloc(arena, (t.n + 1) * sizeof(*t.end));
     find_scopes(&t);
     return t;
 }
 
-gr_timeline gr_timeline_of_class(const gr_plan *p, uint32_t class, gr_pool *pool)
+gr_timeline gr_timeline_of_role(const gr_plan *p, uint32_t role, gr_arena *arena)
 {
-    gr_timeline t = bare(p, class, pool);
+    gr_timeline t = bare(p, role, arena);
     find_times(&t);
     return t;
 }
 
 uint64_t gr_timeline_waits_ns(const gr_plan *p)
 {
-    gr_pool *pool = gr_pool_new();
-    gr_timeline t = bare(p, 0, pool);
+    gr_arena *arena = gr_arena_new();
+    gr_timeline t = bare(p, 0, arena);
     const uint64_t ns = lay_out_steady(&t);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return ns;
 }

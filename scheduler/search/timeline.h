@@ -2,8 +2,8 @@
  *
  * Of a loop one trip is laid out, stretched to the time of all. Times are scaled so that the iteration ends
  * at the plan's predicted time. What a validation runs stands behind the iteration, as if one came there. Of
- * several classes of ranks a timeline is of one, on the time of all: it begins when the first of them begins
- * an iteration, and has what a class waits for the others (scheduler/search/classes.h).
+ * several roles of ranks a timeline is of one, on the time of all: it begins when the first of them begins
+ * an iteration, and has what a role waits for the others (scheduler/search/roles.h).
  *
  * Threads: as a plan.
  */
@@ -13,21 +13,21 @@
 #include "memplan/plan/plan.h"
 
 typedef struct gr_timeline {
-    const gr_plan *all;  /* of all classes */
-    const gr_plan *plan; /* of the class */
-    uint32_t class;
+    const gr_plan *all;  /* of all roles */
+    const gr_plan *plan; /* of the role */
+    uint32_t role;
     gr_step *steps; /* of the iteration, then of validate; numbers in them count as the ledger does */
     uint32_t n, n_steady;
     uint64_t ns, steady_ns;   /* of all of them; of the iteration's */
     uint32_t *parent, *depth; /* [n] loop around each step, or GR_NONE; loops around it */
     uint64_t *begin, *end;    /* [n] nanoseconds from the iteration's begin */
-    gr_pool *pool;            /* the caller's: all of it is there */
+    gr_arena *arena;          /* the caller's: all of it is there */
 } gr_timeline;
 
 /* The plan and the pool must outlive it. */
-gr_timeline gr_timeline_of_class(const gr_plan *p, uint32_t class, gr_pool *pool);
+gr_timeline gr_timeline_of_role(const gr_plan *p, uint32_t role, gr_arena *arena);
 
-/* How long an iteration of a plan takes as its steps wait for each other, of one class: more than was
+/* How long an iteration of a plan takes as its steps wait for each other, of one role: more than was
  * predicted where, once offsets were known, some wait for bytes that others still use. */
 uint64_t gr_timeline_waits_ns(const gr_plan *p);
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/kernels/steps.h"
 #include "tests/e2e/exec_with.h"
 
@@ -29,33 +29,33 @@ struct gr_steps {
     unsigned long long steps, slots_run, slots_live, moves, clears;
 };
 
-static void carve_device(gr_carve *c, gr_steps *s)
+static void layout_device(gr_workspace *c, gr_steps *s)
 {
     const uint64_t n = s->b.slots, word = sizeof(uint32_t);
-    s->slot = gr_carve_bytes(c, n * sizeof(*s->slot));
-    s->table = gr_carve_bytes(c, n * s->b.stride * word);
-    s->ids = gr_carve_bytes(c, n * word);
-    s->drawn = gr_carve_bytes(c, n * word);
-    s->live = gr_carve_bytes(c, n * word);
-    s->offset = gr_carve_bytes(c, (n + 1) * word);
-    s->cached = gr_carve_bytes(c, n * word);
-    s->tables = gr_carve_bytes(c, n * s->b.stride * word);
-    s->row = gr_carve_bytes(c, n * word);
-    s->draw = gr_carve_bytes(c, n * sizeof(*s->draw));
-    s->logprob = gr_carve_bytes(c, n * word);
+    s->slot = gr_workspace_bytes(c, n * sizeof(*s->slot));
+    s->table = gr_workspace_bytes(c, n * s->b.stride * word);
+    s->ids = gr_workspace_bytes(c, n * word);
+    s->drawn = gr_workspace_bytes(c, n * word);
+    s->live = gr_workspace_bytes(c, n * word);
+    s->offset = gr_workspace_bytes(c, (n + 1) * word);
+    s->cached = gr_workspace_bytes(c, n * word);
+    s->tables = gr_workspace_bytes(c, n * s->b.stride * word);
+    s->row = gr_workspace_bytes(c, n * word);
+    s->draw = gr_workspace_bytes(c, n * sizeof(*s->draw));
+    s->logprob = gr_workspace_bytes(c, n * word);
 }
 
-static void carve_host(gr_carve *c, gr_steps *s)
+static void layout_host(gr_workspace *c, gr_steps *s)
 {
     const uint64_t n = s->b.slots, word = sizeof(uint32_t);
     for (int i = 0; i < 2; i++) {
-        s->input[i].change = gr_carve_bytes(c, n * sizeof(gr_slot_change));
-        s->input[i].table = gr_carve_bytes(c, n * s->b.stride * word);
-        s->input[i].member = gr_carve_bytes(c, n * word);
-        s->input[i].group_first = gr_carve_bytes(c, (n + 1) * word);
-        s->input[i].shared = gr_carve_bytes(c, n * word);
-        s->report_id[i] = gr_carve_bytes(c, n * s->b.chunk * word);
-        s->report_logprob[i] = gr_carve_bytes(c, n * s->b.chunk * word);
+        s->input[i].change = gr_workspace_bytes(c, n * sizeof(gr_slot_change));
+        s->input[i].table = gr_workspace_bytes(c, n * s->b.stride * word);
+        s->input[i].member = gr_workspace_bytes(c, n * word);
+        s->input[i].group_first = gr_workspace_bytes(c, (n + 1) * word);
+        s->input[i].shared = gr_workspace_bytes(c, n * word);
+        s->report_id[i] = gr_workspace_bytes(c, n * s->b.chunk * word);
+        s->report_logprob[i] = gr_workspace_bytes(c, n * s->b.chunk * word);
     }
 }
 
@@ -63,8 +63,8 @@ static uint64_t device_bytes(const gr_model_shape *m, const gr_steps_bounds *b)
 {
     (void)m;
     gr_steps s = {.b = *b};
-    gr_carve c = {0};
-    carve_device(&c, &s);
+    gr_workspace c = {0};
+    layout_device(&c, &s);
     return c.used;
 }
 
@@ -72,8 +72,8 @@ static uint64_t host_bytes(const gr_model_shape *m, const gr_steps_bounds *b)
 {
     (void)m;
     gr_steps s = {.b = *b};
-    gr_carve c = {0};
-    carve_host(&c, &s);
+    gr_workspace c = {0};
+    layout_host(&c, &s);
     return c.used;
 }
 
@@ -99,9 +99,9 @@ static gr_status begin(gr_steps *s, gr_queue *q, void *device, void *host, const
 {
     (void)q;
     (void)d;
-    gr_carve on_device = {.base = device}, on_host = {.base = host};
-    carve_device(&on_device, s);
-    carve_host(&on_host, s);
+    gr_workspace on_device = {.base = device}, on_host = {.base = host};
+    layout_device(&on_device, s);
+    layout_host(&on_host, s);
     s->rules = *r;
     for (uint32_t i = 0; i < s->b.slots; i++) {
         s->slot[i].from = GR_SLOT_CLEAR;

@@ -37,7 +37,7 @@
 #include "tests/faults/process.h"
 #include "tests/faults/tree.h"
 
-#define MODELS(X) X(strict) X(empty) X(zeros) X(journal) X(loose)
+#define MODELS(X) X(strict) X(empty) X(zeros) X(journal) X(nondeterministic)
 
 enum model {
 #define X(name) MODEL_##name,
@@ -378,9 +378,9 @@ static void study(cut *c, int n_objects, bool no_sync)
     }
     const size_t together = c->any_sync + draw(c->k - c->any_sync + 1);
     for (int o = 0; o < n_objects; o++)
-        c->names_to[o] = c->model == MODEL_journal ? together
-                         : c->model == MODEL_loose ? c->synced[o] + draw(c->k - c->synced[o] + 1)
-                                                   : c->k;
+        c->names_to[o] = c->model == MODEL_journal            ? together
+                         : c->model == MODEL_nondeterministic ? c->synced[o] + draw(c->k - c->synced[o] + 1)
+                                                              : c->k;
     const change *last = &c->h->all[c->k - 1];
     c->torn = last->what == BYTES && c->model == MODEL_strict ? draw(last->n + 1) : SIZE_MAX;
 }
@@ -395,7 +395,7 @@ static bool has_name(const cut *c, size_t i)
 static bool has_bytes(const cut *c, size_t i)
 {
     if (c->model == MODEL_strict || i < c->synced[c->h->all[i].object]) return true;
-    return (c->model == MODEL_journal || c->model == MODEL_loose) && draw(2);
+    return (c->model == MODEL_journal || c->model == MODEL_nondeterministic) && draw(2);
 }
 
 static void make_state(disk *d, const cut *c)

@@ -43,7 +43,7 @@ static const char *const kind_names[] = {
 typedef struct driver {
     const char *inject, *kind, *how, *before, *besides, *go_on, *program;
     bool lasts, own, output, loud;
-    unsigned long spread, only;
+    unsigned long sharding, only;
     char **command;
     char *counts_path;
     fault_counts *counts;
@@ -242,7 +242,7 @@ static void disturb_one(const driver *v, tally *t, uint64_t n)
 
 static void parse(driver *v, int argc, char **argv)
 {
-    *v = (driver){.spread = 1UL << 62};
+    *v = (driver){.sharding = 1UL << 62};
     for (int c; (c = getopt(argc, argv, "+i:k:e:ls:t:a:r:ocvn:")) != -1;) switch (c) {
         case 'i':
             v->inject = realpath(optarg, NULL);
@@ -257,7 +257,7 @@ static void parse(driver *v, int argc, char **argv)
             v->lasts = true;
             break;
         case 's':
-            v->spread = strtoul(optarg, NULL, 10);
+            v->sharding = strtoul(optarg, NULL, 10);
             break;
         case 't':
             v->before = optarg;
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
     if (v.besides) v.also = tree_take(v.besides);
     t.calls = study(&v);
     if (!t.calls) return 0;
-    const uint64_t runs = t.calls < v.spread ? t.calls : v.spread;
+    const uint64_t runs = t.calls < v.sharding ? t.calls : v.sharding;
     for (uint64_t i = 0; i < runs && t.wrong < MOST_FAILURES; i++) {
         const uint64_t n = 1 + i * t.calls / runs + (t.calls / runs) / 2;
         if (!v.only || v.only == n) disturb_one(&v, &t, n);

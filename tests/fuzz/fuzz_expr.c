@@ -8,7 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const gr_expr_symbol symbols[] = {
-    {.level = GR_LEVEL_TOKEN, .fresh = true, .id = 0},
+    {.level = GR_LEVEL_TOKEN, .current = true, .id = 0},
     {.level = GR_LEVEL_TOKEN, .id = 1},
     {.level = GR_LEVEL_SEQ, .id = 2},
     {.level = GR_LEVEL_GROUP, .id = 3},

@@ -145,9 +145,10 @@ typedef struct sides {
 static sides sides_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 *dout)
 {
     const size_t rows = b->tokens + EXTRA_ROWS, width = width_of(b), o_width = (size_t)b->heads * b->d;
-    const gr_cu_attention_shape loose = {b->heads, b->kv_heads, b->d, false},
+    const gr_cu_attention_shape nondeterministic = {b->heads, b->kv_heads, b->d, false},
                                 strict = {b->heads, b->kv_heads, b->d, true};
-    const uint64_t bytes = gr_cu_attention_ws_bytes(&loose, b->tokens, b->n_seqs, b->longest, true),
+    const uint64_t bytes =
+                       gr_cu_attention_ws_bytes(&nondeterministic, b->tokens, b->n_seqs, b->longest, true),
                    more = gr_cu_attention_ws_bytes(&strict, b->tokens, b->n_seqs, b->longest, true);
     sides s = {.qkv = device_copy(qkv, b->tokens * width * 2),
                .dout = device_copy(dout, b->tokens * o_width * 2),
@@ -166,7 +167,7 @@ static void sides_release(sides *s)
     for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
 }
 
-static void expect_poison(const char *name, const char *what, const void *rows, size_t bytes)
+static void expect_memory_check(const char *name, const char *what, const void *rows, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         if (((const unsigned char *)rows)[i] != 0xff) {
@@ -219,8 +220,8 @@ static void check_forward(gr_cu_attention *a, const batch *b, const reference *r
         for (size_t i = 0; i < (size_t)b->tokens * b->heads; i++) errors_add(&e, stats[i], r->lse[i]);
         compare(name, "o", b, o, r->o, o_width, 0, o_width);
         report_errors(&e, name, "stats", 2e-3);
-        expect_poison(name, "o", o + b->tokens * o_width, EXTRA_ROWS * o_width * 2);
-        expect_poison(name, "stats", stats + b->tokens * b->heads, EXTRA_ROWS * b->heads * 4);
+        expect_memory_check(name, "o", o + b->tokens * o_width, EXTRA_ROWS * o_width * 2);
+        expect_memory_check(name, "stats", stats + b->tokens * b->heads, EXTRA_ROWS * b->heads * 4);
         free(stats);
     }
     free(first);
@@ -253,7 +254,7 @@ static void check_backward(gr_cu_attention *a, const batch *b, const reference *
         compare(name, "dq", b, got, r->dqkv, width, 0, q);
         compare(name, "dk", b, got, r->dqkv, width, q, k);
         compare(name, "dv", b, got, r->dqkv, width, q + k, k);
-        expect_poison(name, "dqkv", got + b->tokens * width, EXTRA_ROWS * width * 2);
+        expect_memory_check(name, "dqkv", got + b->tokens * width, EXTRA_ROWS * width * 2);
     }
     free(first);
 }
@@ -270,7 +271,7 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
     const size_t block = (size_t)2 * KV_BLOCK * b->kv_heads * b->d;
     uint32_t *table = gr_malloc(n_blocks * 4), *offset = gr_calloc(b->n_seqs + 1, 4),
              *cached = gr_calloc(b->n_seqs, 4);
-    gr_bf16 *pool = gr_malloc(n_blocks * block * 2), *fresh = gr_malloc(b->tokens * width * 2 + 1);
+    gr_bf16 *pool = gr_malloc(n_blocks * block * 2), *current = gr_malloc(b->tokens * width * 2 + 1);
     memset(pool, 0xff, n_blocks * block * 2);
     for (uint32_t i = 0; i < n_blocks; i++)
         table[i] = (uint32_t)((uint64_t)i * 7919 % n_blocks); /* a permutation */
@@ -280,7 +281,7 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
         const uint32_t n = b->length[i] - cached[i];
         longest = GR_MAX(longest, n);
         offset[i + 1] = offset[i] + n;
-        memcpy(fresh + offset[i] * width, qkv + (b->offset[i] + cached[i]) * width, n * width * 2);
+        memcpy(current + offset[i] * width, qkv + (b->offset[i] + cached[i]) * width, n * width * 2);
         for (uint32_t t = 0; t < b->length[i]; t++)
             for (uint32_t h = 0; h < 2 * b->kv_heads; h++)
                 memcpy(pool + table[i * stride + t / KV_BLOCK] * block +
@@ -290,7 +291,7 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
     const uint32_t tokens = offset[b->n_seqs];
     gr_bf16 *out = device_poisoned((tokens + EXTRA_ROWS) * o_width * 2),
             *pool_dev = device_copy(pool, n_blocks * block * 2),
-            *fresh_dev = device_copy(fresh, tokens * width * 2);
+            *current_dev = device_copy(current, tokens * width * 2);
     uint32_t *table_dev = device_copy(table, n_blocks * 4),
              *offset_dev = device_copy(offset, (b->n_seqs + 1) * 4),
              *cached_dev = device_copy(cached, b->n_seqs * 4);
@@ -300,7 +301,8 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
                                .table_stride = stride};
     expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &seqs, s->qkv, s->o, NULL, s->ws, s->ws_bytes, d),
               d, name);
-    gr_cu_extend_attention(NULL, &paged, fresh_dev, offset_dev, cached_dev, b->n_seqs, tokens, longest, out);
+    gr_cu_extend_attention(NULL, &paged, current_dev, offset_dev, cached_dev, b->n_seqs, tokens, longest,
+                           out);
     CUDA(cudaGetLastError());
     gr_bf16 *whole = host_copy(s->o, b->tokens * o_width * 2),
             *got = host_copy(out, (tokens + EXTRA_ROWS) * o_width * 2);
@@ -309,10 +311,10 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
         memcpy(want + offset[i] * o_width, whole + (b->offset[i] + cached[i]) * o_width,
                (offset[i + 1] - offset[i]) * o_width * 2);
     report_equal(name, "o", want, got, tokens * o_width * 2);
-    expect_poison(name, "o", got + tokens * o_width, EXTRA_ROWS * o_width * 2);
-    void *const host[] = {table, offset, cached, pool, fresh, whole, got, want};
+    expect_memory_check(name, "o", got + tokens * o_width, EXTRA_ROWS * o_width * 2);
+    void *const host[] = {table, offset, cached, pool, current, whole, got, want};
     for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
-    void *const device[] = {out, pool_dev, fresh_dev, table_dev, offset_dev, cached_dev};
+    void *const device[] = {out, pool_dev, current_dev, table_dev, offset_dev, cached_dev};
     for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
 }
 
@@ -516,8 +518,8 @@ static void bench_case(gr_cu_attention *a, uint32_t heads, uint32_t kv_heads, ui
                .stats = device_poisoned(tokens * heads * 4),
                .d = d};
     const double forward_flop = 2.0 * tokens * length * heads * dim;
-    for (int loose = 0; loose < 2; loose++) {
-        b.shape = (gr_cu_attention_shape){heads, kv_heads, dim, !loose};
+    for (int nondeterministic = 0; nondeterministic < 2; nondeterministic++) {
+        b.shape = (gr_cu_attention_shape){heads, kv_heads, dim, !nondeterministic};
         b.ws_bytes = gr_cu_attention_ws_bytes(&b.shape, (uint32_t)tokens, n_seqs, length, true);
         b.ws = device_poisoned(b.ws_bytes);
         const gr_cu_attention_run r = gr_cu_attention_cut(&b.shape, offset, 0, n_seqs, true);
@@ -535,8 +537,8 @@ static void bench_case(gr_cu_attention *a, uint32_t heads, uint32_t kv_heads, ui
                "%5.0f "
                "TFLOP/s  (%s)  runs of %u x %u, %u kv heads; ws %.0f MiB; plans %.2f s; enqueue %.0f us\n",
                gr_cu_attention_name(a), n_seqs, length, heads, kv_heads, dim,
-               loose ? "loose        " : "deterministic", f * 1e3, forward_flop / f * 1e-12, w * 1e3,
-               2.5 * forward_flop / w * 1e-12, ceiling, r.batch, r.longest, r.kv_heads,
+               nondeterministic ? "loose        " : "deterministic", f * 1e3, forward_flop / f * 1e-12,
+               w * 1e3, 2.5 * forward_flop / w * 1e-12, ceiling, r.batch, r.longest, r.kv_heads,
                (double)b.ws_bytes / (1 << 20), prepared, enqueued * 1e6);
         fflush(stdout);
         CUDA(cudaFree(b.ws));

@@ -529,10 +529,10 @@ static void check_beside_cpu(const gr_sampling *how)
     int32_t id[N];
     float logprob[N];
     void *ws = gr_malloc(gr_cpu_head_ws_bytes(&shape, N, GR_HEAD_TRUNCATE, 1) + 256);
-    gr_carve c = {.base = (char *)(((uintptr_t)ws + 255) / 256 * 256)};
+    gr_workspace c = {.base = (char *)(((uintptr_t)ws + 255) / 256 * 256)};
     void *const base = c.base;
     gr_head_ws w;
-    gr_head_ws_carve(&c, &shape, N, GR_HEAD_TRUNCATE, 1, &w);
+    gr_head_ws_layout(&c, &shape, N, GR_HEAD_TRUNCATE, 1, &w);
     gr_head_logits(&q, &shape, norm, lm, x, row, N, 1, &w);
     float *dz = device_copy(w.logits, N * V * 4);
     gr_cpu_head_sample(&q, &shape, norm, lm, x, row, N, how, (const uint32_t(*)[2])draw, id, logprob, base);

@@ -14,7 +14,7 @@
 static const struct name {
     const char *name;
     gr_level level;
-    bool fresh;
+    bool current;
     double lo, hi;
 } names[] = {
     {"logprob", GR_LEVEL_TOKEN, true, -2.5, -0.05},
@@ -33,7 +33,7 @@ static bool resolve(void *user, const char *name, gr_expr_symbol *out)
     (void)user;
     for (int i = 0; i < N_NAMES; i++) {
         if (strcmp(names[i].name, name)) continue;
-        *out = (gr_expr_symbol){.level = names[i].level, .fresh = names[i].fresh, .id = i};
+        *out = (gr_expr_symbol){.level = names[i].level, .current = names[i].current, .id = i};
         return true;
     }
     return false;
@@ -95,7 +95,7 @@ static void draw_column(batch *b, int i, uint64_t *seed)
     for (uint32_t k = 0; k < n; k++)
         x[k] = k % 7 == 3 && i == 4 ? 0.5f : (float)uniform(seed, names[i].lo, names[i].hi);
     b->host[i] = b->device[i] = (gr_expr_column){x, GR_EXPR_F32};
-    if (names[i].fresh)
+    if (names[i].current)
         b->device[i].data = device_copy(x, n * sizeof(*x));
     else
         b->columns[b->n_columns++] = (gr_loss_column){i, 0, names[i].level, GR_EXPR_F32};
@@ -114,7 +114,7 @@ static batch *batch_new(uint32_t n_seqs, uint32_t per_group, uint32_t length, bo
 static void batch_free(batch *b)
 {
     for (int i = 0; i < N_NAMES; i++) {
-        if (names[i].fresh) CUDA(cudaFree((void *)b->device[i].data));
+        if (names[i].current) CUDA(cudaFree((void *)b->device[i].data));
         CUDA(cudaFreeHost((void *)b->host[i].data));
     }
     free(b->group);
@@ -296,9 +296,9 @@ static void compare(const batch *b, const struct loss_case *c)
     adjoint_all(j, 0);
     value(j, 0);
     CUDA(cudaGetLastError());
-    size_t n_fresh;
-    gr_loss_fresh(l, &n_fresh);
-    for (size_t i = 0; i < n_fresh; i++) {
+    size_t n_current;
+    gr_loss_current(l, &n_current);
+    for (size_t i = 0; i < n_current; i++) {
         errors e = {0};
         float *got = host_copy(j->adjoint[i], b->n_tokens * sizeof(float));
         for (uint32_t t = 0; t < b->n_tokens; t++) errors_add(&e, (double)got[t], (double)want[i][t]);

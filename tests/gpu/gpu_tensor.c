@@ -1,4 +1,4 @@
-/* tests/gpu/gpu_tensor.c: a model in slices (ops/model/slices.h), one on each device, beside the whole model
+/* tests/gpu/gpu_tensor.c: a model in slices (ops/model/tp.h), one on each device, beside the whole model
  * on one.
  *
  * Teacher-forced logits of a packed pass, and greedy decoding by captured steps: near the whole model's, with
@@ -24,7 +24,7 @@ typedef struct model { /* whole, or a slice */
     const char *name;
     gr_model_shape shape;
     void **w;
-    gr_peers *peers; /* NULL: whole */
+    gr_tp_group *peers; /* NULL: whole */
 } model;
 
 typedef struct prompts {
@@ -78,7 +78,7 @@ static void *download(const void *p, uint64_t bytes)
     return x;
 }
 
-static void work_is_done(const char *name)
+static void task_is_done(const char *name)
 {
     expect_ok(k->check(&queue, &diag), &diag, name);
     CUDA(cudaStreamSynchronize(queue.stream));
@@ -100,10 +100,10 @@ static void report_same_everywhere(const char *name, const char *what, const voi
 
 static gr_bf16 *sliced(const gr_model_shape *s, uint32_t bucket, const gr_bf16 *whole, uint64_t *elems)
 {
-    gr_slice_block b[GR_SLICE_BLOCKS_MAX];
-    const gr_model_shape slice = gr_slice_shape(s, all->ranks);
+    gr_tp_block b[GR_TP_BLOCKS_MAX];
+    const gr_model_shape slice = gr_tp_shape(s, all->ranks);
     gr_bf16 *x = gr_calloc(*elems = gr_bucket_elems(&slice, bucket), sizeof(*x));
-    for (size_t i = gr_slice_blocks(s, all->ranks, all->rank, bucket, b); i--;)
+    for (size_t i = gr_tp_blocks(s, all->ranks, all->rank, bucket, b); i--;)
         for (uint64_t run = 0; run < b[i].count; run++)
             memcpy(x + b[i].to + run * b[i].to_stride, whole + b[i].from + run * b[i].from_stride,
                    b[i].n * sizeof(*x));
@@ -191,16 +191,16 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     queue.peers = NULL;
     for (uint32_t at = 0; at < b.n_tokens; at += ROWS) {
         const gr_head_rows rows = {GR_MIN((uint32_t)ROWS, b.n_tokens - at), row_at + at, b.ids + at, 1, true};
-        gr_carve c = {.base = head_ws};
+        gr_workspace c = {.base = head_ws};
         gr_cu_head_ws w;
         k->head_forward(&queue, s, norm_weight(m), head_matrix(m), x, &rows,
                         &(gr_head_stats){.logprob = logprob}, head_ws);
-        gr_cu_head_carve(&c, s, rows.n, GR_HEAD_GRADIENT, &w);
+        gr_cu_head_layout(&c, s, rows.n, GR_HEAD_GRADIENT, &w);
         gr_device_read(&queue, logits + (uint64_t)at * s->vocab, w.logits,
                        (uint64_t)rows.n * s->vocab * sizeof(*logits));
     }
     *hidden = download(x, (uint64_t)b.n_tokens * s->hidden * sizeof(**hidden));
-    work_is_done(m->name);
+    task_is_done(m->name);
     free(row);
     used = mark;
     return logits;
@@ -382,7 +382,7 @@ static void decode(const model *m, const prompts *p, tokens *out)
     }
     for (uint32_t trip = trips - 2; trip < trips; trip++) read_report(steps, trip, p, out);
     queue.peers = NULL;
-    work_is_done(m->name);
+    task_is_done(m->name);
     k->steps->close(steps);
     CUDA(cudaFreeHost(host));
     free(table);
@@ -455,13 +455,13 @@ static void test_reshard(const char *type, const gr_model_shape *s)
             *slice = take_poisoned(n * sizeof(*h));
     expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, &diag), &diag, type);
     gr_bf16 *got = download(slice, n * sizeof(*h));
-    work_is_done(type);
+    task_is_done(type);
     report_equal(type, "shards", got, want, n * sizeof(*h));
     free(got);
     CUDA(cudaMemsetAsync(slice, 0xff, n * sizeof(*h), queue.stream));
     gr_reshard_local(&r, whole, slice);
     got = download(slice, n * sizeof(*h));
-    work_is_done(type);
+    task_is_done(type);
     report_equal(type, "whole", got, want, n * sizeof(*h));
     free(got);
     free(want);
@@ -483,11 +483,11 @@ static prompts random_prompts(uint32_t vocab)
     return p;
 }
 
-static void one_model(const char *type, const gr_model_shape *shape, gr_peers *peers)
+static void one_model(const char *type, const gr_model_shape *shape, gr_tp_group *peers)
 {
     char name[64];
     model whole = {"whole", *shape, NULL, NULL},
-          slice = {"in slices", gr_slice_shape(shape, all->ranks), NULL, peers};
+          slice = {"in slices", gr_tp_shape(shape, all->ranks), NULL, peers};
     gr_bf16 *hidden[3];
     tokens *t = gr_calloc(3, sizeof(*t));
     prompts p = random_prompts(shape->vocab);
@@ -531,7 +531,7 @@ static void *take_random(uint64_t bytes)
     return p;
 }
 
-static model random_model(const char *name, const gr_model_shape *shape, gr_peers *peers)
+static model random_model(const char *name, const gr_model_shape *shape, gr_tp_group *peers)
 {
     model m = {name, *shape, gr_calloc(gr_model_buckets(shape), sizeof(void *)), peers};
     for (uint32_t b = 0; b < gr_model_buckets(shape); b++)
@@ -578,7 +578,7 @@ static double decode_ms(const model *m, uint32_t slots, uint32_t length)
     }
     CUDA(cudaEventRecord(end, queue.stream));
     queue.peers = NULL;
-    work_is_done(m->name);
+    task_is_done(m->name);
     CUDA(cudaEventElapsedTime(&ms, begin, end));
     k->steps->close(steps);
     CUDA(cudaFreeHost(host));
@@ -626,7 +626,7 @@ static double pass_ms(const model *m)
     CUDA(cudaEventRecord(begin, queue.stream));
     for (int i = 0; i < 2; i++) one_pass(&one, i);
     CUDA(cudaEventRecord(end, queue.stream));
-    work_is_done(m->name);
+    task_is_done(m->name);
     CUDA(cudaEventElapsedTime(&ms, begin, end));
     CUDA(cudaEventDestroy(begin));
     CUDA(cudaEventDestroy(end));
@@ -635,10 +635,10 @@ static double pass_ms(const model *m)
     return ms / 2;
 }
 
-static void bench_model(const char *name, const gr_model_shape *shape, gr_peers *peers)
+static void bench_model(const char *name, const gr_model_shape *shape, gr_tp_group *peers)
 {
     static const uint32_t slots[] = {1, 64, 256};
-    const gr_model_shape cut = gr_slice_shape(shape, all->ranks);
+    const gr_model_shape cut = gr_tp_shape(shape, all->ranks);
     used = 0;
     model whole = random_model("whole", shape, NULL), slice = random_model("in slices", &cut, peers);
     for (size_t i = 0; i < GR_LEN(slots); i++) {
@@ -662,7 +662,7 @@ static void bench_model(const char *name, const gr_model_shape *shape, gr_peers 
 static void bench_reshard(const char *name, const gr_model_shape *s)
 {
     enum { TIMES = 20 };
-    const gr_model_shape cut = gr_slice_shape(s, all->ranks);
+    const gr_model_shape cut = gr_tp_shape(s, all->ranks);
     const gr_reshard r = reshard_of(s);
     used = 0;
     void *shard = take_random(gr_shard_elems(gr_bucket_elems(s, 1), all->ranks) * sizeof(gr_bf16)),
@@ -681,7 +681,7 @@ static void bench_reshard(const char *name, const gr_model_shape *s)
         expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, &diag), &diag, name);
     }
     CUDA(cudaEventRecord(end, queue.stream));
-    work_is_done(name);
+    task_is_done(name);
     CUDA(cudaEventElapsedTime(&ms, begin, end));
     if (!all->rank)
         printf("a layer of %s from %u shards into %u slices: %.1f us; %.1f MB come from others\n", name,
@@ -702,7 +702,7 @@ static gr_model_shape qwen3(uint32_t hidden, uint32_t inter, uint32_t layers, ui
     return s;
 }
 
-static void bench(gr_peers *peers)
+static void bench(gr_tp_group *peers)
 {
     const gr_model_shape small = qwen3(1024, 3072, 28, 16, true), large = qwen3(4096, 12288, 36, 32, false);
     bench_reshard("0.6B", &small);
@@ -727,12 +727,12 @@ static void test_copy_rows(void)
     want[N] = x[0];
     memcpy(want + N + 1, x + 7, 3 * sizeof(*x));
     gr_bf16 *got = download(to, ROWS_N * TO * sizeof(*to));
-    work_is_done("rows");
+    task_is_done("rows");
     report_equal("rows copied", "", got, want, ROWS_N * TO * sizeof(*want));
     free(x), free(want), free(got);
 }
 
-static void test(gr_peers *peers)
+static void test(gr_tp_group *peers)
 {
     const gr_model_shape llama = shape_of("llama", 256, 8, 4, 32), qwen2 = shape_of("qwen2", 256, 8, 4, 32),
                          qwen3 = shape_of("qwen3", 512, 8, 4, 128);
@@ -758,7 +758,7 @@ static gr_comm *open_group(gr_device *device)
     for (uint64_t bytes = 64; bytes <= 64 << 20; bytes *= 1024)
         expect_ok(group->type->all_reduce(group, &queue, arena, bytes, GR_COMM_SUM_BF16, &diag), &diag,
                   "sum");
-    work_is_done("group");
+    task_is_done("group");
     printf("rank %u: a group of %u takes %.1f MiB, with sums %.1f\n", all->rank, group->ranks,
            opened - before, mib_used(device) - before);
     return group;
@@ -788,7 +788,7 @@ int main(int argc, char **argv)
     expect_ok(k->attach(&queue, &diag), &diag, "attach");
     expect_ok(gr_comm_open_nccl(&all, host, &device->arena, &diag), &diag, "NCCL");
     if (check_failures) gr_comm_abort(host, 1);
-    gr_peers peers = {open_group(device), &diag, GR_OK};
+    gr_tp_group peers = {open_group(device), &diag, GR_OK};
     if (benching)
         bench(&peers);
     else

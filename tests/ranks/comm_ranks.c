@@ -2,7 +2,7 @@
  * what happens to those who wait for one that has stopped, with `hang group` where only its group does.
  * comm.sh runs it. */
 #include "runtime/comm/comm.h"
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #include "runtime/base/half.h"
 
@@ -240,7 +240,7 @@ static void test_nested(void)
 }
 
 /* Left before anybody asks for them, and larger than what goes without being asked for; taken in order. */
-static void test_letters(void)
+static void test_messages(void)
 {
     static const uint64_t lengths[] = {1, 1000003, 17};
     uint32_t next = (comm->rank + 1) % comm->ranks, before = (comm->rank + comm->ranks - 1) % comm->ranks;
@@ -331,12 +331,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", d.messages[0].text);
         return 1;
     }
-    gr_watch_step(0, 3, "update.step.1", GR_WATCH_TIMEOUT);
+    gr_watchdog_step(0, 3, "update.step.1", GR_WATCHDOG_TIMEOUT);
     if (argc > 1 && !strcmp(argv[1], "hang")) hang(argc > 2);
     for (int round = 0; round < 10; round++) test_all();
     test_groups();
     test_nested();
-    test_letters();
+    test_messages();
     test_threads();
     test_refused();
     if (!comm->rank) printf("%u ranks agree\n", comm->ranks);

@@ -15,7 +15,7 @@ static inline void run_all_ways(const gr_graph *g, gr_policy policy, uint64_t bu
         ++*plans;
         for (uint64_t run = 0; run < 2; run++) {
             char where[128];
-            const char *why = simulate(p->plan, p->program, run * 7 + g->ranks, NULL, false, where);
+            const char *why = simulate(p->plan, p->tasks, run * 7 + g->ranks, NULL, false, where);
             if (why)
                 fail_msg("%s on %u ranks, policy %d, budget %lu: %s: %s", what, g->ranks, policy, budget, why,
                          where);

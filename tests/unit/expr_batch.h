@@ -87,13 +87,13 @@ static inline size_t batch_count(const batch *b, gr_level level)
     return n[level];
 }
 
-static inline float *batch_add(batch *b, const char *name, gr_level level, bool fresh)
+static inline float *batch_add(batch *b, const char *name, gr_level level, bool current)
 {
     batch_column *c = &b->columns[b->n_columns];
     int id = (int)b->n_columns++;
     c->name = b->names[id] = name;
     b->scope.n_names = b->n_columns;
-    c->symbol = (gr_expr_symbol){.level = level, .rows = 0, .fresh = fresh, .id = id};
+    c->symbol = (gr_expr_symbol){.level = level, .rows = 0, .current = current, .id = id};
     b->views[id] = (gr_expr_column){c->data, GR_EXPR_F32};
     return c->data;
 }
@@ -120,10 +120,10 @@ static inline double batch_noise(uint32_t stream, uint32_t i, double lo, double 
     return lo + (hi - lo) * (double)gr_uniform(out[0]);
 }
 
-static inline float *batch_random(batch *b, const char *name, gr_level level, bool fresh, double lo,
+static inline float *batch_random(batch *b, const char *name, gr_level level, bool current, double lo,
                                   double hi)
 {
-    float *x = batch_add(b, name, level, fresh);
+    float *x = batch_add(b, name, level, current);
     for (size_t i = 0; i < batch_count(b, level); i++) {
         x[i] = (float)batch_noise((uint32_t)b->n_columns, (uint32_t)i, lo, hi);
     }

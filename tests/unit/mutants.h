@@ -3,7 +3,7 @@
 #define GR_TESTS_MUTANTS_H
 
 #include "tests/unit/plan_edit.h"
-#include "tests/unit/random_program.h"
+#include "tests/unit/random_tasks.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/synthetic.h"
 
@@ -64,12 +64,12 @@ static inline bool mutate(gr_plan *p, draw *d)
 
 /* Whether some interleaving of the mutant goes wrong; only for mutants whose indices make sense. Of the runs
  * one leaves out all optional nodes, and some leave out one. */
-static inline const char *breaks(const gr_plan *p, const gr_program *g, uint64_t seed, char what[128])
+static inline const char *breaks(const gr_plan *p, const gr_tasks *g, uint64_t seed, char what[128])
 {
     for (uint64_t r = 0; r < 12; r++) {
-        const char *one = r >= 8 ? g->works[(seed * 31 + r * 7) % g->n_works].node : NULL;
-        for (uint32_t w = 0; w < g->n_works && one; w++)
-            if (!strcmp(g->works[w].node, one) && !g->works[w].optional) one = NULL;
+        const char *one = r >= 8 ? g->task[(seed * 31 + r * 7) % g->n_tasks].node : NULL;
+        for (uint32_t w = 0; w < g->n_tasks && one; w++)
+            if (!strcmp(g->task[w].node, one) && !g->task[w].optional) one = NULL;
         if (r >= 8 && !one) continue;
         const char *why = simulate(p, g, seed + r, one, r == 3, what);
         if (why) return why;
@@ -78,7 +78,7 @@ static inline const char *breaks(const gr_plan *p, const gr_program *g, uint64_t
 }
 
 /* The simulation needs reads and writes in the number and size of the uses; the verifier needs nothing. */
-static inline bool can_simulate(const gr_plan *p, const gr_program *g)
+static inline bool can_simulate(const gr_plan *p, const gr_tasks *g)
 {
     for (int id = 0; id < GR_N_PATHS; id++)
         for (uint32_t i = 0; i < p->paths[id].n; i++) {
@@ -101,7 +101,7 @@ static inline bool can_simulate(const gr_plan *p, const gr_program *g)
 }
 
 /* After the random programs some like GRPO, whose rollout is the peak, so that loads run under the passes. */
-static inline gr_program *build_any(void *user, const uint32_t *level)
+static inline gr_tasks *build_any(void *user, const uint32_t *level)
 {
     uint64_t seed = *(const uint64_t *)user;
     shape s = SMALL;

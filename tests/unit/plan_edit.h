@@ -3,14 +3,13 @@
 #define GR_TESTS_PLAN_EDIT_H
 
 #include "memplan/verify/verify.h"
-#include "scheduler/search/layout.h"
+#include "scheduler/search/transfers.h"
 #include "tests/unit/synthetic.h"
 
 /* A plan for a budget a good part below what all resident takes, with transitions of all kinds. */
-static inline gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *), void *user,
-                                  uint32_t percent)
+static inline gr_plan *tight_plan(gr_tasks *(*build)(void *, const uint32_t *), void *user, uint32_t percent)
 {
-    gr_program_source src = {.user = user, .build = build};
+    gr_tasks_source src = {.user = user, .build = build};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = 1ULL << 40,
@@ -29,19 +28,19 @@ static inline gr_plan *tight_plan(gr_program *(*build)(void *, const uint32_t *)
 }
 
 /* The plan of a program as it stands: nothing moves, and it fits. */
-static inline gr_plan *still_plan(const gr_program *g, const char *ranks)
+static inline gr_plan *still_plan(const gr_tasks *g, const char *ranks)
 {
     const gr_hardware hw = machine();
-    gr_facts *f = gr_facts_new(g, &hw);
-    gr_layout l = {0};
+    gr_analysis *f = gr_analysis_new(g, &hw);
+    gr_transfers l = {0};
     const gr_choice stays[1] = {{0}};
-    gr_layout_make(&l, f, stays, 0);
+    gr_transfers_make(&l, f, stays, 0);
     gr_plan *p = gr_plan_build(&l, f, 0, 10);
     p->ranks = ranks;
     p->budget_bytes = p->host_budget_bytes = 1ULL << 40;
     p->fits = true;
-    gr_layout_release(&l);
-    gr_facts_free(f);
+    gr_transfers_release(&l);
+    gr_analysis_free(f);
     return p;
 }
 
@@ -61,7 +60,7 @@ static inline gr_plan *copy_plan(const gr_plan *p)
     return copy;
 }
 
-static inline bool accepted(const gr_plan *p, const gr_program *g, gr_str *why)
+static inline bool accepted(const gr_plan *p, const gr_tasks *g, gr_str *why)
 {
     gr_diag d;
     gr_diag_init(&d);
@@ -121,7 +120,7 @@ static inline void delete_step(gr_plan *p, gr_path_id id, uint32_t at)
 static inline void double_step(gr_plan *p, gr_path_id id, uint32_t at)
 {
     gr_path *path = &p->paths[id];
-    gr_step *grown = gr_pool_alloc(p->pool, (path->n + 1) * sizeof(gr_step));
+    gr_step *grown = gr_arena_alloc(p->arena, (path->n + 1) * sizeof(gr_step));
     renumber(p, id, at + 1, 1);
     memcpy(grown, path->steps, (at + 1) * sizeof(gr_step));
     memcpy(grown + at + 1, path->steps + at, (path->n - at) * sizeof(gr_step));
@@ -153,7 +152,7 @@ static inline void fix_resident(gr_plan *p)
     }
 }
 
-static inline void refuse(const gr_plan *p, const gr_program *g, const char *rule)
+static inline void refuse(const gr_plan *p, const gr_tasks *g, const char *rule)
 {
     gr_str why = {0};
     assert_false(accepted(p, g, &why));

@@ -5,14 +5,14 @@
  * step split into a begin and an end and the lanes interleaved at random; a read that finds another version,
  * a write that another write meets, and a deadlock are failures.
  *
- * Where the device runs work later than it is given (gr_program.queued), a lane is a thread and a queue, as
+ * Where the device runs work later than it is given (gr_tasks.queued), a lane is a thread and a queue, as
  * the executor has them: a step's code has a begin and an end on the thread, which then marks an event and
  * goes on; what the step leaves in its queue has them there, in order, behind the events that it follows.
  */
 #ifndef GR_TESTS_SIMULATE_H
 #define GR_TESTS_SIMULATE_H
 
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 
 #include "tests/unit/test.h"
 
@@ -30,7 +30,7 @@ typedef struct sim_item { /* of a queue: a step, or a wait until another queue h
 
 typedef struct sim {
     const gr_plan *p;
-    const gr_program *g;
+    const gr_tasks *g;
     uint64_t *cells[2]; /* of arena and pool */
     uint64_t seed, next;
     const char *why; /* first failure, or NULL */
@@ -44,7 +44,7 @@ typedef struct sim {
     uint32_t *dies; /* of objects: loop at whose trips' ends contents die */
     /* the plan run at random */
     gr_path_id path;
-    uint32_t *runs, *work_of; /* of works: runs begun; of steps: the work */
+    uint32_t *runs, *task_of; /* of works: runs begun; of steps: the work */
     uint32_t *done, *pass[GR_N_LANES], *arrived[GR_N_LANES], *left[GR_N_LANES];
     unsigned *lanes_in; /* of loops: mask of the lanes that meet at its trips' ends */
     struct {
@@ -83,8 +83,8 @@ static inline bool sim_fail(sim *s, const char *why, const char *what)
 
 static inline bool sim_optional(const sim *s, const char *node)
 {
-    for (uint32_t w = 0; w < s->g->n_works; w++)
-        if (s->g->works[w].optional && !strcmp(s->g->works[w].node, node)) return true;
+    for (uint32_t w = 0; w < s->g->n_tasks; w++)
+        if (s->g->task[w].optional && !strcmp(s->g->task[w].node, node)) return true;
     return false;
 }
 
@@ -110,7 +110,7 @@ static inline uint64_t sim_version(sim *s, uint32_t object)
 static inline void sim_order(sim *s, uint32_t begin, uint32_t end)
 {
     for (uint32_t w = begin; w < end; w++) {
-        const gr_work *k = &s->g->works[w];
+        const gr_task *k = &s->g->task[w];
         bool loop = k->body_last != GR_NONE;
         if (sim_skips(s, k->node)) {
             if (loop) w = k->body_last;
@@ -158,7 +158,7 @@ static inline bool sim_holds(sim *s, uint32_t e, uint64_t v)
 }
 
 /* The entry of a use: reads and writes follow the uses in order. */
-static inline uint32_t sim_entry(const gr_step *t, const gr_work *k, uint32_t use, bool write)
+static inline uint32_t sim_entry(const gr_step *t, const gr_task *k, uint32_t use, bool write)
 {
     uint32_t r = 0;
     gr_use_mode bit = write ? GR_WRITE : GR_READ;
@@ -177,7 +177,7 @@ static inline bool sim_owns(sim *s, uint32_t e, uint32_t object)
 }
 
 /* Who uses it: code, queue, or both; on a lane without queue all is one. */
-static inline unsigned sim_who(const sim *s, const gr_step *t, const gr_work *k, uint32_t use, uint32_t e)
+static inline unsigned sim_who(const sim *s, const gr_step *t, const gr_task *k, uint32_t use, uint32_t e)
 {
     gr_use_mode mode = k->uses[use].mode;
     if (!s->g->queued || t->lane == GR_LANE_HOST) return SIM_ALL;
@@ -197,7 +197,7 @@ static inline void sim_turn(sim *s, const gr_step *t, uint32_t e, uint32_t objec
 
 /* A part of a step, PART: its code, what it left in its queue, or all of it. A use that is both parts' holds
  * the mark from the begin of the code to the end in the queue, where it is made. */
-static inline void sim_use(sim *s, const gr_step *t, const gr_work *k, uint32_t u, uint64_t need,
+static inline void sim_use(sim *s, const gr_step *t, const gr_task *k, uint32_t u, uint64_t need,
                            uint64_t make, uint64_t mark, bool begin, unsigned part)
 {
     bool reads = k->uses[u].mode & GR_READ, writes = k->uses[u].mode & GR_WRITE;
@@ -224,7 +224,7 @@ static inline void sim_use(sim *s, const gr_step *t, const gr_work *k, uint32_t 
 static inline void sim_run(sim *s, const gr_step *t, uint32_t w, uint32_t run, uint64_t mark, bool begin,
                            unsigned part)
 {
-    const gr_work *k = &s->g->works[w];
+    const gr_task *k = &s->g->task[w];
     if (run >= s->n_runs[w]) {
         sim_fail(s, "runs more often than the program", t->what);
         return;
@@ -255,15 +255,15 @@ static inline void sim_copy(sim *s, int l, const gr_step *t, uint64_t mark, bool
         sim_fill(s, from, sim_version(s, GR_NONE)); /* space free: nobody may rely on it */
 }
 
-static inline bool sim_is_work(gr_step_kind kind)
+static inline bool sim_is_task(gr_step_kind kind)
 {
-    return gr_step_is_work(kind) && kind != GR_STEP_LOOP;
+    return gr_step_is_task(kind) && kind != GR_STEP_LOOP;
 }
 
 static inline void sim_step(sim *s, int l, uint32_t i, uint32_t run, uint64_t mark, bool begin, unsigned part)
 {
     const gr_step *t = &s->p->paths[s->path].steps[i];
-    if (sim_is_work(t->kind)) sim_run(s, t, s->work_of[i], run, mark, begin, part);
+    if (sim_is_task(t->kind)) sim_run(s, t, s->task_of[i], run, mark, begin, part);
     if (!(part & SIM_QUEUE)) return; /* code of the executor's own touches nothing */
     switch (t->kind) {
     case GR_STEP_LOAD:
@@ -279,11 +279,11 @@ static inline void sim_step(sim *s, int l, uint32_t i, uint32_t run, uint64_t ma
         break;
     case GR_STEP_RESTORE:
         if (begin) break;
-        s->now[gr_program_find(s->g, t->what)] = sim_version(s, GR_NONE);
+        s->now[gr_tasks_find(s->g, t->what)] = sim_version(s, GR_NONE);
         sim_fill(s, t->writes[0], s->next);
         break;
     case GR_STEP_SAVE:
-        if (!sim_holds(s, t->reads[0], s->now[gr_program_find(s->g, t->what)]))
+        if (!sim_holds(s, t->reads[0], s->now[gr_tasks_find(s->g, t->what)]))
             sim_fail(s, "saves other contents", t->what);
         break;
     default:
@@ -365,13 +365,13 @@ static inline void sim_give_step(sim *s, int l, uint32_t i)
 static inline bool sim_begin(sim *s, int l, uint32_t i)
 {
     const gr_step *t = &s->p->paths[s->path].steps[i];
-    bool work = sim_is_work(t->kind), queue = sim_has_queue(s, l);
-    bool waits = work && s->g->works[s->work_of[i]].waits;
+    bool work = sim_is_task(t->kind), queue = sim_has_queue(s, l);
+    bool waits = work && s->g->task[s->task_of[i]].waits;
     if (!s->lane[l].given) {
         if (!sim_ready(s, l, t)) return false;
         s->lane[l].given = true;
         s->lane[l].mark = sim_version(s, GR_NONE);
-        s->lane[l].run = work ? s->runs[s->work_of[i]]++ : 0;
+        s->lane[l].run = work ? s->runs[s->task_of[i]]++ : 0;
         s->lane[l].early = queue && !waits && sim_random(s, 2);
         if (queue) sim_follow_steps(s, l, t);
         if (s->lane[l].early) sim_give_step(s, l, i);
@@ -460,7 +460,7 @@ static inline bool sim_advance(sim *s, int l)
     s->pass[l][i]++;
     if (loop) {
         if ((int)t->lane == l && sim_has_queue(s, l)) sim_follow_steps(s, l, t);
-        uint32_t w = s->work_of[i],
+        uint32_t w = s->task_of[i],
                  trips = s->pass[l][i] <= s->n_runs[w] ? s->trips[w][s->pass[l][i] - 1] : 0;
         s->left[l][i] = trips;
         s->lane[l].at = trips ? i + 1 : t->body_last + 1;
@@ -485,36 +485,36 @@ static inline bool sim_act(sim *s, bool slow)
 static inline void sim_path(sim *s, gr_path_id id)
 {
     const gr_path *path = &s->p->paths[id];
-    bool works_run = id == GR_PATH_STEADY || id == GR_PATH_VALIDATE;
-    uint32_t first = id == GR_PATH_VALIDATE ? gr_program_steady(s->g) : 0;
-    uint32_t end = id == GR_PATH_VALIDATE ? (uint32_t)s->g->n_works : gr_program_steady(s->g);
+    bool tasks_run = id == GR_PATH_STEADY || id == GR_PATH_VALIDATE;
+    uint32_t first = id == GR_PATH_VALIDATE ? gr_tasks_steady(s->g) : 0;
+    uint32_t end = id == GR_PATH_VALIDATE ? (uint32_t)s->g->n_tasks : gr_tasks_steady(s->g);
     s->path = id;
-    size_t n = path->n + 1, works = s->g->n_works + 1;
-    gr_pool *pool = gr_pool_new();
-    s->done = gr_pool_alloc(pool, n * sizeof(uint32_t));
-    s->runs = gr_pool_alloc(pool, works * sizeof(uint32_t));
-    s->work_of = gr_pool_alloc(pool, n * sizeof(uint32_t));
-    s->lanes_in = gr_pool_alloc(pool, n * sizeof(*s->lanes_in));
-    s->event = gr_pool_alloc(pool, n * sizeof(uint32_t));
-    s->led = gr_pool_alloc(pool, n * sizeof(uint32_t));
-    s->led_at = gr_pool_alloc(pool, n * sizeof(uint32_t));
+    size_t n = path->n + 1, works = s->g->n_tasks + 1;
+    gr_arena *arena = gr_arena_new();
+    s->done = gr_arena_alloc(arena, n * sizeof(uint32_t));
+    s->runs = gr_arena_alloc(arena, works * sizeof(uint32_t));
+    s->task_of = gr_arena_alloc(arena, n * sizeof(uint32_t));
+    s->lanes_in = gr_arena_alloc(arena, n * sizeof(*s->lanes_in));
+    s->event = gr_arena_alloc(arena, n * sizeof(uint32_t));
+    s->led = gr_arena_alloc(arena, n * sizeof(uint32_t));
+    s->led_at = gr_arena_alloc(arena, n * sizeof(uint32_t));
     for (int l = 0; l < GR_N_LANES; l++) {
-        s->pass[l] = gr_pool_alloc(pool, n * sizeof(uint32_t));
-        s->arrived[l] = gr_pool_alloc(pool, n * sizeof(uint32_t));
-        s->left[l] = gr_pool_alloc(pool, n * sizeof(uint32_t));
+        s->pass[l] = gr_arena_alloc(arena, n * sizeof(uint32_t));
+        s->arrived[l] = gr_arena_alloc(arena, n * sizeof(uint32_t));
+        s->left[l] = gr_arena_alloc(arena, n * sizeof(uint32_t));
         s->lane[l].at = s->lane[l].n = 0;
         s->lane[l].running = s->lane[l].ended = s->lane[l].given = s->queue[l].running = false;
         s->queue[l].n = s->queue[l].done = 0;
     }
     for (uint32_t i = 0; i < path->n; i++) {
-        s->work_of[i] = GR_NONE;
-        for (uint32_t w = first; w < end && works_run; w++)
-            if (!strcmp(s->g->works[w].what, path->steps[i].what)) s->work_of[i] = w;
+        s->task_of[i] = GR_NONE;
+        for (uint32_t w = first; w < end && tasks_run; w++)
+            if (!strcmp(s->g->task[w].what, path->steps[i].what)) s->task_of[i] = w;
         s->lanes_in[i] = 1u << GR_LANE_COMPUTE;
         for (uint32_t j = i + 1; path->steps[i].kind == GR_STEP_LOOP && j <= path->steps[i].body_last; j++)
             s->lanes_in[i] |= path->steps[j].kind == GR_STEP_LOOP ? 0 : 1u << path->steps[j].lane;
     }
-    if (works_run) {
+    if (tasks_run) {
         for (uint32_t o = 0; o < s->g->n_objects; o++)
             if (s->g->objects[o].span != GR_SPAN_KEEP) s->now[o] = 0;
         memset(s->n_runs, 0, works * sizeof(uint32_t));
@@ -529,18 +529,18 @@ static inline void sim_path(sim *s, gr_path_id id)
         free(s->lane[l].copy);
         s->lane[l].copy = NULL;
     }
-    for (uint32_t w = first; w < end && works_run; w++)
-        if (s->g->works[w].body_last == GR_NONE && s->runs[w] != s->n_runs[w])
-            sim_fail(s, "is not run", s->g->works[w].what);
-    gr_pool_free(pool);
+    for (uint32_t w = first; w < end && tasks_run; w++)
+        if (s->g->task[w].body_last == GR_NONE && s->runs[w] != s->n_runs[w])
+            sim_fail(s, "is not run", s->g->task[w].what);
+    gr_arena_free(arena);
 }
 
 /* Objects that some work uses by turns: there they are only ever that op's. */
 static inline void sim_turns(sim *s)
 {
-    for (uint32_t w = 0; w < s->g->n_works && s->g->queued; w++)
-        for (uint32_t u = 0; u < s->g->works[w].n_uses; u++) {
-            const gr_use *use = &s->g->works[w].uses[u];
+    for (uint32_t w = 0; w < s->g->n_tasks && s->g->queued; w++)
+        for (uint32_t u = 0; u < s->g->task[w].n_uses; u++) {
+            const gr_use *use = &s->g->task[w].uses[u];
             if (use->object != GR_NONE && use->mode & GR_BY_TURNS) s->turns[use->object] = true;
         }
 }
@@ -552,21 +552,21 @@ static inline void sim_dies(sim *s)
         if (s->g->objects[o].span == GR_SPAN_KEEP) continue;
         uint32_t first = GR_NONE, last = 0;
         gr_use_mode mode = GR_READ;
-        for (uint32_t w = 0; w < s->g->n_works; w++)
-            for (uint32_t u = 0; u < s->g->works[w].n_uses; u++) {
-                if (s->g->works[w].uses[u].object != o) continue;
-                if (first == GR_NONE) first = w, mode = s->g->works[w].uses[u].mode;
+        for (uint32_t w = 0; w < s->g->n_tasks; w++)
+            for (uint32_t u = 0; u < s->g->task[w].n_uses; u++) {
+                if (s->g->task[w].uses[u].object != o) continue;
+                if (first == GR_NONE) first = w, mode = s->g->task[w].uses[u].mode;
                 last = w;
             }
-        for (uint32_t w = 0; w < s->g->n_works && mode == GR_WRITE; w++)
-            if (s->g->works[w].body_last != GR_NONE && w < first && last <= s->g->works[w].body_last)
+        for (uint32_t w = 0; w < s->g->n_tasks && mode == GR_WRITE; w++)
+            if (s->g->task[w].body_last != GR_NONE && w < first && last <= s->g->task[w].body_last)
                 s->dies[o] = w;
     }
 }
 
 /* Run init, iterations with a checkpoint and validations between them, and the end, once. Returns what went
  * wrong, or NULL; what: the step. */
-static inline const char *simulate(const gr_plan *p, const gr_program *g, uint64_t seed, const char *skip,
+static inline const char *simulate(const gr_plan *p, const gr_tasks *g, uint64_t seed, const char *skip,
                                    bool skip_all, char what[128])
 {
     static const gr_path_id order[] = {GR_PATH_INIT,       GR_PATH_VALIDATE, GR_PATH_STEADY,
@@ -578,20 +578,20 @@ static inline const char *simulate(const gr_plan *p, const gr_program *g, uint64
             return "out of the arena";
     }
     sim s = {.p = p, .g = g, .seed = seed, .skip = skip, .skip_all = skip_all};
-    gr_pool *pool = gr_pool_new();
-    s.cells[0] = gr_pool_alloc(pool, (p->arena_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
-    s.cells[1] = gr_pool_alloc(pool, (p->host_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
-    s.now = gr_pool_alloc(pool, (g->n_objects + 1) * sizeof(uint64_t));
-    s.dies = gr_pool_alloc(pool, (g->n_objects + 1) * sizeof(uint32_t));
-    s.turns = gr_pool_alloc(pool, g->n_objects + 1);
-    s.n_runs = gr_pool_alloc(pool, (g->n_works + 1) * sizeof(uint32_t));
-    s.need = gr_pool_alloc(pool, (g->n_works + 1) * sizeof(void *));
-    s.make = gr_pool_alloc(pool, (g->n_works + 1) * sizeof(void *));
-    s.trips = gr_pool_alloc(pool, (g->n_works + 1) * sizeof(void *));
-    for (uint32_t w = 0; w < g->n_works; w++) {
-        s.need[w] = gr_pool_alloc(pool, MAX_RUNS * (g->works[w].n_uses + 1) * sizeof(uint64_t));
-        s.make[w] = gr_pool_alloc(pool, MAX_RUNS * (g->works[w].n_uses + 1) * sizeof(uint64_t));
-        s.trips[w] = gr_pool_alloc(pool, MAX_RUNS * sizeof(uint32_t));
+    gr_arena *arena = gr_arena_new();
+    s.cells[0] = gr_arena_alloc(arena, (p->arena_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
+    s.cells[1] = gr_arena_alloc(arena, (p->host_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
+    s.now = gr_arena_alloc(arena, (g->n_objects + 1) * sizeof(uint64_t));
+    s.dies = gr_arena_alloc(arena, (g->n_objects + 1) * sizeof(uint32_t));
+    s.turns = gr_arena_alloc(arena, g->n_objects + 1);
+    s.n_runs = gr_arena_alloc(arena, (g->n_tasks + 1) * sizeof(uint32_t));
+    s.need = gr_arena_alloc(arena, (g->n_tasks + 1) * sizeof(void *));
+    s.make = gr_arena_alloc(arena, (g->n_tasks + 1) * sizeof(void *));
+    s.trips = gr_arena_alloc(arena, (g->n_tasks + 1) * sizeof(void *));
+    for (uint32_t w = 0; w < g->n_tasks; w++) {
+        s.need[w] = gr_arena_alloc(arena, MAX_RUNS * (g->task[w].n_uses + 1) * sizeof(uint64_t));
+        s.make[w] = gr_arena_alloc(arena, MAX_RUNS * (g->task[w].n_uses + 1) * sizeof(uint64_t));
+        s.trips[w] = gr_arena_alloc(arena, MAX_RUNS * sizeof(uint32_t));
     }
     sim_dies(&s);
     sim_turns(&s);
@@ -599,7 +599,7 @@ static inline const char *simulate(const gr_plan *p, const gr_program *g, uint64
     memcpy(what, s.what, sizeof(s.what));
     for (int l = 0; l < GR_N_LANES; l++) free(s.queue[l].items);
     free(s.owner);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return s.why;
 }
 

@@ -280,14 +280,14 @@ struct back_ws {
     float *p, *ds;        /* panels */
 };
 
-static void back_carve(gr_carve *c, const gr_model_shape *s, uint32_t length, struct back_ws *w)
+static void back_layout(gr_workspace *c, const gr_model_shape *s, uint32_t length, struct back_ws *w)
 {
     const uint64_t n = (uint64_t)(length + 15) / 16 * 16 * padded(s), tile = BACK_ROWS * GR_LDA;
     float **of_length[] = {&w->k, &w->kt, &w->vt, &w->dk, &w->dv}, **of_tile[] = {&w->q, &w->dout, &w->dq};
-    for (size_t i = 0; i < GR_LEN(of_length); i++) *of_length[i] = gr_carve_floats(c, n);
-    for (size_t i = 0; i < GR_LEN(of_tile); i++) *of_tile[i] = gr_carve_floats(c, tile);
-    w->p = gr_carve_floats(c, panels_floats(length, BACK_ROWS));
-    w->ds = gr_carve_floats(c, panels_floats(length, BACK_ROWS));
+    for (size_t i = 0; i < GR_LEN(of_length); i++) *of_length[i] = gr_workspace_floats(c, n);
+    for (size_t i = 0; i < GR_LEN(of_tile); i++) *of_tile[i] = gr_workspace_floats(c, tile);
+    w->p = gr_workspace_floats(c, panels_floats(length, BACK_ROWS));
+    w->ds = gr_workspace_floats(c, panels_floats(length, BACK_ROWS));
 }
 
 static void load_keys(const struct back_job *j, const struct back_ws *w, const float *k, const float *v,
@@ -412,9 +412,9 @@ static void back_rank(void *arg, unsigned rank, unsigned size)
 {
     (void)size;
     struct back_job *j = arg;
-    gr_carve c = {.base = (char *)(j->ws + rank * j->ws_floats)};
+    gr_workspace c = {.base = (char *)(j->ws + rank * j->ws_floats)};
     struct back_ws w;
-    back_carve(&c, j->s, j->length, &w);
+    back_layout(&c, j->s, j->length, &w);
     for (;;) {
         const uint32_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
         if (unit >= j->b->n_seqs * j->s->kv_heads) return;
@@ -424,9 +424,9 @@ static void back_rank(void *arg, unsigned rank, unsigned size)
 
 uint64_t gr_attend_back_floats(const gr_model_shape *s, uint32_t length, unsigned threads)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     struct back_ws w;
-    back_carve(&c, s, length, &w);
+    back_layout(&c, s, length, &w);
     return threads * c.used / sizeof(float);
 }
 

@@ -4,7 +4,7 @@
 #ifndef GR_OPS_KERNELS_CPU_CPU_H
 #define GR_OPS_KERNELS_CPU_CPU_H
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/kernels/cpu/gemm.h"
 #include "ops/kernels/kernels.h"
 #include "ops/model/rope.h"
@@ -67,7 +67,7 @@ typedef struct gr_acts { /* what backward needs; T rows each */
     float *mid;          /* [H]: after attention's residual */
     float *gate_up;      /* [2 I] */
 } gr_acts;
-void gr_acts_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_acts *a);
+void gr_acts_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_acts *a);
 
 /* A tensor of a layer's bucket; NULL where the model does not have it. */
 static inline const float *gr_tensor_at(const gr_model_shape *s, const float *layer, gr_tensor_slot slot)

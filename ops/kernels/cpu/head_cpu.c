@@ -6,30 +6,30 @@
 
 #include "ops/kernels/cpu/head_cpu.h"
 
-void gr_head_ws_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, unsigned threads,
-                      gr_head_ws *w)
+void gr_head_ws_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
+                       unsigned threads, gr_head_ws *w)
 {
     const bool samples = use == GR_HEAD_SAMPLE || use == GR_HEAD_TRUNCATE;
     uint64_t gemm = gr_linear_ws_bytes(n, s->hidden, s->vocab, threads);
     if (use == GR_HEAD_GRADIENT)
         gemm = GR_MAX(gemm, gr_linear_back_ws_bytes(n, s->hidden, s->vocab, threads));
-    w->row = gr_carve_floats(c, (uint64_t)n * s->hidden);
-    w->inv = gr_carve_floats(c, n);
-    w->lse = gr_carve_floats(c, samples ? 0 : n);
-    w->entropy = gr_carve_floats(c, samples ? 0 : n);
-    w->logits = gr_carve_floats(c, (uint64_t)n * s->vocab);
-    w->drow = gr_carve_floats(c, use == GR_HEAD_GRADIENT ? (uint64_t)n * s->hidden : 0);
-    w->block = gr_carve_bytes(c, samples ? threads * (s->vocab / 1024 + 1) * sizeof(double) : 0);
+    w->row = gr_workspace_floats(c, (uint64_t)n * s->hidden);
+    w->inv = gr_workspace_floats(c, n);
+    w->lse = gr_workspace_floats(c, samples ? 0 : n);
+    w->entropy = gr_workspace_floats(c, samples ? 0 : n);
+    w->logits = gr_workspace_floats(c, (uint64_t)n * s->vocab);
+    w->drow = gr_workspace_floats(c, use == GR_HEAD_GRADIENT ? (uint64_t)n * s->hidden : 0);
+    w->block = gr_workspace_bytes(c, samples ? threads * (s->vocab / 1024 + 1) * sizeof(double) : 0);
     w->heap =
-        gr_carve_bytes(c, use == GR_HEAD_TRUNCATE ? (uint64_t)threads * s->vocab * sizeof(uint32_t) : 0);
-    w->gemm = gr_carve_bytes(c, gemm);
+        gr_workspace_bytes(c, use == GR_HEAD_TRUNCATE ? (uint64_t)threads * s->vocab * sizeof(uint32_t) : 0);
+    w->gemm = gr_workspace_bytes(c, gemm);
 }
 
 uint64_t gr_cpu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     gr_head_ws w;
-    gr_head_ws_carve(&c, s, chunk_rows, use, threads, &w);
+    gr_head_ws_layout(&c, s, chunk_rows, use, threads, &w);
     return c.used;
 }
 
@@ -101,9 +101,9 @@ void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm,
                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
 {
     if (!rows->n) return;
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_head_ws w;
-    gr_head_ws_carve(&c, s, rows->n, GR_HEAD_LOGPROB, gr_team_size(q->team), &w);
+    gr_head_ws_layout(&c, s, rows->n, GR_HEAD_LOGPROB, gr_team_size(q->team), &w);
     gr_head_logits(q, s, norm, lm, x, rows->row, rows->n, rows->inv_temperature, &w);
     struct head l = {.s = s, .v = gr_simd_best(), .n = rows->n, .w = &w, .target = rows->target, .out = out};
     gr_team_run(q->team, stats_rank, &l);
@@ -147,9 +147,9 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
     assert(grads == GR_F32);
     (void)grads;
     if (!rows->n) return;
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_head_ws w;
-    gr_head_ws_carve(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
+    gr_head_ws_layout(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
     struct head l = {s,  gr_simd_best(), norm, x,         rows->row, rows->n, rows->inv_temperature,
                      &w, rows->target,   NULL, d_logprob, d_entropy, dx,      grad_norm};
     gr_team_run(q->team, softmax_back_rank, &l);

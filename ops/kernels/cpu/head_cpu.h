@@ -15,8 +15,8 @@ typedef struct gr_head_ws {
 } gr_head_ws;
 
 /* What head_forward leaves for head_backward lies at the same place for both. */
-void gr_head_ws_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, unsigned threads,
-                      gr_head_ws *w);
+void gr_head_ws_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
+                       unsigned threads, gr_head_ws *w);
 void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm, const float *x,
                     const uint32_t *row, uint32_t n, float inv_temperature, const gr_head_ws *w);
 

@@ -25,29 +25,29 @@ static uint64_t products_ws_bytes(const gr_model_shape *s, const gr_pass_bounds 
     return GR_MAX(ws, gr_linear_back_ws_bytes(t, h, gr_qkv_width(s), b->threads));
 }
 
-static void ws_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, struct back_ws *w)
+static void ws_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, struct back_ws *w)
 {
     const uint64_t t = b->tokens;
-    w->gemm = gr_carve_bytes(c, products_ws_bytes(s, b));
-    w->attend = gr_carve_floats(c, gr_attend_back_floats(s, b->length, b->threads));
-    w->row = gr_carve_floats(c, t * s->hidden);
-    w->drow = gr_carve_floats(c, t * s->hidden);
-    w->inv = gr_carve_floats(c, t);
-    w->qk_inv = gr_carve_floats(c, s->qk_norm ? t * (s->heads + s->kv_heads) : 0);
-    gr_carve mlp = *c; /* the two halves of a layer are not alive together */
-    w->act = gr_carve_floats(&mlp, t * s->inter);
-    w->dact = gr_carve_floats(&mlp, t * s->inter);
-    w->dgu = gr_carve_floats(&mlp, t * 2 * s->inter);
-    w->datt = gr_carve_floats(c, t * s->heads * s->head_dim);
-    w->dqkv = gr_carve_floats(c, t * gr_qkv_width(s));
+    w->gemm = gr_workspace_bytes(c, products_ws_bytes(s, b));
+    w->attend = gr_workspace_floats(c, gr_attend_back_floats(s, b->length, b->threads));
+    w->row = gr_workspace_floats(c, t * s->hidden);
+    w->drow = gr_workspace_floats(c, t * s->hidden);
+    w->inv = gr_workspace_floats(c, t);
+    w->qk_inv = gr_workspace_floats(c, s->qk_norm ? t * (s->heads + s->kv_heads) : 0);
+    gr_workspace mlp = *c; /* the two halves of a layer are not alive together */
+    w->act = gr_workspace_floats(&mlp, t * s->inter);
+    w->dact = gr_workspace_floats(&mlp, t * s->inter);
+    w->dgu = gr_workspace_floats(&mlp, t * 2 * s->inter);
+    w->datt = gr_workspace_floats(c, t * s->heads * s->head_dim);
+    w->dqkv = gr_workspace_floats(c, t * gr_qkv_width(s));
     c->used = GR_MAX(c->used, mlp.used);
 }
 
 uint64_t gr_cpu_layer_back_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     struct back_ws w;
-    ws_carve(&c, s, b, &w);
+    ws_layout(&c, s, b, &w);
     return c.used;
 }
 
@@ -251,9 +251,9 @@ void gr_cpu_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, 
     gr_batch b = {.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .offset = p->offset};
     struct back l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .dx = dx, .grad = grad};
     gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, gr_batch_length(&b), gr_team_size(q->team)};
-    gr_carve c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
-    ws_carve(&c, s, &bounds, &l.ws);
-    gr_acts_carve(&kept, s, p->n_tokens, &l.acts);
+    gr_workspace c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
+    ws_layout(&c, s, &bounds, &l.ws);
+    gr_acts_layout(&kept, s, p->n_tokens, &l.acts);
     gr_rope_init(&l.rope, s);
     mlp_back(&l);
     attention_back(&l, in);

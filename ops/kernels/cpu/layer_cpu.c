@@ -58,15 +58,15 @@ void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy
 
 /* ---- layer --------------------------------------------------------------------------------------------- */
 
-void gr_acts_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_acts *a)
+void gr_acts_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_acts *a)
 {
     const uint64_t t = tokens, d = s->head_dim;
-    a->qkv = gr_carve_floats(c, t * gr_qkv_width(s));
-    a->qk_raw = s->qk_norm ? gr_carve_floats(c, t * (s->heads + s->kv_heads) * d) : NULL;
-    a->att = gr_carve_floats(c, t * s->heads * d);
-    a->lse = gr_carve_floats(c, t * s->heads);
-    a->mid = gr_carve_floats(c, t * s->hidden);
-    a->gate_up = gr_carve_floats(c, t * 2 * s->inter);
+    a->qkv = gr_workspace_floats(c, t * gr_qkv_width(s));
+    a->qk_raw = s->qk_norm ? gr_workspace_floats(c, t * (s->heads + s->kv_heads) * d) : NULL;
+    a->att = gr_workspace_floats(c, t * s->heads * d);
+    a->lse = gr_workspace_floats(c, t * s->heads);
+    a->mid = gr_workspace_floats(c, t * s->hidden);
+    a->gate_up = gr_workspace_floats(c, t * 2 * s->inter);
 }
 
 struct layer_ws {
@@ -87,40 +87,41 @@ static uint64_t products_ws_bytes(const gr_model_shape *s, const gr_pass_bounds 
 }
 
 /* Without acts and kv where they come from elsewhere; *kv: by gr_batch without a block table. */
-static void ws_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool acts, float **kv,
-                     struct layer_ws *w)
+static void ws_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool acts,
+                      float **kv, struct layer_ws *w)
 {
-    w->gemm = gr_carve_bytes(c, products_ws_bytes(s, b));
-    w->attend = gr_carve_floats(c, gr_attend_floats(b->length, b->threads));
-    if (acts) gr_acts_carve(c, s, b->tokens, &w->acts);
-    if (kv) *kv = gr_carve_floats(c, ((uint64_t)b->tokens / GR_KV_BLOCK + b->seqs) * gr_kv_block_floats(s));
-    w->row = gr_carve_floats(c, (uint64_t)b->tokens * s->hidden);
-    w->act = gr_carve_floats(c, (uint64_t)b->tokens * s->inter);
+    w->gemm = gr_workspace_bytes(c, products_ws_bytes(s, b));
+    w->attend = gr_workspace_floats(c, gr_attend_floats(b->length, b->threads));
+    if (acts) gr_acts_layout(c, s, b->tokens, &w->acts);
+    if (kv)
+        *kv = gr_workspace_floats(c, ((uint64_t)b->tokens / GR_KV_BLOCK + b->seqs) * gr_kv_block_floats(s));
+    w->row = gr_workspace_floats(c, (uint64_t)b->tokens * s->hidden);
+    w->act = gr_workspace_floats(c, (uint64_t)b->tokens * s->inter);
 }
 
 uint64_t gr_cpu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     gr_acts a;
-    gr_acts_carve(&c, s, b->tokens, &a);
+    gr_acts_layout(&c, s, b->tokens, &a);
     return c.used;
 }
 
 uint64_t gr_cpu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     struct layer_ws w;
-    ws_carve(&c, s, b, true, NULL, &w);
+    ws_layout(&c, s, b, true, NULL, &w);
     return c.used;
 }
 
 uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     struct layer_ws w;
     float *kv;
     if (use == GR_LAYER_BACKWARD) return gr_cpu_layer_back_ws_bytes(s, b);
-    ws_carve(&c, s, b, use == GR_LAYER_FORWARD, &kv, &w);
+    ws_layout(&c, s, b, use == GR_LAYER_FORWARD, &kv, &w);
     return c.used;
 }
 
@@ -226,8 +227,7 @@ static void project(const struct layer *l, const float *x, size_t in, gr_tensor_
 static void add_parts(const struct layer *l)
 {
     if (l->s->parts > 1)
-        gr_peers_sum(l->q, l->ws.row, (uint64_t)l->b->n_tokens * l->s->hidden * sizeof(float),
-                     GR_COMM_SUM_F32);
+        gr_tp_sum(l->q, l->ws.row, (uint64_t)l->b->n_tokens * l->s->hidden * sizeof(float), GR_COMM_SUM_F32);
 }
 
 static void run_layer(struct layer *l)
@@ -265,9 +265,9 @@ void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, c
     gr_batch b = {.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .offset = p->offset};
     struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
     gr_pass_bounds bounds = bounds_of(q, &b);
-    gr_carve c = {.base = ws}, kept = {.base = acts};
-    ws_carve(&c, s, &bounds, !acts, &b.kv, &l.ws);
-    if (acts) gr_acts_carve(&kept, s, p->n_tokens, &l.ws.acts);
+    gr_workspace c = {.base = ws}, kept = {.base = acts};
+    ws_layout(&c, s, &bounds, !acts, &b.kv, &l.ws);
+    if (acts) gr_acts_layout(&kept, s, p->n_tokens, &l.ws.acts);
     run_layer(&l);
 }
 
@@ -278,7 +278,7 @@ void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, co
     gr_batch b = {e->n_tokens, e->n_seqs, e->offset, e->cached, e->block_table, e->table_stride, kv};
     struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
     gr_pass_bounds bounds = bounds_of(q, &b);
-    gr_carve c = {.base = ws};
-    ws_carve(&c, s, &bounds, true, NULL, &l.ws);
+    gr_workspace c = {.base = ws};
+    ws_layout(&c, s, &bounds, true, NULL, &l.ws);
     run_layer(&l);
 }

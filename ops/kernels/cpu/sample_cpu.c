@@ -169,9 +169,9 @@ void gr_cpu_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm, 
                         int32_t *id, float *logprob, void *ws)
 {
     if (!n) return;
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_head_ws w;
-    gr_head_ws_carve(&c, s, n, gr_sampling_use(how, s->vocab), gr_team_size(q->team), &w);
+    gr_head_ws_layout(&c, s, n, gr_sampling_use(how, s->vocab), gr_team_size(q->team), &w);
     gr_head_logits(q, s, norm, lm, x, row, n, how->temperature > 0 ? 1 / how->temperature : 1, &w);
     struct sample l = {s, gr_simd_best(), &w, how, draw, n, id, logprob};
     gr_team_run(q->team, sample_rank, &l);

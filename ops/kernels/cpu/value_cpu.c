@@ -11,17 +11,17 @@ typedef struct value_ws {
     float *dy;  /* [threads, H] d loss / d the norm's output, of one row */
 } value_ws;
 
-static void carve(gr_carve *c, const gr_model_shape *s, uint32_t n, unsigned threads, value_ws *w)
+static void layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, unsigned threads, value_ws *w)
 {
-    w->inv = gr_carve_floats(c, n);
-    w->dy = gr_carve_floats(c, (uint64_t)threads * s->hidden);
+    w->inv = gr_workspace_floats(c, n);
+    w->dy = gr_workspace_floats(c, (uint64_t)threads * s->hidden);
 }
 
 uint64_t gr_cpu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     value_ws w;
-    carve(&c, s, chunk_rows, threads, &w);
+    layout(&c, s, chunk_rows, threads, &w);
     return c.used;
 }
 
@@ -44,14 +44,14 @@ static struct value value_of(gr_queue *q, const gr_model_shape *s, const gr_valu
                              const uint32_t *row, uint32_t n, void *ws)
 {
     struct value l = {.h = s->hidden, .eps = s->norm_eps, .v = gr_simd_best()};
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     l.norm = head->norm;
     l.weight = head->weight;
     l.bias = head->bias;
     l.x = x;
     l.row = row;
     l.n = n;
-    carve(&c, s, n, gr_team_size(q->team), &l.w);
+    layout(&c, s, n, gr_team_size(q->team), &l.w);
     return l;
 }
 

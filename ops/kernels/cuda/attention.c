@@ -2,7 +2,7 @@
  */
 #include "ops/kernels/cuda/attention.h"
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/kernels/cuda/attention_cudnn.h"
 #include "ops/kernels/cuda/attention_simple.h"
 
@@ -160,19 +160,19 @@ struct run_ws {
     uint64_t bytes;
 };
 
-static struct run_ws carve(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward,
-                           void *base)
+static struct run_ws layout(const gr_cu_attention_shape *s, const gr_cu_attention_run *r, bool backward,
+                            void *base)
 {
-    gr_carve c = {.base = base};
+    gr_workspace c = {.base = base};
     struct run_ws w;
     const uint64_t index = gr_cu_attention_index_bytes(r->batch) / 4;
-    w.length = gr_carve_bytes(&c, index);
-    w.rows = gr_carve_bytes(&c, index);
-    w.o_rows = gr_carve_bytes(&c, index);
-    w.stats_rows = gr_carve_bytes(&c, index);
-    w.delta = backward ? gr_carve_bytes(&c, gr_cu_attention_delta_bytes(s, r)) : NULL;
-    w.dq = backward ? gr_carve_bytes(&c, gr_cu_attention_dq_bytes(s, r)) : NULL;
-    w.cudnn = gr_carve_bytes(&c, gr_cu_attention_cudnn_bytes(s, r, backward));
+    w.length = gr_workspace_bytes(&c, index);
+    w.rows = gr_workspace_bytes(&c, index);
+    w.o_rows = gr_workspace_bytes(&c, index);
+    w.stats_rows = gr_workspace_bytes(&c, index);
+    w.delta = backward ? gr_workspace_bytes(&c, gr_cu_attention_delta_bytes(s, r)) : NULL;
+    w.dq = backward ? gr_workspace_bytes(&c, gr_cu_attention_dq_bytes(s, r)) : NULL;
+    w.cudnn = gr_workspace_bytes(&c, gr_cu_attention_cudnn_bytes(s, r, backward));
     w.bytes = c.used;
     return w;
 }
@@ -230,7 +230,7 @@ static gr_status run_once(gr_cu_attention *a, cudaStream_t st, const gr_cu_atten
                           void *ws, uint64_t ws_bytes, gr_diag *d)
 {
     const bool backward = t->dqkv != NULL;
-    const struct run_ws w = carve(s, r, backward, ws);
+    const struct run_ws w = layout(s, r, backward, ws);
     const uint32_t width = (s->heads + 2 * s->kv_heads) * s->head_dim, token = b->offset[r->first];
     const gr_cudnn_plan *plan;
     if ((uint64_t)(b->offset[r->first + r->n] - token) * width > INT32_MAX)

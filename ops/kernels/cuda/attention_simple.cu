@@ -1,8 +1,8 @@
 /* ops/kernels/cuda/attention_simple.cu: see attention_simple.h and, for the tiles, flash.cuh.
  *
- * Backward in three kernels, each of which owns what it writes, so that no sum has an order left to chance: delta, the
- * row sums of dO * O; dK and dV by key tiles; dQ by row tiles. The last two each compute the scores again: 7 products
- * of a tile where a backward with atomics has 5.
+ * Backward in three kernels, each of which owns what it writes, so that no sum has an order left to chance:
+ * delta, the row sums of dO * O; dK and dV by key tiles; dQ by row tiles. The last two each compute the
+ * scores again: 7 products of a tile where a backward with atomics has 5.
  */
 #include "ops/kernels/cuda/attention_simple.h"
 #include "ops/kernels/cuda/flash.cuh"
@@ -10,8 +10,8 @@
 using namespace gr_flash;
 
 /* A warp for each token and head. Bound by memory. */
-static __global__ void __launch_bounds__(256) sum_products(const uint16_t *out, const uint16_t *dout, uint32_t n, uint32_t d,
-                                                           float *delta)
+static __global__ void __launch_bounds__(256)
+    sum_products(const uint16_t *out, const uint16_t *dout, uint32_t n, uint32_t d, float *delta)
 {
     const uint32_t at = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (at >= n) return;
@@ -41,8 +41,8 @@ template <int DP> struct kv_shape {
         PARTS = DP / COLS, SHARED = (2 * KEYS + 2 * STEP) * DP * 2;
 };
 
-/* A block of threads: 64 keys of one kv head, against all rows that see them. Scores are computed turned, keys by rows,
- * so that they are fragments A of dV += P^T dO and dK += dS^T Q as they come. */
+/* A block of threads: 64 keys of one kv head, against all rows that see them. Scores are computed turned,
+ * keys by rows, so that they are fragments A of dV += P^T dO and dK += dS^T Q as they come. */
 template <int DP> static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradients g)
 {
     using S = kv_shape<DP>;
@@ -55,7 +55,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) key_gradient
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = p.group();
     const uint32_t k_tile = (uint32_t)__cvta_generic_to_shared(shared), v_tile = k_tile + S::KEYS * DP * 2,
                    q_tile = v_tile + S::KEYS * DP * 2, do_tile = q_tile + S::STEP * DP * 2;
-    fill<DP, S::KEYS>(k_tile, p.qkv, p.d, [&](int r) { return key0 + r < w.n ? w.k_at(p, key0 + r) : nullptr; });
+    fill<DP, S::KEYS>(k_tile, p.qkv, p.d,
+                      [&](int r) { return key0 + r < w.n ? w.k_at(p, key0 + r) : nullptr; });
     fill<DP, S::KEYS>(v_tile, p.qkv, p.d, [&](int r) {
         return key0 + r < w.n ? w.k_at(p, key0 + r) + place::v_after(p) : nullptr;
     });
@@ -67,16 +68,15 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) key_gradient
 
     for (uint32_t row0 = key0 * group / S::STEP * S::STEP; row0 < w.rows; row0 += S::STEP) {
         __syncthreads(); /* everyone is through with the rows before */
-        fill<DP, S::STEP>(q_tile, p.qkv, p.d, [&](int r) {
-            return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr;
-        });
-        fill<DP, S::STEP>(do_tile, p.qkv, p.d, [&](int r) {
-            return row0 + r < w.rows ? g.dout + w.o_at(p, row0 + r) : nullptr;
-        });
+        fill<DP, S::STEP>(q_tile, p.qkv, p.d,
+                          [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
+        fill<DP, S::STEP>(do_tile, p.qkv, p.d,
+                          [&](int r) { return row0 + r < w.rows ? g.dout + w.o_at(p, row0 + r) : nullptr; });
         if (threadIdx.x < S::STEP) {
             const uint32_t row = row0 + threadIdx.x;
             const bool in = row < w.rows;
-            lse2[threadIdx.x] = in ? g.lse[w.stat_at(p, row)] * LOG2E : CUDART_INF_F; /* a row beyond has no weight */
+            lse2[threadIdx.x] =
+                in ? g.lse[w.stat_at(p, row)] * LOG2E : CUDART_INF_F; /* a row beyond has no weight */
             delta[threadIdx.x] = in ? g.delta[w.stat_at(p, row)] : 0;
             token[threadIdx.x] = row / group;
         }
@@ -137,12 +137,10 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradie
     const uint32_t n_keys = min((row0 + ROWS - 1) / group, w.n - 1) + 1;
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), do_tile = q_tile + ROWS * DP * 2,
                    k_tile = do_tile + ROWS * DP * 2, v_tile = k_tile + KEYS * DP * 2;
-    fill<DP, ROWS>(q_tile, p.qkv, p.d, [&](int r) {
-        return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr;
-    });
-    fill<DP, ROWS>(do_tile, p.qkv, p.d, [&](int r) {
-        return row0 + r < w.rows ? g.dout + w.o_at(p, row0 + r) : nullptr;
-    });
+    fill<DP, ROWS>(q_tile, p.qkv, p.d,
+                   [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
+    fill<DP, ROWS>(do_tile, p.qkv, p.d,
+                   [&](int r) { return row0 + r < w.rows ? g.dout + w.o_at(p, row0 + r) : nullptr; });
     const uint32_t row[2] = {row0 + warp * 16 + lane / 4, row0 + warp * 16 + lane / 4 + 8};
     float lse2[2], delta[2];
 #pragma unroll
@@ -157,7 +155,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradie
 
     for (uint32_t key0 = 0; key0 < n_keys; key0 += KEYS) {
         __syncthreads(); /* everyone is through with the keys before */
-        fill<DP, KEYS>(k_tile, p.qkv, p.d, [&](int r) { return key0 + r < n_keys ? w.k_at(p, key0 + r) : nullptr; });
+        fill<DP, KEYS>(k_tile, p.qkv, p.d,
+                       [&](int r) { return key0 + r < n_keys ? w.k_at(p, key0 + r) : nullptr; });
         fill<DP, KEYS>(v_tile, p.qkv, p.d, [&](int r) {
             return key0 + r < n_keys ? w.k_at(p, key0 + r) + place::v_after(p) : nullptr;
         });
@@ -195,7 +194,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradie
 }
 
 template <int DP>
-static void run_backward(cudaStream_t st, const problem &p, const gradients &g, uint32_t n_seqs, uint32_t longest)
+static void run_backward(cudaStream_t st, const problem &p, const gradients &g, uint32_t n_seqs,
+                         uint32_t longest)
 {
     using K = kv_shape<DP>;
     constexpr int q_shared = q_shape<DP>::SHARED;
@@ -221,7 +221,8 @@ static problem problem_of(const gr_cu_simple *s, const gr_bf16 *qkv)
     return p;
 }
 
-void gr_cu_simple_forward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *qkv, gr_bf16 *out, float *stats)
+void gr_cu_simple_forward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *qkv, gr_bf16 *out,
+                          float *stats)
 {
     run_forward<false>(st, problem_of(s, qkv), s->n_seqs, s->longest, out, stats);
 }
@@ -234,14 +235,17 @@ void gr_cu_simple_backward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16
     const uint32_t n = s->n_tokens * s->heads;
     if (!s->n_seqs || !n) return;
     sum_products<<<(n + 7) / 8, 256, 0, st>>>(out, dout, n, p.d, delta);
-    if (p.d <= 64) run_backward<64>(st, p, g, s->n_seqs, s->longest);
-    else if (p.d <= 128) run_backward<128>(st, p, g, s->n_seqs, s->longest);
-    else run_backward<256>(st, p, g, s->n_seqs, s->longest);
+    if (p.d <= 64)
+        run_backward<64>(st, p, g, s->n_seqs, s->longest);
+    else if (p.d <= 128)
+        run_backward<128>(st, p, g, s->n_seqs, s->longest);
+    else
+        run_backward<256>(st, p, g, s->n_seqs, s->longest);
 }
 
-static __global__ void index_sequences(const uint32_t *offset, uint32_t first, uint32_t n, uint32_t B, uint32_t width,
-                                       uint32_t o_width, uint32_t stats_width, int32_t *length, int32_t *rows,
-                                       int32_t *o_rows, int32_t *stats_rows)
+static __global__ void index_sequences(const uint32_t *offset, uint32_t first, uint32_t n, uint32_t B,
+                                       uint32_t width, uint32_t o_width, uint32_t stats_width,
+                                       int32_t *length, int32_t *rows, int32_t *o_rows, int32_t *stats_rows)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i > B) return;
@@ -253,9 +257,9 @@ static __global__ void index_sequences(const uint32_t *offset, uint32_t first, u
 }
 
 void gr_cu_attention_index(cudaStream_t st, const uint32_t *offset, uint32_t first, uint32_t n, uint32_t B,
-                           uint32_t width, uint32_t o_width, uint32_t stats_width, int32_t *length, int32_t *rows,
-                           int32_t *o_rows, int32_t *stats_rows)
+                           uint32_t width, uint32_t o_width, uint32_t stats_width, int32_t *length,
+                           int32_t *rows, int32_t *o_rows, int32_t *stats_rows)
 {
-    index_sequences<<<B / 256 + 1, 256, 0, st>>>(offset, first, n, B, width, o_width, stats_width, length, rows, o_rows,
-                                                 stats_rows);
+    index_sequences<<<B / 256 + 1, 256, 0, st>>>(offset, first, n, B, width, o_width, stats_width, length,
+                                                 rows, o_rows, stats_rows);
 }

@@ -1,4 +1,5 @@
-/* ops/kernels/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its blocks.
+/* ops/kernels/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its
+ * blocks.
  *
  * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
  * - Keys are cut into pieces of PIECE keys, those that a group shares and a slot's own ones apart. A piece of

@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/device.cuh: what the kernels share: bf16 in vectors of 16 bytes, sums over warps and blocks in a
- * fixed order, and the second stage of sums that go into gradients of weights.
+/* ops/kernels/cuda/device.cuh: what the kernels share: bf16 in vectors of 16 bytes, sums over warps and
+ * blocks in a fixed order, and the second stage of sums that go into gradients of weights.
  */
 #ifndef GR_OPS_KERNELS_CUDA_DEVICE_CUH
 #define GR_OPS_KERNELS_CUDA_DEVICE_CUH

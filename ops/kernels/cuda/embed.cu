@@ -53,7 +53,7 @@ struct sorted { /* keys and tokens by id: [T] each, twice, for the sort to go ba
     size_t own_bytes;
 };
 
-static sorted carve(void *ws, uint32_t T)
+static sorted layout(void *ws, uint32_t T)
 {
     const uint64_t array = gr_sort_array_bytes(T) / sizeof(uint32_t);
     uint32_t *at = (uint32_t *)ws;
@@ -195,7 +195,7 @@ extern "C" void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const 
                                      gr_cu_dtype grad_type, uint32_t T, uint32_t H, void *ws)
 {
     if (!T) return;
-    const sorted s = carve(ws, T);
+    const sorted s = layout(ws, T);
     cub::DoubleBuffer<uint32_t> key(s.key[0], s.key[1]), token(s.token[0], s.token[1]);
     keys_kernel<<<gr_ceil_div(T, BLOCK), BLOCK, 0, st>>>(ids, s.key[0], s.token[0], T);
     size_t wanted = 0;

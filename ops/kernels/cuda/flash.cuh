@@ -1,15 +1,16 @@
 /* ops/kernels/cuda/flash.cuh: attention in tiles on mma.sync m16n8k16 (bf16, fp32 sums), for sm_80 and up.
  *
- * Rows: a sequence's new tokens times the query heads that share a kv head, tokens outermost, so that keys are read
- * once for the whole group. Tiles lie in shared memory as [rows][DP] bf16, DP being head_dim rounded up to 64, 128 or
- * 256 and what is beyond head_dim zero; 16-byte chunks of a row are XORed with the row's low bits, so that ldmatrix
- * meets no bank twice.
+ * Rows: a sequence's new tokens times the query heads that share a kv head, tokens outermost, so that keys
+ * are read once for the whole group. Tiles lie in shared memory as [rows][DP] bf16, DP being head_dim rounded
+ * up to 64, 128 or 256 and what is beyond head_dim zero; 16-byte chunks of a row are XORed with the row's low
+ * bits, so that ldmatrix meets no bank twice.
  *
- * The order of every sum follows from a row's own keys: tiles of a fixed size, in ascending order from key 0; PIECE
- * keys at a time with a running maximum of their own; and the pieces merged in order. So a row's bits depend on its own
- * keys alone: not on the batch, nor on how a sequence was cut into calls, nor on whether keys lie packed or in blocks,
- * nor on whether one block of threads walked all pieces (forward, below) or each had its own (ops/kernels/cuda/strict.cu).
- * What those two share does arithmetic by functions that round as they say: the compiler fuses nothing.
+ * The order of every sum follows from a row's own keys: tiles of a fixed size, in ascending order from key 0;
+ * PIECE keys at a time with a running maximum of their own; and the pieces merged in order. So a row's bits
+ * depend on its own keys alone: not on the batch, nor on how a sequence was cut into calls, nor on whether
+ * keys lie packed or in blocks, nor on whether one block of threads walked all pieces (forward, below) or
+ * each had its own (ops/kernels/cuda/strict.cu). What those two share does arithmetic by functions that round
+ * as they say: the compiler fuses nothing.
  *
  * Source: FlashAttention-2 (Dao, arXiv:2307.08691); the fragment layouts are PTX's.
  */
@@ -22,12 +23,13 @@
 
 #include "ops/kernels/cuda/launch.h"
 
-namespace gr_flash {
+namespace gr_flash
+{
 
 constexpr int THREADS = 128, ROWS = 64; /* 4 warps, 16 rows each */
 constexpr int KV_BLOCK = 16;            /* GR_KV_BLOCK */
 constexpr int PIECE = 256;              /* keys whose softmax is summed on its own; GR_CU_STRICT_PIECE */
-constexpr float LEAST = -1e30f;         /* below every score; finite, so that rows that see nothing stay numbers */
+constexpr float LEAST = -1e30f; /* below every score; finite, so that rows that see nothing stay numbers */
 constexpr float LN2 = 0.69314718055994531f, LOG2E = 1.4426950408889634f;
 
 /* One call over packed sequences. */
@@ -40,8 +42,14 @@ struct problem {
     uint32_t table_stride, heads, kv_heads, d, first_seq;
     float scale; /* 1 / sqrt(d) */
 
-    __device__ uint32_t width() const { return (heads + 2 * kv_heads) * d; }
-    __device__ uint32_t group() const { return heads / kv_heads; }
+    __device__ uint32_t width() const
+    {
+        return (heads + 2 * kv_heads) * d;
+    }
+    __device__ uint32_t group() const
+    {
+        return heads / kv_heads;
+    }
 };
 
 /* New tokens in qkv that follow keys in the pool; of which sequences and how many, the caller says. */
@@ -79,13 +87,17 @@ struct place {
     }
     __device__ size_t q_at(const problem &p, uint32_t row) const
     {
-        return (size_t)(first + row / p.group()) * p.width() + (size_t)(kv_head * p.group() + row % p.group()) * p.d;
+        return (size_t)(first + row / p.group()) * p.width() +
+               (size_t)(kv_head * p.group() + row % p.group()) * p.d;
     }
     __device__ size_t stat_at(const problem &p, uint32_t row) const
     {
         return (size_t)(first + row / p.group()) * p.heads + kv_head * p.group() + row % p.group();
     }
-    __device__ size_t o_at(const problem &p, uint32_t row) const { return stat_at(p, row) * p.d; }
+    __device__ size_t o_at(const problem &p, uint32_t row) const
+    {
+        return stat_at(p, row) * p.d;
+    }
     /* Keys of position `key`; its values are v_after(p) further on. */
     __device__ const uint16_t *k_at(const problem &p, uint32_t key) const
     {
@@ -100,11 +112,13 @@ struct place {
     }
 };
 
-/* ---- instructions --------------------------------------------------------------------------------------- */
+/* ---- instructions ---------------------------------------------------------------------------------------
+ */
 
 __device__ inline void copy16(uint32_t to, const void *from, bool in) /* zeros where not in */
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0)
+                 : "memory");
 }
 __device__ inline void copies_done()
 {
@@ -126,10 +140,11 @@ __device__ inline void load4_turned(uint32_t r[4], uint32_t at)
 }
 __device__ inline void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ inline float exp2_of(float x) /* to 2 ulp; 0 for minus infinity */
 {
@@ -143,7 +158,8 @@ __device__ inline uint32_t pack(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/* ---- tiles ---------------------------------------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------------------------------------
+ */
 
 /* Byte address of a 16-byte chunk of a tile. */
 template <int DP> __device__ inline uint32_t chunk_at(uint32_t tile, int row, int chunk)
@@ -174,7 +190,8 @@ template <int DP> __device__ inline void load_a(uint32_t a[4], uint32_t tile, in
 }
 
 /* c [16, N] += a tile's transpose: fragments B of N rows of the tile, columns [16 k, 16 k + 16). */
-template <int DP, int N> __device__ inline void mma_turned(float (*c)[4], const uint32_t a[4], uint32_t tile, int k)
+template <int DP, int N>
+__device__ inline void mma_turned(float (*c)[4], const uint32_t a[4], uint32_t tile, int k)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -229,9 +246,11 @@ __device__ inline float quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/* Row `half` (0: lane / 4, 1: lane / 4 + 8) of an accumulator, times f, to memory as bf16; columns from `from` on. */
+/* Row `half` (0: lane / 4, 1: lane / 4 + 8) of an accumulator, times f, to memory as bf16; columns from
+ * `from` on. */
 template <int N>
-__device__ inline void store_row(uint16_t *to, const float (*c)[4], int half, float f, uint32_t from, uint32_t d)
+__device__ inline void store_row(uint16_t *to, const float (*c)[4], int half, float f, uint32_t from,
+                                 uint32_t d)
 {
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -242,7 +261,8 @@ __device__ inline void store_row(uint16_t *to, const float (*c)[4], int half, fl
     }
 }
 
-/* ---- softmax ---------------------------------------------------------------------------------------------- */
+/* ---- softmax ----------------------------------------------------------------------------------------------
+ */
 
 /* Of a warp's 16 rows over the keys of one piece: rows lane / 4 (0) and lane / 4 + 8 (1). */
 template <int DP> struct running {
@@ -263,7 +283,8 @@ template <int DP> struct running {
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
             most = quad_max(most);
-            const float shrink = exp2_of(__fmul_rn(__fsub_rn(max[half], most), scale2)), minus = __fmul_rn(most, scale2);
+            const float shrink = exp2_of(__fmul_rn(__fsub_rn(max[half], most), scale2)),
+                        minus = __fmul_rn(most, scale2);
             max[half] = most;
             sum[half] = __fmul_rn(sum[half], shrink);
 #pragma unroll
@@ -317,7 +338,8 @@ __device__ inline float merged(float old, float own, shares f)
     return f.own == 0 && f.old == 1 ? old : __fmaf_rn(old, f.old, __fmul_rn(own, f.own));
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------------------
+ */
 
 template <int DP> struct forward_shape {
     static constexpr int KEYS = DP > 128 ? 32 : 64;
@@ -325,10 +347,12 @@ template <int DP> struct forward_shape {
     static constexpr int TOTAL_BYTES = ROWS * DP * 4, Q_BYTES = ROWS * DP * 2;
     static constexpr int TILES_AT = HOLD_Q ? TOTAL_BYTES : Q_BYTES + TOTAL_BYTES;
     static constexpr int SHARED = TILES_AT + 2 * KEYS * DP * 2;
-    static constexpr int BLOCKS = DP > 128 ? 1 : 3; /* on one multiprocessor: what registers and shared memory allow */
+    static constexpr int BLOCKS =
+        DP > 128 ? 1 : 3; /* on one multiprocessor: what registers and shared memory allow */
 };
 
-/* The pieces of a block's rows so far. Each thread keeps its own elements in shared memory, where no other reads. */
+/* The pieces of a block's rows so far. Each thread keeps its own elements in shared memory, where no other
+ * reads. */
 template <int DP> struct merged_pieces {
     float max[2], sum[2];
     float *o; /* [DP / 2][THREADS] */
@@ -355,10 +379,11 @@ template <int DP> struct merged_pieces {
     }
 };
 
-/* A block of threads: 64 rows of one kv head of one sequence. Bound by the tensor cores and, at short lengths, by the
- * softmax between them; keys of the next step are fetched while this one's softmax runs. */
+/* A block of threads: 64 rows of one kv head of one sequence. Bound by the tensor cores and, at short
+ * lengths, by the softmax between them; keys of the next step are fetched while this one's softmax runs. */
 template <int DP, bool PAGED>
-__global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(problem p, uint16_t *out, float *lse)
+__global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
+    forward(problem p, uint16_t *out, float *lse)
 {
     using S = forward_shape<DP>;
     constexpr int KEYS = S::KEYS;
@@ -373,9 +398,7 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(pr
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::TILES_AT,
                    v_tile = k_tile + KEYS * DP * 2;
     if (!PAGED) p.kv = nullptr; /* lets the compiler drop the lookup */
-    const auto q_row = [&](int r) {
-        return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr;
-    };
+    const auto q_row = [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; };
     const auto k_row = [&](uint32_t key) { return key < n_keys ? w.k_at(p, key) : nullptr; };
     const auto fill_k = [&](uint32_t key0) {
         fill<DP, KEYS>(k_tile, p.qkv, p.d, [&](int r) { return k_row(key0 + r); });
@@ -437,7 +460,8 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS) forward(pr
     for (int half = 0; half < 2; half++) {
         if (row[half] >= w.rows) continue;
         store_row<DP / 8>(out + w.o_at(p, row[half]), r.o, half, __frcp_rn(all.sum[half]), 0, p.d);
-        if (lse && lane % 4 == 0) lse[w.stat_at(p, row[half])] = all.max[half] * p.scale + logf(all.sum[half]);
+        if (lse && lane % 4 == 0)
+            lse[w.stat_at(p, row[half])] = all.max[half] * p.scale + logf(all.sum[half]);
     }
 }
 
@@ -448,8 +472,8 @@ template <typename F> inline void by_seqs(problem p, uint32_t n_seqs, F launch)
 }
 
 template <int DP, bool PAGED>
-inline void launch_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest, uint16_t *out,
-                           float *lse)
+inline void launch_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest,
+                           uint16_t *out, float *lse)
 {
     const uint32_t tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS;
     constexpr int shared = forward_shape<DP>::SHARED;
@@ -460,12 +484,16 @@ inline void launch_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, u
 }
 
 template <bool PAGED>
-inline void run_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest, uint16_t *out, float *lse)
+inline void run_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest, uint16_t *out,
+                        float *lse)
 {
     if (!n_seqs || !longest) return;
-    if (p.d <= 64) launch_forward<64, PAGED>(st, p, n_seqs, longest, out, lse);
-    else if (p.d <= 128) launch_forward<128, PAGED>(st, p, n_seqs, longest, out, lse);
-    else launch_forward<256, PAGED>(st, p, n_seqs, longest, out, lse);
+    if (p.d <= 64)
+        launch_forward<64, PAGED>(st, p, n_seqs, longest, out, lse);
+    else if (p.d <= 128)
+        launch_forward<128, PAGED>(st, p, n_seqs, longest, out, lse);
+    else
+        launch_forward<256, PAGED>(st, p, n_seqs, longest, out, lse);
 }
 
 } /* namespace gr_flash */

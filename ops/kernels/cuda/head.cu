@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/head.cu: statistics of rows of logits, and the logits' gradients in their place. One block a row;
- * bound by memory: 4 bytes a logit read, and 2 written by the gradient.
+/* ops/kernels/cuda/head.cu: statistics of rows of logits, and the logits' gradients in their place. One block
+ * a row; bound by memory: 4 bytes a logit read, and 2 written by the gradient.
  */
 #include "ops/kernels/cuda/softmax.cuh"
 

@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/head_product.cu: the head's product and its softmax in one: logits are summed up where they arise,
- * in the registers of the tensor cores' accumulators, and need not go to memory.
+/* ops/kernels/cuda/head_product.cu: the head's product and its softmax in one: logits are summed up where
+ * they arise, in the registers of the tensor cores' accumulators, and need not go to memory.
  *
  * The tiles are those of pipeline.cuh, 256 rows by 256 ids of a cluster: while the two warpgroups sum up
  * their parts of a tile, the operands of the next one come in. The sums of a row's tile are made in one

@@ -1,6 +1,6 @@
-/* ops/kernels/cuda/hopper.cuh: what Hopper's tensor cores are fed with: barriers in shared memory, tiles by the bulk
- * copy engine, warpgroup products. All of it needs sm_90a: kernels that include this have an empty body
- * elsewhere (GR_HOPPER), and launchers do not launch them.
+/* ops/kernels/cuda/hopper.cuh: what Hopper's tensor cores are fed with: barriers in shared memory, tiles by
+ * the bulk copy engine, warpgroup products. All of it needs sm_90a: kernels that include this have an empty
+ * body elsewhere (GR_HOPPER), and launchers do not launch them.
  *
  * Addresses are of shared memory, 32 bits. Tiles are rows of 64 bf16 (128 bytes) in the 128-byte swizzle, on
  * 1024 bytes.

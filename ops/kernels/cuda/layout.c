@@ -7,9 +7,9 @@
 
 #include <stdio.h>
 
-static gr_bf16 *halves(gr_carve *c, uint64_t rows, uint64_t cols)
+static gr_bf16 *halves(gr_workspace *c, uint64_t rows, uint64_t cols)
 {
-    return gr_carve_bytes(c, rows * cols * sizeof(gr_bf16));
+    return gr_workspace_bytes(c, rows * cols * sizeof(gr_bf16));
 }
 
 static gr_cu_heads heads_of(const gr_model_shape *s)
@@ -22,31 +22,31 @@ gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s, bool det
     return (gr_cu_attention_shape){s->heads, s->kv_heads, s->head_dim, deterministic};
 }
 
-void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a)
+void gr_cu_acts_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a)
 {
     const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, true);
     a->qkv = halves(c, b->tokens, gr_cu_qkv_width(s));
     a->o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
-    a->stats = gr_carve_bytes(c, gr_cu_attention_stats_bytes(&attention, b->tokens));
+    a->stats = gr_workspace_bytes(c, gr_cu_attention_stats_bytes(&attention, b->tokens));
     a->mid = halves(c, b->tokens, s->hidden);
     a->gate_up = halves(c, b->tokens, 2 * (uint64_t)s->inter);
 }
 
-void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
-                       gr_cu_layer_ws *w)
+void gr_cu_layer_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
+                        gr_cu_layer_ws *w)
 {
     const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, true);
-    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
     w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, false);
-    w->attend = gr_carve_bytes(c, w->attend_bytes);
+    w->attend = gr_workspace_bytes(c, w->attend_bytes);
     w->y = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, gr_cu_qkv_width(s));
     w->h = halves(c, b->tokens, s->inter);
-    if (!keep) gr_cu_acts_carve(c, s, b, &w->acts);
+    if (!keep) gr_cu_acts_layout(c, s, b, &w->acts);
 }
 
-void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
-                      gr_cu_back_ws *w)
+void gr_cu_back_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
+                       gr_cu_back_ws *w)
 {
     const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, deterministic);
     const gr_cu_heads heads = heads_of(s);
@@ -54,10 +54,10 @@ void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
     uint64_t sums = gr_cu_rmsnorm_backward_ws(b->tokens, s->hidden);
     sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, b->tokens));
     sums = GR_MAX(sums, gr_cu_column_sums_ws(b->tokens, width));
-    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
     w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, true);
-    w->attend = gr_carve_bytes(c, w->attend_bytes);
-    w->sums = gr_carve_bytes(c, sums);
+    w->attend = gr_workspace_bytes(c, w->attend_bytes);
+    w->sums = gr_workspace_bytes(c, sums);
     w->y = halves(c, b->tokens, s->hidden);
     w->dy = halves(c, b->tokens, s->hidden);
     w->qkv = halves(c, s->qk_norm ? b->tokens : 0, width);
@@ -68,9 +68,9 @@ void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds
     w->d_o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
 }
 
-void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w)
+void gr_cu_extend_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w)
 {
-    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
     w->y = halves(c, tokens, s->hidden);
     w->qkv = halves(c, tokens, gr_cu_qkv_width(s));
     w->o = halves(c, tokens, (uint64_t)s->heads * s->head_dim);
@@ -78,44 +78,45 @@ void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, g
     w->h = halves(c, tokens, s->inter);
 }
 
-void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, gr_cu_head_ws *w)
+void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
+                       gr_cu_head_ws *w)
 {
     const bool samples = use == GR_HEAD_SAMPLE || use == GR_HEAD_TRUNCATE;
     const uint32_t back = use == GR_HEAD_GRADIENT ? n : 0, stats = samples ? 0 : n;
-    w->gemm = gr_carve_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->sums = gr_carve_bytes(c, back ? gr_cu_rmsnorm_backward_ws(back, s->hidden) : 0);
-    w->sample = gr_carve_bytes(c, samples ? gr_cu_sample_ws(n, s->vocab) : 0);
-    w->how = gr_carve_bytes(c, samples ? sizeof(*w->how) : 0);
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->sums = gr_workspace_bytes(c, back ? gr_cu_rmsnorm_backward_ws(back, s->hidden) : 0);
+    w->sample = gr_workspace_bytes(c, samples ? gr_cu_sample_ws(n, s->vocab) : 0);
+    w->how = gr_workspace_bytes(c, samples ? sizeof(*w->how) : 0);
     w->hidden = halves(c, n, s->hidden);
     w->d_hidden = halves(c, back, s->hidden);
-    w->logits =
-        gr_carve_floats(c, (uint64_t)(use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n) * s->vocab);
-    w->lse = gr_carve_floats(c, stats);
-    w->entropy = gr_carve_floats(c, stats);
-    w->logit = gr_carve_floats(c, stats);
-    w->part = gr_carve_bytes(c, gr_cu_head_part_bytes(stats, s->vocab));
+    w->logits = gr_workspace_floats(c, (uint64_t)(use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n) *
+                                           s->vocab);
+    w->lse = gr_workspace_floats(c, stats);
+    w->entropy = gr_workspace_floats(c, stats);
+    w->logit = gr_workspace_floats(c, stats);
+    w->part = gr_workspace_bytes(c, gr_cu_head_part_bytes(stats, s->vocab));
 }
 
 /* ---- sizes of the table ---- */
 
 uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     gr_cu_acts a;
-    gr_cu_acts_carve(&c, s, b, &a);
+    gr_cu_acts_layout(&c, s, b, &a);
     return c.used;
 }
 
 static uint64_t layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use,
                                bool deterministic)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     gr_cu_layer_ws forward;
     gr_cu_back_ws back;
     if (use == GR_LAYER_BACKWARD)
-        gr_cu_back_carve(&c, s, b, deterministic, &back);
+        gr_cu_back_layout(&c, s, b, deterministic, &back);
     else
-        gr_cu_layer_carve(&c, s, b, false, &forward);
+        gr_cu_layer_layout(&c, s, b, false, &forward);
     return c.used;
 }
 
@@ -124,25 +125,26 @@ uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, 
     return layer_ws_bytes(s, b, use, true);
 }
 
-uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
+uint64_t gr_cu_layer_ws_bytes_nondeterministic(const gr_model_shape *s, const gr_pass_bounds *b,
+                                               gr_layer_use use)
 {
     return layer_ws_bytes(s, b, use, false);
 }
 
 uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     gr_cu_extend_ws w;
-    gr_cu_extend_carve(&c, s, b->tokens, &w);
+    gr_cu_extend_layout(&c, s, b->tokens, &w);
     return c.used;
 }
 
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads)
 {
-    gr_carve c = {0};
+    gr_workspace c = {0};
     gr_cu_head_ws w;
     (void)threads;
-    gr_cu_head_carve(&c, s, chunk_rows, use, &w);
+    gr_cu_head_layout(&c, s, chunk_rows, use, &w);
     return c.used;
 }
 

@@ -1,11 +1,12 @@
 /* ops/kernels/cuda/layout.h: how the CUDA kernels cut their buffers; sizes without a device, for the planner.
  *
- * A function that carves also tells the size (ops/kernels/carve.h). T rows each, bf16 unless said otherwise.
+ * A function that carves also tells the size (ops/kernels/lay out.h). T rows each, bf16 unless said
+ * otherwise.
  */
 #ifndef GR_OPS_KERNELS_CUDA_LAYOUT_H
 #define GR_OPS_KERNELS_CUDA_LAYOUT_H
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/kernels/cuda/launch.h"
 #include "ops/kernels/cuda/sizes.h"
 #include "ops/kernels/kernels.h"
@@ -26,7 +27,7 @@ typedef struct gr_cu_acts {
 /* deterministic: of its backward. */
 gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s, bool deterministic);
 
-void gr_cu_acts_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a);
+void gr_cu_acts_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a);
 
 typedef struct gr_cu_layer_ws {
     void *gemm, *attend;
@@ -36,8 +37,8 @@ typedef struct gr_cu_layer_ws {
     gr_bf16 *h;      /* [I] */
     gr_cu_acts acts; /* where they are not kept */
 } gr_cu_layer_ws;
-void gr_cu_layer_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
-                       gr_cu_layer_ws *w);
+void gr_cu_layer_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
+                        gr_cu_layer_ws *w);
 
 typedef struct gr_cu_back_ws {
     void *gemm, *attend, *sums;
@@ -47,14 +48,14 @@ typedef struct gr_cu_back_ws {
     gr_bf16 *h, *dh, *dgu; /* [I], [I], [2 I] */
     gr_bf16 *d_o;          /* [heads D] */
 } gr_cu_back_ws;
-void gr_cu_back_carve(gr_carve *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
-                      gr_cu_back_ws *w);
+void gr_cu_back_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
+                       gr_cu_back_ws *w);
 
 typedef struct gr_cu_extend_ws {
     void *gemm;
     gr_bf16 *y, *qkv, *o, *gate_up, *h;
 } gr_cu_extend_ws;
-void gr_cu_extend_carve(gr_carve *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w);
+void gr_cu_extend_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w);
 
 /* Where statistics alone are asked for, at most so many rows of logits are there at a time (on devices that
  * need them at all). Products of logits for statistics always take so many rows: the bits are the same
@@ -68,6 +69,7 @@ typedef struct gr_cu_head_ws { /* n rows; what the use does not need is empty */
     float *lse, *entropy, *logit; /* one each; logit: the target's */
     void *part;                   /* sums of tiles of logits: gr_cu_head_part_bytes */
 } gr_cu_head_ws;
-void gr_cu_head_carve(gr_carve *c, const gr_model_shape *s, uint32_t n, gr_head_use use, gr_cu_head_ws *w);
+void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
+                       gr_cu_head_ws *w);
 
 #endif

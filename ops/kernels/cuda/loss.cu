@@ -1,8 +1,9 @@
 /* ops/kernels/cuda/loss.cu: passes of compiled expressions (graphs/expr/code.h): the loss of an update.
  *
- * A call is the kernel's argument, 3 KiB in constant memory: all threads read the same instruction at the same time,
- * which is what that memory is for, and nothing has to be copied or kept. Values within a pass are in local memory
- * of the thread (L1); bound by the double arithmetic of exp and log, and by launches where batches are small.
+ * A call is the kernel's argument, 3 KiB in constant memory: all threads read the same instruction at the
+ * same time, which is what that memory is for, and nothing has to be copied or kept. Values within a pass are
+ * in local memory of the thread (L1); bound by the double arithmetic of exp and log, and by launches where
+ * batches are small.
  */
 #include "ops/kernels/cuda/device.cuh"
 
@@ -22,7 +23,8 @@ GR_KERNEL void __launch_bounds__(EACH) each_kernel(const __grid_constant__ gr_co
 /* A warp a sequence. By exchange, as tests/unit/code_host.h does it. */
 GR_KERNEL void __launch_bounds__(FOLD_WARPS *GR_WARP) fold_kernel(const __grid_constant__ gr_code_call c)
 {
-    const uint32_t warp = (blockIdx.x * FOLD_WARPS * GR_WARP + threadIdx.x) / GR_WARP, lane = threadIdx.x % GR_WARP;
+    const uint32_t warp = (blockIdx.x * FOLD_WARPS * GR_WARP + threadIdx.x) / GR_WARP,
+                   lane = threadIdx.x % GR_WARP;
     if (warp >= c.n) return;
     const uint32_t unit = c.first + warp;
     const gr_code_place p = gr_code_at(&c, c.pass.level, unit);
@@ -34,7 +36,8 @@ GR_KERNEL void __launch_bounds__(FOLD_WARPS *GR_WARP) fold_kernel(const __grid_c
     }
 }
 
-/* A thread a sequence, alone in its warp's company of 32: few sequences are in flight, so blocks are small. */
+/* A thread a sequence, alone in its warp's company of 32: few sequences are in flight, so blocks are small.
+ */
 GR_KERNEL void __launch_bounds__(GR_WARP) scan_kernel(const __grid_constant__ gr_code_call c)
 {
     const uint32_t i = blockIdx.x * GR_WARP + threadIdx.x;
@@ -45,7 +48,8 @@ GR_KERNEL void __launch_bounds__(GR_WARP) scan_kernel(const __grid_constant__ gr
 GR_KERNEL void __launch_bounds__(SELECT) select_kernel(const __grid_constant__ gr_code_call c)
 {
     __shared__ gr_code_selection s;
-    for (uint32_t k = 0; k < c.pass.n_instrs; k++) gr_code_select(&c, &c.pass.instr[k], threadIdx.x, SELECT, &s);
+    for (uint32_t k = 0; k < c.pass.n_instrs; k++)
+        gr_code_select(&c, &c.pass.instr[k], threadIdx.x, SELECT, &s);
 }
 
 extern "C" void gr_cu_code_run(cudaStream_t st, const gr_code_call *c)

@@ -2,7 +2,7 @@
  * kernels of ops/kernels/cuda/launch.h, in the order of ops/kernels/cpu/layer_cpu.c and
  * ops/kernels/cpu/layer_back_cpu.c.
  *
- * Residuals are added by the products (D = A B^T + C). Of slices (ops/model/slices.h) the peers' sums come
+ * Residuals are added by the products (D = A B^T + C). Of slices (ops/model/tp.h) the peers' sums come
  * behind o and down, in bf16, in place, on the queue's own stream: they are captured with the rest of a step.
  * Norm outputs, the rotated q and k of models with q and k norm, and the activation of the MLP are computed
  * again in the backward pass; products are not.
@@ -32,7 +32,7 @@ typedef struct rope {
 typedef struct context {
     gr_cu_gemm *gemm;
     gr_cu_attention *attention;
-    bool strict, loose; /* batch-invariant forward; backward with sums in the order of chance */
+    bool strict, nondeterministic; /* batch-invariant forward; backward with sums in the order of chance */
     rope ropes[ROPES_MAX];
     uint32_t n_ropes;
     gr_status failed; /* the first failure since check, with its message */
@@ -99,12 +99,12 @@ static gr_status load_products(context *x, gr_queue *q, gr_diag *d)
                          "loading cuBLASLt: %s", cudaGetErrorString(e));
 }
 
-static gr_status attach(gr_queue *q, bool strict, bool loose, gr_diag *d)
+static gr_status attach(gr_queue *q, bool strict, bool nondeterministic, gr_diag *d)
 {
     context *x = q->context = gr_calloc(1, sizeof(*x));
     gr_diag_init(&x->d);
     x->strict = strict;
-    x->loose = loose;
+    x->nondeterministic = nondeterministic;
     gr_status st = gr_cu_gemm_open(&x->gemm, d);
     if (!st)
         st = gr_cu_attention_open(&x->attention, strict ? GR_CU_ATTENTION_STRICT : GR_CU_ATTENTION_AUTO, d);
@@ -123,12 +123,12 @@ gr_status gr_cuda_attach_strict(gr_queue *q, gr_diag *d)
     return attach(q, true, false, d);
 }
 
-gr_status gr_cuda_attach_loose(gr_queue *q, gr_diag *d)
+gr_status gr_cuda_attach_nondeterministic(gr_queue *q, gr_diag *d)
 {
     return attach(q, false, true, d);
 }
 
-gr_status gr_cuda_attach_strict_loose(gr_queue *q, gr_diag *d)
+gr_status gr_cuda_attach_strict_nondeterministic(gr_queue *q, gr_diag *d)
 {
     return attach(q, true, true, d);
 }
@@ -335,7 +335,7 @@ static void close_block(const layer *l, const gr_bf16 *x, uint32_t in, gr_tensor
         linear(l->q, x, l->t, in, w, s->hidden, y, NULL, NULL, ws);
     else
         residual(l->q, x, l->t, in, w, s->hidden, y, add, temp, ws);
-    if (sliced) gr_peers_sum(l->q, y, (uint64_t)l->t * s->hidden * sizeof(*y), GR_COMM_SUM_BF16);
+    if (sliced) gr_tp_sum(l->q, y, (uint64_t)l->t * s->hidden * sizeof(*y), GR_COMM_SUM_BF16);
 }
 
 static void rotate(const layer *l, const gr_bf16 *raw, gr_bf16 *out)
@@ -352,7 +352,7 @@ static gr_cu_sequences sequences_of(const gr_packed *b)
 static void attend(const layer *l, const gr_bf16 *qkv, const gr_cu_layer_ws *at)
 {
     context *x = context_of(l->q);
-    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s, !x->loose);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(l->s, !x->nondeterministic);
     const gr_cu_sequences b = sequences_of(l->b);
     note(l->q, gr_cu_attention_forward(x->attention, l->q->stream, &shape, &b, qkv, at->acts.o,
                                        at->acts.stats, at->attend, at->attend_bytes, &x->d));
@@ -364,10 +364,10 @@ void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, 
     if (!b->n_tokens) return;
     const layer l = layer_of(q, s, w, b);
     const uint32_t wide = s->heads * s->head_dim;
-    gr_carve c = {.base = ws}, kept = {.base = acts};
+    gr_workspace c = {.base = ws}, kept = {.base = acts};
     gr_cu_layer_ws at;
-    gr_cu_layer_carve(&c, s, &l.bounds, acts != NULL, &at);
-    if (acts) gr_cu_acts_carve(&kept, s, &l.bounds, &at.acts);
+    gr_cu_layer_layout(&c, s, &l.bounds, acts != NULL, &at);
+    if (acts) gr_cu_acts_layout(&kept, s, &l.bounds, &at.acts);
     const gr_cu_acts *a = &at.acts;
     if (keep_in)
         cudaMemcpyAsync(keep_in, x, (uint64_t)l.t * s->hidden * sizeof(gr_bf16), cudaMemcpyDefault,
@@ -425,9 +425,9 @@ void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, c
     if (!e->n_tokens) return;
     const gr_packed b = {.n_tokens = e->n_tokens};
     const layer l = layer_of(q, s, w, &b);
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_cu_extend_ws at;
-    gr_cu_extend_carve(&c, s, l.t, &at);
+    gr_cu_extend_layout(&c, s, l.t, &at);
     norm(&l, x, GR_T_IN_NORM, at.y);
     linear(q, at.y, l.t, s->hidden, tensor(s, w, GR_T_QKV), gr_cu_qkv_width(s), at.qkv, NULL,
            tensor(s, w, GR_T_QKV_BIAS), at.gemm);
@@ -500,7 +500,7 @@ static void attention_back(const back *k, const gr_bf16 *in)
         rotate(l, k->acts.qkv, k->ws.qkv);
         qkv = k->ws.qkv;
     }
-    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s, !x->loose);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(s, !x->nondeterministic);
     const gr_cu_sequences b = sequences_of(l->b);
     note(l->q, gr_cu_attention_backward(x->attention, l->q->stream, &shape, &b, qkv, k->acts.o, k->acts.stats,
                                         k->ws.d_o, k->ws.dqkv, k->ws.attend, k->ws.attend_bytes, &x->d));
@@ -521,9 +521,9 @@ void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w,
 {
     if (!b->n_tokens) return;
     back k = {.l = layer_of(q, s, w, b), .dx = dx, .grad = grad, .grads = grads};
-    gr_carve c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
-    gr_cu_back_carve(&c, s, &k.l.bounds, !context_of(q)->loose, &k.ws);
-    gr_cu_acts_carve(&kept, s, &k.l.bounds, &k.acts);
+    gr_workspace c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
+    gr_cu_back_layout(&c, s, &k.l.bounds, !context_of(q)->nondeterministic, &k.ws);
+    gr_cu_acts_layout(&kept, s, &k.l.bounds, &k.acts);
     mlp_back(&k);
     attention_back(&k, in);
 }
@@ -606,9 +606,9 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
                           const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws)
 {
     if (!rows->n) return;
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
+    gr_cu_head_layout(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
     gr_cu_rmsnorm(q->stream, x, rows->row, norm_w, w.hidden, rows->n, s->hidden, s->norm_eps);
     if (!context_of(q)->strict && gr_cu_head_fuses(lm, s->hidden))
         fused_stats(q, s, lm, rows, out, &w);
@@ -624,9 +624,9 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
                            void *ws)
 {
     if (!rows->n) return;
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, rows->n, GR_HEAD_GRADIENT, &w);
+    gr_cu_head_layout(&c, s, rows->n, GR_HEAD_GRADIENT, &w);
     gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
                        rows->inv_temperature, rows->n, s->vocab);
     const gr_bf16 *d_logits =
@@ -664,9 +664,9 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
                          const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws)
 {
     if (!n) return;
-    gr_carve c = {.base = ws};
+    gr_workspace c = {.base = ws};
     gr_cu_head_ws w;
-    gr_cu_head_carve(&c, s, n, GR_HEAD_SAMPLE, &w);
+    gr_cu_head_layout(&c, s, n, GR_HEAD_SAMPLE, &w);
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
     gr_cu_rmsnorm(q->stream, x, row, norm_w, w.hidden, n, s->hidden, s->norm_eps);

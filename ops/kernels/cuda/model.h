@@ -9,7 +9,8 @@
 /* Sizes (ops/kernels/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
-uint64_t gr_cu_layer_ws_bytes_loose(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
+uint64_t gr_cu_layer_ws_bytes_nondeterministic(const gr_model_shape *s, const gr_pass_bounds *b,
+                                               gr_layer_use use);
 uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads);
 uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
@@ -19,8 +20,8 @@ const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX]);
 /* attach says which of the four tables of ops/kernels/cuda/table.c the queue is for. */
 gr_status gr_cuda_attach(gr_queue *q, gr_diag *d);
 gr_status gr_cuda_attach_strict(gr_queue *q, gr_diag *d);
-gr_status gr_cuda_attach_loose(gr_queue *q, gr_diag *d);
-gr_status gr_cuda_attach_strict_loose(gr_queue *q, gr_diag *d);
+gr_status gr_cuda_attach_nondeterministic(gr_queue *q, gr_diag *d);
+gr_status gr_cuda_attach_strict_nondeterministic(gr_queue *q, gr_diag *d);
 void gr_cuda_detach(gr_queue *q);
 gr_status gr_cuda_check(gr_queue *q, gr_diag *d);
 void gr_cuda_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,

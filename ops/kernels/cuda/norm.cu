@@ -86,8 +86,8 @@ extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t 
 /* ---- gradient ---------------------------------------------------------------------------------------------
  * With inv = 1 / rms: dx = inv (dy w - x inv c), c = inv mean(dy w x), and the weight's part is dy x inv.
  *
- * The shape is that of ops/kernels/cuda/parts.h; blocks walk the rows at a fixed stride and keep their share of the
- * weight's gradient in registers.
+ * The shape is that of ops/kernels/cuda/parts.h; blocks walk the rows at a fixed stride and keep their share
+ * of the weight's gradient in registers.
  */
 
 enum { BACK_VECS = GR_NORM_VECS, BACK_BLOCK = GR_NORM_BLOCK };

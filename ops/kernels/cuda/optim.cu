@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/optim.cu: AdamW, sums of squares, rounding to bf16: flat arrays, each read and written once. A
- * thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch
+/* ops/kernels/cuda/optim.cu: AdamW, sums of squares, rounding to bf16: flat arrays, each read and written
+ * once. A thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch
  * neighbouring bytes in every array and all loads are in flight before the first use. Bound by memory.
  */
 #include "ops/kernels/checksum.h"
@@ -240,8 +240,10 @@ GR_KERNEL void __launch_bounds__(BLOCK) plus_kernel(T *to, const T *__restrict__
     for (uint64_t k = i; k < n && k < i + 4; k++) gr_put(to + k, gr_get(to + k) + gr_get(from + k));
 }
 
-/* Of bf16 in whole vectors of 16 bytes: two a thread, half the array apart, so that both loads are in flight. */
-GR_KERNEL void __launch_bounds__(BLOCK) plus_vectors_kernel(uint4 *to, const uint4 *__restrict__ from, uint64_t n)
+/* Of bf16 in whole vectors of 16 bytes: two a thread, half the array apart, so that both loads are in flight.
+ */
+GR_KERNEL void __launch_bounds__(BLOCK)
+    plus_vectors_kernel(uint4 *to, const uint4 *__restrict__ from, uint64_t n)
 {
     const uint64_t half = (n + 1) / 2, i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
     const uint64_t at[2] = {i, i + half};
@@ -270,8 +272,8 @@ extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dty
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
     if (!n) return;
     if (type == GR_CU_BF16 && n % 8 == 0)
-        plus_vectors_kernel<<<gr_ceil_div(n / 8, (uint64_t)BLOCK * 2), BLOCK, 0, st>>>((uint4 *)to, (const uint4 *)from,
-                                                                                     n / 8);
+        plus_vectors_kernel<<<gr_ceil_div(n / 8, (uint64_t)BLOCK * 2), BLOCK, 0, st>>>(
+            (uint4 *)to, (const uint4 *)from, n / 8);
     else if (type == GR_CU_F32)
         plus_kernel<<<grid, BLOCK, 0, st>>>((float *)to, (const float *)from, n);
     else

@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/pipeline.cu: the host's part of pipeline.cuh: maps of matrices for the copy engine, and what the
- * device has. */
+/* ops/kernels/cuda/pipeline.cu: the host's part of pipeline.cuh: maps of matrices for the copy engine, and
+ * what the device has. */
 #include "ops/kernels/cuda/pipeline.cuh"
 
 namespace

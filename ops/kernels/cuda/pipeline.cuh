@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/pipeline.cuh: tiles of x W^T on Hopper: who brings operands to shared memory, who multiplies them,
- * and how the two wait for each other. What becomes of a tile is the kernel's.
+/* ops/kernels/cuda/pipeline.cuh: tiles of x W^T on Hopper: who brings operands to shared memory, who
+ * multiplies them, and how the two wait for each other. What becomes of a tile is the kernel's.
  *
  * One CTA a multiprocessor, two to a cluster. A cluster computes tiles of 256 rows of x by 2 HALF rows of W,
  * a CTA 128 of the rows of x; of W's rows each CTA of the cluster fetches one half, for both. A producer

@@ -1,8 +1,8 @@
-/* ops/kernels/cuda/rope.cu: q and k norm and rotary embedding (the halves form of transformers), their gradients, and
- * the write of keys and values into the paged pool.
+/* ops/kernels/cuda/rope.cu: q and k norm and rotary embedding (the halves form of transformers), their
+ * gradients, and the write of keys and values into the paged pool.
  *
- * A group of 1, 2, 4 ... 32 lanes holds a head, as ops/kernels/cuda/parts.h says. It walks several heads of one
- * token, so that the cosines and sines of its elements are computed once and stay in registers. Bound by
+ * A group of 1, 2, 4 ... 32 lanes holds a head, as ops/kernels/cuda/parts.h says. It walks several heads of
+ * one token, so that the cosines and sines of its elements are computed once and stay in registers. Bound by
  * memory.
  */
 #include "ops/kernels/cuda/device.cuh"
@@ -232,9 +232,9 @@ extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const
 
 /* ---- gradient
  * ---------------------------------------------------------------------------------------------- Rotated
- * back, d is the gradient of the norm's output; then as RMSNorm's (ops/kernels/cuda/norm.cu). A lane keeps its
- * columns of the weight's gradient in registers. Blocks and parts as ops/kernels/cuda/parts.h says: those of q come
- * first.
+ * back, d is the gradient of the norm's output; then as RMSNorm's (ops/kernels/cuda/norm.cu). A lane keeps
+ * its columns of the weight's gradient in registers. Blocks and parts as ops/kernels/cuda/parts.h says: those
+ * of q come first.
  */
 
 enum { HEADS = GR_ROPE_HEADS, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP };

@@ -1,6 +1,7 @@
-/* ops/kernels/cuda/sample.cu: the next token of each row, as ops/kernels/cpu/sample_cpu.c draws it: greedy, or by inverting the
- * cumulative distribution of softmax(logits / T) at a uniform number of 53 bits, over ids in order; after
- * top-k and top-p, over what is kept from the most probable on (equal logits: lower ids first).
+/* ops/kernels/cuda/sample.cu: the next token of each row, as ops/kernels/cpu/sample_cpu.c draws it: greedy,
+ * or by inverting the cumulative distribution of softmax(logits / T) at a uniform number of 53 bits, over ids
+ * in order; after top-k and top-p, over what is kept from the most probable on (equal logits: lower ids
+ * first).
  *
  * Two kernels. The first reads the logits once, a warp for each tile of 1024 of each row, and leaves each
  * tile's maximum and sum: bound by memory. The second is a block a row: it merges the tiles, finds the tile
@@ -50,8 +51,8 @@ struct row {
     double uniform;
 };
 
-/* Philox 4x32-10 (Salmon et al., SC'11) as gr_philox of runtime/base/base.c; the counter is {sequence, token, 0,
- * 0}. */
+/* Philox 4x32-10 (Salmon et al., SC'11) as gr_philox of runtime/base/base.c; the counter is {sequence, token,
+ * 0, 0}. */
 GR_DEVICE double uniform_of(const gr_cu_sampling &how, const uint32_t draw[2])
 {
     const uint64_t key = how.seed ^ (how.stream * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull);

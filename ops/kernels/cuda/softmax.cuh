@@ -1,6 +1,6 @@
-/* ops/kernels/cuda/softmax.cuh: sums of a softmax over a row of logits, for the head and for sampling: one code, so
- * that the log-prob of a token has the same bits whether it was computed when it was drawn or afterwards,
- * whatever the batch.
+/* ops/kernels/cuda/softmax.cuh: sums of a softmax over a row of logits, for the head and for sampling: one
+ * code, so that the log-prob of a token has the same bits whether it was computed when it was drawn or
+ * afterwards, whatever the batch.
  *
  * A row is cut into tiles of 1024 logits, each of which a warp reads once into registers (8 vectors of 16
  * bytes a lane) and sums relative to the tile's own maximum: nothing is ever rescaled but the few sums of a

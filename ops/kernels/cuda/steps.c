@@ -105,10 +105,10 @@ gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host
     const cudaStream_t st = stream_of(q);
     const uint64_t n = s->bounds.slots;
     for (int i = 0; i < 2; i++) CUDA(s, cudaEventSynchronize(s->done[i])); /* host memory is not being read */
-    gr_carve on_device = {.base = device}, on_host = {.base = host};
+    gr_workspace on_device = {.base = device}, on_host = {.base = host};
     const void *before = s->device.row;
-    gr_cu_steps_carve_device(&on_device, &s->heads, &s->bounds, &s->device);
-    gr_cu_steps_carve_host(&on_host, &s->bounds, &s->host);
+    gr_cu_steps_layout_device(&on_device, &s->heads, &s->bounds, &s->device);
+    gr_cu_steps_layout_host(&on_host, &s->bounds, &s->host);
     if (s->device.row != before) forget_graphs(s);
     s->device.slots.ending = &s->device.rules->ending;
     s->device.slots.stop = s->device.rules->stop;

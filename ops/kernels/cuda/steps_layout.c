@@ -14,61 +14,61 @@ uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b)
     return sizeof(gr_cu_rules) + b->stop_ids * sizeof(int32_t);
 }
 
-static gr_cu_orders carve_orders(gr_carve *c, const gr_steps_bounds *b)
+static gr_cu_orders layout_orders(gr_workspace *c, const gr_steps_bounds *b)
 {
     gr_cu_orders o;
-    o.group_first = gr_carve_bytes(c, (b->slots + 1ull) * sizeof(*o.group_first));
-    o.shared = gr_carve_bytes(c, b->slots * sizeof(*o.shared));
-    o.member = gr_carve_bytes(c, b->slots * sizeof(*o.member));
-    o.change = gr_carve_bytes(c, b->slots * sizeof(*o.change));
-    o.table = gr_carve_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
+    o.group_first = gr_workspace_bytes(c, (b->slots + 1ull) * sizeof(*o.group_first));
+    o.shared = gr_workspace_bytes(c, b->slots * sizeof(*o.shared));
+    o.member = gr_workspace_bytes(c, b->slots * sizeof(*o.member));
+    o.change = gr_workspace_bytes(c, b->slots * sizeof(*o.change));
+    o.table = gr_workspace_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
     return o;
 }
 
-void gr_cu_steps_carve_device(gr_carve *c, const gr_cu_heads *h, const gr_steps_bounds *b,
-                              gr_cu_steps_device *s)
+void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_heads *h, const gr_steps_bounds *b,
+                               gr_cu_steps_device *s)
 {
     const uint64_t words = b->slots * sizeof(uint32_t);
-    s->orders = carve_orders(c, b);
-    s->rules = gr_carve_bytes(c, gr_cu_rules_bytes(b));
-    s->row = gr_carve_bytes(c, words + sizeof(uint32_t));
+    s->orders = layout_orders(c, b);
+    s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
+    s->row = gr_workspace_bytes(c, words + sizeof(uint32_t));
     s->offset = s->row;
-    s->slots = (gr_cu_slots){.id = gr_carve_bytes(c, words),
-                             .position = gr_carve_bytes(c, words),
-                             .kv_slot = gr_carve_bytes(c, words),
-                             .length = gr_carve_bytes(c, words),
-                             .table = gr_carve_bytes(c, words * b->stride),
-                             .draw = gr_carve_bytes(c, 2 * words),
-                             .drawn = gr_carve_bytes(c, words),
-                             .logprob = gr_carve_bytes(c, words),
-                             .step = gr_carve_bytes(c, sizeof(uint32_t)),
-                             .report_id = gr_carve_bytes(c, words * b->chunk),
-                             .report_logprob = gr_carve_bytes(c, words * b->chunk),
+    s->slots = (gr_cu_slots){.id = gr_workspace_bytes(c, words),
+                             .position = gr_workspace_bytes(c, words),
+                             .kv_slot = gr_workspace_bytes(c, words),
+                             .length = gr_workspace_bytes(c, words),
+                             .table = gr_workspace_bytes(c, words * b->stride),
+                             .draw = gr_workspace_bytes(c, 2 * words),
+                             .drawn = gr_workspace_bytes(c, words),
+                             .logprob = gr_workspace_bytes(c, words),
+                             .step = gr_workspace_bytes(c, sizeof(uint32_t)),
+                             .report_id = gr_workspace_bytes(c, words * b->chunk),
+                             .report_logprob = gr_workspace_bytes(c, words * b->chunk),
                              .slots = b->slots,
                              .stride = b->stride};
-    s->work = gr_carve_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
-    s->ws = gr_carve_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
-                                     gr_cu_strict_ws(h, b->slots, b->max_length)));
+    s->work = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
+    s->ws = gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
+                                         gr_cu_strict_ws(h, b->slots, b->max_length)));
 }
 
-void gr_cu_steps_carve_host(gr_carve *c, const gr_steps_bounds *b, gr_cu_steps_host *s)
+void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s)
 {
     const uint64_t words = b->slots * sizeof(uint32_t);
     for (int i = 0; i < 2; i++) {
-        s->orders[i] = carve_orders(c, b);
-        s->report_id[i] = gr_carve_bytes(c, words * b->chunk);
-        s->report_logprob[i] = gr_carve_bytes(c, words * b->chunk);
+        s->orders[i] = layout_orders(c, b);
+        s->report_id[i] = gr_workspace_bytes(c, words * b->chunk);
+        s->report_logprob[i] = gr_workspace_bytes(c, words * b->chunk);
     }
-    s->rules = gr_carve_bytes(c, gr_cu_rules_bytes(b));
-    s->count = gr_carve_bytes(c, words + sizeof(uint32_t));
+    s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
+    s->count = gr_workspace_bytes(c, words + sizeof(uint32_t));
 }
 
 static uint64_t device_bytes(const gr_model_shape *shape, const gr_steps_bounds *b)
 {
     const gr_cu_heads h = gr_cu_steps_heads(shape);
     gr_cu_steps_device s;
-    gr_carve c = {0};
-    gr_cu_steps_carve_device(&c, &h, b, &s);
+    gr_workspace c = {0};
+    gr_cu_steps_layout_device(&c, &h, b, &s);
     return c.used;
 }
 
@@ -76,8 +76,8 @@ static uint64_t host_bytes(const gr_model_shape *shape, const gr_steps_bounds *b
 {
     (void)shape;
     gr_cu_steps_host s;
-    gr_carve c = {0};
-    gr_cu_steps_carve_host(&c, b, &s);
+    gr_workspace c = {0};
+    gr_cu_steps_layout_host(&c, b, &s);
     return c.used;
 }
 

@@ -3,7 +3,7 @@
 #ifndef GR_OPS_KERNELS_CUDA_STEPS_LAYOUT_H
 #define GR_OPS_KERNELS_CUDA_STEPS_LAYOUT_H
 
-#include "ops/kernels/carve.h"
+#include "ops/kernels/workspace.h"
 #include "ops/kernels/cuda/launch.h"
 #include "ops/kernels/steps.h"
 
@@ -30,8 +30,8 @@ typedef struct gr_cu_steps_device {
     gr_cu_slots slots;
     void *work, *ws; /* of the attention */
 } gr_cu_steps_device;
-void gr_cu_steps_carve_device(gr_carve *c, const gr_cu_heads *h, const gr_steps_bounds *b,
-                              gr_cu_steps_device *s);
+void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_heads *h, const gr_steps_bounds *b,
+                               gr_cu_steps_device *s);
 
 typedef struct gr_cu_steps_host {
     gr_cu_orders orders[2]; /* by trip modulo 2 */
@@ -40,7 +40,7 @@ typedef struct gr_cu_steps_host {
     gr_cu_rules *rules;
     uint32_t *count; /* [slots + 1] 0, 1, ... */
 } gr_cu_steps_host;
-void gr_cu_steps_carve_host(gr_carve *c, const gr_steps_bounds *b, gr_cu_steps_host *s);
+void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s);
 
 /* Heads without the table of frequencies: attention does not rotate. */
 gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s);

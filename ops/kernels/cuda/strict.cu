@@ -1,8 +1,8 @@
 /* ops/kernels/cuda/strict.cu: see strict.h and, for tiles, pieces and their order, flash.cuh.
  *
- * A block of threads is one warp: one piece of one slot's keys, for up to 16 of the query rows that share a kv
- * head. Nothing waits at a barrier, and as many warps as shared memory holds keep loads in flight: 6 of 36 KiB
- * a multiprocessor at D 128. Bound by reading keys and values.
+ * A block of threads is one warp: one piece of one slot's keys, for up to 16 of the query rows that share a
+ * kv head. Nothing waits at a barrier, and as many warps as shared memory holds keep loads in flight: 6 of 36
+ * KiB a multiprocessor at D 128. Bound by reading keys and values.
  */
 #include "ops/kernels/cuda/flash.cuh"
 #include "ops/kernels/cuda/strict.h"
@@ -33,11 +33,12 @@ template <int DP> struct piece_shape {
                          SHARED = Q_BYTES + 2 * KEYS * DP * 2;
 };
 
-/* Keys (or, `after` elements further on, values) [key0, key0 + KEYS) of a slot, zeros from `end` on. A block of the pool
- * holds those of a kv head in one run. blocks: the piece's part of the slot's table, block i in lane i. */
+/* Keys (or, `after` elements further on, values) [key0, key0 + KEYS) of a slot, zeros from `end` on. A block
+ * of the pool holds those of a kv head in one run. blocks: the piece's part of the slot's table, block i in
+ * lane i. */
 template <int DP, int KEYS>
-__device__ void fill_blocks(uint32_t tile, const problem &p, uint32_t kv_head, uint32_t blocks, uint32_t key0, uint32_t end,
-                            size_t after)
+__device__ void fill_blocks(uint32_t tile, const problem &p, uint32_t kv_head, uint32_t blocks, uint32_t key0,
+                            uint32_t end, size_t after)
 {
     constexpr int CHUNKS = DP / 8;
 #pragma unroll 1
@@ -48,7 +49,8 @@ __device__ void fill_blocks(uint32_t tile, const problem &p, uint32_t kv_head, u
         for (int i = 0; i < KV_BLOCK * CHUNKS / WARP; i++) {
             const uint32_t at = i * WARP + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
             const bool in = key + row < end && chunk * 8 < p.d;
-            copy16(chunk_at<DP>(tile, b * KV_BLOCK + row, chunk), in ? from + row * p.d + chunk * 8 : p.kv, in);
+            copy16(chunk_at<DP>(tile, b * KV_BLOCK + row, chunk), in ? from + row * p.d + chunk * 8 : p.kv,
+                   in);
         }
     }
 }
@@ -62,7 +64,8 @@ __device__ void leave_piece(const problem &p, const partial &to, const running<D
     for (int n = 0; n < DP / 8; n++) {
         const uint32_t col = n * 8 + threadIdx.x % 4 * 2;
         if (col < p.d)
-            *reinterpret_cast<float2 *>(to.acc + at * p.d + col) = make_float2(r.o[n][2 * half], r.o[n][2 * half + 1]);
+            *reinterpret_cast<float2 *>(to.acc + at * p.d + col) =
+                make_float2(r.o[n][2 * half], r.o[n][2 * half + 1]);
     }
 }
 
@@ -82,14 +85,15 @@ template <int DP> __global__ void __launch_bounds__(WARP) piece_kernel(problem p
     const uint32_t key = first + lane * KV_BLOCK;
     const uint32_t blocks =
         lane < PIECE / KV_BLOCK && key < end ? p.table[(size_t)slot * p.table_stride + key / KV_BLOCK] : 0;
-    const auto fill_k = [&](uint32_t key0) { fill_blocks<DP, KEYS>(k_tile, p, w.kv_head, blocks, key0, end, 0); };
+    const auto fill_k = [&](uint32_t key0) {
+        fill_blocks<DP, KEYS>(k_tile, p, w.kv_head, blocks, key0, end, 0);
+    };
     const auto fill_v = [&](uint32_t key0) {
         fill_blocks<DP, KEYS>(v_tile, p, w.kv_head, blocks, key0, end, place::v_after(p));
     };
 
-    fill<DP, WARP_ROWS, WARP>(q_tile, p.qkv, p.d, [&](int r) {
-        return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr;
-    });
+    fill<DP, WARP_ROWS, WARP>(
+        q_tile, p.qkv, p.d, [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
     fill_k(first);
     copies_done();
     __syncwarp();
@@ -182,8 +186,8 @@ template <int DP> void launch_pieces(cudaStream_t st, const problem &p, const pa
 
 } /* namespace */
 
-void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_decode *d, const gr_bf16 *qkv, gr_bf16 *out,
-                            void *ws)
+void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_decode *d, const gr_bf16 *qkv,
+                            gr_bf16 *out, void *ws)
 {
     if (!d->n) return;
     const problem p = paged_problem(c, qkv);
@@ -193,8 +197,11 @@ void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_d
     to.pieces = gr_cu_strict_pieces(d->max_length);
     to.acc = static_cast<float *>(ws);
     to.stat = reinterpret_cast<float2 *>(to.acc + (size_t)to.n * p.heads * to.pieces * p.d);
-    if (p.d <= 64) launch_pieces<64>(st, p, to, out);
-    else if (p.d <= 128) launch_pieces<128>(st, p, to, out);
-    else launch_pieces<256>(st, p, to, out);
+    if (p.d <= 64)
+        launch_pieces<64>(st, p, to, out);
+    else if (p.d <= 128)
+        launch_pieces<128>(st, p, to, out);
+    else
+        launch_pieces<256>(st, p, to, out);
     merge_kernel<<<(d->n * p.heads + 7) / 8, 256, 0, st>>>(p, to, out);
 }

@@ -1,6 +1,6 @@
-/* ops/kernels/cuda/sums.cu: sums over tokens that go into gradients of weights. Two stages of a fixed shape: blocks
- * sum strips of rows into fp32 parts, one small kernel adds the parts up in order. Bound by memory: the first
- * stage reads every row once, 16 bytes a thread; the parts are a few per cent of that.
+/* ops/kernels/cuda/sums.cu: sums over tokens that go into gradients of weights. Two stages of a fixed shape:
+ * blocks sum strips of rows into fp32 parts, one small kernel adds the parts up in order. Bound by memory:
+ * the first stage reads every row once, 16 bytes a thread; the parts are a few per cent of that.
  */
 #include "ops/kernels/cuda/device.cuh"
 

@@ -1,5 +1,6 @@
-/* ops/kernels/cuda/swiglu.cu: silu(gate) * up and its gradient. Flat over vectors of 8 elements, 16 bytes an access;
- * bound by memory (6 bytes an element forward, 12 backward, against two calls of the special-function unit).
+/* ops/kernels/cuda/swiglu.cu: silu(gate) * up and its gradient. Flat over vectors of 8 elements, 16 bytes an
+ * access; bound by memory (6 bytes an element forward, 12 backward, against two calls of the special-function
+ * unit).
  */
 #include "ops/kernels/cuda/device.cuh"
 

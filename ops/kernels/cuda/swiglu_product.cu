@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/swiglu_product.cu: h = silu(x G^T) * (x U^T) of a decode step, in one: gate and up need not go to
- * memory.
+/* ops/kernels/cuda/swiglu_product.cu: h = silu(x G^T) * (x U^T) of a decode step, in one: gate and up need
+ * not go to memory.
  *
  * The tiles are those of pipeline.cuh, 256 rows by 96 columns of gate and the 96 of up beside them: one CTA
  * of a cluster fetches the rows of G, the other those of U, and a thread holds both parts of its elements.

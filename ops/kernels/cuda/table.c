@@ -14,12 +14,12 @@ static const char *numerics_strict(void)
     return "cuda-3 strict";
 }
 
-static const char *numerics_loose(void)
+static const char *numerics_nondeterministic(void)
 {
     return "cuda-3 loose";
 }
 
-static const char *numerics_strict_loose(void)
+static const char *numerics_strict_nondeterministic(void)
 {
     return "cuda-3 strict loose";
 }
@@ -54,29 +54,29 @@ static const char *numerics_strict_loose(void)
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2
 
-static const gr_kernels strict_loose = {
+static const gr_kernels strict_nondeterministic = {
     ALL,
     .attention_cost = STRICT_ATTENTION,
     .invariant = true,
-    .numerics = numerics_strict_loose,
-    .layer_ws_bytes = gr_cu_layer_ws_bytes_loose,
-    RUNS_AS(attach, attach_strict_loose),
+    .numerics = numerics_strict_nondeterministic,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes_nondeterministic,
+    RUNS_AS(attach, attach_strict_nondeterministic),
 };
 
-static const gr_kernels loose = {
+static const gr_kernels nondeterministic = {
     ALL,
     .attention_cost = 1,
-    .strict = &strict_loose,
-    .numerics = numerics_loose,
-    .layer_ws_bytes = gr_cu_layer_ws_bytes_loose,
-    RUNS_AS(attach, attach_loose),
+    .strict = &strict_nondeterministic,
+    .numerics = numerics_nondeterministic,
+    .layer_ws_bytes = gr_cu_layer_ws_bytes_nondeterministic,
+    RUNS_AS(attach, attach_nondeterministic),
 };
 
 static const gr_kernels strict = {
     ALL,
     .attention_cost = STRICT_ATTENTION,
     .invariant = true,
-    .loose = &strict_loose,
+    .nondeterministic = &strict_nondeterministic,
     .numerics = numerics_strict,
     .layer_ws_bytes = gr_cu_layer_ws_bytes,
     RUNS_AS(attach, attach_strict),
@@ -86,7 +86,7 @@ const gr_kernels gr_kernels_cuda = {
     ALL,
     .attention_cost = 1,
     .strict = &strict,
-    .loose = &loose,
+    .nondeterministic = &nondeterministic,
     .numerics = numerics,
     .layer_ws_bytes = gr_cu_layer_ws_bytes,
     RUNS(attach),

@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/value.cu: a value head: final norm and a linear map to one number, in fp32 throughout, and its
- * gradient.
+/* ops/kernels/cuda/value.cu: a value head: final norm and a linear map to one number, in fp32 throughout, and
+ * its gradient.
  *
  * With inv = 1 / rms(x) and u = inv sum(x norm w): value = u + bias. For d = d loss / d value,
  *

@@ -62,7 +62,7 @@ static void check_rows(const fixture *f, const gr_pass *p, const gr_micro *k, ui
 
 static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end, uint32_t micro_tokens)
 {
-    gr_deal_bounds most = {end - first, (uint64_t)(end - first) * f->rows.stride};
+    gr_balance_bounds most = {end - first, (uint64_t)(end - first) * f->rows.stride};
     gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, micro_tokens);
     uint64_t bytes = gr_micro_bytes(&b);
     void *packed = gr_calloc(1, bytes), *staging = gr_calloc(1, bytes);

@@ -153,14 +153,14 @@ static void show_code(const gr_loss *l)
 
 static void expect_same(const problem *p, const evaluation *got, const evaluation *want)
 {
-    size_t n_fresh;
-    gr_loss_fresh(p->loss, &n_fresh);
+    size_t n_current;
+    gr_loss_current(p->loss, &n_current);
     for (size_t i = 0; i < gr_loss_results(p->loss); i++) {
         if (near(got->values[i], want->values[i], 1e-11)) continue;
         show_code(p->loss);
         fail_msg("%s: value %zu is %.17g, not %.17g", p->name, i, got->values[i], want->values[i]);
     }
-    for (size_t i = 0; i < n_fresh; i++)
+    for (size_t i = 0; i < n_current; i++)
         for (uint32_t t = 0; t < p->n_tokens; t++) {
             double x = (double)got->adjoint[i][t], y = (double)want->adjoint[i][t];
             if (near(x, y, 1e-6)) continue;
@@ -201,7 +201,7 @@ static void compare_text(const char *text, uint32_t seed, bool masked)
         .columns = columns, .rows = rows, .n_rows = 1, .bounds = batch_bounds(b), .masked = masked};
     for (size_t i = 0; i < b->n_columns; i++) {
         const gr_expr_symbol *s = &b->columns[i].symbol;
-        if (!s->constant && !s->fresh)
+        if (!s->constant && !s->current)
             columns[p.in.n_columns++] = (gr_loss_column){s->id, s->rows, s->level, GR_EXPR_F32};
     }
     compare(&p);
@@ -365,7 +365,7 @@ static void compare_node(const gr_graph *g, const gr_node *n, batch *b)
     for (size_t i = 0; i < n_reads; i++) {
         const gr_column *c = g->columns[ids[i]];
         int rows = c->rows ? (int)c->rows->index : -1;
-        if (!c->fresh)
+        if (!c->current)
             x->columns[p.in.n_columns++] = (gr_loss_column){ids[i], rows, c->level, x->views[ids[i]].dtype};
     }
     compare(&p);

@@ -294,7 +294,7 @@ static void test_names_and_reads_are_listed(void **state)
     batch_free(b);
 }
 
-static char *program_of(batch *b, const char *text)
+static char *tasks_of(batch *b, const char *text)
 {
     gr_expr *e = batch_compile(b, text);
     gr_str s = {0};
@@ -307,8 +307,8 @@ static void test_the_printed_program_tells_programs_apart(void **state)
 {
     (void)state;
     batch *b = make_batch();
-    char *one = program_of(b, "x * 2 + token_mean(x)"), *same = program_of(b, "x*2 + (token_mean(x))");
-    char *other = program_of(b, "x * 3 + token_mean(x)");
+    char *one = tasks_of(b, "x * 2 + token_mean(x)"), *same = tasks_of(b, "x*2 + (token_mean(x))");
+    char *other = tasks_of(b, "x * 3 + token_mean(x)");
     assert_string_equal(one, same);
     assert_string_not_equal(one, other);
     free(one);

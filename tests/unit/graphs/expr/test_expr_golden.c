@@ -51,7 +51,7 @@ static const struct {
                          "batch_mean(where(group_count() > 1, a * advantage, 0))"},
 };
 
-static const char *const fresh_names[] = {"logprob", "entropy", "value"};
+static const char *const current_names[] = {"logprob", "entropy", "value"};
 
 static void expect_word(FILE *f, const char *word)
 {
@@ -96,21 +96,21 @@ static batch *read_batch(FILE *f)
 static void expect_loss(batch *b, const char *name, const char *text, FILE *f)
 {
     float adjoint[3][MAX_TOKENS] = {{0}}, *out[3];
-    size_t n_fresh;
+    size_t n_current;
     gr_loss *l = batch_loss(b, text);
-    const int *fresh = gr_loss_fresh(l, &n_fresh);
-    for (size_t i = 0; i < n_fresh; i++) out[i] = adjoint[fresh[i]];
+    const int *current = gr_loss_current(l, &n_current);
+    for (size_t i = 0; i < n_current; i++) out[i] = adjoint[current[i]];
     batch_adjoint(b, l, (const uint32_t[]){0, b->n_tokens}, 1, out);
     double want = number(f), got = batch_loss_value(b, l);
     if (!(fabs(got - want) <= 1e-13 + 1e-12 * fabs(want)))
         fail_msg("%s: got %.17g, want %.17g", name, got, want);
     for (int k = 0; k < 3; k++) {
-        expect_word(f, fresh_names[k]);
+        expect_word(f, current_names[k]);
         for (uint32_t t = 0; t < b->n_tokens; t++) {
             want = number(f);
             got = (double)adjoint[k][t];
             if (!(fabs(got - want) <= 1e-9 + 1e-7 * fabs(want))) {
-                fail_msg("%s: d/d %s [%u]: got %.9g, want %.9g", name, fresh_names[k], t, got, want);
+                fail_msg("%s: d/d %s [%u]: got %.9g, want %.9g", name, current_names[k], t, got, want);
             }
         }
     }

@@ -19,14 +19,14 @@ static batch *make_batch(void)
 static void expect_gradient(batch *b, const char *text)
 {
     gr_loss *l = batch_loss(b, text);
-    size_t n_fresh;
-    const int *fresh = gr_loss_fresh(l, &n_fresh);
+    size_t n_current;
+    const int *current = gr_loss_current(l, &n_current);
     float adjoint[3][MAX_TOKENS], *out[3] = {adjoint[0], adjoint[1], adjoint[2]};
     memset(adjoint, 0x7f, sizeof(adjoint));
-    assert_in_range(n_fresh, 1, 3);
+    assert_in_range(n_current, 1, 3);
     batch_adjoint(b, l, (const uint32_t[]){0, b->n_tokens}, 1, out);
-    for (size_t i = 0; i < n_fresh; i++) {
-        float *x = b->columns[fresh[i]].data;
+    for (size_t i = 0; i < n_current; i++) {
+        float *x = b->columns[current[i]].data;
         for (uint32_t t = 0; t < b->n_tokens; t++) {
             float h = 0x1p-14f, keep = x[t];
             x[t] = keep + h;
@@ -36,7 +36,7 @@ static void expect_gradient(batch *b, const char *text)
             x[t] = keep;
             double want = (hi - lo) / width, got = (double)adjoint[i][t];
             if (!(fabs(got - want) <= 2e-6 + 1e-5 * fabs(want))) {
-                fail_msg("%s: d/d %s [%u]: got %.9g, want %.9g", text, b->columns[fresh[i]].name, t, got,
+                fail_msg("%s: d/d %s [%u]: got %.9g, want %.9g", text, b->columns[current[i]].name, t, got,
                          want);
             }
         }
@@ -420,11 +420,11 @@ static void test_metrics_read_the_names_of_the_loss(void **state)
     batch_free(b);
 }
 
-static void test_a_stopped_symbol_is_its_fresh_one_without_derivative(void **state)
+static void test_a_stopped_symbol_is_its_current_one_without_derivative(void **state)
 {
     (void)state;
     batch *b = make_batch();
-    b->columns[3].symbol.fresh = b->columns[3].symbol.stopped = true; /* old_logprob is logprob */
+    b->columns[3].symbol.current = b->columns[3].symbol.stopped = true; /* old_logprob is logprob */
     b->columns[3].symbol.id = 0;
     float of_name[MAX_TOKENS], of_stop[MAX_TOKENS], *out = of_name;
     const uint32_t all[] = {0, b->n_tokens};
@@ -440,7 +440,7 @@ static void test_a_stopped_symbol_is_its_fresh_one_without_derivative(void **sta
     batch_free(b);
 }
 
-static void test_prepare_reads_no_fresh_column(void **state)
+static void test_prepare_reads_no_current_column(void **state)
 {
     (void)state;
     for (size_t i = 0; i < GR_LEN(losses); i++) {
@@ -468,8 +468,8 @@ int main(void)
         cmocka_unit_test(test_policy_losses_have_the_values_that_others_work_out_by_hand),
         cmocka_unit_test(test_the_gradient_of_a_kl_has_the_term_of_its_sampling),
         cmocka_unit_test(test_metrics_read_the_names_of_the_loss),
-        cmocka_unit_test(test_a_stopped_symbol_is_its_fresh_one_without_derivative),
-        cmocka_unit_test(test_prepare_reads_no_fresh_column),
+        cmocka_unit_test(test_a_stopped_symbol_is_its_current_one_without_derivative),
+        cmocka_unit_test(test_prepare_reads_no_current_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"old_logprob.entropy", b->entropy},
                  {"rollout.length", b->length},
                  {"pairs.second", b->second}};
-    if (c->fresh)
+    if (c->current)
         return !strcmp(c->field, "value") ? b->value : !strcmp(c->field, "entropy") ? b->entropy : b->logprob;
     if (x->given_advantages && !strcmp(name, "advantage"))
         return c->level == GR_LEVEL_TOKEN ? b->of_token : b->advantage;
@@ -471,9 +471,9 @@ static void loss_gradient(bench *x, const gr_loss *l, const uint32_t *cut, size_
     gr_expr_bounds all = bounds_of(x);
     float other[MAX_TOKENS], *outs[3] = {other, other, other};
     size_t n;
-    const int *fresh = gr_loss_fresh(l, &n);
+    const int *current = gr_loss_current(l, &n);
     for (size_t i = 0; i < n; i++)
-        if (strcmp(x->g->columns[fresh[i]]->field, "entropy")) outs[i] = out;
+        if (strcmp(x->g->columns[current[i]]->field, "entropy")) outs[i] = out;
     void *store = malloc(gr_loss_store_bytes(l, all) + 1);
     void *work = malloc(gr_loss_work_bytes(l, GR_LOSS_PREPARE, all, all) + 1);
     gr_loss_prepare(l, &x->env, store, work);

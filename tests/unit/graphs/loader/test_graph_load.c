@@ -393,9 +393,9 @@ static void test_a_missing_checkpoint_says_how_to_get_it(void **state)
 
 static void above(const char *file, const char *path, const char *want)
 {
-    gr_pool *pool = gr_pool_new();
-    assert_string_equal(gr_path_from(pool, (gr_loc){file, 1, 1}, path), want);
-    gr_pool_free(pool);
+    gr_arena *arena = gr_arena_new();
+    assert_string_equal(gr_path_from(arena, (gr_loc){file, 1, 1}, path), want);
+    gr_arena_free(arena);
 }
 
 static void test_paths_above_a_file_are_short(void **state)

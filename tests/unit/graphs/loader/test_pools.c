@@ -1,7 +1,7 @@
-/* Pools of ranks: which ranks they are, who runs where, what crosses, and that plans of several classes are
- * proven: each class run in any interleaving of its lanes, and broken ones refused. */
+/* Pools of ranks: which ranks they are, who runs where, what crosses, and that plans of several roles are
+ * proven: each role run in any interleaving of its lanes, and broken ones refused. */
 #include "tests/unit/plan_edit.h"
-#include "scheduler/search/classes.h"
+#include "scheduler/search/roles.h"
 #include "tests/unit/planned.h"
 #include "tests/unit/simulate.h"
 
@@ -75,18 +75,18 @@ static gr_planned *plan(const setup *s, const gr_graph *g)
     return plan_or_null(g, s->policy, s->budget, s->hosts);
 }
 
-static const gr_planned *class_of(const gr_planned *p, uint32_t c)
+static const gr_planned *role_of(const gr_planned *p, uint32_t c)
 {
     return c ? p->more[c - 1] : p;
 }
 
 static bool proven(const gr_plan *plan, const gr_planned *p, gr_str *why)
 {
-    const gr_program *programs[8];
+    const gr_tasks *tasks[8];
     gr_diag d;
     gr_diag_init(&d);
-    for (uint32_t c = 0; c <= p->n_more; c++) programs[c] = class_of(p, c)->program;
-    bool ok = gr_plan_verify_all(plan, programs, &d) == GR_OK;
+    for (uint32_t c = 0; c <= p->n_more; c++) tasks[c] = role_of(p, c)->tasks;
+    bool ok = gr_plan_verify_all(plan, tasks, &d) == GR_OK;
     if (why) why->len = 0;
     for (size_t i = 0; why && i < d.n; i++) gr_str_printf(why, "%s\n", d.messages[i].text);
     gr_diag_release(&d);
@@ -102,7 +102,7 @@ static void test_pools_take_their_ranks(void **state)
     static const struct {
         const char *pools;
         uint32_t ranks, hosts;
-        const char *classes; /* by class; behind /, the ranks of a node, of several that are even */
+        const char *roles; /* by role; behind /, the ranks of a node, of several that are even */
     } cases[] = {
         {"train: {share: 1}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 1, "0-3 4-7"},
         {"train: {share: 3}, rollout: {share: 1}, ref: {with: train}, critic: {with: ref}", 8, 1, "0-5 6-7"},
@@ -128,11 +128,11 @@ static void test_pools_take_their_ranks(void **state)
         gr_graph *g = load(&s, NULL);
         gr_str text = {0};
         assert_non_null(g);
-        for (size_t c = 0; c < g->n_classes; c++) {
-            gr_str_printf(&text, "%s%s", c ? " " : "", g->classes[c].text);
-            if (g->classes[c].node) gr_str_printf(&text, "/%u", g->classes[c].node);
+        for (size_t c = 0; c < g->n_roles; c++) {
+            gr_str_printf(&text, "%s%s", c ? " " : "", g->roles[c].text);
+            if (g->roles[c].node) gr_str_printf(&text, "/%u", g->roles[c].node);
         }
-        assert_string_equal(text.text, cases[i].classes);
+        assert_string_equal(text.text, cases[i].roles);
         gr_str_release(&text);
         gr_graph_free(g);
     }
@@ -193,7 +193,7 @@ static void test_nodes_run_beside_what_they_read(void **state)
     setup s = {.pools = split, .ranks = 7, .more = validation};
     gr_graph *g = load(&s, NULL);
     assert_non_null(g);
-    assert_int_equal(g->n_classes, 4);
+    assert_int_equal(g->n_roles, 4);
     for (size_t i = 0; i < GR_LEN(want); i++) {
         const gr_node *n = gr_graph_node(g, want[i][0]);
         const char *on = n->pool->name;
@@ -203,9 +203,9 @@ static void test_nodes_run_beside_what_they_read(void **state)
         else if (strcmp(on, want[i][1]))
             fail_msg("%s runs on %s", want[i][0], on);
     }
-    /* each class sees its own part of the batch */
-    for (size_t c = 0; c < g->n_classes; c++) {
-        assert_int_equal(g->views[c]->ranks, g->classes[c].n);
+    /* each role sees its own part of the batch */
+    for (size_t c = 0; c < g->n_roles; c++) {
+        assert_int_equal(g->views[c]->ranks, g->roles[c].n);
         assert_int_equal(g->views[c]->n_nodes, g->n_nodes);
     }
     gr_graph_free(g);
@@ -242,7 +242,7 @@ static uint64_t weights_of(const gr_graph *g, const char *model)
 
 /* By hand: ref 1 rank, critic 2, train 2 and rollout 2 of the 4 left; every receiving rank gets all weights.
  */
-static void test_each_class_holds_its_own_and_weights_cross_once(void **state)
+static void test_each_role_holds_its_own_and_weights_cross_once(void **state)
 {
     (void)state;
     setup s = {.pools = split, .ranks = 7};
@@ -250,8 +250,8 @@ static void test_each_class_holds_its_own_and_weights_cross_once(void **state)
     gr_planned *p = plan(&s, g);
     assert_non_null(p);
     assert_int_equal(p->plan->n_more, 3);
-    const gr_plan *ref = p->plan, *critic = gr_plan_class(p->plan, 1), *train = gr_plan_class(p->plan, 2),
-                  *rollout = gr_plan_class(p->plan, 3);
+    const gr_plan *ref = p->plan, *critic = gr_plan_role(p->plan, 1), *train = gr_plan_role(p->plan, 2),
+                  *rollout = gr_plan_role(p->plan, 3);
     assert_string_equal(ref->ranks, "0");
     assert_string_equal(critic->ranks, "1-2");
     assert_string_equal(train->pools, "train");
@@ -274,8 +274,8 @@ static void test_each_class_holds_its_own_and_weights_cross_once(void **state)
     gr_graph_free(g);
 }
 
-/* Any interleaving of the lanes of any class, under several budgets and policies. */
-static void test_plans_of_classes_run_in_any_interleaving(void **state)
+/* Any interleaving of the lanes of any role, under several budgets and policies. */
+static void test_plans_of_roles_run_in_any_interleaving(void **state)
 {
     (void)state;
     static const char *const pools[] = {colocated, split, pairs};
@@ -294,9 +294,9 @@ static void test_plans_of_classes_run_in_any_interleaving(void **state)
                     if (!p) break;
                     for (uint32_t c = 0; c <= p->n_more; c++) {
                         char what[128];
-                        const char *why = simulate(class_of(p, c)->plan, class_of(p, c)->program, plans + c,
-                                                   NULL, false, what);
-                        if (why) fail_msg("%s, class %u: %s: %s", s.pools, c, why, what);
+                        const char *why =
+                            simulate(role_of(p, c)->plan, role_of(p, c)->tasks, plans + c, NULL, false, what);
+                        if (why) fail_msg("%s, role %u: %s: %s", s.pools, c, why, what);
                     }
                     plans++;
                     s.budget = machine().overhead_bytes +
@@ -339,8 +339,8 @@ static void test_lag_overlaps_rollout_and_training(void **state)
     }
 }
 
-/* On one class both copies lie side by side, on one rank too, and the older one is saved. */
-static void test_lag_on_one_class_keeps_both_copies(void **state)
+/* On one role both copies lie side by side, on one rank too, and the older one is saved. */
+static void test_lag_on_one_role_keeps_both_copies(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks < 5; ranks += 3) {
@@ -363,18 +363,18 @@ static void test_lag_on_one_class_keeps_both_copies(void **state)
 /* ---- mutants --------------------------------------------------------------------------------------------
  */
 
-static gr_step *crossing(gr_plan *p, uint32_t *seed, gr_step_kind kind, uint32_t *class)
+static gr_step *transfer(gr_plan *p, uint32_t *seed, gr_step_kind kind, uint32_t *role)
 {
     for (;;) {
         *seed = *seed * 1664525 + 1013904223;
-        *class = (*seed >> 8) % (p->n_more + 1);
-        gr_path *path = &gr_plan_class(p, *class)->paths[GR_PATH_STEADY];
+        *role = (*seed >> 8) % (p->n_more + 1);
+        gr_path *path = &gr_plan_role(p, *role)->paths[GR_PATH_STEADY];
         gr_step *s = &path->steps[(*seed >> 16) % path->n];
         if (s->kind == kind) return s;
     }
 }
 
-static void test_broken_crossings_are_refused(void **state)
+static void test_broken_transfers_are_refused(void **state)
 {
     (void)state;
     setup s = {.pools = split, .ranks = 7, .more = validation};
@@ -385,23 +385,23 @@ static void test_broken_crossings_are_refused(void **state)
     uint32_t seed = 1, tried = 0;
     for (int i = 0; i < 160; i++) {
         gr_plan *bad = copy_plan(p->plan);
-        uint32_t class;
+        uint32_t role;
         int how = i % 8;
-        gr_step *x = crossing(bad, &seed, how < 4 && how != 1 ? GR_STEP_RECV : GR_STEP_SEND, &class);
-        gr_plan *own = gr_plan_class(bad, class);
+        gr_step *x = transfer(bad, &seed, how < 4 && how != 1 ? GR_STEP_RECV : GR_STEP_SEND, &role);
+        gr_plan *own = gr_plan_role(bad, role);
         gr_path *path = &own->paths[GR_PATH_STEADY];
         uint32_t at = (uint32_t)(x - path->steps);
         const char *rule = NULL;
         if (how == 0) x->meets.step++, rule = "crossings";
         if (how == 1) x->bytes += GR_ALIGN, rule = "collectives";
-        if (how == 2) x->meets.class = (x->meets.class + 1) % 4, rule = "crossings";
+        if (how == 2) x->meets.role = (x->meets.role + 1) % 4, rule = "crossings";
         if (how == 3) x->kind = GR_STEP_SEND;
         if (how == 4) x->lane = GR_LANE_H2D;
         if (how == 5) delete_step(own, GR_PATH_STEADY, at);
         if (how == 6) double_step(own, GR_PATH_STEADY, at);
         if (how == 7) swap_steps(own, GR_PATH_STEADY, at, at + 1 < path->n ? at + 1 : at - 1);
         bool ok = proven(bad, p, &why);
-        if (ok) fail_msg("mutant %d of class %u step %u is accepted", how, class, at);
+        if (ok) fail_msg("mutant %d of role %u step %u is accepted", how, role, at);
         if (rule && !strstr(why.text, rule))
             fail_msg("mutant %d: not because of '%s': %s", how, rule, why.text);
         gr_plan_free(bad);
@@ -419,9 +419,9 @@ static void test_broken_crossings_are_refused(void **state)
     gr_graph_free(g);
 }
 
-/* Deleted, doubled, swapped or shifted at random, anywhere in any class: what the verifier of all classes
- * lets through must still run in any interleaving, class by class. */
-static void test_random_mutants_of_classes(void **state)
+/* Deleted, doubled, swapped or shifted at random, anywhere in any role: what the verifier of all roles
+ * lets through must still run in any interleaving, role by role. */
+static void test_random_mutants_of_roles(void **state)
 {
     (void)state;
     setup s = {.pools = pairs, .lag = ", lag: 1", .ranks = 4};
@@ -432,8 +432,8 @@ static void test_random_mutants_of_classes(void **state)
     for (int i = 0; i < 300; i++) {
         gr_plan *bad = copy_plan(p->plan);
         seed = seed * 1664525 + 1013904223;
-        uint32_t class = (seed >> 9) % 2;
-        gr_plan *own = gr_plan_class(bad, class);
+        uint32_t role = (seed >> 9) % 2;
+        gr_plan *own = gr_plan_role(bad, role);
         gr_path *path = &own->paths[GR_PATH_STEADY];
         uint32_t at = (seed >> 12) % (path->n - 1);
         gr_entry *e = &own->ledger[(seed >> 12) % own->n_ledger];
@@ -447,8 +447,8 @@ static void test_random_mutants_of_classes(void **state)
             refused++;
         } else {
             char what[128];
-            const char *why = simulate(own, class_of(p, class)->program, seed, NULL, false, what);
-            if (why) fail_msg("mutant %d of class %u is accepted: %s: %s", i, class, why, what);
+            const char *why = simulate(own, role_of(p, role)->tasks, seed, NULL, false, what);
+            if (why) fail_msg("mutant %d of role %u is accepted: %s: %s", i, role, why, what);
             harmless++;
         }
         gr_plan_free(bad);
@@ -459,19 +459,19 @@ static void test_random_mutants_of_classes(void **state)
     gr_graph_free(g);
 }
 
-/* Two classes that send each other something, each its own first or both in one order. */
-static gr_program *one_side(uint32_t self, bool first)
+/* Two roles that send each other something, each its own first or both in one order. */
+static gr_tasks *one_side(uint32_t self, bool first)
 {
-    gr_program *g = gr_program_new();
+    gr_tasks *g = gr_tasks_new();
     uint32_t other = 1 - self;
-    gr_program_node(g, "a", GR_LANE_COMPUTE, false);
-    uint32_t mine = gr_program_temp(g, GR_CAT_COLUMNS, 256, "x%u", self),
-             theirs = gr_program_temp(g, GR_CAT_COLUMNS, 256, "x%u", other);
-    gr_program_run(g, 0, 0, (gr_use[]){{mine, GR_WRITE}}, 1, "make");
+    gr_tasks_node(g, "a", GR_LANE_COMPUTE, false);
+    uint32_t mine = gr_tasks_temp(g, GR_CAT_COLUMNS, 256, "x%u", self),
+             theirs = gr_tasks_temp(g, GR_CAT_COLUMNS, 256, "x%u", other);
+    gr_tasks_run(g, 0, 0, (gr_use[]){{mine, GR_WRITE}}, 1, "make");
     for (int k = 0; k < 2; k++) {
         bool sends = first == (k == 0);
-        gr_work *w = gr_program_run(g, 0, 0, (gr_use[]){{sends ? mine : theirs, sends ? GR_READ : GR_WRITE}},
-                                    1, sends ? "to" : "from");
+        gr_task *w = gr_tasks_run(g, 0, 0, (gr_use[]){{sends ? mine : theirs, sends ? GR_READ : GR_WRITE}}, 1,
+                                  sends ? "to" : "from");
         w->kind = sends ? GR_STEP_SEND : GR_STEP_RECV;
         w->lane = GR_LANE_COMM;
         w->peer = other;
@@ -479,29 +479,29 @@ static gr_program *one_side(uint32_t self, bool first)
         w->moved = 256;
         w->rate = 1e9;
     }
-    gr_program_run(g, 0, 0, (gr_use[]){{theirs, GR_READ}}, 1, "read");
+    gr_tasks_run(g, 0, 0, (gr_use[]){{theirs, GR_READ}}, 1, "read");
     return g;
 }
 
-static void test_classes_that_wait_for_each_other_are_refused(void **state)
+static void test_roles_that_wait_for_each_other_are_refused(void **state)
 {
     (void)state;
     for (int both = 0; both < 2; both++) {
-        const gr_program *g[] = {one_side(0, true), one_side(1, both)};
+        const gr_tasks *g[] = {one_side(0, true), one_side(1, both)};
         gr_plan *p = still_plan(g[0], "0"), *more = still_plan(g[1], "1");
         gr_diag d;
         gr_diag_init(&d);
         p->pools = more->pools = "x";
-        p->more = gr_pool_alloc(p->pool, sizeof(*p->more));
+        p->more = gr_arena_alloc(p->arena, sizeof(*p->more));
         p->more[p->n_more++] = more;
-        gr_classes_link(p, g);
+        gr_roles_link(p, g);
         gr_status st = gr_plan_verify_all(p, g, &d);
         assert_int_equal(st, both ? GR_E_INVALID : GR_OK);
         if (both) assert_non_null(strstr(d.messages[0].text, "'circles'"));
         gr_diag_release(&d);
         gr_plan_free(p);
-        gr_program_free((gr_program *)(uintptr_t)g[0]);
-        gr_program_free((gr_program *)(uintptr_t)g[1]);
+        gr_tasks_free((gr_tasks *)(uintptr_t)g[0]);
+        gr_tasks_free((gr_tasks *)(uintptr_t)g[1]);
     }
 }
 
@@ -511,13 +511,13 @@ int main(void)
         cmocka_unit_test(test_pools_take_their_ranks),
         cmocka_unit_test(test_pools_that_cannot_be_are_refused),
         cmocka_unit_test(test_nodes_run_beside_what_they_read),
-        cmocka_unit_test(test_each_class_holds_its_own_and_weights_cross_once),
-        cmocka_unit_test(test_plans_of_classes_run_in_any_interleaving),
+        cmocka_unit_test(test_each_role_holds_its_own_and_weights_cross_once),
+        cmocka_unit_test(test_plans_of_roles_run_in_any_interleaving),
         cmocka_unit_test(test_lag_overlaps_rollout_and_training),
-        cmocka_unit_test(test_lag_on_one_class_keeps_both_copies),
-        cmocka_unit_test(test_broken_crossings_are_refused),
-        cmocka_unit_test(test_random_mutants_of_classes),
-        cmocka_unit_test(test_classes_that_wait_for_each_other_are_refused),
+        cmocka_unit_test(test_lag_on_one_role_keeps_both_copies),
+        cmocka_unit_test(test_broken_transfers_are_refused),
+        cmocka_unit_test(test_random_mutants_of_roles),
+        cmocka_unit_test(test_roles_that_wait_for_each_other_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Plans for many ranks: what a rank holds, and that every plan runs in any interleaving of its lanes. */
 #include "tests/unit/all_ways.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "tests/unit/plan_edit.h"
 #include "scheduler/report/view.h"
 
@@ -244,7 +244,7 @@ static uint32_t collectives_in(const gr_plan *p, const gr_step *loop)
     const gr_step *steps = p->paths[GR_PATH_STEADY].steps;
     uint32_t n = 0;
     for (const gr_step *s = loop + 1; s <= steps + loop->body_last; s++)
-        n += s->kind != GR_STEP_LOOP && s->kind != GR_STEP_RUN && gr_step_is_work(s->kind);
+        n += s->kind != GR_STEP_LOOP && s->kind != GR_STEP_RUN && gr_step_is_task(s->kind);
     return n;
 }
 
@@ -390,16 +390,16 @@ static gr_planned *plan_on(const gr_graph *g, const gr_hardware *hw, uint64_t bu
 }
 
 /* Seconds of reductions, of all trips that are expected. */
-static double reducing(const gr_program *g, const gr_hardware *hw)
+static double reducing(const gr_tasks *g, const gr_hardware *hw)
 {
     double sum = 0;
-    for (uint32_t w = 0; w < g->n_works; w++) {
-        if (g->works[w].kind != GR_STEP_REDUCE) continue;
+    for (uint32_t w = 0; w < g->n_tasks; w++) {
+        if (g->task[w].kind != GR_STEP_REDUCE) continue;
         double times = 1;
         for (uint32_t l = 0; l < w; l++)
-            if (g->works[l].body_last != GR_NONE && g->works[l].body_last >= w)
-                times *= g->works[l].trips_expected;
-        sum += times * (double)gr_work_ns(&g->works[w], hw) / 1e9;
+            if (g->task[l].body_last != GR_NONE && g->task[l].body_last >= w)
+                times *= g->task[l].trips_expected;
+        sum += times * (double)gr_task_ns(&g->task[w], hw) / 1e9;
     }
     return sum;
 }
@@ -416,7 +416,7 @@ static void test_reductions_take_time_from_what_runs_beside_them(void **state)
     gr_hardware holding = hiding;
     holding.reduce_share = 0.25;
     gr_planned *hidden = plan_on(g, &hiding, 0, GR_OK), *held_up = plan_on(g, &holding, 0, GR_OK);
-    const double all = reducing(hidden->program, &hiding),
+    const double all = reducing(hidden->tasks, &hiding),
                  lost = (double)(held_up->plan->ns - hidden->plan->ns) / 1e9;
     print_message("%.6f s of %.6f s of reductions lost\n", lost, all);
     assert_true(all > 0 && all < (double)hidden->plan->ns / 1e9);
@@ -563,7 +563,7 @@ static void refuse_without_any_wait(const gr_planned *p)
         if (strncmp(path->steps[i].what, "update.reduce.", 14)) continue;
         gr_plan *early = copy_plan(p->plan);
         early->paths[GR_PATH_STEADY].steps[i].n_after = 0;
-        assert_false(accepted(early, p->program, NULL));
+        assert_false(accepted(early, p->tasks, NULL));
         gr_plan_free(early);
         tried++;
     }
@@ -572,7 +572,7 @@ static void refuse_without_any_wait(const gr_planned *p)
     for (uint32_t i = 0; i < path->n; i++)
         if (!strncmp(path->steps[i].what, "update.norm.", 12))
             bad->paths[GR_PATH_STEADY].steps[i].n_after = 0;
-    assert_false(accepted(bad, p->program, NULL));
+    assert_false(accepted(bad, p->tasks, NULL));
     gr_plan_free(bad);
 }
 
@@ -585,7 +585,7 @@ static void refuse_without_waits(const gr_planned *p)
         if (strncmp(path->steps[i].what, "update.norm.", 12)) continue;
         gr_plan *bad = copy_plan(p->plan);
         bad->paths[GR_PATH_STEADY].steps[i].n_after = 0;
-        assert_false(accepted(bad, p->program, NULL));
+        assert_false(accepted(bad, p->tasks, NULL));
         gr_plan_free(bad);
         tried++;
     }
@@ -600,7 +600,7 @@ static void refuse_mutants(const config *c)
     uint32_t tried = 0;
     for (uint32_t i = 0; i < p->plan->paths[GR_PATH_STEADY].n; i++) {
         gr_step_kind kind = p->plan->paths[GR_PATH_STEADY].steps[i].kind;
-        if (kind == GR_STEP_RUN || !gr_step_is_work(kind) || kind == GR_STEP_LOOP) continue;
+        if (kind == GR_STEP_RUN || !gr_step_is_task(kind) || kind == GR_STEP_LOOP) continue;
         for (int how = 0; how < 4; how++) {
             gr_plan *bad = copy_plan(p->plan);
             gr_step *s = &bad->paths[GR_PATH_STEADY].steps[i];
@@ -608,7 +608,7 @@ static void refuse_mutants(const config *c)
             if (how == 1) s->lane = GR_LANE_COMPUTE;
             if (how == 2) s->bytes += GR_ALIGN;
             if (how == 3) s->kind = kind == GR_STEP_GATHER ? GR_STEP_SYNC : GR_STEP_GATHER;
-            assert_false(accepted(bad, p->program, NULL));
+            assert_false(accepted(bad, p->tasks, NULL));
             gr_plan_free(bad);
             tried++;
         }
@@ -619,7 +619,7 @@ static void refuse_mutants(const config *c)
     gr_plan *bad = copy_plan(p->plan);
     bad->ranks = "0-7";
     gr_str why = {0};
-    assert_false(accepted(bad, p->program, &why));
+    assert_false(accepted(bad, p->tasks, &why));
     assert_non_null(strstr(why.text, "'ranks'"));
     gr_str_release(&why);
     gr_plan_free(bad);
@@ -644,15 +644,15 @@ static void test_a_collective_needs_trips_that_ranks_agreed_on(void **state)
 {
     (void)state;
     for (int agreed = 0; agreed < 2; agreed++) {
-        gr_program *g = gr_program_new();
+        gr_tasks *g = gr_tasks_new();
         g->ranks = 2;
-        gr_program_node(g, "node", GR_LANE_COMPUTE, false);
-        uint32_t sum = gr_program_temp(g, GR_CAT_COMM, 256, "sum");
-        gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_WRITE}}, 1, "begin");
-        gr_spread_loop(g, 0, 3, agreed, GR_NONE, "loop");
-        gr_program_run(g, 0, 0, (gr_use[]){{sum, GR_UPDATE}}, 1, "work");
-        gr_spread_total(g, sum, 1, "total");
-        gr_program_end(g);
+        gr_tasks_node(g, "node", GR_LANE_COMPUTE, false);
+        uint32_t sum = gr_tasks_temp(g, GR_CAT_COMM, 256, "sum");
+        gr_tasks_run(g, 0, 0, (gr_use[]){{sum, GR_WRITE}}, 1, "begin");
+        gr_sharding_loop(g, 0, 3, agreed, GR_NONE, "loop");
+        gr_tasks_run(g, 0, 0, (gr_use[]){{sum, GR_UPDATE}}, 1, "work");
+        gr_sharding_total(g, sum, 1, "total");
+        gr_tasks_end(g);
         gr_plan *p = still_plan(g, "0-1");
         gr_str why = {0};
         assert_int_equal(accepted(p, g, &why), agreed);
@@ -660,7 +660,7 @@ static void test_a_collective_needs_trips_that_ranks_agreed_on(void **state)
                          !agreed);
         gr_str_release(&why);
         gr_plan_free(p);
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
 }
 

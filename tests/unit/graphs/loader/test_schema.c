@@ -40,13 +40,13 @@ static json_t *as_json(const gr_value *v)
 static json_t *parse_yaml(const char *text, size_t n, const char *path)
 {
     gr_value v = {0};
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     gr_diag d;
     gr_diag_init(&d);
-    assert_int_equal(gr_yaml_parse(&v, pool, text, n, path, &d), GR_OK);
+    assert_int_equal(gr_yaml_parse(&v, arena, text, n, path, &d), GR_OK);
     json_t *out = as_json(&v);
     gr_diag_release(&d);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     return out;
 }
 

@@ -2,7 +2,7 @@
  * of its lanes, and what is refused. */
 #include "tests/unit/all_ways.h"
 #include "ops/parallel/reshard.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 #include "tests/unit/plan_edit.h"
 #include "tests/unit/test_folder.h"
 
@@ -211,18 +211,18 @@ static void test_sums_take_time(void **state)
     gr_planned *p = plan(&c, g);
     gr_hardware hw = machine();
     uint32_t found = 0;
-    for (size_t i = 0; i < p->program->n_works; i++) {
-        gr_work w = p->program->works[i];
+    for (size_t i = 0; i < p->tasks->n_tasks; i++) {
+        gr_task w = p->tasks->task[i];
         if (strcmp(w.what, "rollout.layer.1")) continue;
         found++;
         assert_int_equal(w.peers, 4);
-        const uint64_t with = gr_work_ns(&w, &hw),
+        const uint64_t with = gr_task_ns(&w, &hw),
                        least = 2 * hw.sum_ns + (uint64_t)(1e9 * w.summed / hw.link);
         const double tokens =
             w.flops / (2 * 24 * 6 * (2 * 2 + 2 * 1) + 6 * 24 * 10); /* of products with the slice */
         assert_close(w.summed, 2 * tokens * 24 * 4 * 2 * 3 / 4, 0, 1e-9);
         w.sums = w.summed = 0;
-        assert_close((double)(with - gr_work_ns(&w, &hw)), (double)least, 2, 0);
+        assert_close((double)(with - gr_task_ns(&w, &hw)), (double)least, 2, 0);
     }
     assert_int_equal(found, 1);
     gr_planned_free(p);
@@ -281,7 +281,7 @@ static void test_a_slice_that_is_not_filled_is_refused(void **state)
                 if (how == 4) s->n_writes--;
                 if (how == 5) bad->ledger[s->writes[s->n_writes - 1]].bytes -= GR_ALIGN;
                 if (!(sums && how == 2)) {
-                    assert_false(accepted(bad, p->program, NULL));
+                    assert_false(accepted(bad, p->tasks, NULL));
                     tried++;
                 }
                 gr_plan_free(bad);
@@ -299,17 +299,17 @@ static void test_peers_come_to_their_sums(void **state)
 {
     (void)state;
     for (int how = 0; how < 3; how++) {
-        gr_program *g = gr_program_new();
+        gr_tasks *g = gr_tasks_new();
         g->ranks = how == 1 ? 6 : 4;
-        gr_program_node(g, "around", GR_LANE_COMPUTE, false);
-        uint32_t x = gr_program_temp(g, GR_CAT_ACTIVATIONS, 256, "x");
-        gr_program_run(g, 0, 0, (gr_use[]){{x, GR_WRITE}}, 1, "begin");
-        gr_program_loop(g, 0, 3, true, "loop");
-        gr_program_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "trip");
-        if (how < 2) gr_program_end(g);
-        gr_program_node(g, "node", GR_LANE_COMPUTE, false);
-        gr_program_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "layer")->peers = 4;
-        if (how == 2) gr_program_end(g);
+        gr_tasks_node(g, "around", GR_LANE_COMPUTE, false);
+        uint32_t x = gr_tasks_temp(g, GR_CAT_ACTIVATIONS, 256, "x");
+        gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_WRITE}}, 1, "begin");
+        gr_tasks_loop(g, 0, 3, true, "loop");
+        gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "trip");
+        if (how < 2) gr_tasks_end(g);
+        gr_tasks_node(g, "node", GR_LANE_COMPUTE, false);
+        gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "layer")->peers = 4;
+        if (how == 2) gr_tasks_end(g);
         gr_plan *p = still_plan(g, how == 1 ? "0-5" : "0-3");
         gr_str why = {0};
         assert_int_equal(accepted(p, g, &why), how == 0);
@@ -317,7 +317,7 @@ static void test_peers_come_to_their_sums(void **state)
         if (how == 2) assert_non_null(strstr(why.text, "on whose trips the ranks do not agree"));
         gr_str_release(&why);
         gr_plan_free(p);
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
 }
 
@@ -384,8 +384,8 @@ static void test_what_is_refused(void **state)
 }
 
 /* Ranks that others train for get whole layers, a buffer's worth at a time, and keep their slices; what is
- * not cut comes straight into the copy. Both classes are proven together. */
-static void test_slices_of_what_another_pool_trains(void **state)
+ * not cut comes straight into the copy. Both roles are proven together. */
+static void test_shards_of_what_another_pool_trains(void **state)
 {
     (void)state;
     config c = {.model = ", tensor: 2, pool: a",
@@ -409,7 +409,7 @@ static void test_slices_of_what_another_pool_trains(void **state)
     assert_non_null(recv);
     assert_int_equal(sync->bytes, 0);
     assert_int_equal(recv->bytes, 4 * layer_elems(1) * sizeof(float)); /* of four receivers */
-    const gr_program *programs[] = {p->program, p->more[0]->program};
+    const gr_tasks *tasks[] = {p->tasks, p->more[0]->tasks};
     for (int how = 0; how < 2; how++) {
         gr_plan *bad = copy_plan(p->plan);
         gr_path *path = &bad->more[0]->paths[GR_PATH_STEADY];
@@ -420,7 +420,7 @@ static void test_slices_of_what_another_pool_trains(void **state)
         }
         gr_diag d;
         gr_diag_init(&d);
-        assert_int_equal(gr_plan_verify_all(bad, programs, &d), GR_E_INVALID);
+        assert_int_equal(gr_plan_verify_all(bad, tasks, &d), GR_E_INVALID);
         gr_diag_release(&d);
         gr_plan_free(bad);
     }
@@ -439,7 +439,7 @@ int main(void)
         cmocka_unit_test(test_plans_of_slices_run_in_any_interleaving),
         cmocka_unit_test(test_a_slice_that_is_not_filled_is_refused),
         cmocka_unit_test(test_peers_come_to_their_sums),
-        cmocka_unit_test(test_slices_of_what_another_pool_trains),
+        cmocka_unit_test(test_shards_of_what_another_pool_trains),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

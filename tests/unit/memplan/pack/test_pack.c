@@ -1,5 +1,5 @@
 #include "memplan/pack/pack.h"
-#include "tests/unit/random_program.h"
+#include "tests/unit/random_tasks.h"
 
 /* The oracle: slow and obvious. Steps are marked one by one. */
 static void assert_packed(const gr_pack_item *it, size_t n, uint32_t steps, uint64_t height)

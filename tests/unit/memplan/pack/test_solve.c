@@ -2,7 +2,7 @@
 
 #include "tests/unit/known_packing.h"
 #include "tests/unit/public_packing.h"
-#include "tests/unit/random_program.h"
+#include "tests/unit/random_tasks.h"
 
 static bool meets(const gr_pack_item *a, const gr_pack_item *b)
 {

@@ -11,7 +11,7 @@ static char *plan_text(uint64_t budget)
 {
     shape s = SMALL;
     uint32_t level[1];
-    gr_program_source src = {.user = &s, .build = build_shape};
+    gr_tasks_source src = {.user = &s, .build = build_shape};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = budget,

@@ -13,7 +13,7 @@ static uint32_t find_named(const gr_plan *p, gr_step_kind kind, const char *what
 }
 
 /* A plan of the synthetic GRPO under 30 % of its memory, and its program. */
-static gr_plan *tight(gr_program **g)
+static gr_plan *tight(gr_tasks **g)
 {
     gr_plan *p = tight_plan(build_shape, &small, 30);
     *g = build_shape(&small, NULL);
@@ -26,7 +26,7 @@ static gr_plan *tight(gr_program **g)
 static void test_weights_written_before_wake_up_trl_5142(void **state)
 {
     (void)state;
-    gr_program *g;
+    gr_tasks *g;
     gr_plan *p = tight(&g);
     uint32_t step = find_named(p, GR_STEP_RUN, "update.step.0", 0);
     uint32_t load =
@@ -48,7 +48,7 @@ static void test_weights_written_before_wake_up_trl_5142(void **state)
     refuse(p, g, "'lifetimes'");
     refuse(p, g, place);
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* trl#5312: after the weights were synced, a reload puts the old ones over them. Here: the host copy is
@@ -56,14 +56,14 @@ static void test_weights_written_before_wake_up_trl_5142(void **state)
 static void test_a_reload_over_synced_weights_trl_5312(void **state)
 {
     (void)state;
-    gr_program *g;
+    gr_tasks *g;
     gr_plan *p = tight(&g);
     uint32_t step = find_named(p, GR_STEP_RUN, "update.step.0", 0);
     uint32_t load =
         find_named(p, GR_STEP_LOAD, "actor.params.0", find_named(p, GR_STEP_RUN, "update.backward.0", 0));
     gr_step again = p->paths[GR_PATH_STEADY].steps[load];
     double_step(p, GR_PATH_STEADY, step);
-    again.after = gr_pool_alloc(p->pool, sizeof(uint32_t));
+    again.after = gr_arena_alloc(p->arena, sizeof(uint32_t));
     again.after[0] = step;
     again.n_after = 1;
     p->paths[GR_PATH_STEADY].steps[step + 1] = again;
@@ -73,7 +73,7 @@ static void test_a_reload_over_synced_weights_trl_5312(void **state)
     refuse(p, g, "'fresh contents'");
     refuse(p, g, place);
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* NeMo-RL PR 1159: on the path that follows validation an offload is missing, so what the next iteration
@@ -81,10 +81,10 @@ static void test_a_reload_over_synced_weights_trl_5312(void **state)
 static void test_no_offload_after_validation_nemo_rl_1159(void **state)
 {
     (void)state;
-    gr_program *g;
+    gr_tasks *g;
     gr_plan *p = tight(&g);
     gr_path *validate = &p->paths[GR_PATH_VALIDATE];
-    uint32_t *more = gr_pool_alloc(p->pool, (validate->n_exit + 1) * sizeof(*more));
+    uint32_t *more = gr_arena_alloc(p->arena, (validate->n_exit + 1) * sizeof(*more));
     memcpy(more, validate->exit, validate->n_exit * sizeof(*more));
     more[validate->n_exit] =
         p->paths[GR_PATH_STEADY].steps[find_named(p, GR_STEP_LOAD, "actor.params.0", 0)].writes[0];
@@ -93,22 +93,22 @@ static void test_no_offload_after_validation_nemo_rl_1159(void **state)
     refuse(p, g, "'boundary'");
     refuse(p, g, "path validate does not leave");
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* Training state, and a KV pool that takes its bytes: 4 KiB each, and 6 KiB of memory. */
-static gr_program *build_pair(void *user, const uint32_t *level)
+static gr_tasks *build_pair(void *user, const uint32_t *level)
 {
     (void)user, (void)level;
-    gr_program *p = gr_program_new();
-    gr_program_node(p, "update", GR_LANE_COMPUTE, false);
-    uint32_t w = gr_program_object(
+    gr_tasks *p = gr_tasks_new();
+    gr_tasks_node(p, "update", GR_LANE_COMPUTE, false);
+    uint32_t w = gr_tasks_object(
         p, &(gr_object){"actor.moments", GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, 4096, "actor", 0});
-    gr_program_run(p, 0, 0, &(gr_use){w, GR_UPDATE}, 1, "step");
-    gr_program_node(p, "rollout", GR_LANE_COMPUTE, false);
-    uint32_t kv = gr_program_object(
+    gr_tasks_run(p, 0, 0, &(gr_use){w, GR_UPDATE}, 1, "step");
+    gr_tasks_node(p, "rollout", GR_LANE_COMPUTE, false);
+    uint32_t kv = gr_tasks_object(
         p, &(gr_object){"rollout.kv", GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, 4096, NULL, GR_NONE});
-    gr_program_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "prefill");
+    gr_tasks_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "prefill");
     return p;
 }
 
@@ -125,11 +125,11 @@ static gr_schedule_options options(void)
 static void test_a_race_before_the_kv_pool_is_resumed_verl_7851(void **state)
 {
     (void)state;
-    gr_program_source src = {.build = build_pair};
+    gr_tasks_source src = {.build = build_pair};
     gr_schedule_options o = options();
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);
-    gr_program *g = build_pair(NULL, NULL);
+    gr_tasks *g = build_pair(NULL, NULL);
     assert_true(accepted(p, g, NULL));
     gr_step *resume = &p->paths[GR_PATH_STEADY].steps[find_named(p, GR_STEP_RESUME, "rollout.kv", 0)];
     uint32_t offload = find_named(p, GR_STEP_OFFLOAD, "actor.moments", 0);
@@ -139,7 +139,7 @@ static void test_a_race_before_the_kv_pool_is_resumed_verl_7851(void **state)
     refuse(p, g, "'waits'");
     refuse(p, g, "'rollout.kv' does not wait until the bytes of entry");
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* verl PR 6729: two calls in the other order, and the peak is higher: here the KV pool comes before the
@@ -147,11 +147,11 @@ static void test_a_race_before_the_kv_pool_is_resumed_verl_7851(void **state)
 static void test_an_order_of_two_calls_that_raises_the_peak_verl_6729(void **state)
 {
     (void)state;
-    gr_program_source src = {.build = build_pair};
+    gr_tasks_source src = {.build = build_pair};
     gr_schedule_options o = options();
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);
-    gr_program *g = build_pair(NULL, NULL);
+    gr_tasks *g = build_pair(NULL, NULL);
     uint32_t offload = find_named(p, GR_STEP_OFFLOAD, "actor.moments", 0),
              resume = find_named(p, GR_STEP_RESUME, "rollout.kv", 0);
     assert_int_equal(resume, offload + 1);
@@ -173,7 +173,7 @@ static void test_an_order_of_two_calls_that_raises_the_peak_verl_6729(void **sta
     p->budget_bytes = p->peak_bytes; /* with as much memory the order is right */
     assert_true(accepted(p, g, NULL));
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 int main(void)

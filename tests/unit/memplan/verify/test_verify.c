@@ -19,7 +19,7 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
     uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0, passing = 0, load, loop;
     uint32_t per_plan = getenv("GR_SLOW") ? 400 : 60;
     for (uint64_t seed = 1; seed <= 64; seed++) {
-        gr_program *g = build_any(&seed, NULL);
+        gr_tasks *g = build_any(&seed, NULL);
         gr_plan *p = tight_plan(build_any, &seed, seed > 60 ? 75 : 60 + 40 * (seed % 2));
         draw d = {seed * 977};
         passing += find_passing(p, &load, &loop);
@@ -47,7 +47,7 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
             gr_plan_free(mutant);
         }
         gr_plan_free(p);
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
     print_message("%u mutants, %u refused, %u seen to break in a run, %u unchanged; %u plans with loads that "
                   "pass loops\n",
@@ -60,7 +60,7 @@ static void test_each_rule_refuses_its_own_fault(void **state)
 {
     (void)state;
     shape s = SMALL;
-    gr_program *g = build_shape(&s, NULL);
+    gr_tasks *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 40), *m;
     assert_true(accepted(p, g, NULL));
     m = copy_plan(p), delete_step(m, GR_PATH_STEADY, find_step(m, GR_STEP_LOAD, 0)),
@@ -81,7 +81,7 @@ static void test_each_rule_refuses_its_own_fault(void **state)
     m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_OFFLOAD, 0)].n_after = 0,
     refuse(m, g, "'waits'"), gr_plan_free(m);
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* What lanes that pass a loop by do behind it waits for the loop where it takes bytes that the loop uses: a
@@ -91,7 +91,7 @@ static void test_a_copy_behind_a_loop_waits_for_it(void **state)
     (void)state;
     uint32_t waits = 0, needed = 0;
     for (uint64_t seed = 1; seed <= 60; seed++) {
-        gr_program *g = random_program(seed);
+        gr_tasks *g = random_tasks(seed);
         gr_plan *p = tight_plan(build_random, &seed, 60), *m;
         const gr_path *path = &p->paths[GR_PATH_STEADY];
         for (uint32_t i = 0; i < path->n; i++)
@@ -111,7 +111,7 @@ static void test_a_copy_behind_a_loop_waits_for_it(void **state)
                 gr_plan_free(m);
             }
         gr_plan_free(p);
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
     print_message("%u of %u waits of copies for loops are needed\n", needed, waits);
     assert_true(needed > 10);
@@ -123,7 +123,7 @@ static void test_a_copy_in_flight_during_a_loop_keeps_its_bytes_to_itself(void *
     (void)state;
     shape s = SMALL;
     s.kv_bytes = 24 << 20; /* the rollout is the peak: the update has room */
-    gr_program *g = build_shape(&s, NULL);
+    gr_tasks *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 75), *m;
     const gr_path *path = &p->paths[GR_PATH_STEADY];
     uint32_t load = 0, loop = 0, inside = GR_NONE;
@@ -141,7 +141,7 @@ static void test_a_copy_in_flight_during_a_loop_keeps_its_bytes_to_itself(void *
     m->ledger[copy].first = path->steps[loop].body_last + 1;
     refuse(m, g, "'lifetimes'"), gr_plan_free(m);
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* The entry that a step of the path validate brings to the device, of a model's weights. */
@@ -162,7 +162,7 @@ static void test_what_validation_leaves_behind_is_refused(void **state)
     (void)state;
     shape s = SMALL;
     s.validates = true;
-    gr_program *g = build_shape(&s, NULL);
+    gr_tasks *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 30), *m;
     assert_true(accepted(p, g, NULL));
     uint32_t left = loaded_to_validate(p), n_steady = p->paths[GR_PATH_STEADY].n;
@@ -178,7 +178,7 @@ static void test_what_validation_leaves_behind_is_refused(void **state)
     refuse(m, g, "'lifetimes'"), gr_plan_free(m);
     m = copy_plan(p), m->paths[GR_PATH_VALIDATE].n = 0, refuse(m, g, "'lifetimes'"), gr_plan_free(m);
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 static void test_bindings_name_the_copy_of_each_use(void **state)
@@ -186,16 +186,16 @@ static void test_bindings_name_the_copy_of_each_use(void **state)
     (void)state;
     shape s = SMALL;
     s.validates = true;
-    gr_program *g = build_shape(&s, NULL);
+    gr_tasks *g = build_shape(&s, NULL);
     gr_plan *p = tight_plan(build_shape, &s, 50);
-    gr_pool *pool = gr_pool_new();
-    gr_binding *b = gr_plan_bind(p, g, pool);
+    gr_arena *arena = gr_arena_new();
+    gr_binding *b = gr_plan_bind(p, g, arena);
     uint32_t uses = 0;
     for (uint32_t i = 0; i < gr_plan_steps(p); i++) {
-        if (!b[i].work) continue;
-        assert_string_equal(b[i].work->what, gr_plan_step(p, i)->what);
-        for (uint32_t u = 0; u < b[i].work->n_uses; u++) {
-            uint32_t o = b[i].work->uses[u].object;
+        if (!b[i].task) continue;
+        assert_string_equal(b[i].task->what, gr_plan_step(p, i)->what);
+        for (uint32_t u = 0; u < b[i].task->n_uses; u++) {
+            uint32_t o = b[i].task->uses[u].object;
             assert_int_equal(o == GR_NONE, b[i].entry[u] == GR_NONE);
             if (o == GR_NONE) continue;
             assert_string_equal(g->objects[o].name, p->ledger[b[i].entry[u]].what);
@@ -203,9 +203,9 @@ static void test_bindings_name_the_copy_of_each_use(void **state)
         }
     }
     assert_true(uses > 100);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
     gr_plan_free(p);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 int main(void)

@@ -117,8 +117,8 @@ static void test_one_long_sequence_goes_in_parts_of_its_heads(void **state)
     assert_int_equal(r.longest, 16384);
     const uint64_t ws = gr_cu_attention_ws_bytes(&shapes[0], 16384, 1, 16384, true);
     assert_in_range(ws >> 20, 1040, 1048);
-    const gr_cu_attention_shape loose = {16, 8, 128, false};
-    assert_int_equal(gr_cu_attention_cut(&loose, offset, 0, 1, true).kv_heads, 8);
+    const gr_cu_attention_shape nondeterministic = {16, 8, 128, false};
+    assert_int_equal(gr_cu_attention_cut(&nondeterministic, offset, 0, 1, true).kv_heads, 8);
 }
 
 int main(void)

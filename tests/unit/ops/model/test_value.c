@@ -278,14 +278,14 @@ static void write_with_head(const char *weight, const char *bias)
 {
     gr_st_spec specs[32];
     size_t n = 0;
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     float zeros[ROOM] = {0}, head_weight[H], half = 0.5f;
     for (int i = 0; i < H; i++) head_weight[i] = (float)(i + 1);
     for (uint32_t b = 0; b < gr_model_buckets(&backbone); b++) {
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
         size_t n_tensors = gr_bucket_tensors(&backbone, b, t);
         for (size_t i = 0; i < n_tensors; i++)
-            specs[n++] = (gr_st_spec){gr_pool_strdup(pool, t[i].name), t[i].rows, t[i].cols};
+            specs[n++] = (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols};
     }
     size_t n_backbone = n;
     if (weight) specs[n++] = (gr_st_spec){weight, 1, H};
@@ -297,7 +297,7 @@ static void write_with_head(const char *weight, const char *bias)
     if (bias) assert_int_equal(gr_st_writer_put(w, &half, NULL), GR_OK);
     assert_int_equal(gr_st_writer_finish(w, NULL), GR_OK);
     gr_st_writer_free(w);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
 }
 
 static void assert_head_reads(bool has_bias)

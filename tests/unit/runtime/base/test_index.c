@@ -11,11 +11,11 @@ static void test_every_name_is_found_again(void **state)
 {
     (void)state;
     gr_index x = {0};
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     assert_int_equal(gr_index_find(&x, "none", 4), UINT32_MAX);
-    for (uint32_t i = 0; i < N; i++) assert_true(gr_index_add(&x, gr_pool_printf(pool, "c%u", i), i));
+    for (uint32_t i = 0; i < N; i++) assert_true(gr_index_add(&x, gr_arena_printf(arena, "c%u", i), i));
     for (uint32_t i = 0; i < N; i++) {
-        const char *name = gr_pool_printf(pool, "c%u.length", i);
+        const char *name = gr_arena_printf(arena, "c%u.length", i);
         assert_int_equal(gr_index_find(&x, name, strcspn(name, ".")), i);
         assert_int_equal(gr_index_find(&x, name, strlen(name)), UINT32_MAX);
     }
@@ -26,7 +26,7 @@ static void test_every_name_is_found_again(void **state)
     assert_int_equal(x.n, N + 1);
     assert_true(2 * x.n <= x.cap);
     gr_index_release(&x);
-    gr_pool_free(pool);
+    gr_arena_free(arena);
 }
 
 int main(void)

@@ -8,7 +8,7 @@ enum { USER_CODE, USER_QUEUE, USER_BOTH, USER_TURNS };
 
 /* A program for such a device: who uses each of its objects in the host pool, and works whose code uses some
  * wait for their queue, all of them. */
-static void make_queued(gr_program *p, uint64_t seed)
+static void make_queued(gr_tasks *p, uint64_t seed)
 {
     static const gr_use_mode modes[] = {GR_BY_CODE, GR_BY_QUEUE, 0, GR_BY_TURNS};
     draw d = {seed * 7919 + 3};
@@ -16,8 +16,8 @@ static void make_queued(gr_program *p, uint64_t seed)
     uint32_t *users = gr_calloc(p->n_objects, sizeof(*users));
     for (uint32_t o = 0; o < p->n_objects; o++)
         users[o] = pick_below(&d, p->objects[o].span == GR_SPAN_KEEP ? USER_TURNS : USER_TURNS + 1);
-    for (uint32_t w = 0; w < p->n_works; w++) {
-        gr_work *k = &p->works[w];
+    for (uint32_t w = 0; w < p->n_tasks; w++) {
+        gr_task *k = &p->task[w];
         for (uint32_t u = 0; u < k->n_uses; u++) {
             uint32_t o = k->uses[u].object;
             if (o == GR_NONE || p->objects[o].place != GR_HOST) continue;
@@ -29,10 +29,10 @@ static void make_queued(gr_program *p, uint64_t seed)
 }
 
 /* Some objects that were the device's are in the host pool, so that more meet there. */
-static gr_program *build_queued(void *user, const uint32_t *level)
+static gr_tasks *build_queued(void *user, const uint32_t *level)
 {
     uint64_t seed = *(const uint64_t *)user;
-    gr_program *p = build_any(user, level);
+    gr_tasks *p = build_any(user, level);
     draw d = {seed * 31 + 7};
     for (uint32_t o = 0; o < p->n_objects; o++)
         if (p->objects[o].span == GR_SPAN_TEMP && pick_below(&d, 2)) p->objects[o].place = GR_HOST;
@@ -41,9 +41,9 @@ static gr_program *build_queued(void *user, const uint32_t *level)
 }
 
 /* The verifier's view without queues: a lane is one time line. */
-static bool accepted_in_line(const gr_plan *p, const gr_program *g)
+static bool accepted_in_line(const gr_plan *p, const gr_tasks *g)
 {
-    gr_program line = *g;
+    gr_tasks line = *g;
     line.queued = false;
     return accepted(p, &line, NULL);
 }
@@ -65,19 +65,19 @@ typedef struct pair {
 #define BOTH  (gr_use_mode)0
 #define TURNS GR_BY_TURNS
 
-static gr_program *program_of(const pair *x)
+static gr_tasks *tasks_of(const pair *x)
 {
-    gr_program *p = gr_program_new();
+    gr_tasks *p = gr_tasks_new();
     p->queued = true;
-    gr_program_node(p, "a", GR_LANE_COMPUTE, false);
-    uint32_t a = gr_program_host(p, GR_CAT_COLUMNS, 1024, "one"), b = a;
-    if (x->other) b = gr_program_host(p, GR_CAT_COLUMNS, 1024, "other");
-    if (x->loop) gr_program_loop(p, 0, 2, false, "loop");
-    gr_program_run(p, 0, 0, (gr_use[]){{a, GR_WRITE | x->first}}, 1, "first")->waits = x->waits[0];
+    gr_tasks_node(p, "a", GR_LANE_COMPUTE, false);
+    uint32_t a = gr_tasks_host(p, GR_CAT_COLUMNS, 1024, "one"), b = a;
+    if (x->other) b = gr_tasks_host(p, GR_CAT_COLUMNS, 1024, "other");
+    if (x->loop) gr_tasks_loop(p, 0, 2, false, "loop");
+    gr_tasks_run(p, 0, 0, (gr_use[]){{a, GR_WRITE | x->first}}, 1, "first")->waits = x->waits[0];
     p->lane = x->lane;
-    gr_program_run(p, 0, 0, (gr_use[]){{b, (x->other ? GR_WRITE : GR_READ) | x->second}}, 1, "second")
-        ->waits = x->waits[1];
-    if (x->loop) gr_program_end(p);
+    gr_tasks_run(p, 0, 0, (gr_use[]){{b, (x->other ? GR_WRITE : GR_READ) | x->second}}, 1, "second")->waits =
+        x->waits[1];
+    if (x->loop) gr_tasks_end(p);
     return p;
 }
 
@@ -111,7 +111,7 @@ static void test_code_knows_of_its_queue_by_a_wait_alone(void **state)
     };
     (void)state;
     for (size_t i = 0; i < GR_LEN(pairs); i++) {
-        gr_program *g = program_of(&pairs[i]);
+        gr_tasks *g = tasks_of(&pairs[i]);
         gr_plan *p = still_plan(g, "0");
         char what[128];
         const char *why = NULL;
@@ -123,7 +123,7 @@ static void test_code_knows_of_its_queue_by_a_wait_alone(void **state)
         if (pairs[i].proven == (why != NULL)) fail_msg("pair %zu: %s", i, why ? why : "never breaks");
         gr_str_release(&said);
         gr_plan_free(p);
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
 }
 
@@ -135,17 +135,17 @@ typedef struct counts {
 } counts;
 
 /* Take away each wait that the verifier lets go. */
-static void drop_waits(gr_program *g, const gr_plan *p, uint64_t seed, counts *n)
+static void drop_waits(gr_tasks *g, const gr_plan *p, uint64_t seed, counts *n)
 {
     char what[128];
-    for (uint32_t w = 0; w < g->n_works; w++) {
-        if (!g->works[w].waits) continue;
+    for (uint32_t w = 0; w < g->n_tasks; w++) {
+        if (!g->task[w].waits) continue;
         n->waits++;
-        g->works[w].waits = false;
+        g->task[w].waits = false;
         if (accepted(p, g, NULL)) continue;
         n->needed++;
         n->harmful += breaks(p, g, seed * 100 + w, what) != NULL;
-        g->works[w].waits = true;
+        g->task[w].waits = true;
     }
 }
 
@@ -159,7 +159,7 @@ static bool can_reuse(const gr_plan *p, const gr_entry *e, const gr_entry *o)
 }
 
 /* A changed plan, as it stands: what the two views say of it, and what happens. */
-static void judge(const gr_plan *mutant, const gr_program *g, uint64_t seed, counts *n)
+static void judge(const gr_plan *mutant, const gr_tasks *g, uint64_t seed, counts *n)
 {
     char what[128];
     bool ok = accepted(mutant, g, NULL), in_line = accepted_in_line(mutant, g);
@@ -173,7 +173,7 @@ static void judge(const gr_plan *mutant, const gr_program *g, uint64_t seed, cou
 }
 
 /* Every pair of entries of the host pool that can be put in the same bytes. */
-static void reuse_early(gr_plan *p, const gr_program *g, uint64_t seed, counts *n)
+static void reuse_early(gr_plan *p, const gr_tasks *g, uint64_t seed, counts *n)
 {
     for (uint32_t i = 0; i < p->n_ledger; i++)
         for (uint32_t k = 0; k < p->n_ledger; k++) {
@@ -186,7 +186,7 @@ static void reuse_early(gr_plan *p, const gr_program *g, uint64_t seed, counts *
         }
 }
 
-static void try_mutants(const gr_program *g, const gr_plan *p, uint64_t seed, uint32_t each, counts *n)
+static void try_mutants(const gr_tasks *g, const gr_plan *p, uint64_t seed, uint32_t each, counts *n)
 {
     draw d = {seed * 977 + 5};
     for (uint32_t m = 0; m < each; m++) {
@@ -214,7 +214,7 @@ static void test_code_that_goes_ahead_of_its_queue_is_refused(void **state)
     char what[128];
     uint32_t each = getenv("GR_SLOW") ? 200 : 15;
     for (uint64_t seed = 1; seed <= 64; seed++) {
-        gr_program *g = build_queued(&seed, NULL);
+        gr_tasks *g = build_queued(&seed, NULL);
         gr_plan *p = tight_plan(build_queued, &seed, seed > 60 ? 90 : 60 + 40 * (seed % 2));
         gr_str why = {0};
         if (!accepted(p, g, &why)) fail_msg("seed %lu: %s", seed, why.text);
@@ -228,7 +228,7 @@ static void test_code_that_goes_ahead_of_its_queue_is_refused(void **state)
         reuse_early(p, g, seed, &n);
         if (p->arena_bytes + p->host_bytes) try_mutants(g, p, seed, p->arena_bytes ? each : 0, &n);
         gr_plan_free(p);
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
     print_message(
         "%u plans; %u of %u waits of code for its queue are needed, of these %u seen to break without\n",
@@ -277,10 +277,10 @@ static void judge_graph(gr_planned *p, const char *file, counts *n)
 {
     char what[128];
     for (uint64_t run = 0; run < 4; run++) {
-        const char *why = simulate(p->plan, p->program, run, NULL, false, what);
+        const char *why = simulate(p->plan, p->tasks, run, NULL, false, what);
         if (why) fail_msg("%s, run %lu: %s: %s", file, run, why, what);
     }
-    drop_waits(p->program, p->plan, 1, n);
+    drop_waits(p->tasks, p->plan, 1, n);
     n->plans++;
 }
 
@@ -293,7 +293,7 @@ static void test_shipped_graphs_wait_where_they_must(void **state)
         for (uint32_t ranks = 1; ranks <= 2; ranks++) {
             gr_graph *g = load(files[i], ranks);
             gr_planned *p = plan_for_cuda(g, ranks == 1 ? GR_POLICY_AUTO : GR_POLICY_EVERY_NODE);
-            assert_true(p->program->queued);
+            assert_true(p->tasks->queued);
             judge_graph(p, files[i], &n);
             gr_planned_free(p);
             gr_graph_free(g);

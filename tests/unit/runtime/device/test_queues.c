@@ -36,12 +36,12 @@ static void test_the_ends_of_iterations_and_validations(void **state)
     gr_node asked = {.name = "asked", .every = 1}, *nodes[] = {&asked};
     gr_graph g = {.nodes = nodes, .n_nodes = 1};
     gr_session s = {.graph = &g};
-    gr_pool *pool = gr_pool_new();
+    gr_arena *arena = gr_arena_new();
     for (int validation = 0; validation < 2; validation++) {
-        const gr_node *n = gr_summary_node(&g, validation, pool);
+        const gr_node *n = gr_summary_node(&g, validation, arena);
         waits_first(n->op->run, (gr_call){.session = &s, .node = n});
     }
-    gr_pool_free(pool);
+    gr_arena_free(arena);
 }
 
 /* A chunk of steps behind the last token reads orders from the host and writes its report there. */

@@ -17,7 +17,7 @@ struct made {
 static struct made *made_new(void)
 {
     struct made *m = gr_calloc(1, sizeof(*m));
-    m->plan.pool = gr_pool_new();
+    m->plan.arena = gr_arena_new();
     m->plan.ledger = m->ledger;
     m->plan.paths[GR_PATH_STEADY].steps = m->steps;
     return m;
@@ -25,7 +25,7 @@ static struct made *made_new(void)
 
 static void made_free(struct made *m)
 {
-    gr_pool_free(m->plan.pool);
+    gr_arena_free(m->plan.arena);
     gr_diag_release(&m->d);
     free(m);
 }
@@ -33,7 +33,7 @@ static void made_free(struct made *m)
 static uint32_t entry(struct made *m, gr_place place, uint64_t offset, uint64_t bytes, uint32_t first,
                       uint32_t last)
 {
-    m->ledger[m->plan.n_ledger] = (gr_entry){.what = gr_pool_printf(m->plan.pool, "e%u", m->plan.n_ledger),
+    m->ledger[m->plan.n_ledger] = (gr_entry){.what = gr_arena_printf(m->plan.arena, "e%u", m->plan.n_ledger),
                                              .place = place,
                                              .bytes = bytes,
                                              .offset = offset,
@@ -48,15 +48,17 @@ static gr_step *step(struct made *m, gr_step_kind kind, gr_lane lane)
 {
     gr_path *p = &m->plan.paths[GR_PATH_STEADY];
     gr_step *s = &m->steps[p->n];
-    *s = (gr_step){
-        .kind = kind, .lane = lane, .what = gr_pool_printf(m->plan.pool, "s%u", p->n), .body_last = GR_NONE};
+    *s = (gr_step){.kind = kind,
+                   .lane = lane,
+                   .what = gr_arena_printf(m->plan.arena, "s%u", p->n),
+                   .body_last = GR_NONE};
     p->n++;
     return s;
 }
 
 static void add(struct made *m, uint32_t **list, uint32_t *n, uint32_t value)
 {
-    uint32_t *longer = gr_pool_alloc(m->plan.pool, (*n + 1) * sizeof(*longer));
+    uint32_t *longer = gr_arena_alloc(m->plan.arena, (*n + 1) * sizeof(*longer));
     if (*n) memcpy(longer, *list, *n * sizeof(*longer));
     longer[(*n)++] = value;
     *list = longer;
@@ -501,7 +503,7 @@ static void test_poison_catches_writes_that_were_not_declared(void **state)
     }
 }
 
-static gr_status expect_poison(struct scene *c, uint32_t i)
+static gr_status expect_memory_check(struct scene *c, uint32_t i)
 {
     char *x = gr_executor_address(c->e, 0);
     bool empty = x[0] == 0x5A;
@@ -518,7 +520,7 @@ static void test_poison_empties_what_was_released_or_resumed(void **state)
     static const gr_step_kind kinds[] = {GR_STEP_RUN,    GR_STEP_RELEASE, GR_STEP_RUN,
                                          GR_STEP_RESUME, GR_STEP_RUN,     GR_STEP_RUN};
     for (size_t i = 0; i < GR_LEN(kinds); i++) writes(m, step(m, kinds[i], GR_LANE_COMPUTE), 0);
-    c->body = expect_poison;
+    c->body = expect_memory_check;
     gr_executor *e = executor_of(m, c, true);
     memset(gr_executor_address(e, 0), 3, 256);
     assert_int_equal(gr_executor_path(e, GR_PATH_STEADY, &m->d), GR_OK);

@@ -1,4 +1,4 @@
-/* What classes of ranks tell each other of an iteration: as bytes and back, whole or refused; put together.
+/* What roles of ranks tell each other of an iteration: as bytes and back, whole or refused; put together.
  */
 #include "runtime/run/record.h"
 
@@ -96,7 +96,7 @@ static void test_what_is_no_record_is_refused(void **state)
     gr_str_release(&bytes);
 }
 
-static void test_records_of_classes_become_one(void **state)
+static void test_records_of_roles_become_one(void **state)
 {
     (void)state;
     gr_record *a = gr_record_new(NODES), *b = example();
@@ -129,7 +129,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_record_comes_back_as_it_was),
         cmocka_unit_test(test_what_is_no_record_is_refused),
-        cmocka_unit_test(test_records_of_classes_become_one),
+        cmocka_unit_test(test_records_of_roles_become_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

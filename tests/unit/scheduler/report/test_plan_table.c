@@ -3,7 +3,7 @@
 
 static gr_plan *plan_for(shape *s, uint64_t budget)
 {
-    gr_program_source src = {.user = s, .build = build_shape};
+    gr_tasks_source src = {.user = s, .build = build_shape};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = budget,

@@ -7,8 +7,8 @@
  * least time. Budgets lie between the smallest residency and all resident. On every other machine copies take
  * next to nothing, so that many plans take nearly the same time.
  */
-#include "tests/unit/random_program.h"
-#include "scheduler/search/layout.h"
+#include "tests/unit/random_tasks.h"
+#include "scheduler/search/transfers.h"
 #include "tests/unit/synthetic.h"
 
 enum { MOST_RESIDENCIES = 60000 };
@@ -25,10 +25,10 @@ typedef struct goal { /* what a plan is chosen by */
 } goal;
 
 typedef struct space {
-    gr_facts *f;
-    gr_pool *pool;
+    gr_analysis *f;
+    gr_arena *arena;
     gr_choice *choice;
-    gr_layout layout;
+    gr_transfers transfers;
     priced *found;
     size_t n, cap;
 } space;
@@ -40,7 +40,7 @@ static uint64_t count_of(const gr_group *g)
     return 1 + g->n_objects * ((1ULL << __builtin_popcountll(g->nodes)) + g->may_host);
 }
 
-static uint64_t count_all(const gr_facts *f)
+static uint64_t count_all(const gr_analysis *f)
 {
     uint64_t n = GR_N_AHEAD;
     for (uint32_t g = 0; g < f->n_groups && n <= MOST_RESIDENCIES; g++) n *= count_of(&f->groups[g]);
@@ -56,12 +56,17 @@ static uint64_t next_subset(uint64_t set, uint64_t mask)
 static void price(space *s)
 {
     for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++) {
-        gr_layout_make(&s->layout, s->f, s->choice, ahead);
+        gr_transfers_make(&s->transfers, s->f, s->choice, ahead);
         size_t bytes = s->f->n_groups * sizeof(*s->choice);
-        priced p = {gr_pool_alloc(s->pool, bytes), ahead, s->layout.live, s->layout.ns, 0, s->layout.copied};
+        priced p = {gr_arena_alloc(s->arena, bytes),
+                    ahead,
+                    s->transfers.live,
+                    s->transfers.ns,
+                    0,
+                    s->transfers.copied};
         memcpy(p.choice, s->choice, bytes);
-        gr_layout_widen(&s->layout, s->f, s->choice, UINT64_MAX);
-        p.least_ns = s->layout.ns;
+        gr_transfers_widen(&s->transfers, s->f, s->choice, UINT64_MAX);
+        p.least_ns = s->transfers.ns;
         GR_PUSH(s->found, s->n, s->cap, p);
     }
 }
@@ -105,7 +110,7 @@ static bool all_stay(const space *s, const priced *p)
 /* Whether a layout's offsets are found. */
 static bool is_packed(const space *s, uint64_t arena)
 {
-    gr_plan *plan = gr_plan_build(&s->layout, s->f, 0, 40);
+    gr_plan *plan = gr_plan_build(&s->transfers, s->f, 0, 40);
     bool fits = plan->arena_bytes <= arena;
     gr_plan_free(plan);
     return fits;
@@ -114,9 +119,9 @@ static bool is_packed(const space *s, uint64_t arena)
 static void lay_out(space *s, const priced *p, bool wide, uint64_t arena)
 {
     if (wide)
-        gr_layout_fit(&s->layout, s->f, p->choice, p->ahead, arena);
+        gr_transfers_fit(&s->transfers, s->f, p->choice, p->ahead, arena);
     else
-        gr_layout_make(&s->layout, s->f, p->choice, p->ahead);
+        gr_transfers_make(&s->transfers, s->f, p->choice, p->ahead);
 }
 
 /* The least time of a residency that is packed into these bytes of arena. */
@@ -126,7 +131,7 @@ static uint64_t least_time(space *s, uint64_t arena)
     for (size_t i = 0; i < s->n && s->found[i].least_ns < best; i++)
         for (int wide = 0; wide < 2 && s->found[i].live <= arena; wide++) {
             lay_out(s, &s->found[i], wide, arena);
-            if (s->layout.ns < best && is_packed(s, arena)) best = s->layout.ns;
+            if (s->transfers.ns < best && is_packed(s, arena)) best = s->transfers.ns;
         }
     return best;
 }
@@ -149,7 +154,7 @@ static goal best_goal(space *s, uint64_t arena)
         goal here = {p->copied, p->least_ns};
         for (int wide = 0; wide < 2 && p->live <= arena && is_better(&here, &best); wide++) {
             lay_out(s, p, wide, arena);
-            goal g = {p->copied, s->layout.ns};
+            goal g = {p->copied, s->transfers.ns};
             if (g.ns <= most && is_better(&g, &best) && is_packed(s, arena)) best = g;
         }
     }
@@ -157,7 +162,7 @@ static goal best_goal(space *s, uint64_t arena)
 }
 
 /* Of a plan, whose loops are the program's, in its order. */
-static goal goal_of(const gr_plan *p, const gr_program *g)
+static goal goal_of(const gr_plan *p, const gr_tasks *g)
 {
     const gr_path *path = &p->paths[GR_PATH_STEADY];
     goal sum = {.ns = p->ns};
@@ -166,8 +171,8 @@ static goal goal_of(const gr_plan *p, const gr_program *g)
     for (uint32_t i = 0; i < path->n; i++) {
         const gr_step *t = &path->steps[i];
         while (depth && i > ends[depth]) depth--;
-        if (gr_step_is_work(t->kind)) {
-            const gr_work *w = &g->works[work++];
+        if (gr_step_is_task(t->kind)) {
+            const gr_task *w = &g->task[work++];
             if (t->kind != GR_STEP_LOOP) continue;
             times[depth + 1] = times[depth] * w->trips_expected;
             ends[++depth] = t->body_last;
@@ -195,7 +200,7 @@ typedef struct tally {
 /* One program at several budgets. */
 static void compare(space *s, uint64_t seed, tally *score)
 {
-    gr_program *g = random_program(seed);
+    gr_tasks *g = random_tasks(seed);
     uint64_t least = UINT64_MAX, most = 0;
     for (size_t i = 0; i < s->n; i++) {
         least = GR_MIN(least, s->found[i].live);
@@ -203,7 +208,7 @@ static void compare(space *s, uint64_t seed, tally *score)
     }
     for (uint32_t k = 0; k < 4; k++) {
         uint64_t arena = gr_align(least + (most - least) * k / 4, GR_ALIGN);
-        gr_program_source src = {.user = &seed, .build = build_random};
+        gr_tasks_source src = {.user = &seed, .build = build_random};
         gr_schedule_options o = {
             .hardware = s->f->hardware, .policy = GR_POLICY_AUTO, .host_budget_bytes = 1ULL << 40};
         o.budget_bytes = o.hardware.overhead_bytes + arena;
@@ -223,7 +228,7 @@ static void compare(space *s, uint64_t seed, tally *score)
                           best.ns, fits ? "" : " (nothing found)");
         gr_plan_free(p);
     }
-    gr_program_free(g);
+    gr_tasks_free(g);
     score->programs++;
 }
 
@@ -234,9 +239,9 @@ static void test_search_is_as_good_as_trying_everything(void **state)
     tally score = {0};
     uint64_t tried = 0;
     for (uint64_t seed = 1; score.programs < wanted; seed++) {
-        gr_program *g = random_program(seed);
+        gr_tasks *g = random_tasks(seed);
         const gr_hardware hw = hardware_of(seed);
-        space s = {.f = gr_facts_new(g, &hw), .pool = gr_pool_new()};
+        space s = {.f = gr_analysis_new(g, &hw), .arena = gr_arena_new()};
         if (g->validate == GR_NONE && s.f->n_groups && count_all(s.f) <= MOST_RESIDENCIES) {
             s.choice = gr_calloc(s.f->n_groups, sizeof(*s.choice));
             walk(&s, 0);
@@ -246,11 +251,11 @@ static void test_search_is_as_good_as_trying_everything(void **state)
             compare(&s, seed, &score);
             free(s.choice);
         }
-        gr_layout_release(&s.layout);
+        gr_transfers_release(&s.transfers);
         free(s.found);
-        gr_pool_free(s.pool);
-        gr_facts_free(s.f);
-        gr_program_free(g);
+        gr_arena_free(s.arena);
+        gr_analysis_free(s.f);
+        gr_tasks_free(g);
     }
     print_message("%u programs, %u groups that may stay on the host, ", score.programs, hosts);
     print_message("%lu residencies, %u budgets: equal %.1f %%, within 2 %% %.1f %%, worst %.1f "

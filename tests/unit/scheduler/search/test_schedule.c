@@ -1,12 +1,12 @@
 #include "memplan/verify/verify.h"
-#include "tests/unit/random_program.h"
-#include "scheduler/search/layout.h"
+#include "tests/unit/random_tasks.h"
+#include "scheduler/search/transfers.h"
 #include "scheduler/search/timeline.h"
 #include "scheduler/report/view.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/synthetic.h"
 
-typedef gr_program *build_fn(void *user, const uint32_t *level);
+typedef gr_tasks *build_fn(void *user, const uint32_t *level);
 
 static void print_errors(const gr_diag *d)
 {
@@ -20,7 +20,7 @@ static void print_errors(const gr_diag *d)
 /* Schedule, and prove what comes out. *st: whether it fits. */
 static gr_plan *plan_for(build_fn *build, void *user, uint64_t budget, gr_policy policy, gr_status *st)
 {
-    gr_program_source src = {.user = user, .build = build};
+    gr_tasks_source src = {.user = user, .build = build};
     gr_schedule_options o = {
         .hardware = machine(), .policy = policy, .budget_bytes = budget, .host_budget_bytes = 1ULL << 40};
     gr_diag d;
@@ -28,13 +28,13 @@ static gr_plan *plan_for(build_fn *build, void *user, uint64_t budget, gr_policy
     gr_plan *p = NULL;
     *st = gr_schedule(&p, NULL, &src, &o, &d);
     if (*st == GR_OK) {
-        gr_program *g = build(user, NULL);
+        gr_tasks *g = build(user, NULL);
         assert_true(p->fits && p->peak_bytes <= budget);
         if (gr_plan_verify(p, g, &d)) {
             print_errors(&d);
             fail_msg("the plan for %llu bytes is refused", (unsigned long long)budget);
         }
-        gr_program_free(g);
+        gr_tasks_free(g);
     } else {
         assert_int_equal(*st, GR_E_NOFIT);
         assert_false(p->fits);
@@ -115,19 +115,19 @@ static void test_smaller_budgets_are_met_and_never_faster(void **state)
 }
 
 /* One long work, three short ones that each change an object of their own, a long one. */
-static gr_program *build_bursts(void *user, const uint32_t *level)
+static gr_tasks *build_bursts(void *user, const uint32_t *level)
 {
     (void)user, (void)level;
-    gr_program *p = gr_program_new();
-    gr_program_node(p, "n", GR_LANE_COMPUTE, false);
+    gr_tasks *p = gr_tasks_new();
+    gr_tasks_node(p, "n", GR_LANE_COMPUTE, false);
     for (uint32_t w = 0; w < 5; w++) {
         char name[16];
         snprintf(name, sizeof(name), "o.%u", w);
         gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", w};
-        gr_use u = {w == 0 || w == 4 ? gr_program_temp(p, GR_CAT_WORKSPACE, GR_ALIGN, "ws.%u", w)
-                                     : gr_program_object(p, &o),
+        gr_use u = {w == 0 || w == 4 ? gr_tasks_temp(p, GR_CAT_WORKSPACE, GR_ALIGN, "ws.%u", w)
+                                     : gr_tasks_object(p, &o),
                     w == 0 || w == 4 ? GR_WRITE : GR_UPDATE};
-        gr_program_run(p, 0, 0, &u, 1, "w.%u", w)->flops = w == 0 || w == 4 ? 1e9 : 1e6;
+        gr_tasks_run(p, 0, 0, &u, 1, "w.%u", w)->flops = w == 0 || w == 4 ? 1e9 : 1e6;
     }
     return p;
 }
@@ -140,15 +140,15 @@ static gr_program *build_bursts(void *user, const uint32_t *level)
 static void test_several_copies_are_in_flight_where_memory_allows(void **state)
 {
     (void)state;
-    gr_program *g = build_bursts(NULL, NULL);
+    gr_tasks *g = build_bursts(NULL, NULL);
     const gr_hardware hw = machine();
-    gr_facts *f = gr_facts_new(g, &hw);
+    gr_analysis *f = gr_analysis_new(g, &hw);
     gr_choice come_and_go = {.stream = 1};
-    gr_layout l = {0};
+    gr_transfers l = {0};
     uint64_t ns[4], live[4];
     for (uint32_t room = 0; room < 4; room++) { /* in MiB; at first what it takes anyway */
-        gr_layout_make(&l, f, &come_and_go, 0);
-        gr_layout_widen(&l, f, &come_and_go, ((uint64_t)room << 20) + GR_ALIGN);
+        gr_transfers_make(&l, f, &come_and_go, 0);
+        gr_transfers_widen(&l, f, &come_and_go, ((uint64_t)room << 20) + GR_ALIGN);
         ns[room] = l.ns;
         live[room] = l.live;
         gr_plan *p = gr_plan_build(&l, f, 0, 40);
@@ -167,26 +167,26 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
     assert_int_equal(ns[3], work);
     assert_int_equal(live[0], 1 << 20);
     for (uint32_t room = 1; room < 4; room++) assert_int_equal(live[room], (room << 20) + GR_ALIGN);
-    gr_layout_fit(&l, f, &come_and_go, 0, 1ULL << 40); /* no more than it is faster with */
+    gr_transfers_fit(&l, f, &come_and_go, 0, 1ULL << 40); /* no more than it is faster with */
     assert_int_equal(l.ns, work);
     assert_in_range(l.live, (3 << 20) + GR_ALIGN, 3 << 20 | 1 << 18);
-    gr_layout_release(&l);
-    gr_facts_free(f);
-    gr_program_free(g);
+    gr_transfers_release(&l);
+    gr_analysis_free(f);
+    gr_tasks_free(g);
 }
 
 /* A layout's time where everything comes and goes, around each use or each node, in so much room. */
-static uint64_t moving_ns(gr_program *g, const gr_hardware *hw, bool stream, uint64_t room)
+static uint64_t moving_ns(gr_tasks *g, const gr_hardware *hw, bool stream, uint64_t room)
 {
-    gr_facts *f = gr_facts_new(g, hw);
+    gr_analysis *f = gr_analysis_new(g, hw);
     gr_choice come_and_go = {.stream = stream};
-    gr_layout l = {0};
-    gr_layout_make(&l, f, &come_and_go, 0);
-    gr_layout_widen(&l, f, &come_and_go, room);
+    gr_transfers l = {0};
+    gr_transfers_make(&l, f, &come_and_go, 0);
+    gr_transfers_widen(&l, f, &come_and_go, room);
     const uint64_t ns = l.ns;
-    gr_layout_release(&l);
-    gr_facts_free(f);
-    gr_program_free(g);
+    gr_transfers_release(&l);
+    gr_analysis_free(f);
+    gr_tasks_free(g);
     return ns;
 }
 
@@ -213,14 +213,14 @@ static void test_an_offload_beside_a_load_that_has_its_time(void **state)
     (void)state;
     gr_hardware hw = machine();
     for (int part = 1; part <= 2; part++) { /* at the full rate one does nothing to the other */
-        gr_program *g = gr_program_new();
+        gr_tasks *g = gr_tasks_new();
         const gr_object a = {"a.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 0},
                         b = {"b.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 1};
-        const gr_use read = {gr_program_object(g, &a), GR_READ}, write = {gr_program_object(g, &b), GR_WRITE};
-        gr_program_node(g, "n", GR_LANE_COMPUTE, false);
-        gr_program_run(g, 0, 0, &read, 1, "collective")->lane = GR_LANE_COMM;
-        gr_program_run(g, 0, 1, &write, 1, "work")->flops = 1e6;
-        gr_program_run(g, 0, 2, &read, 1, "end");
+        const gr_use read = {gr_tasks_object(g, &a), GR_READ}, write = {gr_tasks_object(g, &b), GR_WRITE};
+        gr_tasks_node(g, "n", GR_LANE_COMPUTE, false);
+        gr_tasks_run(g, 0, 0, &read, 1, "collective")->lane = GR_LANE_COMM;
+        gr_tasks_run(g, 0, 1, &write, 1, "work")->flops = 1e6;
+        gr_tasks_run(g, 0, 2, &read, 1, "end");
         hw.copy.both = part * 1e10;
         const uint64_t copy = 1000 + 52429, want = part == 1 ? 2 * copy : 2000 + copy;
         assert_in_range(moving_ns(g, &hw, false, 1ULL << 40), want - 2, want + 2);
@@ -236,16 +236,16 @@ static void test_state_streams_at_the_rates_of_the_host(void **state)
     uint64_t ns[3];
     for (uint32_t k = 0; k < GR_LEN(ns); k++) {
         gr_hardware hw;
-        gr_program *g = gr_program_new();
+        gr_tasks *g = gr_tasks_new();
         assert_int_equal(gr_hardware_find(&hw, "h200", NULL), GR_OK);
         hw.copy = gr_hardware_copy(&hw, 1u << k);
-        gr_program_node(g, "update", GR_LANE_COMPUTE, false);
+        gr_tasks_node(g, "update", GR_LANE_COMPUTE, false);
         for (uint32_t i = 0; i < BUCKETS; i++) {
             char name[16];
             snprintf(name, sizeof(name), "state.%u", i);
             const gr_object o = {name, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, BYTES, "actor", i};
-            const gr_use u = {gr_program_object(g, &o), i ? GR_UPDATE : GR_WRITE}; /* the first is there */
-            gr_program_run(g, 0, i, &u, 1, "step.%u", i)->bytes = 3 * BYTES;
+            const gr_use u = {gr_tasks_object(g, &o), i ? GR_UPDATE : GR_WRITE}; /* the first is there */
+            gr_tasks_run(g, 0, i, &u, 1, "step.%u", i)->bytes = 3 * BYTES;
         }
         ns[k] = moving_ns(g, &hw, true, 1ULL << 40);
     }
@@ -257,11 +257,11 @@ static void test_state_streams_at_the_rates_of_the_host(void **state)
 }
 
 /* Steps that are done on the host lane instead of their own. */
-static uint32_t count_moved(const gr_plan *p, const gr_program *g)
+static uint32_t count_moved(const gr_plan *p, const gr_tasks *g)
 {
     uint32_t n = 0, work = 0;
     for (uint32_t i = 0; i < gr_plan_steps(p); i++)
-        if (gr_step_is_work(gr_plan_step(p, i)->kind)) n += gr_plan_step(p, i)->lane != g->works[work++].lane;
+        if (gr_step_is_task(gr_plan_step(p, i)->kind)) n += gr_plan_step(p, i)->lane != g->task[work++].lane;
     return n;
 }
 
@@ -281,7 +281,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_faster(void **state)
 {
     (void)state;
     shape s = SMALL;
-    gr_program_source src = {.user = &s, .build = build_shape};
+    gr_tasks_source src = {.user = &s, .build = build_shape};
     s.mini = 1;
     s.host_step = true;
     gr_schedule_options o = {
@@ -294,7 +294,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_faster(void **state)
     s.host_step = false;
     assert_int_equal(gr_schedule(&never, NULL, &src, &o, NULL), GR_OK);
     s.host_step = true;
-    gr_program *g = build_shape(&s, NULL);
+    gr_tasks *g = build_shape(&s, NULL);
     assert_true(count_moved(moved, g) > 0);
     assert_int_equal(count_moved(slow, g), 0);
     assert_true(moved->ns < slow->ns && slow->ns == never->ns);
@@ -310,7 +310,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_faster(void **state)
         assert_null(simulate(plans[k], g, k, NULL, false, what));
         gr_plan_free(plans[k]);
     }
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 /* Asked for, it is done there whatever the budget: then no moment is ever on the device. */
@@ -319,8 +319,8 @@ static void test_the_step_is_done_on_the_host_where_that_is_asked_for(void **sta
     (void)state;
     shape s = SMALL;
     s.host_step = true;
-    gr_program_source src = {.user = &s, .build = build_shape};
-    gr_program *g = build_shape(&s, NULL);
+    gr_tasks_source src = {.user = &s, .build = build_shape};
+    gr_tasks *g = build_shape(&s, NULL);
     const gr_rule rule = {"actor", GR_CAT_OPTIMIZER, GR_POLICY_HOST};
     gr_schedule_options o = {.hardware = machine(),
                              .budget_bytes = 1ULL << 40,
@@ -342,7 +342,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_asked_for(void **sta
     }
     /* As where all stays, without 8 MiB of moments: the loss is still the peak. */
     assert_int_equal(peak, ((8 + 4 + 2) << 20) + (4 << 20) + 2 * (256 << 10) + 4 * 4096);
-    gr_program_free(g);
+    gr_tasks_free(g);
 }
 
 static void test_random_programs_run_in_any_interleaving(void **state)
@@ -352,7 +352,7 @@ static void test_random_programs_run_in_any_interleaving(void **state)
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         gr_status st;
         gr_plan *p = plan_for(build_random, &seed, 1ULL << 40, GR_POLICY_AUTO, &st);
-        gr_program *g = random_program(seed);
+        gr_tasks *g = random_tasks(seed);
         uint64_t budget = p->peak_bytes, ns = 0;
         gr_plan_free(p);
         for (int step = 0; step < 4; step++) {
@@ -375,7 +375,7 @@ static void test_random_programs_run_in_any_interleaving(void **state)
             gr_plan_free(p);
             if (st) break;
         }
-        gr_program_free(g);
+        gr_tasks_free(g);
     }
     print_message("%u plans, %u steps moved to the host\n", plans, moved);
     assert_true(plans > seeds && moved > 20);
@@ -389,7 +389,7 @@ static void test_policies_run_in_any_interleaving(void **state)
     for (uint64_t seed = 1; seed <= 400; seed++) {
         gr_rule rules[] = {{"actor", GR_CAT_OPTIMIZER, (gr_policy)(seed / 4 % GR_N_POLICIES)},
                            {"ref", GR_CAT_WEIGHTS, (gr_policy)(seed / 16 % 4)}};
-        gr_program_source src = {.user = &seed, .build = build_random};
+        gr_tasks_source src = {.user = &seed, .build = build_random};
         gr_schedule_options o = {.hardware = machine(),
                                  .policy = (gr_policy)(seed % 4),
                                  .budget_bytes = 1ULL << 40,
@@ -400,7 +400,7 @@ static void test_policies_run_in_any_interleaving(void **state)
         gr_diag d;
         gr_diag_init(&d);
         assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_OK);
-        gr_program *g = random_program(seed);
+        gr_tasks *g = random_tasks(seed);
         if (gr_plan_verify(p, g, &d)) {
             print_errors(&d);
             fail_msg("seed %lu: refused", seed);
@@ -413,7 +413,7 @@ static void test_policies_run_in_any_interleaving(void **state)
             const char *why = simulate(p, g, seed * 100 + run, NULL, run == 1, what);
             if (why) fail_msg("seed %lu, run %lu: %s: %s", seed, run, why, what);
         }
-        gr_program_free(g);
+        gr_tasks_free(g);
         gr_plan_free(p);
         gr_diag_release(&d);
     }
@@ -446,17 +446,17 @@ static void test_transition_makes_room_for_the_rollout(void **state)
 }
 
 /* A rollout with 1 MiB of keys and values; then what changes 1 MiB of moments. */
-static gr_program *build_swap(void *user, const uint32_t *level)
+static gr_tasks *build_swap(void *user, const uint32_t *level)
 {
     (void)user, (void)level;
-    gr_program *p = gr_program_new();
-    gr_program_node(p, "rollout", GR_LANE_COMPUTE, false);
+    gr_tasks *p = gr_tasks_new();
+    gr_tasks_node(p, "rollout", GR_LANE_COMPUTE, false);
     p->rollout = true;
     uint32_t kv = named(p, "m", "kv", 0, GR_CAT_KV, GR_SPAN_SCRATCH, 1 << 20);
-    gr_program_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "run")->flops = 1e9;
-    gr_program_node(p, "update", GR_LANE_COMPUTE, false);
+    gr_tasks_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "run")->flops = 1e9;
+    gr_tasks_node(p, "update", GR_LANE_COMPUTE, false);
     uint32_t moments = named(p, "m", "moments", 0, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, 1 << 20);
-    gr_program_run(p, 0, 0, &(gr_use){moments, GR_UPDATE}, 1, "run")->flops = 1e9;
+    gr_tasks_run(p, 0, 0, &(gr_use){moments, GR_UPDATE}, 1, "run")->flops = 1e9;
     return p;
 }
 
@@ -468,29 +468,29 @@ static void test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offset
     (void)state;
     const uint64_t copy = 53429, ns = 2 * 1001000 + copy;
     const gr_hardware hw = machine();
-    gr_program *g = build_swap(NULL, NULL);
-    gr_facts *f = gr_facts_new(g, &hw);
-    gr_layout l = {0};
+    gr_tasks *g = build_swap(NULL, NULL);
+    gr_analysis *f = gr_analysis_new(g, &hw);
+    gr_transfers l = {0};
     for (int stays = 0; stays < 2; stays++) {
         const gr_choice c[] = {{.policy = stays ? GR_POLICY_KEEP : GR_POLICY_TRANSITION},
                                {.policy = GR_POLICY_TRANSITION}};
-        gr_layout_make(&l, f, c, 0);
+        gr_transfers_make(&l, f, c, 0);
         gr_plan *p = gr_plan_build(&l, f, 0, 10);
         assert_int_equal(p->arena_bytes, (1 + stays) << 20);
         assert_int_equal(p->ns, ns);
         assert_int_equal(GR_MAX(p->ns, gr_timeline_waits_ns(p)), stays ? ns : ns + copy);
         gr_plan_free(p);
     }
-    gr_layout_release(&l);
-    gr_facts_free(f);
-    gr_program_free(g);
+    gr_transfers_release(&l);
+    gr_analysis_free(f);
+    gr_tasks_free(g);
 }
 
 static void test_what_does_not_fit_is_explained(void **state)
 {
     (void)state;
     shape s = SMALL;
-    gr_program_source src = {.user = &s, .build = build_shape};
+    gr_tasks_source src = {.user = &s, .build = build_shape};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_KEEP,
                              .budget_bytes = 20 << 20,
@@ -537,7 +537,7 @@ static void test_models_of_36_layers_are_planned_at_any_budget(void **state)
 }
 
 /* Level of knob 0: recompute (a quarter of the activations); of knob 1: micro-batches of half the tokens. */
-static gr_program *build_knobs(void *user, const uint32_t *level)
+static gr_tasks *build_knobs(void *user, const uint32_t *level)
 {
     shape s = *(const shape *)user;
     s.recompute = level[0];
@@ -558,7 +558,7 @@ static void test_knobs_that_change_bits_are_the_last_resort(void **state)
     static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_program_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_tasks_source src = {&s, knobs, 2, build_knobs, describe_knob};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = 1ULL << 40,
@@ -569,9 +569,9 @@ static void test_knobs_that_change_bits_are_the_last_resort(void **state)
         gr_plan *p = NULL;
         st = gr_schedule(&p, level, &src, &o, NULL);
         if (st == GR_OK) {
-            gr_program *g = build_knobs(&s, level);
+            gr_tasks *g = build_knobs(&s, level);
             assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
-            gr_program_free(g);
+            gr_tasks_free(g);
             assert_true(level[1] >= last);
             assert_true(level[1] <= last || moved); /* transitions were tried first */
             last = level[1];
@@ -588,17 +588,17 @@ static void test_knobs_that_change_bits_are_the_last_resort(void **state)
 
 /* Weights for the second work and the last; the one between them that is next needs their room or, at level
  * 1, more time. */
-static gr_program *build_trade(void *user, const uint32_t *level)
+static gr_tasks *build_trade(void *user, const uint32_t *level)
 {
     const double *longer_ns = user;
-    gr_program *p = gr_program_new();
-    gr_program_node(p, "n", GR_LANE_COMPUTE, false);
+    gr_tasks *p = gr_tasks_new();
+    gr_tasks_node(p, "n", GR_LANE_COMPUTE, false);
     uint32_t o = named(p, "m", "params", 0, GR_CAT_WEIGHTS, GR_SPAN_KEEP, 1 << 20);
-    uint32_t ws = gr_program_temp(p, GR_CAT_WORKSPACE, level && level[0] ? GR_ALIGN : 1 << 20, "ws");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, level && level[0] ? GR_ALIGN : 1 << 20, "ws");
     const gr_use uses[] = {
         {GR_NONE, GR_READ}, {o, GR_READ}, {ws, GR_WRITE}, {GR_NONE, GR_READ}, {o, GR_READ}};
-    for (uint32_t w = 0; w < GR_LEN(uses); w++) gr_program_run(p, 0, w, &uses[w], 1, "w.%u", w)->flops = 1e9;
-    p->works[2].flops += level && level[0] ? *longer_ns * 1e3 : 0;
+    for (uint32_t w = 0; w < GR_LEN(uses); w++) gr_tasks_run(p, 0, w, &uses[w], 1, "w.%u", w)->flops = 1e9;
+    p->task[2].flops += level && level[0] ? *longer_ns * 1e3 : 0;
     return p;
 }
 
@@ -611,7 +611,7 @@ static void test_moves_are_spared_for_a_thousandth_of_the_time(void **state)
     static const gr_knob knobs[] = {{"room", 2, GR_BITS_SAME}};
     for (int over = 0; over < 2; over++) {
         double longer_ns = over ? 5010 : 5000;
-        gr_program_source src = {&longer_ns, knobs, 1, build_trade, NULL};
+        gr_tasks_source src = {&longer_ns, knobs, 1, build_trade, NULL};
         gr_schedule_options o = {.hardware = machine(), .host_budget_bytes = 1ULL << 40};
         o.budget_bytes = o.hardware.overhead_bytes + (1 << 20) + GR_ALIGN;
         gr_plan *p = NULL;
@@ -625,12 +625,12 @@ static void test_moves_are_spared_for_a_thousandth_of_the_time(void **state)
 }
 
 /* Level of knob 1: what takes room and saves time, or neither; of the others: as above. */
-static gr_program *build_luxury(void *user, const uint32_t *level)
+static gr_tasks *build_luxury(void *user, const uint32_t *level)
 {
-    gr_program *g = build_knobs(user, (const uint32_t[]){level[0], level[2]});
-    gr_program_node(g, "luxury", GR_LANE_COMPUTE, false);
-    uint32_t room = gr_program_temp(g, GR_CAT_GRADIENTS, level[1] ? 256 : 32 << 20, "room");
-    cost(gr_program_run(g, 30, 0, (gr_use[]){{room, GR_WRITE}}, 1, "work"), level[1] ? 1 << 20 : 0, 100);
+    gr_tasks *g = build_knobs(user, (const uint32_t[]){level[0], level[2]});
+    gr_tasks_node(g, "luxury", GR_LANE_COMPUTE, false);
+    uint32_t room = gr_tasks_temp(g, GR_CAT_GRADIENTS, level[1] ? 256 : 32 << 20, "room");
+    cost(gr_tasks_run(g, 30, 0, (gr_use[]){{room, GR_WRITE}}, 1, "work"), level[1] ? 1 << 20 : 0, 100);
     return g;
 }
 
@@ -650,7 +650,7 @@ static void test_a_luxury_is_given_up_first(void **state)
                                     {"update: micro-batch tokens", 4, GR_BITS_DIFFER}};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_program_source src = {&s, knobs, 3, build_luxury, describe_luxury};
+    gr_tasks_source src = {&s, knobs, 3, build_luxury, describe_luxury};
     gr_schedule_options o = {.hardware = machine(),
                              .policy = GR_POLICY_AUTO,
                              .budget_bytes = 1ULL << 40,
@@ -661,9 +661,9 @@ static void test_a_luxury_is_given_up_first(void **state)
         gr_plan *p = NULL;
         st = gr_schedule(&p, level, &src, &o, NULL);
         if (st == GR_OK) {
-            gr_program *g = build_luxury(&s, level);
+            gr_tasks *g = build_luxury(&s, level);
             assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
-            gr_program_free(g);
+            gr_tasks_free(g);
             assert_true(gr_near_ns(p->ns) >= before || level[2]); /* more room is not slower */
             before = p->ns;
             taken += !level[1];
@@ -688,7 +688,7 @@ static void test_bits_that_are_kept_are_not_changed_to_fit(void **state)
     static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_program_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_tasks_source src = {&s, knobs, 2, build_knobs, describe_knob};
     gr_schedule_options o = {
         .hardware = machine(), .budget_bytes = 1ULL << 40, .host_budget_bytes = 1ULL << 40};
     uint32_t level[2] = {0, 0};
@@ -715,7 +715,7 @@ typedef struct counted {
     uint32_t builds;
 } counted;
 
-static gr_program *build_counted(void *user, const uint32_t *level)
+static gr_tasks *build_counted(void *user, const uint32_t *level)
 {
     counted *c = user;
     uint32_t sum = 0;
@@ -735,7 +735,7 @@ static void test_a_refusal_looks_at_few_programs(void **state)
         {"a", 6, true}, {"b", 6, false}, {"c", 6, true}, {"d", 6, false}, {"e", 6, true}};
     counted c = {.s = SMALL};
     c.s.layers = 12;
-    gr_program_source src = {.user = &c, .knobs = knobs, .n_knobs = 5, .build = build_counted};
+    gr_tasks_source src = {.user = &c, .knobs = knobs, .n_knobs = 5, .build = build_counted};
     gr_schedule_options o = {
         .hardware = machine(), .budget_bytes = (1 << 20) + (3 << 19), .host_budget_bytes = 1ULL << 40};
     gr_diag d;
@@ -755,9 +755,9 @@ static void test_a_refusal_looks_at_few_programs(void **state)
     o.quick = true;
     assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);
     assert_true(c.builds <= 3 && p->peak_bytes <= peak);
-    gr_program *g = build_counted(&c, level);
+    gr_tasks *g = build_counted(&c, level);
     assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
-    gr_program_free(g);
+    gr_tasks_free(g);
     gr_plan_free(p);
 
     /* 36 MiB of state and reference do not lie on 8 MiB of device and 16 of host: the host's is one change.
@@ -791,7 +791,7 @@ static void sum_levels(const uint32_t *level, uint32_t *sum)
     for (int k = 0; k < MANY; k++) sum[k % 2] += level[k];
 }
 
-static gr_program *build_many(void *user, const uint32_t *level)
+static gr_tasks *build_many(void *user, const uint32_t *level)
 {
     shape s = *(const shape *)user;
     uint32_t sum[2];
@@ -807,7 +807,7 @@ static void schedule_many(bool keep_bits, uint32_t *sum)
     for (int k = 0; k < MANY; k++) knobs[k] = (gr_knob){"knob", 9, k % 2 == BITS};
     shape s = SMALL;
     s.act_bytes = 1 << 20;
-    gr_program_source src = {&s, knobs, MANY, build_many, NULL};
+    gr_tasks_source src = {&s, knobs, MANY, build_many, NULL};
     gr_schedule_options o = {.hardware = machine(), .host_budget_bytes = 1ULL << 40, .keep_bits = keep_bits};
     uint32_t level[MANY];
     gr_plan *p = NULL;

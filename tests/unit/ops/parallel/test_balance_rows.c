@@ -1,6 +1,6 @@
 /* How the sequences of a pass are dealt to ranks by their lengths: held against brute force where that is
  * quick, and against its bounds and its own promise elsewhere. */
-#include "ops/parallel/deal.h"
+#include "ops/parallel/balance.h"
 
 #include "ops/base/session.h"
 #include "tests/unit/test.h"
@@ -40,52 +40,52 @@ static uint32_t draw(uint64_t *seed, uint32_t n)
 /* A token costs one unit, and nothing else does: work is tokens, and one for each sequence. */
 static const gr_seq_cost tokens_only = {.token = 1024};
 
-static uint64_t work_of(const batch *b, uint32_t s)
+static uint64_t task_of(const batch *b, uint32_t s)
 {
     return b->rows.prompt_len[s] + b->rows.response_len[s] + 1;
 }
 
-typedef struct deal {
+typedef struct balance {
     uint32_t *rank, n, ranks;
-    gr_deal_bounds most;
+    gr_balance_bounds most;
     gr_dealt dealt;
     uint64_t work[64];
-} deal;
+} balance;
 
-static gr_deal_bounds bounds_of(const batch *b, uint32_t from, uint32_t to, uint32_t ranks)
+static gr_balance_bounds bounds_of(const batch *b, uint32_t from, uint32_t to, uint32_t ranks)
 {
     uint32_t all = 0, own = 0;
     for (uint32_t k = 0; k < ranks; k++) {
-        gr_rows_part p = gr_rows_deal(&b->rows, from, to, k, ranks);
+        gr_rows_part p = gr_rows_balance(&b->rows, from, to, k, ranks);
         own = GR_MAX(own, p.seq_end - p.seq);
         all += p.seq_end - p.seq;
     }
-    return gr_deal_bounds_of(own, all, b->bounds.prompt_tokens + b->bounds.response_tokens, ranks);
+    return gr_balance_bounds_of(own, all, b->bounds.prompt_tokens + b->bounds.response_tokens, ranks);
 }
 
 /* Deal groups [from, to), and check what holds of every deal: each sequence has a rank, no rank more than its
  * bounds, and the numbers are those of the deal. */
-static deal deal_all(const batch *b, uint32_t from, uint32_t to, uint32_t ranks)
+static balance balance_all(const batch *b, uint32_t from, uint32_t to, uint32_t ranks)
 {
-    gr_rows_part all = gr_rows_deal(&b->rows, from, to, 0, 1);
-    deal d = {.n = all.seq_end - all.seq, .ranks = ranks, .most = bounds_of(b, from, to, ranks)};
+    gr_rows_part all = gr_rows_balance(&b->rows, from, to, 0, 1);
+    balance d = {.n = all.seq_end - all.seq, .ranks = ranks, .most = bounds_of(b, from, to, ranks)};
     uint32_t seqs[64] = {0};
     uint64_t tokens[64] = {0}, sum = 0, most = 0, before = 0;
     d.rank = gr_malloc((d.n + 1) * sizeof(*d.rank));
     memset(d.rank, 0xff, (d.n + 1) * sizeof(*d.rank));
-    d.dealt = gr_deal(d.rank, &b->rows, from, to, ranks, &d.most, &tokens_only);
+    d.dealt = gr_balance(d.rank, &b->rows, from, to, ranks, &d.most, &tokens_only);
     assert_int_equal(d.rank[d.n], UINT32_MAX);
     for (uint32_t i = 0; i < d.n; i++) {
         assert_in_range(d.rank[i], 0, ranks - 1);
         seqs[d.rank[i]]++;
-        tokens[d.rank[i]] += work_of(b, all.seq + i) - 1;
-        d.work[d.rank[i]] += work_of(b, all.seq + i);
-        sum += work_of(b, all.seq + i);
+        tokens[d.rank[i]] += task_of(b, all.seq + i) - 1;
+        d.work[d.rank[i]] += task_of(b, all.seq + i);
+        sum += task_of(b, all.seq + i);
     }
     for (uint32_t k = 0; k < ranks; k++) {
-        gr_rows_part own = gr_rows_deal(&b->rows, from, to, k, ranks);
+        gr_rows_part own = gr_rows_balance(&b->rows, from, to, k, ranks);
         uint64_t in_order = 0;
-        for (uint32_t s = own.seq; s < own.seq_end; s++) in_order += work_of(b, s);
+        for (uint32_t s = own.seq; s < own.seq_end; s++) in_order += task_of(b, s);
         assert_true(seqs[k] <= d.most.seqs);
         assert_true(tokens[k] <= d.most.tokens);
         most = GR_MAX(most, d.work[k]);
@@ -99,17 +99,17 @@ static deal deal_all(const batch *b, uint32_t from, uint32_t to, uint32_t ranks)
 }
 
 /* The least that the fullest of the ranks can have, sequences from i on left to deal. */
-static uint64_t best_of_all(const batch *b, const gr_deal_bounds *most, uint32_t ranks, uint32_t i,
+static uint64_t best_of_all(const batch *b, const gr_balance_bounds *most, uint32_t ranks, uint32_t i,
                             uint64_t *work, uint32_t *seqs)
 {
     uint64_t best = UINT64_MAX, fullest = 0;
     for (uint32_t k = 0; k < ranks; k++) fullest = GR_MAX(fullest, work[k]);
     if (i == *b->rows.n_seqs) return fullest;
     for (uint32_t k = 0; k < ranks; k++) {
-        if (seqs[k] == most->seqs || work[k] - seqs[k] + work_of(b, i) - 1 > most->tokens) continue;
-        work[k] += work_of(b, i), seqs[k]++;
+        if (seqs[k] == most->seqs || work[k] - seqs[k] + task_of(b, i) - 1 > most->tokens) continue;
+        work[k] += task_of(b, i), seqs[k]++;
         uint64_t found = best_of_all(b, most, ranks, i + 1, work, seqs);
-        work[k] -= work_of(b, i), seqs[k]--;
+        work[k] -= task_of(b, i), seqs[k]--;
         best = GR_MIN(best, found);
         if (!seqs[k]) break; /* empty ranks are alike */
     }
@@ -128,7 +128,7 @@ static void test_small_batches_are_dealt_nearly_as_well_as_any_deal_could(void *
         for (uint32_t i = 0; i < n; i++)
             lengths[i] = 2 + draw(&seed, round % 2 ? 60 : 12) * (1 + 8 * !draw(&seed, 6));
         batch b = make_batch(sizes, groups, lengths, 542);
-        deal d = deal_all(&b, 0, groups, ranks);
+        balance d = balance_all(&b, 0, groups, ranks);
         uint64_t work[3] = {0}, least;
         uint32_t seqs[3] = {0};
         least = best_of_all(&b, &d.most, ranks, 0, work, seqs);
@@ -143,7 +143,7 @@ static void test_small_batches_are_dealt_nearly_as_well_as_any_deal_could(void *
     assert_true(best * 10 >= rounds * 8);
 }
 
-static uint32_t whole_groups(const batch *b, const deal *d)
+static uint32_t whole_groups(const batch *b, const balance *d)
 {
     uint32_t whole = 0;
     for (uint32_t i = 0; i < d->n;) {
@@ -173,7 +173,7 @@ static void test_large_batches_come_out_even_and_most_groups_stay_whole(void **s
         for (uint32_t g = 0; g < 512; g++) sizes[g] = 8;
         for (uint32_t i = 0; i < 4096; i++) lengths[i] = response(&seed, 4096);
         batch b = make_batch(sizes, 512, lengths, 4096);
-        deal d = deal_all(&b, 0, 512, ranks);
+        balance d = balance_all(&b, 0, 512, ranks);
         uint64_t mean = d.dealt.all / ranks;
         uint32_t whole = whole_groups(&b, &d);
         print_message("%u ranks: %.1f %% above the mean, %.2f %% now, %u of 512 groups whole\n", ranks,
@@ -204,7 +204,7 @@ static void test_unlike_lengths_by_hand(void **state)
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         static const uint32_t sizes[] = {2, 2, 2, 2};
         batch b = make_batch(sizes, cases[i].n / 2, cases[i].lengths, 100);
-        deal d = deal_all(&b, 0, cases[i].n / 2, 2);
+        balance d = balance_all(&b, 0, cases[i].n / 2, 2);
         if (d.dealt.most != cases[i].most) fail_msg("case %zu: %lu", i, d.dealt.most);
         free(d.rank);
         free(b.block);
@@ -228,7 +228,7 @@ static void test_bounds_hold_for_lengths_made_to_break_them(void **state)
                                      : 2 + draw(&seed, 63);
         batch b = make_batch(sizes, groups, lengths, 64);
         uint32_t from = groups ? draw(&seed, groups) : 0, to = from + draw(&seed, groups - from + 1);
-        deal d = deal_all(&b, from, to, ranks), again = deal_all(&b, from, to, ranks);
+        balance d = balance_all(&b, from, to, ranks), again = balance_all(&b, from, to, ranks);
         assert_memory_equal(d.rank, again.rank, d.n * sizeof(*d.rank));
         free(d.rank);
         free(again.rank);
@@ -246,11 +246,11 @@ static void test_each_sequence_is_one_ranks_own(void **state)
     for (uint32_t i = 0; i < 18; i++) lengths[i] = 2 + draw(&seed, 30);
     batch b = make_batch(sizes, 6, lengths, 32);
     for (uint32_t ranks = 1; ranks <= 4; ranks++) {
-        gr_deal_bounds most = bounds_of(&b, 2, 6, ranks);
+        gr_balance_bounds most = bounds_of(&b, 2, 6, ranks);
         uint32_t times[18] = {0}, n = 0;
         for (uint32_t k = 0; k < ranks; k++) {
             gr_seqs own = {0};
-            gr_deal_own(&own, k, ranks, &b.rows, 2, 6, &most, &tokens_only);
+            gr_balance_own(&own, k, ranks, &b.rows, 2, 6, &most, &tokens_only);
             for (uint32_t i = 0; i < own.n; i++, n++) {
                 assert_in_range(own.seq[i], i ? own.seq[i - 1] + 1 : 6, 17);
                 assert_int_equal(times[own.seq[i]]++, 0);
@@ -268,14 +268,14 @@ static void test_attention_and_the_head_count(void **state)
     (void)state;
     static const uint32_t sizes[] = {1, 1}, lengths[] = {11, 2};
     batch b = make_batch(sizes, 2, lengths, 16);
-    gr_deal_bounds most = bounds_of(&b, 0, 2, 2);
+    gr_balance_bounds most = bounds_of(&b, 0, 2, 2);
     gr_seq_cost cost = {3 * 1024, 5 * 1024, 7 * 1024, false};
     uint32_t rank[2];
-    gr_dealt d = gr_deal(rank, &b.rows, 0, 2, 2, &most, &cost);
+    gr_dealt d = gr_balance(rank, &b.rows, 0, 2, 2, &most, &cost);
     assert_int_equal(d.most, 11 * 3 + 121 * 5 + 10 * 7 + 1);
     assert_int_equal(d.all - d.most, 2 * 3 + 4 * 5 + 7 + 1);
     cost.last = true;
-    d = gr_deal(rank, &b.rows, 0, 2, 2, &most, &cost);
+    d = gr_balance(rank, &b.rows, 0, 2, 2, &most, &cost);
     assert_int_equal(d.most, 11 * 3 + 121 * 5 + 7 + 1);
     free(b.block);
 }

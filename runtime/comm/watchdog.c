@@ -1,6 +1,6 @@
-/* runtime/comm/watch.c: what this process is at, noted by those who do it, and what rank 0 makes of what all
- * are at. */
-#include "runtime/comm/watch.h"
+/* runtime/comm/watchdog.c: what this process is at, noted by those who do it, and what rank 0 makes of what
+ * all are at. */
+#include "runtime/comm/watchdog.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 
-enum { BETWEEN = GR_WATCH_LANES, N_PLACES }; /* lanes, and what is between steps */
+enum { BETWEEN = GR_WATCHDOG_LANES, N_PLACES }; /* lanes, and what is between steps */
 
 struct place {
     const char *step; /* NULL: at none, as always between steps */
@@ -32,7 +32,7 @@ static struct {
     bool watched;
     gr_sign *board; /* [n_board], or NULL */
     uint32_t rank, n_board;
-} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .at[BETWEEN].limit = GR_WATCH_TIMEOUT};
+} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .at[BETWEEN].limit = GR_WATCHDOG_TIMEOUT};
 
 static _Thread_local struct place *own; /* what this thread is at; NULL: what is between steps */
 
@@ -54,7 +54,7 @@ static void tell_board(uint32_t rank, uint32_t iteration, const char *step, bool
     }
 }
 
-void gr_watch_step(unsigned lane, uint32_t iteration, const char *step, uint32_t limit)
+void gr_watchdog_step(unsigned lane, uint32_t iteration, const char *step, uint32_t limit)
 {
     uint64_t now = gr_now_ns();
     own = &self.at[lane];
@@ -67,7 +67,7 @@ void gr_watch_step(unsigned lane, uint32_t iteration, const char *step, uint32_t
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_done(unsigned lane)
+void gr_watchdog_done(unsigned lane)
 {
     own = NULL;
     pthread_mutex_lock(&self.lock);
@@ -76,7 +76,7 @@ void gr_watch_done(unsigned lane)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_goes_on(uint32_t limit)
+void gr_watchdog_goes_on(uint32_t limit)
 {
     struct place *at = own ? own : &self.at[BETWEEN];
     pthread_mutex_lock(&self.lock);
@@ -85,14 +85,14 @@ void gr_watch_goes_on(uint32_t limit)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_between(uint32_t limit)
+void gr_watchdog_between(uint32_t limit)
 {
     pthread_mutex_lock(&self.lock);
     self.at[BETWEEN].limit = limit;
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_path(bool runs, bool later, uint32_t limit)
+void gr_watchdog_path(bool runs, bool later, uint32_t limit)
 {
     pthread_mutex_lock(&self.lock);
     self.path = runs;
@@ -102,7 +102,7 @@ void gr_watch_path(bool runs, bool later, uint32_t limit)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_wait(bool waits)
+void gr_watchdog_wait(bool waits)
 {
     struct place *at = own ? own : &self.at[BETWEEN];
     pthread_mutex_lock(&self.lock);
@@ -111,7 +111,7 @@ void gr_watch_wait(bool waits)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_at(const char *step, bool watched)
+void gr_watchdog_at(const char *step, bool watched)
 {
     pthread_mutex_lock(&self.lock);
     self.step = step;
@@ -121,7 +121,7 @@ void gr_watch_at(const char *step, bool watched)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_where(uint32_t *iteration, const char **step)
+void gr_watchdog_where(uint32_t *iteration, const char **step)
 {
     pthread_mutex_lock(&self.lock);
     *iteration = self.iteration;
@@ -129,7 +129,7 @@ void gr_watch_where(uint32_t *iteration, const char **step)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_tell(gr_sign *board, uint32_t rank, uint32_t n)
+void gr_watchdog_tell(gr_sign *board, uint32_t rank, uint32_t n)
 {
     pthread_mutex_lock(&self.lock);
     self.board = board;
@@ -138,7 +138,7 @@ void gr_watch_tell(gr_sign *board, uint32_t rank, uint32_t n)
     pthread_mutex_unlock(&self.lock);
 }
 
-void gr_watch_tell_of(uint32_t rank, const gr_sign *heard)
+void gr_watchdog_tell_of(uint32_t rank, const gr_sign *heard)
 {
     pthread_mutex_lock(&self.lock);
     tell_board(rank, heard->iteration, heard->step, heard->watched);
@@ -152,7 +152,7 @@ void gr_watch_tell_of(uint32_t rank, const gr_sign *heard)
 static const struct place *longest(bool waits)
 {
     const struct place *found = NULL;
-    for (unsigned i = 0; i < GR_WATCH_LANES; i++)
+    for (unsigned i = 0; i < GR_WATCHDOG_LANES; i++)
         if (self.at[i].step && self.at[i].waits == waits && (!found || self.at[i].since_ns < found->since_ns))
             found = &self.at[i];
     return found;
@@ -170,7 +170,7 @@ static bool waits_between(void)
     return self.path ? self.later : self.at[BETWEEN].waits;
 }
 
-void gr_watch_sign(gr_sign *out)
+void gr_watchdog_sign(gr_sign *out)
 {
     uint64_t now = gr_now_ns();
     memset(out, 0, sizeof(*out)); /* it goes to other processes, whole */
@@ -190,28 +190,28 @@ void gr_watch_sign(gr_sign *out)
 
 static uint32_t silence = GR_COMM_SILENCE; /* set before there are threads */
 
-gr_status gr_watch_set_silence(const char *text, gr_diag *d)
+gr_status gr_watchdog_set_silence(const char *text, gr_diag *d)
 {
     char *end;
     const long seconds = strtol(text, &end, 10);
     if (*end || end == text || seconds < 2 || seconds > 86400)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                             "the environment says " GR_WATCH_SILENCE "='%s': 2 to 86400 seconds", text);
+                             "the environment says " GR_WATCHDOG_SILENCE "='%s': 2 to 86400 seconds", text);
     silence = (uint32_t)seconds;
     return GR_OK;
 }
 
-uint32_t gr_watch_silence(void)
+uint32_t gr_watchdog_silence(void)
 {
     return silence;
 }
 
-uint32_t gr_watch_silence_alone(void)
+uint32_t gr_watchdog_silence_alone(void)
 {
     return silence + silence / 2;
 }
 
-char *gr_watch_lost(const gr_watched *ranks, uint32_t n, uint64_t now_ns)
+char *gr_watchdog_lost(const gr_watched *ranks, uint32_t n, uint64_t now_ns)
 {
     uint32_t r = 0;
     while (r < n && seconds_since(ranks[r].heard_ns, now_ns) <= silence) r++;
@@ -274,10 +274,10 @@ static uint32_t excess(const gr_sign *s)
     return s->seconds - s->limit;
 }
 
-char *gr_watch_judge(const gr_watched *ranks, uint32_t n, uint64_t now_ns)
+char *gr_watchdog_judge(const gr_watched *ranks, uint32_t n, uint64_t now_ns)
 {
     uint32_t worst = n, waiter = n, over = 0;
-    char *silent = gr_watch_lost(ranks, n, now_ns);
+    char *silent = gr_watchdog_lost(ranks, n, now_ns);
     if (silent) return silent;
     for (uint32_t r = 0; r < n; r++) {
         const gr_sign *s = &ranks[r].sign;
@@ -287,6 +287,6 @@ char *gr_watch_judge(const gr_watched *ranks, uint32_t n, uint64_t now_ns)
     }
     if (over == n) return all_wait(ranks, n);
     if (worst == n || waiter == n) return NULL;
-    if (ranks[waiter].sign.seconds < GR_MIN(ranks[worst].sign.limit, GR_WATCH_PATIENCE)) return NULL;
+    if (ranks[waiter].sign.seconds < GR_MIN(ranks[worst].sign.limit, GR_WATCHDOG_PATIENCE)) return NULL;
     return stuck(ranks, worst, waiter);
 }

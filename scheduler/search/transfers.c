@@ -1,5 +1,5 @@
-/* scheduler/search/layout.c: loads, offloads and releases of a residency, and how early each may stand. */
-#include "scheduler/search/layout.h"
+/* scheduler/search/transfers.c: loads, offloads and releases of a residency, and how early each may stand. */
+#include "scheduler/search/transfers.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -22,24 +22,24 @@ typedef struct segment {
 } segment;
 
 typedef struct maker {
-    gr_layout *l;
-    const gr_facts *f;
-    const gr_program *g;
+    gr_transfers *l;
+    const gr_analysis *f;
+    const gr_tasks *g;
     const gr_choice *choice;
     uint32_t ahead; /* units of work, 0 or 1 */
 } maker;
 
-static uint32_t next_unit(const gr_program *g, uint32_t unit)
+static uint32_t next_unit(const gr_tasks *g, uint32_t unit)
 {
-    return (g->works[unit].body_last == GR_NONE ? unit : g->works[unit].body_last) + 1;
+    return (g->task[unit].body_last == GR_NONE ? unit : g->task[unit].body_last) + 1;
 }
 
-static bool is_loop(const gr_program *g, uint32_t work)
+static bool is_loop(const gr_tasks *g, uint32_t work)
 {
-    return g->works[work].body_last != GR_NONE;
+    return g->task[work].body_last != GR_NONE;
 }
 
-static uint32_t add_copy(gr_layout *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
+static uint32_t add_copy(gr_transfers *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
 {
     gr_copy d = {object, place, first, last};
     GR_PUSH(l->copies, l->n_copies, l->caps[1], d);
@@ -88,10 +88,10 @@ static void emit(maker *m, const segment *s, uint32_t home, uint32_t busy)
 /* Whether a work is sure to run whenever steps of that node in that scope do. */
 static bool is_sure(const maker *m, uint32_t work, uint32_t scope, const char *node, bool optional)
 {
-    const gr_work *w = &m->g->works[work];
+    const gr_task *w = &m->g->task[work];
     if (w->optional && !(optional && !strcmp(w->node, node))) return false;
     for (uint32_t l = m->f->parent[work]; l != scope; l = m->f->parent[l])
-        if (m->g->works[l].agreed) return false;
+        if (m->g->task[l].agreed) return false;
     return true;
 }
 
@@ -99,8 +99,8 @@ static bool is_sure(const maker *m, uint32_t work, uint32_t scope, const char *n
 static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t unit, bool stream,
                   uint32_t ref_work)
 {
-    const gr_work *w = &m->g->works[ref_work];
-    uint32_t steady = gr_program_steady(m->g);
+    const gr_task *w = &m->g->task[ref_work];
+    uint32_t steady = gr_tasks_steady(m->g);
     if (s->scope != scope || (s->last < steady) != (unit < steady)) return false;
     if (s->optional && w->optional && strcmp(s->node, w->node)) return false;
     if (unit == s->last) return true;
@@ -122,15 +122,15 @@ static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint3
     return next_unit(m->g, s->last);
 }
 
-static bool inside(const gr_program *g, uint32_t loop, uint32_t work)
+static bool inside(const gr_tasks *g, uint32_t loop, uint32_t work)
 {
-    return work > loop && work <= g->works[loop].body_last;
+    return work > loop && work <= g->task[loop].body_last;
 }
 
 /* The innermost loop around a use of an object in which the object is used on the host, too. */
 static uint32_t host_scope(const maker *m, uint32_t o, uint32_t work)
 {
-    const gr_facts *f = m->f;
+    const gr_analysis *f = m->f;
     uint32_t loop = m->l->meets[o] ? f->parent[work] : GR_NONE;
     for (; loop != GR_NONE; loop = f->parent[loop])
         for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
@@ -138,7 +138,7 @@ static uint32_t host_scope(const maker *m, uint32_t o, uint32_t work)
     return GR_NONE;
 }
 
-static uint32_t unit_in(const gr_facts *f, uint32_t scope, uint32_t work)
+static uint32_t unit_in(const gr_analysis *f, uint32_t scope, uint32_t work)
 {
     while (f->parent[work] != scope) work = f->parent[work];
     return work;
@@ -147,7 +147,7 @@ static uint32_t unit_in(const gr_facts *f, uint32_t scope, uint32_t work)
 /* Segments of an object that has a home in the host pool. stays: only what is done on the host ends one. */
 static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
 {
-    const gr_facts *f = m->f;
+    const gr_analysis *f = m->f;
     bool apart = m->choice[f->group[o]].policy == GR_POLICY_EVERY_NODE;
     uint32_t home = add_copy(m->l, o, GR_HOST, 0, GR_NONE), busy = GR_NONE;
     if (m->g->objects[o].span == GR_SPAN_KEEP) m->l->home[o] = home;
@@ -163,7 +163,7 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
         }
         bool stream = stream_nodes >> GR_MIN(f->node[work], 63) & 1;
         uint32_t scope = stream ? f->parent[work] : host_scope(m, o, work), unit = unit_in(f, scope, work);
-        const gr_work *w = &m->g->works[work];
+        const gr_task *w = &m->g->task[work];
         if (s.object == GR_NONE || !joins(m, &s, scope, unit, stream, work)) {
             if (s.object != GR_NONE) busy = finish(m, &s, home, busy, GR_NONE);
             s = (segment){o, scope, unit, unit, w->node, w->optional, false, true, false, apart, stays};
@@ -182,22 +182,22 @@ static void come_and_go(maker *m, uint32_t o, uint64_t stream_nodes, bool stays)
 /* A scratch object that is on the device from its first use to its last. */
 static void resume_once(maker *m, uint32_t o)
 {
-    const gr_facts *f = m->f;
+    const gr_analysis *f = m->f;
     uint32_t first = f->first[o], last = f->last[o], scope = f->parent[first];
     if (last < first) { /* to the end of the body around its uses */
         scope = last;
-        last = m->g->works[scope].body_last;
+        last = m->g->task[scope].body_last;
     }
-    while (scope != GR_NONE && m->g->works[scope].body_last < last) scope = f->parent[scope];
+    while (scope != GR_NONE && m->g->task[scope].body_last < last) scope = f->parent[scope];
     while (f->parent[first] != scope) first = f->parent[first];
     while (f->parent[last] != scope) last = f->parent[last];
-    segment s = {o, scope, first, last, m->g->works[first].node, true, false, false, true, true, false};
+    segment s = {o, scope, first, last, m->g->task[first].node, true, false, false, true, true, false};
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
-        const gr_work *w = &m->g->works[f->refs[r].work];
+        const gr_task *w = &m->g->task[f->refs[r].work];
         if (!w->optional || strcmp(w->node, s.node)) s.optional = false;
         if (!w->optional) s.node = w->node;
     }
-    if (!s.optional && m->g->works[first].optional) s.node = NULL;
+    if (!s.optional && m->g->task[first].optional) s.node = NULL;
     emit(m, &s, GR_NONE, GR_NONE);
 }
 
@@ -209,16 +209,16 @@ typedef struct zone {
     bool dirty;
 } zone;
 
-static bool uses_rollout(const gr_facts *f, uint32_t o, uint32_t rollout)
+static bool uses_rollout(const gr_analysis *f, uint32_t o, uint32_t rollout)
 {
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
-        if (f->g->works[f->refs[r].work].rollout && f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
+        if (f->g->task[f->refs[r].work].rollout && f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
             return true;
     return false;
 }
 
 /* The rollouts during which an object is in nobody's way. */
-static uint32_t idle_rollouts(const gr_facts *f, uint32_t o, uint32_t *unit)
+static uint32_t idle_rollouts(const gr_analysis *f, uint32_t o, uint32_t *unit)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < f->n_rollouts; i++) {
@@ -229,11 +229,11 @@ static uint32_t idle_rollouts(const gr_facts *f, uint32_t o, uint32_t *unit)
     return n;
 }
 
-static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint32_t n, zone *z)
+static bool find_zones(const gr_analysis *f, uint32_t o, const uint32_t *idle, uint32_t n, zone *z)
 {
     bool dirty = false;
     for (uint32_t i = 0; i <= n; i++) z[i] = (zone){GR_NONE, false};
-    uint32_t steady = gr_program_steady(f->g);
+    uint32_t steady = gr_tasks_steady(f->g);
     for (uint32_t r = f->begin[o], at = 0; r < f->begin[o + 1] && f->refs[r].work < steady; r++) {
         uint32_t unit = f->top[f->refs[r].work];
         while (at < n && idle[at] < unit) at++;
@@ -248,8 +248,8 @@ static bool find_zones(const gr_facts *f, uint32_t o, const uint32_t *idle, uint
  * entry. */
 static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_t until, bool dirty)
 {
-    const gr_facts *f = m->f;
-    const gr_work *w = &m->g->works[from];
+    const gr_analysis *f = m->f;
+    const gr_task *w = &m->g->task[from];
     gr_item it = {.kind = GR_STEP_LOAD,
                   .work = GR_NONE,
                   .object = o,
@@ -262,8 +262,8 @@ static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_
     insert(m, false, from, from, it);
     it.kind = dirty ? GR_STEP_OFFLOAD : GR_STEP_RELEASE;
     it.lane = dirty ? GR_LANE_D2H : GR_LANE_COMPUTE;
-    it.node = until == GR_NONE ? NULL : m->g->works[until].node;
-    uint32_t steady = gr_program_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_works) - 1;
+    it.node = until == GR_NONE ? NULL : m->g->task[until].node;
+    uint32_t steady = gr_tasks_steady(m->g), last = (from < steady ? steady : (uint32_t)m->g->n_tasks) - 1;
     insert(m, until == GR_NONE, until == GR_NONE ? f->top[last] : until, 0, it);
     m->l->n_transitions += 2;
     return it.entry;
@@ -272,8 +272,8 @@ static uint32_t stay(maker *m, uint32_t o, uint32_t home, uint32_t from, uint32_
 /* What a validation uses of it, where it does not stay on the device between iterations. */
 static void stay_for_validation(maker *m, uint32_t o, uint32_t home)
 {
-    const gr_facts *f = m->f;
-    uint32_t first = GR_NONE, steady = gr_program_steady(m->g);
+    const gr_analysis *f = m->f;
+    uint32_t first = GR_NONE, steady = gr_tasks_steady(m->g);
     bool dirty = false;
     for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
         if (f->refs[r].work < steady) continue;
@@ -287,7 +287,7 @@ static void stay_for_validation(maker *m, uint32_t o, uint32_t home)
  */
 static uint32_t stay_between(maker *m, uint32_t o)
 {
-    const gr_facts *f = m->f;
+    const gr_analysis *f = m->f;
     uint32_t *idle = gr_malloc((f->n_rollouts + 1) * sizeof(*idle)), n = idle_rollouts(f, o, idle);
     zone *z = gr_malloc((n + 1) * sizeof(*z));
     bool wraps = find_zones(f, o, idle, n, z) && z[n].first != GR_NONE;
@@ -304,7 +304,7 @@ static uint32_t stay_between(maker *m, uint32_t o)
 
 static bool resident(const maker *m, uint32_t o)
 {
-    const gr_facts *f = m->f;
+    const gr_analysis *f = m->f;
     if (f->group[o] == GR_NONE) return true;
     bool scratch = m->g->objects[o].span == GR_SPAN_SCRATCH;
     /* where the host lane uses it to the end, there is no step to release it at */
@@ -319,12 +319,12 @@ static bool resident(const maker *m, uint32_t o)
 /* Which works are done on the host lane instead of their own, and the objects they use there. */
 static void find_moved(maker *m)
 {
-    const gr_facts *f = m->f;
-    gr_layout *l = m->l;
-    memset(l->moved, 0, m->g->n_works);
+    const gr_analysis *f = m->f;
+    gr_transfers *l = m->l;
+    memset(l->moved, 0, m->g->n_tasks);
     memset(l->meets, 0, m->g->n_objects);
-    for (uint32_t w = 0; f->n_movable && w < m->g->n_works; w++) {
-        const gr_work *k = &m->g->works[w];
+    for (uint32_t w = 0; f->n_movable && w < m->g->n_tasks; w++) {
+        const gr_task *k = &m->g->task[w];
         uint32_t o = k->host_with;
         l->moved[w] = o != GR_NONE && m->choice[f->group[o]].host && !resident(m, o);
         for (uint32_t u = 0; l->moved[w] && u < k->n_uses; u++)
@@ -380,7 +380,7 @@ static int by_key(const void *a, const void *b)
     return x->serial < y->serial ? -1 : x->serial > y->serial;
 }
 
-static void push_item(gr_layout *l, gr_item it)
+static void push_item(gr_transfers *l, gr_item it)
 {
     GR_PUSH(l->items, l->n_items, l->caps[0], it);
 }
@@ -388,8 +388,8 @@ static void push_item(gr_layout *l, gr_item it)
 /* The ends of loops' bodies, and the lanes with steps in them. */
 static void close_loops(maker *m)
 {
-    gr_layout *l = m->l;
-    for (uint32_t w = 0; w < m->g->n_works; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
+    gr_transfers *l = m->l;
+    for (uint32_t w = 0; w < m->g->n_tasks; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
     for (uint32_t i = 0; i < l->n_items; i++)
         for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s]) {
             l->items[l->step_of[s]].body_last = i;
@@ -400,17 +400,17 @@ static void close_loops(maker *m)
 /* All steps in order: works with the transitions around them. */
 static void merge(maker *m)
 {
-    gr_layout *l = m->l;
+    gr_transfers *l = m->l;
     if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
     uint32_t at = 0;
-    for (uint32_t w = 0; w <= m->g->n_works; w++) {
+    for (uint32_t w = 0; w <= m->g->n_tasks; w++) {
         while (at < l->n_inserts && l->inserts[at].key >> 8 < 2 * (uint64_t)w)
             push_item(l, l->inserts[at++].item);
-        if (w == gr_program_steady(m->g)) l->validate = l->n_items;
+        if (w == gr_tasks_steady(m->g)) l->validate = l->n_items;
         while (at < l->n_inserts && l->inserts[at].key >> 8 == 2 * (uint64_t)w)
             push_item(l, l->inserts[at++].item);
-        if (w == m->g->n_works) break;
-        const gr_work *k = &m->g->works[w];
+        if (w == m->g->n_tasks) break;
+        const gr_task *k = &m->g->task[w];
         l->step_of[w] = l->n_items;
         push_item(l, (gr_item){.kind = k->kind,
                                .work = w,
@@ -430,14 +430,14 @@ static void merge(maker *m)
 /* Whether an object that does not live on is used by the path validate. */
 static bool on_validate(const maker *m, uint32_t o)
 {
-    const gr_facts *f = m->f;
-    return f->begin[o] < f->begin[o + 1] && f->refs[f->begin[o]].work >= gr_program_steady(m->g);
+    const gr_analysis *f = m->f;
+    return f->begin[o] < f->begin[o + 1] && f->refs[f->begin[o]].work >= gr_tasks_steady(m->g);
 }
 
 /* Lifetimes in steps, and the entry of each use. current: of objects, the entry that stands for it now. */
 static void number(maker *m, uint32_t *current)
 {
-    gr_layout *l = m->l;
+    gr_transfers *l = m->l;
     for (uint32_t d = 0; d < l->n_copies; d++) {
         gr_copy *e = &l->copies[d];
         gr_span span = m->g->objects[e->object].span;
@@ -459,7 +459,7 @@ static void number(maker *m, uint32_t *current)
         } else if (it->kind == GR_STEP_OFFLOAD || it->kind == GR_STEP_RELEASE) {
             l->copies[it->entry].last = i;
         } else {
-            const gr_work *w = &m->g->works[it->work];
+            const gr_task *w = &m->g->task[it->work];
             for (uint32_t u = 0; u < w->n_uses; u++) {
                 uint32_t o = w->uses[u].object;
                 bool host = o != GR_NONE && l->moved[it->work] && l->hosted[o] != GR_NONE;
@@ -474,7 +474,7 @@ static void number(maker *m, uint32_t *current)
 /* Bytes live at each step; the caller frees them. */
 static uint64_t *live_bytes(const maker *m, gr_place place)
 {
-    const gr_layout *l = m->l;
+    const gr_transfers *l = m->l;
     uint64_t *live = gr_calloc(l->n_items + 1, sizeof(*live)); /* first changes, then their sums */
     for (uint32_t d = 0; d < l->n_copies; d++) {
         uint64_t bytes = m->g->objects[l->copies[d].object].bytes;
@@ -506,14 +506,14 @@ typedef struct hoist {
     bool moved;
 } hoist;
 
-static bool is_moved(const gr_layout *l, const gr_item *it)
+static bool is_moved(const gr_transfers *l, const gr_item *it)
 {
     return it->work != GR_NONE && l->moved[it->work];
 }
 
 static void find_plain_loops(hoist *h)
 {
-    const gr_layout *l = h->m->l;
+    const gr_transfers *l = h->m->l;
     const uint32_t *parent = h->m->f->parent;
     for (uint32_t i = 0; i < l->n_items; i++) h->plain[i] = l->items[i].kind == GR_STEP_LOOP;
     for (uint32_t i = 0; i < l->n_items; i++)
@@ -528,13 +528,13 @@ static void find_plain_loops(hoist *h)
  * finds its object where it was. first: of the steps that it passes together with this one. */
 static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t first)
 {
-    const gr_layout *l = h->m->l;
+    const gr_transfers *l = h->m->l;
     const gr_item *it = &l->items[i];
     if (h->live[i] + h->m->g->objects[load->object].bytes > h->most || it->object == load->object)
         return false;
     if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
     if (!is_moved(l, it)) return true;
-    const gr_work *w = &h->m->g->works[it->work];
+    const gr_task *w = &h->m->g->task[it->work];
     for (uint32_t u = 0; u < w->n_uses; u++)
         if (w->uses[u].object == load->object) return false;
     return true;
@@ -543,7 +543,7 @@ static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t fir
 /* A load moves up within its scope, past whole loops, not past `limit`. */
 static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
 {
-    const gr_layout *l = h->m->l;
+    const gr_transfers *l = h->m->l;
     const gr_item *load = &l->items[at];
     uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
     while (to > limit && to - 1 != own) {
@@ -562,7 +562,7 @@ static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
 /* Put the steps in their new order. */
 static void reorder(maker *m, const uint32_t *to)
 {
-    gr_layout *l = m->l;
+    gr_transfers *l = m->l;
     uint32_t n = l->n_items, next = 0, at = 0;
     uint32_t *place = gr_malloc((n + 1) * sizeof(*place));
     gr_item *was = gr_malloc((n + 1) * sizeof(*was));
@@ -590,7 +590,7 @@ static void reorder(maker *m, const uint32_t *to)
  * anywhere; in the order in which they are needed, one after another. Returns whether any moved. */
 static bool hoist_loads(maker *m, uint64_t most)
 {
-    gr_layout *l = m->l;
+    gr_transfers *l = m->l;
     if (!l->n_transitions) return false;
     hoist h = {.m = m, .most = most, .live = live_bytes(m, GR_DEVICE)};
     h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
@@ -620,24 +620,23 @@ static uint64_t copied_by(const maker *m, uint32_t begin, uint32_t end)
         const gr_item *it = &m->l->items[i];
         if (it->kind != GR_STEP_LOAD && it->kind != GR_STEP_OFFLOAD) continue;
         uint64_t bytes = m->g->objects[it->object].bytes;
-        for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w])
-            bytes *= m->g->works[w].trips_expected;
+        for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w]) bytes *= m->g->task[w].trips_expected;
         sum += bytes;
     }
     return sum;
 }
 
-void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead)
+void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead)
 {
-    const gr_program *g = f->g;
+    const gr_tasks *g = f->g;
     maker m = {l, f, g, choice, ahead};
     if (!l->step_of) {
-        l->step_of = gr_malloc((g->n_works + 1) * sizeof(*l->step_of));
+        l->step_of = gr_malloc((g->n_tasks + 1) * sizeof(*l->step_of));
         l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
         l->hosted = gr_malloc((g->n_objects + 1) * sizeof(*l->hosted));
-        l->use_entry = gr_malloc((f->use_begin[g->n_works] + 1) * sizeof(*l->use_entry));
-        l->moved = gr_malloc(g->n_works + 1);
-        l->lanes = gr_malloc((g->n_works + 1) * sizeof(*l->lanes));
+        l->use_entry = gr_malloc((f->use_begin[g->n_tasks] + 1) * sizeof(*l->use_entry));
+        l->moved = gr_malloc(g->n_tasks + 1);
+        l->lanes = gr_malloc((g->n_tasks + 1) * sizeof(*l->lanes));
         l->meets = gr_malloc(g->n_objects + 1);
     }
     l->n_items = l->n_copies = l->n_inserts = l->n_transitions = 0;
@@ -652,39 +651,40 @@ void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, ui
     l->host_live = most_live(&m, GR_HOST);
     l->live = most_live(&m, GR_DEVICE);
     hoist_loads(&m, l->live);
-    l->ns = gr_layout_ns(l, f);
+    l->ns = gr_transfers_ns(l, f);
 }
 
-void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint64_t room)
+void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint64_t room)
 {
     maker m = {.l = l, .f = f, .g = f->g, .choice = choice};
     if (room <= l->live || !hoist_loads(&m, room)) return;
     l->live = most_live(&m, GR_DEVICE);
-    l->ns = gr_layout_ns(l, f);
+    l->ns = gr_transfers_ns(l, f);
 }
 
-void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room)
+void gr_transfers_fit(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead,
+                      uint64_t room)
 {
-    gr_layout_make(l, f, choice, ahead);
+    gr_transfers_make(l, f, choice, ahead);
     const uint64_t least = l->live, slow = l->ns;
-    gr_layout_widen(l, f, choice, room);
+    gr_transfers_widen(l, f, choice, room);
     const uint64_t fast = l->ns;
     uint64_t low = 0, high = 64,
              wide = GR_MAX(l->live, least) - least; /* of which so many parts are enough */
     while (low < high && fast < slow) {
         uint64_t half = (low + high) / 2;
-        gr_layout_make(l, f, choice, ahead);
-        gr_layout_widen(l, f, choice, least + wide / 64 * half);
+        gr_transfers_make(l, f, choice, ahead);
+        gr_transfers_widen(l, f, choice, least + wide / 64 * half);
         if (l->ns > fast)
             low = half + 1;
         else
             high = half;
     }
-    gr_layout_make(l, f, choice, ahead);
-    if (fast < slow) gr_layout_widen(l, f, choice, high < 64 ? least + wide / 64 * high : room);
+    gr_transfers_make(l, f, choice, ahead);
+    if (fast < slow) gr_transfers_widen(l, f, choice, high < 64 ? least + wide / 64 * high : room);
 }
 
-void gr_layout_release(gr_layout *l)
+void gr_transfers_release(gr_transfers *l)
 {
     free(l->items);
     free(l->copies);
@@ -696,5 +696,5 @@ void gr_layout_release(gr_layout *l)
     free(l->meets);
     free(l->lanes);
     free(l->step_of);
-    *l = (gr_layout){0};
+    *l = (gr_transfers){0};
 }

@@ -1,4 +1,4 @@
-/* scheduler/search/explore.h: residencies of one program, priced: bytes and predicted time of each.
+/* scheduler/search/search.h: residencies of one program, priced: bytes and predicted time of each.
  *
  * A walk from "all stays" and "nothing stays" by single changes (a quarter more or less of a group of objects
  * stays; the rest is streamed in one node more or less, or, of an optimizer's state, stays in the host pool,
@@ -7,19 +7,19 @@
  * priced. The budget has no say in it, so that every budget chooses among the same residencies; it only says
  * how much faster each is in the room that it has beyond its own bytes.
  */
-#ifndef GR_SCHEDULER_SEARCH_EXPLORE_H
-#define GR_SCHEDULER_SEARCH_EXPLORE_H
+#ifndef GR_SCHEDULER_SEARCH_SEARCH_H
+#define GR_SCHEDULER_SEARCH_SEARCH_H
 
-#include "scheduler/search/layout.h"
+#include "scheduler/search/transfers.h"
 
 typedef struct gr_residency {
     uint32_t level;          /* which program; the caller's number */
     gr_choice *choice;       /* [n_groups], of the pool */
-    uint32_t ahead;          /* see gr_layout_make */
+    uint32_t ahead;          /* see gr_transfers_make */
     bool expanded;           /* those one change away are there too */
     uint32_t refined;        /* of so many groups, those one little change away */
     uint64_t live, host, ns; /* bytes that must lie on the device and in the host pool; predicted time */
-    uint64_t wide_ns;        /* with all the room there is (gr_layout_widen) */
+    uint64_t wide_ns;        /* with all the room there is (gr_transfers_widen) */
     uint64_t copied;         /* bytes that it moves */
     uint32_t n_transitions;
 } gr_residency;
@@ -34,7 +34,7 @@ typedef uint64_t gr_room(const void *user, uint32_t level, uint64_t host);
 
 /* Append at most about `most` residencies of a program (1: only all resident). policies [n_groups]: of groups
  * whose policy is not AUTO nothing is chosen. layout: scratch, of this program or {0}. */
-void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_t level,
-                const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_pool *pool);
+void gr_search(gr_residencies *r, gr_transfers *transfers, const gr_analysis *f, uint32_t level,
+               const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_arena *arena);
 
 #endif

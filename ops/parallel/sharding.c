@@ -1,5 +1,5 @@
-/* ops/parallel/spread.c: collectives of ops over ranks: declared, and run. */
-#include "ops/parallel/spread.h"
+/* ops/parallel/sharding.c: collectives of ops over ranks: declared, and run. */
+#include "ops/parallel/sharding.h"
 
 #include "ops/parallel/reshard.h"
 #include "ops/base/session.h"
@@ -7,17 +7,17 @@
 #include <stdio.h>
 #include <string.h>
 
-uint32_t gr_spread_shards(const gr_program *p, const gr_model *m)
+uint32_t gr_sharding_shards(const gr_tasks *p, const gr_model *m)
 {
-    return gr_program_shards(p, m->index);
+    return gr_tasks_shards(p, m->index);
 }
 
-static bool sharded(const gr_program *p, const gr_model *m)
+static bool sharded(const gr_tasks *p, const gr_model *m)
 {
-    return gr_spread_shards(p, m) > 1 && (p->sharded >> m->index & 1);
+    return gr_sharding_shards(p, m) > 1 && (p->sharded >> m->index & 1);
 }
 
-static bool remote(const gr_program *p, const gr_model *m)
+static bool remote(const gr_tasks *p, const gr_model *m)
 {
     return p->remote >> m->index & 1;
 }
@@ -30,16 +30,16 @@ static double moved(uint32_t ranks, uint64_t bytes)
 
 /* What a collective does, its kernel; arg: the bucket, or of a total how many doubles. */
 enum {
-    SPREAD_GATHER, /* a shard into a whole bucket */
-    SPREAD_STEPPED,
-    SPREAD_REDUCE,     /* onto what the shard has */
-    SPREAD_REDUCE_ALL, /* in its place */
-    SPREAD_ACROSS,
-    SPREAD_COPY,    /* of a bucket that is whole already */
-    SPREAD_SLICE,   /* of one, what a slice has of it */
-    SPREAD_RESHARD, /* shards into slices */
-    SPREAD_TOTAL,
-    SPREAD_SHARE,
+    SHARDING_GATHER, /* a shard into a whole bucket */
+    SHARDING_STEPPED,
+    SHARDING_REDUCE,     /* onto what the shard has */
+    SHARDING_REDUCE_ALL, /* in its place */
+    SHARDING_REPLICAS,
+    SHARDING_COPY,    /* of a bucket that is whole already */
+    SHARDING_TP,      /* of one, what a slice has of it */
+    SHARDING_RESHARD, /* shards into slices */
+    SHARDING_TOTAL,
+    SHARDING_SHARE,
 };
 
 /* Operands: their places among a work's uses, and among the pointers that running it is given. */
@@ -53,10 +53,10 @@ enum {
 enum { REDUCE_WHOLE, REDUCE_SHARD, REDUCE_STAGING, N_REDUCE };
 enum { ALL, N_ALL }; /* one object: across, stepped, total, share */
 
-static gr_work *collective(gr_program *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
+static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
                            const gr_use *uses, size_t n, const char *what)
 {
-    gr_work *w = gr_program_run(p, kernel, arg, uses, n, "%s", what);
+    gr_task *w = gr_tasks_run(p, kernel, arg, uses, n, "%s", what);
     w->kind = kind;
     w->lane = GR_LANE_COMM;
     w->moved = (uint64_t)bytes;
@@ -64,11 +64,11 @@ static gr_work *collective(gr_program *p, gr_step_kind kind, uint32_t kernel, ui
 }
 
 /* One among the ranks that have a model's shards, of bytes that all of them have together. */
-static gr_work *of_shards(gr_program *p, const gr_model *m, gr_step_kind kind, uint32_t kernel,
-                          uint32_t bucket, uint64_t bytes, const gr_use *uses, size_t n, const char *what)
+static gr_task *of_shards(gr_tasks *p, const gr_model *m, gr_step_kind kind, uint32_t kernel, uint32_t bucket,
+                          uint64_t bytes, const gr_use *uses, size_t n, const char *what)
 {
-    gr_work *w = collective(p, kind, kernel, bucket, moved(gr_spread_shards(p, m), bytes), uses, n, what);
-    if (p->grouped >> m->index & 1) w->reach = GR_REACH_NODE;
+    gr_task *w = collective(p, kind, kernel, bucket, moved(gr_sharding_shards(p, m), bytes), uses, n, what);
+    if (p->grouped >> m->index & 1) w->group = GR_GROUP_NODE;
     return w;
 }
 
@@ -77,32 +77,32 @@ static void named(char out[64], const char *pass, const char *kind, uint32_t buc
     snprintf(out, 64, "%s%s.%u", pass, kind, bucket);
 }
 
-bool gr_spread_gathers(const gr_program *p, const gr_model *m)
+bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m)
 {
     return sharded(p, m);
 }
 
-static uint32_t gathered(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
+static uint32_t gathered(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
                          uint32_t bucket)
 {
-    return gr_program_temp(p, GR_CAT_COMM, gr_part_bytes(k, m, GR_PART_PARAMS, bucket), "%sgathered.%u", pass,
-                           bucket);
+    return gr_tasks_temp(p, GR_CAT_COMM, gr_part_bytes(k, m, GR_PART_PARAMS, bucket), "%sgathered.%u", pass,
+                         bucket);
 }
 
-uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
-                          uint32_t bucket)
+uint32_t gr_sharding_params(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                            uint32_t bucket)
 {
     if (sharded(p, m)) return gathered(p, k, m, pass, bucket);
     return gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
 }
 
-void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
-                      uint32_t bucket)
+void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                        uint32_t bucket)
 {
     char what[64];
     if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
     named(what, pass, "gather", bucket);
-    of_shards(p, m, GR_STEP_GATHER, SPREAD_GATHER, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
+    of_shards(p, m, GR_STEP_GATHER, SHARDING_GATHER, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
               (gr_use[]){[GATHER_SHARD] = {gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
                          [GATHER_WHOLE] = {gathered(p, k, m, pass, bucket), GR_WRITE}},
               N_GATHER, what);
@@ -114,7 +114,7 @@ static bool sliced(const gr_model *m, uint32_t bucket)
     return m->parts > 1 && bucket > 0 && bucket <= m->shape.layers;
 }
 
-uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     bool copy = sharded(p, m) || remote(p, m) || sliced(m, bucket);
     return gr_model_object(p, k, m,
@@ -126,7 +126,7 @@ uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m
 
 /* What fills one bucket of a copy, the rollout's or the lagging one, from one that is whole here, or from
  * shards; those of a slice are moved through a buffer. */
-static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t b,
+static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t b,
                         uint32_t from, bool whole)
 {
     const bool slice = sliced(m, b);
@@ -134,64 +134,64 @@ static void sync_bucket(gr_program *p, const gr_kernels *k, const gr_model *m, g
     uint32_t exchange = GR_NONE;
     char what[64];
     if (slice && !whole)
-        exchange = gr_program_temp(p, GR_CAT_COMM,
-                                   gr_reshard_room(&m->shape, m->parts, b, gr_spread_shards(p, m)) *
-                                       gr_dtype_size(k->dtype),
-                                   "exchange.%u", b);
+        exchange = gr_tasks_temp(p, GR_CAT_COMM,
+                                 gr_reshard_room(&m->shape, m->parts, b, gr_sharding_shards(p, m)) *
+                                     gr_dtype_size(k->dtype),
+                                 "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
     of_shards(p, m, GR_STEP_SYNC,
-              slice   ? whole ? SPREAD_SLICE : SPREAD_RESHARD
-              : whole ? SPREAD_COPY
-                      : SPREAD_GATHER,
+              slice   ? whole ? SHARDING_TP : SHARDING_RESHARD
+              : whole ? SHARDING_COPY
+                      : SHARDING_GATHER,
               b, whole ? 0 : bytes,
               (gr_use[]){[SYNC_FROM] = {from, GR_READ},
                          [SYNC_COPY] = {gr_model_object(p, k, m, copy, b), GR_WRITE},
                          [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
               exchange == GR_NONE ? SYNC_EXCHANGE : N_SYNC, what);
-    if (whole || slice) p->works[p->n_works - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
+    if (whole || slice) p->task[p->n_tasks - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
 }
 
-uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
-                            uint32_t bucket)
+uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
+                              uint32_t bucket)
 {
     if (!sliced(m, bucket)) return gr_model_object(p, k, m, copy, bucket);
-    gr_object o = {.name = gr_pool_printf(p->pool, "%s.received.%u", p->node, bucket),
+    gr_object o = {.name = gr_arena_printf(p->arena, "%s.received.%u", p->node, bucket),
                    .category = GR_CAT_ROLLOUT,
                    .span = GR_SPAN_TEMP,
                    .place = GR_DEVICE,
                    .bytes = gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
                    .model = m->name,
                    .bucket = bucket};
-    return gr_program_object(p, &o);
+    return gr_tasks_object(p, &o);
 }
 
-void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t bucket)
+void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t bucket)
 {
     if (sliced(m, bucket))
-        sync_bucket(p, k, m, copy, bucket, gr_spread_received(p, k, m, copy, bucket), true);
+        sync_bucket(p, k, m, copy, bucket, gr_sharding_received(p, k, m, copy, bucket), true);
 }
 
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
  * buckets before the first is synced, or of one at a time. A node that may be left out, or is in a loop that
  * may run no trip, fills it for itself alone. */
-void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m)
+void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
     const bool shards = sharded(p, m), through = shards && m->gather != GR_GATHER_DIRECT;
     if (remote(p, m) || (!shards && m->parts < 2) || p->lagged || (p->synced >> m->index & 1)) return;
     if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && shards && m->gather == GR_GATHER_WHOLE; b++)
-        gr_spread_gather(p, k, m, "sync_", b);
+        gr_sharding_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
         if (!shards && !sliced(m, b)) continue; /* the same bytes */
-        if (shards && m->gather == GR_GATHER_LAYER) gr_spread_gather(p, k, m, "sync_", b);
+        if (shards && m->gather == GR_GATHER_LAYER) gr_sharding_gather(p, k, m, "sync_", b);
         sync_bucket(p, k, m, GR_PART_ROLLOUT, b,
                     through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
                     through || !shards);
     }
 }
 
-void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
+void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     char what[64];
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
@@ -202,49 +202,49 @@ void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m)
             continue;
         }
         named(what, "", "lag", b);
-        of_shards(p, m, GR_STEP_SYNC, sharded(p, m) ? SPREAD_GATHER : SPREAD_COPY, b,
+        of_shards(p, m, GR_STEP_SYNC, sharded(p, m) ? SHARDING_GATHER : SHARDING_COPY, b,
                   sharded(p, m) ? bytes : 0,
                   (gr_use[]){[SYNC_FROM] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
                              [SYNC_COPY] = {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
                   SYNC_EXCHANGE, what);
-        p->works[p->n_works - 1].bytes = 2.0 * (double)bytes;
+        p->task[p->n_tasks - 1].bytes = 2.0 * (double)bytes;
     }
 }
 
-uint32_t gr_spread_whole(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+uint32_t gr_sharding_whole(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_program_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u",
-                           bucket);
+    return gr_tasks_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u",
+                         bucket);
 }
 
-gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
+gr_use gr_sharding_grads(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
 {
-    if (p->leaves) return (gr_use){gr_spread_whole(p, k, m, bucket), GR_UPDATE};
-    if (gr_spread_shards(p, m) < 2)
+    if (p->leaves) return (gr_use){gr_sharding_whole(p, k, m, bucket), GR_UPDATE};
+    if (gr_sharding_shards(p, m) < 2)
         return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
-    return (gr_use){gr_spread_whole(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
+    return (gr_use){gr_sharding_whole(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
 }
 
-uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+uint32_t gr_sharding_tree(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     uint64_t levels = (uint64_t)__builtin_ctz(p->leaves), bytes = gr_part_bytes(k, m, GR_PART_GRADS, bucket);
-    return levels ? gr_program_temp(p, GR_CAT_GRADIENTS, levels * bytes, "fold.%u", bucket) : GR_NONE;
+    return levels ? gr_tasks_temp(p, GR_CAT_GRADIENTS, levels * bytes, "fold.%u", bucket) : GR_NONE;
 }
 
 /* Those of layers run beside the backward pass; on the CPU device they are its processors' work as well.
  * Those of the head and of the embedding would keep much more than a layer's. */
-void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all)
+void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all)
 {
     char what[64];
-    uint32_t shards = gr_spread_shards(p, m);
+    uint32_t shards = gr_sharding_shards(p, m);
     if (shards < 2) return;
     named(what, "", "reduce", bucket);
     uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
     uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
-    if (k->chained) staging = gr_program_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    gr_work *w = of_shards(p, m, GR_STEP_REDUCE, all ? SPREAD_REDUCE_ALL : SPREAD_REDUCE, bucket,
+    if (k->chained) staging = gr_tasks_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
+    gr_task *w = of_shards(p, m, GR_STEP_REDUCE, all ? SHARDING_REDUCE_ALL : SHARDING_REDUCE, bucket,
                            gr_part_bytes(k, m, GR_PART_GRADS, bucket),
-                           (gr_use[]){[REDUCE_WHOLE] = {gr_spread_whole(p, k, m, bucket), GR_UPDATE},
+                           (gr_use[]){[REDUCE_WHOLE] = {gr_sharding_whole(p, k, m, bucket), GR_UPDATE},
                                       [REDUCE_SHARD] = {gr_model_object(p, k, m, GR_PART_GRADS, bucket),
                                                         all ? GR_WRITE : GR_UPDATE},
                                       [REDUCE_STAGING] = {staging, GR_WRITE}},
@@ -254,61 +254,61 @@ void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uin
 
 /* A rank receives the others' sums, and then the sum of all, of what is not its own to add: twice as much as
  * it does of a reduction. */
-void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
     if (!(p->grouped >> m->index & 1)) return;
     uint32_t grads = gr_model_object(p, k, m, GR_PART_GRADS, bucket);
     named(what, "", "across", bucket);
-    collective(p, GR_STEP_REDUCE, SPREAD_ACROSS, bucket,
+    collective(p, GR_STEP_REDUCE, SHARDING_REPLICAS, bucket,
                2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes),
                (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what)
-        ->reach = GR_REACH_ACROSS;
+        ->group = GR_GROUP_REPLICAS;
 }
 
-void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
     p->synced &= ~(1ULL << m->index); /* what generates from here on has the new weights */
-    if (gr_spread_shards(p, m) < 2 || sharded(p, m)) return;
+    if (gr_sharding_shards(p, m) < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
-    of_shards(p, m, GR_STEP_GATHER, SPREAD_STEPPED, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
+    of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
               (gr_use[]){[ALL] = {gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, N_ALL, what);
 }
 
-void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what)
+void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;
-    collective(p, GR_STEP_REDUCE, SPREAD_TOTAL, n, n * sizeof(double),
+    collective(p, GR_STEP_REDUCE, SHARDING_TOTAL, n, n * sizeof(double),
                (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
 }
 
-void gr_spread_share(gr_program *p, uint32_t object)
+void gr_sharding_share(gr_tasks *p, uint32_t object)
 {
     if (p->ranks < 2 || object == GR_NONE) return;
     const gr_object *o = &p->objects[object];
     size_t node = strlen(p->node);
     bool own = !strncmp(o->name, p->node, node) && o->name[node] == '.';
-    char *what = gr_pool_printf(p->pool, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
+    char *what = gr_arena_printf(p->arena, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
     const double bytes = moved(p->ranks, o->bytes);
     const bool on_host = o->place == GR_HOST;
-    gr_work *w = collective(p, GR_STEP_GATHER, SPREAD_SHARE, 0, bytes,
+    gr_task *w = collective(p, GR_STEP_GATHER, SHARDING_SHARE, 0, bytes,
                             (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
-    if (on_host) gr_program_waits(w);
+    if (on_host) gr_tasks_waits(w);
 }
 
-gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
-                        const char *what)
+gr_task *gr_sharding_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
+                          const char *what)
 {
-    if (p->ranks < 2 || !collectives) return gr_program_loop(p, kernel, trips_max, true, what);
-    uint32_t trips = gr_program_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
-    char *agree = gr_pool_printf(p->pool, "%s.agree", what);
+    if (p->ranks < 2 || !collectives) return gr_tasks_loop(p, kernel, trips_max, true, what);
+    uint32_t trips = gr_tasks_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
+    char *agree = gr_arena_printf(p->arena, "%s.agree", what);
     collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
                (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
                rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree)
         ->by_code = true;
-    gr_work *w = gr_program_loop(p, kernel, trips_max, true, what);
-    w->uses = gr_pool_alloc(p->pool, sizeof(*w->uses));
+    gr_task *w = gr_tasks_loop(p, kernel, trips_max, true, what);
+    w->uses = gr_arena_alloc(p->arena, sizeof(*w->uses));
     w->uses[GR_AGREE_TRIPS] = (gr_use){trips, GR_READ};
     w->n_uses = 1;
     return w;
@@ -363,7 +363,7 @@ static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts
 {
     const gr_kernels *k = c->session->kernels;
     gr_shard own = gr_shard_of(c, c->arg);
-    if (c->kernel == SPREAD_REDUCE_ALL) k->zero(c->queue, c->ptr[REDUCE_SHARD], own.n * whole->elem_bytes);
+    if (c->kernel == SHARDING_REDUCE_ALL) k->zero(c->queue, c->ptr[REDUCE_SHARD], own.n * whole->elem_bytes);
     gr_status st = comm->type->reduce_scatter(comm, c->queue, whole, c->ptr[REDUCE_STAGING], d);
     if (!st && own.n)
         k->add(c->queue, c->ptr[REDUCE_SHARD], (char *)whole->at + own.first * whole->elem_bytes,
@@ -371,7 +371,7 @@ static gr_status run_reduce(const gr_call *c, gr_comm *comm, const gr_comm_parts
     return st;
 }
 
-static gr_status run_across(const gr_call *c, gr_comm *comm, gr_diag *d)
+static gr_status run_replicas(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
     gr_dtype type = c->node->model->train.grads;
     return comm->type->all_reduce(comm, c->queue, c->ptr[ALL], gr_shard_of(c, c->arg).n * gr_dtype_size(type),
@@ -394,8 +394,8 @@ static gr_status run_share(const gr_call *c, const gr_object *o, gr_comm *device
     return st ? st : host->type->host_reduce(host, c->ptr[ALL], o->bytes, GR_COMM_MAX_U8, d);
 }
 
-gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
-                        gr_comm *host, gr_diag *d)
+gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
+                          gr_comm *host, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model *m = c->node->model; /* NULL: what moves is no model's */
@@ -404,30 +404,30 @@ gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w,
         m ? &m->shape : NULL, m ? m->parts : 1, c->arg, place.rank, place.shards, k, c->queue};
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
-    case SPREAD_GATHER:
+    case SHARDING_GATHER:
         return run_gather(c, device, d);
-    case SPREAD_STEPPED: {
+    case SHARDING_STEPPED: {
         gr_comm_parts whole = parts_of(c, c->ptr[ALL], k->dtype);
         return device->type->all_gather(device, c->queue, &whole, d);
     }
-    case SPREAD_REDUCE:
-    case SPREAD_REDUCE_ALL: {
+    case SHARDING_REDUCE:
+    case SHARDING_REDUCE_ALL: {
         gr_comm_parts whole = parts_of(c, c->ptr[REDUCE_WHOLE], c->node->model->train.grads);
         return run_reduce(c, device, &whole, d);
     }
-    case SPREAD_ACROSS:
-        return run_across(c, device, d);
-    case SPREAD_COPY:
+    case SHARDING_REPLICAS:
+        return run_replicas(c, device, d);
+    case SHARDING_COPY:
         copy(c->queue, c->ptr[SYNC_COPY], c->ptr[SYNC_FROM],
              gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
         return GR_OK;
-    case SPREAD_SLICE:
+    case SHARDING_TP:
         gr_reshard_local(&slices, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY]);
         return GR_OK;
-    case SPREAD_RESHARD:
+    case SHARDING_RESHARD:
         return gr_reshard_run(&slices, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
                               d);
-    case SPREAD_TOTAL:
+    case SHARDING_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
                                         GR_COMM_SUM_F64, d);
     default:

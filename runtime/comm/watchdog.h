@@ -1,11 +1,11 @@
-/* runtime/comm/watch.h: whether the ranks of a run go on.
+/* runtime/comm/watchdog.h: whether the ranks of a run go on.
  *
  * Each process notes what its threads are at: a step of the plan, for which a limit is known; something
  * between steps; or a call that waits for other ranks. The process gives that away as a sign of life
  * (runtime/comm/comm_mpi.c), and rank 0 judges by the signs of all:
  *   - a rank that gives none for GR_COMM_SILENCE seconds is lost;
  *   - one that has been at one step for longer than its limit hangs, if another has waited for others for
- *     GR_WATCH_PATIENCE seconds, or for as long as that limit. Where nobody waits, it takes long, which is
+ *     GR_WATCHDOG_PATIENCE seconds, or for as long as that limit. Where nobody waits, it takes long, which is
  * fine;
  *   - where all wait, for longer than their limits, the run hangs.
  * One thing alone is said, of the rank that the others wait for.
@@ -13,25 +13,25 @@
  * Threads: any thread may call what notes; a lane is one thread's at a time. The texts of
  * steps outlive the run. Seconds are of CLOCK_MONOTONIC.
  */
-#ifndef GR_RUNTIME_COMM_WATCH_H
-#define GR_RUNTIME_COMM_WATCH_H
+#ifndef GR_RUNTIME_COMM_WATCHDOG_H
+#define GR_RUNTIME_COMM_WATCHDOG_H
 
 #include "runtime/base/base.h"
 
-#define GR_WATCH_LANES    8  /* numbered from 0 */
-#define GR_WATCH_PATIENCE 10 /* seconds */
-#define GR_WATCH_TIMEOUT \
-    600 /* seconds that what is between steps may take, until gr_watch_between says otherwise */
+#define GR_WATCHDOG_LANES    8  /* numbered from 0 */
+#define GR_WATCHDOG_PATIENCE 10 /* seconds */
+#define GR_WATCHDOG_TIMEOUT \
+    600 /* seconds that what is between steps may take, until gr_watchdog_between says otherwise */
 
-#define GR_WATCH_SILENCE                                                              \
+#define GR_WATCHDOG_SILENCE                                                           \
     "GRAPHRUN_SILENCE" /* in the environment: seconds in the place of GR_COMM_SILENCE \
                         */
 
-/* Steps outside of the plan, as gr_watch_at is told them. */
-#define GR_WATCH_BEFORE "start of the process"
-#define GR_WATCH_JOINS  "MPI_Init"
-#define GR_WATCH_LEAVES "MPI_Finalize"
-#define GR_WATCH_LEFT   "end of the process"
+/* Steps outside of the plan, as gr_watchdog_at is told them. */
+#define GR_WATCHDOG_BEFORE "start of the process"
+#define GR_WATCHDOG_JOINS  "MPI_Init"
+#define GR_WATCHDOG_LEAVES "MPI_Finalize"
+#define GR_WATCHDOG_LEFT   "end of the process"
 
 typedef struct gr_sign {
     uint32_t iteration;
@@ -45,40 +45,40 @@ typedef struct gr_sign {
 /* ---- what this process is at ---- */
 
 /* The calling thread begins a step, on its lane; and is done with it. */
-void gr_watch_step(unsigned lane, uint32_t iteration, const char *step, uint32_t limit);
-void gr_watch_done(unsigned lane);
+void gr_watchdog_step(unsigned lane, uint32_t iteration, const char *step, uint32_t limit);
+void gr_watchdog_done(unsigned lane);
 /* What the calling thread is at goes on, and may take so long from now, if that is longer than its limit. */
-void gr_watch_goes_on(uint32_t limit);
+void gr_watchdog_goes_on(uint32_t limit);
 /* How long what is done between the paths of the plan may take. */
-void gr_watch_between(uint32_t limit);
+void gr_watchdog_between(uint32_t limit);
 /* Lanes have the word, until false. Where none is at a step the process waits for its device, so long at
  * most, if that does steps later; else it is between two steps. */
-void gr_watch_path(bool runs, bool later, uint32_t limit);
+void gr_watchdog_path(bool runs, bool later, uint32_t limit);
 /* The calling thread waits for other ranks, until false. */
-void gr_watch_wait(bool waits);
+void gr_watchdog_wait(bool waits);
 
 /* The process is at a step outside of the plan, of a text that outlives it. */
-void gr_watch_at(const char *step, bool watched);
+void gr_watchdog_at(const char *step, bool watched);
 
 /* The last step that began, "start" before there was one: for messages. */
-void gr_watch_where(uint32_t *iteration, const char **step);
+void gr_watchdog_where(uint32_t *iteration, const char **step);
 /* Told again whenever that changes to `board`: n signs, one a rank, that another process of this host reads.
  * NULL: to nobody. tell_of: what was heard of a rank of another host, which cannot tell by itself. */
-void gr_watch_tell(gr_sign *board, uint32_t rank, uint32_t n);
-void gr_watch_tell_of(uint32_t rank, const gr_sign *heard);
+void gr_watchdog_tell(gr_sign *board, uint32_t rank, uint32_t n);
+void gr_watchdog_tell_of(uint32_t rank, const gr_sign *heard);
 
 /* A sign of this process: the step that has taken longest of those that lanes are at; where all wait, the
  * wait. */
-void gr_watch_sign(gr_sign *out);
+void gr_watchdog_sign(gr_sign *out);
 
 /* ---- what rank 0 makes of it ---- */
 
-/* Seconds without a sign of life behind which a rank is lost; GR_E_INVALID, gr_watch_set_silence, for a text
- * that is no such number. */
-GR_NODISCARD gr_status gr_watch_set_silence(const char *text, gr_diag *d);
-uint32_t gr_watch_silence(void);
+/* Seconds without a sign of life behind which a rank is lost; GR_E_INVALID, gr_watchdog_set_silence, for a
+ * text that is no such number. */
+GR_NODISCARD gr_status gr_watchdog_set_silence(const char *text, gr_diag *d);
+uint32_t gr_watchdog_silence(void);
 /* The same of what other ranks, or mpirun, are to notice before: joining them, leaving them. */
-uint32_t gr_watch_silence_alone(void);
+uint32_t gr_watchdog_silence_alone(void);
 
 typedef struct gr_watched {
     gr_sign sign;
@@ -87,7 +87,7 @@ typedef struct gr_watched {
 } gr_watched;
 
 /* Why the run must end, naming a rank; the caller frees it. NULL: it goes on. lost: of silence alone. */
-char *gr_watch_lost(const gr_watched *ranks, uint32_t n, uint64_t now_ns);
-char *gr_watch_judge(const gr_watched *ranks, uint32_t n, uint64_t now_ns);
+char *gr_watchdog_lost(const gr_watched *ranks, uint32_t n, uint64_t now_ns);
+char *gr_watchdog_judge(const gr_watched *ranks, uint32_t n, uint64_t now_ns);
 
 #endif

@@ -1,4 +1,4 @@
-#include "runtime/comm/watch.h"
+#include "runtime/comm/watchdog.h"
 
 #include "runtime/comm/comm.h"
 #include "tests/unit/test.h"
@@ -25,7 +25,7 @@ static void waiting(gr_watched *x, uint32_t seconds)
 
 static void expect(const gr_watched x[N], const char *want)
 {
-    char *why = gr_watch_judge(x, N, now);
+    char *why = gr_watchdog_judge(x, N, now);
     if (want) {
         assert_non_null(why);
         assert_non_null(strstr(why, want));
@@ -46,7 +46,7 @@ static void test_silence(void **state)
     x[2].heard_ns -= SECOND;
     expect(x, "rank 2 on host b has not answered for 30 s; it was last heard of in iteration 3, step "
               "'update.forward.1'");
-    assert_null(gr_watch_lost(x, 2, now));
+    assert_null(gr_watchdog_lost(x, 2, now));
 }
 
 static void test_silence_may_be_longer(void **state)
@@ -57,17 +57,17 @@ static void test_silence_may_be_longer(void **state)
     (void)state;
     gr_diag_init(&d);
     for (size_t i = 0; i < GR_LEN(wrong); i++)
-        assert_int_equal(gr_watch_set_silence(wrong[i], &d), GR_E_INVALID);
+        assert_int_equal(gr_watchdog_set_silence(wrong[i], &d), GR_E_INVALID);
     gr_diag_release(&d);
-    assert_int_equal(gr_watch_silence(), GR_COMM_SILENCE);
-    assert_int_equal(gr_watch_set_silence("120", NULL), GR_OK);
-    assert_int_equal(gr_watch_silence_alone(), 180);
+    assert_int_equal(gr_watchdog_silence(), GR_COMM_SILENCE);
+    assert_int_equal(gr_watchdog_set_silence("120", NULL), GR_OK);
+    assert_int_equal(gr_watchdog_silence_alone(), 180);
     calm(x);
     x[1].heard_ns = now - 120 * SECOND;
     expect(x, NULL);
     x[1].heard_ns -= SECOND;
     expect(x, "rank 1 on host a has not answered for 120 s");
-    assert_int_equal(gr_watch_set_silence("30", NULL), GR_OK);
+    assert_int_equal(gr_watchdog_set_silence("30", NULL), GR_OK);
 }
 
 /* Long is too long where others wait, and only there. */
@@ -78,9 +78,9 @@ static void test_one_that_others_wait_for(void **state)
     calm(x);
     for (int r = 0; r < N; r++) x[r].sign.seconds = 500;
     expect(x, NULL);
-    waiting(&x[0], GR_WATCH_PATIENCE - 1);
+    waiting(&x[0], GR_WATCHDOG_PATIENCE - 1);
     expect(x, NULL);
-    waiting(&x[0], GR_WATCH_PATIENCE);
+    waiting(&x[0], GR_WATCHDOG_PATIENCE);
     x[1].sign.seconds = 501;
     expect(x, "rank 1 on host a has been in iteration 3, step 'update.forward.1', for 501 s, which is too "
               "long (see run: "
@@ -116,7 +116,7 @@ static void test_all_wait(void **state)
 static gr_sign sign(void)
 {
     gr_sign s;
-    gr_watch_sign(&s);
+    gr_watchdog_sign(&s);
     return s;
 }
 
@@ -127,43 +127,43 @@ static void test_signs(void **state)
     gr_sign board[2] = {0};
     assert_string_equal(sign().step, "start");
     assert_false(sign().waits);
-    assert_int_equal(sign().limit, GR_WATCH_TIMEOUT);
-    gr_watch_wait(true);
+    assert_int_equal(sign().limit, GR_WATCHDOG_TIMEOUT);
+    gr_watchdog_wait(true);
     assert_true(sign().waits);
-    gr_watch_wait(false);
-    gr_watch_between(70);
-    gr_watch_path(true, true, 90);
+    gr_watchdog_wait(false);
+    gr_watchdog_between(70);
+    gr_watchdog_path(true, true, 90);
     assert_true(sign().waits); /* no lane is at anything */
     assert_int_equal(sign().limit, 90);
-    gr_watch_path(true, false, 90);
+    gr_watchdog_path(true, false, 90);
     assert_false(sign().waits); /* the executor is */
     assert_int_equal(sign().limit, 70);
-    gr_watch_tell(board, 1, 2);
-    gr_watch_step(0, 5, "rollout.decode", 45);
+    gr_watchdog_tell(board, 1, 2);
+    gr_watchdog_step(0, 5, "rollout.decode", 45);
     assert_string_equal(sign().step, "rollout.decode");
     assert_int_equal(sign().iteration, 5);
     assert_int_equal(sign().limit, 45);
     assert_string_equal(board[1].step, "rollout.decode");
-    gr_watch_tell_of(0, &(gr_sign){.iteration = 4, .step = "reward"});
-    gr_watch_tell_of(2, &(gr_sign){.iteration = 9}); /* nobody's */
+    gr_watchdog_tell_of(0, &(gr_sign){.iteration = 4, .step = "reward"});
+    gr_watchdog_tell_of(2, &(gr_sign){.iteration = 9}); /* nobody's */
     assert_string_equal(board[0].step, "reward");
     assert_int_equal(board[0].iteration, 4);
-    gr_watch_goes_on(100);
+    gr_watchdog_goes_on(100);
     assert_int_equal(sign().limit, 100);
-    gr_watch_step(3, 5, "update.gather.1", 50);
-    gr_watch_wait(true); /* the calling thread's last: lane 3 */
+    gr_watchdog_step(3, 5, "update.gather.1", 50);
+    gr_watchdog_wait(true); /* the calling thread's last: lane 3 */
     assert_false(sign().waits);
     assert_string_equal(sign().step, "rollout.decode");
-    gr_watch_done(0);
+    gr_watchdog_done(0);
     assert_true(sign().waits);
     assert_int_equal(sign().limit, 90);
     assert_string_equal(sign().step, "update.gather.1");
-    gr_watch_done(3);
-    gr_watch_path(false, false, 0);
+    gr_watchdog_done(3);
+    gr_watchdog_path(false, false, 0);
     assert_false(sign().waits);
     assert_int_equal(sign().limit, 70);
     assert_string_equal(sign().step, "update.gather.1"); /* the last that began */
-    gr_watch_tell(NULL, 0, 0);
+    gr_watchdog_tell(NULL, 0, 0);
 }
 
 int main(void)

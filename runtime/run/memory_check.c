@@ -1,6 +1,6 @@
-/* runtime/run/poison.c: the memory check: gaps and dead bytes are marked, and marks are looked at after each
- * step. */
-#include "runtime/run/poison.h"
+/* runtime/run/memory_check.c: the memory check: gaps and dead bytes are marked, and marks are looked at after
+ * each step. */
+#include "runtime/run/memory_check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct span { /* an entry, in the order of place and offset */
     uint32_t entry;
 } span;
 
-struct gr_poison {
+struct gr_memory_check {
     const gr_plan *plan;
     const gr_memory *memory[2]; /* by place */
     bool *named[GR_N_PATHS];    /* [n_ledger] but for steady: what the path names anywhere */
@@ -33,7 +33,7 @@ struct gr_poison {
 };
 
 /* The next part of [at, end): its bytes, what they are and what they are to be. */
-static size_t part(const gr_poison *p, gr_place place, uint64_t at, uint64_t end, char **is,
+static size_t part(const gr_memory_check *p, gr_place place, uint64_t at, uint64_t end, char **is,
                    const char **want)
 {
     *is = (char *)p->memory[place]->base + at;
@@ -41,7 +41,7 @@ static size_t part(const gr_poison *p, gr_place place, uint64_t at, uint64_t end
     return GR_MIN((size_t)(end - at), (size_t)BLOCK);
 }
 
-static void fill(const gr_poison *p, gr_place place, uint64_t begin, uint64_t end)
+static void fill(const gr_memory_check *p, gr_place place, uint64_t begin, uint64_t end)
 {
     char *is;
     const char *want;
@@ -52,7 +52,7 @@ static void fill(const gr_poison *p, gr_place place, uint64_t begin, uint64_t en
 }
 
 /* The first byte that does not hold the pattern, as an offset; end: all do. */
-static uint64_t find_touched(const gr_poison *p, gr_place place, uint64_t begin, uint64_t end)
+static uint64_t find_touched(const gr_memory_check *p, gr_place place, uint64_t begin, uint64_t end)
 {
     char *is;
     const char *want;
@@ -99,9 +99,9 @@ static uint64_t planned_peak(const gr_plan *plan)
     return most;
 }
 
-gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool)
+gr_memory_check *gr_memory_check_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool)
 {
-    gr_poison *p = gr_calloc(1, sizeof(*p));
+    gr_memory_check *p = gr_calloc(1, sizeof(*p));
     p->plan = plan;
     p->memory[GR_DEVICE] = arena;
     p->memory[GR_HOST] = pool;
@@ -136,7 +136,7 @@ gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_m
     return p;
 }
 
-void gr_poison_free(gr_poison *p)
+void gr_memory_check_free(gr_memory_check *p)
 {
     if (!p) return;
     for (int i = 0; i < GR_N_PATHS; i++) free(p->named[i]);
@@ -153,7 +153,7 @@ void gr_poison_free(gr_poison *p)
 
 /* The steps of the iteration and of validate are counted on by the ledger; other paths hold what they name.
  */
-static bool live_on(const gr_poison *p, gr_path_id path, uint32_t step, uint32_t entry)
+static bool live_on(const gr_memory_check *p, gr_path_id path, uint32_t step, uint32_t entry)
 {
     uint32_t first = path == GR_PATH_VALIDATE ? p->plan->paths[GR_PATH_STEADY].n : 0;
     bool counted = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
@@ -161,7 +161,7 @@ static bool live_on(const gr_poison *p, gr_path_id path, uint32_t step, uint32_t
 }
 
 /* The next gap from *at (place and offset) on; *k: the first entry not yet passed. */
-static bool next_gap(const gr_poison *p, uint32_t *k, span *gap)
+static bool next_gap(const gr_memory_check *p, uint32_t *k, span *gap)
 {
     for (;;) {
         uint64_t end = p->memory[gap->place]->bytes;
@@ -185,7 +185,7 @@ static bool next_gap(const gr_poison *p, uint32_t *k, span *gap)
 
 /* Entries that share bytes with a written one change with it: on paths other than steady, where liveness is
  * only roughly known. */
-static bool shares_with_written(const gr_poison *p, uint32_t entry)
+static bool shares_with_written(const gr_memory_check *p, uint32_t entry)
 {
     const gr_entry *x = &p->plan->ledger[entry];
     for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
@@ -197,12 +197,12 @@ static bool shares_with_written(const gr_poison *p, uint32_t entry)
     return false;
 }
 
-static uint64_t hash_of(const gr_poison *p, const gr_entry *x)
+static uint64_t hash_of(const gr_memory_check *p, const gr_entry *x)
 {
     return XXH3_64bits(p->memory[x->place]->base + x->offset, (size_t)x->bytes);
 }
 
-static void measure(gr_poison *p, uint32_t entry)
+static void measure(gr_memory_check *p, uint32_t entry)
 {
     const gr_entry *x = &p->plan->ledger[entry];
     struct gr_touched_entry *e = &p->now[entry];
@@ -219,7 +219,7 @@ static void measure(gr_poison *p, uint32_t entry)
 
 /* What the step must leave alone has been looked at before, if it is as the last step that wrote it left it.
  */
-static void look_at(gr_poison *p, uint32_t entry)
+static void look_at(gr_memory_check *p, uint32_t entry)
 {
     p->hash[entry] = hash_of(p, &p->plan->ledger[entry]);
     measure(p, entry);
@@ -227,7 +227,7 @@ static void look_at(gr_poison *p, uint32_t entry)
 }
 
 /* The rest of a gap holds the pattern since it was looked at after the last step. */
-static void fill_dead(const gr_poison *p, const span *gap)
+static void fill_dead(const gr_memory_check *p, const span *gap)
 {
     for (uint32_t i = 0; i < p->plan->n_ledger; i++) {
         const gr_entry *x = &p->plan->ledger[i];
@@ -236,7 +236,7 @@ static void fill_dead(const gr_poison *p, const span *gap)
     }
 }
 
-void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
+void gr_memory_check_before(gr_memory_check *p, gr_path_id path, uint32_t step)
 {
     const gr_plan *plan = p->plan;
     const gr_step *s = &plan->paths[path].steps[step];
@@ -256,7 +256,7 @@ void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step)
     }
 }
 
-static void keep_peak(gr_poison *p, uint32_t step, uint64_t marks)
+static void keep_peak(gr_memory_check *p, uint32_t step, uint64_t marks)
 {
     p->peak.step = step;
     p->peak.planned = p->planned_peak;
@@ -268,7 +268,7 @@ static void keep_peak(gr_poison *p, uint32_t step, uint64_t marks)
     }
 }
 
-static void count_touched(gr_poison *p, gr_path_id path, uint32_t step)
+static void count_touched(gr_memory_check *p, gr_path_id path, uint32_t step)
 {
     uint64_t marks = 0;
     if (path != GR_PATH_STEADY && path != GR_PATH_VALIDATE) return;
@@ -284,7 +284,7 @@ static void count_touched(gr_poison *p, gr_path_id path, uint32_t step)
     if (planned_at(p->plan, step) == p->planned_peak && marks > p->peak.marks) keep_peak(p, step, marks);
 }
 
-gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag *d)
+gr_status gr_memory_check_after(gr_memory_check *p, gr_path_id path, uint32_t step, gr_diag *d)
 {
     const gr_plan *plan = p->plan;
     const gr_step *s = &plan->paths[path].steps[step];
@@ -315,7 +315,7 @@ gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag 
     return st;
 }
 
-gr_touched gr_poison_touched(const gr_poison *p)
+gr_touched gr_memory_check_touched(const gr_memory_check *p)
 {
     return p->peak;
 }

@@ -80,7 +80,7 @@ static size_t write_bucket(double *out, const gr_model_shape *s, uint32_t bucket
     return (size_t)(at - out);
 }
 
-static void copy_block(double *slice, const double *whole, const gr_slice_block *b)
+static void copy_block(double *slice, const double *whole, const gr_tp_block *b)
 {
     for (uint64_t i = 0; i < b->count; i++)
         memcpy(slice + b->to + i * b->to_stride, whole + b->from + i * b->from_stride, b->n * sizeof(double));
@@ -92,19 +92,19 @@ static void test_blocks_make_the_slices(void **state)
     uint64_t seed = 1;
     for (int round = 0; round < 60; round++) {
         const uint32_t parts = 1u << next(&seed, 4);
-        const gr_model_shape s = some_shape(&seed, parts), shape = gr_slice_shape(&s, parts);
+        const gr_model_shape s = some_shape(&seed, parts), shape = gr_tp_shape(&s, parts);
         char buf[48];
-        assert_null(gr_slice_uneven(&s, parts, buf));
+        assert_null(gr_tp_uneven(&s, parts, buf));
         for (uint32_t b = 0; b < gr_model_buckets(&s); b++) {
             const uint64_t n = gr_bucket_elems(&s, b), part = gr_bucket_elems(&shape, b);
             double *whole = calloc(n, sizeof(double)), *got = calloc(part, sizeof(double)),
                    *want = calloc(part, sizeof(double));
             assert_int_equal(gr_align(write_bucket(whole, &s, b, 0, 1), 4096), n);
             for (uint32_t place = 0; place < parts; place++) {
-                gr_slice_block blocks[GR_SLICE_BLOCKS_MAX];
+                gr_tp_block blocks[GR_TP_BLOCKS_MAX];
                 memset(got, 0, part * sizeof(double));
                 memset(want, 0, part * sizeof(double));
-                const size_t n_blocks = gr_slice_blocks(&s, parts, place, b, blocks);
+                const size_t n_blocks = gr_tp_blocks(&s, parts, place, b, blocks);
                 for (size_t i = 0; i < n_blocks; i++) copy_block(got, whole, &blocks[i]);
                 assert_int_equal(gr_align(write_bucket(want, &s, b, place, parts), 4096), part);
                 assert_memory_equal(got, want, part * sizeof(double));
@@ -121,31 +121,31 @@ static void test_pieces_of_shards_make_the_blocks(void **state)
     uint64_t seed = 2;
     for (int round = 0; round < 60; round++) {
         const uint32_t parts = 1u << next(&seed, 4), shard = 1 + next(&seed, 700);
-        const gr_model_shape s = some_shape(&seed, parts), shape = gr_slice_shape(&s, parts);
+        const gr_model_shape s = some_shape(&seed, parts), shape = gr_tp_shape(&s, parts);
         const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&shape, 1);
         double *whole = calloc(n, sizeof(double)), *got = calloc(part, sizeof(double)),
                *want = calloc(part, sizeof(double));
         write_bucket(whole, &s, 1, 0, 1);
         for (uint32_t place = 0; place < parts; place++) {
-            gr_slice_block blocks[GR_SLICE_BLOCKS_MAX], piece[3];
-            const size_t n_blocks = gr_slice_blocks(&s, parts, place, 1, blocks);
+            gr_tp_block blocks[GR_TP_BLOCKS_MAX], piece[3];
+            const size_t n_blocks = gr_tp_blocks(&s, parts, place, 1, blocks);
             memset(got, 0, part * sizeof(double));
             uint64_t sum = 0;
             for (uint64_t first = 0; first < n; first += shard) {
                 const uint64_t end = GR_MIN(first + shard, n);
                 uint64_t here = 0;
                 for (size_t i = 0; i < n_blocks; i++)
-                    for (size_t k = 0, m = gr_slice_cut(&blocks[i], first, end, piece); k < m; k++) {
-                        const gr_slice_block *p = &piece[k];
+                    for (size_t k = 0, m = gr_tp_cut(&blocks[i], first, end, piece); k < m; k++) {
+                        const gr_tp_block *p = &piece[k];
                         assert_true(p->n && p->count && p->from >= first &&
                                     p->from + (p->count - 1) * p->from_stride + p->n <= end);
                         copy_block(got, whole, p);
                         here += p->n * p->count;
                     }
-                assert_int_equal(here, gr_slice_count(blocks, n_blocks, first, end));
+                assert_int_equal(here, gr_tp_count(blocks, n_blocks, first, end));
                 sum += here;
             }
-            assert_int_equal(sum, gr_slice_count(blocks, n_blocks, 0, n)); /* none twice */
+            assert_int_equal(sum, gr_tp_count(blocks, n_blocks, 0, n)); /* none twice */
             write_bucket(want, &s, 1, place, parts);
             assert_memory_equal(got, want, part * sizeof(double));
         }
@@ -157,7 +157,7 @@ static void test_pieces_of_shards_make_the_blocks(void **state)
  * it makes the slices, though they held something else; both within the room that is planned for. */
 static void reshard(const gr_model_shape *s, uint32_t parts, uint32_t ranks, uint32_t b, const float *whole)
 {
-    const gr_model_shape shape = gr_slice_shape(s, parts);
+    const gr_model_shape shape = gr_tp_shape(s, parts);
     const uint64_t n = gr_bucket_elems(s, b), part = gr_bucket_elems(&shape, b),
                    shard = gr_shard_elems(n, ranks), room = gr_reshard_room(s, parts, b, ranks);
     float *padded = calloc(shard * ranks, sizeof(float)), *buffers = calloc(room * ranks, sizeof(float)),
@@ -217,7 +217,7 @@ static void test_a_slice_has_its_part_of_a_layer(void **state)
                               .kv_heads = 8,
                               .head_dim = 128,
                               .qk_norm = true};
-    const gr_model_shape half = gr_slice_shape(&s, 2);
+    const gr_model_shape half = gr_tp_shape(&s, 2);
     assert_int_equal(half.heads, 16);
     assert_int_equal(half.kv_heads, 4);
     assert_int_equal(half.inter, 6144);
@@ -225,8 +225,8 @@ static void test_a_slice_has_its_part_of_a_layer(void **state)
     /* q and o 4096 x 4096, k and v 1024 x 4096, gate, up, down 12288 x 4096 */
     const uint64_t matrices = 2 * 4096ull * 4096 + 2 * 1024ull * 4096 + 3 * 12288ull * 4096;
     assert_int_equal(gr_bucket_elems(&half, 1), gr_align(matrices / 2 + 2 * 4096 + 2 * 128, 4096));
-    assert_int_equal(gr_slice_common(&s, 2, 1), 2 * 4096 + 2 * 128);
-    assert_int_equal(gr_slice_common(&s, 2, 0), 151936ull * 4096);
+    assert_int_equal(gr_tp_common(&s, 2, 1), 2 * 4096 + 2 * 128);
+    assert_int_equal(gr_tp_common(&s, 2, 0), 151936ull * 4096);
     assert_int_equal(gr_bucket_elems(&half, 0), gr_bucket_elems(&s, 0));
 }
 
@@ -235,11 +235,11 @@ static void test_what_does_not_come_out_even_is_named(void **state)
     (void)state;
     char buf[48];
     gr_model_shape s = {.heads = 12, .kv_heads = 2, .inter = 90};
-    assert_null(gr_slice_uneven(&s, 2, buf));
-    assert_string_equal(gr_slice_uneven(&s, 4, buf), "2 KV heads");
-    assert_string_equal(gr_slice_uneven(&s, 8, buf), "12 heads");
+    assert_null(gr_tp_uneven(&s, 2, buf));
+    assert_string_equal(gr_tp_uneven(&s, 4, buf), "2 KV heads");
+    assert_string_equal(gr_tp_uneven(&s, 8, buf), "12 heads");
     s.kv_heads = 12;
-    assert_string_equal(gr_slice_uneven(&s, 4, buf), "90 columns of the feed-forward network");
+    assert_string_equal(gr_tp_uneven(&s, 4, buf), "90 columns of the feed-forward network");
 }
 
 int main(void)

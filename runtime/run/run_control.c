@@ -1,4 +1,4 @@
-/* runtime/run/run_letters.c: what is told and heard behind an iteration. */
+/* runtime/run/run_control.c: what is told and heard behind an iteration. */
 #include "runtime/run/run_parts.h"
 
 #include "runtime/base/signals.h"
@@ -9,29 +9,29 @@ void gr_run_save_ops(const gr_running *r, bool all, gr_state_file *f)
 {
     for (size_t i = 0; i < r->g->n_nodes; i++) {
         const gr_node *n = r->g->nodes[i];
-        if (n->op->save && (all || n->class == r->g->view)) n->op->save(r->session.state[i], n->name, f);
+        if (n->op->save && (all || n->role == r->g->view)) n->op->save(r->session.state[i], n->name, f);
     }
 }
 
-/* What the other classes' ops keep, which a checkpoint has from rank 0, and epochs are counted by. */
-static gr_status load_ops(gr_running *r, uint32_t class, const gr_str *text, gr_diag *d)
+/* What the other roles' ops keep, which a checkpoint has from rank 0, and epochs are counted by. */
+static gr_status load_ops(gr_running *r, uint32_t role, const gr_str *text, gr_diag *d)
 {
     gr_state_file *f = NULL;
     gr_status st = gr_state_parse(&f, text->text, text->len, "state of other ranks", d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++) {
         const gr_node *n = r->g->nodes[i];
-        if (n->op->load && n->class == class) st = n->op->load(r->session.state[i], n->name, f, d);
+        if (n->op->load && n->role == role) st = n->op->load(r->session.state[i], n->name, f, d);
     }
     gr_state_free(f);
     return st;
 }
 
-static gr_status take_news(gr_running *r, gr_diag *d)
+static gr_status take_control(gr_running *r, gr_diag *d)
 {
     gr_status st = GR_OK;
     gr_heard h;
-    while (!st && gr_news_next(r->news, &h)) {
-        for (uint32_t c = 0; c < r->g->n_classes && !st; c++)
+    while (!st && gr_control_next(r->control, &h)) {
+        for (uint32_t c = 0; c < r->g->n_roles && !st; c++)
             if (c != r->g->view && h.own[c]->state.len) st = load_ops(r, c, &h.own[c]->state, d);
         r->stop = r->stop || h.all->asked_to_stop;
         if (h.all->step) gr_run_watch_health(r, h.all);
@@ -53,24 +53,24 @@ gr_status gr_run_tell(gr_running *r, uint64_t ns, bool await, gr_diag *d)
     own->peak_bytes = gr_executor_measured_peak(r->executor);
     own->asked_to_stop = gr_signals_stop();
     gr_record_take_measures(own, &r->session);
-    if (!gr_graph_one_class(r->g)) {
+    if (!gr_graph_one_role(r->g)) {
         gr_state_file *f = gr_state_new();
         gr_run_save_ops(r, false, f);
         gr_state_text(f, &own->state);
         gr_state_free(f);
     }
-    gr_status st = gr_news_tell(r->news, own, d);
-    if (!st) st = gr_news_hear(r->news, await, d);
-    return st ? st : take_news(r, d);
+    gr_status st = gr_control_tell(r->control, own, d);
+    if (!st) st = gr_control_hear(r->control, await, d);
+    return st ? st : take_control(r, d);
 }
 
 gr_status gr_run_hear(gr_running *r, gr_diag *d)
 {
-    gr_status st = gr_news_hear(r->news, true, d);
-    return st ? st : take_news(r, d);
+    gr_status st = gr_control_hear(r->control, true, d);
+    return st ? st : take_control(r, d);
 }
 
-/* For a checkpoint that is due or may be the best, or an epoch that another class counts. */
+/* For a checkpoint that is due or may be the best, or an epoch that another role counts. */
 bool gr_run_is_awaited(const gr_running *r, uint32_t step)
 {
     const gr_run_settings *s = &r->g->run;

@@ -1,5 +1,5 @@
-/* ops/parallel/spread.h: a model over many ranks: what of it a rank holds, and the collectives that bring the
- * rest.
+/* ops/parallel/sharding.h: a model over many ranks: what of it a rank holds, and the collectives that bring
+ * the rest.
  *
  * On R ranks a bucket of n elements is cut, flat, into R shards (gr_shard_elems). Optimizer state and reduced
  * gradients are shards always. The weights are whole on every rank, and gathered in place after each
@@ -7,7 +7,7 @@
  * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
- * The copy that generates may be in slices, over neighbouring ranks (ops/model/slices.h): `sync` then fills a
+ * The copy that generates may be in slices, over neighbouring ranks (ops/model/tp.h): `sync` then fills a
  * rank's own, from the shards (ops/parallel/reshard.h) or from the whole layers that are there.
  *
  * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
@@ -21,8 +21,8 @@
  * order of sums. Either way sums have the same order, whether weights are sharded or not.
  *
  * The batch is dealt to the ranks by whole groups to be generated and scored (gr_rows_own), and by length to
- * be passed over (ops/parallel/deal.h): each rank fills in its own, in columns that are zero elsewhere, and
- * `share` makes them whole on every rank. So each rank has all columns, and what follows from them,
+ * be passed over (ops/parallel/balance.h): each rank fills in its own, in columns that are zero elsewhere,
+ * and `share` makes them whole on every rank. So each rank has all columns, and what follows from them,
  * expressions over the batch, selections, metrics, is evaluated everywhere, over the whole batch in its
  * order, with the same bits for any number of ranks.
  *
@@ -40,8 +40,8 @@
  * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 1, 2 and 3); Zhao et al., FSDP, arXiv:2304.11277
  * (hybrid sharding: its section 3.2.2).
  */
-#ifndef GR_OPS_PARALLEL_SPREAD_H
-#define GR_OPS_PARALLEL_SPREAD_H
+#ifndef GR_OPS_PARALLEL_SHARDING_H
+#define GR_OPS_PARALLEL_SHARDING_H
 
 #include "ops/base/op.h"
 #include "ops/parallel/parts.h"
@@ -49,60 +49,60 @@
 
 /* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's
  * own bucket, or the one gathered for that pass. */
-uint32_t gr_spread_params(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
-                          uint32_t bucket);
+uint32_t gr_sharding_params(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                            uint32_t bucket);
 /* Declare the gather that fills it, where there is one; buckets the model does not have are ignored. */
-void gr_spread_gather(gr_program *p, const gr_kernels *k, const gr_model *m, const char *pass,
-                      uint32_t bucket);
+void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                        uint32_t bucket);
 
 /* The weights that a rollout reads, and what fills them, declared before its first work; a log-prob node that
  * asks the rollout's has the same. */
-uint32_t gr_spread_rollout(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
-void gr_spread_sync(gr_program *p, const gr_kernels *k, const gr_model *m);
+uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m);
 
-/* Where a class receives a bucket that others train: its copy, the rollout's or the lagging one; or, where
+/* Where a role receives a bucket that others train: its copy, the rollout's or the lagging one; or, where
  * that is a slice, the whole bucket, which `cut` then declares the sync of. */
-uint32_t gr_spread_received(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
-                            uint32_t bucket);
-void gr_spread_cut(gr_program *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
-                   uint32_t bucket);
+uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
+                              uint32_t bucket);
+void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
+                     uint32_t bucket);
 
 /* Declare the sync that makes the copy of lagging rollouts the weights as this iteration began: after the
  * last of these, before the update. */
-void gr_spread_lag(gr_program *p, const gr_kernels *k, const gr_model *m);
+void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m);
 
 /* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket, which a work that is
  * the first to use it writes. */
-gr_use gr_spread_grads(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
+gr_use gr_sharding_grads(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
 /* Of many ranks, or leaves: the whole gradients of a bucket, of one micro-batch, of all of them, or of the
  * leaf that runs. */
-uint32_t gr_spread_whole(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+uint32_t gr_sharding_whole(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Canonical: sums of leaves before the one that runs that wait for their other half, one bucket for each
  * level of the tree within a rank (GR_NONE: there is none). */
-uint32_t gr_spread_fold(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+uint32_t gr_sharding_tree(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the reduction of whole gradients into the model's own: added to what is there, or, where it is all
  * of a mini-batch, in its place. */
-void gr_spread_reduce(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all);
+void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all);
 /* Declare its sum over nodes, where they are replicas: once a mini-batch, behind all its reductions. */
-void gr_spread_across(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
-void gr_spread_stepped(gr_program *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
+void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
 /* The sum over all ranks of n doubles at the beginning of an object, in place. */
-void gr_spread_total(gr_program *p, uint32_t object, uint32_t n, const char *what);
+void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what);
 /* How many ranks have shards of a model; 1: each has all of it. */
-uint32_t gr_spread_shards(const gr_program *p, const gr_model *m);
+uint32_t gr_sharding_shards(const gr_tasks *p, const gr_model *m);
 /* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
  * them. GR_NONE is fine. */
-void gr_spread_share(gr_program *p, uint32_t object);
+void gr_sharding_share(gr_tasks *p, uint32_t object);
 /* Operands of the work that agrees on the trips of a loop: what gr_op.trips is given. */
 enum { GR_AGREE_TRIPS, GR_AGREE_ROWS, GR_N_AGREE };
 /* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
  * of them first (gr_op.trips, of these rows), and the others run empty trips at its end. */
-gr_work *gr_spread_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
-                        const char *what);
+gr_task *gr_sharding_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool collectives, uint32_t rows,
+                          const char *what);
 /* Whether passes of a model hold collectives. */
-bool gr_spread_gathers(const gr_program *p, const gr_model *m);
+bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m);
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
@@ -121,7 +121,7 @@ gr_shard gr_shard_of(const gr_call *c, uint32_t bucket);
 
 /* Run a collective of program p. device: for memory of the device, of the ranks that the work reaches; host:
  * for that of the host, of all; they may be the same. */
-gr_status gr_spread_run(const gr_call *c, const gr_program *p, const gr_work *w, gr_comm *device,
-                        gr_comm *host, gr_diag *d);
+gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
+                          gr_comm *host, gr_diag *d);
 
 #endif

@@ -1,4 +1,4 @@
-/* runtime/run/poison.h: catch a step that touches memory it did not declare.
+/* runtime/run/memory_check.h: catch a step that touches memory it did not declare.
  *
  * Before a step, all bytes of arena and host pool that no live entry covers are filled with a pattern; after
  * it they must hold it still, and every live entry that the step does not write must be as it was. Steps run
@@ -7,22 +7,22 @@
  * On the steady path an entry is live as the ledger says; on other paths all entries that the path names
  * anywhere are taken to be live throughout. Costs a pass over all memory a step: for tests.
  */
-#ifndef GR_RUNTIME_RUN_POISON_H
-#define GR_RUNTIME_RUN_POISON_H
+#ifndef GR_RUNTIME_RUN_MEMORY_CHECK_H
+#define GR_RUNTIME_RUN_MEMORY_CHECK_H
 
 #include "memplan/plan/plan.h"
 #include "runtime/device/device.h"
 
-typedef struct gr_poison gr_poison;
+typedef struct gr_memory_check gr_memory_check;
 
 /* plan, arena and pool must outlive it; both are filled with the pattern. */
-gr_poison *gr_poison_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool);
-void gr_poison_free(gr_poison *p); /* NULL is fine */
+gr_memory_check *gr_memory_check_new(const gr_plan *plan, const gr_memory *arena, const gr_memory *pool);
+void gr_memory_check_free(gr_memory_check *p); /* NULL is fine */
 
-void gr_poison_before(gr_poison *p, gr_path_id path, uint32_t step);
+void gr_memory_check_before(gr_memory_check *p, gr_path_id path, uint32_t step);
 
 /* GR_E_FAILED with the step and the place where something was touched. */
-GR_NODISCARD gr_status gr_poison_after(gr_poison *p, gr_path_id path, uint32_t step, gr_diag *d);
+GR_NODISCARD gr_status gr_memory_check_after(gr_memory_check *p, gr_path_id path, uint32_t step, gr_diag *d);
 
 /* What was touched of the device, so far, on the steps that the ledger counts. Two measures of an entry: its
  * bytes up to the last one that does not hold the pattern (its watermark: what a smaller entry would not have
@@ -40,6 +40,6 @@ typedef struct gr_touched {
 } gr_touched;
 
 /* Valid until the next step. */
-gr_touched gr_poison_touched(const gr_poison *p);
+gr_touched gr_memory_check_touched(const gr_memory_check *p);
 
 #endif

@@ -1,4 +1,4 @@
-/* ops/model/slices.h: a model cut for tensor parallelism, and how weights get into a slice.
+/* ops/model/tp.h: a model cut for tensor parallelism, and how weights get into a slice.
  *
  * Of `parts` ranks side by side each has a slice of every layer: some of the heads and of their keys and
  * values, and a part of the feed-forward network's width. The projections into these (q, k, v, gate, up, and
@@ -12,40 +12,40 @@
  *
  * Source of the cut: Shoeybi et al., Megatron-LM, arXiv:1909.08053, section 3.
  */
-#ifndef GR_OPS_MODEL_SLICES_H
-#define GR_OPS_MODEL_SLICES_H
+#ifndef GR_OPS_MODEL_TP_H
+#define GR_OPS_MODEL_TP_H
 
 #include "ops/model/model.h"
 
 /* The most ranks that a model is cut for. */
-#define GR_SLICES_MAX 64
+#define GR_TP_MAX 64
 
 /* What of a shape does not come out even, "8 heads"; NULL: it can be cut into so many parts. buf: for the
  * text. */
-const char *gr_slice_uneven(const gr_model_shape *s, uint32_t parts, char buf[48]);
+const char *gr_tp_uneven(const gr_model_shape *s, uint32_t parts, char buf[48]);
 
 /* The shape of one of so many parts (s itself, of 1). */
-gr_model_shape gr_slice_shape(const gr_model_shape *s, uint32_t parts);
+gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts);
 
 /* `count` runs of n elements each: in the whole bucket at from, from + from_stride, ...; in the slice at to,
  * to + to_stride, ... */
-typedef struct gr_slice_block {
+typedef struct gr_tp_block {
     uint64_t from, to, n, count, from_stride, to_stride;
-} gr_slice_block;
+} gr_tp_block;
 
-#define GR_SLICE_BLOCKS_MAX GR_BUCKET_TENSORS_MAX
+#define GR_TP_BLOCKS_MAX GR_BUCKET_TENSORS_MAX
 /* The blocks of slice `place` of a bucket, by where they begin in the whole one, which is their order in the
  * slice, too. Elements of the slice between its tensors, which are zero, are in none of them. */
-size_t gr_slice_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, uint32_t bucket,
-                       gr_slice_block out[GR_SLICE_BLOCKS_MAX]);
+size_t gr_tp_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, uint32_t bucket,
+                    gr_tp_block out[GR_TP_BLOCKS_MAX]);
 
 /* What of a block lies in elements [first, end) of the whole bucket: up to three blocks, in their order. */
-size_t gr_slice_cut(const gr_slice_block *b, uint64_t first, uint64_t end, gr_slice_block out[3]);
+size_t gr_tp_cut(const gr_tp_block *b, uint64_t first, uint64_t end, gr_tp_block out[3]);
 
 /* How many elements of these blocks do. */
-uint64_t gr_slice_count(const gr_slice_block *b, size_t n, uint64_t first, uint64_t end);
+uint64_t gr_tp_count(const gr_tp_block *b, size_t n, uint64_t first, uint64_t end);
 
 /* Elements of a bucket that every slice has: norms; of the embedding's and the last bucket all. */
-uint64_t gr_slice_common(const gr_model_shape *s, uint32_t parts, uint32_t bucket);
+uint64_t gr_tp_common(const gr_model_shape *s, uint32_t parts, uint32_t bucket);
 
 #endif

@@ -1,10 +1,10 @@
-/* ops/model/slices.c: the shape of a rank's slice of a model, and what of each bucket it has. */
-#include "ops/model/slices.h"
+/* ops/model/tp.c: the shape of a rank's slice of a model, and what of each bucket it has. */
+#include "ops/model/tp.h"
 
 #include <assert.h>
 #include <stdio.h>
 
-const char *gr_slice_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
+const char *gr_tp_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
 {
     const struct {
         uint32_t n;
@@ -19,7 +19,7 @@ const char *gr_slice_uneven(const gr_model_shape *s, uint32_t parts, char buf[48
     return NULL;
 }
 
-gr_model_shape gr_slice_shape(const gr_model_shape *s, uint32_t parts)
+gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
 {
     gr_model_shape slice = *s;
     if (parts < 2) return slice;
@@ -31,29 +31,29 @@ gr_model_shape gr_slice_shape(const gr_model_shape *s, uint32_t parts)
 }
 
 /* A tensor of the whole bucket and of the slice's: of fewer rows, of fewer columns, or the same. */
-static gr_slice_block block_of(const gr_tensor *whole, const gr_tensor *slice, uint32_t place)
+static gr_tp_block block_of(const gr_tensor *whole, const gr_tensor *slice, uint32_t place)
 {
     const uint64_t cols = whole->cols ? whole->cols : 1, part = slice->cols ? slice->cols : 1;
     if (part < cols)
-        return (gr_slice_block){.from = whole->offset + place * part,
-                                .to = slice->offset,
-                                .n = part,
-                                .count = whole->rows,
-                                .from_stride = cols,
-                                .to_stride = part};
+        return (gr_tp_block){.from = whole->offset + place * part,
+                             .to = slice->offset,
+                             .n = part,
+                             .count = whole->rows,
+                             .from_stride = cols,
+                             .to_stride = part};
     const uint64_t n = slice->rows * cols, from = slice->rows < whole->rows ? place * n : 0;
-    return (gr_slice_block){.from = whole->offset + from,
-                            .to = slice->offset,
-                            .n = n,
-                            .count = 1,
-                            .from_stride = n,
-                            .to_stride = n};
+    return (gr_tp_block){.from = whole->offset + from,
+                         .to = slice->offset,
+                         .n = n,
+                         .count = 1,
+                         .from_stride = n,
+                         .to_stride = n};
 }
 
-size_t gr_slice_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, uint32_t bucket,
-                       gr_slice_block out[GR_SLICE_BLOCKS_MAX])
+size_t gr_tp_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, uint32_t bucket,
+                    gr_tp_block out[GR_TP_BLOCKS_MAX])
 {
-    const gr_model_shape shape = gr_slice_shape(s, parts);
+    const gr_model_shape shape = gr_tp_shape(s, parts);
     gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
     const size_t n = gr_bucket_tensors(s, bucket, whole), same = gr_bucket_tensors(&shape, bucket, slice);
     assert(n == same && place < parts);
@@ -62,10 +62,9 @@ size_t gr_slice_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, 
 }
 
 /* Elements [skip, skip + n) of runs [first, first + count). */
-static gr_slice_block runs_of(const gr_slice_block *b, uint64_t first, uint64_t count, uint64_t skip,
-                              uint64_t n)
+static gr_tp_block runs_of(const gr_tp_block *b, uint64_t first, uint64_t count, uint64_t skip, uint64_t n)
 {
-    gr_slice_block piece = *b;
+    gr_tp_block piece = *b;
     piece.from += first * b->from_stride + skip;
     piece.to += first * b->to_stride + skip;
     piece.n = n;
@@ -73,7 +72,7 @@ static gr_slice_block runs_of(const gr_slice_block *b, uint64_t first, uint64_t 
     return piece;
 }
 
-size_t gr_slice_cut(const gr_slice_block *b, uint64_t first, uint64_t end, gr_slice_block out[3])
+size_t gr_tp_cut(const gr_tp_block *b, uint64_t first, uint64_t end, gr_tp_block out[3])
 {
     const uint64_t span = (b->count - 1) * b->from_stride + b->n;
     const uint64_t low = first > b->from ? first - b->from : 0,
@@ -96,18 +95,18 @@ size_t gr_slice_cut(const gr_slice_block *b, uint64_t first, uint64_t end, gr_sl
     return n;
 }
 
-uint64_t gr_slice_count(const gr_slice_block *b, size_t n, uint64_t first, uint64_t end)
+uint64_t gr_tp_count(const gr_tp_block *b, size_t n, uint64_t first, uint64_t end)
 {
     uint64_t sum = 0;
-    gr_slice_block piece[3];
+    gr_tp_block piece[3];
     for (size_t i = 0; i < n; i++)
-        for (size_t k = gr_slice_cut(&b[i], first, end, piece); k-- > 0;) sum += piece[k].n * piece[k].count;
+        for (size_t k = gr_tp_cut(&b[i], first, end, piece); k-- > 0;) sum += piece[k].n * piece[k].count;
     return sum;
 }
 
-uint64_t gr_slice_common(const gr_model_shape *s, uint32_t parts, uint32_t bucket)
+uint64_t gr_tp_common(const gr_model_shape *s, uint32_t parts, uint32_t bucket)
 {
-    const gr_model_shape shape = gr_slice_shape(s, parts);
+    const gr_model_shape shape = gr_tp_shape(s, parts);
     gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
     const size_t n = gr_bucket_tensors(s, bucket, whole);
     uint64_t sum = 0;

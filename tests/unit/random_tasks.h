@@ -1,8 +1,8 @@
-/* tests/unit/random_program.h: small programs of every form, from a seed. */
+/* tests/unit/random_tasks.h: small programs of every form, from a seed. */
 #ifndef GR_TESTS_RANDOM_PROGRAM_H
 #define GR_TESTS_RANDOM_PROGRAM_H
 
-#include "memplan/plan/program.h"
+#include "memplan/plan/tasks.h"
 
 #include "tests/unit/test.h"
 
@@ -17,13 +17,13 @@ static inline uint32_t pick_below(draw *d, uint32_t n)
 }
 
 /* Works of a path use what lives on, and what is its own. */
-static inline bool other_path(const gr_program *p, uint32_t object, uint32_t n_iteration)
+static inline bool other_path(const gr_tasks *p, uint32_t object, uint32_t n_iteration)
 {
     bool validates = p->validate != GR_NONE;
     return p->objects[object].span != GR_SPAN_KEEP && validates != (object >= n_iteration);
 }
 
-static inline bool is_state(const gr_program *p, uint32_t object)
+static inline bool is_state(const gr_tasks *p, uint32_t object)
 {
     const gr_object *o = object == GR_NONE ? NULL : &p->objects[object];
     return o && o->place == GR_DEVICE && o->span == GR_SPAN_KEEP && o->category == GR_CAT_OPTIMIZER;
@@ -31,7 +31,7 @@ static inline bool is_state(const gr_program *p, uint32_t object)
 
 /* As of an optimizer's step, the state may stay in the host pool and the work be done there: of temporary
  * objects such a work reads, and it has the state of one bucket. */
-static inline void may_be_done_on_host(gr_program *p, gr_work *w)
+static inline void may_be_done_on_host(gr_tasks *p, gr_task *w)
 {
     for (uint32_t u = 0; u < w->n_uses && w->lane == GR_LANE_COMPUTE; u++)
         if (is_state(p, w->uses[u].object)) w->host_with = w->uses[u].object;
@@ -43,7 +43,7 @@ static inline void may_be_done_on_host(gr_program *p, gr_work *w)
     }
 }
 
-static inline void random_work(gr_program *p, draw *d, uint32_t n_iteration, uint32_t serial)
+static inline void random_task(gr_tasks *p, draw *d, uint32_t n_iteration, uint32_t serial)
 {
     gr_use uses[5];
     uint32_t n = 1 + pick_below(d, 4), k = 0;
@@ -54,13 +54,13 @@ static inline void random_work(gr_program *p, draw *d, uint32_t n_iteration, uin
         for (uint32_t j = 0; j < k && !known; j++) known |= uses[j].object == u.object;
         if (!known || u.object == GR_NONE) uses[k++] = u;
     }
-    gr_work *w = gr_program_run(p, 0, 0, uses, k, "work.%u", serial);
+    gr_task *w = gr_tasks_run(p, 0, 0, uses, k, "work.%u", serial);
     w->flops = pick_below(d, 1000000);
     w->bytes = pick_below(d, 100000);
     if (p->n_objects % 2) may_be_done_on_host(p, w);
 }
 
-static inline void random_objects(gr_program *p, draw *d, const char *prefix, uint32_t n)
+static inline void random_objects(gr_tasks *p, draw *d, const char *prefix, uint32_t n)
 {
     static const gr_category kept[] = {GR_CAT_WEIGHTS, GR_CAT_OPTIMIZER};
     static const char *const models[] = {"actor", "ref"};
@@ -72,13 +72,13 @@ static inline void random_objects(gr_program *p, draw *d, const char *prefix, ui
         char name[32];
         snprintf(name, sizeof(name), "%s.%u", prefix, i);
         gr_place place = pick_below(d, 5) == 0 ? GR_HOST : GR_DEVICE;
-        gr_program_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
-                                          span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i});
+        gr_tasks_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
+                                        span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i});
     }
 }
 
 /* A few works, with loops up to two deep. */
-static inline void random_node(gr_program *p, draw *d, uint32_t n_iteration, uint32_t *serial)
+static inline void random_node(gr_tasks *p, draw *d, uint32_t n_iteration, uint32_t *serial)
 {
     uint32_t works = 1 + pick_below(d, 5);
     for (uint32_t w = 0; w < works; w++) {
@@ -86,23 +86,23 @@ static inline void random_node(gr_program *p, draw *d, uint32_t n_iteration, uin
         char what[32];
         snprintf(what, sizeof(what), "loop.%u", *serial);
         if (loop) {
-            gr_program_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
-            for (uint32_t k = pick_below(d, 3); k-- > 0;) random_work(p, d, n_iteration, (*serial)++);
+            gr_tasks_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
+            for (uint32_t k = pick_below(d, 3); k-- > 0;) random_task(p, d, n_iteration, (*serial)++);
         }
         snprintf(what, sizeof(what), "inner.%u", *serial);
-        if (inner) gr_program_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
-        for (uint32_t k = pick_below(d, 3) + 1; k-- > 0;) random_work(p, d, n_iteration, (*serial)++);
-        if (inner) gr_program_end(p);
-        for (uint32_t k = loop ? pick_below(d, 2) : 0; k-- > 0;) random_work(p, d, n_iteration, (*serial)++);
-        if (loop) gr_program_end(p);
+        if (inner) gr_tasks_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
+        for (uint32_t k = pick_below(d, 3) + 1; k-- > 0;) random_task(p, d, n_iteration, (*serial)++);
+        if (inner) gr_tasks_end(p);
+        for (uint32_t k = loop ? pick_below(d, 2) : 0; k-- > 0;) random_task(p, d, n_iteration, (*serial)++);
+        if (loop) gr_tasks_end(p);
     }
 }
 
 /* Nodes, some on the host lane, some optional; half of the programs have a path validate with a few more. */
-static inline gr_program *random_program(uint64_t seed)
+static inline gr_tasks *random_tasks(uint64_t seed)
 {
     draw d = {seed * 2654435761u + 17};
-    gr_program *p = gr_program_new();
+    gr_tasks *p = gr_tasks_new();
     uint32_t n_iteration = 3 + pick_below(&d, 14), n_nodes = 1 + pick_below(&d, 6), serial = 0;
     random_objects(p, &d, "object", n_iteration);
     uint32_t n_validate = pick_below(&d, 2) ? 1 + pick_below(&d, 3) : 0;
@@ -111,19 +111,19 @@ static inline gr_program *random_program(uint64_t seed)
         snprintf(name, sizeof(name), "node%u", n);
         if (n == n_nodes) {
             random_objects(p, &d, "validate", 1 + pick_below(&d, 6));
-            gr_program_validate(p, 1 + pick_below(&d, 20));
+            gr_tasks_validate(p, 1 + pick_below(&d, 20));
         }
-        gr_program_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
+        gr_tasks_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
         p->rollout = (seed + n) % 3 == 0;
         random_node(p, &d, n_iteration, &serial);
     }
     return p;
 }
 
-static inline gr_program *build_random(void *user, const uint32_t *level)
+static inline gr_tasks *build_random(void *user, const uint32_t *level)
 {
     (void)level;
-    return random_program(*(const uint64_t *)user);
+    return random_tasks(*(const uint64_t *)user);
 }
 
 #endif

@@ -1,31 +1,31 @@
-/* scheduler/search/classes.c: plans of several classes of ranks together: what crosses, in which order, and
+/* scheduler/search/roles.c: plans of several roles of ranks together: what crosses, in which order, and
  * when. */
-#include "scheduler/search/classes.h"
+#include "scheduler/search/roles.h"
 
 #include "ops/base/configs.h"
-#include "ops/parallel/spread.h"
+#include "ops/parallel/sharding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct crossing {
+typedef struct transfer {
     const gr_node *node;   /* whose steps these are: of a column the writer, of weights the reader */
     const char *object;    /* of a column; NULL: a bucket of weights */
     const gr_model *model; /* of weights */
     uint32_t bucket;
-    bool lagged;       /* into the copy that lives on; from == to: a sync of the class with itself */
-    uint32_t from, to; /* classes */
+    bool lagged;       /* into the copy that lives on; from == to: a sync of the role with itself */
+    uint32_t from, to; /* roles */
     uint32_t before;   /* the unit that it comes before */
     uint32_t channel;
-} crossing;
+} transfer;
 
 struct gr_traffic {
     const gr_graph *g;
-    const gr_program *const *whole;
+    const gr_tasks *const *whole;
     gr_hardware hw;
     gr_node *const *ends;
     uint32_t *unit; /* of nodes, the ends included */
-    crossing *all;
+    transfer *all;
     size_t n, cap;
     uint32_t order;
 };
@@ -49,21 +49,21 @@ bool gr_graph_lags(const gr_graph *g)
 
 uint32_t gr_traffic_orders(const gr_graph *g)
 {
-    return g->n_classes < 2 ? 1 : gr_graph_lags(g) ? GR_ORDERS : (uint32_t)GR_ORDER_UPDATE;
+    return g->n_roles < 2 ? 1 : gr_graph_lags(g) ? GR_ORDERS : (uint32_t)GR_ORDER_UPDATE;
 }
 
-uint64_t gr_traffic_remote(const gr_graph *g, uint32_t class)
+uint64_t gr_traffic_remote(const gr_graph *g, uint32_t role)
 {
     uint64_t bits = 0;
-    for (size_t m = 0; m < g->n_models && g->n_classes > 1; m++)
-        if (g->models[m]->update && g->models[m]->update->class != class) bits |= 1ULL << m;
+    for (size_t m = 0; m < g->n_models && g->n_roles > 1; m++)
+        if (g->models[m]->update && g->models[m]->update->role != role) bits |= 1ULL << m;
     return bits;
 }
 
 /* ---- units -----------------------------------------------------------------------------------------------
  */
 
-/* Whether node a must stand before node b of another class: b reads it, or trains what it still reads. */
+/* Whether node a must stand before node b of another role: b reads it, or trains what it still reads. */
 static bool must_precede(const gr_node *a, const gr_node *b)
 {
     for (size_t i = 0; i < b->n_inputs; i++)
@@ -78,24 +78,24 @@ static bool is_ready(const gr_traffic *t, const gr_node *n, const bool *placed)
     for (size_t i = 0; i < n->index; i++) {
         const gr_node *a = t->g->nodes[i];
         if (a->repeated_by || placed[i] || a->every != n->every) continue;
-        if (a->class == n->class || must_precede(a, n)) return false;
+        if (a->role == n->role || must_precede(a, n)) return false;
         for (size_t k = 0; n->refills && k < n->index; k++)
             if (t->g->nodes[k]->repeated_by == n && must_precede(a, t->g->nodes[k])) return false;
     }
     return true;
 }
 
-/* The next unit: of the class of the last one, if one of it is ready; else the first that is. */
-static size_t next_unit(const gr_traffic *t, const bool *placed, bool validation, uint32_t class)
+/* The next unit: of the role of the last one, if one of it is ready; else the first that is. */
+static size_t next_unit(const gr_traffic *t, const bool *placed, bool validation, uint32_t role)
 {
     const gr_graph *g = t->g;
     size_t first = g->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         if (placed[i] || n->repeated_by || (n->every != 0) != validation) continue;
-        if (!(t->order & GR_ORDER_BY_CLASS)) return i;
+        if (!(t->order & GR_ORDER_BY_ROLE)) return i;
         if (!is_ready(t, n, placed)) continue;
-        if (n->class == class) return i;
+        if (n->role == role) return i;
         if (first == g->n_nodes) first = i;
     }
     return first;
@@ -105,11 +105,11 @@ static void find_units(gr_traffic *t)
 {
     const gr_graph *g = t->g;
     bool *placed = gr_calloc(g->n_nodes + 1, sizeof(*placed));
-    uint32_t n = 0, class = GR_NONE;
+    uint32_t n = 0, role = GR_NONE;
     for (int validation = 0; validation < 2; validation++) {
-        for (size_t i; (i = next_unit(t, placed, validation, class)) < g->n_nodes;) {
+        for (size_t i; (i = next_unit(t, placed, validation, role)) < g->n_nodes;) {
             placed[i] = true;
-            class = g->nodes[i]->class;
+            role = g->nodes[i]->role;
             t->unit[i] = n++;
         }
         t->unit[g->n_nodes + (size_t)validation] = n++;
@@ -125,7 +125,7 @@ static const gr_node *node_at(const gr_traffic *t, uint32_t i)
 }
 
 /* The node of a work; those of one node follow each other. */
-static uint32_t owner_of(const gr_traffic *t, const gr_work *w, uint32_t last)
+static uint32_t owner_of(const gr_traffic *t, const gr_task *w, uint32_t last)
 {
     uint32_t n = (uint32_t)t->g->n_nodes + (t->ends[1] ? 2 : 1);
     for (uint32_t k = 0; k < n; k++) {
@@ -138,7 +138,7 @@ static uint32_t owner_of(const gr_traffic *t, const gr_work *w, uint32_t last)
 /* ---- what crosses ----------------------------------------------------------------------------------------
  */
 
-static void add(gr_traffic *t, crossing c)
+static void add(gr_traffic *t, transfer c)
 {
     c.channel = (uint32_t)t->n;
     GR_PUSH(t->all, t->n, t->cap, c);
@@ -147,34 +147,34 @@ static void add(gr_traffic *t, crossing c)
 /* Where each object of the whole program is. */
 typedef struct whereabouts {
     uint32_t *writer; /* of objects: the node that wrote it last; GR_NONE: none did */
-    bool *there;      /* of objects and classes: it is there as it was written last */
+    bool *there;      /* of objects and roles: it is there as it was written last */
 } whereabouts;
 
-/* What only the end of a path reads crosses before the class's last node: else who wrote it would wait for
+/* What only the end of a path reads crosses before the role's last node: else who wrote it would wait for
  * that. */
-static uint32_t unit_of_reader(const gr_traffic *t, uint32_t reader, uint32_t class)
+static uint32_t unit_of_reader(const gr_traffic *t, uint32_t reader, uint32_t role)
 {
     const gr_graph *g = t->g;
     uint32_t last = 0;
     if (reader < g->n_nodes) return t->unit[reader];
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->class == class && (g->nodes[i]->every != 0) == (reader > g->n_nodes))
+        if (g->nodes[i]->role == role && (g->nodes[i]->every != 0) == (reader > g->n_nodes))
             last = GR_MAX(last, t->unit[i]);
     return last;
 }
 
-static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t reader, uint32_t class)
+static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t reader, uint32_t role)
 {
-    bool *here = &w->there[object * t->g->n_classes + class];
+    bool *here = &w->there[object * t->g->n_roles + role];
     if (w->writer[object] == GR_NONE || *here) return;
     const gr_node *from = node_at(t, w->writer[object]);
     bool early = t->order & GR_ORDER_WRITTEN;
     uint32_t written = t->unit[w->writer[object]] + 1;
-    uint32_t before = early ? written : GR_MAX(written, unit_of_reader(t, reader, class));
-    add(t, (crossing){.node = from,
+    uint32_t before = early ? written : GR_MAX(written, unit_of_reader(t, reader, role));
+    add(t, (transfer){.node = from,
                       .object = t->whole[0]->objects[object].name,
-                      .from = from->class,
-                      .to = class,
+                      .from = from->role,
+                      .to = role,
                       .before = before});
     *here = true;
 }
@@ -182,28 +182,28 @@ static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t
 /* What is written everywhere is read where it was written: it has no one writer. */
 static void write_column(const gr_traffic *t, whereabouts *w, uint32_t object, uint32_t writer)
 {
-    uint32_t class = node_at(t, writer)->class;
-    w->writer[object] = class == GR_NONE ? GR_NONE : writer;
-    for (uint32_t c = 0; c < t->g->n_classes; c++)
-        w->there[object * t->g->n_classes + c] = class == GR_NONE || class == c;
+    uint32_t role = node_at(t, writer)->role;
+    w->writer[object] = role == GR_NONE ? GR_NONE : writer;
+    for (uint32_t c = 0; c < t->g->n_roles; c++)
+        w->there[object * t->g->n_roles + c] = role == GR_NONE || role == c;
 }
 
 /* An object is where it was written, and wherever it was sent since. */
 static void find_columns(gr_traffic *t)
 {
-    const gr_program *p = t->whole[0];
-    uint32_t at = 0, classes = (uint32_t)t->g->n_classes;
+    const gr_tasks *p = t->whole[0];
+    uint32_t at = 0, roles = (uint32_t)t->g->n_roles;
     whereabouts where = {gr_malloc((p->n_objects + 1) * sizeof(uint32_t)),
-                         gr_calloc(p->n_objects * classes + 1, sizeof(bool))};
+                         gr_calloc(p->n_objects * roles + 1, sizeof(bool))};
     for (size_t o = 0; o < p->n_objects; o++) where.writer[o] = GR_NONE;
-    for (size_t w = 0; w < p->n_works; w++) {
-        at = owner_of(t, &p->works[w], at);
-        uint32_t class = node_at(t, at)->class;
-        for (uint32_t u = 0; u < p->works[w].n_uses; u++) {
-            const gr_use *use = &p->works[w].uses[u];
+    for (size_t w = 0; w < p->n_tasks; w++) {
+        at = owner_of(t, &p->task[w], at);
+        uint32_t role = node_at(t, at)->role;
+        for (uint32_t u = 0; u < p->task[w].n_uses; u++) {
+            const gr_use *use = &p->task[w].uses[u];
             if (use->object == GR_NONE || p->objects[use->object].span != GR_SPAN_TEMP) continue;
-            for (uint32_t c = 0; c < classes && use->mode & GR_READ; c++)
-                if (class == c || class == GR_NONE) read_column(t, &where, use->object, at, c);
+            for (uint32_t c = 0; c < roles && use->mode & GR_READ; c++)
+                if (role == c || role == GR_NONE) read_column(t, &where, use->object, at, c);
             if (use->mode & GR_WRITE) write_column(t, &where, use->object, at);
         }
     }
@@ -214,11 +214,11 @@ static void find_columns(gr_traffic *t)
 static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, bool lagged)
 {
     const gr_model *m = reader->model;
-    crossing c = {.node = reader,
+    transfer c = {.node = reader,
                   .model = m,
                   .lagged = lagged,
-                  .from = m->update->class,
-                  .to = reader->class,
+                  .from = m->update->role,
+                  .to = reader->role,
                   .before = before};
     bool sync = c.from == c.to; /* all buckets are one declaration */
     for (uint32_t b = 0; b < (sync ? 1 : gr_model_buckets(&m->shape)); b++) {
@@ -230,45 +230,45 @@ static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, b
 static bool is_last_to_lag(const gr_graph *g, const gr_node *n)
 {
     for (size_t i = n->index + 1; i < g->n_nodes; i++)
-        if (gr_node_lags(g->nodes[i]) && g->nodes[i]->model == n->model && g->nodes[i]->class == n->class)
+        if (gr_node_lags(g->nodes[i]) && g->nodes[i]->model == n->model && g->nodes[i]->role == n->role)
             return false;
     return true;
 }
 
-/* A version is sent to a class once: to the first node there that reads it and is sure to run. */
+/* A version is sent to a role once: to the first node there that reads it and is sure to run. */
 static void find_weights(gr_traffic *t)
 {
     const gr_graph *g = t->g;
-    bool *fresh = gr_calloc(g->n_models * g->n_classes + 1, sizeof(*fresh));
+    bool *current = gr_calloc(g->n_models * g->n_roles + 1, sizeof(*current));
     for (int validation = 0; validation < 2; validation++) {
-        memset(fresh, 0, g->n_models * g->n_classes * sizeof(*fresh));
+        memset(current, 0, g->n_models * g->n_roles * sizeof(*current));
         for (size_t i = 0; i < g->n_nodes; i++) {
             const gr_node *n = g->nodes[i];
             if (!n->model || !n->model->update || (n->every != 0) != validation) continue;
-            bool *here = &fresh[n->model->index * g->n_classes];
+            bool *here = &current[n->model->index * g->n_roles];
             if (n->op->trains) {
-                memset(here, 0, g->n_classes * sizeof(*here));
+                memset(here, 0, g->n_roles * sizeof(*here));
             } else if (gr_node_lags(n)) {
-                bool late = t->order & GR_ORDER_UPDATE && n->class != n->model->update->class;
+                bool late = t->order & GR_ORDER_UPDATE && n->role != n->model->update->role;
                 uint32_t before = late ? t->unit[n->model->update->index] : t->unit[i] + 1;
                 if (is_last_to_lag(g, n)) add_weights(t, n, before, true);
-            } else if (n->class != n->model->update->class && !here[n->class]) {
+            } else if (n->role != n->model->update->role && !here[n->role]) {
                 add_weights(t, n, t->unit[i], false);
-                here[n->class] = !gr_node_optional(g, n);
+                here[n->role] = !gr_node_optional(g, n);
             }
         }
     }
-    free(fresh);
+    free(current);
 }
 
 static int by_unit(const void *a, const void *b)
 {
-    const crossing *x = a, *y = b;
+    const transfer *x = a, *y = b;
     if (x->before != y->before) return x->before < y->before ? -1 : 1;
     return x->channel < y->channel ? -1 : 1;
 }
 
-gr_traffic *gr_traffic_new(const gr_graph *g, gr_node *const ends[2], const gr_program *const *whole,
+gr_traffic *gr_traffic_new(const gr_graph *g, gr_node *const ends[2], const gr_tasks *const *whole,
                            const gr_hardware *hw, uint32_t order)
 {
     gr_traffic *t = gr_calloc(1, sizeof(*t));
@@ -276,7 +276,7 @@ gr_traffic *gr_traffic_new(const gr_graph *g, gr_node *const ends[2], const gr_p
     t->unit = gr_calloc(g->n_nodes + 2, sizeof(*t->unit));
     find_units(t);
     find_weights(t);
-    if (g->n_classes > 1) find_columns(t);
+    if (g->n_roles > 1) find_columns(t);
     if (t->n) qsort(t->all, t->n, sizeof(*t->all), by_unit);
     for (size_t i = 0; i < t->n; i++) t->all[i].channel = (uint32_t)i;
     return t;
@@ -293,73 +293,73 @@ void gr_traffic_free(gr_traffic *t)
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
 
-static double rate_between(const gr_traffic *t, const crossing *c)
+static double rate_between(const gr_traffic *t, const transfer *c)
 {
-    const gr_ranks_class *a = &t->g->classes[c->from], *b = &t->g->classes[c->to];
+    const gr_ranks_role *a = &t->g->roles[c->from], *b = &t->g->roles[c->to];
     bool near = a->hosts == 1 && b->hosts == 1 && a->first_host == b->first_host;
     return (near ? t->hw.link : t->hw.network) * GR_MIN(a->n, b->n);
 }
 
 /* What weights are received into. */
-static gr_model_part copy_of(const crossing *c)
+static gr_model_part copy_of(const transfer *c)
 {
     return c->lagged ? GR_PART_LAGGED : GR_PART_ROLLOUT;
 }
 
-static uint32_t object_of(const gr_traffic *t, const crossing *c, const gr_graph *view, gr_program *p,
+static uint32_t object_of(const gr_traffic *t, const transfer *c, const gr_graph *view, gr_tasks *p,
                           const gr_kernels *k)
 {
     bool sends = view->view == c->from;
     const gr_model *m = c->model ? view->models[c->model->index] : NULL;
     if (m && sends) return gr_model_object(p, k, m, GR_PART_PARAMS, c->bucket);
-    if (m) return gr_spread_received(p, k, m, copy_of(c), c->bucket);
-    const gr_program *whole = t->whole[view->view];
-    return gr_program_object(p, &whole->objects[gr_program_find(whole, c->object)]);
+    if (m) return gr_sharding_received(p, k, m, copy_of(c), c->bucket);
+    const gr_tasks *whole = t->whole[view->view];
+    return gr_tasks_object(p, &whole->objects[gr_tasks_find(whole, c->object)]);
 }
 
 /* Of all receiving ranks. */
-static uint64_t bytes_of(const gr_traffic *t, const crossing *c, const gr_kernels *k)
+static uint64_t bytes_of(const gr_traffic *t, const transfer *c, const gr_kernels *k)
 {
-    const gr_program *whole = t->whole[c->to];
+    const gr_tasks *whole = t->whole[c->to];
     uint64_t bytes = c->model ? gr_part_bytes(k, c->model, GR_PART_PARAMS, c->bucket)
-                              : whole->objects[gr_program_find(whole, c->object)].bytes;
-    return bytes * t->g->classes[c->to].n;
+                              : whole->objects[gr_tasks_find(whole, c->object)].bytes;
+    return bytes * t->g->roles[c->to].n;
 }
 
-static void declare(const gr_traffic *t, const crossing *c, const gr_graph *view, gr_program *p,
+static void declare(const gr_traffic *t, const transfer *c, const gr_graph *view, gr_tasks *p,
                     const gr_kernels *k)
 {
     bool sends = view->view == c->from;
-    gr_program_node(p, c->node->name, GR_LANE_COMM, gr_node_optional(t->g, c->node));
+    gr_tasks_node(p, c->node->name, GR_LANE_COMM, gr_node_optional(t->g, c->node));
     if (c->from == c->to) {
-        gr_spread_lag(p, k, view->models[c->model->index]);
+        gr_sharding_older(p, k, view->models[c->model->index]);
         return;
     }
     uint32_t o = object_of(t, c, view, p, k), peer = sends ? c->to : c->from;
-    gr_work *w = gr_program_run(p, 0, c->bucket, (gr_use[]){{o, sends ? GR_READ : GR_WRITE}}, 1, "%s.%u.%s",
-                                sends ? "to" : "from", peer, p->objects[o].name);
+    gr_task *w = gr_tasks_run(p, 0, c->bucket, (gr_use[]){{o, sends ? GR_READ : GR_WRITE}}, 1, "%s.%u.%s",
+                              sends ? "to" : "from", peer, p->objects[o].name);
     w->kind = sends ? GR_STEP_SEND : GR_STEP_RECV;
-    if (p->objects[o].place == GR_HOST) gr_program_waits(w);
+    if (p->objects[o].place == GR_HOST) gr_tasks_waits(w);
     w->moved = bytes_of(t, c, k);
     w->peer = peer;
     w->channel = c->channel;
     w->rate = rate_between(t, c);
-    if (c->model && !sends) gr_spread_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
+    if (c->model && !sends) gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }
 
-void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_program *p, const gr_kernels *k,
+void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_tasks *p, const gr_kernels *k,
                         const gr_node *n, size_t *next)
 {
     for (; t && *next < t->n && t->all[*next].before <= t->unit[n->index]; ++*next) {
-        const crossing *c = &t->all[*next];
+        const transfer *c = &t->all[*next];
         if (c->from == view->view || c->to == view->view) declare(t, c, view, p, k);
     }
 }
 
-/* ---- plans of all classes ---------------------------------------------------------------------------------
+/* ---- plans of all roles ---------------------------------------------------------------------------------
  */
 
-typedef struct runner { /* of one class */
+typedef struct runner { /* of one role */
     const gr_path *path;
     uint32_t at, iteration;
     uint64_t lane[GR_N_LANES];
@@ -386,7 +386,7 @@ static uint64_t latest(const runner *r, unsigned lanes)
 /* A send or recv begins when both sides have come to it, the second of which says so for both. */
 static bool meet(runner *all, runner *r, uint64_t t)
 {
-    runner *peer = &all[r->partner[r->at].class];
+    runner *peer = &all[r->partner[r->at].role];
     uint32_t step = r->partner[r->at].step;
     if (r->met[r->at] > r->iteration) return true;
     r->ready[r->at] = t;
@@ -416,8 +416,8 @@ static bool run_step(runner *all, runner *r)
     return true;
 }
 
-/* Until it has to wait for another class. Returns whether it came on. */
-static bool run_class(runner *all, runner *r)
+/* Until it has to wait for another role. Returns whether it came on. */
+static bool run_role(runner *all, runner *r)
 {
     bool moved = false;
     while (r->iteration < WARM_UP + MEASURED && (r->at == r->path->n || run_step(all, r))) {
@@ -466,19 +466,18 @@ static runner *run_all(const gr_plan *plan)
     uint32_t n = plan->n_more + 1;
     runner *all = gr_calloc(n, sizeof(*all));
     bool moved = true;
-    for (uint32_t c = 0; c < n; c++) runner_begin(&all[c], gr_plan_class(plan, c));
+    for (uint32_t c = 0; c < n; c++) runner_begin(&all[c], gr_plan_role(plan, c));
     for (uint32_t c = 0; c < n; c++)
         for (uint32_t i = 0; i < all[c].path->n; i++) {
             const gr_step *s = &all[c].path->steps[i];
-            if (s->kind != GR_STEP_RECV || s->meets.class >= n ||
-                s->meets.step >= all[s->meets.class].path->n)
+            if (s->kind != GR_STEP_RECV || s->meets.role >= n || s->meets.step >= all[s->meets.role].path->n)
                 continue;
             all[c].partner[i] = s->meets;
-            all[s->meets.class].partner[s->meets.step] = (gr_meeting){c, i};
+            all[s->meets.role].partner[s->meets.step] = (gr_meeting){c, i};
         }
     while (moved) {
         moved = false;
-        for (uint32_t c = 0; c < n; c++) moved = run_class(all, &all[c]) || moved;
+        for (uint32_t c = 0; c < n; c++) moved = run_role(all, &all[c]) || moved;
     }
     return all;
 }
@@ -498,15 +497,15 @@ static uint64_t time_of_all(const gr_plan *plan)
     return t / MEASURED;
 }
 
-uint64_t gr_classes_times(const gr_plan *plan, uint32_t class, uint64_t *begin, uint64_t *end)
+uint64_t gr_roles_times(const gr_plan *plan, uint32_t role, uint64_t *begin, uint64_t *end)
 {
     runner *all = run_all(plan);
     uint32_t n = plan->n_more + 1, last = WARM_UP + MEASURED - 1;
     uint64_t first = UINT64_MAX;
     for (uint32_t c = 0; c < n; c++) first = GR_MIN(first, all[c].done[last - 1]);
-    for (uint32_t i = 0; i < all[class].path->n; i++) {
-        begin[i] = all[class].begin[i] > first ? all[class].begin[i] - first : 0;
-        end[i] = all[class].end[i] > first ? all[class].end[i] - first : 0;
+    for (uint32_t i = 0; i < all[role].path->n; i++) {
+        begin[i] = all[role].begin[i] > first ? all[role].begin[i] - first : 0;
+        end[i] = all[role].end[i] > first ? all[role].end[i] - first : 0;
     }
     uint64_t ns = ended(all, n, last);
     ns = ns > first ? ns - first : 0;
@@ -514,41 +513,41 @@ uint64_t gr_classes_times(const gr_plan *plan, uint32_t class, uint64_t *begin, 
     return ns;
 }
 
-/* The steps of the sends, by channel: work steps are the program's works in order. */
-static void find_sends(const gr_plan *p, const gr_program *g, uint32_t class, gr_meeting *send)
+/* The steps of the sends, by channel: work steps are the program's task in order. */
+static void find_sends(const gr_plan *p, const gr_tasks *g, uint32_t role, gr_meeting *send)
 {
     uint32_t next = 0, n = gr_plan_steps(p), n_steady = p->paths[GR_PATH_STEADY].n;
     for (uint32_t i = 0; i < n; i++) {
         const gr_step *s = gr_plan_step(p, i);
-        if (!gr_step_is_work(s->kind)) continue;
-        const gr_work *w = &g->works[next++];
-        if (s->kind == GR_STEP_SEND) send[w->channel] = (gr_meeting){class, i < n_steady ? i : i - n_steady};
+        if (!gr_step_is_task(s->kind)) continue;
+        const gr_task *w = &g->task[next++];
+        if (s->kind == GR_STEP_SEND) send[w->channel] = (gr_meeting){role, i < n_steady ? i : i - n_steady};
     }
 }
 
-static void set_meetings(gr_plan *p, const gr_program *g, const gr_meeting *send)
+static void set_meetings(gr_plan *p, const gr_tasks *g, const gr_meeting *send)
 {
     uint32_t next = 0, n = gr_plan_steps(p);
     for (uint32_t i = 0; i < n; i++) {
         gr_step *s = (gr_step *)(uintptr_t)gr_plan_step(p, i);
-        if (!gr_step_is_work(s->kind)) continue;
-        const gr_work *w = &g->works[next++];
+        if (!gr_step_is_task(s->kind)) continue;
+        const gr_task *w = &g->task[next++];
         if (s->kind == GR_STEP_RECV) s->meets = send[w->channel];
     }
 }
 
-void gr_classes_link(gr_plan *plan, const gr_program *const *programs)
+void gr_roles_link(gr_plan *plan, const gr_tasks *const *tasks)
 {
     uint32_t n = plan->n_more + 1;
     size_t channels = 0;
     for (uint32_t c = 0; c < n; c++)
-        for (size_t w = 0; w < programs[c]->n_works; w++)
-            if (programs[c]->works[w].peer != GR_NONE)
-                channels = GR_MAX(channels, (size_t)programs[c]->works[w].channel + 1);
+        for (size_t w = 0; w < tasks[c]->n_tasks; w++)
+            if (tasks[c]->task[w].peer != GR_NONE)
+                channels = GR_MAX(channels, (size_t)tasks[c]->task[w].channel + 1);
     gr_meeting *send = gr_calloc(channels + 1, sizeof(*send));
-    for (uint32_t c = 0; c < n; c++) find_sends(gr_plan_class(plan, c), programs[c], c, send);
-    for (uint32_t c = 0; c < n; c++) set_meetings(gr_plan_class(plan, c), programs[c], send);
+    for (uint32_t c = 0; c < n; c++) find_sends(gr_plan_role(plan, c), tasks[c], c, send);
+    for (uint32_t c = 0; c < n; c++) set_meetings(gr_plan_role(plan, c), tasks[c], send);
     free(send);
     uint64_t ns = time_of_all(plan);
-    for (uint32_t c = 0; c < n; c++) gr_plan_class(plan, c)->ns = ns;
+    for (uint32_t c = 0; c < n; c++) gr_plan_role(plan, c)->ns = ns;
 }

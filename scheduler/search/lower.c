@@ -1,30 +1,30 @@
-/* scheduler/search/assemble.c: the program of a class of ranks, from what its nodes declare. */
+/* scheduler/search/lower.c: the program of a role of ranks, from what its nodes declare. */
 #include "scheduler/search/planner_parts.h"
 
 #include "ops/alike.h"
 #include "ops/base/configs.h"
 #include "ops/select.h"
 
-/* A program while its nodes are declared, unit by unit (scheduler/search/classes.h). */
+/* A program while its nodes are declared, unit by unit (scheduler/search/roles.h). */
 typedef struct assembly {
     const gr_graph *g;
     const gr_kernels *k;
     const gr_choices *how;
     const gr_traffic *traffic; /* NULL: of all nodes, and nothing crosses */
-    gr_program *p;
+    gr_tasks *p;
     size_t crossed;
 } assembly;
 
 static void declare(assembly *a, const gr_node *n)
 {
-    gr_program_node(a->p, n->name, n->op->lane, gr_node_optional(a->g, n));
+    gr_tasks_node(a->p, n->name, n->op->lane, gr_node_optional(a->g, n));
     a->p->lagged = gr_node_lags(n);
     n->op->declare(a->g, n, &a->how[n->index], a->k, a->p);
 }
 
 static void begin_rounds(const assembly *a, const gr_node *select)
 {
-    gr_program_node(a->p, select->name, select->op->lane, false);
+    gr_tasks_node(a->p, select->name, select->op->lane, false);
     gr_select_begin_rounds(a->g, select, a->p);
 }
 
@@ -36,7 +36,7 @@ static void declare_unit(assembly *a, const gr_node *n)
     for (size_t i = 0; n->refills && i < n->index; i++)
         if (a->g->nodes[i]->repeated_by == n) declare(a, a->g->nodes[i]);
     declare(a, n);
-    if (n->refills) gr_program_end(a->p);
+    if (n->refills) gr_tasks_end(a->p);
 }
 
 /* The nodes of an iteration, or those of validations; nothing before a select waits for what it repeats. */
@@ -63,14 +63,14 @@ static uint32_t count_groups(const gr_graph *g)
 }
 
 /* Without works yet. */
-static gr_program *empty_program(const gr_graph *g, const gr_kernels *k, const gr_choices *how)
+static gr_tasks *empty_tasks(const gr_graph *g, const gr_kernels *k, const gr_choices *how)
 {
-    gr_program *p = gr_program_new();
+    gr_tasks *p = gr_tasks_new();
     p->values = k->columns;
     p->queued = k->queued;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
-    p->groups = g->n_classes > 1 ? 1 : count_groups(g); /* what crosses does by one of all ranks */
+    p->groups = g->n_roles > 1 ? 1 : count_groups(g); /* what crosses does by one of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
         if (!how[i].shards) continue;
@@ -81,9 +81,9 @@ static gr_program *empty_program(const gr_graph *g, const gr_kernels *k, const g
     return p;
 }
 
-gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n)
+gr_tasks *gr_lower_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n)
 {
-    assembly a = {.g = g, .k = k, .how = how, .p = empty_program(g, k, how)};
+    assembly a = {.g = g, .k = k, .how = how, .p = empty_tasks(g, k, how)};
     declare(&a, n);
     return a.p;
 }
@@ -91,21 +91,21 @@ gr_program *gr_assemble_node(const gr_graph *g, const gr_kernels *k, const gr_ch
 /* Ranks may have no part in validations. */
 static void declare_validation(assembly *a, const gr_node *end)
 {
-    gr_program *p = a->p;
+    gr_tasks *p = a->p;
     uint32_t every = UINT32_MAX;
     for (size_t i = 0; i < a->g->n_nodes; i++)
         if (a->g->nodes[i]->every) every = GR_MIN(every, a->g->nodes[i]->every);
-    gr_program_validate(p, every);
+    gr_tasks_validate(p, every);
     declare_nodes(a, true, end);
-    if (p->validate < p->n_works) return;
+    if (p->validate < p->n_tasks) return;
     p->validate = GR_NONE;
     p->validate_every = 0;
 }
 
-gr_program *gr_assemble(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
-                        const gr_traffic *traffic)
+gr_tasks *gr_lower(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_planned *of,
+                   const gr_traffic *traffic)
 {
-    gr_program *p = empty_program(g, k, how);
+    gr_tasks *p = empty_tasks(g, k, how);
     assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
     if (traffic) p->remote = gr_traffic_remote(g, g->view);
     declare_nodes(&a, false, of->summary);

@@ -1,4 +1,4 @@
-/* scheduler/search/layout_time.c: how long an iteration of a layout takes, by a clock for each lane.
+/* scheduler/search/transfers_time.c: how long an iteration of a layout takes, by a clock for each lane.
  *
  * A copy is slower while another goes the other way, and when it begins it is not known which will: an
  * offload that stands behind a load may begin before that ends. So copies wait in a queue for each direction,
@@ -9,7 +9,7 @@
  * that one, such as `comm`, an offload may come late: the loads beside it have their times, and it makes up
  * for them, so that what both directions move in that time is what they can. No loop begins, and no trip
  * ends, before all copies have. */
-#include "scheduler/search/layout.h"
+#include "scheduler/search/transfers.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static void meet_at(clocks *c, unsigned lanes, uint64_t t)
 }
 
 /* When the last use of an entry is over for a step: one in loops that the step is not in ends with them. */
-static uint64_t free_at(const gr_layout *l, const gr_facts *f, const clocks *c, const gr_item *it)
+static uint64_t free_at(const gr_transfers *l, const gr_analysis *f, const clocks *c, const gr_item *it)
 {
     uint64_t t = c->used[it->entry];
     const uint32_t i = (uint32_t)(it - l->items);
@@ -151,7 +151,7 @@ static void begin_late(clocks *c, int way)
         end_copy(c, way, begin_of(c, way) + (uint64_t)llround(p->left / speed));
 }
 
-static void begin_copy(clocks *c, const gr_facts *f, gr_item *it, uint64_t from)
+static void begin_copy(clocks *c, const gr_analysis *f, gr_item *it, uint64_t from)
 {
     const int way = it->kind == GR_STEP_OFFLOAD;
     const double rate = way ? f->hardware.copy.d2h : f->hardware.copy.h2d;
@@ -166,7 +166,7 @@ static void begin_copy(clocks *c, const gr_facts *f, gr_item *it, uint64_t from)
 /* ---- steps ----------------------------------------------------------------------------------------------
  */
 
-static uint64_t start_of(const gr_layout *l, const gr_facts *f, clocks *c, const gr_item *it)
+static uint64_t start_of(const gr_transfers *l, const gr_analysis *f, clocks *c, const gr_item *it)
 {
     const uint64_t *t = c->lane;
     switch (it->kind) {
@@ -196,9 +196,9 @@ static uint64_t start_of(const gr_layout *l, const gr_facts *f, clocks *c, const
     return at;
 }
 
-static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end);
+static void run_items(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t begin, uint32_t end);
 
-static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
+static void run_loop(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t i)
 {
     gr_item *it = &l->items[i];
     const unsigned lanes = l->lanes[it->work];
@@ -206,7 +206,7 @@ static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
     uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
     const bool outermost = !c->outside;
     if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
-    uint32_t trips = f->g->works[it->work].trips_expected;
+    uint32_t trips = f->g->task[it->work].trips_expected;
     bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
     if (trips) {
         run_items(l, f, c, i + 1, it->body_last + 1);
@@ -226,7 +226,7 @@ static void run_loop(gr_layout *l, const gr_facts *f, clocks *c, uint32_t i)
     it->ns = all - t - (c->stalled - stalled); /* its own time: what it waits for has its own step */
 }
 
-static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin, uint32_t end)
+static void run_items(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++) {
         gr_item *it = &l->items[i];
@@ -257,12 +257,12 @@ static void run_items(gr_layout *l, const gr_facts *f, clocks *c, uint32_t begin
     }
 }
 
-uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f)
+uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
 {
     clocks c = {.ready = gr_calloc(l->n_copies + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_copies + 1, sizeof(*c.used)),
                 .used_by = gr_calloc(l->n_copies + 1, sizeof(*c.used_by)),
-                .done = gr_calloc(f->g->n_works + 1, sizeof(*c.done))};
+                .done = gr_calloc(f->g->n_tasks + 1, sizeof(*c.done))};
     const gr_copy_rate *rate = &f->hardware.copy;
     for (int way = 0; way < 2; way++) {
         c.queue[way].all = gr_malloc((l->n_transitions + 1) * sizeof(copying));

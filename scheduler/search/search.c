@@ -1,6 +1,6 @@
-/* scheduler/search/explore.c: the walk over residencies: what stays on the device, and what comes and goes.
+/* scheduler/search/search.c: the walk over residencies: what stays on the device, and what comes and goes.
  */
-#include "scheduler/search/explore.h"
+#include "scheduler/search/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 
 typedef struct explorer {
     gr_residencies *r;
-    gr_layout *layout;
-    const gr_facts *f;
+    gr_transfers *transfers;
+    const gr_analysis *f;
     uint32_t level, most;
     gr_room *room;
     const void *user; /* of room */
-    gr_pool *pool;
+    gr_arena *arena;
     size_t begin;                      /* of this program's residencies in r */
     uint32_t *table;                   /* hash table: 1 + index from begin, 0 where empty */
     size_t n_table;                    /* a power of two */
@@ -60,7 +60,7 @@ static void join_front(explorer *x, size_t i)
 
 static uint64_t time_of(const explorer *x)
 {
-    return x->layout->ns + x->layout->validate_ns / GR_MAX(x->f->g->validate_every, 1u);
+    return x->transfers->ns + x->transfers->validate_ns / GR_MAX(x->f->g->validate_every, 1u);
 }
 
 /* Price a residency, unless it is known already, or there are enough. */
@@ -68,17 +68,17 @@ static void add(explorer *x, const gr_choice *choice, uint32_t ahead)
 {
     size_t at = slot_of(x, choice, ahead), bytes = x->f->n_groups * sizeof(*choice);
     if (x->table[at] || x->r->n - x->begin >= x->most) return;
-    gr_layout_make(x->layout, x->f, choice, ahead);
+    gr_transfers_make(x->transfers, x->f, choice, ahead);
     gr_residency res = {.level = x->level,
                         .ahead = ahead,
-                        .choice = gr_pool_alloc(x->pool, bytes + 1),
-                        .live = x->layout->live,
-                        .host = x->layout->host_live,
+                        .choice = gr_arena_alloc(x->arena, bytes + 1),
+                        .live = x->transfers->live,
+                        .host = x->transfers->host_live,
                         .ns = time_of(x),
-                        .copied = x->layout->copied,
-                        .n_transitions = x->layout->n_transitions};
+                        .copied = x->transfers->copied,
+                        .n_transitions = x->transfers->n_transitions};
     memcpy(res.choice, choice, bytes);
-    gr_layout_widen(x->layout, x->f, choice, x->room(x->user, x->level, res.host));
+    gr_transfers_widen(x->transfers, x->f, choice, x->room(x->user, x->level, res.host));
     res.wide_ns = time_of(x);
     GR_PUSH(x->r->all, x->r->n, x->r->cap, res);
     x->table[at] = (uint32_t)(x->r->n - x->begin);
@@ -214,7 +214,7 @@ static size_t pick(explorer *x, uint32_t turn, bool little)
 }
 
 /* Quarters first, then what lies between them, until there are so many. */
-static void explore_on(explorer *x)
+static void search_on(explorer *x)
 {
     for (uint32_t turn = 0;; turn++) {
         bool little = x->r->n - x->begin >= x->most / 2;
@@ -233,17 +233,17 @@ static void explore_on(explorer *x)
     }
 }
 
-void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_t level,
-                const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_pool *pool)
+void gr_search(gr_residencies *r, gr_transfers *transfers, const gr_analysis *f, uint32_t level,
+               const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_arena *arena)
 {
     explorer x = {.r = r,
-                  .layout = layout,
+                  .transfers = transfers,
                   .f = f,
                   .level = level,
                   .most = most,
                   .room = room,
                   .user = user,
-                  .pool = pool};
+                  .arena = arena};
     x.begin = x.next[0] = x.next[1] = r->n;
     x.n_table = 16;
     while (x.n_table < 2 * ((size_t)most + 1)) x.n_table *= 2;
@@ -265,7 +265,7 @@ void gr_explore(gr_residencies *r, gr_layout *layout, const gr_facts *f, uint32_
         }
         add(&x, c, extreme & 2 ? 0 : 1);
     }
-    if (moves) explore_on(&x);
+    if (moves) search_on(&x);
     free(c);
     free(x.table);
     free(x.front);

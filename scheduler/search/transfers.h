@@ -1,8 +1,8 @@
-/* scheduler/search/layout.h: for one choice of residencies, every step and every ledger entry, not yet
+/* scheduler/search/transfers.h: for one choice of residencies, every step and every ledger entry, not yet
  * packed.
  *
- * What a program's objects need is worked out once (gr_facts); a choice then says which objects of each group
- * stay resident and how the others come and go; a layout is the steps that follow from it.
+ * What a program's objects need is worked out once (gr_analysis); a choice then says which objects of each
+ * group stay resident and how the others come and go; a layout is the steps that follow from it.
  *
  * An object that does not stay has its home in the host pool and is on the device for segments: from a load
  * (or resume) before the first use of a segment to an offload (written) or release (not written) after its
@@ -13,14 +13,14 @@
  * next begins with the first use after it. What training changes is on the device across the iteration's end
  * then: its home is there, and its lifetime wraps.
  *
- * An optimizer step may be done on the host lane instead (gr_work.host_with): its state has no copy on the
+ * An optimizer step may be done on the host lane instead (gr_task.host_with): its state has no copy on the
  * device then, and weights and gradients of the same bucket have segments between such works only: gradients
  * are moved off after their last use before it, weights are loaded again for their first use after it. These
  * segments lie in the innermost body that holds such a work, too. What "stays" of them is one segment from
  * the first use to the next such work.
  */
-#ifndef GR_SCHEDULER_SEARCH_LAYOUT_H
-#define GR_SCHEDULER_SEARCH_LAYOUT_H
+#ifndef GR_SCHEDULER_SEARCH_TRANSFERS_H
+#define GR_SCHEDULER_SEARCH_TRANSFERS_H
 
 #include "scheduler/search/schedule.h"
 
@@ -29,7 +29,7 @@
 
 /* Loads begin so many units of work before the object's first use at the least: 0, or 1, which is one for the
  * whole program; segments that only so many lie between are one. How much earlier depends on the room that
- * there is: see gr_layout_widen. */
+ * there is: see gr_transfers_widen. */
 #define GR_N_AHEAD 2
 
 /* Objects whose residency is chosen together: one model's weights, moments or gradients; one KV pool. */
@@ -49,9 +49,9 @@ typedef struct gr_ref { /* one use of an object */
     gr_use_mode mode;
 } gr_ref;
 
-typedef struct gr_facts {
-    const gr_program *g;
-    gr_pool *pool; /* of everything below */
+typedef struct gr_analysis {
+    const gr_tasks *g;
+    gr_arena *arena; /* of everything below */
     uint32_t *parent, *prev, *depth,
         *top;       /* of works: loop around, sibling before, loops around, unit at top */
     uint32_t *node; /* of works: number of the node of the unit at the top */
@@ -70,10 +70,10 @@ typedef struct gr_facts {
     uint32_t *rollouts, n_rollouts; /* units at the top that generate, and always run */
     bool *waits_outside;            /* of loops: whether works inside wait for other lanes' works outside */
     gr_hardware hardware;
-} gr_facts;
+} gr_analysis;
 
-gr_facts *gr_facts_new(const gr_program *g, const gr_hardware *hw);
-void gr_facts_free(gr_facts *f);
+gr_analysis *gr_analysis_new(const gr_tasks *g, const gr_hardware *hw);
+void gr_analysis_free(gr_analysis *f);
 
 typedef struct gr_choice {
     uint64_t stream;  /* nodes, by bit, in which the others are streamed */
@@ -100,7 +100,7 @@ typedef struct gr_copy { /* of an object: a ledger entry to be */
     uint32_t first, last;
 } gr_copy;
 
-typedef struct gr_layout {
+typedef struct gr_transfers {
     gr_item *items;
     uint32_t n_items;
     gr_copy *copies;
@@ -122,27 +122,28 @@ typedef struct gr_layout {
     struct gr_insert *inserts;
     uint32_t n_inserts;
     uint32_t *step_of; /* [works] */
-} gr_layout;
+} gr_transfers;
 
 /* Lay out a choice [n_groups]; l is reused, {0} at first. ahead: below GR_N_AHEAD. Loads whose time is the
  * planner's choice stand as early as they can without taking more bytes on the device than the choice takes
  * somewhere anyway: past other nodes and whole loops, in the order in which they are needed. */
-void gr_layout_make(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead);
+void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead);
 /* The same where so many bytes may be taken: more room never makes it slower. choice: as it was made with. */
-void gr_layout_widen(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint64_t room);
+void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint64_t room);
 /* Both, with no more of the room than makes it faster. */
-void gr_layout_fit(gr_layout *l, const gr_facts *f, const gr_choice *choice, uint32_t ahead, uint64_t room);
-void gr_layout_release(gr_layout *l);
+void gr_transfers_fit(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead,
+                      uint64_t room);
+void gr_transfers_release(gr_transfers *l);
 
 /* layout_time.c: predicted time of an iteration, in ns: lanes run side by side; a load begins when what
  * stands before it on the compute lane and on the other copy lane is done, which is never sooner than a
  * plan's waits allow; copies both ways at once slow each other; what comes next on the compute lane ends
  * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
-uint64_t gr_layout_ns(gr_layout *l, const gr_facts *f);
+uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f);
 
 /* scheduler/search/build.c: pack a layout and make it a plan (with every path); the caller sets names and
  * budgets.
  */
-gr_plan *gr_plan_build(const gr_layout *l, const gr_facts *f, uint64_t enough, uint32_t tries);
+gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, uint64_t enough, uint32_t tries);
 
 #endif

@@ -1,5 +1,5 @@
-/* ops/parallel/deal.c: which sequences each rank takes, so that all have as much work. */
-#include "ops/parallel/deal.h"
+/* ops/parallel/balance.c: which sequences each rank takes, so that all have as much work. */
+#include "ops/parallel/balance.h"
 
 #include "ops/base/session.h"
 
@@ -21,10 +21,10 @@ gr_seq_cost gr_seq_cost_of(const gr_model_shape *s, bool last)
                          .last = last};
 }
 
-gr_deal_bounds gr_deal_bounds_of(uint32_t own, uint32_t all, uint32_t length, uint32_t ranks)
+gr_balance_bounds gr_balance_bounds_of(uint32_t own, uint32_t all, uint32_t length, uint32_t ranks)
 {
     uint64_t most = ranks < 2 ? own : GR_MIN(2ull * own, (uint64_t)all);
-    return (gr_deal_bounds){(uint32_t)most, (uint64_t)own * length};
+    return (gr_balance_bounds){(uint32_t)most, (uint64_t)own * length};
 }
 
 /* A sequence, or all of a group. */
@@ -43,7 +43,7 @@ typedef struct dealer {
     item *seqs;
     uint32_t n, ranks;
     load *loads; /* [ranks] */
-    const gr_deal_bounds *b;
+    const gr_balance_bounds *b;
 } dealer;
 
 static item seq_item(const gr_rows *r, uint32_t seq, uint32_t at, const gr_seq_cost *c)
@@ -76,11 +76,11 @@ static void clear(dealer *d)
 /* ---- whole groups --------------------------------------------------------------------------------------
  */
 
-static void deal_in_order(dealer *d, const gr_rows *r, uint32_t from, uint32_t to, uint32_t *rank)
+static void balance_in_order(dealer *d, const gr_rows *r, uint32_t from, uint32_t to, uint32_t *rank)
 {
-    uint32_t first = gr_rows_deal(r, from, to, 0, 1).seq;
+    uint32_t first = gr_rows_balance(r, from, to, 0, 1).seq;
     for (uint32_t k = 0; k < d->ranks; k++) {
-        gr_rows_part own = gr_rows_deal(r, from, to, k, d->ranks);
+        gr_rows_part own = gr_rows_balance(r, from, to, k, d->ranks);
         for (uint32_t i = own.seq - first; i < own.seq_end - first; i++) {
             rank[i] = k;
             put(d, k, &d->seqs[i]);
@@ -114,7 +114,7 @@ static bool fits(const dealer *d, uint64_t n, uint64_t tokens)
 }
 
 /* false: bounds leave no place for one of them. */
-static bool deal_groups(dealer *d, const item *groups, uint32_t n, uint32_t *rank)
+static bool balance_groups(dealer *d, const item *groups, uint32_t n, uint32_t *rank)
 {
     for (uint32_t g = 0; g < n; g++) {
         uint32_t to = d->ranks;
@@ -261,10 +261,10 @@ static void even_out(dealer *d, uint32_t *rank, uint64_t all)
     free(room);
 }
 
-gr_dealt gr_deal(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, uint32_t ranks,
-                 const gr_deal_bounds *b, const gr_seq_cost *cost)
+gr_dealt gr_balance(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, uint32_t ranks,
+                    const gr_balance_bounds *b, const gr_seq_cost *cost)
 {
-    gr_rows_part all = gr_rows_deal(r, from, to, 0, 1);
+    gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
     dealer d = {.n = all.seq_end - all.seq, .ranks = ranks, .b = b};
     d.seqs = gr_calloc(d.n + 1, sizeof(*d.seqs));
     d.loads = gr_calloc(ranks, sizeof(*d.loads));
@@ -275,12 +275,12 @@ gr_dealt gr_deal(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, u
         d.seqs[i] = seq_item(r, all.seq + i, i, cost);
         done.all += d.seqs[i].work;
     }
-    deal_in_order(&d, r, from, to, rank);
+    balance_in_order(&d, r, from, to, rank);
     done.most = done.most_before = most_work(&d);
     clear(&d);
-    if (!deal_groups(&d, groups, find_groups(&d, r, all.seq, groups), other)) {
+    if (!balance_groups(&d, groups, find_groups(&d, r, all.seq, groups), other)) {
         clear(&d);
-        deal_in_order(&d, r, from, to, other);
+        balance_in_order(&d, r, from, to, other);
     }
     even_out(&d, other, done.all);
     if (most_work(&d) < done.most) {
@@ -294,15 +294,15 @@ gr_dealt gr_deal(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, u
     return done;
 }
 
-gr_dealt gr_deal_own(gr_seqs *own, uint32_t rank, uint32_t ranks, const gr_rows *r, uint32_t from,
-                     uint32_t to, const gr_deal_bounds *b, const gr_seq_cost *cost)
+gr_dealt gr_balance_own(gr_seqs *own, uint32_t rank, uint32_t ranks, const gr_rows *r, uint32_t from,
+                        uint32_t to, const gr_balance_bounds *b, const gr_seq_cost *cost)
 {
-    gr_rows_part all = gr_rows_deal(r, from, to, 0, 1);
+    gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
     gr_dealt done = {0};
     gr_seqs_range(own, all.seq, all.seq_end);
     if (ranks < 2) return done;
     uint32_t *of = gr_calloc(own->n + 1ull, sizeof(*of)), n = 0;
-    done = gr_deal(of, r, from, to, ranks, b, cost);
+    done = gr_balance(of, r, from, to, ranks, b, cost);
     for (uint32_t i = 0; i < own->n; i++)
         if (of[i] == rank) own->seq[n++] = all.seq + i;
     own->n = n;

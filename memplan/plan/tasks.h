@@ -1,12 +1,12 @@
-/* memplan/plan/program.h: what an iteration needs, before anybody decided where it lies: the ops' own
+/* memplan/plan/tasks.h: what an iteration needs, before anybody decided where it lies: the ops' own
  * declaration.
  *
  * Objects are pieces of memory with a name and a size; steps are pieces of work with the objects they use, in
  * the order they run, with loops. Ops write programs (ops/base/op.h); the scheduler turns a program into a
  * plan; the verifier reads the same program again and holds the plan against it.
  */
-#ifndef GR_MEMPLAN_PLAN_PROGRAM_H
-#define GR_MEMPLAN_PLAN_PROGRAM_H
+#ifndef GR_MEMPLAN_PLAN_TASKS_H
+#define GR_MEMPLAN_PLAN_TASKS_H
 
 #include "memplan/plan/plan.h"
 #include "runtime/base/index.h"
@@ -32,7 +32,7 @@ typedef enum gr_use_mode {
     GR_READ = 1,
     GR_WRITE = 2, /* contents before do not matter */
     GR_UPDATE = 3,
-    /* Of bytes in the host pool, where the device runs work later than it is given (gr_program.queued): who
+    /* Of bytes in the host pool, where the device runs work later than it is given (gr_tasks.queued): who
      * reads or writes them; none of these: both, for all that is known. */
     GR_BY_CODE = 4,  /* the work's own code, while it is given */
     GR_BY_QUEUE = 8, /* kernels and copies that it leaves in its queue */
@@ -47,10 +47,10 @@ typedef struct gr_use {
 
 /* Which ranks a collective is of: all; those of a node (a host), side by side; or those that have the same
  * place in each node. */
-typedef enum gr_reach { GR_REACH_ALL, GR_REACH_NODE, GR_REACH_ACROSS } gr_reach;
+typedef enum gr_comm_group { GR_GROUP_ALL, GR_GROUP_NODE, GR_GROUP_REPLICAS } gr_comm_group;
 
 /* One piece of work, or the begin of a loop (body_last set), as in gr_step. */
-typedef struct gr_work {
+typedef struct gr_task {
     const char *what; /* unique within the program: "update.forward.3" */
     const char *node;
     gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE, SEND, RECV */
@@ -69,8 +69,8 @@ typedef struct gr_work {
     bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
     uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
                              * send or recv: what crosses in all */
-    gr_reach reach;         /* of a collective */
-    uint32_t peer, channel; /* of a send or recv: the other class, and which of all that crosses it is */
+    gr_comm_group group;    /* of a collective */
+    uint32_t peer, channel; /* of a send or recv: the other role, and which of all that crosses it is */
     double rate;            /* of these: bytes a second, all ranks together */
     uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
     bool agreed;
@@ -85,7 +85,7 @@ typedef struct gr_work {
     bool waits;   /* before that it waits for its queue (gr_queue_finish), and so for all that this follows */
     bool optional; /* its node has `when:`: an iteration may skip every step of the node */
     bool rollout;  /* generates: policies move state where such works begin */
-} gr_work;
+} gr_task;
 
 /* Whether a use of an object is of its copy in the host pool; moved: the work is done on the lane `host`
  * instead of its own. */
@@ -100,22 +100,22 @@ static inline bool gr_use_on_host(const gr_object *o, bool moved)
  *
  * Works are those of the iteration and, behind them, those of the path `validate`, which runs between
  * iterations. An object of span TEMP or SCRATCH is used on one of the two alone. */
-typedef struct gr_program {
-    gr_pool *pool;
+typedef struct gr_tasks {
+    gr_arena *arena;
     gr_object *objects;
     size_t n_objects, cap_objects;
-    gr_work *works;
-    size_t n_works, cap_works;
+    gr_task *task;
+    size_t n_tasks, cap_tasks;
     uint32_t validate;       /* first work of the path validate; GR_NONE: it has none */
     uint32_t validate_every; /* iterations from one validation to the next, for the cost model; 0: none */
     /* while building */
     const char *node;
     gr_lane lane;
     bool optional, rollout;
-    uint32_t ranks;  /* 1, or more: sizes are of one of them (ops/parallel/spread.h) */
-    uint32_t groups; /* further communicators: of some of these ranks; of the ranks of all classes */
-    uint32_t leaves; /* of a mini-batch, those of one rank, where their sum is a tree (ops/parallel/spread.h);
-                        0: it is not */
+    uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/parallel/sharding.h) */
+    uint32_t groups;          /* further communicators: of some of these ranks; of the ranks of all roles */
+    uint32_t leaves;          /* of a mini-batch, those of one rank, where their sum is a tree
+                                 (ops/parallel/sharding.h);          0: it is not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint64_t grouped;         /* bits by model: its shards are over the ranks of a node */
     uint32_t node_ranks;      /* ranks of a node, where there are such models */
@@ -123,49 +123,49 @@ typedef struct gr_program {
     uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */
     bool lagged;              /* the current node reads the weights of the iteration before */
     uint32_t loops[8], depth;
-    gr_place values; /* where gr_program_value places what it adds; at first on the device */
+    gr_place values; /* where gr_tasks_value places what it adds; at first on the device */
     bool queued;     /* the device runs work later than it is given: a lane's code goes ahead of its queue */
     gr_index names;  /* of objects */
     uint64_t spare_bytes; /* at the end of the host pool, for what runs between works (ops/alike.h) */
-} gr_program;
+} gr_tasks;
 
 /* How many ranks a model's shards are spread over. */
-static inline uint32_t gr_program_shards(const gr_program *p, uint32_t model)
+static inline uint32_t gr_tasks_shards(const gr_tasks *p, uint32_t model)
 {
     return p->grouped >> model & 1 ? p->node_ranks : p->ranks;
 }
 
-gr_program *gr_program_new(void);
-void gr_program_free(gr_program *p); /* NULL is fine */
+gr_tasks *gr_tasks_new(void);
+void gr_tasks_free(gr_tasks *p); /* NULL is fine */
 
 /* What follows is run by the path validate, every so many iterations. */
-void gr_program_validate(gr_program *p, uint32_t every);
+void gr_tasks_validate(gr_tasks *p, uint32_t every);
 /* Works of the iteration: those before this one. */
-uint32_t gr_program_steady(const gr_program *p);
+uint32_t gr_tasks_steady(const gr_tasks *p);
 
 /* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. An
  * op that generates sets p->rollout before its first work that does. */
-void gr_program_node(gr_program *p, const char *node, gr_lane lane, bool optional);
+void gr_tasks_node(gr_tasks *p, const char *node, gr_lane lane, bool optional);
 
 /* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to
  * GR_ALIGN; 0 bytes become GR_ALIGN. Returns its index. */
-uint32_t gr_program_object(gr_program *p, const gr_object *o);
+uint32_t gr_tasks_object(gr_tasks *p, const gr_object *o);
 /* A TEMP object of the current node on the device: name "NODE.what". */
-GR_PRINTF(4, 5) uint32_t gr_program_temp(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+GR_PRINTF(4, 5) uint32_t gr_tasks_temp(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 /* The same in the host pool. */
-GR_PRINTF(4, 5) uint32_t gr_program_host(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+GR_PRINTF(4, 5) uint32_t gr_tasks_host(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 /* The same where the values of the batch lie: columns, and what expressions work in. */
-GR_PRINTF(4, 5) uint32_t gr_program_value(gr_program *p, gr_category c, uint64_t bytes, const char *fmt, ...);
-uint32_t gr_program_find(const gr_program *p, const char *name); /* GR_NONE: there is none */
+GR_PRINTF(4, 5) uint32_t gr_tasks_value(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);
+uint32_t gr_tasks_find(const gr_tasks *p, const char *name); /* GR_NONE: there is none */
 
 /* Add a piece of work of the current node, named "NODE.what". Returns it, to set costs; valid until the next
  * call. Uses are copied; an object appears in them once. A use with object GR_NONE keeps its place and is
  * NULL when the op runs. */
 GR_PRINTF(6, 7)
-gr_work *gr_program_run(gr_program *p, uint32_t kernel, uint32_t arg, const gr_use *uses, size_t n,
-                        const char *fmt, ...);
-gr_work *gr_program_loop(gr_program *p, uint32_t kernel, uint32_t trips_max, bool agreed, const char *what);
-void gr_program_end(gr_program *p); /* of the innermost loop */
-void gr_program_waits(gr_work *w);  /* sets by_code and waits */
+gr_task *gr_tasks_run(gr_tasks *p, uint32_t kernel, uint32_t arg, const gr_use *uses, size_t n,
+                      const char *fmt, ...);
+gr_task *gr_tasks_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool agreed, const char *what);
+void gr_tasks_end(gr_tasks *p);  /* of the innermost loop */
+void gr_tasks_waits(gr_task *w); /* sets by_code and waits */
 
 #endif
