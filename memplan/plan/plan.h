@@ -24,7 +24,7 @@
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
- * Ranks of unequal roles are roles, each with a plan of its own, of which the first (of rank 0) holds the
+ * Ranks that do unequal work have roles, each with a plan of its own, of which the first (of rank 0) holds the
  * others. What crosses from one role to another is a `send` of the one and a `recv` of the other: of one
  * object, in one order on both sides, and in no loop. They meet: neither ends before both began. A recv names
  * the send it meets, the only wait for a step of another role. Roles meet nowhere else: one may be in the

@@ -4,7 +4,7 @@
  *   verify.c         what is proven in which order; files that paths read and write; bindings
  *   verify_steps.c   indices, names, loops and waits make sense; work steps are the program's; collectives
  *   verify_ledger.c  entries: bytes and places, offsets, lifetimes, sums, the budget; paths' ends
- *   verify_classes.c ranks of several roles, what crosses between them
+ *   verify_roles.c   ranks of several roles, what crosses between them
  *   verify_replay.c  the paths run in thought: contents are what each step needs, lanes wait for each other
  */
 #ifndef GR_MEMPLAN_VERIFY_VERIFIER_H

@@ -2,7 +2,7 @@
  *
  *     run.c             from the first iteration to the last, with their validations; opening, closing
  *     run_steps.c       what the executor asks for: works of steps, and how long they may take
- *     run_letters.c     what the roles of ranks tell each other behind an iteration
+ *     run_control.c     what the roles of ranks tell each other behind an iteration
  *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
  *     run_inputs.c      what is read, by content: the same on all ranks, and as it was
  *     run_check.c       whether ranks still hold alike what they should
@@ -90,7 +90,7 @@ GR_NODISCARD gr_status gr_run_open_executor(gr_running *r, const gr_kernels *k, 
 /* A path of the plan, from its first step to its last. */
 GR_NODISCARD gr_status gr_run_path(gr_running *r, gr_path_id path, gr_diag *d);
 
-/* ---- run_letters.c ---- */
+/* ---- run_control.c ---- */
 
 /* Tell of the iteration that has ended, which took ns, and take what has come from other roles: into
  * outputs, ops' states, stop and candidate. await: until all have told of this iteration, too. */

@@ -1,7 +1,7 @@
 /* scheduler/search/planner_parts.h: the parts of the planner; private to scheduler/.
  *
  *     knobs.c     what may be chosen for a role of ranks, and what that makes of its nodes
- *     assemble.c  the program of a role, from what its nodes declare
+ *     lower.c     the program of a role, from what its nodes declare
  *     numerics.c  what fixes the bits of a run
  *     settings.c  choices as plans keep them
  *     planner.c   plans of all roles, together and proven
@@ -48,7 +48,7 @@ gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view);
 /* Whether a model's weights are sent to other ranks: from shards over all that train it, or whole. */
 bool gr_model_is_sent(const gr_graph *g, const gr_model *m);
 
-/* ---- assemble.c ---- */
+/* ---- lower.c ---- */
 
 /* The program of a role with these choices [gr_n_choices]; the caller frees it. of: whose summaries end it.
  */
