@@ -2,6 +2,7 @@
 #include "ops/forward.h"
 
 #include "ops/parallel/sharding.h"
+#include "ops/tunables.h"
 #include "runtime/io/progress.h"
 
 #include <stdlib.h>
@@ -18,6 +19,37 @@ gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
     gr_balance_bounds most = balance_bounds(n);
     return gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens);
 }
+
+/* ---- what may be chosen -------------------------------------------------------------------------------- */
+
+static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    gr_head_set(n, k, level, gr_forward_bounds(n, c).rows, c);
+}
+
+size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                           gr_tunable *out)
+{
+    size_t count = 0;
+    (void)c;
+    out[count++] = gr_head_tunable(n, k, set_head);
+    if (!((const gr_logprob_cfg *)n->cfg)->micro_tokens) out[count++] = gr_micro_tunable(g, n, k);
+    return count;
+}
+
+void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
+{
+    c->micro_tokens = ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
+    if (!c->micro_tokens) gr_micro_set(n, k, 0, c);
+    set_head(n, k, 0, c);
+}
+
+bool gr_forward_runs_with(const gr_node *n, const gr_choices *c)
+{
+    return c->micro_tokens >= gr_node_longest(n) && c->head_rows;
+}
+
+/* ---- declaring ----------------------------------------------------------------------------------------- */
 
 uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {

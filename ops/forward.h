@@ -59,6 +59,12 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d);
 bool gr_forward_more(const gr_call *c, uint32_t trip);
 uint32_t gr_forward_trips(const gr_call *c);
 
+/* What may be chosen, see gr_op. */
+size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                           gr_tunable *out);
+void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c);
+bool gr_forward_runs_with(const gr_node *n, const gr_choices *c);
+
 /* Bounds of the micro-batches of this node. */
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how);
 

@@ -4,6 +4,7 @@
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
+#include "ops/tunables.h"
 #include "runtime/io/progress.h"
 
 #include <stdlib.h>
@@ -31,6 +32,63 @@ uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32
                                 concurrent * (uint64_t)gr_own_blocks(prompt, b->response_tokens));
     }
     return most;
+}
+
+/* ---- what may be chosen -------------------------------------------------------------------------------- */
+
+enum { PREFILL_MIN = 16 };
+
+/* Prompts are read many at a time where the device keeps the state of decode steps; else one by one. */
+static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    const gr_generate_cfg *cfg = n->cfg;
+    const uint32_t most = cfg->concurrent ? cfg->concurrent : k->sizes.concurrent * n->parts;
+    const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
+    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
+    const uint32_t least = gr_rollout_blocks_min(&n->bounds);
+    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
+    c->prefill_tokens =
+        (uint32_t)GR_MIN(GR_MAX(k->sizes.prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
+    uint64_t blocks =
+        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
+    if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
+    c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
+}
+
+static void describe_pool(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u blocks, %u sequences at once", c->kv_blocks, c->concurrent);
+}
+
+static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    gr_head_set(n, k, level, GR_MIN(c->concurrent, n->task.seqs), c);
+}
+
+size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                           gr_tunable *out)
+{
+    (void)g, (void)c;
+    out[0] = gr_head_tunable(n, k, set_head);
+    out[1] = (gr_tunable){.name = "KV pool",
+                          .n_levels = 1 + gr_halvings(k->sizes.concurrent * n->parts, 1),
+                          .bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER,
+                          .set = set_pool,
+                          .describe = describe_pool};
+    return 2;
+}
+
+void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
+{
+    set_pool(n, k, 0, c);
+    set_head(n, k, 0, c);
+}
+
+bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
+{
+    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds) && c->concurrent && c->prefill_tokens &&
+           c->head_rows;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------

@@ -16,6 +16,10 @@
 
 #include "ops/base/op.h"
 
+size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                           gr_tunable *out);
+void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c);
+bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c);
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_tasks *p);
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);

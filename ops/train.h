@@ -14,12 +14,14 @@
 
 #include "ops/base/op.h"
 
+size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                         gr_tunable *out);
+void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c);
+bool gr_train_runs_with(const gr_node *n, const gr_choices *c);
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                       gr_tasks *p);
-uint32_t gr_train_rows(const gr_node *n,
-                       const gr_choices *how); /* response tokens of the largest micro-batch */
-/* Micro-batches that a rank is expected to have of a mini-batch. */
-uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how);
+/* Tokens that a rank has of a mini-batch at most; 0: the graph says how large micro-batches are. */
+uint64_t gr_train_open_tokens(const gr_node *n);
 gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);
 void gr_train_close(void *state);
 gr_status gr_train_run(const gr_call *c, gr_diag *d);

@@ -1,6 +1,7 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
+#include "ops/tunables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,16 +66,96 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     return t;
 }
 
-uint32_t gr_train_rows(const gr_node *n, const gr_choices *how)
+/* ---- what may be chosen -------------------------------------------------------------------------------- */
+
+enum { RECOMPUTE_PARTS = 4 };
+
+uint64_t gr_train_open_tokens(const gr_node *n)
 {
-    return gr_train_shape_of(n, how).micro.rows;
+    const gr_update_cfg *c = n->cfg;
+    if (c->micro_tokens) return 0;
+    return (uint64_t)n->rows->bounds.seqs * gr_node_longest(n) / c->mini_batches / n->ranks;
 }
 
-uint32_t gr_train_micro_batches(const gr_node *n, const gr_choices *how)
+/* That a rank is expected to have of a mini-batch. */
+static uint32_t micro_batches(const gr_node *n, const gr_choices *how)
 {
     const gr_train_shape shape = gr_train_shape_of(n, how);
     return gr_micro_cost_of(&shape.micro, &n->rows->bounds, shape.own_seqs).trips;
 }
+
+/* Response tokens of the largest micro-batch. */
+static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    gr_head_set(n, k, level, gr_train_shape_of(n, c).micro.rows, c);
+}
+
+static void set_recompute(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    (void)k;
+    c->recompute = (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
+}
+
+static void describe_recompute(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)level;
+    gr_str_printf(out, "%u of %u layers", c->recompute, n->model->shape.layers);
+}
+
+static void set_grads(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    (void)n, (void)k;
+    c->whole_grads = c->shards != 1 && !level;
+}
+
+static void describe_grads(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level, (void)c;
+    gr_str_puts(out, "reduced in each micro-batch");
+}
+
+/* Gradients may be summed whole on each rank, and reduced beside the last of its micro-batches: else there is
+ * a reduction of each bucket beside every one, which takes of their time. Canonical sums have an order of
+ * their own. */
+static bool may_be_whole(const gr_graph *g, const gr_node *n, const gr_choices *c)
+{
+    return g->ranks > 1 && !g->canonical && c->shards != 1 && micro_batches(n, c) > 1;
+}
+
+size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                         gr_tunable *out)
+{
+    size_t count = 0;
+    out[count++] = (gr_tunable){.name = "recomputation",
+                                .n_levels = 1 + RECOMPUTE_PARTS,
+                                .set = set_recompute,
+                                .describe = describe_recompute};
+    if (may_be_whole(g, n, c))
+        out[count++] = (gr_tunable){.name = "gradients",
+                                    .n_levels = 2,
+                                    .bits = GR_BITS_SPARE,
+                                    .set = set_grads,
+                                    .describe = describe_grads};
+    out[count++] = gr_head_tunable(n, k, set_head);
+    if (!((const gr_update_cfg *)n->cfg)->micro_tokens) out[count++] = gr_micro_tunable(g, n, k);
+    return count;
+}
+
+void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
+{
+    c->micro_tokens = ((const gr_update_cfg *)n->cfg)->micro_tokens;
+    if (!c->micro_tokens) gr_micro_set(n, k, 0, c);
+    set_head(n, k, 0, c);
+}
+
+bool gr_train_runs_with(const gr_node *n, const gr_choices *c)
+{
+    const bool reduces = n->ranks > 1 && c->shards != 1;
+    return c->micro_tokens >= gr_node_longest(n) && c->head_rows && c->host_step <= 1 &&
+           c->whole_grads <= (reduces && !c->leaves);
+}
+
+/* ---- what is read -------------------------------------------------------------------------------------- */
 
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n)
 {

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ops/base/configs.h"
+#include "ops/train.h"
+#include "ops/tunables.h"
 #include "scheduler/report/diff.h"
 #include "scheduler/report/draw.h"
 #include "scheduler/report/report.h"
@@ -31,13 +32,11 @@ static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_
  * smaller. What that costs a sweep shows. */
 static void hint(const gr_planned *p, const gr_node *n, gr_diag *d)
 {
-    const gr_update_cfg *cfg = n->cfg;
     const gr_choices *how = &p->choices[n->index];
-    const uint32_t longest = n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
-    const uint64_t all = (uint64_t)n->rows->bounds.seqs * longest / cfg->mini_batches / n->ranks;
-    const uint32_t now = (uint32_t)GR_MIN((uint64_t)how->micro_tokens, all), least = GR_MAX(now / 4, longest);
-    if (cfg->micro_tokens || !how->recompute || least >= now || !gr_cuts_change_bits(p->graph, n, p->kernels))
-        return;
+    const uint32_t longest = gr_node_longest(n);
+    const uint32_t now = (uint32_t)GR_MIN((uint64_t)how->micro_tokens, gr_train_open_tokens(n)),
+                   least = GR_MAX(now / 4, longest);
+    if (!how->recompute || least >= now || !gr_cuts_change_bits(p->graph, n, p->kernels)) return;
     gr_diag_note(
         d, (gr_loc){0},
         "%u of %u layers of '%s' are computed twice, for want of memory: smaller micro-batches may be "

@@ -1,4 +1,4 @@
-/* memplan/plan/policy.h: what may be asked about where a model's state is kept. */
+/* memplan/plan/policy.h: what may be asked about where a model's state is kept, and about bits. */
 #ifndef GR_MEMPLAN_PLAN_POLICY_H
 #define GR_MEMPLAN_PLAN_POLICY_H
 
@@ -34,5 +34,14 @@ typedef enum gr_resource {
 #undef X
         GR_N_RESOURCES
 } gr_resource;
+
+/* Whether levels of what a planner chooses differ in the bits of results, and what follows from that. */
+typedef enum gr_level_bits {
+    GR_BITS_SAME,
+    GR_BITS_DIFFER, /* the first level is left only where nothing fits with it */
+    /* They differ, but no level has the better ones: the first is a luxury, taken where it makes the plan
+     * faster, and tried with the first levels alone of all choices that keep the bits. */
+    GR_BITS_SPARE,
+} gr_level_bits;
 
 #endif

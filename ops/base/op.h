@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "graphs/graph/graph.h"
+#include "memplan/plan/policy.h"
 #include "memplan/plan/tasks.h"
 #include "ops/kernels/kernels.h"
 #include "ops/base/nodes.h"
@@ -109,6 +110,21 @@ typedef struct gr_choices {
     unsigned threads;
 } gr_choices;
 
+/* One thing that may be chosen for a node, apart from all others. Level 0 is the best where everything fits;
+ * each next one needs less memory. */
+typedef struct gr_tunable {
+    const char *name; /* as messages call it: "KV pool" */
+    uint32_t n_levels;
+    gr_level_bits bits;
+    bool common; /* one level is chosen for all nodes with one of this name */
+    /* What a level makes of the node's choices, those of the tunables behind this one in the op's list made
+     * already. */
+    void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
+    void (*describe)(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out); /* "256 blocks" */
+} gr_tunable;
+
+enum { GR_TUNABLES_MAX = 8 }; /* of a node */
+
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
@@ -159,6 +175,15 @@ typedef struct gr_op {
     /* An op that trains: whether it makes one optimizer step an iteration; from the config alone. NULL: no.
      */
     bool (*one_step)(const gr_node *n);
+    /* What may be chosen for a node [GR_TUNABLES_MAX]; returns how many. c: the default choice, or another
+     * one. NULL: nothing. */
+    size_t (*tunables)(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
+                       gr_tunable *out);
+    /* The choice at its best for the device's sizes, luxuries apart: c has threads, leaves and how weights
+     * are sharded already. NULL: nothing is chosen. */
+    void (*default_choice)(const gr_node *n, const gr_kernels *k, gr_choices *c);
+    /* Whether a node can be run with choices that a file says. NULL: with any. */
+    bool (*runs_with)(const gr_node *n, const gr_choices *c);
     /* Objects and works for these choices. */
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_tasks *p);

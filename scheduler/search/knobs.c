@@ -1,31 +1,24 @@
 /* scheduler/search/knobs.c: what may be chosen for a role of ranks, and what that makes of its nodes. */
 #include "scheduler/search/planner_parts.h"
 
-#include "ops/base/configs.h"
-#include "ops/forward.h"
-#include "ops/rollout.h"
-#include "ops/train.h"
+#include "ops/parallel/parts.h"
 #include "scheduler/search/transfers.h"
 
 #include <stdlib.h>
-
-enum { PREFILL_MIN = 16, RECOMPUTE_PARTS = 4 };
+#include <string.h>
 
 typedef enum knob_kind {
-    KNOB_MICRO,
-    KNOB_ROLLOUT,
-    KNOB_HEAD,
-    KNOB_RECOMPUTE,
-    KNOB_GRADS, /* whether an update's gradients are summed whole on each rank, and reduced once */
-    KNOB_SHARD,
-    KNOB_NODE,      /* whether a trained model's shards are over the ranks of a node, or over all */
+    KNOB_NODE,      /* a tunable of a node, or of all nodes that have one of its name */
+    KNOB_SHARD,     /* whether a model's weights are sharded */
+    KNOB_REACH,     /* whether a trained model's shards are over the ranks of a node, or over all */
     KNOB_HOST_STEP, /* whether it is allowed: which buckets' steps are done there is a matter of residency */
 } knob_kind;
 
 typedef struct open_choice {
     knob_kind kind;
-    const gr_node *node;   /* NULL: all passes */
-    const gr_model *model; /* of KNOB_SHARD, KNOB_NODE and KNOB_HOST_STEP */
+    gr_tunable tunable;    /* of KNOB_NODE */
+    const gr_node *node;   /* of KNOB_NODE: the first that has it */
+    const gr_model *model; /* of the others */
 } open_choice;
 
 struct gr_knobs {
@@ -40,28 +33,10 @@ struct gr_knobs {
     uint64_t grouped; /* bits by model: trained, and better off with shards over the ranks of a node */
 };
 
-static uint32_t fixed_micro_tokens(const gr_node *n)
-{
-    if (n->op->passes) return ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
-    if (n->op->trains) return ((const gr_update_cfg *)n->cfg)->micro_tokens;
-    return 0;
-}
-
-/* No graph has more: two for each update, one for any other node, three for a model. */
+/* No graph has more: those of its nodes, three for a model. */
 static size_t max_knobs(const gr_graph *g)
 {
-    return 2 + 2 * g->n_nodes + 3 * g->n_models;
-}
-
-/* Halvings until at most `to` is left. */
-static uint32_t halvings(uint32_t from, uint32_t to)
-{
-    uint32_t n = 0;
-    while (from > to) {
-        from /= 2;
-        n++;
-    }
-    return n;
+    return GR_TUNABLES_MAX * g->n_nodes + 3 * g->n_models;
 }
 
 /* ---- what a model is to the ranks of a role ----------------------------------------------------------- */
@@ -122,18 +97,14 @@ static uint32_t node_ranks(const gr_graph *g)
 
 /* ---- what a level of each knob means ------------------------------------------------------------------- */
 
-static uint32_t level_of(const gr_knobs *s, const uint32_t *level, knob_kind kind, const gr_node *n)
+/* Which knob is a tunable of a node; NULL: it is not open. */
+static const open_choice *knob_of(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (s->open[i].kind == kind && (!s->open[i].node || s->open[i].node == n)) return level[i];
-    return 0;
-}
-
-static bool is_open(const gr_knobs *s, knob_kind kind, const gr_node *n)
-{
-    for (size_t i = 0; i < s->n; i++)
-        if (s->open[i].kind == kind && s->open[i].node == n) return true;
-    return false;
+        if (s->open[i].kind == KNOB_NODE && !strcmp(s->open[i].tunable.name, t->name) &&
+            (t->common || s->open[i].node == n))
+            return &s->open[i];
+    return NULL;
 }
 
 /* The level of a choice about a model; 0 where it is not open. */
@@ -157,7 +128,7 @@ static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_mod
     if (!node || m->shard == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
     if (m->shard == GR_SHARD_NODE) return node;
     if (is_trained(s->g, m))
-        return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_NODE, m) ? node : 0;
+        return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_REACH, m) ? node : 0;
     return level_about(s, level, KNOB_SHARD, m) == 1 && node > 1 ? node : 0;
 }
 
@@ -178,117 +149,54 @@ static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
     return n;
 }
 
-static uint32_t recomputed_layers(const gr_node *n, uint32_t level)
+/* Of its tunables those whose knobs are open are set by them. */
+static void tune(const gr_knobs *s, const uint32_t *level, const gr_node *n, gr_choices *c)
 {
-    return (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
-}
-
-/* all: prompts are read many at a time, where the device keeps the state of decode steps; else one by one. */
-static void choose_rollout(const gr_node *n, const gr_pass_sizes *sizes, bool all, uint32_t level,
-                           gr_choices *c)
-{
-    const gr_generate_cfg *cfg = n->cfg;
-    uint32_t most = cfg->concurrent ? cfg->concurrent : sizes->concurrent * n->parts;
-    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
-    uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    uint64_t prompts = all ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
-    c->prefill_tokens =
-        (uint32_t)GR_MIN(GR_MAX(sizes->prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
-    uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
-    uint32_t least = gr_rollout_blocks_min(&n->bounds);
-    if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
-    c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
-}
-
-/* Rows that a head is ever asked about at once, the other choices made. */
-static uint32_t most_head_rows(const gr_node *n, const gr_choices *c)
-{
-    uint32_t rows = UINT32_MAX;
-    if (n->op->generates) rows = GR_MIN(c->concurrent, n->task.seqs);
-    if (n->op->trains) rows = gr_train_rows(n, c);
-    if (n->op->passes) rows = gr_forward_bounds(n, c).rows;
-    return GR_MAX(rows, 1u);
-}
-
-static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)
-{
-    const uint32_t vocab = n->model ? n->model->shape.vocab : 1;
-    uint32_t rows = sizes->head_rows;
-    if (!sizes->head_sums || !n->op->passes) rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, 16u));
-    return rows > sizes->head_step ? rows - rows % sizes->head_step : rows;
+    const gr_kernels *k = s->o->kernels;
+    gr_tunable list[GR_TUNABLES_MAX];
+    for (size_t i = n->op->tunables(s->g, n, k, c, list); i-- > 0;) {
+        const open_choice *knob = knob_of(s, pacemaker(s->g, n), &list[i]);
+        if (knob || list[i].bits != GR_BITS_SPARE) list[i].set(n, k, knob ? level[knob - s->open] : 0, c);
+    }
 }
 
 static gr_choices choose(const gr_knobs *s, const uint32_t *level, const gr_node *n)
 {
     gr_choices c = {.threads = s->o->threads, .leaves = s->g->canonical ? GR_LEAVES / s->g->ranks : 0};
-    const gr_pass_sizes *sizes = &s->o->kernels->sizes;
     if (n->model) {
         c.sharded = is_sharded(s, level, n->model);
         c.shards = shards_of(s, level, n->model);
     }
-    if (n->op->trains) {
-        c.recompute = recomputed_layers(n, level_of(s, level, KNOB_RECOMPUTE, n));
-        c.host_step = may_step_on_host(s, level, n->model);
-        c.whole_grads = is_open(s, KNOB_GRADS, n) && c.shards != 1 && !level_of(s, level, KNOB_GRADS, n);
-    }
-    if (n->op->generates)
-        choose_rollout(n, sizes, s->o->kernels->steps != NULL,
-                       level_of(s, level, KNOB_ROLLOUT, pacemaker(s->g, n)), &c);
-    if (gr_node_is_pass(n)) {
-        uint32_t tokens = sizes->micro_tokens >> level_of(s, level, KNOB_MICRO, n);
-        c.micro_tokens = fixed_micro_tokens(n) ? fixed_micro_tokens(n) : GR_MAX(tokens, gr_node_longest(n));
-    }
-    const uint32_t rows = GR_MIN(usual_head_rows(n, sizes), most_head_rows(n, &c));
-    c.head_rows = GR_MAX(rows >> (2 * level_of(s, level, KNOB_HEAD, n)), 1u);
+    if (n->op->trains) c.host_step = may_step_on_host(s, level, n->model);
+    if (n->op->default_choice) n->op->default_choice(n, s->o->kernels, &c);
+    if (n->op->tunables) tune(s, level, n, &c);
     return c;
-}
-
-/* Of the first pass whose cuts are open: a micro-batch holds its longest sequence. */
-static uint32_t chosen_micro_tokens(const gr_graph *g, const gr_kernels *k, uint32_t level)
-{
-    const gr_node *n = NULL;
-    for (size_t i = g->n_nodes; i-- > 0;)
-        if (gr_node_is_pass(g->nodes[i]) && gr_node_runs(g, g->nodes[i]) && !fixed_micro_tokens(g->nodes[i]))
-            n = g->nodes[i];
-    return GR_MAX(k->sizes.micro_tokens >> level, gr_node_longest(n));
 }
 
 static void describe(void *user, size_t knob, uint32_t level, gr_str *out)
 {
     const gr_knobs *s = user;
+    const open_choice *open = &s->open[knob];
     uint32_t *levels = gr_calloc(s->n, sizeof(*levels));
     levels[knob] = level;
-    const gr_node *n = s->open[knob].node;
-    switch (s->open[knob].kind) {
-    case KNOB_MICRO:
-        gr_str_printf(out, "%u", chosen_micro_tokens(s->g, s->o->kernels, level));
+    switch (open->kind) {
+    case KNOB_NODE: {
+        const gr_choices c = choose(s, levels, open->node);
+        open->tunable.describe(open->node, level, &c, out);
         break;
-    case KNOB_HEAD:
-        gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
-        break;
-    case KNOB_RECOMPUTE:
-        gr_str_printf(out, "%u of %u layers", recomputed_layers(n, level), n->model->shape.layers);
-        break;
-    case KNOB_GRADS:
-        gr_str_puts(out, "reduced in each micro-batch");
-        break;
+    }
     case KNOB_HOST_STEP:
         gr_str_puts(out, "on the host where that saves time");
         break;
-    case KNOB_SHARD:
+    case KNOB_SHARD: {
+        const uint32_t shards = shards_of(s, levels, open->model);
         gr_str_printf(out, "a shard on each of %u ranks, gathered bucket by bucket",
-                      shards_of(s, levels, s->open[knob].model) ? shards_of(s, levels, s->open[knob].model)
-                                                                : s->g->ranks);
-        break;
-    case KNOB_NODE:
-        gr_str_printf(out, "on each of %u ranks, not on those of every host anew", s->g->ranks);
-        break;
-    case KNOB_ROLLOUT: {
-        gr_choices c = choose(s, levels, n);
-        gr_str_printf(out, "%u blocks, %u sequences at once", c.kv_blocks, c.concurrent);
+                      shards ? shards : s->g->ranks);
         break;
     }
+    case KNOB_REACH:
+        gr_str_printf(out, "on each of %u ranks, not on those of every host anew", s->g->ranks);
+        break;
     }
     free(levels);
 }
@@ -377,7 +285,7 @@ static void prefer_nodes(gr_knobs *s)
     free(level);
 }
 
-/* ---- gradients that are reduced once a mini-batch ------------------------------------------------------ */
+/* ---- luxuries: gradients that are reduced once a mini-batch -------------------------------------------- */
 
 /* Predicted time of a program of which everything is resident. */
 static uint64_t resident_ns(const gr_tasks *p, const gr_hardware *hw)
@@ -394,30 +302,25 @@ static uint64_t resident_ns(const gr_tasks *p, const gr_hardware *hw)
     return ns;
 }
 
-/* Of an update by itself, in one of the two forms. */
-static uint64_t update_ns(const gr_knobs *s, const gr_node *n, gr_choices *how, bool whole)
+/* Of a node by itself, with a level of a luxury. */
+static uint64_t node_ns(const gr_knobs *s, const gr_node *n, const gr_tunable *luxury, uint32_t level,
+                        gr_choices *how)
 {
     const gr_hardware hw = gr_plan_hardware(s->o, s->g);
-    how[n->index].whole_grads = whole;
+    luxury->set(n, s->o->kernels, level, &how[n->index]);
     gr_tasks *p = gr_lower_node(s->g, s->o->kernels, how, n);
     const uint64_t ns = resident_ns(p, &hw);
     gr_tasks_free(p);
     return ns;
 }
 
-/* Whether an update is predicted to be faster where each rank sums whole gradients, and reduces them beside
- * the last of its micro-batches: else there is a reduction of each bucket beside every one, which takes of
- * their time. Canonical sums have an order of their own. */
-static bool whole_is_faster(const gr_knobs *s, const gr_node *n)
+/* Whether a node is predicted to be faster with its luxury. */
+static bool is_worth_it(const gr_knobs *s, const gr_node *n, const gr_tunable *luxury)
 {
-    const gr_graph *g = s->g;
-    if (!n->op->trains || g->ranks < 2 || g->canonical) return false;
-    uint32_t *level = gr_calloc(max_knobs(g), sizeof(*level));
-    gr_choices *how = gr_calloc(gr_n_choices(g), sizeof(*how));
+    uint32_t *level = gr_calloc(max_knobs(s->g), sizeof(*level));
+    gr_choices *how = gr_calloc(gr_n_choices(s->g), sizeof(*how));
     gr_knobs_choose(s, level, how);
-    const gr_choices *own = &how[n->index];
-    bool faster = own->shards != 1 && gr_train_micro_batches(n, own) > 1 &&
-                  update_ns(s, n, how, true) < update_ns(s, n, how, false);
+    const bool faster = node_ns(s, n, luxury, 0, how) < node_ns(s, n, luxury, 1, how);
     free(how);
     free(level);
     return faster;
@@ -425,12 +328,32 @@ static bool whole_is_faster(const gr_knobs *s, const gr_node *n)
 
 /* ---- which knobs there are ----------------------------------------------------------------------------- */
 
-static void add_knob(gr_knobs *s, knob_kind kind, const gr_node *n, uint32_t levels, bool bits,
+static void add_knob(gr_knobs *s, const open_choice *open, uint32_t levels, gr_level_bits bits,
                      const char *name)
 {
-    s->open[s->n] = (open_choice){kind, n, NULL};
-    s->knobs[s->n++] =
-        (gr_knob){.name = name, .n_levels = levels, .bits = bits ? GR_BITS_DIFFER : GR_BITS_SAME};
+    if (levels < 2) return;
+    s->open[s->n] = *open;
+    s->knobs[s->n++] = (gr_knob){.name = name, .n_levels = levels, .bits = bits};
+}
+
+static void add_model_knob(gr_knobs *s, knob_kind kind, const gr_model *m, uint32_t levels, bool bits,
+                           const char *what)
+{
+    add_knob(s, &(open_choice){.kind = kind, .model = m}, levels, bits ? GR_BITS_DIFFER : GR_BITS_SAME,
+             gr_arena_printf(s->arena, "%s: %s", m->name, what));
+}
+
+static void add_tunable(gr_knobs *s, const gr_node *n, const gr_tunable *t)
+{
+    add_knob(s, &(open_choice){.kind = KNOB_NODE, .tunable = *t, .node = n}, t->n_levels, t->bits,
+             t->common ? t->name : gr_arena_printf(s->arena, "%s: %s", n->name, t->name));
+}
+
+/* Another node has it, too. */
+static void join_knob(gr_knobs *s, size_t knob, const gr_tunable *t)
+{
+    s->knobs[knob].n_levels = GR_MAX(s->knobs[knob].n_levels, t->n_levels);
+    s->knobs[knob].bits = GR_MAX(s->knobs[knob].bits, t->bits);
 }
 
 /* Levels: whole on every rank; a shard on each; and where nodes are to choose, of an untrained model, first
@@ -441,9 +364,7 @@ static void add_shards(gr_knobs *s)
         const gr_model *m = s->g->models[i];
         if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
         bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->shard == GR_SHARD_AUTO;
-        add_knob(s, KNOB_SHARD, NULL, nodes ? 3 : 2, false,
-                 gr_arena_printf(s->arena, "%s: weights", m->name));
-        s->open[s->n - 1].model = m;
+        add_model_knob(s, KNOB_SHARD, m, nodes ? 3 : 2, false, "weights");
     }
 }
 
@@ -453,8 +374,7 @@ static void add_host_steps(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models && gr_host_step_changes_bits(s->o->kernels); i++) {
         const gr_model *m = s->g->models[i];
         if (!is_trained(s->g, m) || policy_of_optimizer(s, m) != GR_POLICY_AUTO) continue;
-        add_knob(s, KNOB_HOST_STEP, NULL, 2, true, gr_arena_printf(s->arena, "%s: optimizer step", m->name));
-        s->open[s->n - 1].model = m;
+        add_model_knob(s, KNOB_HOST_STEP, m, 2, true, "optimizer step");
     }
 }
 
@@ -464,69 +384,61 @@ static void add_nodes(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models; i++) {
         const gr_model *m = s->g->models[i];
         if (!(s->grouped >> m->index & 1) || m->shard != GR_SHARD_AUTO) continue;
-        add_knob(s, KNOB_NODE, NULL, 2, !s->g->canonical, gr_arena_printf(s->arena, "%s: shards", m->name));
-        s->open[s->n - 1].model = m;
+        add_model_knob(s, KNOB_REACH, m, 2, !s->g->canonical, "shards");
     }
+}
+
+/* Which of all tunables are looked for. */
+typedef enum tunable_sort { OF_ONE_NODE, LUXURIES, COMMON } tunable_sort;
+
+static tunable_sort sort_of(const gr_tunable *t)
+{
+    return t->bits == GR_BITS_SPARE ? LUXURIES : t->common ? COMMON : OF_ONE_NODE;
 }
 
 /* What is predicted to be faster takes memory, and has other bits: where these are to be kept, no budget may
- * have a say in it, and gradients are reduced in the form that fits them all. */
-static void add_grads(gr_knobs *s)
+ * have a say in it, and it is left out. */
+static bool is_wanted(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
-    const gr_graph *g = s->g;
-    for (size_t i = 0; i < g->n_nodes && !g->run.keep_bits; i++) {
-        if (!gr_node_runs(g, g->nodes[i]) || !whole_is_faster(s, g->nodes[i])) continue;
-        add_knob(s, KNOB_GRADS, g->nodes[i], 2, true,
-                 gr_arena_printf(s->arena, "%s: gradients", g->nodes[i]->name));
-        s->knobs[s->n - 1].bits = GR_BITS_SPARE;
+    if (t->bits != GR_BITS_SPARE) return true;
+    return !s->g->run.keep_bits && is_worth_it(s, n, t);
+}
+
+static void add_tunables_of(gr_knobs *s, const gr_node *n, tunable_sort sort)
+{
+    uint32_t *first = gr_calloc(max_knobs(s->g), sizeof(*first));
+    gr_tunable list[GR_TUNABLES_MAX];
+    const gr_choices c = choose(s, first, n);
+    const size_t count = n->op->tunables(s->g, n, s->o->kernels, &c, list);
+    for (size_t i = 0; i < count; i++) {
+        if (sort_of(&list[i]) != sort || pacemaker(s->g, n) != n) continue;
+        const open_choice *known = list[i].common ? knob_of(s, n, &list[i]) : NULL;
+        if (known)
+            join_knob(s, (size_t)(known - s->open), &list[i]);
+        else if (is_wanted(s, n, &list[i]))
+            add_tunable(s, n, &list[i]);
     }
+    free(first);
 }
 
-static uint32_t micro_levels(const gr_graph *g, const gr_kernels *k)
+static void add_tunables(gr_knobs *s, tunable_sort sort)
 {
-    uint32_t levels = 0;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        if (gr_node_is_pass(g->nodes[i]) && gr_node_runs(g, g->nodes[i]) && !fixed_micro_tokens(g->nodes[i]))
-            levels = GR_MAX(levels, 1 + halvings(k->sizes.micro_tokens, gr_node_longest(g->nodes[i])));
-    return levels;
-}
-
-static bool sets_pace(const gr_graph *g, const gr_node *n)
-{
-    return pacemaker(g, n) == n;
+    for (size_t i = 0; i < s->g->n_nodes; i++)
+        if (gr_node_runs(s->g, s->g->nodes[i]) && s->g->nodes[i]->op->tunables)
+            add_tunables_of(s, s->g->nodes[i], sort);
 }
 
 static void find_knobs(gr_knobs *s)
 {
-    const gr_graph *g = s->g;
-    const gr_kernels *k = s->o->kernels;
-    s->knobs = gr_arena_alloc(s->arena, max_knobs(g) * sizeof(*s->knobs));
-    s->open = gr_arena_alloc(s->arena, max_knobs(g) * sizeof(*s->open));
-    bool head = false, head_bits = false;
+    s->knobs = gr_arena_alloc(s->arena, max_knobs(s->g) * sizeof(*s->knobs));
+    s->open = gr_arena_alloc(s->arena, max_knobs(s->g) * sizeof(*s->open));
     prefer_nodes(s);
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        const gr_node *n = g->nodes[i];
-        if (!gr_node_runs(g, n)) continue;
-        head = head || n->model;
-        head_bits = head_bits || gr_head_changes_bits(n, k);
-        if (n->op->generates && sets_pace(g, n))
-            add_knob(s, KNOB_ROLLOUT, n, 1 + halvings(k->sizes.concurrent * n->parts, 1), !k->invariant,
-                     gr_arena_printf(s->arena, "%s: KV pool", n->name));
-        if (n->op->trains)
-            add_knob(s, KNOB_RECOMPUTE, n, 1 + RECOMPUTE_PARTS, false,
-                     gr_arena_printf(s->arena, "%s: recomputation", n->name));
-    }
+    add_tunables(s, OF_ONE_NODE);
     add_shards(s);
     add_nodes(s);
     add_host_steps(s);
-    add_grads(s);
-    if (head) add_knob(s, KNOB_HEAD, NULL, 4, head_bits, "head chunk");
-    if (micro_levels(g, k) < 2) return;
-    bool bits = false;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        bits = bits || (gr_node_runs(g, g->nodes[i]) && gr_cuts_change_bits(g, g->nodes[i], k) &&
-                        !fixed_micro_tokens(g->nodes[i]));
-    add_knob(s, KNOB_MICRO, NULL, micro_levels(g, k), bits, "micro-batch tokens");
+    add_tunables(s, LUXURIES);
+    add_tunables(s, COMMON);
 }
 
 gr_knobs *gr_knobs_new(const gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,

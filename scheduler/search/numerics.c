@@ -1,25 +1,10 @@
 /* scheduler/search/numerics.c: what fixes the bits of a run. */
+#include "ops/tunables.h"
 #include "scheduler/search/planner_parts.h"
 
 #include <string.h>
 
 #include <xxhash.h>
-
-/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
- * those of an update where every gradient is one chain of additions in the order of tokens. But a tied
- * embedding gets those of the head and of the embedding, by turns a pass; and many ranks add theirs a
- * micro-batch at a time. */
-bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
-{
-    if (!n->op->trains) return n->op->passes && !k->invariant;
-    return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical;
-}
-
-/* The same of the rows that the head takes at a time, whose gradients are one product. */
-bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k)
-{
-    return n->op->trains ? !k->chained : n->model && !k->invariant;
-}
 
 /* A step on the host has other bits where it is not the device's own kernel. */
 bool gr_host_step_changes_bits(const gr_kernels *k)

@@ -55,9 +55,6 @@ static inline gr_planned *gr_planned_role(const gr_planned *p, uint32_t c)
     return c ? p->more[c - 1] : (gr_planned *)(uintptr_t)p;
 }
 
-/* Whether bits of a run follow from where the planner cuts a node's passes. */
-bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k);
-
 /* A node of the program by its name: of the graph, or a summary. */
 const gr_node *gr_planned_node(const gr_planned *p, const gr_graph *g, const char *name);
 

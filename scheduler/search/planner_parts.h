@@ -19,12 +19,6 @@ static inline bool gr_node_is_pass(const gr_node *n)
     return n->op->passes || n->op->trains;
 }
 
-/* Tokens of the longest sequence of a node with rows. */
-static inline uint32_t gr_node_longest(const gr_node *n)
-{
-    return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
-}
-
 /* Of the graph's nodes, and of the two summaries. */
 static inline size_t gr_n_choices(const gr_graph *g)
 {
@@ -59,9 +53,7 @@ gr_tasks *gr_lower_node(const gr_graph *g, const gr_kernels *k, const gr_choices
 
 /* ---- numerics.c ---- */
 
-/* Whether bits of a run follow from how many rows a node's head takes at a time, and from where an optimizer
- * step is done; see also gr_cuts_change_bits. */
-bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k);
+/* Whether bits of a run follow from where an optimizer step is done; see also ops/tunables.h. */
 bool gr_host_step_changes_bits(const gr_kernels *k);
 /* A hash of all that does, as text in pool. g: of all roles; choices: of every node those of its role. */
 const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,

@@ -29,21 +29,12 @@ typedef struct gr_rule {
     gr_policy policy;
 } gr_rule;
 
-/* Whether levels differ in the bits of results, and what follows from that. */
-typedef enum gr_knob_bits {
-    GR_BITS_SAME,
-    GR_BITS_DIFFER, /* the first level is left only where nothing fits with it */
-    /* They differ, but no level has the better ones: the first is a luxury, taken where it makes the plan
-     * faster, and tried with the first levels alone of all knobs that keep the bits. */
-    GR_BITS_SPARE,
-} gr_knob_bits;
-
 /* A choice the program depends on. Level 0 is the fastest where everything fits; each next level needs less
  * memory. */
 typedef struct gr_knob {
     const char *name; /* "actor: recompute", "rollout: kv blocks", "update: micro-batch tokens" */
     uint32_t n_levels;
-    gr_knob_bits bits;
+    gr_level_bits bits;
 } gr_knob;
 
 /* Where programs come from: the graph, for given levels of its knobs. Same levels, same program. */

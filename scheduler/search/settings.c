@@ -1,8 +1,6 @@
 /* scheduler/search/settings.c: the planner's choices as plans keep them, by name. */
 #include "scheduler/search/planner_parts.h"
 
-#include "ops/rollout.h"
-
 #include <stddef.h>
 #include <string.h>
 
@@ -45,18 +43,13 @@ void gr_settings_write(gr_planned *p)
         }
 }
 
-/* A pass takes at least one sequence, a pool holds at least one. */
 static bool settings_serve(const gr_graph *g, const gr_node *n, const gr_choices *c)
 {
+    const bool trains = n->op->trains;
     if (!n->model) return true;
     if (c->shards && g->ranks % c->shards) return false;
-    if (gr_node_is_pass(n) && c->micro_tokens < gr_node_longest(n)) return false;
-    if (n->op->generates &&
-        (c->kv_blocks < gr_rollout_blocks_min(&n->bounds) || !c->concurrent || !c->prefill_tokens))
-        return false;
-    const bool trains = n->op->trains, reduces = trains && g->ranks > 1 && c->shards != 1;
-    return c->threads && c->head_rows && c->sharded <= 1 && c->host_step <= trains &&
-           c->whole_grads <= (reduces && !c->leaves);
+    if (n->op->runs_with && !n->op->runs_with(n, c)) return false;
+    return c->threads && c->sharded <= 1 && c->host_step <= trains && c->whole_grads <= trains;
 }
 
 /* The weights of a model lie in one way, and nodes are as large for all models. */

@@ -1,0 +1,87 @@
+/* ops/tunables.c: micro-batches and rows of the head, as levels that a planner may choose among. */
+#include "ops/tunables.h"
+
+enum { HEAD_LEVELS = 4, HEAD_ROWS_MIN = 16 };
+
+uint32_t gr_halvings(uint32_t from, uint32_t to)
+{
+    uint32_t n = 0;
+    while (from > to) {
+        from /= 2;
+        n++;
+    }
+    return n;
+}
+
+uint32_t gr_node_longest(const gr_node *n)
+{
+    return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
+}
+
+/* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
+ * those of an update where every gradient is one chain of additions in the order of tokens. But a tied
+ * embedding gets those of the head and of the embedding, by turns a pass; and many ranks add theirs a
+ * micro-batch at a time. */
+bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
+{
+    if (!n->op->trains) return n->op->passes && !k->invariant;
+    return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical;
+}
+
+/* The same of the rows that the head takes at a time, whose gradients are one product. */
+bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k)
+{
+    return n->op->trains ? !k->chained : n->model && !k->invariant;
+}
+
+void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    c->micro_tokens = GR_MAX(k->sizes.micro_tokens >> level, gr_node_longest(n));
+}
+
+static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->micro_tokens);
+}
+
+gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k)
+{
+    return (gr_tunable){.name = "micro-batch tokens",
+                        .n_levels = 1 + gr_halvings(k->sizes.micro_tokens, gr_node_longest(n)),
+                        .bits = gr_cuts_change_bits(g, n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,
+                        .common = true,
+                        .set = gr_micro_set,
+                        .describe = describe_micro};
+}
+
+static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)
+{
+    const uint32_t vocab = n->model ? n->model->shape.vocab : 1;
+    uint32_t rows = sizes->head_rows;
+    if (!sizes->head_sums || !n->op->passes)
+        rows = GR_MIN(rows, GR_MAX(sizes->head_elems / vocab, (uint32_t)HEAD_ROWS_MIN));
+    return rows > sizes->head_step ? rows - rows % sizes->head_step : rows;
+}
+
+void gr_head_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint32_t rows, gr_choices *c)
+{
+    c->head_rows = GR_MAX(GR_MIN(usual_head_rows(n, &k->sizes), GR_MAX(rows, 1u)) >> 2 * level, 1u);
+}
+
+static void describe_head(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)c;
+    gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
+}
+
+gr_tunable gr_head_tunable(const gr_node *n, const gr_kernels *k,
+                           void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c))
+{
+    return (gr_tunable){.name = "head chunk",
+                        .n_levels = HEAD_LEVELS,
+                        .bits = gr_head_changes_bits(n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,
+                        .common = true,
+                        .set = set,
+                        .describe = describe_head};
+}
