@@ -28,6 +28,28 @@ typedef struct gr_object {
     uint32_t bucket;   /* of the model; else GR_NONE */
 } gr_object;
 
+/* The two times of a lane. On a device that runs work later than it is given (gr_tasks.queued; CUDA), a lane
+ * is a thread and a queue. A task's own code runs on the thread when the task is enqueued; its kernels and
+ * copies run in the queue later. The executor orders the two so, and nothing else does:
+ *   - A step's code begins when all steps in its `after` have been enqueued, by the threads of their lanes.
+ *     It knows what those threads have done. It knows nothing of what their queues, or its own, have done.
+ *   - What it leaves in its queue begins after everything that its lane enqueued before, after what its
+ *     thread knows by then, and after the events of the steps in `after` on other lanes. An event comes when
+ *     all is done that its lane enqueued up to the step's end.
+ *   - The lane `host` has no queue. Its thread waits for those events itself, so it knows what queues have
+ *     done. Its own steps are done when they return.
+ *   - At the end of a trip the threads of the loop's lanes meet. Then the queue of `compute` follows theirs,
+ *     and they follow it into the next trip or out of the loop. No thread waits for a queue, except that of
+ *     `host` for `compute`'s.
+ *   - At the end of a path everything is waited for.
+ *   - A task that says so (gr_tasks_waits) waits for its queue before its code touches the host pool, and so
+ *     for all that its queue follows. runtime/run/run_steps.c checks that it does.
+ *
+ * Bytes on the device are used by queues alone, and so is all that loads, offloads, saves and restores touch;
+ * releases and resumes touch nothing; agreeing on and counting a loop's trips is code. For a task's other
+ * uses in the host pool the op says who makes them (GR_BY_*). Unsaid, they are both's, from the begin of the
+ * code to the end in the queue. So code that reads what kernels wrote, or writes what they may still read,
+ * needs its task to wait; the verifier refuses a plan in which it does not. */
 typedef enum gr_use_mode {
     GR_READ = 1,
     GR_WRITE = 2, /* contents before do not matter */

@@ -5,24 +5,24 @@
  * number of trips of agreed loops, and for sets of optional nodes that run (all of at most two, all, all but
  * one):
  *   - run, loop and collective steps are the program's works, all of them, in an order that the program
- * allows;
+ *     allows;
  *   - collectives match across ranks: all on one lane, with the program's bytes, in no loop whose trips ranks
- * count alone;
+ *     count alone;
  *   - sums within works, over ranks that have slices of a layer, match across these: on one lane, in no loop
- * of another node whose trips ranks count alone, and the ranks come out even;
+ *     of another node whose trips ranks count alone, and the ranks come out even;
  *   - every use finds a copy in the right place, of the right size, with fresh contents where it reads;
  *   - loads, offloads and saves read a fresh copy, and steps that begin or end copies are where the ledger
  *     has them begin and end;
  *   - no version that only one copy holds is released while the program still needs it;
  *   - two entries share bytes only if all uses of one happen before all uses of the other, by lane order and
- * `after`, where the device runs work later than it is given (gr_tasks.queued) in both times of a lane:
- * what a work's code does in the host pool knows of a queue's work there only by a wait for it
- * (docs/DESIGN.md, "A lane's two times");
+ *     `after`, where the device runs work later than it is given (gr_tasks.queued) in both times of a lane:
+ *     what a work's code does in the host pool knows of a queue's work there only by a wait for it
+ *     (memplan/plan/tasks.h, "The two times of a lane");
  *   - offsets are aligned and inside arena and pool; resident bytes, recomputed, are what the steps say, and
- * with the overhead at most the budget; peak_bytes and peak_step are right;
+ *     with the overhead at most the budget; peak_bytes and peak_step are right;
  *   - loops: bodies leave what they enter with; the iteration leaves what it enters with; every path's entry
- * and exit are true and fit the path that follows (init and resume lead to steady; checkpoint and validate
- * restore what they found).
+ *     and exit are true and fit the path that follows (init and resume lead to steady; checkpoint and
+ *     validate restore what they found).
  */
 #ifndef GR_MEMPLAN_VERIFY_VERIFY_H
 #define GR_MEMPLAN_VERIFY_VERIFY_H
@@ -34,8 +34,8 @@ GR_NODISCARD gr_status gr_plan_verify(const gr_plan *p, const gr_tasks *g, gr_di
 
 /* The plan with all its roles, each with the program of its own [1 + n_more]. Of several it proves too:
  *   - they are of different ranks, of all from 0 on, the first of rank 0;
- *   - every send has one recv, of the same bytes of the same object, in the role that it says; the recv
- * names it; neither is in a loop, and both are left out in the same iterations;
+ *   - every send has one recv, of the same bytes of the same object, in the role that it says; the recv names
+ *     it; neither is in a loop, and both are left out in the same iterations;
  *   - sends and receives, which wait for each other, never wait in a circle: over several iterations, with a
  *     validation, with all optional nodes, with none, with each alone and with all but each. */
 GR_NODISCARD gr_status gr_plan_verify_all(const gr_plan *p, const gr_tasks *const *g, gr_diag *d);

@@ -1,7 +1,7 @@
 /* scheduler/report/draw.h: a plan in forms for other eyes than a terminal's.
  *
- * Of several roles of ranks all are drawn: csv has a first column `role`; dot a box for each, svg its
- * memory and lanes, html a choice among them.
+ * Of several roles of ranks all are drawn: csv has a first column `class`, the number of the role; dot a box
+ * for each, svg its memory and lanes, html a choice among them.
  *
  * csv   the steps of the steady iteration, a row each, after a line of column names:
  *       i, kind, what, node, lane   as in the plan's JSON
@@ -14,6 +14,9 @@
  * dot   for Graphviz: nodes with op, time and what they hold at most; models; edges with the columns read
  * svg   a picture: device memory over the steps as stacked areas, the host pool, lanes over time
  * html  one page that needs no network: the graph, the same pictures with details under the pointer, tables
+ *
+ * The html page is plan.html, which the program carries as a string, with the plan's JSON put into it.
+ * tests/cli/test_page.sh opens it in a headless Chromium (GR_SLOW=1).
  *
  * All append to *out, which the caller frees. The same plan gives the same bytes.
  */
