@@ -75,7 +75,7 @@ n=$("$graphrun" plan "$@" | sed -nE 's/.*, ([0-9]+) transition steps, .*/\1/p')
     "file://$dir/moves.html" >"$dir/dom" 2>"$dir/log" || fail "$(tail "$dir/log")"
 grep -q "Transitions</span><b>$n</b>" "$dir/dom" || fail "the page does not show $n transitions"
 
-# Of several classes of ranks the page shows the one that its hash names, and every node where it runs.
+# Of several roles the page shows the one that its hash names, and every node where it runs.
 "$graphrun" plan graphs/grpo_split.yaml --set model=tests/cli/model/config.json --ranks 4 --set lag=1 --format html -o "$dir/classes.html"
 for class in 0 1; do
     "$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --window-size=1400,1400 \

@@ -35,7 +35,7 @@ for ranks in 2 4 2x4 128x8; do
     for lag in 0 1; do
         status 0 "$gr" plan split.yaml --ranks $ranks --set lag=$lag --hardware h200 --format json -o split.$lag.json
         status 0 "$gr" verify split.$lag.json
-        has out 'proven: 2 classes of ranks'
+        has out 'proven: 2 roles of ranks'
     done
     a=$(predicted split.0.json) b=$(predicted split.1.json)
     echo "$a $b" | awk '{ exit !($2 < $1) }' || fail "a rollout that lags saves nothing: $a, $b"
@@ -60,7 +60,7 @@ has err "'crossings'"
 sed -E '0,/"after": \["1:[0-9]+"\]/s//"after": []/' split.json >b.json
 refused 'steps\[[0-9]+\].after: a recv waits for its send' "$gr" verify b.json
 sed 's/"ranks": "2-3"/"ranks": "1-2"/' split.json >b.json
-refused 'class 1 of the plan is of ranks 1-2, that of the graph.s pools of ranks 2-3' "$gr" verify b.json
+refused 'role 1 of the plan is of ranks 1-2, that of the graph.s pools of ranks 2-3' "$gr" verify b.json
 sed 's/"hosts": 1/"hosts": 0/; s/share: 1/share: 3/' split.json >b.json
 refused 'b.json|ranks' "$gr" verify b.json
 sed 's/"peak_bytes": \([0-9]*\), "budget/"peak_bytes": 1\1, "budget/' split.json >b.json
@@ -104,7 +104,7 @@ END
 for policy in auto keep transition every_node; do
     status 0 "$gr" plan four.yaml --ranks 7 --policy $policy --format json -o four.json
     status 0 "$gr" verify four.json
-    has out 'proven: 4 classes of ranks'
+    has out 'proven: 4 roles of ranks'
 done
 has four.json '"what": "check.from.3.check.rows"'
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Several ranks end a run that trains nothing any more together: those that train with sharded state, and classes of ranks of
+# Several ranks end a run that trains nothing any more together: those that train with sharded state, and roles of ranks of
 # which one is an iteration ahead. Their newest healthy checkpoint is named, and goes on.
 . "$(dirname "$0")/lib.sh"
 
