@@ -130,5 +130,5 @@ pools wrong.yaml "train: {at: 0-2}, rollout: {at: 2-3}, reference: {with: train}
 refused 'wrong.yaml:4:.*both have rank 2, but are not the same ranks' "$gr" plan wrong.yaml --ranks 4
 status 3 "$gr" plan split.yaml --ranks 4 --budget 3300KiB
 has err 'on a rank of pool rollout, reference, ranks 2-3'
-refused 'the plan is for ranks 0-1 and other classes, not for 1' "$gr" exec split.yaml --plan split.json --out two
+refused 'the plan is for ranks 0-1 and other roles, not for 1' "$gr" exec split.yaml --plan split.json --out two
 [ ! -e two ]
