@@ -32,13 +32,13 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
 {
     (void)how;
     (void)k;
-    if (!n->n_columns) return; /* kept for its metrics or its order alone */
+    if (!n->results.n_columns) return; /* kept for its metrics or its order alone */
     const gr_expr *e = ((const gr_compute_cfg *)n->cfg)->expr.expr;
     gr_env_reads r;
     gr_env_reads_init(&r);
     gr_env_reads_add(&r, g, e);
     gr_use *uses = gr_arena_alloc(p->arena, (N_EVAL + gr_env_uses(&r)) * sizeof(*uses));
-    uses[EVAL_OUT] = (gr_use){gr_column_object(p, n->columns[0]), GR_WRITE};
+    uses[EVAL_OUT] = (gr_use){gr_column_object(p, n->results.columns[0]), GR_WRITE};
     uses[EVAL_WS] =
         (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, gr_expr_bytes(e, gr_env_bounds(&r)), "ws"), GR_WRITE};
     size_t n_uses = N_EVAL + gr_env_declare(&r, g, p, uses + N_EVAL);
@@ -58,8 +58,8 @@ static gr_status run(const gr_call *call, gr_diag *d)
     gr_env_reads_add(&r, g, e);
     gr_env env;
     gr_env_init(&env, &r, call->session, n, call->ptr + N_EVAL);
-    gr_expr_eval(e, &env.env, n->columns[0]->level, n->rows ? (int)n->rows->index : -1, call->ptr[EVAL_OUT],
-                 call->ptr[EVAL_WS]);
+    gr_expr_eval(e, &env.env, n->results.columns[0]->level, n->rows ? (int)n->rows->index : -1,
+                 call->ptr[EVAL_OUT], call->ptr[EVAL_WS]);
     gr_env_release(&env);
     gr_env_reads_release(&r);
     return GR_OK;

@@ -157,11 +157,11 @@ static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *
     (void)g;
     (void)how;
     (void)k;
-    gr_use *uses = gr_arena_alloc(p->arena, (N_DRAW + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_DRAW + n->results.n_columns) * sizeof(*uses));
     uses[DRAW_ROWS] = (gr_use){gr_rows_object(p, n), GR_WRITE};
-    for (size_t i = 0; i < n->n_columns; i++)
-        uses[N_DRAW + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_tasks_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->n_columns, "draw")->by_code = true;
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        uses[N_DRAW + i] = (gr_use){gr_column_object(p, n->results.columns[i]), GR_WRITE};
+    gr_tasks_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->results.n_columns, "draw")->uses.by_code = true;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------- */
@@ -207,7 +207,7 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                              "node '%s' needs a tokenizer, but the graph has no model", s->node->name);
     const gr_tokenizer *t = gr_session_tokenizer(s->session, s->node);
     gr_encoder_config prompt = {.tokenizer = t,
-                                .folder = model->folder,
+                                .folder = model->files.folder,
                                 .text = c->template,
                                 .messages = c->messages,
                                 .chat = {.system = c->system,
@@ -341,10 +341,10 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
     const gr_node *n = s->node;
     double *scratch = out ? NULL : gr_calloc((size_t)tokens[0] + tokens[1] + 1, sizeof(*scratch));
     gr_status st = GR_OK;
-    for (size_t i = 0; i < n->n_columns && !st; i++) {
-        if (!is_of_record(n, n->columns[i]) || (out && !out[i])) continue;
-        st = read_column(s, row, at, n->columns[i], tokens, out ? out[i] : scratch, d);
-        if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->columns[i]->name);
+    for (size_t i = 0; i < n->results.n_columns && !st; i++) {
+        if (!is_of_record(n, n->results.columns[i]) || (out && !out[i])) continue;
+        st = read_column(s, row, at, n->results.columns[i], tokens, out ? out[i] : scratch, d);
+        if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->results.columns[i]->name);
     }
     free(scratch);
     return st;
@@ -354,13 +354,13 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
 static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const *ptr, gr_diag *d)
 {
     const gr_node *n = s->node;
-    double **out = gr_calloc(n->n_columns + 1, sizeof(*out));
+    double **out = gr_calloc(n->results.n_columns + 1, sizeof(*out));
     gr_status st = GR_OK;
     for (uint32_t g = 0, seq = 0; g < *r->n_groups && !st; g++, seq += GR_MAX(n_responses(s), 1u)) {
         const uint32_t tokens[2] = {r->response_len[seq], n_responses(s) > 1 ? r->response_len[seq + 1] : 0};
         json_t *row = NULL;
-        for (size_t i = 0; i < n->n_columns; i++) {
-            const bool group = n->columns[i]->level == GR_LEVEL_GROUP;
+        for (size_t i = 0; i < n->results.n_columns; i++) {
+            const bool group = n->results.columns[i]->level == GR_LEVEL_GROUP;
             out[i] = ptr[i] ? (double *)ptr[i] + (group ? g : r->token_offset[seq]) : NULL;
         }
         st = gr_data_record(s, r->record[g], &row, d);
@@ -373,8 +373,8 @@ static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const
 
 static bool has_columns(const gr_node *n)
 {
-    for (size_t i = 0; i < n->n_columns; i++)
-        if (is_of_record(n, n->columns[i])) return true;
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        if (is_of_record(n, n->results.columns[i])) return true;
     return false;
 }
 
@@ -478,9 +478,9 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
     sample x = {0};
     gr_status st = GR_OK;
     size_t dropped_in_a_row = 0;
-    if (s->node->every) begin_validation(s);
+    if (s->node->timing.every) begin_validation(s);
     *r->n_groups = *r->n_seqs = r->token_offset[0] = 0;
-    while (!st && *r->n_groups < c->batch && !(s->node->every && s->cursor.epoch)) {
+    while (!st && *r->n_groups < c->batch && !(s->node->timing.every && s->cursor.epoch)) {
         size_t record;
         bool keep = false;
         gr_order_draw(&s->order, &s->cursor, 1, &record);
@@ -541,9 +541,9 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     gr_rows r = gr_rows_at(call->ptr[DRAW_ROWS], &n->bounds);
     gr_status st = data_draw(s, &r, d);
     if (st) return st;
-    for (size_t i = 0; i < n->n_columns; i++)
-        if (call->ptr[N_DRAW + i] && !is_of_record(n, n->columns[i]))
-            gr_rows_column(&r, n->columns[i], call->ptr[N_DRAW + i]);
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        if (call->ptr[N_DRAW + i] && !is_of_record(n, n->results.columns[i]))
+            gr_rows_column(&r, n->results.columns[i], call->ptr[N_DRAW + i]);
     if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
     if (s->dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
     return st;
@@ -552,7 +552,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
 static void data_save(void *state, const char *prefix, gr_state_file *out)
 {
     const data_state *s = state;
-    if (s->node->every) return; /* begins anew each time */
+    if (s->node->timing.every) return; /* begins anew each time */
     gr_state_set_u64(out, prefix, "epoch", s->cursor.epoch);
     gr_state_set_u64(out, prefix, "position", s->cursor.position);
     gr_state_set_u64(out, prefix, "dropped", s->dropped);
@@ -563,7 +563,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 {
     data_state *s = state;
     uint64_t hash = 0;
-    if (s->node->every) return GR_OK;
+    if (s->node->timing.every) return GR_OK;
     gr_status st = gr_state_get_u64(in, prefix, "epoch", &s->cursor.epoch, d);
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);

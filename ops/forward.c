@@ -10,8 +10,8 @@
 static gr_balance_bounds balance_bounds(const gr_node *n)
 {
     const gr_rows_bounds *b = &n->rows->bounds;
-    return gr_balance_bounds_of(n->task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
-                                n->ranks / n->parts);
+    return gr_balance_bounds_of(n->placement.task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
+                                n->placement.ranks / n->placement.parts);
 }
 
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
@@ -88,7 +88,7 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     gr_micro_bounds b = gr_forward_bounds(n, how);
     uint32_t block = gr_rows_object(p, n->rows);
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
-    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->task.seqs)};
+    gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
     const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);
     f.packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
@@ -99,14 +99,14 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     for (size_t i = 0; i < n_out; i++)
         begin[GR_N_FORWARD_BEGIN + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
     gr_tasks_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
-    gr_sharding_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->trips_expected =
+    gr_sharding_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->loop.trips_expected =
         f.cost.trips;
     gr_tasks_run(p, GR_FORWARD_PACK, 0,
                  (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
                             [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
                             [GR_FORWARD_PACK_STAGING] = {staging, GR_WRITE}},
                  GR_N_FORWARD_PACK, "pack")
-        ->by_code = true;
+        ->uses.by_code = true;
     gather(n, k, p, 0);
     gather(n, k, p, 1);
     gr_tasks_run(p, GR_FORWARD_EMBED, 0,
@@ -138,7 +138,7 @@ static gr_seqs own_seqs(const gr_call *c, const gr_pass *pass, const gr_rows *ro
     gr_seqs own = {0};
     gr_balance_bounds most = balance_bounds(c->node);
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
-    const uint32_t parts = c->node->parts;
+    const uint32_t parts = c->node->placement.parts;
     gr_balance_own(&own, c->session->rank / parts, c->session->ranks / parts, rows, 0, *rows->n_groups, &most,
                    &cost);
     return own;

@@ -37,16 +37,16 @@ static void check_lag(const gr_node *n, gr_diag *d)
 {
     const gr_value *v = gr_value_get(n->value, "lag");
     const gr_loc at = v ? v->at : n->at;
-    if (n->every)
+    if (n->timing.every)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'lag' has no place in a validation, which asks the newest weights");
-    else if (n->when.expr)
+    else if (n->timing.when.expr)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'lag' does not go with 'when': the older weights follow every iteration");
     else if (!n->model->update)
         gr_diag_error(d, at, GR_E_INVALID, "'lag': model '%s' is never trained, so it has no older weights",
                       n->model->name);
-    else if (n->new_version)
+    else if (n->timing.new_version)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'lag' asks for older weights of model '%s', 'after' for newer ones", n->model->name);
 }

@@ -75,7 +75,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
                                          [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
                                          [HEAD_SCRATCH] = {scratch, GR_WRITE}},
                               N_HEAD, "head"),
-                 k, s, f.cost.rows / n->parts, 1);
+                 k, s, f.cost.rows / n->placement.parts, 1);
     gr_forward_end(p, out, GR_LEN(out));
 }
 
@@ -91,7 +91,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    const uint64_t parts = c->node->parts, place = c->session->rank % parts, n = pass->n_rows;
+    const uint64_t parts = c->node->placement.parts, place = c->session->rank % parts, n = pass->n_rows;
     const void *norm = c->ptr[HEAD_NORM], *lm = gr_head_matrix(k, s, c->ptr[HEAD_EMBED], norm);
     float *logprob = c->ptr[HEAD_LOGPROB], *entropy = c->ptr[HEAD_ENTROPY], *sum_p2 = c->ptr[HEAD_SUM_P2];
     const uint32_t end = (uint32_t)(n * (place + 1) / parts);

@@ -254,7 +254,7 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
-    return n->parts > 1 ? &n->model->slice : &n->model->shape;
+    return n->placement.parts > 1 ? &n->model->sharding.slice : &n->model->shape;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
@@ -270,36 +270,36 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, dou
     double projections =
         2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
     double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
-    w->flops = times * tokens * projections;
-    w->attention =
+    w->cost.flops = times * tokens * projections;
+    w->cost.attention =
         times * tokens * 2.0 * length * s->heads * s->head_dim * (times > 1 ? 1 : k->attention_cost);
-    w->length = (uint32_t)GR_MAX(lround(length), 1);
-    w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
-    w->width = s->hidden;
-    w->backward = times > 1;
-    w->bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
+    w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
+    w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
+    w->cost.width = s->hidden;
+    w->cost.backward = times > 1;
+    w->cost.bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
     if (s->parts < 2) return;
-    w->peers = s->parts;
-    w->sums = 2;
-    w->summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
+    w->comm.peers = s->parts;
+    w->comm.sums = 2;
+    w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
 {
     double outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
-    w->head = times * 2.0 * rows * s->hidden * outputs;
-    w->logits = s->head == GR_HEAD_VALUE ? 0 : (times > 1 ? 2 : 1) * rows * outputs;
-    w->rows = (uint32_t)GR_MAX(lround(rows), 1);
-    w->width = s->hidden;
-    w->backward = times > 1;
-    w->bytes =
+    w->cost.head = times * 2.0 * rows * s->hidden * outputs;
+    w->cost.logits = s->head == GR_HEAD_VALUE ? 0 : (times > 1 ? 2 : 1) * rows * outputs;
+    w->cost.rows = (uint32_t)GR_MAX(lround(rows), 1);
+    w->cost.width = s->hidden;
+    w->cost.backward = times > 1;
+    w->cost.bytes =
         times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
 }
 
 void gr_cost_times(gr_task *w, double times)
 {
-    double *const all[] = {&w->flops, &w->bytes,  &w->attention, &w->kv,
-                           &w->head,  &w->logits, &w->sums,      &w->summed};
+    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention, &w->cost.kv,
+                           &w->cost.head,  &w->cost.logits, &w->comm.sums,      &w->comm.summed};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
 }
 

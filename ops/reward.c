@@ -68,24 +68,26 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)g;
     (void)how;
     (void)k;
-    gr_use *uses = gr_arena_alloc(p->arena, (N_SCORE + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_SCORE + n->results.n_columns) * sizeof(*uses));
     uses[SCORE_ROWS] = (gr_use){gr_rows_object(p, n->rows), GR_READ};
     uses[SCORE_GROUPS] = (gr_use){GR_NONE, GR_READ};
     if (n->groups && n->groups != n->rows)
         uses[SCORE_GROUPS] = (gr_use){gr_rows_object(p, n->groups), GR_READ};
-    for (size_t i = 0; i < n->n_columns; i++)
-        uses[N_SCORE + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
-    gr_tasks_run(p, 0, 0, uses, N_SCORE + n->n_columns, "score");
-    for (size_t i = 0; i < n->n_columns; i++) gr_sharding_share(p, uses[N_SCORE + i].object);
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        uses[N_SCORE + i] = (gr_use){gr_column_object(p, n->results.columns[i]), GR_WRITE};
+    gr_tasks_run(p, 0, 0, uses, N_SCORE + n->results.n_columns, "score");
+    for (size_t i = 0; i < n->results.n_columns; i++) gr_sharding_share(p, uses[N_SCORE + i].object);
 }
 
 static gr_status run(const gr_call *call, gr_diag *d)
 {
     const gr_node *n = call->node;
     gr_rows rows = gr_rows_at(call->ptr[SCORE_ROWS], &n->rows->bounds);
-    gr_scores out = {.n_columns = n->n_columns, .columns = n->columns, .data = call->ptr + N_SCORE};
-    for (size_t i = 0; i < n->n_columns && call->session->ranks > 1; i++) /* what the others will add to */
-        memset(call->ptr[N_SCORE + i], 0, gr_column_bytes(n->columns[i]));
+    gr_scores out = {
+        .n_columns = n->results.n_columns, .columns = n->results.columns, .data = call->ptr + N_SCORE};
+    for (size_t i = 0; i < n->results.n_columns && call->session->ranks > 1;
+         i++) /* what the others will add to */
+        memset(call->ptr[N_SCORE + i], 0, gr_column_bytes(n->results.columns[i]));
     return gr_scorer_run(call->state, &rows, &out, d);
 }
 

@@ -42,15 +42,15 @@ enum { PREFILL_MIN = 16 };
 static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint32_t most = cfg->concurrent ? cfg->concurrent : k->sizes.concurrent * n->parts;
+    const uint32_t most = cfg->concurrent ? cfg->concurrent : k->sizes.concurrent * n->placement.parts;
     const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->task.groups, 1u) : prompt;
+    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt;
     const uint32_t least = gr_rollout_blocks_min(&n->bounds);
-    c->concurrent = GR_MAX(GR_MIN(most, n->task.seqs) >> level, 1u);
+    c->concurrent = GR_MAX(GR_MIN(most, n->placement.task.seqs) >> level, 1u);
     c->prefill_tokens =
         (uint32_t)GR_MIN(GR_MAX(k->sizes.prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
-    uint64_t blocks =
-        cfg->kv_blocks ? cfg->kv_blocks : gr_rollout_blocks_max(&n->task, cfg->samples, c->concurrent);
+    uint64_t blocks = cfg->kv_blocks ? cfg->kv_blocks
+                                     : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent);
     if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
 }
@@ -63,7 +63,7 @@ static void describe_pool(const gr_node *n, uint32_t level, const gr_choices *c,
 
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
-    gr_head_set(n, k, level, GR_MIN(c->concurrent, n->task.seqs), c);
+    gr_head_set(n, k, level, GR_MIN(c->concurrent, n->placement.task.seqs), c);
 }
 
 size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
@@ -72,7 +72,7 @@ size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels
     (void)g, (void)c;
     out[0] = gr_head_tunable(n, k, set_head);
     out[1] = (gr_tunable){.name = "KV pool",
-                          .n_levels = 1 + gr_halvings(k->sizes.concurrent * n->parts, 1),
+                          .n_levels = 1 + gr_halvings(k->sizes.concurrent * n->placement.parts, 1),
                           .bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER,
                           .set = set_pool,
                           .describe = describe_pool};
@@ -106,9 +106,9 @@ typedef struct step_arrays {
 static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint32_t slots = GR_MIN(how->concurrent, n->task.seqs);
+    const uint32_t slots = GR_MIN(how->concurrent, n->placement.task.seqs);
     /* while a prompt is read, none of its own samples run */
-    const uint32_t others = n->task.seqs - GR_MIN(n->task.seqs, cfg->samples);
+    const uint32_t others = n->placement.task.seqs - GR_MIN(n->placement.task.seqs, cfg->samples);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
@@ -171,8 +171,9 @@ uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    uint64_t prefill = n->task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    uint64_t trips = (uint64_t)n->task.seqs * n->bounds.response_tokens + prefill;
+    uint64_t prefill =
+        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    uint64_t trips = (uint64_t)n->placement.task.seqs * n->bounds.response_tokens + prefill;
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -185,7 +186,7 @@ typedef struct rollout_cost {
 
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->task;
+    const gr_rows_bounds *b = &n->placement.task;
     uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
@@ -208,12 +209,12 @@ enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROW
 
 void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_tasks *p)
 {
-    gr_use *uses = gr_arena_alloc(p->arena, (N_FINISH + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (N_FINISH + n->results.n_columns) * sizeof(*uses));
     uses[FINISH_ROWS] = (gr_use){rows, GR_UPDATE};
-    for (size_t i = 0; i < n->n_columns; i++)
-        uses[N_FINISH + i] = (gr_use){gr_column_object(p, n->columns[i]), GR_WRITE};
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        uses[N_FINISH + i] = (gr_use){gr_column_object(p, n->results.columns[i]), GR_WRITE};
     gr_sharding_share(p, rows);
-    gr_tasks_waits(gr_tasks_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->n_columns, "finish"));
+    gr_tasks_waits(gr_tasks_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->results.n_columns, "finish"));
 }
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
@@ -247,7 +248,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                             [BEGIN_KV] = {kv, GR_WRITE}},
                  N_BEGIN, "begin");
     const rollout_cost cost = cost_of(n, how);
-    gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->trips_expected = cost.trips;
+    gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->loop.trips_expected = cost.trips;
     gr_tasks_run(p, ROLLOUT_PLAN, 0,
                  (gr_use[]){[PLAN_ROWS] = {rows, GR_READ},
                             [PLAN_STEP] = {step, GR_WRITE},
@@ -268,7 +269,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                              [STEP_WS] = {ws, GR_WRITE}},
                                   N_STEP, "layer.%u", l);
         gr_layer_cost(w, k, s, cost.tokens, 2 * cost.context, 1);
-        w->paged = true;
+        w->cost.paged = true;
     }
     gr_head_cost(
         gr_tasks_run(
@@ -608,8 +609,8 @@ static void run_finish(const gr_call *c)
     rows.token_offset[0] = 0;
     for (uint32_t i = 0; i < *rows.n_seqs; i++)
         rows.token_offset[i + 1] = rows.token_offset[i] + rows.response_len[i];
-    for (size_t i = 0; i < n->n_columns; i++)
-        if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->columns[i], c->ptr[N_FINISH + i]);
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->results.columns[i], c->ptr[N_FINISH + i]);
 }
 
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d)

@@ -42,7 +42,7 @@ struct gr_rollout_steps {
 static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
 {
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
-    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->task.seqs),
+    return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->placement.task.seqs),
                              .stride = gr_blocks_of(longest),
                              .max_length = longest,
                              .chunk = CHUNK,
@@ -85,8 +85,9 @@ static uint32_t chunks_of(uint32_t tokens)
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t prefill = n->task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    const uint64_t trips = n->task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
+    const uint64_t prefill =
+        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    const uint64_t trips = n->placement.task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -95,7 +96,7 @@ static uint64_t waves_of(const gr_node *n, const gr_choices *how)
 {
     const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
     const uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
-    return (n->task.seqs + at_once - 1) / at_once;
+    return (n->placement.task.seqs + at_once - 1) / at_once;
 }
 
 static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
@@ -151,7 +152,7 @@ static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, u
 static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    const gr_rows_bounds *b = &n->task;
+    const gr_rows_bounds *b = &n->placement.task;
     const double prompts = (double)b->groups * b->prompt_tokens,
                  tokens = GR_MIN(how->prefill_tokens, prompts);
     gr_layer_cost(w, k, s, tokens, b->prompt_tokens, 1);
@@ -164,7 +165,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
-    const gr_rows_bounds *b = &n->task;
+    const gr_rows_bounds *b = &n->placement.task;
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how), slots = b->seqs / waves;
     const double chunks =
@@ -175,11 +176,11 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     gr_cost_times(&head, steps);
     gr_layer_cost(w, k, s, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
     gr_cost_times(w, s->layers * steps);
-    w->head = head.head;
-    w->logits = head.logits;
-    w->bytes += head.bytes;
-    w->kv = s->layers * steps * slots * keys * (double)k->kv_block_bytes(s) / GR_KV_BLOCK;
-    w->paged = true;
+    w->cost.head = head.cost.head;
+    w->cost.logits = head.cost.logits;
+    w->cost.bytes += head.cost.bytes;
+    w->cost.kv = s->layers * steps * slots * keys * (double)k->kv_block_bytes(s) / GR_KV_BLOCK;
+    w->cost.paged = true;
 }
 
 void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p)
@@ -207,7 +208,7 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
                             [BEGIN_ORDERS] = {orders, GR_WRITE | GR_BY_TURNS},
                             [BEGIN_STAGING] = {staging, GR_WRITE | GR_BY_TURNS}},
                  N_BEGIN_STEPS, "begin");
-    gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->trips_expected =
+    gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->loop.trips_expected =
         trips_expected(n, how);
     gr_tasks_run(p, ROLLOUT_PLAN, 0,
                  (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},

@@ -438,7 +438,8 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
         st = gr_workers_new(&s->workers, &w, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
-        if (n->rows->role == n->role) gr_session_listen(session, n->rows, n, response_finished, s);
+        if (n->rows->placement.role == n->placement.role)
+            gr_session_listen(session, n->rows, n, response_finished, s);
     }
     if (st)
         gr_scorer_free(s);

@@ -77,7 +77,7 @@ static void read_refill(gr_select_cfg *c, gr_node *n, gr_diag *d)
     if (d->n_errors == before && (!c->until || !c->rounds))
         gr_diag_error(d, v->at, GR_E_INVALID,
                       "'refill' is a map with 'until', the prompts wanted, and 'rounds', the most draws");
-    n->refills = true;
+    n->timing.refills = true;
 }
 
 /* What the select is asked for: the one of its four keys that is there. */
@@ -170,7 +170,8 @@ static void reads_of(gr_env_reads *r, const gr_graph *g, const gr_node *n)
     gr_env_reads_init(r);
     gr_env_reads_add_rows(r, n->of->rows);
     gr_env_reads_add(r, g, asked(n->cfg)->expr);
-    for (size_t i = 0; i < n->n_columns; i++) gr_env_reads_add_column(r, g, n->columns[i]->from);
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        gr_env_reads_add_column(r, g, n->results.columns[i]->from);
 }
 
 /* Operands: the rows, the node's columns, and of keep these; then what the expression reads. */
@@ -180,18 +181,18 @@ enum { KEEP_VERDICT, KEEP_WS, KEEP_SUMS, N_KEEP };
 static void use_own(gr_use *uses, const gr_node *n, gr_use_mode mode, gr_tasks *p)
 {
     uses[OWN_ROWS] = (gr_use){gr_rows_object(p, n), mode};
-    for (size_t i = 0; i < n->n_columns; i++)
-        uses[OWN_COLUMNS + i] = (gr_use){gr_column_object(p, n->columns[i]), mode};
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        uses[OWN_COLUMNS + i] = (gr_use){gr_column_object(p, n->results.columns[i]), mode};
 }
 
 void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_tasks *p)
 {
     (void)g;
-    gr_use *uses = gr_arena_alloc(p->arena, (OWN_COLUMNS + n->n_columns) * sizeof(*uses));
+    gr_use *uses = gr_arena_alloc(p->arena, (OWN_COLUMNS + n->results.n_columns) * sizeof(*uses));
     use_own(uses, n, GR_WRITE, p);
-    gr_tasks_waits(gr_tasks_run(p, KERNEL_BEGIN, 0, uses, OWN_COLUMNS + n->n_columns, "begin"));
+    gr_tasks_waits(gr_tasks_run(p, KERNEL_BEGIN, 0, uses, OWN_COLUMNS + n->results.n_columns, "begin"));
     uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
-    gr_sharding_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->trips_expected = 1;
+    gr_sharding_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->loop.trips_expected = 1;
 }
 
 /* What each group, sequence or token of the parent's rows is worth: 0 or 1, or a weight. */
@@ -216,10 +217,10 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     (void)k;
     gr_env_reads r;
     reads_of(&r, g, n);
-    size_t own = OWN_COLUMNS + n->n_columns;
+    size_t own = OWN_COLUMNS + n->results.n_columns;
     gr_use *uses = gr_arena_alloc(p->arena, (own + N_KEEP + gr_env_uses(&r)) * sizeof(*uses));
     uint64_t ws = gr_expr_bytes(asked(n->cfg)->expr, gr_env_bounds(&r)), sums = sums_bytes(n);
-    use_own(uses, n, n->refills ? GR_UPDATE : GR_WRITE, p);
+    use_own(uses, n, n->timing.refills ? GR_UPDATE : GR_WRITE, p);
     uses[own + KEEP_VERDICT] =
         (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
     uses[own + KEEP_WS] = (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
@@ -393,8 +394,8 @@ static void add_elements(const select_state *t, const gr_column *c, const gr_row
 static void add_columns(const gr_call *c, const gr_env *e, const gr_rows *from, const gr_rows *to)
 {
     const gr_graph *g = c->session->graph;
-    for (size_t i = 0; i < c->node->n_columns; i++) {
-        const gr_column *own = c->node->columns[i];
+    for (size_t i = 0; i < c->node->results.n_columns; i++) {
+        const gr_column *own = c->node->results.columns[i];
         if (!own->from) {
             gr_rows_column(to, own, c->ptr[OWN_COLUMNS + i]);
             continue;
@@ -451,7 +452,7 @@ static gr_status add_round(const gr_call *c, const gr_env *e, gr_rows *to, float
     if (cfg->tokens.expr) count_tokens(t, to, verdict);
     add_columns(c, e, from, to);
     t->seen += *from->n_groups;
-    if (c->node->refills) return end_round(t, to, d);
+    if (c->node->timing.refills) return end_round(t, to, d);
     if (!cfg->tokens.expr && !cfg->resample.expr) report_kept(t, to);
     return GR_OK;
 }
@@ -459,7 +460,7 @@ static gr_status add_round(const gr_call *c, const gr_env *e, gr_rows *to, float
 static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
 {
     const gr_graph *g = c->session->graph;
-    size_t own = OWN_COLUMNS + c->node->n_columns;
+    size_t own = OWN_COLUMNS + c->node->results.n_columns;
     float *verdict = c->ptr[own + KEEP_VERDICT];
     gr_level level = level_of(c->node->cfg);
     gr_env_reads r;
@@ -480,7 +481,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
     gr_status finished = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (finished) return finished;
     gr_rows to = gr_rows_at(c->ptr[OWN_ROWS], &c->node->bounds);
-    if (c->kernel == KERNEL_BEGIN || !c->node->refills) begin(c->state, &to);
+    if (c->kernel == KERNEL_BEGIN || !c->node->timing.refills) begin(c->state, &to);
     return c->kernel == KERNEL_BEGIN ? GR_OK : keep(c, &to, d);
 }
 

@@ -42,7 +42,9 @@ static const gr_node *first_of(const gr_graph *g, bool (*is)(const gr_op *), con
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (!is(n->op) || n->every || (n->when.expr && !n->op->trains) || (rows && n->rows != rows)) continue;
+        if (!is(n->op) || n->timing.every || (n->timing.when.expr && !n->op->trains) ||
+            (rows && n->rows != rows))
+            continue;
         if (!model || (n->model == model) == same) return n;
     }
     return NULL;
@@ -54,8 +56,8 @@ static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
     const gr_node *n = first_of(g, scores_by_rule, rows, NULL, true);
     if (!n) n = first_of(g, scores_by_model, rows, NULL, true);
     if (n) return gr_node_column(n, NULL);
-    for (size_t i = 0; i < rows->n_columns; i++) {
-        const gr_column *c = rows->columns[i], *own = c;
+    for (size_t i = 0; i < rows->results.n_columns; i++) {
+        const gr_column *c = rows->results.columns[i], *own = c;
         while (own->from) own = own->from;
         if (own != c && own->node->op->scores && !own->field) return c;
     }
@@ -68,7 +70,7 @@ static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
 static const gr_node *rows_to_look_at(const gr_graph *g, const gr_node *rows)
 {
     const gr_node *found = rows;
-    for (const gr_node *n = rows; n && n->op->narrows && !n->refills; n = n->of->rows) {
+    for (const gr_node *n = rows; n && n->op->narrows && !n->timing.refills; n = n->of->rows) {
         const gr_select_cfg *c = n->cfg;
         if (c->resample.expr || (c->tokens.expr && found == n && !reward_of(g, n))) found = n->of->rows;
     }
@@ -114,17 +116,17 @@ static const gr_column *main_column(const gr_node *n)
 /* Metrics that are evaluated at the end of an iteration, or of a validation. */
 static size_t metrics_at_end(const gr_node *n, bool validation)
 {
-    return n->op->trains || (n->every != 0) != validation ? 0 : n->n_metrics;
+    return n->op->trains || (n->timing.every != 0) != validation ? 0 : n->results.n_metrics;
 }
 
 static const gr_column *score_column(const gr_node *n)
 {
-    return n->every && n->op->scores ? gr_node_column(n, NULL) : NULL;
+    return n->timing.every && n->op->scores ? gr_node_column(n, NULL) : NULL;
 }
 
 static bool is_rollout(const gr_node *n)
 {
-    return n->every && n->op->generates;
+    return n->timing.every && n->op->generates;
 }
 
 /* Everything it reads, in one set. */
@@ -133,7 +135,8 @@ static void collect_validation(gr_env_reads *r, const gr_graph *g)
     gr_env_reads_init(r);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        for (size_t j = 0; j < metrics_at_end(n, true); j++) gr_env_reads_add(r, g, n->metrics[j].expr);
+        for (size_t j = 0; j < metrics_at_end(n, true); j++)
+            gr_env_reads_add(r, g, n->results.metrics[j].expr);
         if (is_rollout(n)) gr_env_reads_add_rows(r, n);
         gr_env_reads_add_column(r, g, score_column(n));
     }
@@ -146,7 +149,7 @@ static void collect(gr_env_reads *r, const gr_graph *g)
     for (size_t i = 0; i < g->n_state; i++) gr_env_reads_add(r, g, g->state[i].next);
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < metrics_at_end(g->nodes[i], false); j++)
-            gr_env_reads_add(r, g, g->nodes[i]->metrics[j].expr);
+            gr_env_reads_add(r, g, g->nodes[i]->results.metrics[j].expr);
     gr_subject s = gr_graph_subject(g);
     if (s.rows) gr_env_reads_add_rows(r, s.rows);
     gr_env_reads_add_column(r, g, s.reward);
@@ -160,7 +163,7 @@ static uint64_t metrics_bytes(const gr_env_reads *r, const gr_graph *g, bool val
     uint64_t most = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < metrics_at_end(g->nodes[i], validation); j++)
-            most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->metrics[j].expr, b));
+            most = GR_MAX(most, gr_expr_bytes(g->nodes[i]->results.metrics[j].expr, b));
     return most;
 }
 
@@ -290,8 +293,8 @@ static void evaluate_metrics(gr_session *s, gr_env *e, bool validation, void *ws
     for (size_t i = 0; i < s->graph->n_nodes; i++) {
         const gr_node *n = s->graph->nodes[i];
         for (size_t j = 0; !s->skipped[i] && j < metrics_at_end(n, validation); j++)
-            gr_session_metric(s, evaluate_one(s, e, n->metrics[j].expr, ws), "%s.%s", n->name,
-                              n->metrics[j].name);
+            gr_session_metric(s, evaluate_one(s, e, n->results.metrics[j].expr, ws), "%s.%s", n->name,
+                              n->results.metrics[j].name);
     }
 }
 
@@ -383,7 +386,7 @@ static const gr_op validation_summary = {
 gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_arena *arena)
 {
     bool any = !validation;
-    for (size_t i = 0; i < g->n_nodes; i++) any = any || g->nodes[i]->every;
+    for (size_t i = 0; i < g->n_nodes; i++) any = any || g->nodes[i]->timing.every;
     if (!any) return NULL;
     gr_node *n = gr_arena_alloc(arena, sizeof(*n));
     *n = (gr_node){.name = validation ? "end of validation" : "iteration",

@@ -58,7 +58,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     train_state *t = gr_calloc(1, sizeof(*t));
     *t = (train_state){.session = s, .node = n, .loss = ((const gr_update_cfg *)n->cfg)->loss.loss};
     t->pass.longest_first = gr_rows_longest_first(s->graph, n->rows);
-    t->n_values = 1 + n->n_metrics;
+    t->n_values = 1 + n->results.n_metrics;
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
     t->sums = gr_calloc(GR_LEAVES * (size_t)gr_model_buckets(&n->model->shape), sizeof(*t->sums));
     gr_train_reads(&t->reads, s->graph, n);
@@ -595,7 +595,8 @@ static void run_step(const gr_call *c, train_state *t)
 static bool has_gap(const gr_node *n)
 {
     const gr_node *maker = gr_rows_maker(n->rows);
-    return maker->op->generates && maker->model == n->model && n->new_version == maker->new_version;
+    return maker->op->generates && maker->model == n->model &&
+           n->timing.new_version == maker->timing.new_version;
 }
 
 static bool gap_counts(const gr_node *n, const train_state *t)
@@ -635,8 +636,8 @@ static void report(train_state *t, uint32_t trips)
     gr_session_metric(s, learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
     gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
     gr_session_metric(s, (double)t->skipped_in_a_row, "%s.skipped_in_a_row", name);
-    for (size_t i = 0; i < n->n_metrics; i++)
-        gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->metrics[i].name);
+    for (size_t i = 0; i < n->results.n_metrics; i++)
+        gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->results.metrics[i].name);
     if (has_gap(n)) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
     if (t->work > 0) {
         gr_session_metric(s, t->most / t->work - 1, "%s.rank_imbalance", name);

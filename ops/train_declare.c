@@ -51,10 +51,10 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     t.seqs = (uint32_t)((uint64_t)b->seqs * t.groups / b->groups);
     t.loss = (gr_expr_bounds){t.groups, t.seqs, t.seqs * b->response_tokens};
     uint32_t parts =
-        how->leaves ? GR_LEAVES : n->ranks; /* each mini-batch is dealt to the ranks, or leaves */
+        how->leaves ? GR_LEAVES : n->placement.ranks; /* each mini-batch is dealt to the ranks, or leaves */
     t.own_seqs = (uint32_t)((uint64_t)t.seqs * ((t.groups + parts - 1) / parts) / t.groups);
     t.most = gr_balance_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
-                                  how->leaves ? 1 : n->ranks);
+                                  how->leaves ? 1 : n->placement.ranks);
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens);
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
@@ -74,7 +74,7 @@ uint64_t gr_train_open_tokens(const gr_node *n)
 {
     const gr_update_cfg *c = n->cfg;
     if (c->micro_tokens) return 0;
-    return (uint64_t)n->rows->bounds.seqs * gr_node_longest(n) / c->mini_batches / n->ranks;
+    return (uint64_t)n->rows->bounds.seqs * gr_node_longest(n) / c->mini_batches / n->placement.ranks;
 }
 
 /* That a rank is expected to have of a mini-batch. */
@@ -150,7 +150,7 @@ void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *
 
 bool gr_train_runs_with(const gr_node *n, const gr_choices *c)
 {
-    const bool reduces = n->ranks > 1 && c->shards != 1;
+    const bool reduces = n->placement.ranks > 1 && c->shards != 1;
     return c->micro_tokens >= gr_node_longest(n) && c->head_rows && c->host_step <= 1 &&
            c->whole_grads <= (reduces && !c->leaves);
 }
@@ -416,7 +416,7 @@ static void declare_pack(declaring *w)
                             [PACK_PACKED] = {o->packed, GR_WRITE},
                             [PACK_STAGING] = {o->staging, GR_WRITE}},
                  N_PACK, "%spack", w->pass.all)
-        ->by_code = true;
+        ->uses.by_code = true;
     gather(w, 0);
     gather(w, 1);
     gr_tasks_run(w->p, TRAIN_EMBED, 0,
@@ -520,7 +520,7 @@ static void declare_forward_pass(declaring *w)
         w->shape.micro.trips * GR_MAX(w->p->leaves, 1u); /* leaves one after another need no fewer */
     gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, gr_sharding_gathers(w->p, w->n->model), o->rows,
                      "fresh_micro_batches")
-        ->trips_expected = w->cost.trips;
+        ->loop.trips_expected = w->cost.trips;
     w->pass = current_pass;
     declare_pack(w);
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false);
@@ -565,7 +565,7 @@ static void declare_micro_batches(declaring *w)
     bool collectives = reduces_each(w) || gr_sharding_gathers(w->p, w->n->model);
     gr_sharding_loop(w->p, behind ? TRAIN_LOOP_BUT_LAST : TRAIN_LOOP_MICRO, GR_MAX(most - behind, 1u),
                      collectives, w->o.rows, "micro_batches")
-        ->trips_expected = w->cost.trips - behind;
+        ->loop.trips_expected = w->cost.trips - behind;
     declare_micro_batch(w);
     gr_tasks_end(w->p);
     if (!behind) return;
@@ -625,7 +625,7 @@ static void declare_zero(declaring *w)
     for (uint32_t b = 0; b < gr_model_buckets(w->s); b++) {
         uint32_t sums = whole ? gr_sharding_whole(w->p, w->k, m, b) : grad_sums(w, b);
         gr_tasks_run(w->p, TRAIN_ZERO, b, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO, "zero.%u", b)
-            ->bytes = grad_bytes(w, b) / parts;
+            ->cost.bytes = grad_bytes(w, b) / parts;
     }
 }
 
@@ -651,7 +651,7 @@ static void declare_norms(declaring *w)
                      (gr_use[]){[NORM_GRADS] = {grad_sums(w, b - 1), GR_READ},
                                 [NORM_SUMS] = {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
                      N_NORM, "norm.%u", b - 1)
-            ->bytes = grad_bytes(w, b - 1) / shards;
+            ->cost.bytes = grad_bytes(w, b - 1) / shards;
     }
 }
 
@@ -673,8 +673,8 @@ static void declare_step(declaring *w)
                 [STEP_STATE] = {state, GR_UPDATE},
                 [STEP_NORM] = {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
             N_STEP, "step.%u", b);
-        step->bytes = step_bytes(w, b) / shards;
-        if (w->how->host_step) step->host_with = state;
+        step->cost.bytes = step_bytes(w, b) / shards;
+        if (w->how->host_step) step->uses.host_with = state;
         gr_sharding_stepped(w->p, w->k, w->n->model, b);
     }
     gr_tasks_waits(run_with_columns(w, TRAIN_FINISH,

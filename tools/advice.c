@@ -167,9 +167,10 @@ static void try_slices(advice *v, const gr_graph *g)
         bool generates = false;
         for (size_t k = 0; k < g->n_nodes; k++)
             generates = generates || (g->nodes[k]->model == m && g->nodes[k]->op->generates);
-        for (uint32_t n = 1; generates && m->tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX); n++) {
-            char *set = gr_printf("models.%s.tensor=%u", m->name, m->tensor << n),
-                 *before = gr_printf("%u", m->tensor);
+        for (uint32_t n = 1; generates && m->sharding.tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX);
+             n++) {
+            char *set = gr_printf("models.%s.tensor=%u", m->name, m->sharding.tensor << n),
+                 *before = gr_printf("%u", m->sharding.tensor);
             uint64_t ns = time_with(v, set, NULL, NULL);
             if (ns) add_change(v, gr_printf("--set %s", set), before, n, ns);
             free(before);

@@ -341,7 +341,7 @@ static double measure_step_layer(const gr_hardware *h, gr_bench *b, const gr_rat
 {
     gr_bench_open(b, rate->width, rate->rows, STEP_LENGTH, true);
     const double all = step_seconds(b), rest = all - pool_bytes(b) / h->kv_bytes;
-    const double flops = layer_work(b, 0, 1).flops;
+    const double flops = layer_work(b, 0, 1).cost.flops;
     gr_bench_close(b);
     return fmax(rest, all / 4) / flops;
 }
@@ -354,7 +354,7 @@ static double attention_seconds(const gr_hardware *h, const gr_bench *b, double 
     if (!h->n_attention) return 0;
     known.n_rates = 0;
     known.flops = 1;
-    w.flops = w.bytes = 0;
+    w.cost.flops = w.cost.bytes = 0;
     return (double)(gr_task_ns(&w, &known) - h->step_ns) / 1e9;
 }
 
@@ -368,7 +368,7 @@ static void measure_matrix(gr_hardware *h, gr_bench *b)
         rate->rows = z->rows[i / z->n_widths];
         rate->width = z->widths[i % z->n_widths];
         gr_bench_open(b, rate->width, rate->rows, z->short_length, false);
-        const double flops = layer_work(b, 0, 1).flops;
+        const double flops = layer_work(b, 0, 1).cost.flops;
         const double forward = gr_bench_seconds(b, gr_bench_forward) - attention_seconds(h, b, 1);
         const double backward = gr_bench_seconds(b, gr_bench_backward) - attention_seconds(h, b, 2);
         rate->forward += forward / flops;
@@ -404,7 +404,7 @@ static void measure_attention(attention *a, gr_bench *b)
         gr_bench_open(b, z->attention_width, z->attention_tokens, length, false);
         a->forward[i] += gr_bench_seconds(b, gr_bench_forward) / z->rounds;
         a->backward[i] += gr_bench_seconds(b, gr_bench_backward) / z->rounds;
-        a->flops[i] = layer_work(b, length, 1).attention;
+        a->flops[i] = layer_work(b, length, 1).cost.attention;
         gr_bench_close(b);
     }
 }
@@ -435,7 +435,7 @@ static void measure_pool(pool *p, gr_bench *b)
         const uint32_t length = i ? z->pool_length : STEP_LENGTH;
         gr_bench_open(b, z->attention_width, z->slots, length, true);
         p->seconds[i] += step_seconds(b) / z->rounds;
-        p->flops[i] = layer_work(b, 2.0 * length, 1).attention;
+        p->flops[i] = layer_work(b, 2.0 * length, 1).cost.attention;
         p->bytes[i] = pool_bytes(b);
         gr_bench_close(b);
     }
@@ -478,10 +478,10 @@ static void measure_head(gr_hardware *h, gr_bench *b)
     h->head = h->logits = 0;
     if (b->q.device) {
         seconds[1] = head_seconds(b, z->widths[z->n_widths - 1], &w[1]);
-        h->head = rate_of_more((double[]){w[0].head, w[1].head}, seconds, 1);
+        h->head = rate_of_more((double[]){w[0].cost.head, w[1].cost.head}, seconds, 1);
     }
-    const double logits = w[0].logits;
-    w[0].logits = 0;
+    const double logits = w[0].cost.logits;
+    w[0].cost.logits = 0;
     h->logits = logits / fmax(seconds[0] - (double)gr_task_ns(&w[0], h) / 1e9, seconds[0] / 10);
 }
 

@@ -52,7 +52,8 @@ static bool has_its_nodes(const gr_plan *p, const gr_graph *g)
 {
     for (uint32_t i = 0; i < p->n_settings; i++) {
         const gr_node *n = gr_graph_node(g, p->settings[i].node);
-        if (n && !strcmp(p->settings[i].name, "shards") && g->roles[n->role].node != p->settings[i].value)
+        if (n && !strcmp(p->settings[i].name, "shards") &&
+            g->roles[n->placement.role].node != p->settings[i].value)
             return false;
     }
     return true;

@@ -49,7 +49,7 @@ static void hints(const gr_planned *all, gr_diag *d)
     for (uint32_t c = 0; c <= all->n_more; c++) {
         const gr_planned *p = gr_planned_role(all, c);
         for (size_t i = 0; i < p->graph->n_nodes; i++)
-            if (p->graph->nodes[i]->op->trains && p->graph->nodes[i]->role == c)
+            if (p->graph->nodes[i]->op->trains && p->graph->nodes[i]->placement.role == c)
                 hint(p, p->graph->nodes[i], d);
     }
 }

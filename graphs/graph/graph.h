@@ -109,6 +109,7 @@ typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_sha
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
 typedef struct gr_model_residency {
     int policy[GR_N_RESOURCES];
+    gr_loc at;
 } gr_model_residency;
 
 /* Parts of a mini-batch whose gradients are summed apart where `canonical: true`; ranks divide it. */
@@ -138,30 +139,39 @@ typedef struct gr_ranks_role {
     uint32_t node; /* of several hosts that have as many each: those of one, side by side; else 0 */
 } gr_ranks_role;
 
+/* Where its weights come from. */
+typedef struct gr_model_files {
+    const char *checkpoint; /* resolved path: a folder in Hugging Face form, or a config.json */
+    gr_loc at;
+    const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
+    bool random;        /* a bare config.json: weights from the seed */
+} gr_model_files;
+
+/* How its weights are cut over ranks: in training, and for rollouts. */
+typedef struct gr_model_sharding {
+    gr_shard_over over;
+    gr_gather gather;
+    uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
+    gr_loc tensor_at;
+    uint32_t parts;       /* the same of the ranks that the graph is for: one alone has it whole */
+    gr_model_shape slice; /* the shape of one of these parts (ops/model/tp.h) */
+} gr_model_sharding;
+
 struct gr_model {
     const char *name;
     gr_loc at;
     uint32_t index;
-    const char *checkpoint; /* resolved path: a folder in Hugging Face form, or a config.json */
-    gr_loc checkpoint_at;
-    const char *folder; /* where its tokenizer is: the checkpoint, or the folder of a bare config.json */
-    bool random;        /* a bare config.json: weights from the seed */
+    gr_model_files files;
     gr_model_shape shape;
     bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train: */
     gr_train train;
+    const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
-    gr_loc residency_at;
-    gr_gather gather;
-    gr_shard_over shard;
-    uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
-    gr_loc tensor_at;
-    uint32_t parts;            /* the same of the ranks that the graph is for: one alone has it whole */
-    gr_model_shape slice;      /* the shape of one of these parts (ops/model/tp.h) */
+    gr_model_sharding sharding;
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
-    const gr_node *update; /* the node that trains it; NULL */
 };
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
@@ -174,40 +184,55 @@ typedef struct gr_rows_bounds {
     bool masked;                             /* a select said of each response token whether it counts */
 } gr_rows_bounds;
 
-struct gr_node {
-    const char *name;
-    gr_loc at;
-    uint32_t index; /* place in gr_graph.nodes, which is a topological order: file order among ready ones */
-    const struct gr_op *op;
-    void *cfg;             /* the op's config struct, filled by its key table */
-    const gr_value *value; /* as written */
-    gr_model *model;       /* `model:`; NULL */
-    const gr_node *of;     /* `of:` or `prompts:`: what this node's rows come from; NULL */
-    const gr_node *rows;   /* the node whose rows its values have: itself for row makers, else of->rows */
-    const gr_node *groups; /* the node whose rows are the groups: prompts or sequences; NULL */
-    gr_rows_bounds bounds; /* of `rows` */
-    uint32_t ranks;        /* that work on it together */
-    gr_rows_bounds share;  /* of bounds, what one of them generates, passes and scores, at most */
-    uint32_t parts; /* ranks side by side that have slices of its model and work on rows together; 1: each
-                       works alone */
-    gr_rows_bounds
-        task; /* of its rows' bounds, what these have together, at most; share, where each is alone */
-    const gr_node **inputs; /* every node it reads, `after:` included */
-    size_t n_inputs;
-    const gr_node *stands_for;  /* of a log-prob node that is left out: the rollout whose own it is; NULL */
+/* Which ranks run a node, and how much of it one of them has. */
+typedef struct gr_node_placement {
+    const gr_ranks_pool *pool; /* whose ranks run it; NULL: the graph has no pools */
+    gr_loc at;                 /* where its own `pool:` is written */
+    uint32_t role;             /* of these ranks; of an iteration's end GR_NONE where all run it */
+    uint32_t ranks;            /* that work on it together */
+    gr_rows_bounds share;      /* of bounds, what one of them generates, passes and scores, at most */
+    uint32_t parts;            /* ranks side by side that have slices of its model and work on rows together;
+                                  1: each works alone */
+    gr_rows_bounds task;       /* of its rows' bounds, what these have together, at most; share, where each is
+                                  alone */
+} gr_node_placement;
+
+/* When it runs. */
+typedef struct gr_node_timing {
+    gr_expression when;         /* over step alone */
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
     uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
     bool before;                /* a validation: also before the first iteration */
-    gr_expression when;         /* over step alone */
-    const gr_ranks_pool *pool;  /* whose ranks run it; NULL: the graph has no pools */
-    gr_loc pool_at;             /* where its own `pool:` is written */
-    uint32_t role;              /* of these ranks; of an iteration's end GR_NONE where all run it */
+} gr_node_timing;
+
+/* What of it somebody looks at. */
+typedef struct gr_node_results {
     gr_named_expression *metrics;
     size_t n_metrics;
     const gr_column **columns; /* its fields that somebody reads, or that are logged */
     size_t n_columns;
+} gr_node_results;
+
+struct gr_node {
+    const char *name;
+    gr_loc at;
+    uint32_t index; /* place in gr_graph.nodes, which is a topological order: file order among ready ones */
+    const struct gr_op *op;
+    void *cfg;              /* the op's config struct, filled by its key table */
+    const gr_value *value;  /* as written */
+    gr_model *model;        /* `model:`; NULL */
+    const gr_node *of;      /* `of:` or `prompts:`: what this node's rows come from; NULL */
+    const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
+    const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
+    gr_rows_bounds bounds;  /* of `rows` */
+    const gr_node **inputs; /* every node it reads, `after:` included */
+    size_t n_inputs;
+    const gr_node *stands_for; /* of a log-prob node that is left out: the rollout whose own it is; NULL */
+    gr_node_placement placement;
+    gr_node_timing timing;
+    gr_node_results results;
 };
 
 /* ---- the graph -------------------------------------------------------------------------------------------
@@ -324,6 +349,6 @@ static inline bool gr_graph_one_role(const gr_graph *g)
 /* Whether the ranks that see the graph so run the node. */
 static inline bool gr_node_runs(const gr_graph *g, const gr_node *n)
 {
-    return gr_graph_one_role(g) || n->role == g->view || n->role == UINT32_MAX;
+    return gr_graph_one_role(g) || n->placement.role == g->view || n->placement.role == UINT32_MAX;
 }
 #endif

@@ -93,11 +93,11 @@ static bool lags(const gr_node *rollout)
 static bool stands_for_rollout(const gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node, *rollout = n->of;
-    if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->n_metrics || n->every || n->new_version ||
-        gr_value_get(n->value, "when"))
+    if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->results.n_metrics || n->timing.every ||
+        n->timing.new_version || gr_value_get(n->value, "when"))
         return false;
     if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
-        rollout->model != n->model || rollout->every || rollout->new_version ||
+        rollout->model != n->model || rollout->timing.every || rollout->timing.new_version ||
         gr_value_get(rollout->value, "when") || lags(rollout))
         return false;
     for (size_t i = 0; i < l->n_unresolved; i++)
@@ -137,7 +137,7 @@ static bool is_own_logprob(const gr_loader *l, const gr_unresolved *dr, const gr
 {
     const gr_node *n = dr->node;
     return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
-           !n->new_version && !n->n_metrics && !gr_value_get(n->value, "when") &&
+           !n->timing.new_version && !n->results.n_metrics && !gr_value_get(n->value, "when") &&
            read_by_update_alone(l, dr, u);
 }
 
@@ -151,7 +151,7 @@ void gr_find_aliases(gr_loader *l)
 {
     for (size_t i = 0; i < l->n_unresolved; i++) {
         gr_unresolved *u = l->unresolved[i];
-        if (!u->updates || u->bad || u->node->new_version || !u->node->op->one_step ||
+        if (!u->updates || u->bad || u->node->timing.new_version || !u->node->op->one_step ||
             !u->node->op->one_step(u->node))
             continue;
         for (size_t j = u->n_edges; j-- > 0;) {

@@ -22,11 +22,11 @@ static void add_of_node(names *m, const gr_node *n, bool updates)
 {
     static const char *const of_update[] = {"loss", "grad_norm", "entropy"};
     static const char *const of_rollout[] = {"response_tokens_mean", "truncated_fraction"};
-    const char *prefix = n->every ? "val." : "";
-    bool rollout = n->every && n->op->generates;
-    if (n->every && n->op->scores) add(m, gr_arena_printf(m->arena, "%s%s", prefix, n->name));
-    for (size_t i = 0; i < n->n_metrics; i++)
-        add(m, gr_arena_printf(m->arena, "%s%s.%s", prefix, n->name, n->metrics[i].name));
+    const char *prefix = n->timing.every ? "val." : "";
+    bool rollout = n->timing.every && n->op->generates;
+    if (n->timing.every && n->op->scores) add(m, gr_arena_printf(m->arena, "%s%s", prefix, n->name));
+    for (size_t i = 0; i < n->results.n_metrics; i++)
+        add(m, gr_arena_printf(m->arena, "%s%s.%s", prefix, n->name, n->results.metrics[i].name));
     for (size_t i = 0; updates && i < GR_LEN(of_update); i++)
         add(m, gr_arena_printf(m->arena, "%s.%s", n->name, of_update[i]));
     for (size_t i = 0; rollout && i < GR_LEN(of_rollout); i++)

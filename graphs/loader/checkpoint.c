@@ -88,23 +88,25 @@ static void missing(gr_loader *l, const gr_model *m, const char *written)
 {
     const char *name = hub_name(l->arena, written) ? written : "ORG/NAME";
     for (size_t i = 0; l->g->models[i] != m; i++)
-        if (l->g->models[i]->checkpoint && !strcmp(l->g->models[i]->checkpoint, m->checkpoint)) return;
-    gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID, "no checkpoint at '%s'", m->checkpoint);
-    if (gr_path_exists(gr_arena_printf(l->arena, "%s/checkpoints", m->checkpoint))) {
-        gr_diag_note(l->d, m->checkpoint_at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
-                     m->checkpoint, m->checkpoint);
+        if (l->g->models[i]->files.checkpoint &&
+            !strcmp(l->g->models[i]->files.checkpoint, m->files.checkpoint))
+            return;
+    gr_diag_error(l->d, m->files.at, GR_E_INVALID, "no checkpoint at '%s'", m->files.checkpoint);
+    if (gr_path_exists(gr_arena_printf(l->arena, "%s/checkpoints", m->files.checkpoint))) {
+        gr_diag_note(l->d, m->files.at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
+                     m->files.checkpoint, m->files.checkpoint);
         return;
     }
-    gr_diag_note(l->d, m->checkpoint_at, "download one: hf download %s --local-dir %s", name, m->checkpoint);
-    gr_diag_note(l->d, m->checkpoint_at,
+    gr_diag_note(l->d, m->files.at, "download one: hf download %s --local-dir %s", name, m->files.checkpoint);
+    gr_diag_note(l->d, m->files.at,
                  "or make a random one: graphrun init --config CONFIG.json --tokenizer DIR --seed 0 -o %s",
-                 m->checkpoint);
-    gr_diag_note(l->d, m->checkpoint_at, "to plan, its config.json is enough: put it there, or name it here");
+                 m->files.checkpoint);
+    gr_diag_note(l->d, m->files.at, "to plan, its config.json is enough: put it there, or name it here");
 }
 
 static const char *find(gr_loader *l, const gr_model *m, gr_str *several)
 {
-    const char *path = m->checkpoint, *found;
+    const char *path = m->files.checkpoint, *found;
     if (is_file(path) || has_config(l->arena, path)) return path;
     if ((found = hub_snapshot(l->arena, path))) return found;
     return model_of_step(l->arena, step_of_run(l->arena, path), m->name, several);
@@ -119,21 +121,20 @@ static const char *folder_of(gr_arena *arena, const char *file)
 
 static void find_checkpoint(gr_loader *l, gr_model *m)
 {
-    const char *written = m->checkpoint;
+    const char *written = m->files.checkpoint;
     gr_str several = {0};
-    m->checkpoint = gr_path_from(l->arena, m->checkpoint_at, written);
+    m->files.checkpoint = gr_path_from(l->arena, m->files.at, written);
     const char *found = find(l, m, &several);
     bool need = l->o && l->o->need_shapes;
     if (found) {
-        m->checkpoint = found;
-        m->random = is_file(found);
-        m->folder = m->random ? folder_of(l->arena, found) : found;
+        m->files.checkpoint = found;
+        m->files.random = is_file(found);
+        m->files.folder = m->files.random ? folder_of(l->arena, found) : found;
         m->head_known = !gr_model_shape_read(&m->shape, found, l->d);
-        if (!m->head_known) gr_diag_note(l->d, m->checkpoint_at, "needed here");
+        if (!m->head_known) gr_diag_note(l->d, m->files.at, "needed here");
     } else if (several.len) {
-        gr_diag_error(l->d, m->checkpoint_at, GR_E_INVALID,
-                      "'%s' has several models and none is called '%s': %s", m->checkpoint, m->name,
-                      several.text);
+        gr_diag_error(l->d, m->files.at, GR_E_INVALID, "'%s' has several models and none is called '%s': %s",
+                      m->files.checkpoint, m->name, several.text);
     } else if (need) {
         missing(l, m, written);
     }
@@ -147,5 +148,5 @@ static void find_checkpoint(gr_loader *l, gr_model *m)
 void gr_find_checkpoints(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++)
-        if (l->g->models[i]->checkpoint) find_checkpoint(l, l->g->models[i]);
+        if (l->g->models[i]->files.checkpoint) find_checkpoint(l, l->g->models[i]);
 }

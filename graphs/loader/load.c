@@ -100,12 +100,12 @@ static void compile_loss(gr_loader *l, gr_unresolved *dr, const gr_formula *f)
     gr_scope_user user = {l, f};
     gr_expr_scope scope = gr_scope(&user);
     bool ok = true;
-    gr_loss_metric *metrics = gr_arena_alloc(l->arena, dr->node->n_metrics * sizeof(*metrics));
+    gr_loss_metric *metrics = gr_arena_alloc(l->arena, dr->node->results.n_metrics * sizeof(*metrics));
     for (size_t i = 0; i < dr->n_formulas; i++)
         if (dr->formulas[i]->role != GR_ROLE_WHEN) ok = gr_scope_check(l, dr->formulas[i]) && ok;
-    for (size_t i = 0; i < dr->node->n_metrics; i++)
-        metrics[i] = (gr_loss_metric){dr->node->metrics[i].name, dr->node->metrics[i].expr};
-    if (!ok || gr_loss_new(&f->loss->loss, f->expr, metrics, dr->node->n_metrics, &scope, l->d)) {
+    for (size_t i = 0; i < dr->node->results.n_metrics; i++)
+        metrics[i] = (gr_loss_metric){dr->node->results.metrics[i].name, dr->node->results.metrics[i].expr};
+    if (!ok || gr_loss_new(&f->loss->loss, f->expr, metrics, dr->node->results.n_metrics, &scope, l->d)) {
         dr->bad = true;
         return;
     }
@@ -156,10 +156,10 @@ static void compile_node(gr_loader *l, gr_unresolved *dr)
 
 static bool same_when(const gr_node *a, const gr_node *b)
 {
-    if (!b->when.expr) return false;
+    if (!b->timing.when.expr) return false;
     gr_str x = {0}, y = {0};
-    gr_expr_print(a->when.expr, &x);
-    gr_expr_print(b->when.expr, &y);
+    gr_expr_print(a->timing.when.expr, &x);
+    gr_expr_print(b->timing.when.expr, &y);
     bool same = x.len == y.len && (!x.len || !memcmp(x.text, y.text, x.len));
     gr_str_release(&x);
     gr_str_release(&y);
@@ -173,7 +173,8 @@ static void check_when(gr_loader *l)
         const gr_unresolved *dr = l->order[i];
         for (size_t j = 0; j < dr->n_edges; j++) {
             const gr_node *from = dr->edges[j].from->node;
-            if (dr->edges[j].why != GR_WHY_READS || !from->when.expr || same_when(from, dr->node)) continue;
+            if (dr->edges[j].why != GR_WHY_READS || !from->timing.when.expr || same_when(from, dr->node))
+                continue;
             gr_diag_error(l->d, dr->edges[j].at, GR_E_INVALID,
                           "'%s' reads '%s', which is switched by 'when': '%s' needs the same 'when'",
                           dr->node->name, from->name, dr->node->name);
@@ -188,7 +189,7 @@ static void check_when_outside(gr_loader *l, const gr_formula *f)
     for (size_t i = 0; i < n; i++) {
         const gr_node *from = l->g->columns[reads[i]]->node;
         if (from && gr_reads_validation(l, f, from)) return;
-        if (from && from->when.expr)
+        if (from && from->timing.when.expr)
             gr_diag_error(l->d, f->at, GR_E_INVALID,
                           "'%s' reads '%s', which is switched by 'when': it may not be there", f->key,
                           from->name);
@@ -242,9 +243,11 @@ static void mark_read(gr_loader *l)
 static void compile_dead(gr_loader *l)
 {
     size_t n_columns = l->g->n_columns;
-    for (size_t i = 0; i < l->g->n_nodes; i++) l->order[i]->n_live_columns = l->g->nodes[i]->n_columns;
+    for (size_t i = 0; i < l->g->n_nodes; i++)
+        l->order[i]->n_live_columns = l->g->nodes[i]->results.n_columns;
     for (size_t i = l->g->n_nodes; i < l->n_order; i++) compile_node(l, l->order[i]);
-    for (size_t i = 0; i < l->g->n_nodes; i++) l->g->nodes[i]->n_columns = l->order[i]->n_live_columns;
+    for (size_t i = 0; i < l->g->n_nodes; i++)
+        l->g->nodes[i]->results.n_columns = l->order[i]->n_live_columns;
     l->g->n_columns = n_columns;
 }
 

@@ -90,11 +90,13 @@ static void read_metrics(gr_loader *l, gr_unresolved *dr)
 {
     const gr_value *v = gr_value_get(dr->map, "metrics");
     if (!v || v->broken || !gr_value_is_map(l, "metrics", v)) return;
-    dr->node->metrics = gr_arena_alloc(l->arena, v->n * sizeof(*dr->node->metrics));
+    dr->node->results.metrics = gr_arena_alloc(l->arena, v->n * sizeof(*dr->node->results.metrics));
     for (size_t i = 0; i < v->n; i++) {
         const gr_pair *p = &v->pairs[i];
         const gr_formula *f = gr_formula_read(l, GR_ROLE_METRIC, p->key, &p->value, dr);
-        if (f) dr->node->metrics[dr->node->n_metrics++] = (gr_named_expression){p->key, p->at, f->expr};
+        if (f)
+            dr->node->results.metrics[dr->node->results.n_metrics++] =
+                (gr_named_expression){p->key, p->at, f->expr};
     }
 }
 
@@ -103,7 +105,7 @@ static void read_when(gr_loader *l, gr_unresolved *dr)
     const gr_value *v = gr_value_get(dr->map, "when");
     if (!v || v->broken) return;
     const gr_formula *f = gr_formula_read(l, GR_ROLE_WHEN, "when", v, dr);
-    if (f) dr->node->when = (gr_expression){f->expr, f->at};
+    if (f) dr->node->timing.when = (gr_expression){f->expr, f->at};
 }
 
 /* ---- ops -------------------------------------------------------------------------------------------------
@@ -157,8 +159,8 @@ static void read_keys(gr_loader *l, gr_unresolved *dr)
     dr->unsure = dr->unsure || l->d->n_errors > before;
     gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
     const gr_value *pool = gr_value_get(dr->map, "pool");
-    if (pool) n->pool = gr_arena_named(l, pool);
-    if (pool) n->pool_at = pool->at;
+    if (pool) n->placement.pool = gr_arena_named(l, pool);
+    if (pool) n->placement.at = pool->at;
     read_when(l, dr);
     read_after(l, dr);
     read_metrics(l, dr);

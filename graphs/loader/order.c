@@ -48,13 +48,13 @@ static void version_edges(gr_loader *l, gr_unresolved *u, int *mark)
     for (size_t i = 0; i < l->n_unresolved; i++) {
         gr_unresolved *r = l->unresolved[i];
         if (r == u || r->node->model != m) continue;
-        if (r->node->every) { /* between iterations there is one version */
-            r->node->new_version = true;
+        if (r->node->timing.every) { /* between iterations there is one version */
+            r->node->timing.new_version = true;
             continue;
         }
         bool later = is_after(r, u, ++*mark), sooner = is_after(u, r, ++*mark);
         if (later) {
-            r->node->new_version = true;
+            r->node->timing.new_version = true;
         } else if (!r->updates) {
             gr_draft_edge(u, r, GR_WHY_VERSION, r->node->at);
         } else if (!sooner && m->update == u->node) { /* reported once, at the second */
@@ -253,7 +253,7 @@ static void keep(gr_unresolved *dr)
 static bool has_effect(const gr_unresolved *dr)
 {
     const gr_node *n = dr->node;
-    return dr->updates || n->n_metrics || (n->every && n->op && n->op->scores);
+    return dr->updates || n->results.n_metrics || (n->timing.every && n->op && n->op->scores);
 }
 
 static void keep_what_has_effect(gr_loader *l)

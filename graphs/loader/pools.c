@@ -389,11 +389,11 @@ static const gr_ranks_pool *pool_of_model(const gr_graph *g, const gr_model *m)
  * their inputs. NULL: it reads nothing. */
 static const gr_ranks_pool *pool_of_inputs(const gr_node *n)
 {
-    if (n->of && (n->op->lane == GR_LANE_HOST || n->op->narrows)) return n->of->pool;
+    if (n->of && (n->op->lane == GR_LANE_HOST || n->op->narrows)) return n->of->placement.pool;
     const gr_node *last = NULL;
     for (size_t i = 0; i < n->n_inputs; i++)
-        if (n->inputs[i]->pool && (!last || n->inputs[i]->index > last->index)) last = n->inputs[i];
-    return last ? last->pool : NULL;
+        if (n->inputs[i]->placement.pool && (!last || n->inputs[i]->index > last->index)) last = n->inputs[i];
+    return last ? last->placement.pool : NULL;
 }
 
 /* Data is drawn where the first node runs that reads it. */
@@ -401,7 +401,8 @@ static const gr_ranks_pool *pool_of_reader(const gr_graph *g, const gr_node *n)
 {
     for (size_t i = n->index + 1; i < g->n_nodes; i++)
         for (size_t j = 0; j < g->nodes[i]->n_inputs; j++)
-            if (g->nodes[i]->inputs[j] == n && g->nodes[i]->pool) return g->nodes[i]->pool;
+            if (g->nodes[i]->inputs[j] == n && g->nodes[i]->placement.pool)
+                return g->nodes[i]->placement.pool;
     return &g->pools[0];
 }
 
@@ -409,15 +410,15 @@ static void find_pools(const gr_graph *g)
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];
-        if (!n->pool) n->pool = n->model ? pool_of_model(g, n->model) : pool_of_inputs(n);
+        if (!n->placement.pool) n->placement.pool = n->model ? pool_of_model(g, n->model) : pool_of_inputs(n);
     }
     for (size_t i = g->n_nodes; i-- > 0;) {
         gr_node *n = g->nodes[i];
-        if (!n->pool) n->pool = pool_of_reader(g, n);
+        if (!n->placement.pool) n->placement.pool = pool_of_reader(g, n);
     }
     for (size_t i = 0; i < g->n_nodes; i++) { /* what reads only data, that is known by now */
         gr_node *n = g->nodes[i];
-        n->role = n->pool->role;
+        n->placement.role = n->placement.pool->role;
     }
 }
 
@@ -426,23 +427,23 @@ static void check_updates(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_nodes; i++) {
         gr_node *n = l->g->nodes[i];
-        if (!l->order[i]->updates || !n->pool_at.line) continue;
-        if (!n->model->pool) n->model->pool = n->pool;
-        if (n->model->pool == n->pool) continue;
-        gr_diag_error(l->d, n->pool_at, GR_E_INVALID,
+        if (!l->order[i]->updates || !n->placement.at.line) continue;
+        if (!n->model->pool) n->model->pool = n->placement.pool;
+        if (n->model->pool == n->placement.pool) continue;
+        gr_diag_error(l->d, n->placement.at, GR_E_INVALID,
                       "'%s' trains model '%s', whose weights are on pool '%s', not '%s'", n->name,
-                      n->model->name, n->model->pool->name, n->pool->name);
+                      n->model->name, n->model->pool->name, n->placement.pool->name);
     }
 }
 
 static void check_repeated(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_nodes; i++) {
-        const gr_node *n = l->g->nodes[i], *select = n->repeated_by;
-        if (select && n->role != select->role)
-            gr_diag_error(l->d, n->pool_at.line ? n->pool_at : n->at, GR_E_INVALID,
+        const gr_node *n = l->g->nodes[i], *select = n->timing.repeated_by;
+        if (select && n->placement.role != select->placement.role)
+            gr_diag_error(l->d, n->placement.at.line ? n->placement.at : n->at, GR_E_INVALID,
                           "'%s' runs on pool '%s', but '%s', which repeats it, on pool '%s'", n->name,
-                          n->pool->name, select->name, select->pool->name);
+                          n->placement.pool->name, select->name, select->placement.pool->name);
     }
 }
 
@@ -453,7 +454,7 @@ static uint32_t count_models(const gr_graph *g, uint32_t role, gr_str *names)
     for (size_t m = 0; m < g->n_models; m++) {
         bool there = false;
         for (size_t i = 0; i < g->n_nodes; i++)
-            there = there || (g->nodes[i]->model == g->models[m] && g->nodes[i]->role == role);
+            there = there || (g->nodes[i]->model == g->models[m] && g->nodes[i]->placement.role == role);
         if (there) gr_str_printf(names, "%s%s", count++ ? ", " : "", g->models[m]->name);
     }
     return count;
@@ -481,7 +482,7 @@ static void check_idle(gr_loader *l)
     for (size_t i = 0; i < g->n_pools && g->n_roles > 1; i++) {
         bool used = g->pools[i].with != NULL;
         for (size_t j = 0; j < g->n_nodes; j++)
-            used = used || (g->nodes[j]->role == g->pools[i].role && !g->nodes[j]->every);
+            used = used || (g->nodes[j]->placement.role == g->pools[i].role && !g->nodes[j]->timing.every);
         if (!used)
             gr_diag_error(l->d, g->pools[i].at, GR_E_INVALID,
                           "no node of an iteration runs on the ranks of pool '%s': 'pool: %s' on a model or "

@@ -290,7 +290,8 @@ static void print_node(const gr_node *n, const printed *of, gr_str *out)
         print_expr(out, v, of);
         gr_str_putc(out, '\n');
     }
-    if (n->pool && n->pool_at.line) gr_str_printf(out, "    pool: %s\n", n->pool->name);
+    if (n->placement.pool && n->placement.at.line)
+        gr_str_printf(out, "    pool: %s\n", n->placement.pool->name);
 }
 
 static void print_run(const gr_graph *g, gr_str *out)
@@ -340,18 +341,20 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
     if (g->n_models) gr_str_puts(out, "models:\n");
     for (size_t i = 0; i < g->n_models; i++) {
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
-        print_path(out, g->models[i]->checkpoint, paths);
+        print_path(out, g->models[i]->files.checkpoint, paths);
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
-        if (g->models[i]->gather)
+        if (g->models[i]->sharding.gather)
             gr_str_printf(out, "    gather: %s\n",
-                          g->models[i]->gather == GR_GATHER_WHOLE ? "whole" : "layer");
-        if (g->models[i]->shard)
-            gr_str_printf(out, "    shard: %s\n", g->models[i]->shard == GR_SHARD_ALL ? "all" : "node");
-        if (g->models[i]->tensor > 1) gr_str_printf(out, "    tensor: %u\n", g->models[i]->tensor);
+                          g->models[i]->sharding.gather == GR_GATHER_WHOLE ? "whole" : "layer");
+        if (g->models[i]->sharding.over)
+            gr_str_printf(out, "    shard: %s\n",
+                          g->models[i]->sharding.over == GR_SHARD_ALL ? "all" : "node");
+        if (g->models[i]->sharding.tensor > 1)
+            gr_str_printf(out, "    tensor: %u\n", g->models[i]->sharding.tensor);
     }
     gr_str_puts(out, "nodes:\n");
     for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], &of, out);
@@ -413,27 +416,29 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
     if (g->nondeterministic)
         gr_str_puts(out, "not deterministic: on CUDA a run's bits differ from those of its repetition\n");
     for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->checkpoint,
-                      g->models[i]->random ? ", random weights" : "",
+        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->files.checkpoint,
+                      g->models[i]->files.random ? ", random weights" : "",
                       g->models[i]->shape.head == GR_HEAD_VALUE ? ", value head" : "",
                       g->models[i]->update ? ", trained" : "");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         gr_str_printf(out, "node %s: %s\n", n->name, n->op->name);
-        if (n->every)
-            gr_str_printf(out, "    runs on validations: behind every %u iterations%s\n", n->every,
-                          n->before ? ", and before the first" : "");
+        if (n->timing.every)
+            gr_str_printf(out, "    runs on validations: behind every %u iterations%s\n", n->timing.every,
+                          n->timing.before ? ", and before the first" : "");
         if (n->rows == n)
             gr_str_printf(
                 out, "    rows: %u prompts, %u sequences, of at most %u prompt and %u response tokens\n",
                 n->bounds.groups, n->bounds.seqs, n->bounds.prompt_tokens, n->bounds.response_tokens);
-        if (n->pool)
-            gr_str_printf(out, "    runs on pool %s%s%s\n", n->pool->name, g->n_roles > 1 ? ", ranks " : "",
-                          g->n_roles > 1 ? g->roles[n->role].text : "");
+        if (n->placement.pool)
+            gr_str_printf(out, "    runs on pool %s%s%s\n", n->placement.pool->name,
+                          g->n_roles > 1 ? ", ranks " : "",
+                          g->n_roles > 1 ? g->roles[n->placement.role].text : "");
         if (n->model)
             gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
-                          n->model->name, n->new_version ? "after its update" : "as the iteration began");
-        for (size_t j = 0; j < n->n_columns; j++) explain_column(n->columns[j], out);
+                          n->model->name,
+                          n->timing.new_version ? "after its update" : "as the iteration began");
+        for (size_t j = 0; j < n->results.n_columns; j++) explain_column(n->results.columns[j], out);
         explain_formulas(g, n, out);
     }
     for (size_t i = 0; i < g->source->n_aliases; i++) {

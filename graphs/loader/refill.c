@@ -31,7 +31,7 @@ static void mark_repeated(gr_loader *l, const gr_node *select)
             behind[i] = behind[i] || (behind[j] && reads(g->nodes[i], g->nodes[j]));
     for (size_t i = 0; i < select->index; i++) {
         gr_node *n = g->nodes[i];
-        if (before[i] && behind[i] && !n->repeated_by) n->repeated_by = select;
+        if (before[i] && behind[i] && !n->timing.repeated_by) n->timing.repeated_by = select;
     }
     free(before);
     free(behind);
@@ -39,18 +39,18 @@ static void mark_repeated(gr_loader *l, const gr_node *select)
 
 static void check_repeated(gr_loader *l, const gr_unresolved *dr)
 {
-    const gr_node *n = dr->node, *select = n->repeated_by;
-    if (n->refills)
+    const gr_node *n = dr->node, *select = n->timing.repeated_by;
+    if (n->timing.refills)
         gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' refills, and would be refilled itself by '%s'",
                       n->name, select->name);
     else if (dr->updates)
         gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would train in each round of '%s'", n->name,
                       select->name);
-    else if (n->when.expr)
-        gr_diag_error(l->d, n->when.at, GR_E_INVALID, "'when' does not go with a node that '%s' repeats",
-                      select->name);
-    else if (n->n_metrics)
-        gr_diag_error(l->d, n->metrics[0].at, GR_E_INVALID,
+    else if (n->timing.when.expr)
+        gr_diag_error(l->d, n->timing.when.at, GR_E_INVALID,
+                      "'when' does not go with a node that '%s' repeats", select->name);
+    else if (n->results.n_metrics)
+        gr_diag_error(l->d, n->results.metrics[0].at, GR_E_INVALID,
                       "metrics of '%s' would be of the last round of '%s': give them to '%s'", n->name,
                       select->name, select->name);
 }
@@ -60,8 +60,8 @@ static void check_versions(gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node;
     for (size_t i = 0; dr->updates && i < n->index; i++) {
-        const gr_node *r = l->g->nodes[i], *select = r->repeated_by;
-        if (!select || r->model != n->model || r->new_version || n->index > select->index) continue;
+        const gr_node *r = l->g->nodes[i], *select = r->timing.repeated_by;
+        if (!select || r->model != n->model || r->timing.new_version || n->index > select->index) continue;
         gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' trains what '%s' repeats: it needs 'after: %s'",
                       n->name, select->name, select->name);
         return;
@@ -81,8 +81,8 @@ static bool check_columns(gr_loader *l, const gr_formula *f, const int *ids, siz
     const gr_node *owner = f->owner ? f->owner->node : NULL;
     for (size_t i = 0; i < n; i++) {
         const gr_column *c = l->g->columns[ids[i]];
-        const gr_node *select = c->node ? c->node->repeated_by : NULL;
-        if (!select || owner == select || (owner && owner->repeated_by == select)) continue;
+        const gr_node *select = c->node ? c->node->timing.repeated_by : NULL;
+        if (!select || owner == select || (owner && owner->timing.repeated_by == select)) continue;
         refuse_read(l, f->at, owner ? owner->name : f->key, c->name, select);
         return false;
     }
@@ -96,8 +96,8 @@ static void check_row_sets(gr_loader *l, const gr_formula *f)
     const int *rows = gr_expr_row_sets(f->expr, &n);
     const gr_node *owner = f->owner ? f->owner->node : NULL;
     for (size_t i = 0; i < n; i++) {
-        const gr_node *maker = l->g->nodes[rows[i]], *select = maker->repeated_by;
-        if (select && owner != select && !(owner && owner->repeated_by == select))
+        const gr_node *maker = l->g->nodes[rows[i]], *select = maker->timing.repeated_by;
+        if (select && owner != select && !(owner && owner->timing.repeated_by == select))
             refuse_read(l, f->at, owner ? owner->name : f->key, maker->name, select);
     }
 }
@@ -115,16 +115,17 @@ void gr_find_repeated(gr_loader *l)
     bool any = false;
     for (size_t i = 0; i < l->g->n_nodes; i++) {
         const gr_node *n = l->g->nodes[i];
-        if (!n->refills) continue;
+        if (!n->timing.refills) continue;
         any = true;
         mark_repeated(l, n);
-        if (n->when.expr) gr_diag_error(l->d, n->when.at, GR_E_INVALID, "'when' does not go with 'refill'");
+        if (n->timing.when.expr)
+            gr_diag_error(l->d, n->timing.when.at, GR_E_INVALID, "'when' does not go with 'refill'");
     }
     if (!any) return;
     for (size_t i = 0; i < l->g->n_nodes; i++) {
         const gr_unresolved *dr = l->order[i];
-        const gr_node *n = dr->node, *of = n->of, *select = of ? of->repeated_by : NULL;
-        if (n->repeated_by)
+        const gr_node *n = dr->node, *of = n->of, *select = of ? of->timing.repeated_by : NULL;
+        if (n->timing.repeated_by)
             check_repeated(l, dr);
         else if (select && n != select)
             refuse_read(l, n->at, n->name, of->name, select);

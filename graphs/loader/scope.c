@@ -15,8 +15,8 @@ static const gr_column *narrowed(gr_graph *g, const gr_node *select, const gr_co
     if (c->rows == select) return c;
     if (parent->op->narrows) c = narrowed(g, parent, c);
     if (c->rows != parent && c->rows != parent->groups) return c;
-    for (size_t i = 0; i < select->n_columns; i++)
-        if (select->columns[i]->from == c) return select->columns[i];
+    for (size_t i = 0; i < select->results.n_columns; i++)
+        if (select->results.columns[i]->from == c) return select->results.columns[i];
     gr_column own = *c;
     own.node = own.rows = select;
     own.from = c;

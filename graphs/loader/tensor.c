@@ -11,7 +11,8 @@
 
 static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 {
-    gr_diag_error(l->d, m->tensor_at, GR_E_INVALID, "model '%s': 'tensor: %u' %s", m->name, m->tensor, why);
+    gr_diag_error(l->d, m->sharding.tensor_at, GR_E_INVALID, "model '%s': 'tensor: %u' %s", m->name,
+                  m->sharding.tensor, why);
 }
 
 static void check_model(gr_loader *l, const gr_model *m)
@@ -22,7 +23,8 @@ static void check_model(gr_loader *l, const gr_model *m)
     if (l->g->strict)
         refuse(l, m,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (m->shape.heads && gr_tp_uneven(&m->shape, m->tensor, uneven)) { /* else the shape is not known */
+    if (m->shape.heads &&
+        gr_tp_uneven(&m->shape, m->sharding.tensor, uneven)) { /* else the shape is not known */
         char *why = gr_printf("does not divide its %s", uneven);
         refuse(l, m, why);
         free(why);
@@ -44,9 +46,9 @@ static void check_ranks(gr_loader *l, const gr_node *n)
 {
     const gr_graph *g = l->g;
     const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1, per_host = GR_MAX(ranks / g->hosts, 1u);
-    const gr_ranks_role *c = &g->roles[n->role];
+    const gr_ranks_role *c = &g->roles[n->placement.role];
     const gr_model *m = n->model;
-    if (ranks < 2 || groups_fit(c, m->tensor, per_host)) return;
+    if (ranks < 2 || groups_fit(c, m->sharding.tensor, per_host)) return;
     char *why = c->n == ranks
                     ? gr_printf("does not divide the %u ranks of a host", per_host)
                     : gr_printf("cannot group ranks %s, which run '%s': as many neighbours of one host each",
@@ -60,10 +62,12 @@ static void check_whole(gr_loader *l, const gr_node *n)
 {
     const gr_graph *g = l->g;
     bool slices = false;
-    if (!n->model->update || n->model->update->role == n->role || gr_reads_rollout(n)) return;
+    if (!n->model->update || n->model->update->placement.role == n->placement.role || gr_reads_rollout(n))
+        return;
     for (size_t i = 0; i < g->n_nodes; i++)
-        slices = slices || (g->nodes[i]->model == n->model && g->nodes[i]->role == n->role &&
-                            gr_reads_rollout(g->nodes[i]));
+        slices =
+            slices || (g->nodes[i]->model == n->model && g->nodes[i]->placement.role == n->placement.role &&
+                       gr_reads_rollout(g->nodes[i]));
     if (slices)
         gr_diag_error(
             l->d, n->at, GR_E_INVALID,
@@ -78,7 +82,7 @@ void gr_check_tensor(gr_loader *l)
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];
         size_t used = 0, before = l->d->n_errors;
-        if (m->tensor < 2) continue;
+        if (m->sharding.tensor < 2) continue;
         check_model(l, m);
         for (size_t k = 0; k < g->n_nodes; k++) {
             const gr_node *n = g->nodes[k];
@@ -88,7 +92,7 @@ void gr_check_tensor(gr_loader *l)
             used++;
         }
         if (!used)
-            gr_diag_warn(l->d, m->tensor_at,
+            gr_diag_warn(l->d, m->sharding.tensor_at,
                          "model '%s' has 'tensor', which is about rollouts, and none is made with it",
                          m->name);
     }
@@ -112,8 +116,8 @@ static uint32_t parts_of(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++)
         if (g->nodes[i]->model == m && gr_reads_rollout(g->nodes[i]) &&
-            (g->n_roles < 2 || g->nodes[i]->role == g->view))
-            return m->tensor;
+            (g->n_roles < 2 || g->nodes[i]->placement.role == g->view))
+            return m->sharding.tensor;
     return 1;
 }
 
@@ -121,14 +125,14 @@ void gr_set_shares(gr_graph *g, bool whole)
 {
     for (size_t i = 0; i < g->n_models; i++) {
         gr_model *m = g->models[i];
-        m->parts = whole ? 1 : parts_of(g, m);
-        m->slice = gr_tp_shape(&m->shape, m->parts);
+        m->sharding.parts = whole ? 1 : parts_of(g, m);
+        m->sharding.slice = gr_tp_shape(&m->shape, m->sharding.parts);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];
-        n->ranks = whole ? 1 : g->ranks;
-        n->share = share_of(&n->bounds, n->ranks);
-        n->parts = n->model && gr_reads_rollout(n) ? n->model->parts : 1;
-        n->task = share_of(&n->bounds, GR_MAX(n->ranks / n->parts, 1u));
+        n->placement.ranks = whole ? 1 : g->ranks;
+        n->placement.share = share_of(&n->bounds, n->placement.ranks);
+        n->placement.parts = n->model && gr_reads_rollout(n) ? n->model->sharding.parts : 1;
+        n->placement.task = share_of(&n->bounds, GR_MAX(n->placement.ranks / n->placement.parts, 1u));
     }
 }

@@ -188,7 +188,7 @@ static void read_head(gr_loader *l, const gr_value *v, gr_model *m)
 
 static void read_residency(gr_loader *l, const gr_value *v, gr_model *m)
 {
-    m->residency_at = v->at;
+    m->residency.at = v->at;
     if (!v->broken && gr_value_is_map(l, "residency", v))
         gr_keys_read(l, v, v->at, "residency", gr_residency_keys, NULL, &m->residency, NULL);
 }
@@ -197,9 +197,9 @@ static void read_gather(gr_loader *l, const gr_value *v, gr_model *m)
 {
     const char *text = v->kind == GR_VALUE_SCALAR ? v->text : NULL;
     if (text && !strcmp(text, "whole"))
-        m->gather = GR_GATHER_WHOLE;
+        m->sharding.gather = GR_GATHER_WHOLE;
     else if (text && !strcmp(text, "layer"))
-        m->gather = GR_GATHER_LAYER;
+        m->sharding.gather = GR_GATHER_LAYER;
     else if (!v->broken && !(text && !strcmp(text, "direct")))
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'gather' must be direct, whole or layer");
 }
@@ -208,9 +208,9 @@ static void read_shard(gr_loader *l, const gr_value *v, gr_model *m)
 {
     const char *text = v->kind == GR_VALUE_SCALAR ? v->text : NULL;
     if (text && !strcmp(text, "all"))
-        m->shard = GR_SHARD_ALL;
+        m->sharding.over = GR_SHARD_ALL;
     else if (text && !strcmp(text, "node"))
-        m->shard = GR_SHARD_NODE;
+        m->sharding.over = GR_SHARD_NODE;
     else if (!v->broken && !(text && !strcmp(text, "auto")))
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'shard' must be auto, all or node");
 }
@@ -219,9 +219,9 @@ static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
 {
     double n = 0;
     if (v->broken) return;
-    m->tensor_at = v->at;
+    m->sharding.tensor_at = v->at;
     if (gr_value_number(v, &n) && n >= 1 && n <= GR_TP_MAX && n == (uint32_t)n)
-        m->tensor = (uint32_t)n;
+        m->sharding.tensor = (uint32_t)n;
     else
         gr_diag_error(l->d, v->at, GR_E_INVALID,
                       "'tensor' must be a whole number from 1 to %d: ranks that share a copy", GR_TP_MAX);
@@ -230,7 +230,10 @@ static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
 static void read_model(gr_loader *l, const gr_pair *p)
 {
     gr_model *m = gr_arena_alloc(l->arena, sizeof(*m));
-    *m = (gr_model){.name = p->key, .at = p->at, .index = (uint32_t)l->g->n_models, .tensor = 1, .parts = 1};
+    *m = (gr_model){.name = p->key,
+                    .at = p->at,
+                    .index = (uint32_t)l->g->n_models,
+                    .sharding = {.tensor = 1, .parts = 1}};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);
@@ -251,8 +254,8 @@ static void read_model(gr_loader *l, const gr_pair *p)
         gr_diag_error(l->d, p->at, GR_E_INVALID,
                       "%s needs 'checkpoint': a folder in Hugging Face form, or a config.json", what);
     else if (!checkpoint->broken)
-        m->checkpoint = gr_value_text(l, "checkpoint", checkpoint);
-    m->checkpoint_at = checkpoint ? checkpoint->at : p->at;
+        m->files.checkpoint = gr_value_text(l, "checkpoint", checkpoint);
+    m->files.at = checkpoint ? checkpoint->at : p->at;
     if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
     if (residency) read_residency(l, residency, m);

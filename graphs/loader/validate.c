@@ -9,9 +9,9 @@
 #include <string.h>
 
 const gr_key gr_validate_keys[] = {
-    {"every", GR_KEY_UINT, offsetof(gr_node, every), false, NULL, 1, UINT32_MAX, NULL,
+    {"every", GR_KEY_UINT, offsetof(gr_node, timing.every), false, NULL, 1, UINT32_MAX, NULL,
      "run the node, and what reads it, behind every so many iterations instead of in them"},
-    {"before", GR_KEY_BOOL, offsetof(gr_node, before), false, NULL, 0, 0, NULL,
+    {"before", GR_KEY_BOOL, offsetof(gr_node, timing.before), false, NULL, 0, 0, NULL,
      "with every: before the first iteration, too"},
     {0}};
 
@@ -22,9 +22,9 @@ static bool inherit(gr_unresolved *dr)
     bool changed = false;
     for (size_t i = 0; i < dr->n_edges; i++) {
         const gr_node *from = dr->edges[i].from->node;
-        if (dr->edges[i].why != GR_WHY_READS || !from->every) continue;
-        if (!n->every) n->every = from->every, changed = true;
-        if (!n->before && from->before) n->before = changed = true;
+        if (dr->edges[i].why != GR_WHY_READS || !from->timing.every) continue;
+        if (!n->timing.every) n->timing.every = from->timing.every, changed = true;
+        if (!n->timing.before && from->timing.before) n->timing.before = changed = true;
     }
     return changed;
 }
@@ -34,20 +34,21 @@ static void check_edge(gr_loader *l, gr_unresolved *dr, const gr_edge *e)
     const gr_node *n = dr->node, *from = e->from->node;
     size_t before = l->d->n_errors;
     if (e->why == GR_WHY_VERSION || e->from->bad) return;
-    if (e->why == GR_WHY_AFTER && from->every && !n->every)
+    if (e->why == GR_WHY_AFTER && from->timing.every && !n->timing.every)
         gr_diag_error(l->d, e->at, GR_E_INVALID,
                       "'%s' runs in every iteration, and cannot wait for '%s' of a validation", n->name,
                       from->name);
-    if (e->why == GR_WHY_READS && n->every && !from->every)
+    if (e->why == GR_WHY_READS && n->timing.every && !from->timing.every)
         gr_diag_error(l->d, e->at, GR_E_INVALID,
                       "'%s' runs on validations, but '%s', which it reads, in the iterations: a validation "
                       "draws and computes all it reads",
                       n->name, from->name);
-    if (e->why == GR_WHY_READS && n->every && from->every && n->every != from->every)
+    if (e->why == GR_WHY_READS && n->timing.every && from->timing.every &&
+        n->timing.every != from->timing.every)
         gr_diag_error(l->d, e->at, GR_E_INVALID,
-                      "'%s' runs every %u iterations, but '%s', which it reads, every %u", n->name, n->every,
-                      from->name, from->every);
-    else if (e->why == GR_WHY_READS && n->before && from->every && !from->before)
+                      "'%s' runs every %u iterations, but '%s', which it reads, every %u", n->name,
+                      n->timing.every, from->name, from->timing.every);
+    else if (e->why == GR_WHY_READS && n->timing.before && from->timing.every && !from->timing.before)
         gr_diag_error(l->d, e->at, GR_E_INVALID,
                       "'%s' runs before the first iteration, but '%s', which it reads, does not: give it "
                       "'before: true'",
@@ -60,14 +61,15 @@ static void check_node(gr_loader *l, gr_unresolved *dr)
     gr_node *n = dr->node;
     const gr_value *when = gr_value_get(dr->map, "when"), *before = gr_value_get(dr->map, "before");
     size_t errors = l->d->n_errors;
-    if (!n->every && n->before && before)
+    if (!n->timing.every && n->timing.before && before)
         gr_diag_error(l->d, before->at, GR_E_INVALID,
                       "'before' goes with 'every', or with a node that has it");
-    if (!n->every) return;
+    if (!n->timing.every) return;
     if (dr->updates) gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would train on a validation", n->name);
     if (when)
         gr_diag_error(l->d, when->at, GR_E_INVALID,
-                      "'when' does not go with 'every': '%s' runs every %u iterations", n->name, n->every);
+                      "'when' does not go with 'every': '%s' runs every %u iterations", n->name,
+                      n->timing.every);
     const gr_value *refill = n->op && n->op->narrows ? gr_value_get(dr->map, "refill") : NULL;
     if (refill)
         gr_diag_error(l->d, refill->at, GR_E_INVALID,
@@ -90,7 +92,7 @@ void gr_find_validation(gr_loader *l)
 
 bool gr_reads_validation(gr_loader *l, const gr_formula *f, const gr_node *from)
 {
-    if (!from->every) return false;
+    if (!from->timing.every) return false;
     gr_diag_error(l->d, f->at, GR_E_INVALID,
                   "'%s' reads '%s', which runs on validations alone: give this to 'metrics' of a node there",
                   f->key, from->name);

@@ -124,11 +124,11 @@ static gr_task *add_task(gr_tasks *p, const char *what, uint32_t kernel, uint32_
                  .node = p->node,
                  .kind = GR_STEP_RUN,
                  .lane = p->lane,
-                 .peer = GR_NONE,
+                 .comm.peer = GR_NONE,
                  .kernel = kernel,
                  .arg = arg,
-                 .body_last = GR_NONE,
-                 .host_with = GR_NONE,
+                 .loop.body_last = GR_NONE,
+                 .uses.host_with = GR_NONE,
                  .optional = p->optional,
                  .rollout = p->rollout};
     GR_PUSH(p->task, p->n_tasks, p->cap_tasks, w);
@@ -143,12 +143,12 @@ gr_task *gr_tasks_run(gr_tasks *p, uint32_t kernel, uint32_t arg, const gr_use *
     const char *what = node_name(p, fmt, ap);
     va_end(ap);
     gr_task *w = add_task(p, what, kernel, arg);
-    w->uses = gr_arena_alloc(p->arena, (n ? n : 1) * sizeof(*uses));
-    w->n_uses = (uint32_t)n;
+    w->uses.list = gr_arena_alloc(p->arena, (n ? n : 1) * sizeof(*uses));
+    w->uses.n = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         assert(uses[i].object == GR_NONE || uses[i].object < p->n_objects);
         for (size_t j = 0; j < i; j++) assert(uses[i].object == GR_NONE || uses[i].object != uses[j].object);
-        w->uses[i] = uses[i];
+        w->uses.list[i] = uses[i];
     }
     return w;
 }
@@ -157,10 +157,10 @@ gr_task *gr_tasks_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool ag
 {
     assert(p->node && p->depth < GR_LEN(p->loops) && trips_max > 0);
     gr_task *w = add_task(p, gr_arena_printf(p->arena, "%s.%s", p->node, what), kernel, 0);
-    w->trips_max = w->trips_expected = trips_max;
-    w->agreed = agreed;
+    w->loop.trips_max = w->loop.trips_expected = trips_max;
+    w->loop.agreed = agreed;
     w->kind = GR_STEP_LOOP;
-    w->by_code = true;
+    w->uses.by_code = true;
     w->lane = GR_LANE_COMPUTE; /* the lane that decides */
     p->loops[p->depth++] = (uint32_t)p->n_tasks - 1;
     return w;
@@ -168,7 +168,7 @@ gr_task *gr_tasks_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool ag
 
 void gr_tasks_waits(gr_task *w)
 {
-    w->by_code = w->waits = true;
+    w->uses.by_code = w->uses.waits = true;
 }
 
 void gr_tasks_end(gr_tasks *p)
@@ -176,5 +176,5 @@ void gr_tasks_end(gr_tasks *p)
     assert(p->depth > 0);
     uint32_t loop = p->loops[--p->depth];
     assert(p->n_tasks - 1 > loop); /* an empty body is no loop */
-    p->task[loop].body_last = (uint32_t)p->n_tasks - 1;
+    p->task[loop].loop.body_last = (uint32_t)p->n_tasks - 1;
 }

@@ -71,42 +71,61 @@ typedef struct gr_use {
  * place in each node. */
 typedef enum gr_comm_group { GR_GROUP_ALL, GR_GROUP_NODE, GR_GROUP_REPLICAS } gr_comm_group;
 
-/* One piece of work, or the begin of a loop (body_last set), as in gr_step. */
+/* What a work uses, and how its code and its queue share what lies in the host pool. */
+typedef struct gr_task_uses {
+    gr_use *list;
+    uint32_t n;
+    /* It may be done on the lane `host` instead where this object of its uses, which lives on across
+     * iterations, stays in the host pool for ever: all of its uses but the temporary ones, which it only
+     * reads, are of copies there then. GR_NONE: never. */
+    uint32_t host_with;
+    bool by_code; /* all that it uses in the host pool its own code uses, as GR_BY_CODE says of one */
+    bool waits;   /* before that it waits for its queue (gr_queue_finish), and so for all that this follows */
+} gr_task_uses;
+
+/* What one execution takes, for the cost model. */
+typedef struct gr_task_cost {
+    double flops, bytes;  /* arithmetic of matrix products; memory read and written */
+    uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
+    double attention, kv; /* arithmetic of attention; bytes of keys and values read from the pool */
+    uint32_t length;      /* of the sequences attended to */
+    double head, logits;  /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    bool backward, paged; /* products for gradients; attention to keys and values in the pool */
+} gr_task_cost;
+
+/* What it exchanges with other ranks. */
+typedef struct gr_task_comm {
+    uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
+                             * send or recv: what crosses in all */
+    gr_comm_group group;    /* of a collective */
+    uint32_t peer, channel; /* of a send or recv: the other role, and which of all that crosses it is */
+    double rate;            /* of these: bytes a second, all ranks together */
+    /* Of a collective: what it uses keeps its bytes until the next work of `compute` in its loop is done, so
+     * that this need not wait for it. */
+    bool beside;
+    uint32_t peers;      /* ranks side by side that do it together, a slice each; 0: it is done alone */
+    double sums, summed; /* theirs within it, of partial products: how many; bytes that a rank receives */
+} gr_task_comm;
+
+/* Of a loop, as in gr_step. */
+typedef struct gr_task_loop {
+    uint32_t body_last, trips_max, trips_expected; /* expected: for the cost model */
+    bool agreed;
+} gr_task_loop;
+
+/* One piece of work, or the begin of a loop (kind LOOP). */
 typedef struct gr_task {
     const char *what; /* unique within the program: "update.forward.3" */
     const char *node;
     gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE, SEND, RECV */
     gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST; collectives: GR_LANE_COMM */
     uint32_t kernel, arg; /* for the op's run function: which of its works, and e.g. the layer */
-    gr_use *uses;
-    uint32_t n_uses;
-    /* of one execution, for the cost model */
-    double flops, bytes;    /* arithmetic of matrix products; memory read and written */
-    uint32_t rows, width;   /* of the products: rows of the batch, about the sides of the weights; 0: large */
-    double attention, kv;   /* arithmetic of attention; bytes of keys and values read from the pool */
-    uint32_t length;        /* of the sequences attended to */
-    double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
-    uint32_t peers;         /* ranks side by side that do it together, a slice each; 0: it is done alone */
-    double sums, summed;    /* theirs within it, of partial products: how many; bytes that a rank receives */
-    bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
-    uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
-                             * send or recv: what crosses in all */
-    gr_comm_group group;    /* of a collective */
-    uint32_t peer, channel; /* of a send or recv: the other role, and which of all that crosses it is */
-    double rate;            /* of these: bytes a second, all ranks together */
-    uint32_t body_last, trips_max, trips_expected; /* loops; expected: for the cost model */
-    bool agreed;
-    /* It may be done on the lane `host` instead where this object of its uses, which lives on across
-     * iterations, stays in the host pool for ever: all of its uses but the temporary ones, which it only
-     * reads, are of copies there then. GR_NONE: never. */
-    uint32_t host_with;
-    /* Of a collective: what it uses keeps its bytes until the next work of `compute` in its loop is done, so
-     * that this need not wait for it. */
-    bool beside;
-    bool by_code; /* all that it uses in the host pool its own code uses, as GR_BY_CODE says of one */
-    bool waits;   /* before that it waits for its queue (gr_queue_finish), and so for all that this follows */
-    bool optional; /* its node has `when:`: an iteration may skip every step of the node */
-    bool rollout;  /* generates: policies move state where such works begin */
+    bool optional;        /* its node has `when:`: an iteration may skip every step of the node */
+    bool rollout;         /* generates: policies move state where such works begin */
+    gr_task_uses uses;
+    gr_task_cost cost;
+    gr_task_comm comm;
+    gr_task_loop loop;
 } gr_task;
 
 /* Whether a use of an object is of its copy in the host pool; moved: the work is done on the lane `host`

@@ -44,8 +44,8 @@ static void check_files(gr_verifier *v)
     bool *used = gr_arena_alloc(v->arena, v->g->n_objects + 1),
          *written = gr_arena_alloc(v->arena, v->g->n_objects + 1);
     for (uint32_t w = 0; w < v->g->n_tasks; w++)
-        for (uint32_t u = 0; u < v->g->task[w].n_uses; u++) {
-            const gr_use *use = &v->g->task[w].uses[u];
+        for (uint32_t u = 0; u < v->g->task[w].uses.n; u++) {
+            const gr_use *use = &v->g->task[w].uses.list[u];
             if (use->object == GR_NONE) continue;
             used[use->object] = true;
             written[use->object] |= (use->mode & GR_WRITE) != 0;
@@ -114,10 +114,10 @@ gr_binding *gr_plan_bind(const gr_plan *p, const gr_tasks *g, gr_arena *arena)
         if (!gr_step_is_task(s->kind)) continue;
         const gr_task *w = &g->task[next++];
         out[i].task = w;
-        out[i].entry = gr_arena_alloc(arena, (w->n_uses + 1) * sizeof(uint32_t));
+        out[i].entry = gr_arena_alloc(arena, (w->uses.n + 1) * sizeof(uint32_t));
         uint32_t r = 0, k = 0;
-        for (uint32_t u = 0; u < w->n_uses; u++) {
-            const gr_use *use = &w->uses[u];
+        for (uint32_t u = 0; u < w->uses.n; u++) {
+            const gr_use *use = &w->uses.list[u];
             uint32_t e = GR_NONE;
             if (use->object != GR_NONE && use->mode & GR_READ) e = s->reads[r++];
             if (use->object != GR_NONE && use->mode & GR_WRITE) e = s->writes[k++];

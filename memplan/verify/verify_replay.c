@@ -75,19 +75,19 @@ static void find_object_loops(replay *r)
     bool *reads = gr_arena_alloc(r->v->arena, g->n_objects + 1);
     for (uint32_t o = 0; o < g->n_objects; o++) r->object_loop[o] = first[o] = GR_NONE;
     for (uint32_t w = 0; w < g->n_tasks; w++)
-        for (uint32_t u = 0; u < g->task[w].n_uses; u++) {
-            uint32_t o = g->task[w].uses[u].object;
+        for (uint32_t u = 0; u < g->task[w].uses.n; u++) {
+            uint32_t o = g->task[w].uses.list[u].object;
             if (o == GR_NONE) continue;
             if (first[o] == GR_NONE) {
                 first[o] = w;
-                reads[o] = (g->task[w].uses[u].mode & GR_READ) != 0;
+                reads[o] = (g->task[w].uses.list[u].mode & GR_READ) != 0;
             }
             last[o] = w;
         }
     for (uint32_t w = 0; w < g->n_tasks; w++) /* the innermost loops come last and stay */
-        for (uint32_t o = 0; o < g->n_objects && g->task[w].body_last != GR_NONE; o++)
+        for (uint32_t o = 0; o < g->n_objects && g->task[w].loop.body_last != GR_NONE; o++)
             if (g->objects[o].span != GR_SPAN_KEEP && first[o] != GR_NONE && !reads[o] && first[o] > w &&
-                last[o] <= g->task[w].body_last)
+                last[o] <= g->task[w].loop.body_last)
                 r->object_loop[o] = w;
 }
 
@@ -483,7 +483,7 @@ static void do_waits(replay *r, uint32_t i)
         if (r->ran[s->after[k]]) wait_for(r, s->lane, s->after[k]);
     enqueue(r, s->lane);
     bool work = gr_verify_runs_tasks(r->v->path) && r->v->work[i] != GR_NONE;
-    if (work && r->v->g->task[r->v->work[i]].waits && r->code[s->lane] != NO_TIME)
+    if (work && r->v->g->task[r->v->work[i]].uses.waits && r->code[s->lane] != NO_TIME)
         tell_all(r, r->code[s->lane], r->queue[s->lane]);
 }
 
@@ -710,8 +710,8 @@ static unsigned *lanes_of_objects(const gr_verifier *v)
     for (uint32_t i = 0; i < v->n; i++) {
         if (v->work[i] == GR_NONE) continue;
         const gr_task *w = &v->g->task[v->work[i]];
-        for (uint32_t u = 0; u < w->n_uses; u++)
-            if (w->uses[u].object != GR_NONE) lanes[w->uses[u].object] |= 1u << v->steps[i].lane;
+        for (uint32_t u = 0; u < w->uses.n; u++)
+            if (w->uses.list[u].object != GR_NONE) lanes[w->uses.list[u].object] |= 1u << v->steps[i].lane;
     }
     return lanes;
 }
@@ -720,7 +720,7 @@ static unsigned *lanes_of_objects(const gr_verifier *v)
 static uint8_t who_uses(const gr_task *w, const gr_use *use, gr_place place, bool one_lane)
 {
     if (place == GR_DEVICE) return BY_QUEUE;
-    if (w->by_code || use->mode & GR_BY_CODE) return BY_CODE;
+    if (w->uses.by_code || use->mode & GR_BY_CODE) return BY_CODE;
     if (use->mode & GR_BY_QUEUE) return BY_QUEUE;
     return BY_CODE | BY_QUEUE | (use->mode & GR_BY_TURNS && one_lane ? BY_TURNS : 0);
 }
@@ -737,8 +737,8 @@ static void find_users(replay *r)
         const gr_task *w = &v->g->task[v->work[i]];
         uint8_t *reads = r->by[i] = gr_arena_alloc(v->arena, s->n_reads + s->n_writes + 1),
                 *writes = reads + s->n_reads;
-        for (uint32_t u = 0; u < w->n_uses; u++) {
-            const gr_use *use = &w->uses[u];
+        for (uint32_t u = 0; u < w->uses.n; u++) {
+            const gr_use *use = &w->uses.list[u];
             if (use->object == GR_NONE) continue;
             uint32_t e =
                 use->mode & GR_READ ? s->reads[reads - r->by[i]] : s->writes[writes - r->by[i] - s->n_reads];

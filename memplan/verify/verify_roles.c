@@ -96,7 +96,7 @@ static void find_tasks(roles *c, uint32_t k)
 
 static const gr_object *object_at(const roles *c, const end *e)
 {
-    return e->task->n_uses == 1 ? &c->all[e->role].g->objects[e->task->uses[0].object] : NULL;
+    return e->task->uses.n == 1 ? &c->all[e->role].g->objects[e->task->uses.list[0].object] : NULL;
 }
 
 /* A column is the same object on both sides, of which ranks of roles of other sizes may hold parts of other
@@ -121,7 +121,7 @@ static void check_pair(roles *c, const end *s, const end *r)
 {
     const gr_step *send = &c->all[s->role].p->paths[s->path].steps[s->step],
                   *recv = &c->all[r->role].p->paths[r->path].steps[r->step];
-    bool fits = s->task->peer == r->role && r->task->peer == s->role && s->role != r->role &&
+    bool fits = s->task->comm.peer == r->role && r->task->comm.peer == s->role && s->role != r->role &&
                 s->path == r->path && recv->meets.role == s->role && recv->meets.step == s->step;
     if (!fits)
         gr_verify_wrong(c->v, "crossings", "role %u step %u '%s' does not meet role %u step %u '%s'", r->role,
@@ -148,7 +148,7 @@ static const end *of_channel(const end *list, size_t n, uint32_t channel, size_t
     const end *found = NULL;
     *count = 0;
     for (size_t i = 0; i < n; i++) {
-        if (list[i].task->channel != channel) continue;
+        if (list[i].task->comm.channel != channel) continue;
         if (!found) found = &list[i];
         ++*count;
     }
@@ -168,14 +168,14 @@ static void check_transfers(roles *c)
     size_t sends, receives;
     for (size_t i = 0; i < c->n_sends; i++) {
         const end *s = &c->sends[i];
-        of_channel(c->sends, c->n_sends, s->task->channel, &sends);
-        const end *r = of_channel(c->recvs, c->n_recvs, s->task->channel, &receives);
+        of_channel(c->sends, c->n_sends, s->task->comm.channel, &sends);
+        const end *r = of_channel(c->recvs, c->n_recvs, s->task->comm.channel, &receives);
         check_lonely(c, s, sends, receives);
         if (sends == 1 && receives == 1) check_pair(c, s, r);
     }
     for (size_t i = 0; i < c->n_recvs; i++) {
-        of_channel(c->sends, c->n_sends, c->recvs[i].task->channel, &sends);
-        of_channel(c->recvs, c->n_recvs, c->recvs[i].task->channel, &receives);
+        of_channel(c->sends, c->n_sends, c->recvs[i].task->comm.channel, &sends);
+        of_channel(c->recvs, c->n_recvs, c->recvs[i].task->comm.channel, &receives);
         if (!sends) check_lonely(c, &c->recvs[i], sends, receives);
     }
 }

@@ -137,8 +137,8 @@ static bool uses_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
     uint32_t r = 0, k = 0;
-    for (uint32_t u = 0; u < w->n_uses; u++) {
-        const gr_use *use = &w->uses[u];
+    for (uint32_t u = 0; u < w->uses.n; u++) {
+        const gr_use *use = &w->uses.list[u];
         if (use->object == GR_NONE) continue;
         const gr_object *o = &v->g->objects[use->object];
         uint32_t from = GR_NONE, to = GR_NONE;
@@ -175,9 +175,9 @@ static bool trips_are_common(const gr_verifier *v, uint32_t loop)
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
-    if (s->bytes != w->moved)
+    if (s->bytes != w->comm.moved)
         return gr_verify_wrong(v, "collectives", "step %u '%s' moves %" PRIu64 " bytes, not %" PRIu64, i,
-                               s->what, s->bytes, w->moved);
+                               s->what, s->bytes, w->comm.moved);
     if (w->lane != GR_LANE_COMM)
         return gr_verify_wrong(v, "collectives", "step %u '%s' is on lane %s", i, s->what,
                                gr_lane_str(s->lane));
@@ -198,10 +198,10 @@ static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     if (s->lane != GR_LANE_COMPUTE)
         return gr_verify_wrong(v, "collectives", "step %u '%s', which has sums over peers, is on lane %s", i,
                                s->what, gr_lane_str(s->lane));
-    if (v->g->ranks % w->peers)
+    if (v->g->ranks % w->comm.peers)
         return gr_verify_wrong(v, "collectives",
                                "step %u '%s' is of %u ranks together, which %u ranks are not", i, s->what,
-                               w->peers, v->g->ranks);
+                               w->comm.peers, v->g->ranks);
     for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l])
         if (strcmp(v->steps[l].node, w->node) && !trips_are_common(v, l))
             return gr_verify_wrong(v, "collectives",
@@ -225,24 +225,24 @@ static bool tasks_ok(gr_verifier *v)
         if (!w || strcmp(w->what, s->what) || !s->node || strcmp(w->node, s->node))
             return gr_verify_wrong(v, "order", "step %u '%s' stands where the program has '%s'", i, s->what,
                                    w ? w->what : "its end");
-        bool moved = s->lane == GR_LANE_HOST && w->host_with != GR_NONE;
+        bool moved = s->lane == GR_LANE_HOST && w->uses.host_with != GR_NONE;
         if ((w->lane != s->lane && !moved) || w->kind != s->kind)
             return gr_verify_wrong(v, "lanes", "step %u '%s' is a %s on lane %s, not a %s on lane %s", i,
                                    s->what, gr_step_kind_str(s->kind), gr_lane_str(s->lane),
                                    gr_step_kind_str(w->kind), gr_lane_str(w->lane));
-        if (s->kind == GR_STEP_LOOP && (w->trips_max != s->trips_max || w->agreed != s->agreed))
+        if (s->kind == GR_STEP_LOOP && (w->loop.trips_max != s->trips_max || w->loop.agreed != s->agreed))
             return gr_verify_wrong(v, "loops", "loop step %u '%s' has other trips than the program", i,
                                    s->what);
         if (!uses_ok(v, i, w)) return false;
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP && !collective_ok(v, i, w)) return false;
-        if (w->peers > 1 && !sums_ok(v, i, w)) return false;
+        if (w->comm.peers > 1 && !sums_ok(v, i, w)) return false;
         step_of[next] = i;
         v->work[i] = next++;
     }
     if (next != v->g->n_tasks) return gr_verify_wrong(v, "order", "no step runs '%s'", v->g->task[next].what);
     for (uint32_t w = 0; w < v->g->n_tasks; w++) {
-        if (v->g->task[w].body_last == GR_NONE) continue;
-        uint32_t last = v->g->task[w].body_last, end = v->steps[step_of[w]].body_last;
+        if (v->g->task[w].loop.body_last == GR_NONE) continue;
+        uint32_t last = v->g->task[w].loop.body_last, end = v->steps[step_of[w]].body_last;
         if (step_of[last] > end || (last + 1 < v->g->n_tasks && step_of[last + 1] <= end))
             return gr_verify_wrong(v, "loops", "step %u: the body of loop '%s' is not the program's",
                                    step_of[w], v->g->task[w].what);

@@ -29,19 +29,19 @@ const gr_column *gr_node_column(const gr_node *n, const char *field)
 {
     const gr_field *main_field = n->op->fields;
     if (field && main_field && main_field->name && !strcmp(field, main_field->name)) field = NULL;
-    for (size_t i = 0; i < n->n_columns; i++) {
-        const char *f = n->columns[i]->field;
-        if (field ? f && !strcmp(f, field) : !f) return n->columns[i];
+    for (size_t i = 0; i < n->results.n_columns; i++) {
+        const char *f = n->results.columns[i]->field;
+        if (field ? f && !strcmp(f, field) : !f) return n->results.columns[i];
     }
     return NULL;
 }
 
 void gr_node_add_column(gr_graph *g, gr_node *n, const gr_column *c)
 {
-    const gr_column **columns = gr_arena_alloc(g->arena, (n->n_columns + 1) * sizeof(*columns));
-    if (n->n_columns) memcpy(columns, n->columns, n->n_columns * sizeof(*columns));
-    columns[n->n_columns++] = c;
-    n->columns = columns;
+    const gr_column **columns = gr_arena_alloc(g->arena, (n->results.n_columns + 1) * sizeof(*columns));
+    if (n->results.n_columns) memcpy(columns, n->results.columns, n->results.n_columns * sizeof(*columns));
+    columns[n->results.n_columns++] = c;
+    n->results.columns = columns;
 }
 
 const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field)

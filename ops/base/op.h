@@ -141,7 +141,7 @@ typedef struct gr_call {
     uint32_t kernel, arg; /* as declared */
     void *const *ptr;
     uint32_t n_ptr;
-    gr_lane lane; /* of its step: of a work that may be moved (gr_task.host_with), where it is done */
+    gr_lane lane; /* of its step: of a work that may be moved (gr_task_uses.host_with), where it is done */
     gr_queue *queue;
 } gr_call;
 

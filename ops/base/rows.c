@@ -100,7 +100,7 @@ gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, u
 
 gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from, uint32_t to)
 {
-    return gr_rows_balance(r, from, to, s->rank / n->parts, s->ranks / n->parts);
+    return gr_rows_balance(r, from, to, s->rank / n->placement.parts, s->ranks / n->placement.parts);
 }
 
 void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end)

@@ -53,7 +53,8 @@ typedef struct gr_rows_part {
     uint32_t group, group_end, seq, seq_end;
 } gr_rows_part;
 gr_rows_part gr_rows_own(const gr_session *s, const gr_rows *r, uint32_t from, uint32_t to);
-/* The same for a node that several ranks work on together (gr_node.parts): theirs, whichever of them it is.
+/* The same for a node that several ranks work on together (gr_node_placement.parts): theirs, whichever of
+ * them it is.
  */
 gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *r, uint32_t from,
                           uint32_t to);

@@ -43,7 +43,7 @@ void gr_session_note(gr_session *s, const char *fmt, ...)
 
 bool gr_node_is_due(const gr_node *n, uint32_t step)
 {
-    return n->every && (step ? step % n->every == 0 : n->before);
+    return n->timing.every && (step ? step % n->timing.every == 0 : n->timing.before);
 }
 
 bool gr_validation_is_due(const gr_graph *g, uint32_t step)
@@ -98,9 +98,9 @@ static gr_status load_tokenizers(gr_session *s, gr_diag *d)
     for (size_t i = 0; i < s->graph->n_models && !st; i++) {
         const gr_model *m = s->graph->models[i];
         if (!needs_tokenizer(s, m)) continue;
-        st = gr_tokenizer_load(&s->tokenizer[i], m->folder, d);
+        st = gr_tokenizer_load(&s->tokenizer[i], m->files.folder, d);
         if (!st && gr_tokenizer_size(s->tokenizer[i]) > m->shape.vocab)
-            st = gr_diag_error(d, m->checkpoint_at, GR_E_INVALID,
+            st = gr_diag_error(d, m->files.at, GR_E_INVALID,
                                "the tokenizer of model '%s' has ids up to %zu, the model %u", m->name,
                                gr_tokenizer_size(s->tokenizer[i]) - 1, m->shape.vocab);
     }
@@ -138,8 +138,8 @@ static void warn_of_tokenizer(const gr_session *s, const gr_node *n, gr_diag *d)
     const gr_model *own = n->model, *rows = gr_session_model(s, n->rows);
     const gr_tokenizer *theirs = s->tokenizer[rows->index];
     gr_tokenizer *t = NULL;
-    if (own->random || !theirs || !strcmp(own->folder, rows->folder) ||
-        gr_tokenizer_load(&t, own->folder, NULL))
+    if (own->files.random || !theirs || !strcmp(own->files.folder, rows->files.folder) ||
+        gr_tokenizer_load(&t, own->files.folder, NULL))
         return;
     int32_t id = first_difference(theirs, t);
     gr_tokenizer_free(t);

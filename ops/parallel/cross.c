@@ -48,11 +48,11 @@ static gr_status run_rounds(const transfer *x, gr_comm *comm, gr_queue *q, gr_di
 static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *w)
 {
     const gr_graph *g = c->session->graph;
-    const gr_object *o = &p->objects[w->uses[CROSS_OBJECT].object];
+    const gr_object *o = &p->objects[w->uses.list[CROSS_OBJECT].object];
     const gr_model *m = o->model ? gr_graph_model(g, o->model) : NULL;
     bool sends = w->kind == GR_STEP_SEND;
-    transfer x = {.from = &g->roles[sends ? g->view : w->peer],
-                  .to = &g->roles[sends ? w->peer : g->view],
+    transfer x = {.from = &g->roles[sends ? g->view : w->comm.peer],
+                  .to = &g->roles[sends ? w->comm.peer : g->view],
                   .sends = sends,
                   .weights = m != NULL,
                   .own = c->session->rank,
@@ -63,7 +63,7 @@ static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *
         x.elem_bytes = gr_dtype_size(c->session->kernels->dtype);
         x.sharded = p->ranks > 1 && (p->sharded >> m->index & 1);
     } else {
-        x.n = w->moved / x.to->n;
+        x.n = w->comm.moved / x.to->n;
         x.elem_bytes = 1;
     }
     assert(x.n * x.elem_bytes <= o->bytes || x.sharded);
@@ -74,7 +74,7 @@ gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr
                        gr_diag *d)
 {
     const transfer x = transfer_of(c, p, w);
-    bool on_host = p->objects[w->uses[CROSS_OBJECT].object].place == GR_HOST;
+    bool on_host = p->objects[w->uses.list[CROSS_OBJECT].object].place == GR_HOST;
     gr_comm *comm = on_host ? host : device;
     gr_status st = on_host ? gr_queue_finish(c->queue, d) : GR_OK; /* who wrote it, or read what was there */
     if (!st && comm->type->group) st = comm->type->group(comm, true, d);

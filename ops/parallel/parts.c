@@ -15,7 +15,7 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
     uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
     if (part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
-        return gr_bucket_elems(&m->slice, bucket) * gr_dtype_size(k->dtype);
+        return gr_bucket_elems(&m->sharding.slice, bucket) * gr_dtype_size(k->dtype);
     if (part == GR_PART_PARAMS) return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
     return state.master + 2 * state.moment;

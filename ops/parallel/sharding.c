@@ -59,7 +59,7 @@ static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint
     gr_task *w = gr_tasks_run(p, kernel, arg, uses, n, "%s", what);
     w->kind = kind;
     w->lane = GR_LANE_COMM;
-    w->moved = (uint64_t)bytes;
+    w->comm.moved = (uint64_t)bytes;
     return w;
 }
 
@@ -68,7 +68,7 @@ static gr_task *of_shards(gr_tasks *p, const gr_model *m, gr_step_kind kind, uin
                           uint64_t bytes, const gr_use *uses, size_t n, const char *what)
 {
     gr_task *w = collective(p, kind, kernel, bucket, moved(gr_sharding_shards(p, m), bytes), uses, n, what);
-    if (p->grouped >> m->index & 1) w->group = GR_GROUP_NODE;
+    if (p->grouped >> m->index & 1) w->comm.group = GR_GROUP_NODE;
     return w;
 }
 
@@ -111,7 +111,7 @@ void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, con
 /* Whether a bucket of the rollout's copy is a slice: a layer's. */
 static bool sliced(const gr_model *m, uint32_t bucket)
 {
-    return m->parts > 1 && bucket > 0 && bucket <= m->shape.layers;
+    return m->sharding.parts > 1 && bucket > 0 && bucket <= m->shape.layers;
 }
 
 uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
@@ -135,7 +135,7 @@ static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_
     char what[64];
     if (slice && !whole)
         exchange = gr_tasks_temp(p, GR_CAT_COMM,
-                                 gr_reshard_room(&m->shape, m->parts, b, gr_sharding_shards(p, m)) *
+                                 gr_reshard_room(&m->shape, m->sharding.parts, b, gr_sharding_shards(p, m)) *
                                      gr_dtype_size(k->dtype),
                                  "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
@@ -148,7 +148,7 @@ static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_
                          [SYNC_COPY] = {gr_model_object(p, k, m, copy, b), GR_WRITE},
                          [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
               exchange == GR_NONE ? SYNC_EXCHANGE : N_SYNC, what);
-    if (whole || slice) p->task[p->n_tasks - 1].bytes = (whole ? 2.0 : 4.0) * (double)bytes;
+    if (whole || slice) p->task[p->n_tasks - 1].cost.bytes = (whole ? 2.0 : 4.0) * (double)bytes;
 }
 
 uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
@@ -177,14 +177,15 @@ void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_mod
 void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
-    const bool shards = sharded(p, m), through = shards && m->gather != GR_GATHER_DIRECT;
-    if (remote(p, m) || (!shards && m->parts < 2) || p->lagged || (p->synced >> m->index & 1)) return;
+    const bool shards = sharded(p, m), through = shards && m->sharding.gather != GR_GATHER_DIRECT;
+    if (remote(p, m) || (!shards && m->sharding.parts < 2) || p->lagged || (p->synced >> m->index & 1))
+        return;
     if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
-    for (uint32_t b = 0; b < n && shards && m->gather == GR_GATHER_WHOLE; b++)
+    for (uint32_t b = 0; b < n && shards && m->sharding.gather == GR_GATHER_WHOLE; b++)
         gr_sharding_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
         if (!shards && !sliced(m, b)) continue; /* the same bytes */
-        if (shards && m->gather == GR_GATHER_LAYER) gr_sharding_gather(p, k, m, "sync_", b);
+        if (shards && m->sharding.gather == GR_GATHER_LAYER) gr_sharding_gather(p, k, m, "sync_", b);
         sync_bucket(p, k, m, GR_PART_ROLLOUT, b,
                     through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
                     through || !shards);
@@ -207,7 +208,7 @@ void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m)
                   (gr_use[]){[SYNC_FROM] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_READ},
                              [SYNC_COPY] = {gr_model_object(p, k, m, GR_PART_LAGGED, b), GR_WRITE}},
                   SYNC_EXCHANGE, what);
-        p->task[p->n_tasks - 1].bytes = 2.0 * (double)bytes;
+        p->task[p->n_tasks - 1].cost.bytes = 2.0 * (double)bytes;
     }
 }
 
@@ -249,7 +250,7 @@ void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uin
                                                         all ? GR_WRITE : GR_UPDATE},
                                       [REDUCE_STAGING] = {staging, GR_WRITE}},
                            N_REDUCE, what);
-    w->beside = !k->chained && bucket && bucket <= m->shape.layers;
+    w->comm.beside = !k->chained && bucket && bucket <= m->shape.layers;
 }
 
 /* A rank receives the others' sums, and then the sum of all, of what is not its own to add: twice as much as
@@ -263,7 +264,7 @@ void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
     collective(p, GR_STEP_REDUCE, SHARDING_REPLICAS, bucket,
                2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes),
                (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what)
-        ->group = GR_GROUP_REPLICAS;
+        ->comm.group = GR_GROUP_REPLICAS;
 }
 
 void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
@@ -306,11 +307,11 @@ gr_task *gr_sharding_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool
     collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
                (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
                rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree)
-        ->by_code = true;
+        ->uses.by_code = true;
     gr_task *w = gr_tasks_loop(p, kernel, trips_max, true, what);
-    w->uses = gr_arena_alloc(p->arena, sizeof(*w->uses));
-    w->uses[GR_AGREE_TRIPS] = (gr_use){trips, GR_READ};
-    w->n_uses = 1;
+    w->uses.list = gr_arena_alloc(p->arena, sizeof(*w->uses.list));
+    w->uses.list[GR_AGREE_TRIPS] = (gr_use){trips, GR_READ};
+    w->uses.n = 1;
     return w;
 }
 
@@ -401,7 +402,7 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     const gr_model *m = c->node->model; /* NULL: what moves is no model's */
     const gr_shard_place place = gr_shard_place_of(c);
     const gr_reshard slices = {
-        m ? &m->shape : NULL, m ? m->parts : 1, c->arg, place.rank, place.shards, k, c->queue};
+        m ? &m->shape : NULL, m ? m->sharding.parts : 1, c->arg, place.rank, place.shards, k, c->queue};
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
     case SHARDING_GATHER:
@@ -431,6 +432,6 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
                                         GR_COMM_SUM_F64, d);
     default:
-        return run_share(c, &p->objects[w->uses[ALL].object], device, host, d);
+        return run_share(c, &p->objects[w->uses.list[ALL].object], device, host, d);
     }
 }

@@ -144,7 +144,8 @@ static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *
 {
     const gr_seal *seal = NULL;
     const bool looks = !b->accepts || !gr_comm_rank(b->comm);
-    gr_status st = looks ? gr_checkpoint_beside(&f->beside, &seal, m->checkpoint, b->accepts, d) : GR_OK;
+    gr_status st =
+        looks ? gr_checkpoint_beside(&f->beside, &seal, m->files.checkpoint, b->accepts, d) : GR_OK;
     return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 
@@ -286,11 +287,11 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
 {
     model_files *f = &b->files[m->index];
     bool own = b->from && m->trained; /* models that are never trained are not part of a run's checkpoints */
-    bool random = m->random && !own;
+    bool random = m->files.random && !own;
     gr_status st = GR_OK;
     float *dst = room(b, p);
     if (!random && !f->weights) {
-        char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->checkpoint);
+        char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->files.checkpoint);
         st = gr_weights_open(&f->weights, &m->shape, path, "", d);
         if (!st) st = own ? hold(b, f->weights, m, "model", d) : hold_beside(b, f, m, d);
         free(path);
@@ -362,14 +363,16 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
 /* A copy that every rank has whole, or its slice of. */
 static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
 {
-    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->slice, bucket), b->k->dtype, q};
+    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->sharding.slice, bucket), b->k->dtype,
+                   q};
 }
 
 /* Whether it is a slice, and what it has of the bucket. */
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
-    if (m->parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n = gr_tp_blocks(&m->shape, m->parts, gr_comm_rank(b->comm) % m->parts, bucket, blocks);
+    if (m->sharding.parts < 2 || !bucket || bucket > m->shape.layers) return false;
+    *n =
+        gr_tp_blocks(&m->shape, m->sharding.parts, gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
     return true;
 }
 
@@ -451,7 +454,7 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = gr_dir_make(dir, d);
     if (!st && saves_state(b, m))
-        st = gr_checkpoint_write_config(dir, &m->shape, m->checkpoint, m->folder, GR_ST_F32, d);
+        st = gr_checkpoint_write_config(dir, &m->shape, m->files.checkpoint, m->files.folder, GR_ST_F32, d);
     if (!st && saves_state(b, m))
         st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
     if (!st && saves_state(b, m))
@@ -584,7 +587,7 @@ static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piec
     size_t n;
     if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, d);
     gr_status st = GR_OK;
-    if (!to || gr_comm_rank(b->comm) >= m->parts) return GR_OK;
+    if (!to || gr_comm_rank(b->comm) >= m->sharding.parts) return GR_OK;
     const float *slice = get(b, &p);
     gr_tensor whole[GR_BUCKET_TENSORS_MAX];
     gr_bucket_tensors(&m->shape, bucket, whole);

@@ -43,7 +43,7 @@ static gr_status split_peers(gr_comms *c, const gr_graph *g, gr_diag *d)
     gr_status st = GR_OK;
     c->peers = gr_calloc(g->n_models + 1, sizeof(*c->peers));
     for (size_t i = 0; i < g->n_models && !st; i++) {
-        const uint32_t parts = g->models[i]->parts;
+        const uint32_t parts = g->models[i]->sharding.parts;
         if (parts < 2 || gr_comms_tp(c, parts)) continue;
         st = gr_comm_split(&c->peers[c->n_peers].comm, c->own_device, gr_comm_rank(c->own) / parts, d);
         if (!st) c->n_peers++;

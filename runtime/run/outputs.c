@@ -382,7 +382,7 @@ static bool of_validation(const char *name)
 static void add_seconds(gr_outputs *o, const gr_record *r, size_t node)
 {
     const gr_node *n = o->g->nodes[node];
-    char *name = gr_printf("%sseconds.%s", n->every ? GR_VALIDATION : "", n->name);
+    char *name = gr_printf("%sseconds.%s", n->timing.every ? GR_VALIDATION : "", n->name);
     add(o, r->step, name, (double)r->node_ns[node] * 1e-9);
     free(name);
 }
@@ -526,7 +526,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
         if (!done) add(o, r->step, name ? name : r->metrics[i].name, r->metrics[i].value);
     }
     for (size_t i = 0; i < o->g->n_nodes; i++)
-        if (!o->g->nodes[i]->every) add_seconds(o, r, i);
+        if (!o->g->nodes[i]->timing.every) add_seconds(o, r, i);
     add_validation(o, r);
     note_drops(o, r);
     gr_status st = GR_OK;

@@ -15,7 +15,7 @@
 static const gr_node *pace(const gr_running *r)
 {
     for (size_t i = 0; i < r->g->n_nodes; i++)
-        if (r->g->nodes[i]->op->any_field && !r->g->nodes[i]->every) return r->g->nodes[i];
+        if (r->g->nodes[i]->op->any_field && !r->g->nodes[i]->timing.every) return r->g->nodes[i];
     return NULL;
 }
 
@@ -37,13 +37,13 @@ static uint32_t total_steps(const gr_running *r)
 /* Whether its `when:` switches a node off. */
 static bool sleeps(const gr_running *r, const gr_node *n)
 {
-    if (!n->when.expr) return false;
+    if (!n->timing.when.expr) return false;
     gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
     for (size_t i = 0; i < r->g->n_columns; i++)
         columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
     gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
-    void *work = gr_calloc(1, gr_expr_bytes(n->when.expr, (gr_expr_bounds){1, 1, 1}));
-    bool skip = gr_expr_scalar(n->when.expr, &env, work) == 0;
+    void *work = gr_calloc(1, gr_expr_bytes(n->timing.when.expr, (gr_expr_bounds){1, 1, 1}));
+    bool skip = gr_expr_scalar(n->timing.when.expr, &env, work) == 0;
     free(work);
     free(columns);
     return skip;
@@ -65,7 +65,7 @@ static void begin_iteration(gr_running *r, uint32_t step)
     for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
     for (size_t i = 0; i < r->g->n_nodes; i++) {
         const gr_node *n = r->g->nodes[i];
-        s->skipped[i] = n->every ? !gr_node_is_due(n, step) : sleeps(r, n);
+        s->skipped[i] = n->timing.every ? !gr_node_is_due(n, step) : sleeps(r, n);
     }
     gr_run_begin_check(r, step);
     if (s->progress) gr_progress_begin(s->progress, step, s->steps);
@@ -222,7 +222,7 @@ static gr_bytes_saved saved_by(const gr_running *r, bool any)
 /* Samples are of the role that ends iterations; where all do, of the first. */
 static bool keeps_samples(const gr_running *r)
 {
-    uint32_t role = r->p->summary->role;
+    uint32_t role = r->p->summary->placement.role;
     return !gr_comm_rank(r->comms.own) &&
            (gr_graph_one_role(r->g) || r->g->view == (role == GR_NONE ? 0 : role));
 }

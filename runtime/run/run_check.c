@@ -85,11 +85,12 @@ static void sum(const gr_running *r, uint32_t i, const void *x, gr_queue *q)
 void gr_run_check_task(gr_running *r, const gr_task *w, const gr_call *call)
 {
     gr_checks *c = &r->checks;
-    for (uint32_t u = 0; c->due && c->n && u < w->n_uses; u++) {
-        const uint32_t object = w->uses[u].object, i = object == GR_NONE ? GR_NONE : c->by_object[object];
+    for (uint32_t u = 0; c->due && c->n && u < w->uses.n; u++) {
+        const uint32_t object = w->uses.list[u].object,
+                       i = object == GR_NONE ? GR_NONE : c->by_object[object];
         if (i == GR_NONE || !call->ptr[u]) continue;
         const gr_use_mode wanted = c->of[i].alike.written ? GR_WRITE : GR_READ;
-        if ((w->uses[u].mode & wanted) && !atomic_exchange(&c->of[i].summed, true))
+        if ((w->uses.list[u].mode & wanted) && !atomic_exchange(&c->of[i].summed, true))
             sum(r, i, call->ptr[u], call->queue);
     }
 }

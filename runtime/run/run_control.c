@@ -9,7 +9,8 @@ void gr_run_save_ops(const gr_running *r, bool all, gr_state_file *f)
 {
     for (size_t i = 0; i < r->g->n_nodes; i++) {
         const gr_node *n = r->g->nodes[i];
-        if (n->op->save && (all || n->role == r->g->view)) n->op->save(r->session.state[i], n->name, f);
+        if (n->op->save && (all || n->placement.role == r->g->view))
+            n->op->save(r->session.state[i], n->name, f);
     }
 }
 
@@ -20,7 +21,7 @@ static gr_status load_ops(gr_running *r, uint32_t role, const gr_str *text, gr_d
     gr_status st = gr_state_parse(&f, text->text, text->len, "state of other ranks", d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++) {
         const gr_node *n = r->g->nodes[i];
-        if (n->op->load && n->role == role) st = n->op->load(r->session.state[i], n->name, f, d);
+        if (n->op->load && n->placement.role == role) st = n->op->load(r->session.state[i], n->name, f, d);
     }
     gr_state_free(f);
     return st;

@@ -55,7 +55,7 @@ static gr_status add_tokenizer(gr_inputs *in, const char *owner, const gr_model 
     gr_status st = GR_OK;
     for (const char *const *f = gr_tokenizer_files; *f && !st; f++)
         st = add_there(in, strncmp(*f, "chat_template", 13) ? GR_INPUT_TOKENIZER : GR_INPUT_TEMPLATE, owner,
-                       m->folder, *f, d);
+                       m->files.folder, *f, d);
     return st;
 }
 
@@ -64,13 +64,14 @@ static gr_status add_weights(gr_inputs *in, const char *owner, const gr_model *m
 {
     gr_safetensors *s = NULL;
     gr_index known = {0};
-    gr_status st = gr_safetensors_open(&s, m->checkpoint, d);
+    gr_status st = gr_safetensors_open(&s, m->files.checkpoint, d);
     for (size_t i = 0; !st && i < gr_safetensors_count(s); i++) {
         const char *path = gr_safetensors_at(s, i)->file;
         if (gr_index_add(&known, path, 0))
             st = gr_inputs_add_file(in, GR_INPUT_WEIGHTS, owner, base_name(path), path, d);
     }
-    if (!st) st = add_there(in, GR_INPUT_WEIGHTS, owner, m->checkpoint, "model.safetensors.index.json", d);
+    if (!st)
+        st = add_there(in, GR_INPUT_WEIGHTS, owner, m->files.checkpoint, "model.safetensors.index.json", d);
     gr_index_release(&known);
     gr_safetensors_free(s);
     return st;
@@ -86,17 +87,18 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
             p->steps[i].kind == GR_STEP_RESTORE ? gr_tasks_find(r->p->tasks, p->steps[i].what) : GR_NONE;
         reads = object != GR_NONE && gr_graph_model(r->g, r->p->tasks->objects[object].model) == m;
     }
-    return reads && !m->random && !(resumes && m->trained);
+    return reads && !m->files.random && !(resumes && m->trained);
 }
 
 static gr_status add_model(const gr_running *r, const gr_model *m, bool resumes, gr_diag *d)
 {
     char *owner = gr_inputs_model(m->name);
     const bool has_tokenizer = m->trained || r->session.tokenizer[m->index];
-    gr_status st = m->random
-                       ? gr_inputs_add_file(r->read, GR_INPUT_CONFIG, owner, "config.json", m->checkpoint, d)
-                       : add_there(r->read, GR_INPUT_CONFIG, owner, m->checkpoint, "config.json", d);
-    if (!st) st = add_there(r->read, GR_INPUT_CONFIG, owner, m->folder, "generation_config.json", d);
+    gr_status st =
+        m->files.random
+            ? gr_inputs_add_file(r->read, GR_INPUT_CONFIG, owner, "config.json", m->files.checkpoint, d)
+            : add_there(r->read, GR_INPUT_CONFIG, owner, m->files.checkpoint, "config.json", d);
+    if (!st) st = add_there(r->read, GR_INPUT_CONFIG, owner, m->files.folder, "generation_config.json", d);
     if (!st && has_tokenizer) st = add_tokenizer(r->read, owner, m, d);
     if (!st && reads_weights(r, m, resumes)) st = add_weights(r->read, owner, m, d);
     free(owner);

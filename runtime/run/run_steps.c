@@ -25,7 +25,7 @@ static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr
     const gr_binding *b = binding_of(r, path, step);
     const gr_node *n = gr_planned_node(r->p, r->g, b->task->node);
     bool summary = n == r->p->summary || n == r->p->validation;
-    for (uint32_t i = 0; i < b->task->n_uses; i++)
+    for (uint32_t i = 0; i < b->task->uses.n; i++)
         ptr[i] = b->entry[i] == GR_NONE ? NULL : gr_executor_address(r->executor, b->entry[i]);
     return (gr_call){.session = &r->session,
                      .node = n,
@@ -34,7 +34,7 @@ static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr
                      .kernel = b->task->kernel,
                      .arg = b->task->arg,
                      .ptr = ptr,
-                     .n_ptr = b->task->n_uses,
+                     .n_ptr = b->task->uses.n,
                      .lane = r->p->plan->paths[path].steps[step].lane,
                      .queue = q};
 }
@@ -42,7 +42,7 @@ static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr
 /* A node's own work. Sums over the slices of its model are within it, on this queue. */
 static gr_status run_op(const gr_running *r, const gr_call *c, gr_diag *d)
 {
-    gr_tp_group *peers = gr_comms_tp(&r->comms, c->node->parts);
+    gr_tp_group *peers = gr_comms_tp(&r->comms, c->node->placement.parts);
     if (peers) peers->d = d;
     c->queue->peers = peers;
     gr_status st = c->node->op->run(c, d);
@@ -55,7 +55,7 @@ static gr_status run_task(gr_running *r, gr_path_id path, uint32_t step, gr_queu
     const gr_task *w = binding_of(r, path, step)->task;
     const gr_kernels *k = r->session.kernels;
     const gr_comms *comms = &r->comms;
-    void **ptr = gr_calloc(w->n_uses, sizeof(*ptr));
+    void **ptr = gr_calloc(w->uses.n, sizeof(*ptr));
     gr_call c = call_of(r, path, step, ptr, q);
     const uint64_t waits = q->waits;
     gr_status st;
@@ -67,8 +67,8 @@ static gr_status run_task(gr_running *r, gr_path_id path, uint32_t step, gr_queu
     } else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)
         st = gr_cross_run(&c, r->p->tasks, w, comms->all_device, comms->all, d);
     else
-        st = gr_sharding_run(&c, r->p->tasks, w, gr_comms_group(comms, w->group), comms->own, d);
-    assert(st || !w->waits || q->waits > waits); /* the plan was proven with this wait */
+        st = gr_sharding_run(&c, r->p->tasks, w, gr_comms_group(comms, w->comm.group), comms->own, d);
+    assert(st || !w->uses.waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
     free(ptr);
     return st;

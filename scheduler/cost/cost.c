@@ -13,83 +13,96 @@ static double place_in(const uint32_t *list, uint32_t n, double x, uint32_t *at)
     return fmin(fmax(share, 0), 1);
 }
 
-static double rate_at(const gr_rate *r, const gr_task *w)
+static double rate_at(const gr_rate *r, const gr_task_cost *c)
 {
-    return w->paged ? r->decode : w->backward ? r->backward : r->forward;
+    return c->paged ? r->decode : c->backward ? r->backward : r->forward;
 }
 
 /* The rate between those measured, straight in the logarithms; beyond them that of the nearest. */
-static double matrix_rate(const gr_hardware *h, const gr_task *w)
+static double matrix_rate(const gr_hardware *h, const gr_task_cost *c)
 {
     uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
     while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
     uint32_t n_rows = h->n_rates / n_widths;
     for (uint32_t i = 0; i < n_rows; i++) list[0][i] = h->rates[i * n_widths].rows;
     for (uint32_t i = 0; i < n_widths; i++) list[1][i] = h->rates[i].width;
-    double down = place_in(list[0], n_rows, w->rows, &row),
-           across = place_in(list[1], n_widths, w->width, &col), sum = 0;
+    double down = place_in(list[0], n_rows, c->rows, &row),
+           across = place_in(list[1], n_widths, c->width, &col), sum = 0;
     for (uint32_t i = 0; i < 4; i++) {
         double share = (i / 2 ? down : 1 - down) * (i % 2 ? across : 1 - across);
         if (share <= 0) continue;
-        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], w));
+        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], c));
     }
     return exp(sum);
 }
 
-static double attention_rate(const gr_hardware *h, const gr_task *w)
+static double attention_rate(const gr_hardware *h, const gr_task_cost *c)
 {
     uint32_t length[GR_LENGTHS_MAX], at;
     double rate[2];
     for (uint32_t i = 0; i < h->n_attention; i++) length[i] = h->attention[i].length;
-    const double share = place_in(length, h->n_attention, w->length ? w->length : 1, &at);
+    const double share = place_in(length, h->n_attention, c->length ? c->length : 1, &at);
     for (uint32_t i = 0; i < 2; i++) {
         const gr_attention_rate *a = &h->attention[GR_MIN(at + i, h->n_attention - 1)];
-        rate[i] = w->backward ? a->backward : a->forward;
+        rate[i] = c->backward ? a->backward : a->forward;
     }
     return exp((1 - share) * log(rate[0]) + share * log(rate[1]));
 }
 
 /* What takes its time beside matrix products and plain traffic, in seconds; what has no rate of its own is
  * added to those. */
-static double special_seconds(const gr_task *w, const gr_hardware *h, double *flops, double *bytes)
+static double special_seconds(const gr_task_cost *c, const gr_hardware *h, double *flops, double *bytes)
 {
     double seconds = 0;
-    if (w->paged && h->kv_bytes > 0)
-        seconds += w->kv / h->kv_bytes;
-    else if (w->paged && h->decode_attention > 0)
-        seconds += w->attention / h->decode_attention;
-    else if (!w->paged && h->n_attention)
-        seconds += w->attention / attention_rate(h, w);
+    if (c->paged && h->kv_bytes > 0)
+        seconds += c->kv / h->kv_bytes;
+    else if (c->paged && h->decode_attention > 0)
+        seconds += c->attention / h->decode_attention;
+    else if (!c->paged && h->n_attention)
+        seconds += c->attention / attention_rate(h, c);
     else
-        *flops += w->attention, *bytes += w->kv;
-    const double logits = h->kept > 0 && (w->backward || w->paged) ? h->kept : h->logits;
-    if (logits > 0) seconds += w->logits / logits;
+        *flops += c->attention, *bytes += c->kv;
+    const double logits = h->kept > 0 && (c->backward || c->paged) ? h->kept : h->logits;
+    if (logits > 0) seconds += c->logits / logits;
     return seconds;
 }
 
 /* Across nodes each rank has its own adapter. */
-static double link_of(const gr_task *w, const gr_hardware *h)
+static double link_of(const gr_task_comm *m, const gr_hardware *h)
 {
-    if (w->group == GR_GROUP_REPLICAS) return h->network;
-    return w->group == GR_GROUP_NODE && h->near > 0 ? h->near : h->link;
+    if (m->group == GR_GROUP_REPLICAS) return h->network;
+    return m->group == GR_GROUP_NODE && h->near > 0 ? h->near : h->link;
+}
+
+/* Of the work itself; sums over its peers are within it. */
+static double own_seconds(const gr_task *w, const gr_hardware *h)
+{
+    const gr_task_cost *c = &w->cost;
+    const gr_task_comm *m = &w->comm;
+    double flops = c->flops, bytes = c->bytes, seconds = special_seconds(c, h, &flops, &bytes);
+    const double rate = h->n_rates && c->rows ? matrix_rate(h, c) : h->flops;
+    seconds += fmax(flops / rate + c->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
+    if (m->sums > 0)
+        seconds += m->summed / (h->near > 0 ? h->near : h->link) + m->sums * (double)h->sum_ns * 1e-9;
+    return seconds;
+}
+
+static uint64_t crossing_ns(const gr_task_comm *m, double rate, const gr_hardware *h)
+{
+    return h->collective_ns + (uint64_t)llround(1e9 * (double)m->moved / rate);
 }
 
 uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h)
 {
-    double flops = w->flops, bytes = w->bytes, seconds = special_seconds(w, h, &flops, &bytes);
-    const double rate = h->n_rates && w->rows ? matrix_rate(h, w) : h->flops;
-    seconds += fmax(flops / rate + w->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
-    if (w->sums > 0)
-        seconds += w->summed / (h->near > 0 ? h->near : h->link) + w->sums * (double)h->sum_ns * 1e-9;
-    uint64_t ns = (uint64_t)llround(1e9 * seconds) + h->step_ns;
-    if (w->rate > 0)
-        return h->step_ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / w->rate);
-    return w->moved ? ns + h->collective_ns + (uint64_t)llround(1e9 * (double)w->moved / link_of(w, h)) : ns;
+    const gr_task_comm *m = &w->comm;
+    if (m->rate > 0) return h->step_ns + crossing_ns(m, m->rate, h);
+    const uint64_t ns = (uint64_t)llround(1e9 * own_seconds(w, h)) + h->step_ns;
+    return m->moved ? ns + crossing_ns(m, link_of(m, h), h) : ns;
 }
 
 uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h)
 {
-    uint64_t ns = (uint64_t)llround(1e9 * w->bytes / h->host_memory) + h->step_ns;
+    uint64_t ns = (uint64_t)llround(1e9 * w->cost.bytes / h->host_memory) + h->step_ns;
     return GR_MAX(ns, gr_task_ns(w, h)); /* no host is faster than its device */
 }
 

@@ -102,9 +102,9 @@ static void put_model(const drawing *d, const gr_model *m)
 /* Where it is trained, or where the first node runs that reads it. */
 static uint32_t class_of_model(const gr_graph *g, const gr_model *m)
 {
-    if (m->update) return m->update->role;
+    if (m->update) return m->update->placement.role;
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->model == m) return g->nodes[i]->role;
+        if (g->nodes[i]->model == m) return g->nodes[i]->placement.role;
     return 0;
 }
 
@@ -125,7 +125,7 @@ static void put_role(drawing *d, const gr_graph *g, uint32_t role)
     for (size_t i = 0; i < g->n_models; i++)
         if (!several || class_of_model(g, g->models[i]) == role) put_model(d, g->models[i]);
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (!several || g->nodes[i]->role == role) put_node(d, g->nodes[i]);
+        if (!several || g->nodes[i]->placement.role == role) put_node(d, g->nodes[i]);
     if (several) gr_str_puts(d->out, "  }\n");
 }
 
@@ -140,7 +140,7 @@ void gr_draw_dot(const gr_plan *p, const gr_graph *g, gr_str *out)
                      "fontcolor=\"#4b5563\"];\n");
     for (uint32_t c = 0; c <= p->n_more; c++) put_role(&d, g, c);
     for (size_t i = 0; i < g->n_nodes; i++) {
-        d.v = d.views[p->n_more ? g->nodes[i]->role : 0];
+        d.v = d.views[p->n_more ? g->nodes[i]->placement.role : 0];
         put_edges(&d, g->nodes[i]);
     }
     gr_str_puts(out, "}\n");

@@ -63,7 +63,7 @@ static json_t *nodes_of(const gr_view *v, const gr_graph *g)
         const gr_node *n = g->nodes[i];
         json_t *node = json_pack(
             "{s:s, s:b, s:s, s:s?, s:b, s:I, s:o, s:o}", "name", n->name, "here",
-            !v->all->n_more || n->role == v->role, "op", n->op->name, "model",
+            !v->all->n_more || n->placement.role == v->role, "op", n->op->name, "model",
             n->model ? n->model->name : NULL, "trains", n->model && n->model->update == n, "ns",
             (json_int_t)gr_view_node_ns(v, n->name), "inputs", inputs_of(v, n), "holds", holds_of(v, n));
         json_array_append_new(list, node);

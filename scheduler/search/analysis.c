@@ -10,12 +10,12 @@
 /* The last work of a unit. */
 static uint32_t end_of(const gr_tasks *g, uint32_t work)
 {
-    return g->task[work].body_last == GR_NONE ? work : g->task[work].body_last;
+    return g->task[work].loop.body_last == GR_NONE ? work : g->task[work].loop.body_last;
 }
 
 static bool inside(const gr_tasks *g, uint32_t loop, uint32_t work)
 {
-    return work > loop && work <= g->task[loop].body_last;
+    return work > loop && work <= g->task[loop].loop.body_last;
 }
 
 static void find_scopes(gr_analysis *f)
@@ -25,14 +25,14 @@ static void find_scopes(gr_analysis *f)
     NEW(f, g->n_tasks, f->parent), NEW(f, g->n_tasks, f->prev), NEW(f, g->n_tasks, f->depth);
     NEW(f, g->n_tasks, f->top), NEW(f, g->n_tasks, f->node);
     for (uint32_t w = 0; w < g->n_tasks; w++) {
-        while (n && w > g->task[stack[n - 1]].body_last) n--;
+        while (n && w > g->task[stack[n - 1]].loop.body_last) n--;
         if (w == g->validate) before[0] = GR_NONE; /* another path */
         f->parent[w] = n ? stack[n - 1] : GR_NONE;
         f->depth[w] = n;
         f->top[w] = n ? stack[0] : w;
         f->prev[w] = before[n];
         before[n] = w;
-        if (g->task[w].body_last != GR_NONE) {
+        if (g->task[w].loop.body_last != GR_NONE) {
             stack[n++] = w;
             before[n] = GR_NONE;
         }
@@ -73,17 +73,17 @@ static void find_refs(gr_analysis *f)
     const gr_tasks *g = f->g;
     NEW(f, g->n_objects + 1, f->begin), NEW(f, g->n_tasks + 1, f->use_begin);
     for (uint32_t w = 0; w < g->n_tasks; w++) {
-        f->use_begin[w + 1] = f->use_begin[w] + g->task[w].n_uses;
-        for (uint32_t u = 0; u < g->task[w].n_uses; u++)
-            if (g->task[w].uses[u].object != GR_NONE) f->begin[g->task[w].uses[u].object + 1]++;
+        f->use_begin[w + 1] = f->use_begin[w] + g->task[w].uses.n;
+        for (uint32_t u = 0; u < g->task[w].uses.n; u++)
+            if (g->task[w].uses.list[u].object != GR_NONE) f->begin[g->task[w].uses.list[u].object + 1]++;
     }
     for (uint32_t o = 0; o < g->n_objects; o++) f->begin[o + 1] += f->begin[o];
     NEW(f, f->begin[g->n_objects], f->refs);
     uint32_t *at = gr_malloc((g->n_objects + 1) * sizeof(*at));
     memcpy(at, f->begin, (g->n_objects + 1) * sizeof(*at));
     for (uint32_t w = 0; w < g->n_tasks; w++)
-        for (uint32_t u = 0; u < g->task[w].n_uses; u++) {
-            const gr_use *use = &g->task[w].uses[u];
+        for (uint32_t u = 0; u < g->task[w].uses.n; u++) {
+            const gr_use *use = &g->task[w].uses.list[u];
             if (use->object != GR_NONE) f->refs[at[use->object]++] = (gr_ref){w, use->mode & GR_UPDATE};
         }
     free(at);
@@ -162,7 +162,7 @@ static uint32_t later(const gr_tasks *g, uint32_t a, uint32_t b)
 static uint32_t host_done(const gr_analysis *f, uint32_t h)
 {
     const gr_tasks *g = f->g;
-    uint32_t loop = f->parent[h], end = loop == GR_NONE ? path_end(g, h) : g->task[loop].body_last + 1;
+    uint32_t loop = f->parent[h], end = loop == GR_NONE ? path_end(g, h) : g->task[loop].loop.body_last + 1;
     for (uint32_t s = h + 1; s < end; s++) {
         const gr_task *w = &g->task[s];
         if (w->lane == GR_LANE_HOST || (w->optional && strcmp(w->node, g->task[h].node))) continue;
@@ -182,9 +182,11 @@ static uint32_t host_done(const gr_analysis *f, uint32_t h)
 static uint32_t next_beside(const gr_analysis *f, uint32_t w)
 {
     const gr_tasks *g = f->g;
-    const uint32_t loop = f->parent[w], end = loop == GR_NONE ? path_end(g, w) : g->task[loop].body_last + 1;
+    const uint32_t loop = f->parent[w],
+                   end = loop == GR_NONE ? path_end(g, w) : g->task[loop].loop.body_last + 1;
     for (uint32_t s = w + 1; s < end; s++)
-        if (f->parent[s] == loop && g->task[s].body_last == GR_NONE && g->task[s].lane == GR_LANE_COMPUTE)
+        if (f->parent[s] == loop && g->task[s].loop.body_last == GR_NONE &&
+            g->task[s].lane == GR_LANE_COMPUTE)
             return !strcmp(g->task[s].node, g->task[w].node) ? s : GR_NONE;
     return GR_NONE;
 }
@@ -206,10 +208,11 @@ static void find_lifetime(gr_analysis *f, uint32_t o)
         }
     }
     for (uint32_t i = b; i < e && last != GR_NONE; i++)
-        if (g->task[f->refs[i].work].lane == GR_LANE_HOST || g->task[f->refs[i].work].host_with != GR_NONE)
+        if (g->task[f->refs[i].work].lane == GR_LANE_HOST ||
+            g->task[f->refs[i].work].uses.host_with != GR_NONE)
             last = later(g, last, host_done(f, f->refs[i].work));
     const uint32_t behind =
-        g->task[f->refs[e - 1].work].beside ? next_beside(f, f->refs[e - 1].work) : GR_NONE;
+        g->task[f->refs[e - 1].work].comm.beside ? next_beside(f, f->refs[e - 1].work) : GR_NONE;
     if (behind != GR_NONE && last != GR_NONE) last = later(g, last, behind);
     f->first[o] = first;
     f->last[o] = last;
@@ -247,7 +250,7 @@ static void find_groups(gr_analysis *f)
         gp->bytes += ob->bytes;
         for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
             gp->nodes |= 1ULL << GR_MIN(f->node[f->refs[r].work], 63);
-            gp->may_host &= g->task[f->refs[r].work].host_with == o;
+            gp->may_host &= g->task[f->refs[r].work].uses.host_with == o;
         }
     }
 }
@@ -290,9 +293,9 @@ gr_analysis *gr_analysis_new(const gr_tasks *g, const gr_hardware *hw)
     find_ranks(f);
     NEW(f, g->n_tasks, f->ns), NEW(f, g->n_tasks, f->host_ns), NEW(f, g->n_tasks, f->lost_ns);
     for (uint32_t w = 0; w < g->n_tasks; w++) {
-        if (g->task[w].body_last == GR_NONE) f->ns[w] = gr_task_ns(&g->task[w], hw);
+        if (g->task[w].loop.body_last == GR_NONE) f->ns[w] = gr_task_ns(&g->task[w], hw);
         f->lost_ns[w] = gr_task_lost_ns(&g->task[w], hw);
-        if (g->task[w].host_with == GR_NONE) continue;
+        if (g->task[w].uses.host_with == GR_NONE) continue;
         f->host_ns[w] = gr_task_host_ns(&g->task[w], hw);
         f->n_movable++;
     }

@@ -166,13 +166,13 @@ static void find_shares(builder *b)
 static void use_entries(builder *b, const gr_item *it, gr_step *s)
 {
     const gr_task *w = &b->f->g->task[it->work];
-    s->reads = gr_arena_alloc(b->p->arena, (w->n_uses + 1) * sizeof(*s->reads));
-    s->writes = gr_arena_alloc(b->p->arena, (w->n_uses + 1) * sizeof(*s->writes));
-    for (uint32_t u = 0; u < w->n_uses; u++) {
+    s->reads = gr_arena_alloc(b->p->arena, (w->uses.n + 1) * sizeof(*s->reads));
+    s->writes = gr_arena_alloc(b->p->arena, (w->uses.n + 1) * sizeof(*s->writes));
+    for (uint32_t u = 0; u < w->uses.n; u++) {
         uint32_t e = b->l->use_entry[b->f->use_begin[it->work] + u];
         if (e == GR_NONE) continue;
-        if (w->uses[u].mode & GR_READ) s->reads[s->n_reads++] = e;
-        if (w->uses[u].mode & GR_WRITE) s->writes[s->n_writes++] = e;
+        if (w->uses.list[u].mode & GR_READ) s->reads[s->n_reads++] = e;
+        if (w->uses.list[u].mode & GR_WRITE) s->writes[s->n_writes++] = e;
     }
 }
 
@@ -186,9 +186,9 @@ static void make_step(builder *b, uint32_t i)
     if (it->work != GR_NONE) {
         const gr_task *w = &b->f->g->task[it->work];
         s->what = gr_arena_strdup(arena, w->what);
-        s->bytes = w->moved;
-        s->trips_max = w->trips_max;
-        s->agreed = w->agreed;
+        s->bytes = w->comm.moved;
+        s->trips_max = w->loop.trips_max;
+        s->agreed = w->loop.agreed;
         use_entries(b, it, s);
         return;
     }

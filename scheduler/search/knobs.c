@@ -51,7 +51,7 @@ static bool host_step_is_asked_for(const gr_model *m)
  * they are stepped on the host, which has the shard alone. */
 static bool copy_is_asked_for(const gr_model *m)
 {
-    return m->gather != GR_GATHER_DIRECT ||
+    return m->sharding.gather != GR_GATHER_DIRECT ||
            m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO || host_step_is_asked_for(m);
 }
 
@@ -65,7 +65,7 @@ static gr_policy policy_of_optimizer(const gr_knobs *s, const gr_model *m)
 bool gr_model_is_sent(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes && m->update; i++)
-        if (g->nodes[i]->model == m && g->nodes[i]->role != m->update->role) return true;
+        if (g->nodes[i]->model == m && g->nodes[i]->placement.role != m->update->placement.role) return true;
     return false;
 }
 
@@ -125,8 +125,8 @@ static bool is_sharded(const gr_knobs *s, const uint32_t *level, const gr_model 
 static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_model *m)
 {
     uint32_t node = node_ranks(s->g);
-    if (!node || m->shard == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
-    if (m->shard == GR_SHARD_NODE) return node;
+    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
+    if (m->sharding.over == GR_SHARD_NODE) return node;
     if (is_trained(s->g, m))
         return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_REACH, m) ? node : 0;
     return level_about(s, level, KNOB_SHARD, m) == 1 && node > 1 ? node : 0;
@@ -143,8 +143,8 @@ static bool may_step_on_host(const gr_knobs *s, const uint32_t *level, const gr_
 /* A validation's rollout follows the first of the iterations: their pools need not be chosen apart. */
 static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
 {
-    for (size_t i = 0; n->every && i < g->n_nodes; i++)
-        if (g->nodes[i]->op->generates && !g->nodes[i]->every && gr_node_runs(g, g->nodes[i]))
+    for (size_t i = 0; n->timing.every && i < g->n_nodes; i++)
+        if (g->nodes[i]->op->generates && !g->nodes[i]->timing.every && gr_node_runs(g, g->nodes[i]))
             return g->nodes[i];
     return n;
 }
@@ -237,11 +237,11 @@ static double collective_seconds(const gr_tasks *p, const gr_hardware *hw)
     for (uint32_t w = 0; w < gr_tasks_steady(p); w++) {
         const gr_task *task = &p->task[w];
         while (depth && w > end[depth]) depth--;
-        if (task->moved) sum += times[depth] * 1e-9 * (double)gr_task_ns(task, hw);
-        if (task->body_last == GR_NONE) continue;
+        if (task->comm.moved) sum += times[depth] * 1e-9 * (double)gr_task_ns(task, hw);
+        if (task->loop.body_last == GR_NONE) continue;
         depth++;
-        end[depth] = task->body_last;
-        times[depth] = times[depth - 1] * task->trips_expected;
+        end[depth] = task->loop.body_last;
+        times[depth] = times[depth - 1] * task->loop.trips_expected;
     }
     return sum;
 }
@@ -271,7 +271,8 @@ static void prefer_nodes(gr_knobs *s)
     for (size_t i = 0; i < g->n_models && node && kept <= hw.device_bytes / 2; i++) {
         double seconds[2];
         const gr_model *m = g->models[i];
-        if (!is_used(g, m) || !is_trained(g, m) || gr_model_is_sent(g, m) || m->shard != GR_SHARD_AUTO)
+        if (!is_used(g, m) || !is_trained(g, m) || gr_model_is_sent(g, m) ||
+            m->sharding.over != GR_SHARD_AUTO)
             continue;
         for (int over_node = 0; over_node < 2; over_node++) {
             s->grouped = over_node ? 1ULL << m->index : 0;
@@ -363,7 +364,7 @@ static void add_shards(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
         const gr_model *m = s->g->models[i];
         if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
-        bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->shard == GR_SHARD_AUTO;
+        bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->sharding.over == GR_SHARD_AUTO;
         add_model_knob(s, KNOB_SHARD, m, nodes ? 3 : 2, false, "weights");
     }
 }
@@ -383,7 +384,7 @@ static void add_nodes(gr_knobs *s)
 {
     for (size_t i = 0; i < s->g->n_models; i++) {
         const gr_model *m = s->g->models[i];
-        if (!(s->grouped >> m->index & 1) || m->shard != GR_SHARD_AUTO) continue;
+        if (!(s->grouped >> m->index & 1) || m->sharding.over != GR_SHARD_AUTO) continue;
         add_model_knob(s, KNOB_REACH, m, 2, !s->g->canonical, "shards");
     }
 }

@@ -32,11 +32,11 @@ static void declare_unit(assembly *a, const gr_node *n)
 {
     if (a->traffic && !gr_node_runs(a->g, n)) return;
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, n, &a->crossed);
-    if (n->refills) begin_rounds(a, n);
-    for (size_t i = 0; n->refills && i < n->index; i++)
-        if (a->g->nodes[i]->repeated_by == n) declare(a, a->g->nodes[i]);
+    if (n->timing.refills) begin_rounds(a, n);
+    for (size_t i = 0; n->timing.refills && i < n->index; i++)
+        if (a->g->nodes[i]->timing.repeated_by == n) declare(a, a->g->nodes[i]);
     declare(a, n);
-    if (n->refills) gr_tasks_end(a->p);
+    if (n->timing.refills) gr_tasks_end(a->p);
 }
 
 /* The nodes of an iteration, or those of validations; nothing before a select waits for what it repeats. */
@@ -44,7 +44,7 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
 {
     for (size_t i = 0; i < a->g->n_nodes; i++) {
         const gr_node *n = a->g->nodes[i];
-        if ((n->every != 0) == validation && !n->repeated_by) declare_unit(a, n);
+        if ((n->timing.every != 0) == validation && !n->timing.repeated_by) declare_unit(a, n);
     }
     declare_unit(a, end);
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
@@ -55,8 +55,9 @@ static uint32_t count_groups(const gr_graph *g)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < g->n_models; i++) {
-        bool known = g->models[i]->parts < 2;
-        for (size_t j = 0; j < i; j++) known = known || g->models[j]->parts == g->models[i]->parts;
+        bool known = g->models[i]->sharding.parts < 2;
+        for (size_t j = 0; j < i; j++)
+            known = known || g->models[j]->sharding.parts == g->models[i]->sharding.parts;
         n += !known;
     }
     return n;
@@ -94,7 +95,7 @@ static void declare_validation(assembly *a, const gr_node *end)
     gr_tasks *p = a->p;
     uint32_t every = UINT32_MAX;
     for (size_t i = 0; i < a->g->n_nodes; i++)
-        if (a->g->nodes[i]->every) every = GR_MIN(every, a->g->nodes[i]->every);
+        if (a->g->nodes[i]->timing.every) every = GR_MIN(every, a->g->nodes[i]->timing.every);
     gr_tasks_validate(p, every);
     declare_nodes(a, true, end);
     if (p->validate < p->n_tasks) return;

@@ -27,9 +27,9 @@ static gr_graph without_validation(const gr_graph *g, gr_arena *arena)
     same.nodes = gr_arena_alloc(arena, (g->n_nodes + 1) * sizeof(*same.nodes));
     same.n_nodes = same.n_pools = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
-        if (g->nodes[i]->every) continue;
+        if (g->nodes[i]->timing.every) continue;
         nodes[i] = *g->nodes[i];
-        nodes[i].pool = NULL;
+        nodes[i].placement.pool = NULL;
         same.nodes[same.n_nodes++] = &nodes[i];
     }
     return same;
@@ -42,9 +42,9 @@ static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
     for (size_t i = 0; i < g->n_models; i++) {
         models[i] = *g->models[i];
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
-        models[i].gather = GR_GATHER_DIRECT;
-        models[i].shard = GR_SHARD_AUTO;
-        if (g->ranks < 2) models[i].tensor = 1; /* it has no effect */
+        models[i].sharding.gather = GR_GATHER_DIRECT;
+        models[i].sharding.over = GR_SHARD_AUTO;
+        if (g->ranks < 2) models[i].sharding.tensor = 1; /* it has no effect */
         models[i].pool = NULL;
         out[i] = &models[i];
     }
@@ -92,10 +92,10 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     if (g->ranks > 1 && !g->canonical) gr_str_puts(&s, " dealt by length");
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_choices *c = &choices[i];
-        if (g->nodes[i]->every) continue;
+        if (g->nodes[i]->timing.every) continue;
         if (c->shards && g->nodes[i]->op->trains && !g->canonical)
             gr_str_printf(&s, " in shards of %u", c->shards);
-        if (g->n_roles > 1) gr_str_printf(&s, " on %u", g->roles[g->nodes[i]->role].n);
+        if (g->n_roles > 1) gr_str_printf(&s, " on %u", g->roles[g->nodes[i]->placement.role].n);
         if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);

@@ -15,9 +15,9 @@
 static void place_ends(gr_planned *p, const gr_graph *g)
 {
     const gr_node *update = gr_graph_subject(g).update;
-    p->summary->role = g->n_state && g->n_roles > 1 ? GR_NONE : update ? update->role : 0;
+    p->summary->placement.role = g->n_state && g->n_roles > 1 ? GR_NONE : update ? update->placement.role : 0;
     for (size_t i = 0; p->validation && i < g->n_nodes; i++)
-        if (g->nodes[i]->every) p->validation->role = g->nodes[i]->role;
+        if (g->nodes[i]->timing.every) p->validation->placement.role = g->nodes[i]->placement.role;
 }
 
 static gr_planned *planned_new(const gr_graph *g, const gr_kernels *k)
@@ -77,7 +77,8 @@ static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o
     gr_plan *plan = p->plan;
     gr_choices *choices = gr_calloc(gr_n_choices(g), sizeof(*choices));
     gr_str text = {0};
-    for (size_t i = 0; i < g->n_nodes; i++) choices[i] = gr_planned_role(p, g->nodes[i]->role)->choices[i];
+    for (size_t i = 0; i < g->n_nodes; i++)
+        choices[i] = gr_planned_role(p, g->nodes[i]->placement.role)->choices[i];
     gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
     add_choices(g, choices, &text);
     plan->graph = gr_arena_strdup(plan->arena, g->name);
@@ -141,8 +142,8 @@ static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
     const char *unfit = k->unfit ? k->unfit(&m->shape, buf) : NULL;
-    bool slice = !unfit && k->unfit && m->parts > 1;
-    if (slice) unfit = k->unfit(&m->slice, buf);
+    bool slice = !unfit && k->unfit && m->sharding.parts > 1;
+    if (slice) unfit = k->unfit(&m->sharding.slice, buf);
     if (!unfit) return GR_OK;
     return gr_diag_error(d, m->at, GR_E_INVALID, "model '%s' has%s %s: the %s device has no kernels for it",
                          m->name, slice ? ", in slices," : "", unfit, k->device);
@@ -174,7 +175,7 @@ static gr_status check_shards(const gr_graph *g, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < g->n_models; i++)
-        if (g->models[i]->shard == GR_SHARD_NODE && gr_model_is_sent(g, g->models[i]))
+        if (g->models[i]->sharding.over == GR_SHARD_NODE && gr_model_is_sent(g, g->models[i]))
             st = gr_diag_error(d, g->models[i]->at, GR_E_INVALID,
                                "model '%s': 'shard: node' is not for a model whose weights other pools read",
                                g->models[i]->name);

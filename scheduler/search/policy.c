@@ -21,7 +21,7 @@ static void yield_transition(const gr_model *m, gr_policy *p, gr_resource to, gr
     if (p[to] != GR_POLICY_EVERY_NODE || p[from] != GR_POLICY_TRANSITION) return;
     p[from] = GR_POLICY_KEEP;
     gr_diag_warn(
-        d, m->residency_at,
+        d, m->residency.at,
         "model '%s': 'every_node' of %s makes room at every node, so the 'transition' of %s yields: it "
         "is kept",
         m->name, resources[to], resources[from]);

@@ -33,11 +33,12 @@ struct gr_traffic {
 bool gr_node_optional(const gr_graph *g, const gr_node *n)
 {
     bool alone = false;
-    for (size_t i = 0; n->every && i < g->n_nodes; i++) {
+    for (size_t i = 0; n->timing.every && i < g->n_nodes; i++) {
         const gr_node *o = g->nodes[i];
-        alone = alone || (o->every && (o->every != n->every || o->before != n->before));
+        alone = alone || (o->timing.every &&
+                          (o->timing.every != n->timing.every || o->timing.before != n->timing.before));
     }
-    return n->when.expr || alone;
+    return n->timing.when.expr || alone;
 }
 
 bool gr_graph_lags(const gr_graph *g)
@@ -56,7 +57,7 @@ uint64_t gr_traffic_remote(const gr_graph *g, uint32_t role)
 {
     uint64_t bits = 0;
     for (size_t m = 0; m < g->n_models && g->n_roles > 1; m++)
-        if (g->models[m]->update && g->models[m]->update->role != role) bits |= 1ULL << m;
+        if (g->models[m]->update && g->models[m]->update->placement.role != role) bits |= 1ULL << m;
     return bits;
 }
 
@@ -67,9 +68,9 @@ uint64_t gr_traffic_remote(const gr_graph *g, uint32_t role)
 static bool must_precede(const gr_node *a, const gr_node *b)
 {
     for (size_t i = 0; i < b->n_inputs; i++)
-        if (b->inputs[i] == a || b->inputs[i]->repeated_by == a) return true;
+        if (b->inputs[i] == a || b->inputs[i]->timing.repeated_by == a) return true;
     bool updates = b->model && b->op->trains;
-    return updates && a->model == b->model && a->index < b->index && !a->every;
+    return updates && a->model == b->model && a->index < b->index && !a->timing.every;
 }
 
 /* Of a select also what it repeats. */
@@ -77,10 +78,10 @@ static bool is_ready(const gr_traffic *t, const gr_node *n, const bool *placed)
 {
     for (size_t i = 0; i < n->index; i++) {
         const gr_node *a = t->g->nodes[i];
-        if (a->repeated_by || placed[i] || a->every != n->every) continue;
-        if (a->role == n->role || must_precede(a, n)) return false;
-        for (size_t k = 0; n->refills && k < n->index; k++)
-            if (t->g->nodes[k]->repeated_by == n && must_precede(a, t->g->nodes[k])) return false;
+        if (a->timing.repeated_by || placed[i] || a->timing.every != n->timing.every) continue;
+        if (a->placement.role == n->placement.role || must_precede(a, n)) return false;
+        for (size_t k = 0; n->timing.refills && k < n->index; k++)
+            if (t->g->nodes[k]->timing.repeated_by == n && must_precede(a, t->g->nodes[k])) return false;
     }
     return true;
 }
@@ -92,10 +93,10 @@ static size_t next_unit(const gr_traffic *t, const bool *placed, bool validation
     size_t first = g->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (placed[i] || n->repeated_by || (n->every != 0) != validation) continue;
+        if (placed[i] || n->timing.repeated_by || (n->timing.every != 0) != validation) continue;
         if (!(t->order & GR_ORDER_BY_ROLE)) return i;
         if (!is_ready(t, n, placed)) continue;
-        if (n->role == role) return i;
+        if (n->placement.role == role) return i;
         if (first == g->n_nodes) first = i;
     }
     return first;
@@ -109,13 +110,13 @@ static void find_units(gr_traffic *t)
     for (int validation = 0; validation < 2; validation++) {
         for (size_t i; (i = next_unit(t, placed, validation, role)) < g->n_nodes;) {
             placed[i] = true;
-            role = g->nodes[i]->role;
+            role = g->nodes[i]->placement.role;
             t->unit[i] = n++;
         }
         t->unit[g->n_nodes + (size_t)validation] = n++;
     }
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->repeated_by) t->unit[i] = t->unit[g->nodes[i]->repeated_by->index];
+        if (g->nodes[i]->timing.repeated_by) t->unit[i] = t->unit[g->nodes[i]->timing.repeated_by->index];
     free(placed);
 }
 
@@ -158,7 +159,7 @@ static uint32_t unit_of_reader(const gr_traffic *t, uint32_t reader, uint32_t ro
     uint32_t last = 0;
     if (reader < g->n_nodes) return t->unit[reader];
     for (size_t i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i]->role == role && (g->nodes[i]->every != 0) == (reader > g->n_nodes))
+        if (g->nodes[i]->placement.role == role && (g->nodes[i]->timing.every != 0) == (reader > g->n_nodes))
             last = GR_MAX(last, t->unit[i]);
     return last;
 }
@@ -173,7 +174,7 @@ static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t
     uint32_t before = early ? written : GR_MAX(written, unit_of_reader(t, reader, role));
     add(t, (transfer){.node = from,
                       .object = t->whole[0]->objects[object].name,
-                      .from = from->role,
+                      .from = from->placement.role,
                       .to = role,
                       .before = before});
     *here = true;
@@ -182,7 +183,7 @@ static void read_column(gr_traffic *t, whereabouts *w, uint32_t object, uint32_t
 /* What is written everywhere is read where it was written: it has no one writer. */
 static void write_column(const gr_traffic *t, whereabouts *w, uint32_t object, uint32_t writer)
 {
-    uint32_t role = node_at(t, writer)->role;
+    uint32_t role = node_at(t, writer)->placement.role;
     w->writer[object] = role == GR_NONE ? GR_NONE : writer;
     for (uint32_t c = 0; c < t->g->n_roles; c++)
         w->there[object * t->g->n_roles + c] = role == GR_NONE || role == c;
@@ -198,9 +199,9 @@ static void find_columns(gr_traffic *t)
     for (size_t o = 0; o < p->n_objects; o++) where.writer[o] = GR_NONE;
     for (size_t w = 0; w < p->n_tasks; w++) {
         at = owner_of(t, &p->task[w], at);
-        uint32_t role = node_at(t, at)->role;
-        for (uint32_t u = 0; u < p->task[w].n_uses; u++) {
-            const gr_use *use = &p->task[w].uses[u];
+        uint32_t role = node_at(t, at)->placement.role;
+        for (uint32_t u = 0; u < p->task[w].uses.n; u++) {
+            const gr_use *use = &p->task[w].uses.list[u];
             if (use->object == GR_NONE || p->objects[use->object].span != GR_SPAN_TEMP) continue;
             for (uint32_t c = 0; c < roles && use->mode & GR_READ; c++)
                 if (role == c || role == GR_NONE) read_column(t, &where, use->object, at, c);
@@ -217,8 +218,8 @@ static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, b
     transfer c = {.node = reader,
                   .model = m,
                   .lagged = lagged,
-                  .from = m->update->role,
-                  .to = reader->role,
+                  .from = m->update->placement.role,
+                  .to = reader->placement.role,
                   .before = before};
     bool sync = c.from == c.to; /* all buckets are one declaration */
     for (uint32_t b = 0; b < (sync ? 1 : gr_model_buckets(&m->shape)); b++) {
@@ -230,7 +231,8 @@ static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, b
 static bool is_last_to_lag(const gr_graph *g, const gr_node *n)
 {
     for (size_t i = n->index + 1; i < g->n_nodes; i++)
-        if (gr_node_lags(g->nodes[i]) && g->nodes[i]->model == n->model && g->nodes[i]->role == n->role)
+        if (gr_node_lags(g->nodes[i]) && g->nodes[i]->model == n->model &&
+            g->nodes[i]->placement.role == n->placement.role)
             return false;
     return true;
 }
@@ -244,17 +246,18 @@ static void find_weights(gr_traffic *t)
         memset(current, 0, g->n_models * g->n_roles * sizeof(*current));
         for (size_t i = 0; i < g->n_nodes; i++) {
             const gr_node *n = g->nodes[i];
-            if (!n->model || !n->model->update || (n->every != 0) != validation) continue;
+            if (!n->model || !n->model->update || (n->timing.every != 0) != validation) continue;
             bool *here = &current[n->model->index * g->n_roles];
             if (n->op->trains) {
                 memset(here, 0, g->n_roles * sizeof(*here));
             } else if (gr_node_lags(n)) {
-                bool late = t->order & GR_ORDER_UPDATE && n->role != n->model->update->role;
+                bool late =
+                    t->order & GR_ORDER_UPDATE && n->placement.role != n->model->update->placement.role;
                 uint32_t before = late ? t->unit[n->model->update->index] : t->unit[i] + 1;
                 if (is_last_to_lag(g, n)) add_weights(t, n, before, true);
-            } else if (n->role != n->model->update->role && !here[n->role]) {
+            } else if (n->placement.role != n->model->update->placement.role && !here[n->placement.role]) {
                 add_weights(t, n, t->unit[i], false);
-                here[n->role] = !gr_node_optional(g, n);
+                here[n->placement.role] = !gr_node_optional(g, n);
             }
         }
     }
@@ -340,10 +343,10 @@ static void declare(const gr_traffic *t, const transfer *c, const gr_graph *view
                               sends ? "to" : "from", peer, p->objects[o].name);
     w->kind = sends ? GR_STEP_SEND : GR_STEP_RECV;
     if (p->objects[o].place == GR_HOST) gr_tasks_waits(w);
-    w->moved = bytes_of(t, c, k);
-    w->peer = peer;
-    w->channel = c->channel;
-    w->rate = rate_between(t, c);
+    w->comm.moved = bytes_of(t, c, k);
+    w->comm.peer = peer;
+    w->comm.channel = c->channel;
+    w->comm.rate = rate_between(t, c);
     if (c->model && !sends) gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }
 
@@ -521,7 +524,8 @@ static void find_sends(const gr_plan *p, const gr_tasks *g, uint32_t role, gr_me
         const gr_step *s = gr_plan_step(p, i);
         if (!gr_step_is_task(s->kind)) continue;
         const gr_task *w = &g->task[next++];
-        if (s->kind == GR_STEP_SEND) send[w->channel] = (gr_meeting){role, i < n_steady ? i : i - n_steady};
+        if (s->kind == GR_STEP_SEND)
+            send[w->comm.channel] = (gr_meeting){role, i < n_steady ? i : i - n_steady};
     }
 }
 
@@ -532,7 +536,7 @@ static void set_meetings(gr_plan *p, const gr_tasks *g, const gr_meeting *send)
         gr_step *s = (gr_step *)(uintptr_t)gr_plan_step(p, i);
         if (!gr_step_is_task(s->kind)) continue;
         const gr_task *w = &g->task[next++];
-        if (s->kind == GR_STEP_RECV) s->meets = send[w->channel];
+        if (s->kind == GR_STEP_RECV) s->meets = send[w->comm.channel];
     }
 }
 
@@ -542,8 +546,8 @@ void gr_roles_link(gr_plan *plan, const gr_tasks *const *tasks)
     size_t channels = 0;
     for (uint32_t c = 0; c < n; c++)
         for (size_t w = 0; w < tasks[c]->n_tasks; w++)
-            if (tasks[c]->task[w].peer != GR_NONE)
-                channels = GR_MAX(channels, (size_t)tasks[c]->task[w].channel + 1);
+            if (tasks[c]->task[w].comm.peer != GR_NONE)
+                channels = GR_MAX(channels, (size_t)tasks[c]->task[w].comm.channel + 1);
     gr_meeting *send = gr_calloc(channels + 1, sizeof(*send));
     for (uint32_t c = 0; c < n; c++) find_sends(gr_plan_role(plan, c), tasks[c], c, send);
     for (uint32_t c = 0; c < n; c++) set_meetings(gr_plan_role(plan, c), tasks[c], send);

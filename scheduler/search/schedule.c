@@ -98,17 +98,17 @@ static uint64_t least_live(const search *s, uint32_t level)
         if (f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
         if (ob->span != GR_SPAN_TEMP) continue;
         uint32_t last = f->last[o];
-        if (last != GR_NONE && g->task[last].body_last != GR_NONE) last = g->task[last].body_last;
+        if (last != GR_NONE && g->task[last].loop.body_last != GR_NONE) last = g->task[last].loop.body_last;
         delta[f->first[o]] += ob->bytes;
         delta[last == GR_NONE ? g->n_tasks : last + 1] -= ob->bytes;
     }
     for (uint32_t w = 0; w < g->n_tasks; w++) {
         uint64_t used = 0;
         live += delta[w];
-        for (uint32_t u = 0; u < g->task[w].n_uses; u++) {
-            uint32_t o = g->task[w].uses[u].object;
+        for (uint32_t u = 0; u < g->task[w].uses.n; u++) {
+            uint32_t o = g->task[w].uses.list[u].object;
             if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST ||
-                g->task[w].host_with != GR_NONE)
+                g->task[w].uses.host_with != GR_NONE)
                 continue;
             used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;
         }

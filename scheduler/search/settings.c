@@ -57,7 +57,8 @@ static bool settings_agree(const gr_graph *g, const gr_choices *c)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < i; j++) {
-            if (!g->nodes[i]->model || !g->nodes[j]->model || g->nodes[i]->role != g->nodes[j]->role)
+            if (!g->nodes[i]->model || !g->nodes[j]->model ||
+                g->nodes[i]->placement.role != g->nodes[j]->placement.role)
                 continue;
             bool same = g->nodes[i]->model == g->nodes[j]->model;
             if (same && (c[i].sharded != c[j].sharded || c[i].shards != c[j].shards)) return false;

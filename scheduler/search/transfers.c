@@ -31,12 +31,12 @@ typedef struct maker {
 
 static uint32_t next_unit(const gr_tasks *g, uint32_t unit)
 {
-    return (g->task[unit].body_last == GR_NONE ? unit : g->task[unit].body_last) + 1;
+    return (g->task[unit].loop.body_last == GR_NONE ? unit : g->task[unit].loop.body_last) + 1;
 }
 
 static bool is_loop(const gr_tasks *g, uint32_t work)
 {
-    return g->task[work].body_last != GR_NONE;
+    return g->task[work].loop.body_last != GR_NONE;
 }
 
 static uint32_t add_copy(gr_transfers *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
@@ -91,7 +91,7 @@ static bool is_sure(const maker *m, uint32_t work, uint32_t scope, const char *n
     const gr_task *w = &m->g->task[work];
     if (w->optional && !(optional && !strcmp(w->node, node))) return false;
     for (uint32_t l = m->f->parent[work]; l != scope; l = m->f->parent[l])
-        if (m->g->task[l].agreed) return false;
+        if (m->g->task[l].loop.agreed) return false;
     return true;
 }
 
@@ -124,7 +124,7 @@ static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint3
 
 static bool inside(const gr_tasks *g, uint32_t loop, uint32_t work)
 {
-    return work > loop && work <= g->task[loop].body_last;
+    return work > loop && work <= g->task[loop].loop.body_last;
 }
 
 /* The innermost loop around a use of an object in which the object is used on the host, too. */
@@ -186,9 +186,9 @@ static void resume_once(maker *m, uint32_t o)
     uint32_t first = f->first[o], last = f->last[o], scope = f->parent[first];
     if (last < first) { /* to the end of the body around its uses */
         scope = last;
-        last = m->g->task[scope].body_last;
+        last = m->g->task[scope].loop.body_last;
     }
-    while (scope != GR_NONE && m->g->task[scope].body_last < last) scope = f->parent[scope];
+    while (scope != GR_NONE && m->g->task[scope].loop.body_last < last) scope = f->parent[scope];
     while (f->parent[first] != scope) first = f->parent[first];
     while (f->parent[last] != scope) last = f->parent[last];
     segment s = {o, scope, first, last, m->g->task[first].node, true, false, false, true, true, false};
@@ -325,11 +325,12 @@ static void find_moved(maker *m)
     memset(l->meets, 0, m->g->n_objects);
     for (uint32_t w = 0; f->n_movable && w < m->g->n_tasks; w++) {
         const gr_task *k = &m->g->task[w];
-        uint32_t o = k->host_with;
+        uint32_t o = k->uses.host_with;
         l->moved[w] = o != GR_NONE && m->choice[f->group[o]].host && !resident(m, o);
-        for (uint32_t u = 0; l->moved[w] && u < k->n_uses; u++)
-            if (k->uses[u].object != GR_NONE && m->g->objects[k->uses[u].object].span != GR_SPAN_TEMP)
-                l->meets[k->uses[u].object] = true;
+        for (uint32_t u = 0; l->moved[w] && u < k->uses.n; u++)
+            if (k->uses.list[u].object != GR_NONE &&
+                m->g->objects[k->uses.list[u].object].span != GR_SPAN_TEMP)
+                l->meets[k->uses.list[u].object] = true;
     }
 }
 
@@ -460,8 +461,8 @@ static void number(maker *m, uint32_t *current)
             l->copies[it->entry].last = i;
         } else {
             const gr_task *w = &m->g->task[it->work];
-            for (uint32_t u = 0; u < w->n_uses; u++) {
-                uint32_t o = w->uses[u].object;
+            for (uint32_t u = 0; u < w->uses.n; u++) {
+                uint32_t o = w->uses.list[u].object;
                 bool host = o != GR_NONE && l->moved[it->work] && l->hosted[o] != GR_NONE;
                 l->use_entry[m->f->use_begin[it->work] + u] = o == GR_NONE ? GR_NONE
                                                               : host       ? l->hosted[o]
@@ -535,8 +536,8 @@ static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t fir
     if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
     if (!is_moved(l, it)) return true;
     const gr_task *w = &h->m->g->task[it->work];
-    for (uint32_t u = 0; u < w->n_uses; u++)
-        if (w->uses[u].object == load->object) return false;
+    for (uint32_t u = 0; u < w->uses.n; u++)
+        if (w->uses.list[u].object == load->object) return false;
     return true;
 }
 
@@ -620,7 +621,8 @@ static uint64_t copied_by(const maker *m, uint32_t begin, uint32_t end)
         const gr_item *it = &m->l->items[i];
         if (it->kind != GR_STEP_LOAD && it->kind != GR_STEP_OFFLOAD) continue;
         uint64_t bytes = m->g->objects[it->object].bytes;
-        for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w]) bytes *= m->g->task[w].trips_expected;
+        for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w])
+            bytes *= m->g->task[w].loop.trips_expected;
         sum += bytes;
     }
     return sum;

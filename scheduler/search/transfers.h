@@ -13,11 +13,11 @@
  * next begins with the first use after it. What training changes is on the device across the iteration's end
  * then: its home is there, and its lifetime wraps.
  *
- * An optimizer step may be done on the host lane instead (gr_task.host_with): its state has no copy on the
- * device then, and weights and gradients of the same bucket have segments between such works only: gradients
- * are moved off after their last use before it, weights are loaded again for their first use after it. These
- * segments lie in the innermost body that holds such a work, too. What "stays" of them is one segment from
- * the first use to the next such work.
+ * An optimizer step may be done on the host lane instead (gr_task_uses.host_with): its state has no copy on
+ * the device then, and weights and gradients of the same bucket have segments between such works only:
+ * gradients are moved off after their last use before it, weights are loaded again for their first use after
+ * it. These segments lie in the innermost body that holds such a work, too. What "stays" of them is one
+ * segment from the first use to the next such work.
  */
 #ifndef GR_SCHEDULER_SEARCH_TRANSFERS_H
 #define GR_SCHEDULER_SEARCH_TRANSFERS_H

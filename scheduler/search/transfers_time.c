@@ -206,7 +206,7 @@ static void run_loop(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t 
     uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
     const bool outermost = !c->outside;
     if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
-    uint32_t trips = f->g->task[it->work].trips_expected;
+    uint32_t trips = f->g->task[it->work].loop.trips_expected;
     bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
     if (trips) {
         run_items(l, f, c, i + 1, it->body_last + 1);

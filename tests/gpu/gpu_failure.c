@@ -53,16 +53,16 @@ static gr_plan *plan_of_lanes(void)
     static uint32_t after[STEPS] = {0, 0, 1, 1, 2, 4}; /* step i waits for after[i] */
     static const gr_lane lane[STEPS] = {GR_LANE_COMPUTE, GR_LANE_COMPUTE, GR_LANE_HOST,
                                         GR_LANE_H2D,     GR_LANE_COMPUTE, GR_LANE_D2H};
-    gr_arena *pool = gr_arena_new();
-    gr_plan *p = gr_arena_alloc(pool, sizeof(*p));
+    gr_arena *arena = gr_arena_new();
+    gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
     gr_path *path = &p->paths[GR_PATH_STEADY];
-    p->pool = pool;
+    p->arena = arena;
     p->arena_bytes = 1 << 20;
     path->n = STEPS;
-    path->steps = gr_arena_alloc(pool, STEPS * sizeof(*path->steps));
+    path->steps = gr_arena_alloc(arena, STEPS * sizeof(*path->steps));
     for (uint32_t i = 0; i < STEPS; i++)
         path->steps[i] = (gr_step){.kind = GR_STEP_RUN,
-                                   .what = gr_arena_printf(pool, "node.work.%u", i),
+                                   .what = gr_arena_printf(arena, "node.work.%u", i),
                                    .node = "node",
                                    .lane = lane[i],
                                    .body_last = GR_NONE,

@@ -33,11 +33,11 @@ static inline bool is_state(const gr_tasks *p, uint32_t object)
  * objects such a work reads, and it has the state of one bucket. */
 static inline void may_be_done_on_host(gr_tasks *p, gr_task *w)
 {
-    for (uint32_t u = 0; u < w->n_uses && w->lane == GR_LANE_COMPUTE; u++)
-        if (is_state(p, w->uses[u].object)) w->host_with = w->uses[u].object;
-    for (uint32_t u = 0; u < w->n_uses && w->host_with != GR_NONE; u++) {
-        gr_use *use = &w->uses[u];
-        if (use->object == GR_NONE || use->object == w->host_with) continue;
+    for (uint32_t u = 0; u < w->uses.n && w->lane == GR_LANE_COMPUTE; u++)
+        if (is_state(p, w->uses.list[u].object)) w->uses.host_with = w->uses.list[u].object;
+    for (uint32_t u = 0; u < w->uses.n && w->uses.host_with != GR_NONE; u++) {
+        gr_use *use = &w->uses.list[u];
+        if (use->object == GR_NONE || use->object == w->uses.host_with) continue;
         if (p->objects[use->object].span == GR_SPAN_TEMP) use->mode = GR_READ;
         if (is_state(p, use->object)) use->object = GR_NONE;
     }
@@ -55,8 +55,8 @@ static inline void random_task(gr_tasks *p, draw *d, uint32_t n_iteration, uint3
         if (!known || u.object == GR_NONE) uses[k++] = u;
     }
     gr_task *w = gr_tasks_run(p, 0, 0, uses, k, "work.%u", serial);
-    w->flops = pick_below(d, 1000000);
-    w->bytes = pick_below(d, 100000);
+    w->cost.flops = pick_below(d, 1000000);
+    w->cost.bytes = pick_below(d, 100000);
     if (p->n_objects % 2) may_be_done_on_host(p, w);
 }
 

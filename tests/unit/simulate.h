@@ -111,29 +111,31 @@ static inline void sim_order(sim *s, uint32_t begin, uint32_t end)
 {
     for (uint32_t w = begin; w < end; w++) {
         const gr_task *k = &s->g->task[w];
-        bool loop = k->body_last != GR_NONE;
+        bool loop = k->loop.body_last != GR_NONE;
         if (sim_skips(s, k->node)) {
-            if (loop) w = k->body_last;
+            if (loop) w = k->loop.body_last;
             continue;
         }
         uint32_t run = s->n_runs[w]++;
         assert_true(run < MAX_RUNS);
         if (loop) {
-            uint32_t trips = k->agreed ? sim_random(s, GR_MIN(k->trips_max, MAX_TRIPS) + 1) : k->trips_max;
+            uint32_t trips =
+                k->loop.agreed ? sim_random(s, GR_MIN(k->loop.trips_max, MAX_TRIPS) + 1) : k->loop.trips_max;
             s->trips[w][run] = trips;
             for (uint32_t t = 0; t < trips; t++) {
-                sim_order(s, w + 1, k->body_last + 1);
+                sim_order(s, w + 1, k->loop.body_last + 1);
                 for (uint32_t o = 0; o < s->g->n_objects; o++)
                     if (s->dies[o] == w) s->now[o] = 0;
             }
-            w = k->body_last;
+            w = k->loop.body_last;
             continue;
         }
-        for (uint32_t u = 0; u < k->n_uses; u++) {
-            uint32_t o = k->uses[u].object;
+        for (uint32_t u = 0; u < k->uses.n; u++) {
+            uint32_t o = k->uses.list[u].object;
             if (o == GR_NONE) continue;
-            s->need[w][run * k->n_uses + u] = k->uses[u].mode & GR_READ ? s->now[o] : 0;
-            if (k->uses[u].mode & GR_WRITE) s->now[o] = s->make[w][run * k->n_uses + u] = sim_version(s, o);
+            s->need[w][run * k->uses.n + u] = k->uses.list[u].mode & GR_READ ? s->now[o] : 0;
+            if (k->uses.list[u].mode & GR_WRITE)
+                s->now[o] = s->make[w][run * k->uses.n + u] = sim_version(s, o);
         }
     }
 }
@@ -162,7 +164,7 @@ static inline uint32_t sim_entry(const gr_step *t, const gr_task *k, uint32_t us
 {
     uint32_t r = 0;
     gr_use_mode bit = write ? GR_WRITE : GR_READ;
-    for (uint32_t u = 0; u < use; u++) r += k->uses[u].object != GR_NONE && (k->uses[u].mode & bit);
+    for (uint32_t u = 0; u < use; u++) r += k->uses.list[u].object != GR_NONE && (k->uses.list[u].mode & bit);
     return write ? t->writes[r] : t->reads[r];
 }
 
@@ -179,10 +181,10 @@ static inline bool sim_owns(sim *s, uint32_t e, uint32_t object)
 /* Who uses it: code, queue, or both; on a lane without queue all is one. */
 static inline unsigned sim_who(const sim *s, const gr_step *t, const gr_task *k, uint32_t use, uint32_t e)
 {
-    gr_use_mode mode = k->uses[use].mode;
+    gr_use_mode mode = k->uses.list[use].mode;
     if (!s->g->queued || t->lane == GR_LANE_HOST) return SIM_ALL;
     if (s->p->ledger[e].place == GR_DEVICE) return SIM_QUEUE;
-    if (k->by_code || mode & GR_BY_CODE) return SIM_CODE;
+    if (k->uses.by_code || mode & GR_BY_CODE) return SIM_CODE;
     return mode & GR_BY_QUEUE ? SIM_QUEUE : SIM_ALL;
 }
 
@@ -200,12 +202,12 @@ static inline void sim_turn(sim *s, const gr_step *t, uint32_t e, uint32_t objec
 static inline void sim_use(sim *s, const gr_step *t, const gr_task *k, uint32_t u, uint64_t need,
                            uint64_t make, uint64_t mark, bool begin, unsigned part)
 {
-    bool reads = k->uses[u].mode & GR_READ, writes = k->uses[u].mode & GR_WRITE;
+    bool reads = k->uses.list[u].mode & GR_READ, writes = k->uses.list[u].mode & GR_WRITE;
     uint32_t e = sim_entry(t, k, u, !reads);
     unsigned who = sim_who(s, t, k, u, e);
     if (!(who & part)) return;
-    if (s->turns[k->uses[u].object]) {
-        sim_turn(s, t, e, k->uses[u].object, reads && need, writes, begin);
+    if (s->turns[k->uses.list[u].object]) {
+        sim_turn(s, t, e, k->uses.list[u].object, reads && need, writes, begin);
         return;
     }
     bool both = who == SIM_ALL && part != SIM_ALL, first = !both || part == SIM_CODE;
@@ -229,9 +231,9 @@ static inline void sim_run(sim *s, const gr_step *t, uint32_t w, uint32_t run, u
         sim_fail(s, "runs more often than the program", t->what);
         return;
     }
-    for (uint32_t u = 0; u < k->n_uses; u++)
-        if (k->uses[u].object != GR_NONE)
-            sim_use(s, t, k, u, s->need[w][run * k->n_uses + u], s->make[w][run * k->n_uses + u], mark, begin,
+    for (uint32_t u = 0; u < k->uses.n; u++)
+        if (k->uses.list[u].object != GR_NONE)
+            sim_use(s, t, k, u, s->need[w][run * k->uses.n + u], s->make[w][run * k->uses.n + u], mark, begin,
                     part);
 }
 
@@ -366,7 +368,7 @@ static inline bool sim_begin(sim *s, int l, uint32_t i)
 {
     const gr_step *t = &s->p->paths[s->path].steps[i];
     bool work = sim_is_task(t->kind), queue = sim_has_queue(s, l);
-    bool waits = work && s->g->task[s->task_of[i]].waits;
+    bool waits = work && s->g->task[s->task_of[i]].uses.waits;
     if (!s->lane[l].given) {
         if (!sim_ready(s, l, t)) return false;
         s->lane[l].given = true;
@@ -530,7 +532,7 @@ static inline void sim_path(sim *s, gr_path_id id)
         s->lane[l].copy = NULL;
     }
     for (uint32_t w = first; w < end && tasks_run; w++)
-        if (s->g->task[w].body_last == GR_NONE && s->runs[w] != s->n_runs[w])
+        if (s->g->task[w].loop.body_last == GR_NONE && s->runs[w] != s->n_runs[w])
             sim_fail(s, "is not run", s->g->task[w].what);
     gr_arena_free(arena);
 }
@@ -539,8 +541,8 @@ static inline void sim_path(sim *s, gr_path_id id)
 static inline void sim_turns(sim *s)
 {
     for (uint32_t w = 0; w < s->g->n_tasks && s->g->queued; w++)
-        for (uint32_t u = 0; u < s->g->task[w].n_uses; u++) {
-            const gr_use *use = &s->g->task[w].uses[u];
+        for (uint32_t u = 0; u < s->g->task[w].uses.n; u++) {
+            const gr_use *use = &s->g->task[w].uses.list[u];
             if (use->object != GR_NONE && use->mode & GR_BY_TURNS) s->turns[use->object] = true;
         }
 }
@@ -553,13 +555,13 @@ static inline void sim_dies(sim *s)
         uint32_t first = GR_NONE, last = 0;
         gr_use_mode mode = GR_READ;
         for (uint32_t w = 0; w < s->g->n_tasks; w++)
-            for (uint32_t u = 0; u < s->g->task[w].n_uses; u++) {
-                if (s->g->task[w].uses[u].object != o) continue;
-                if (first == GR_NONE) first = w, mode = s->g->task[w].uses[u].mode;
+            for (uint32_t u = 0; u < s->g->task[w].uses.n; u++) {
+                if (s->g->task[w].uses.list[u].object != o) continue;
+                if (first == GR_NONE) first = w, mode = s->g->task[w].uses.list[u].mode;
                 last = w;
             }
         for (uint32_t w = 0; w < s->g->n_tasks && mode == GR_WRITE; w++)
-            if (s->g->task[w].body_last != GR_NONE && w < first && last <= s->g->task[w].body_last)
+            if (s->g->task[w].loop.body_last != GR_NONE && w < first && last <= s->g->task[w].loop.body_last)
                 s->dies[o] = w;
     }
 }
@@ -589,8 +591,8 @@ static inline const char *simulate(const gr_plan *p, const gr_tasks *g, uint64_t
     s.make = gr_arena_alloc(arena, (g->n_tasks + 1) * sizeof(void *));
     s.trips = gr_arena_alloc(arena, (g->n_tasks + 1) * sizeof(void *));
     for (uint32_t w = 0; w < g->n_tasks; w++) {
-        s.need[w] = gr_arena_alloc(arena, MAX_RUNS * (g->task[w].n_uses + 1) * sizeof(uint64_t));
-        s.make[w] = gr_arena_alloc(arena, MAX_RUNS * (g->task[w].n_uses + 1) * sizeof(uint64_t));
+        s.need[w] = gr_arena_alloc(arena, MAX_RUNS * (g->task[w].uses.n + 1) * sizeof(uint64_t));
+        s.make[w] = gr_arena_alloc(arena, MAX_RUNS * (g->task[w].uses.n + 1) * sizeof(uint64_t));
         s.trips[w] = gr_arena_alloc(arena, MAX_RUNS * sizeof(uint32_t));
     }
     sim_dies(&s);

@@ -22,8 +22,8 @@ static inline uint32_t named(gr_tasks *p, const char *model, const char *kind, u
 
 static inline void cost(gr_task *w, uint64_t bytes, double tokens)
 {
-    w->flops = tokens * (double)bytes / 2;
-    w->bytes = (double)bytes;
+    w->cost.flops = tokens * (double)bytes / 2;
+    w->cost.bytes = (double)bytes;
 }
 
 /* One forward pass over all layers: params, hidden state, and per-layer activations where kept. */
@@ -55,7 +55,7 @@ static inline void rollout(gr_tasks *p, const shape *s, const char *node, uint32
     gr_use pre[] = {{hidden, GR_READ}, {kv, GR_WRITE}, {next, GR_WRITE}, {tokens, GR_WRITE}};
     cost(gr_tasks_run(p, 2, 0, pre, 4, "first"), s->act_bytes, 1);
     gr_task *loop = gr_tasks_loop(p, 3, s->decode, true, "decode");
-    loop->trips_expected = s->decode;
+    loop->loop.trips_expected = s->decode;
     forward(p, s, "actor", "step", hidden, NULL, 1);
     gr_use dec[] = {{hidden, GR_READ}, {kv, GR_UPDATE}, {next, GR_UPDATE}, {tokens, GR_UPDATE}};
     cost(gr_tasks_run(p, 4, 0, dec, 4, "sample"), s->act_bytes, 1);
@@ -108,7 +108,7 @@ static inline void update(gr_tasks *p, const shape *s, const uint32_t *columns, 
         gr_use u[] = {{g[l], GR_READ}, {m, GR_UPDATE}, {w, GR_UPDATE}};
         gr_task *step = gr_tasks_run(p, 12, l, u, 3, "step.%u", l);
         cost(step, 4 * s->layer_bytes, 0);
-        if (s->host_step) step->host_with = m;
+        if (s->host_step) step->uses.host_with = m;
     }
     gr_tasks_end(p);
 }

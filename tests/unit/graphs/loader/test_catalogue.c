@@ -204,8 +204,8 @@ static void run_computes(bench *x)
 {
     for (size_t i = 0; i < x->g->n_nodes; i++) {
         const gr_node *n = x->g->nodes[i];
-        if (strcmp(n->op->name, "compute") || !n->n_columns) continue;
-        eval(x, expr_of(n), n->columns[0]->level, n->rows ? (int)n->rows->index : -1, x->results[i]);
+        if (strcmp(n->op->name, "compute") || !n->results.n_columns) continue;
+        eval(x, expr_of(n), n->results.columns[0]->level, n->rows ? (int)n->rows->index : -1, x->results[i]);
     }
 }
 

@@ -42,8 +42,8 @@ static void test_readers_of_the_old_weights_come_before_the_update(void **state)
              "log: {moved: token_mean(late - old_logprob)}\n",
              NULL, 0);
     assert_string_equal(order_of(g), "prompts rollout reward old_logprob advantage probe update late");
-    assert_true(gr_graph_node(g, "late")->new_version);
-    assert_false(gr_graph_node(g, "probe")->new_version);
+    assert_true(gr_graph_node(g, "late")->timing.new_version);
+    assert_false(gr_graph_node(g, "probe")->timing.new_version);
     assert_ptr_equal(gr_graph_model(g, "actor")->update, gr_graph_node(g, "update"));
     gr_graph_free(g);
 }
@@ -53,7 +53,7 @@ static void test_only_fields_that_are_read_are_columns(void **state)
     (void)state;
     gr_graph *g = load("graph: t\nuse: parts/base.yaml\nlog: {n: batch_mean(rollout.length)}\n", NULL, 0);
     const gr_node *rollout = gr_graph_node(g, "rollout");
-    assert_int_equal(rollout->n_columns, 1);
+    assert_int_equal(rollout->results.n_columns, 1);
     assert_string_equal(gr_node_column(rollout, "length")->name, "rollout.length");
     assert_null(gr_node_column(rollout, "truncated"));
     const gr_column *advantage = gr_node_column(gr_graph_node(g, "advantage"), NULL);
@@ -141,8 +141,8 @@ static void test_paths_belong_to_the_file_they_stand_in(void **state)
     gr_graph *g = load("graph: t\nuse: parts/base.yaml\n", NULL, 0);
     assert_string_equal(((const gr_data_cfg *)gr_graph_node(g, "prompts")->cfg)->file,
                         FOLDER "/parts/data.jsonl");
-    assert_string_equal(gr_graph_model(g, "actor")->checkpoint, FOLDER "/parts/config.json");
-    assert_true(gr_graph_model(g, "actor")->random);
+    assert_string_equal(gr_graph_model(g, "actor")->files.checkpoint, FOLDER "/parts/config.json");
+    assert_true(gr_graph_model(g, "actor")->files.random);
     assert_int_equal(gr_graph_model(g, "actor")->shape.layers, 2);
     gr_graph_free(g);
 }
@@ -322,7 +322,7 @@ static void found_at(const char *dir, const char *written, const char *want)
     gr_graph *g;
     char *checkpoint = gr_printf("%s/%s", dir, written), *path = gr_printf("%s/%s", dir, want);
     assert_int_equal(load_model(checkpoint, &g, &d), GR_OK);
-    assert_string_equal(g->models[0]->checkpoint, path);
+    assert_string_equal(g->models[0]->files.checkpoint, path);
     assert_int_equal(g->models[0]->shape.layers, 2);
     gr_graph_free(g);
     gr_diag_release(&d);

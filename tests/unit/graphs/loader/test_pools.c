@@ -196,7 +196,7 @@ static void test_nodes_run_beside_what_they_read(void **state)
     assert_int_equal(g->n_roles, 4);
     for (size_t i = 0; i < GR_LEN(want); i++) {
         const gr_node *n = gr_graph_node(g, want[i][0]);
-        const char *on = n->pool->name;
+        const char *on = n->placement.pool->name;
         /* what reads two pools' values is beside the later node */
         if (!strcmp(want[i][0], "advantage"))
             assert_true(!strcmp(on, "ref") || !strcmp(on, "critic"));
@@ -474,10 +474,10 @@ static gr_tasks *one_side(uint32_t self, bool first)
                                   sends ? "to" : "from");
         w->kind = sends ? GR_STEP_SEND : GR_STEP_RECV;
         w->lane = GR_LANE_COMM;
-        w->peer = other;
-        w->channel = sends ? self : other;
-        w->moved = 256;
-        w->rate = 1e9;
+        w->comm.peer = other;
+        w->comm.channel = sends ? self : other;
+        w->comm.moved = 256;
+        w->comm.rate = 1e9;
     }
     gr_tasks_run(g, 0, 0, (gr_use[]){{theirs, GR_READ}}, 1, "read");
     return g;

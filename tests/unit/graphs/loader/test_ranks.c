@@ -397,8 +397,8 @@ static double reducing(const gr_tasks *g, const gr_hardware *hw)
         if (g->task[w].kind != GR_STEP_REDUCE) continue;
         double times = 1;
         for (uint32_t l = 0; l < w; l++)
-            if (g->task[l].body_last != GR_NONE && g->task[l].body_last >= w)
-                times *= g->task[l].trips_expected;
+            if (g->task[l].loop.body_last != GR_NONE && g->task[l].loop.body_last >= w)
+                times *= g->task[l].loop.trips_expected;
         sum += times * (double)gr_task_ns(&g->task[w], hw) / 1e9;
     }
     return sum;

@@ -215,13 +215,13 @@ static void test_sums_take_time(void **state)
         gr_task w = p->tasks->task[i];
         if (strcmp(w.what, "rollout.layer.1")) continue;
         found++;
-        assert_int_equal(w.peers, 4);
+        assert_int_equal(w.comm.peers, 4);
         const uint64_t with = gr_task_ns(&w, &hw),
-                       least = 2 * hw.sum_ns + (uint64_t)(1e9 * w.summed / hw.link);
+                       least = 2 * hw.sum_ns + (uint64_t)(1e9 * w.comm.summed / hw.link);
         const double tokens =
-            w.flops / (2 * 24 * 6 * (2 * 2 + 2 * 1) + 6 * 24 * 10); /* of products with the slice */
-        assert_close(w.summed, 2 * tokens * 24 * 4 * 2 * 3 / 4, 0, 1e-9);
-        w.sums = w.summed = 0;
+            w.cost.flops / (2 * 24 * 6 * (2 * 2 + 2 * 1) + 6 * 24 * 10); /* of products with the slice */
+        assert_close(w.comm.summed, 2 * tokens * 24 * 4 * 2 * 3 / 4, 0, 1e-9);
+        w.comm.sums = w.comm.summed = 0;
         assert_close((double)(with - gr_task_ns(&w, &hw)), (double)least, 2, 0);
     }
     assert_int_equal(found, 1);
@@ -308,7 +308,7 @@ static void test_peers_come_to_their_sums(void **state)
         gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "trip");
         if (how < 2) gr_tasks_end(g);
         gr_tasks_node(g, "node", GR_LANE_COMPUTE, false);
-        gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "layer")->peers = 4;
+        gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "layer")->comm.peers = 4;
         if (how == 2) gr_tasks_end(g);
         gr_plan *p = still_plan(g, how == 1 ? "0-5" : "0-3");
         gr_str why = {0};

@@ -194,8 +194,8 @@ static void test_bindings_name_the_copy_of_each_use(void **state)
     for (uint32_t i = 0; i < gr_plan_steps(p); i++) {
         if (!b[i].task) continue;
         assert_string_equal(b[i].task->what, gr_plan_step(p, i)->what);
-        for (uint32_t u = 0; u < b[i].task->n_uses; u++) {
-            uint32_t o = b[i].task->uses[u].object;
+        for (uint32_t u = 0; u < b[i].task->uses.n; u++) {
+            uint32_t o = b[i].task->uses.list[u].object;
             assert_int_equal(o == GR_NONE, b[i].entry[u] == GR_NONE);
             if (o == GR_NONE) continue;
             assert_string_equal(g->objects[o].name, p->ledger[b[i].entry[u]].what);

@@ -18,11 +18,12 @@ static void make_queued(gr_tasks *p, uint64_t seed)
         users[o] = pick_below(&d, p->objects[o].span == GR_SPAN_KEEP ? USER_TURNS : USER_TURNS + 1);
     for (uint32_t w = 0; w < p->n_tasks; w++) {
         gr_task *k = &p->task[w];
-        for (uint32_t u = 0; u < k->n_uses; u++) {
-            uint32_t o = k->uses[u].object;
+        for (uint32_t u = 0; u < k->uses.n; u++) {
+            uint32_t o = k->uses.list[u].object;
             if (o == GR_NONE || p->objects[o].place != GR_HOST) continue;
-            k->uses[u].mode |= modes[users[o]];
-            k->waits |= users[o] != USER_QUEUE && k->lane == GR_LANE_COMPUTE && k->body_last == GR_NONE;
+            k->uses.list[u].mode |= modes[users[o]];
+            k->uses.waits |=
+                users[o] != USER_QUEUE && k->lane == GR_LANE_COMPUTE && k->loop.body_last == GR_NONE;
         }
     }
     free(users);
@@ -73,10 +74,10 @@ static gr_tasks *tasks_of(const pair *x)
     uint32_t a = gr_tasks_host(p, GR_CAT_COLUMNS, 1024, "one"), b = a;
     if (x->other) b = gr_tasks_host(p, GR_CAT_COLUMNS, 1024, "other");
     if (x->loop) gr_tasks_loop(p, 0, 2, false, "loop");
-    gr_tasks_run(p, 0, 0, (gr_use[]){{a, GR_WRITE | x->first}}, 1, "first")->waits = x->waits[0];
+    gr_tasks_run(p, 0, 0, (gr_use[]){{a, GR_WRITE | x->first}}, 1, "first")->uses.waits = x->waits[0];
     p->lane = x->lane;
-    gr_tasks_run(p, 0, 0, (gr_use[]){{b, (x->other ? GR_WRITE : GR_READ) | x->second}}, 1, "second")->waits =
-        x->waits[1];
+    gr_tasks_run(p, 0, 0, (gr_use[]){{b, (x->other ? GR_WRITE : GR_READ) | x->second}}, 1, "second")
+        ->uses.waits = x->waits[1];
     if (x->loop) gr_tasks_end(p);
     return p;
 }
@@ -139,13 +140,13 @@ static void drop_waits(gr_tasks *g, const gr_plan *p, uint64_t seed, counts *n)
 {
     char what[128];
     for (uint32_t w = 0; w < g->n_tasks; w++) {
-        if (!g->task[w].waits) continue;
+        if (!g->task[w].uses.waits) continue;
         n->waits++;
-        g->task[w].waits = false;
+        g->task[w].uses.waits = false;
         if (accepted(p, g, NULL)) continue;
         n->needed++;
         n->harmful += breaks(p, g, seed * 100 + w, what) != NULL;
-        g->task[w].waits = true;
+        g->task[w].uses.waits = true;
     }
 }
 

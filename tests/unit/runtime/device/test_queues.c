@@ -33,7 +33,7 @@ static void waits_first(gr_status (*run)(const gr_call *, gr_diag *), gr_call c)
 static void test_the_ends_of_iterations_and_validations(void **state)
 {
     (void)state;
-    gr_node asked = {.name = "asked", .every = 1}, *nodes[] = {&asked};
+    gr_node asked = {.name = "asked", .timing = {.every = 1}}, *nodes[] = {&asked};
     gr_graph g = {.nodes = nodes, .n_nodes = 1};
     gr_session s = {.graph = &g};
     gr_arena *arena = gr_arena_new();

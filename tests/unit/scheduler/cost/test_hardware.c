@@ -134,21 +134,21 @@ static void test_rates_lie_between_those_measured(void **state)
                              {100, 64, 1e11, 2e11, 4e11},
                              {100, 256, 1e11, 2e11, 4e11}};
     memcpy(h.rates, rates, sizeof(rates));
-    gr_task w = {.flops = 1e10, .rows = 10, .width = 128};
+    gr_task w = {.cost = {.flops = 1e10, .rows = 10, .width = 128}};
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 1000000);
-    w.backward = true;
+    w.cost.backward = true;
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 500000);
-    w.rows = 100000; /* no further than measured */
+    w.cost.rows = 100000; /* no further than measured */
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 50000);
-    w = (gr_task){.flops = 1e10, .rows = 10, .width = 128, .paged = true};
+    w = (gr_task){.cost = {.flops = 1e10, .rows = 10, .width = 128, .paged = true}};
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 250000);
-    w = (gr_task){.logits = 1e6, .bytes = 1};
+    w = (gr_task){.cost = {.logits = 1e6, .bytes = 1}};
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 1000000);
     h.kept = 2e6; /* logits that go through memory have a rate of their own */
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 1000000);
-    w.backward = true;
+    w.cost.backward = true;
     assert_int_equal((gr_task_ns(&w, &h) + 500) / 1000, 500000);
-    w = (gr_task){.bytes = 2e15};
+    w = (gr_task){.cost = {.bytes = 2e15}};
     assert_int_equal(gr_task_ns(&w, &h), 2000000007);
 }
 
@@ -168,21 +168,24 @@ static void test_attention_and_the_head_have_rates_of_their_own(void **state)
 {
     (void)state;
     gr_hardware h = {.flops = 1e9, .memory_bytes = 1e12};
-    assert_near(seconds(&h, (gr_task){.attention = 1e9, .flops = 1e9, .head = 1e9, .length = 64}), 3);
-    assert_near(seconds(&h, (gr_task){.bytes = 1e12, .kv = 2e12, .paged = true}), 3);
+    assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e9, .flops = 1e9, .head = 1e9, .length = 64}}),
+                3);
+    assert_near(seconds(&h, (gr_task){.cost = {.bytes = 1e12, .kv = 2e12, .paged = true}}), 3);
     h.n_attention = 2;
     h.attention[0] = (gr_attention_rate){100, 1e9, 5e8};
     h.attention[1] = (gr_attention_rate){10000, 1e11, 5e10};
-    assert_near(seconds(&h, (gr_task){.attention = 1e10, .length = 1000}), 1);
-    assert_near(seconds(&h, (gr_task){.attention = 1e10, .length = 1000, .backward = true}), 2);
-    assert_near(seconds(&h, (gr_task){.attention = 1e10, .length = 1}), 10);
-    assert_near(seconds(&h, (gr_task){.attention = 1e10, .length = 1 << 20}), 0.1);
+    assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1000}}), 1);
+    assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1000, .backward = true}}), 2);
+    assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1}}), 10);
+    assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1 << 20}}), 0.1);
     h.decode_attention = 2e9;
-    assert_near(seconds(&h, (gr_task){.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}), 5);
+    assert_near(
+        seconds(&h, (gr_task){.cost = {.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}}), 5);
     h.kv_bytes = 1e12;
-    assert_near(seconds(&h, (gr_task){.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}), 3);
+    assert_near(
+        seconds(&h, (gr_task){.cost = {.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}}), 3);
     h.head = 4e9;
-    assert_near(seconds(&h, (gr_task){.flops = 1e9, .head = 4e9}), 2);
+    assert_near(seconds(&h, (gr_task){.cost = {.flops = 1e9, .head = 4e9}}), 2);
 }
 
 /* Of 3 ranks all move what lies in the middle of 2 x 51.7 and 4 x 34.4; of 8 together what 4 do. */

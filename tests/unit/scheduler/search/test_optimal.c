@@ -174,7 +174,7 @@ static goal goal_of(const gr_plan *p, const gr_tasks *g)
         if (gr_step_is_task(t->kind)) {
             const gr_task *w = &g->task[work++];
             if (t->kind != GR_STEP_LOOP) continue;
-            times[depth + 1] = times[depth] * w->trips_expected;
+            times[depth + 1] = times[depth] * w->loop.trips_expected;
             ends[++depth] = t->body_last;
             continue;
         }

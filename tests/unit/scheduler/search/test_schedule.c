@@ -127,7 +127,7 @@ static gr_tasks *build_bursts(void *user, const uint32_t *level)
         gr_use u = {w == 0 || w == 4 ? gr_tasks_temp(p, GR_CAT_WORKSPACE, GR_ALIGN, "ws.%u", w)
                                      : gr_tasks_object(p, &o),
                     w == 0 || w == 4 ? GR_WRITE : GR_UPDATE};
-        gr_tasks_run(p, 0, 0, &u, 1, "w.%u", w)->flops = w == 0 || w == 4 ? 1e9 : 1e6;
+        gr_tasks_run(p, 0, 0, &u, 1, "w.%u", w)->cost.flops = w == 0 || w == 4 ? 1e9 : 1e6;
     }
     return p;
 }
@@ -219,7 +219,7 @@ static void test_an_offload_beside_a_load_that_has_its_time(void **state)
         const gr_use read = {gr_tasks_object(g, &a), GR_READ}, write = {gr_tasks_object(g, &b), GR_WRITE};
         gr_tasks_node(g, "n", GR_LANE_COMPUTE, false);
         gr_tasks_run(g, 0, 0, &read, 1, "collective")->lane = GR_LANE_COMM;
-        gr_tasks_run(g, 0, 1, &write, 1, "work")->flops = 1e6;
+        gr_tasks_run(g, 0, 1, &write, 1, "work")->cost.flops = 1e6;
         gr_tasks_run(g, 0, 2, &read, 1, "end");
         hw.copy.both = part * 1e10;
         const uint64_t copy = 1000 + 52429, want = part == 1 ? 2 * copy : 2000 + copy;
@@ -245,7 +245,7 @@ static void test_state_streams_at_the_rates_of_the_host(void **state)
             snprintf(name, sizeof(name), "state.%u", i);
             const gr_object o = {name, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, BYTES, "actor", i};
             const gr_use u = {gr_tasks_object(g, &o), i ? GR_UPDATE : GR_WRITE}; /* the first is there */
-            gr_tasks_run(g, 0, i, &u, 1, "step.%u", i)->bytes = 3 * BYTES;
+            gr_tasks_run(g, 0, i, &u, 1, "step.%u", i)->cost.bytes = 3 * BYTES;
         }
         ns[k] = moving_ns(g, &hw, true, 1ULL << 40);
     }
@@ -453,10 +453,10 @@ static gr_tasks *build_swap(void *user, const uint32_t *level)
     gr_tasks_node(p, "rollout", GR_LANE_COMPUTE, false);
     p->rollout = true;
     uint32_t kv = named(p, "m", "kv", 0, GR_CAT_KV, GR_SPAN_SCRATCH, 1 << 20);
-    gr_tasks_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "run")->flops = 1e9;
+    gr_tasks_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "run")->cost.flops = 1e9;
     gr_tasks_node(p, "update", GR_LANE_COMPUTE, false);
     uint32_t moments = named(p, "m", "moments", 0, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, 1 << 20);
-    gr_tasks_run(p, 0, 0, &(gr_use){moments, GR_UPDATE}, 1, "run")->flops = 1e9;
+    gr_tasks_run(p, 0, 0, &(gr_use){moments, GR_UPDATE}, 1, "run")->cost.flops = 1e9;
     return p;
 }
 
@@ -597,8 +597,9 @@ static gr_tasks *build_trade(void *user, const uint32_t *level)
     uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, level && level[0] ? GR_ALIGN : 1 << 20, "ws");
     const gr_use uses[] = {
         {GR_NONE, GR_READ}, {o, GR_READ}, {ws, GR_WRITE}, {GR_NONE, GR_READ}, {o, GR_READ}};
-    for (uint32_t w = 0; w < GR_LEN(uses); w++) gr_tasks_run(p, 0, w, &uses[w], 1, "w.%u", w)->flops = 1e9;
-    p->task[2].flops += level && level[0] ? *longer_ns * 1e3 : 0;
+    for (uint32_t w = 0; w < GR_LEN(uses); w++)
+        gr_tasks_run(p, 0, w, &uses[w], 1, "w.%u", w)->cost.flops = 1e9;
+    p->task[2].cost.flops += level && level[0] ? *longer_ns * 1e3 : 0;
     return p;
 }
 
