@@ -264,15 +264,16 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
 }
 
-void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
-                   double times)
+void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                   double length, double times)
 {
-    double projections =
-        2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
-    double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
+    const gr_layer_desc *d = gr_layer(s, layer);
+    const double projections = 2.0 * (double)gr_layer_token_macs(d, s->hidden);
+    double weights = (double)gr_bucket_elems(s, 1 + layer),
+           activations = tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d));
     w->flops = times * tokens * projections;
-    w->attention =
-        times * tokens * 2.0 * length * s->heads * s->head_dim * (times > 1 ? 1 : k->attention_cost);
+    w->attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
+                   d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
     w->length = (uint32_t)GR_MAX(lround(length), 1);
     w->rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->width = s->hidden;
@@ -301,6 +302,20 @@ void gr_cost_times(gr_task *w, double times)
     double *const all[] = {&w->flops, &w->bytes,  &w->attention, &w->kv,
                            &w->head,  &w->logits, &w->sums,      &w->summed};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
+}
+
+void gr_cost_add(gr_task *w, const gr_task *part)
+{
+    w->flops += part->flops;
+    w->bytes += part->bytes;
+    w->attention += part->attention;
+    w->kv += part->kv;
+    w->sums += part->sums;
+    w->summed += part->summed;
+    w->length = part->length;
+    w->rows = part->rows;
+    w->width = part->width;
+    w->peers = part->peers;
 }
 
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)
