@@ -113,12 +113,21 @@ static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *
     if (keeps) a->fed = gr_layer_rows(c, l, l->s->hidden);
 }
 
-/* acts: room for them, too. */
-static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_layer_ws *w)
+/* What products and other kernels ask for themselves. */
+static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
     const uint64_t products = GR_MAX(mixer->product_ws(l), mlp->product_ws(l));
     *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
+    if (mixer->kernel_ws) mixer->kernel_ws(c, l, w);
+    if (mlp->kernel_ws) mlp->kernel_ws(c, l, w);
+}
+
+/* acts: room for them, too. */
+static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_layer_ws *w)
+{
+    const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
+    kernels_layout(c, l, w);
     w->row = gr_layer_rows(c, l, l->s->hidden);
     mixer->ws(c, l, w);
     mlp->ws(c, l, w);
@@ -128,8 +137,7 @@ static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_lay
 static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
-    const uint64_t products = GR_MAX(mixer->product_ws(l), mlp->product_ws(l));
-    *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
+    kernels_layout(c, l, w);
     w->scratch = gr_workspace_bytes(c, l->ops->back_ws_bytes(l->d, l->s->hidden, l->bounds.tokens));
     w->row = gr_layer_rows(c, l, l->s->hidden);
     w->d_row = gr_layer_rows(c, l, l->s->hidden);

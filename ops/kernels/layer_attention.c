@@ -55,12 +55,16 @@ static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *acts_of
     if (!lean(l)) a->stats = gr_workspace_floats(c, (uint64_t)l->bounds.tokens * d->heads);
 }
 
+static void kernel_ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
+{
+    w->attention.attend_bytes = l->ops->attend_ws_bytes(desc(l), &l->bounds, l->use);
+    w->attention.attend = gr_workspace_bytes(c, w->attention.attend_bytes);
+}
+
 static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
 {
     const gr_attention_desc *d = desc(l);
     gr_attention_ws *w = &ws_of->attention;
-    w->attend_bytes = l->ops->attend_ws_bytes(d, &l->bounds, l->use);
-    w->attend = gr_workspace_bytes(c, w->attend_bytes);
     if (!keeps_qkv(l)) w->qkv = gr_layer_rows(c, l, gr_qkv_width(d));
     if (d->gate) w->gated = gr_layer_rows(c, l, wide(l));
     if (l->use != GR_LAYER_BACKWARD) return;
@@ -187,6 +191,7 @@ static uint64_t block_bytes(const gr_layer_ops *ops, const gr_layer_desc *d)
 
 const gr_layer_part gr_layer_attention = {.acts = acts,
                                           .ws = ws,
+                                          .kernel_ws = kernel_ws,
                                           .product_ws = product_ws,
                                           .forward = forward,
                                           .backward = backward,

@@ -94,6 +94,8 @@ typedef struct gr_layer_part {
     /* Hand out its buffers. */
     void (*acts)(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a);
     void (*ws)(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w);
+    /* The same of what its kernels ask for themselves, which takes no turns. NULL: nothing. */
+    void (*kernel_ws)(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w);
     /* The most that its products take. */
     uint64_t (*product_ws)(const gr_layer_call *l);
     /* in [T, H], what the norm before gave, to close. */
