@@ -1,6 +1,7 @@
 /* ops/forward.c: the works of a forward pass that `logprob`, `value` and `score` share. */
 #include "ops/forward.h"
 
+#include "ops/kernels/layer.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
@@ -68,7 +69,8 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
 {
     const gr_model_shape *s = gr_node_shape(n);
     gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
-    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD), "ws");
+    uint32_t ws =
+        gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < s->layers; l++) {
         gather(n, k, p, 2 + l); /* beside this layer */
         gr_layer_cost(
@@ -78,7 +80,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_X] = {f->x, GR_UPDATE},
                                     [GR_FORWARD_WS] = {ws, GR_WRITE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l),
-            k, s, f->cost.tokens, bounds.length, 1);
+            k, s, l, f->cost.tokens, bounds.length, 1);
     }
 }
 
@@ -195,8 +197,8 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     if (c->kernel == GR_FORWARD_EMBED)
         k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
     if (c->kernel == GR_FORWARD_LAYER)
-        k->layer_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X], NULL, NULL,
-                         c->ptr[GR_FORWARD_WS]);
+        gr_layer_forward(k, c->queue, s, c->arg, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
+                         NULL, NULL, c->ptr[GR_FORWARD_WS]);
     return GR_OK;
 }
 

@@ -264,15 +264,16 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
 }
 
-void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
-                   double times)
+void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                   double length, double times)
 {
-    double projections =
-        2.0 * s->hidden * s->head_dim * (2.0 * s->heads + 2.0 * s->kv_heads) + 6.0 * s->hidden * s->inter;
-    double weights = (double)gr_bucket_elems(s, 1), activations = tokens * (8.0 * s->hidden + 4.0 * s->inter);
+    const gr_layer_desc *d = gr_layer(s, layer);
+    const double projections = 2.0 * (double)gr_layer_token_macs(d, s->hidden);
+    double weights = (double)gr_bucket_elems(s, 1 + layer),
+           activations = tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d));
     w->cost.flops = times * tokens * projections;
-    w->cost.attention =
-        times * tokens * 2.0 * length * s->heads * s->head_dim * (times > 1 ? 1 : k->attention_cost);
+    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
+                   d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
     w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;
@@ -301,6 +302,20 @@ void gr_cost_times(gr_task *w, double times)
     double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention, &w->cost.kv,
                            &w->cost.head,  &w->cost.logits, &w->comm.sums,      &w->comm.summed};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
+}
+
+void gr_cost_add(gr_task *w, const gr_task *part)
+{
+    w->cost.flops += part->cost.flops;
+    w->cost.bytes += part->cost.bytes;
+    w->cost.attention += part->cost.attention;
+    w->cost.kv += part->cost.kv;
+    w->comm.sums += part->comm.sums;
+    w->comm.summed += part->comm.summed;
+    w->cost.length = part->cost.length;
+    w->cost.rows = part->cost.rows;
+    w->cost.width = part->cost.width;
+    w->comm.peers = part->comm.peers;
 }
 
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)

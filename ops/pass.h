@@ -110,11 +110,13 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
 
 /* Arithmetic and memory traffic of one layer forward, and of the head over some rows; set on w times `times`.
  */
-void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length,
-                   double times);
+void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                   double length, double times);
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 /* The same again, so many times in all. */
 void gr_cost_times(gr_task *w, double times);
+/* What layers of another kind add to a work of several; rows and lengths are the part's. */
+void gr_cost_add(gr_task *w, const gr_task *part);
 
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how);
 

@@ -2,6 +2,7 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/kernels/workspace.h"
+#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
@@ -149,7 +150,7 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
-                   .bytes = (uint64_t)how->kv_blocks * k->kv_block_bytes(s) * s->layers,
+                   .bytes = gr_layer_state_at(k, s, s->layers, how->kv_blocks),
                    .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_tasks_object(p, &o);
@@ -239,7 +240,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t step = gr_tasks_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
-    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
@@ -268,7 +269,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                              [STEP_KV] = {kv, GR_UPDATE},
                                              [STEP_WS] = {ws, GR_WRITE}},
                                   N_STEP, "layer.%u", l);
-        gr_layer_cost(w, k, s, cost.tokens, 2 * cost.context, 1);
+        gr_layer_cost(w, k, s, l, cost.tokens, 2 * cost.context, 1);
         w->cost.paged = true;
     }
     gr_head_cost(
@@ -469,9 +470,10 @@ static void run_plan(const gr_call *c, gr_rollout *r)
     admit(r, &rows);
     plan(r, &rows, c->how, &host);
     write_arrays(r, c->queue, &device, &host);
-    uint64_t layer = c->how->kv_blocks * k->kv_block_bytes(s);
     for (uint32_t l = 0; r->n_copies && l < s->layers; l++)
-        k->kv_copy(c->queue, s, (char *)c->ptr[PLAN_KV] + l * layer, r->copy_from, r->copy_to, r->n_copies);
+        gr_layer_copy_blocks(k, c->queue, s, l,
+                             (char *)c->ptr[PLAN_KV] + gr_layer_state_at(k, s, l, c->how->kv_blocks),
+                             r->copy_from, r->copy_to, r->n_copies);
 }
 
 static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
@@ -631,12 +633,12 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         step_arrays a = arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
         gr_extend e = extend_of(r, &a);
         gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
-        uint64_t layer = c->how->kv_blocks * k->kv_block_bytes(s);
         if (c->kernel == ROLLOUT_EMBED)
             k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
         else
-            k->layer_extend(c->queue, s, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
-                            (char *)c->ptr[STEP_KV] + c->arg * layer, c->ptr[STEP_WS]);
+            gr_layer_extend(k, c->queue, s, c->arg, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
+                            (char *)c->ptr[STEP_KV] + gr_layer_state_at(k, s, c->arg, c->how->kv_blocks),
+                            c->ptr[STEP_WS]);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
     } else if (c->kernel == ROLLOUT_FINISH) {

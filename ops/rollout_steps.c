@@ -7,6 +7,7 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/kernels/workspace.h"
+#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
 #include "ops/kernels/steps.h"
@@ -155,8 +156,13 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
     const gr_rows_bounds *b = &n->placement.task;
     const double prompts = (double)b->groups * b->prompt_tokens,
                  tokens = GR_MIN(how->prefill_tokens, prompts);
-    gr_layer_cost(w, k, s, tokens, b->prompt_tokens, 1);
-    gr_cost_times(w, s->layers * prompts / tokens / trips_expected(n, how));
+    for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
+        gr_task layers = {0};
+        const uint32_t alike = gr_model_layers_of(s, kind, &first);
+        gr_layer_cost(&layers, k, s, first, tokens, b->prompt_tokens, 1);
+        gr_cost_times(&layers, alike * prompts / tokens / trips_expected(n, how));
+        gr_cost_add(w, &layers);
+    }
 }
 
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
@@ -174,12 +180,18 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     gr_task head = {0};
     gr_head_cost(&head, k, s, slots, 1);
     gr_cost_times(&head, steps);
-    gr_layer_cost(w, k, s, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
-    gr_cost_times(w, s->layers * steps);
+    for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
+        gr_task layers = {0};
+        const uint32_t alike = gr_model_layers_of(s, kind, &first);
+        const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
+        gr_layer_cost(&layers, k, s, first, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
+        gr_cost_times(&layers, alike * steps);
+        layers.cost.kv = alike * steps * slots * seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK;
+        gr_cost_add(w, &layers);
+    }
     w->cost.head = head.cost.head;
     w->cost.logits = head.cost.logits;
     w->cost.bytes += head.cost.bytes;
-    w->cost.kv = s->layers * steps * slots * keys * (double)k->kv_block_bytes(s) / GR_KV_BLOCK;
     w->cost.paged = true;
 }
 
@@ -197,7 +209,7 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, prefill_bytes(&b, how), "packed");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
-    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->extend_ws_bytes(s, &pass), "ws");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
@@ -548,7 +560,6 @@ static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const 
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(s);
     const gr_packed b = {.n_tokens = e->n_tokens,
                          .n_seqs = e->n_seqs,
                          .ids = e->ids,
@@ -556,7 +567,8 @@ static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const 
                          .host_offset = host_offset};
     k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
     for (uint32_t l = 0; l < s->layers; l++)
-        k->layer_extend(q, s, bucket(c, 1 + l), e, use(c, USE_X), (char *)use(c, USE_KV) + l * part,
+        gr_layer_extend(k, q, s, l, bucket(c, 1 + l), e, use(c, USE_X),
+                        (char *)use(c, USE_KV) + gr_layer_state_at(k, s, l, c->how->kv_blocks),
                         use(c, USE_WS));
 }
 
@@ -600,15 +612,27 @@ static uint64_t key_of(const gr_call *c)
     return key;
 }
 
+/* Of every layer; those that follow each other and whose blocks are of one size at once. */
+static void copy_blocks(const gr_call *c, const gr_rollout *r)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    const struct gr_rollout_steps *steps = r->steps;
+    for (uint32_t l = 0, n; l < s->layers; l += n) {
+        const uint64_t block = gr_layer_block_bytes(k, s, l),
+                       at = gr_layer_state_at(k, s, l, c->how->kv_blocks);
+        for (n = 1; l + n < s->layers && gr_layer_block_bytes(k, s, l + n) == block;) n++;
+        const gr_steps_blocks blocks = {(char *)use(c, USE_KV) + at, n, c->how->kv_blocks * block, block};
+        if (block)
+            steps->ops->copy(steps->steps, c->queue, &blocks, steps->device.copy_from, steps->device.copy_to,
+                             r->n_copies);
+    }
+}
+
 static void run_decode(const gr_call *c, gr_rollout *r)
 {
     struct gr_rollout_steps *s = r->steps;
-    const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *shape = gr_node_shape(c->node);
-    const uint64_t part = c->how->kv_blocks * k->kv_block_bytes(shape);
-    if (r->n_copies)
-        s->ops->copy(s->steps, c->queue, use(c, USE_KV), part, s->device.copy_from, s->device.copy_to,
-                     r->n_copies);
+    if (r->n_copies) copy_blocks(c, r);
     const gr_steps_chunk chunk = {
         .n = s->n[s->trip % 2], .step = model_step, .user = (void *)c, .key = key_of(c)};
     s->ops->run(s->steps, c->queue, s->trip, &chunk);

@@ -1,4 +1,5 @@
 /* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
+#include "ops/kernels/layer.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"
@@ -718,17 +719,17 @@ static void run_pass(const gr_call *c, train_state *t)
         k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
         break;
     case TRAIN_FORWARD:
-        k->layer_forward(c->queue, s, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
+        gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
                          c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
     case TRAIN_RECOMPUTE:
         k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
-        k->layer_forward(c->queue, s, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL, c->ptr[LAYER_ACTS],
-                         c->ptr[LAYER_WS]);
+        gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL,
+                         c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
     case TRAIN_BACKWARD:
-        k->layer_backward(c->queue, s, c->ptr[BACK_WEIGHTS], &b, c->ptr[BACK_IN], c->ptr[BACK_ACTS],
-                          c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads, c->ptr[BACK_WS]);
+        gr_layer_backward(k, c->queue, s, c->arg, c->ptr[BACK_WEIGHTS], &b, c->ptr[BACK_IN],
+                          c->ptr[BACK_ACTS], c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads, c->ptr[BACK_WS]);
         break;
     case TRAIN_EMBED_BACKWARD:
         k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,

@@ -1,4 +1,5 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
+#include "ops/kernels/layer.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/tunables.h"
@@ -245,7 +246,7 @@ static void add_device_loss(declaring *w, const gr_loss *l)
 
 static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
 {
-    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, w->k->layer_ws_bytes(w->s, &w->bounds, use), "%s%s",
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(w->k, w->s, &w->bounds, use), "%s%s",
                          w->pass.all, what);
 }
 
@@ -355,7 +356,8 @@ static bool recomputed(const declaring *w, uint32_t l)
 
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
-    uint64_t bytes = w->k->acts_bytes(w->s, &w->bounds);
+    uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->s, &w->bounds)
+                                      : gr_layer_acts_bytes(w->k, w->s, l, &w->bounds);
     return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
                             : gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
 }
@@ -365,9 +367,10 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
  */
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
-    const uint64_t bytes = w->k->layer_ws_bytes(w->s, &w->bounds, use);
-    return w->how->recompute ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
-                             : gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s", w->pass.all, what);
+    return w->how->recompute
+               ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layer_ws_bytes(w->k, w->s, l, &w->bounds, use),
+                               "%s%s.%u", w->pass.all, what, l)
+               : layer_ws(w, use, what);
 }
 
 /* Where the device evaluates losses, it copies columns itself; the host reads rows, and what is one number.
@@ -441,7 +444,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
                                           [LAYER_ACTS] = {acts, GR_WRITE},
                                           [LAYER_WS] = {ws, GR_WRITE}},
                                N_LAYER, "%sforward.%u", w->pass.all, l),
-                  w->k, w->s, w->cost.tokens, w->bounds.length, 1);
+                  w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
 }
 
 static void declare_head(declaring *w, bool backward)
@@ -491,7 +494,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_ACTS] = {acts, GR_WRITE},
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                          N_LAYER, "%srecompute.%u", w->pass.all, l),
-            w->k, w->s, w->cost.tokens, w->bounds.length, 1);
+            w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_tasks_run(w->p, TRAIN_BACKWARD, l,
                                (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
                                           [BACK_PACKED] = {o->packed, GR_READ},
@@ -501,7 +504,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                           [BACK_GRADS] = grads(w, 1 + l, true),
                                           [BACK_WS] = {back_ws, GR_WRITE}},
                                N_BACK, "%sbackward.%u", w->pass.all, l),
-                  w->k, w->s, w->cost.tokens, w->bounds.length, 2);
+                  w->k, w->s, l, w->cost.tokens, w->bounds.length, 2);
     reduce(w, 1 + l);
 }
 

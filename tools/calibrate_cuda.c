@@ -241,8 +241,9 @@ static void attend_backward(gr_bench *b)
 static void place_attention(gr_bench *b, attend *a)
 {
     const uint32_t t = b->tokens;
-    const uint64_t width = gr_cu_qkv_width(&b->shape), wide = (uint64_t)b->shape.heads * b->shape.head_dim;
-    a->shape = gr_cu_attention_shape_of(&b->shape, true);
+    const gr_attention_desc *d = &gr_layer(&b->shape, 0)->attention;
+    const uint64_t width = gr_qkv_width(d), wide = (uint64_t)d->heads * d->head_dim;
+    a->shape = gr_cu_attention_shape_of(d, true);
     a->ws_bytes = gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true);
     a->qkv = gr_bench_random(b, t * width);
     a->dqkv = gr_bench_place(b, NULL, t * width * sizeof(gr_bf16));
@@ -263,7 +264,7 @@ gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
         gr_bench_open(b, z->attention_width, z->attention_tokens, z->lengths[i], false);
         place_attention(b, &a);
         b->own = &a;
-        gr_layer_cost(&w, b->k, &b->shape, b->tokens, b->length, 1);
+        gr_layer_cost(&w, b->k, &b->shape, 0, b->tokens, b->length, 1);
         const double forward = gr_bench_seconds(b, attend_forward),
                      backward = gr_bench_seconds(b, attend_backward);
         h->attention[i] =

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "runtime/run/executor.h"
 #include "runtime/base/half.h"
@@ -126,17 +127,11 @@ static gr_model_shape shape_of(const gr_bench *b, uint32_t width)
 {
     const bool cuda = b->sizes == &sizes_cuda;
     const uint32_t head = cuda ? 128 : width < 256 ? 32 : 64;
-    return (gr_model_shape){.vocab = b->sizes->vocab,
-                            .hidden = width,
-                            .inter = 3 * width,
-                            .layers = 1,
-                            .heads = width / head,
-                            .kv_heads = width / head / (cuda ? 2 : 1),
-                            .head_dim = head,
-                            .max_positions = 4096,
-                            .norm_eps = 1e-6f,
-                            .rope_theta = 10000,
-                            .init_std = 0.02};
+    gr_model_shape s = {
+        .vocab = b->sizes->vocab, .hidden = width, .layers = 1, .max_positions = 4096, .init_std = 0.02};
+    const gr_layer_desc d = gr_layer_plain(width / head, width / head / (cuda ? 2 : 1), head, 3 * width);
+    gr_model_of(&s, &d);
+    return s;
 }
 
 static uint32_t blocks_of(uint32_t tokens)
@@ -166,7 +161,7 @@ static void open_pool(gr_bench *b)
                             .position = gr_bench_place(b, position, n * 4ull),
                             .slot = gr_bench_place(b, slot, n * 4ull),
                             .longest = 1};
-    b->kv = gr_bench_place(b, NULL, (uint64_t)n * stride * b->k->kv_block_bytes(&b->shape));
+    b->kv = gr_bench_place(b, NULL, (uint64_t)n * stride * gr_layer_block_bytes(b->k, &b->shape, 0));
     free(cached), free(slot), free(table), free(position);
     gr_bench_decode(b);
 }
@@ -217,15 +212,15 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
     const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
-    const uint64_t ws = GR_MAX(b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_FORWARD),
-                               b->k->layer_ws_bytes(&s, &bounds, GR_LAYER_BACKWARD));
+    const uint64_t ws = GR_MAX(gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_FORWARD),
+                               gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
     b->offset = gr_calloc(b->seqs + 1, sizeof(*b->offset));
     for (uint32_t i = 0; i <= b->seqs; i++) b->offset[i] = GR_MIN(i * (paged ? 1 : b->length), tokens);
     place_layers(b, bucket, paged);
     b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
-    b->acts = gr_bench_place(b, NULL, b->k->acts_bytes(&s, &bounds));
-    b->ws = gr_bench_place(b, NULL, GR_MAX(ws, b->k->extend_ws_bytes(&s, &bounds)));
+    b->acts = gr_bench_place(b, NULL, gr_layer_acts_bytes(b->k, &s, 0, &bounds));
+    b->ws = gr_bench_place(b, NULL, GR_MAX(ws, gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_EXTEND)));
     b->packed = (gr_packed){tokens,
                             b->seqs,
                             gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
@@ -243,20 +238,20 @@ void gr_bench_close(gr_bench *b)
 
 void gr_bench_forward(gr_bench *b)
 {
-    b->k->layer_forward(&b->q, &b->shape, weights_of(b, next_layer(b)), &b->packed, b->x, b->in, b->acts,
-                        b->ws);
+    gr_layer_forward(b->k, &b->q, &b->shape, 0, weights_of(b, next_layer(b)), &b->packed, b->x, b->in,
+                     b->acts, b->ws);
 }
 
 void gr_bench_backward(gr_bench *b)
 {
     const uint32_t i = next_layer(b);
-    b->k->layer_backward(&b->q, &b->shape, weights_of(b, i), &b->packed, b->in, b->acts, b->dx,
-                         (char *)b->grad + i * b->grad_bytes, GR_F32, b->ws);
+    gr_layer_backward(b->k, &b->q, &b->shape, 0, weights_of(b, i), &b->packed, b->in, b->acts, b->dx,
+                      (char *)b->grad + i * b->grad_bytes, GR_F32, b->ws);
 }
 
 void gr_bench_extend(gr_bench *b)
 {
-    b->k->layer_extend(&b->q, &b->shape, weights_of(b, next_layer(b)), &b->extend, b->x, b->kv, b->ws);
+    gr_layer_extend(b->k, &b->q, &b->shape, 0, weights_of(b, next_layer(b)), &b->extend, b->x, b->kv, b->ws);
 }
 
 /* Wait for the device; the first failure is kept. */
@@ -319,7 +314,7 @@ double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *))
 static gr_task layer_work(const gr_bench *b, double length, double times)
 {
     gr_task w = {0};
-    gr_layer_cost(&w, b->k, &b->shape, b->tokens, length, times);
+    gr_layer_cost(&w, b->k, &b->shape, 0, b->tokens, length, times);
     return w;
 }
 
@@ -327,7 +322,7 @@ static gr_task layer_work(const gr_bench *b, double length, double times)
 static double pool_bytes(const gr_bench *b)
 {
     const double keys = b->length - b->shared + (b->shared ? (double)b->shared / b->sizes->group : 0);
-    return b->seqs * keys * (double)b->k->kv_block_bytes(&b->shape) / GR_KV_BLOCK;
+    return b->seqs * keys * (double)gr_layer_block_bytes(b->k, &b->shape, 0) / GR_KV_BLOCK;
 }
 
 /* Seconds of a layer in the step of a rollout. */

@@ -1,5 +1,5 @@
 /* ops/kernels/kernels.c: the tables of kernels by device, and what each can do. */
-#include "ops/kernels/kernels.h"
+#include "ops/kernels/layer_ops.h"
 
 #include <string.h>
 
@@ -15,11 +15,11 @@ static const struct {
 unsigned gr_kernels_sets(const gr_kernels *k)
 {
     unsigned sets = 0;
-    if (k->layer_ws_bytes) sets |= GR_KERNELS_FORWARD;
-    if (k->acts_bytes && k->embed_ws_bytes && k->sum_squares_ws_bytes) sets |= GR_KERNELS_BACKWARD;
+    if (k->layer) sets |= GR_KERNELS_FORWARD;
+    if (k->layer && k->embed_ws_bytes && k->sum_squares_ws_bytes) sets |= GR_KERNELS_BACKWARD;
     if (k->head_ws_bytes) sets |= GR_KERNELS_LM_HEAD;
     if (k->value_ws_bytes) sets |= GR_KERNELS_VALUE_HEAD;
-    if (k->extend_ws_bytes && k->kv_block_bytes) sets |= GR_KERNELS_ROLLOUT;
+    if (k->layer && k->layer->kv_block_bytes) sets |= GR_KERNELS_ROLLOUT;
     return sets;
 }
 

@@ -1,5 +1,6 @@
-/* ops/kernels/kernels.h: what ops ask of a device: the model's passes and the few flat-array kernels around
- * them.
+/* ops/kernels/kernels.h: what ops ask of a device: the ends of a model's passes and the few flat-array
+ * kernels around them. What lies between, the layers, is composed for every device alike
+ * (ops/kernels/layer.h).
  *
  * Ops hold no loops over elements: they call these, so they do not know which device they are on. All
  * pointers are device pointers (on the CPU device: host addresses inside the arena) unless a comment says
@@ -11,11 +12,12 @@
  *
  * Batch invariance (`invariant`; the CPU device always, CUDA under `strict: true`): the result for a token
  * depends on the token, its prefix and the weights alone: not on other sequences, on the packing, on chunk
- * sizes, on threads, nor on whether its keys came through layer_forward or layer_extend. So rollout, log-prob
- * and training passes agree to the bit. Gradients of weights (`chained`; the CPU device): sums over tokens in
- * order of their place in the packed batch, independent of threads and of how a batch is cut into passes.
+ * sizes, on threads, nor on whether its keys came through gr_layer_forward or gr_layer_extend. So rollout,
+ * log-prob and training passes agree to the bit. Gradients of weights (`chained`; the CPU device): sums over
+ * tokens in order of their place in the packed batch, independent of threads and of how a batch is cut into
+ * passes.
  *
- * Slices: layer_forward without acts, and layer_extend, take a shape with `parts` and the layer's slice
+ * Slices: gr_layer_forward without acts, and gr_layer_extend, take a shape with `parts` and the layer's slice
  * (ops/model/tp.h). All of the queue's peers then make the same calls, and each of these has two sums
  * over them (gr_tp_sum), of what o and down gave for [T, H]; x is whole on each rank, with the same bits.
  */
@@ -99,9 +101,10 @@ typedef struct gr_extend {
 
 /* What a workspace is for: one that is for less may be smaller. */
 typedef enum gr_layer_use {
-    GR_LAYER_FORWARD, /* layer_forward without acts */
+    GR_LAYER_FORWARD, /* packed, without acts */
     GR_LAYER_KEEP,    /* with them */
     GR_LAYER_BACKWARD,
+    GR_LAYER_EXTEND,
 } gr_layer_use;
 
 typedef enum gr_head_use {
@@ -185,20 +188,14 @@ struct gr_kernels {
     void (*detach)(gr_queue *q);
     gr_status (*check)(gr_queue *q, gr_diag *d);
     const char *(*numerics)(void); /* what of the device changes bits, for the numerics hash: "cpu-fma" */
-    /* What of a shape they are not made for, as a text in buf; NULL: nothing. No function: they are for all.
-     */
+    /* What of a shape they are not made for, as a text in buf; NULL: nothing. No function: they are for all
+     * that the parts of their layers are for (gr_layers_unfit of ops/kernels/layer.h asks both). */
     const char *(*unfit)(const gr_model_shape *s, char buf[GR_UNFIT_MAX]);
 
     /* ---- sizes in bytes ---- */
-    uint64_t (*acts_bytes)(const gr_model_shape *s,
-                           const gr_pass_bounds *b); /* one layer, kept for backward */
-    uint64_t (*layer_ws_bytes)(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
-    uint64_t (*extend_ws_bytes)(const gr_model_shape *s,
-                                const gr_pass_bounds *b); /* tokens, seqs: of one call */
     uint64_t (*head_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use,
                               unsigned threads); /* logits included */
     uint64_t (*value_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
-    uint64_t (*kv_block_bytes)(const gr_model_shape *s); /* keys and values of one block in one layer */
 
     /* ---- model, packed sequences ---- */
     /* x [T, H] = embedding rows of ids. */
@@ -208,13 +205,8 @@ struct gr_kernels {
     void (*embed_backward)(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
                            void *grad_embed, gr_dtype grads, void *ws);
     uint64_t (*embed_ws_bytes)(uint32_t tokens); /* of embed_backward */
-    /* One layer, in place on x [T, H]. keep_in [T, H], where not NULL, receives x as it came; acts, where not
-     * NULL, what layer_backward needs beside it. w: the layer's bucket. */
-    void (*layer_forward)(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
-                          void *keep_in, void *acts, void *ws);
-    /* dx [T, H] in place: from d loss / d output to d loss / d input; grad (bucket layout) += its part. */
-    void (*layer_backward)(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
-                           const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
+    /* What a layer is composed of (ops/kernels/layer.h). */
+    const struct gr_layer_ops *layer;
 
     /* ---- head: final norm and output matrix, a chunk of rows at a time ---- */
     /* norm [H], lm [V, H]. rows->n <= chunk_rows of ws. The statistics have the same bits whether logits are
@@ -241,13 +233,9 @@ struct gr_kernels {
                            const gr_value_grads *grad, void *ws);
 
     /* ---- rollout ---- */
-    /* x [n_tokens, H] of new tokens through one layer, in place; keys and values go to, and come from, kv:
-     * this layer's part of the pool, n_blocks * kv_block_bytes. */
-    void (*layer_extend)(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
-                         void *kv, void *ws);
-    /* Copy block src[i] to dst[i] in one layer's part of the pool. */
-    void (*kv_copy)(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
-                    uint32_t n);
+    /* Copy block src[i] to dst[i], of so many bytes each. */
+    void (*copy_blocks)(gr_queue *q, void *blocks, uint64_t block_bytes, const uint32_t *src,
+                        const uint32_t *dst, uint32_t n);
     /* Draw one id for each row of x named by row[n] (chunked by the caller as for head_forward). draw[i] =
      * {sequence, token}: the counter of the draw, so that it does not depend on the batch. logprob: of the
      * drawn id under log-softmax(logits / T), no truncation (T 0 counts as 1). */

@@ -75,6 +75,13 @@ typedef struct gr_steps_chunk {
     uint64_t key; /* of all addresses that the step uses: where it changes, nothing captured is used again */
 } gr_steps_chunk;
 
+/* Blocks of layers that follow each other in the pool. */
+typedef struct gr_steps_blocks {
+    void *kv;
+    uint32_t layers;
+    uint64_t layer_bytes, block_bytes;
+} gr_steps_blocks;
+
 typedef struct gr_steps gr_steps;
 
 typedef struct gr_steps_ops {
@@ -89,9 +96,9 @@ typedef struct gr_steps_ops {
     gr_steps_input (*input)(gr_steps *s, uint32_t trip);
     /* input's first n_changes changes and n_groups groups hold from the next chunk on. */
     void (*change)(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups);
-    /* Copy block src[i] of the pool to dst[i] in every layer's part; src and dst [n] on the device. */
-    void (*copy)(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
-                 const uint32_t *dst, uint32_t n);
+    /* Copy block src[i] to dst[i] in each of these layers' parts; src and dst [n] on the device. */
+    void (*copy)(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src, const uint32_t *dst,
+                 uint32_t n);
     void (*run)(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c); /* n 0: nothing to run */
     /* Wait for the chunk; what it points to holds until change(trip + 2). A failure of the device is told
      * here. */

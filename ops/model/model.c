@@ -1,6 +1,8 @@
 /* ops/model/model.c: what buckets of a model hold: tensors, their sizes and offsets. */
 #include "ops/model/model.h"
 
+#include "ops/model/arch.h"
+
 #include <assert.h>
 #include <stdio.h>
 
@@ -11,51 +13,85 @@ struct dims {
     uint64_t rows, cols; /* rows 0: the model does not have this tensor; cols 0: one dimension */
 };
 
-static struct dims slot_dims(const gr_model_shape *s, gr_tensor_slot slot)
+static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, gr_tensor_slot slot)
 {
-    uint64_t q_rows = (uint64_t)s->heads * s->head_dim;
-    uint64_t qkv_rows = q_rows + 2 * (uint64_t)s->kv_heads * s->head_dim;
+    const uint64_t q = (uint64_t)a->heads * a->head_dim, kv = (uint64_t)a->kv_heads * a->head_dim;
+    const bool whole = a->qk_norm == GR_QK_NORM_WHOLE;
+    switch (slot) {
+    case GR_T_QKV:
+        return (struct dims){gr_qkv_rows(a), hidden};
+    case GR_T_QKV_BIAS:
+        return (struct dims){a->qkv_bias ? gr_qkv_rows(a) : 0, 0};
+    case GR_T_Q_NORM:
+        return (struct dims){!a->qk_norm ? 0 : whole ? q : a->head_dim, 0};
+    case GR_T_K_NORM:
+        return (struct dims){!a->qk_norm ? 0 : whole ? kv : a->head_dim, 0};
+    case GR_T_SINKS:
+        return (struct dims){a->sinks ? a->heads : 0, 0};
+    case GR_T_O:
+        return (struct dims){hidden, q};
+    case GR_T_O_BIAS:
+        return (struct dims){a->o_bias ? hidden : 0, 0};
+    default:
+        return (struct dims){0};
+    }
+}
+
+static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (slot) {
+    case GR_T_MIXER_NORM:
+    case GR_T_MLP_NORM:
+        return (struct dims){d->norm_before ? hidden : 0, 0};
+    case GR_T_MIXER_AFTER:
+    case GR_T_MLP_AFTER:
+        return (struct dims){d->norm_after ? hidden : 0, 0};
+    case GR_T_GATE_UP:
+        return (struct dims){2 * (uint64_t)d->dense.inner, hidden};
+    case GR_T_DOWN:
+        return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
+    default:
+        return attention_dims(&d->attention, hidden, slot);
+    }
+}
+
+/* Of what is not a layer's. */
+static struct dims end_dims(const gr_model_shape *s, gr_tensor_slot slot)
+{
     switch (slot) {
     case GR_T_EMBED:
         return (struct dims){s->vocab, s->hidden};
-    case GR_T_IN_NORM:
-    case GR_T_POST_NORM:
     case GR_T_NORM:
         return (struct dims){s->hidden, 0};
-    case GR_T_QKV:
-        return (struct dims){qkv_rows, s->hidden};
-    case GR_T_QKV_BIAS:
-        return (struct dims){s->qkv_bias ? qkv_rows : 0, 0};
-    case GR_T_Q_NORM:
-    case GR_T_K_NORM:
-        return (struct dims){s->qk_norm ? s->head_dim : 0, 0};
-    case GR_T_O:
-        return (struct dims){s->hidden, q_rows};
-    case GR_T_GATE_UP:
-        return (struct dims){2 * (uint64_t)s->inter, s->hidden};
-    case GR_T_DOWN:
-        return (struct dims){s->hidden, s->inter};
     case GR_T_LM_HEAD:
         return (struct dims){s->tied || s->head == GR_HEAD_VALUE ? 0 : s->vocab, s->hidden};
     case GR_T_VALUE:
         return (struct dims){s->head == GR_HEAD_VALUE, s->hidden};
     case GR_T_VALUE_BIAS:
         return (struct dims){s->head == GR_HEAD_VALUE && s->value_bias, 0};
-    case GR_T_COUNT:
-        break;
+    default:
+        return (struct dims){0};
     }
-    assert(!"a slot");
-    return (struct dims){0};
+}
+
+static bool is_layer(const gr_model_shape *s, uint32_t bucket)
+{
+    assert(bucket < gr_model_buckets(s));
+    return bucket > 0 && bucket <= s->layers;
+}
+
+static struct dims slot_dims(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
+{
+    return is_layer(s, bucket) ? layer_dims(gr_layer(s, bucket - 1), s->hidden, slot) : end_dims(s, slot);
 }
 
 /* Slots [*first, *last] are those a bucket can hold. */
 static void bucket_slots(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot *first,
                          gr_tensor_slot *last)
 {
-    assert(bucket < gr_model_buckets(s));
-    bool layer = bucket > 0 && bucket <= s->layers;
-    *first = bucket == 0 ? GR_T_EMBED : layer ? GR_T_IN_NORM : GR_T_NORM;
-    *last = bucket == 0 ? GR_T_EMBED : layer ? GR_T_DOWN : GR_T_VALUE_BIAS;
+    const bool layer = is_layer(s, bucket);
+    *first = bucket == 0 ? GR_T_EMBED : layer ? GR_T_MIXER_NORM : GR_T_NORM;
+    *last = bucket == 0 ? GR_T_EMBED : layer ? GR_T_MLP_AFTER : GR_T_VALUE_BIAS;
 }
 
 static uint64_t elems(struct dims d)
@@ -69,7 +105,7 @@ uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket)
     bucket_slots(s, bucket, &first, &last);
     uint64_t sum = 0;
     for (gr_tensor_slot slot = first; slot <= last; slot++)
-        sum += gr_align(elems(slot_dims(s, slot)), TENSOR_ALIGN);
+        sum += gr_align(elems(slot_dims(s, bucket, slot)), TENSOR_ALIGN);
     return gr_align(sum, BUCKET_ALIGN);
 }
 
@@ -77,71 +113,72 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
 {
     gr_tensor_slot first, last;
     bucket_slots(s, bucket, &first, &last);
-    if (slot < first || slot > last || slot_dims(s, slot).rows == 0) return UINT64_MAX;
+    if (slot < first || slot > last || slot_dims(s, bucket, slot).rows == 0) return UINT64_MAX;
     uint64_t offset = 0;
     for (gr_tensor_slot before = first; before < slot; before++)
-        offset += gr_align(elems(slot_dims(s, before)), TENSOR_ALIGN);
+        offset += gr_align(elems(slot_dims(s, bucket, before)), TENSOR_ALIGN);
     return offset;
 }
 
-/* How checkpoints name the parts of a slot, in the order they lie in it. */
-static const struct part {
-    gr_tensor_slot slot;
-    const char *name; /* after "model.layers.N." in layers, whole elsewhere */
-} parts[] = {
-    {GR_T_EMBED, "model.embed_tokens.weight"}, {GR_T_IN_NORM, "input_layernorm.weight"},
-    {GR_T_QKV, "self_attn.q_proj.weight"},     {GR_T_QKV, "self_attn.k_proj.weight"},
-    {GR_T_QKV, "self_attn.v_proj.weight"},     {GR_T_QKV_BIAS, "self_attn.q_proj.bias"},
-    {GR_T_QKV_BIAS, "self_attn.k_proj.bias"},  {GR_T_QKV_BIAS, "self_attn.v_proj.bias"},
-    {GR_T_Q_NORM, "self_attn.q_norm.weight"},  {GR_T_K_NORM, "self_attn.k_norm.weight"},
-    {GR_T_O, "self_attn.o_proj.weight"},       {GR_T_POST_NORM, "post_attention_layernorm.weight"},
-    {GR_T_GATE_UP, "mlp.gate_proj.weight"},    {GR_T_GATE_UP, "mlp.up_proj.weight"},
-    {GR_T_DOWN, "mlp.down_proj.weight"},       {GR_T_NORM, "model.norm.weight"},
-    {GR_T_LM_HEAD, "lm_head.weight"},          {GR_T_VALUE, "score.weight"},
-    {GR_T_VALUE_BIAS, "score.bias"},
-};
-
 /* Rows of part i of a slot; the parts of a slot add up to its rows. */
-static uint32_t part_rows(const gr_model_shape *s, gr_tensor_slot slot, unsigned i)
+static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
-    if (slot == GR_T_QKV || slot == GR_T_QKV_BIAS) return (i == 0 ? s->heads : s->kv_heads) * s->head_dim;
-    if (slot == GR_T_GATE_UP) return s->inter;
-    return (uint32_t)slot_dims(s, slot).rows;
+    if (slot != GR_T_QKV && slot != GR_T_QKV_BIAS && slot != GR_T_GATE_UP)
+        return (uint32_t)slot_dims(s, bucket, slot).rows;
+    const gr_layer_desc *d = gr_layer(s, bucket - 1);
+    if (slot == GR_T_GATE_UP) return d->dense.inner;
+    return (i == 0 ? d->attention.heads : d->attention.kv_heads) * d->attention.head_dim;
+}
+
+/* What a tensor of one dimension holds before anybody has trained it. */
+static float fresh_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
+{
+    if (slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_SINKS || slot == GR_T_VALUE_BIAS)
+        return 0;
+    return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
+}
+
+static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, const char *name)
+{
+    if (is_layer(s, bucket))
+        snprintf(t->name, sizeof(t->name), "model.layers.%u.%s", bucket - 1, name);
+    else
+        snprintf(t->name, sizeof(t->name), "%s", name);
 }
 
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
 {
     size_t n = 0;
-    gr_tensor_slot slot = GR_T_COUNT;
-    unsigned i = 0; /* part within the slot */
-    uint64_t offset = 0;
-    for (size_t p = 0; p < GR_LEN(parts); p++) {
-        if (parts[p].slot != slot) {
-            slot = parts[p].slot;
-            i = 0;
-            offset = gr_tensor_offset(s, bucket, slot);
+    gr_tensor_slot first, last;
+    bucket_slots(s, bucket, &first, &last);
+    for (gr_tensor_slot slot = first; slot <= last; slot++) {
+        const struct dims whole = slot_dims(s, bucket, slot);
+        uint64_t offset = gr_tensor_offset(s, bucket, slot), rows = 0;
+        for (unsigned i = 0; rows < whole.rows; i++) {
+            const struct dims d = {part_rows(s, bucket, slot, i), whole.cols};
+            gr_tensor *t = &out[n++];
+            *t = (gr_tensor){.rows = (uint32_t)d.rows,
+                             .cols = (uint32_t)d.cols,
+                             .offset = offset,
+                             .decay = d.cols != 0,
+                             .current = d.cols ? 0 : fresh_value(s, bucket, slot)};
+            set_name(t, s, bucket, gr_arch_tensor(s->model_type, slot, i));
+            offset += elems(d);
+            rows += d.rows;
         }
-        if (offset == UINT64_MAX) continue;
-        struct dims d = {part_rows(s, slot, i++), slot_dims(s, slot).cols};
-        gr_tensor *t = &out[n++];
-        *t = (gr_tensor){
-            .rows = (uint32_t)d.rows, .cols = (uint32_t)d.cols, .offset = offset, .decay = d.cols != 0};
-        if (bucket > 0 && bucket <= s->layers)
-            snprintf(t->name, sizeof(t->name), "model.layers.%u.%s", bucket - 1, parts[p].name);
-        else
-            snprintf(t->name, sizeof(t->name), "%s", parts[p].name);
-        offset += elems(d);
     }
     return n;
 }
 
 uint64_t gr_model_params(const gr_model_shape *s)
 {
-    uint64_t embed = elems(slot_dims(s, GR_T_EMBED)), layer = 0;
-    for (gr_tensor_slot slot = GR_T_IN_NORM; slot <= GR_T_DOWN; slot++) layer += elems(slot_dims(s, slot));
-    uint64_t last = 0;
-    for (gr_tensor_slot slot = GR_T_NORM; slot <= GR_T_VALUE_BIAS; slot++) last += elems(slot_dims(s, slot));
-    return embed + s->layers * layer + last;
+    uint64_t sum = 0;
+    for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
+        gr_tensor_slot first, last;
+        bucket_slots(s, b, &first, &last);
+        for (gr_tensor_slot slot = first; slot <= last; slot++) sum += elems(slot_dims(s, b, slot));
+    }
+    return sum;
 }
 
 uint32_t gr_model_head_bucket(const gr_model_shape *s, uint64_t *offset)
@@ -150,4 +187,52 @@ uint32_t gr_model_head_bucket(const gr_model_shape *s, uint64_t *offset)
     uint32_t bucket = s->tied ? 0 : s->layers + 1;
     *offset = gr_tensor_offset(s, bucket, s->tied ? GR_T_EMBED : GR_T_LM_HEAD);
     return bucket;
+}
+
+/* ---- layers ----------------------------------------------------------------------------------------------
+ */
+
+bool gr_model_set_layer(gr_model_shape *s, uint32_t l, const gr_layer_desc *d)
+{
+    uint32_t kind = 0;
+    assert(l < GR_LAYERS_MAX);
+    while (kind < s->n_kinds && !gr_layer_same(&s->kinds[kind], d)) kind++;
+    if (kind == GR_LAYER_KINDS_MAX) return false;
+    if (kind == s->n_kinds) s->kinds[s->n_kinds++] = *d;
+    s->kind_of[l] = (uint8_t)kind;
+    return true;
+}
+
+void gr_model_of(gr_model_shape *s, const gr_layer_desc *d)
+{
+    s->n_kinds = 0;
+    s->embed_scale = s->residual_scale = s->logit_scale = 1;
+    s->norm_eps = d->norm_eps;
+    s->norm_plus_one = d->norm_plus_one;
+    for (uint32_t l = 0; l < s->layers; l++) gr_model_set_layer(s, l, d);
+}
+
+uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *first)
+{
+    uint32_t n = 0;
+    for (uint32_t l = s->layers; l-- > 0;) {
+        if (s->kind_of[l] != kind) continue;
+        *first = l;
+        n++;
+    }
+    return n;
+}
+
+uint64_t gr_model_token_macs(const gr_model_shape *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = 0; l < s->layers; l++) sum += gr_layer_token_macs(gr_layer(s, l), s->hidden);
+    return sum;
+}
+
+uint64_t gr_model_pair_macs(const gr_model_shape *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = 0; l < s->layers; l++) sum += gr_layer_pair_macs(gr_layer(s, l));
+    return sum;
 }

@@ -9,15 +9,14 @@
  * and stay zero. Gradients and moments of a bucket have the same layout, so that the optimizer walks a bucket
  * as one flat array.
  *
- * Source: the modelling code of Hugging Face transformers for llama, qwen2, qwen3 and mistral.
+ * Source: the modelling code of Hugging Face transformers.
  */
 #ifndef GR_OPS_MODEL_MODEL_H
 #define GR_OPS_MODEL_MODEL_H
 
-#include "runtime/base/base.h"
+#include "ops/model/layer.h"
 
-#define GR_EOS_MAX      8
-#define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
+#define GR_EOS_MAX 8
 
 /* Types of arrays whose type is chosen: by the device (weights) or by the graph (gradients, moments). */
 typedef enum gr_dtype { GR_F32, GR_BF16 } gr_dtype;
@@ -30,33 +29,48 @@ static inline uint64_t gr_dtype_size(gr_dtype t)
 /* What stands on the last hidden state: an output matrix over the vocabulary, or one number a token. */
 typedef enum gr_head { GR_HEAD_LM, GR_HEAD_VALUE } gr_head;
 
-/* How rotary positions are stretched: the llama3 form; all other forms are refused. */
-typedef struct gr_rope_scaling {
-    bool on;
-    double factor, low_freq_factor, high_freq_factor;
-    uint32_t original_positions;
-} gr_rope_scaling;
-
 typedef struct gr_model_shape {
-    char model_type[16]; /* llama, qwen2, qwen3, mistral */
-    uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim, max_positions;
-    uint32_t parts; /* of a slice (ops/model/tp.h): heads, kv_heads and inter are one of so many parts;
-                       else 0 */
-    float norm_eps;
-    double rope_theta;
-    gr_rope_scaling rope_scaling;
+    char model_type[24]; /* as config.json has it: a family of ops/model/arch.h */
+    uint32_t vocab, hidden, layers, max_positions;
+    uint32_t parts; /* of a slice (ops/model/tp.h): the layers have one of so many parts; else 0 */
+    uint32_t n_kinds;
+    gr_layer_desc kinds[GR_LAYER_KINDS_MAX]; /* layers that differ */
+    uint8_t kind_of[GR_LAYERS_MAX];          /* [layers] which of them each is: gr_layer */
+    float norm_eps;                          /* of the final norm */
+    bool norm_plus_one;
+    float embed_scale;    /* embedding rows are multiplied by it */
+    float residual_scale; /* and what each half of a layer adds */
+    float logit_scale;    /* and logits */
+    float logit_softcap;  /* logits z then become c tanh(z / c); 0: they stay */
     gr_head head;
     bool value_bias; /* of a value head: a number is added (token classification has one, sequence
                         classification none) */
     bool fresh_head; /* a value head that the checkpoint need not have */
     bool tied;       /* the output matrix is the embedding; never with a value head */
-    bool qkv_bias;   /* qwen2 */
-    bool qk_norm;    /* qwen3 */
     double init_std;
     int32_t bos, pad;        /* -1: none */
     int32_t eos[GR_EOS_MAX]; /* union of config.json and generation_config.json */
     uint32_t n_eos;
 } gr_model_shape;
+
+/* What layer l is. */
+static inline const gr_layer_desc *gr_layer(const gr_model_shape *s, uint32_t l)
+{
+    return &s->kinds[s->kind_of[l]];
+}
+
+/* Make layer l what d is. Layers are set in order, from 0; false: more kinds than GR_LAYER_KINDS_MAX. */
+bool gr_model_set_layer(gr_model_shape *s, uint32_t l, const gr_layer_desc *d);
+
+/* All layers alike, and nothing multiplied. */
+void gr_model_of(gr_model_shape *s, const gr_layer_desc *d);
+
+/* How many layers are of a kind, and the first of them. */
+uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *first);
+
+/* Multiply-adds of a token in the weights of all layers, and for each key that it sees. */
+uint64_t gr_model_token_macs(const gr_model_shape *s);
+uint64_t gr_model_pair_macs(const gr_model_shape *s);
 
 /* Read DIR/config.json (or a config.json itself) and, beside it, generation_config.json for more EOS ids.
  * What the model code does not support is refused by name (GR_E_INVALID); what is ignored is warned about. */
@@ -74,20 +88,24 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
 
 /* Tensors of a bucket, in the order they lie in memory. */
 typedef enum gr_tensor_slot {
-    GR_T_EMBED,      /* bucket 0:    [V, H] */
-    GR_T_IN_NORM,    /* layers:      [H] */
-    GR_T_QKV,        /*              [(heads + 2 kv_heads) D, H]: q, k and v, one after another */
-    GR_T_QKV_BIAS,   /*              [(heads + 2 kv_heads) D], where qkv_bias */
-    GR_T_Q_NORM,     /*              [D], where qk_norm */
-    GR_T_K_NORM,     /*              [D], where qk_norm */
-    GR_T_O,          /*              [H, heads D] */
-    GR_T_POST_NORM,  /*              [H] */
-    GR_T_GATE_UP,    /*              [2 I, H]: gate, then up */
-    GR_T_DOWN,       /*              [H, I] */
-    GR_T_NORM,       /* bucket L+1:  [H] */
-    GR_T_LM_HEAD,    /*              [V, H], where not tied and no value head */
-    GR_T_VALUE,      /*              [1, H], where a value head */
-    GR_T_VALUE_BIAS, /*             [1], where value_bias */
+    GR_T_EMBED,       /* bucket 0:    [V, H] */
+    GR_T_MIXER_NORM,  /* layers:      [H] before the mixer */
+    GR_T_QKV,         /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
+    GR_T_QKV_BIAS,    /*              [gr_qkv_rows] */
+    GR_T_Q_NORM,      /*              [D], or [heads D] */
+    GR_T_K_NORM,      /*              [D], or [kv_heads D] */
+    GR_T_SINKS,       /*              [heads] */
+    GR_T_O,           /*              [H, heads D] */
+    GR_T_O_BIAS,      /*              [H] */
+    GR_T_MIXER_AFTER, /*              [H] of the norm after the mixer */
+    GR_T_MLP_NORM,    /*              [H] before the MLP */
+    GR_T_GATE_UP,     /*              [2 I, H]: gate, then up */
+    GR_T_DOWN,        /*              [H, I] */
+    GR_T_MLP_AFTER,   /*              [H] of the norm after the MLP */
+    GR_T_NORM,        /* bucket L+1:  [H] */
+    GR_T_LM_HEAD,     /*              [V, H], where not tied and no value head */
+    GR_T_VALUE,       /*              [1, H], where a value head */
+    GR_T_VALUE_BIAS,  /*              [1], where value_bias */
     GR_T_COUNT
 } gr_tensor_slot;
 
@@ -108,9 +126,10 @@ typedef struct gr_tensor {
     uint32_t rows, cols; /* cols 0: one dimension, [rows] */
     uint64_t offset;     /* elements from the start of the bucket */
     bool decay;          /* weight decay applies (matrices; not norms, not biases) */
+    float current;       /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
 
-#define GR_BUCKET_TENSORS_MAX 16
+#define GR_BUCKET_TENSORS_MAX 24
 /* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
 

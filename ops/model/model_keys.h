@@ -12,8 +12,8 @@
 #include "runtime/base/json.h"
 
 /* Keys that mean another computation than ours are refused, each by its name, unless their value turns them
- * off; unknown ones are warned about, unless their value is null, false, 0, 1 or empty. GR_E_INVALID where
- * one was refused. */
-GR_NODISCARD gr_status gr_model_keys_check(const gr_json *j, gr_diag *d);
+ * off or they are in `read` (what the family reads itself; ends with NULL, NULL: nothing); unknown ones are
+ * warned about, unless their value is null, false, 0, 1 or empty. GR_E_INVALID where one was refused. */
+GR_NODISCARD gr_status gr_model_keys_check(const gr_json *j, const char *const *read, gr_diag *d);
 
 #endif

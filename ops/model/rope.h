@@ -4,15 +4,16 @@
 #ifndef GR_OPS_MODEL_ROPE_H
 #define GR_OPS_MODEL_ROPE_H
 
-#include "ops/model/model.h"
+#include "ops/model/layer.h"
 
 typedef struct gr_rope {
-    uint32_t n; /* head_dim / 2 */
+    uint32_t n;   /* dims / 2; 0: nothing is rotated */
+    float factor; /* on cosines and sines */
     float inv_freq[GR_HEAD_DIM_MAX / 2];
 } gr_rope;
 
-/* Computed in double, then rounded; with the llama3 scaling where the model has it. */
-void gr_rope_init(gr_rope *r, const gr_model_shape *s);
+/* Computed in double, then rounded. */
+void gr_rope_init(gr_rope *r, const gr_rope_desc *d);
 void gr_rope_angles(const gr_rope *r, uint32_t position, float *cosine, float *sine); /* [n] each */
 
 #endif

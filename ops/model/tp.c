@@ -4,19 +4,30 @@
 #include <assert.h>
 #include <stdio.h>
 
-const char *gr_tp_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
+/* What of a layer is not cut into so many parts. */
+static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf[48])
 {
     const struct {
         uint32_t n;
         const char *what;
-    } cut[] = {
-        {s->heads, "heads"}, {s->kv_heads, "KV heads"}, {s->inter, "columns of the feed-forward network"}};
+    } cut[] = {{d->attention.heads, "heads"},
+               {d->attention.kv_heads, "KV heads"},
+               {d->dense.inner, "columns of the feed-forward network"}};
     for (size_t i = 0; i < GR_LEN(cut); i++) {
         if (cut[i].n % parts == 0) continue;
         snprintf(buf, 48, "%u %s", cut[i].n, cut[i].what);
         return buf;
     }
+    if (d->attention.qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q and k";
+    if (d->attention.o_bias) return "biases behind attention";
     return NULL;
+}
+
+const char *gr_tp_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
+{
+    const char *uneven = NULL;
+    for (uint32_t i = 0; i < s->n_kinds && !uneven; i++) uneven = layer_uneven(&s->kinds[i], parts, buf);
+    return uneven;
 }
 
 gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
@@ -24,9 +35,12 @@ gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
     gr_model_shape slice = *s;
     if (parts < 2) return slice;
     slice.parts = parts;
-    slice.heads /= parts;
-    slice.kv_heads /= parts;
-    slice.inter /= parts;
+    for (uint32_t i = 0; i < slice.n_kinds; i++) {
+        gr_layer_desc *d = &slice.kinds[i];
+        d->attention.heads /= parts;
+        d->attention.kv_heads /= parts;
+        d->dense.inner /= parts;
+    }
     return slice;
 }
 

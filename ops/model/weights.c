@@ -329,8 +329,7 @@ static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed,
         gr_team_run(team, fill_normal, &f);
         return;
     }
-    float x = strcmp(strrchr(t->name, '.'), ".bias") ? 1 : 0;
-    for (uint32_t k = 0; k < t->rows; k++) to[k] = x;
+    for (uint32_t k = 0; k < t->rows; k++) to[k] = t->current;
 }
 
 void gr_weights_random_bucket(gr_team *team, const gr_model_shape *s, uint64_t seed, uint32_t bucket,

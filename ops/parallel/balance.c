@@ -12,11 +12,9 @@
 
 gr_seq_cost gr_seq_cost_of(const gr_model_shape *s, bool last)
 {
-    uint64_t projections =
-        2ull * s->hidden * s->head_dim * (2ull * s->heads + 2ull * s->kv_heads) + 6ull * s->hidden * s->inter;
     uint64_t outputs = s->head == GR_HEAD_VALUE ? 1 : s->vocab;
-    return (gr_seq_cost){.token = s->layers * projections,
-                         .pair = 2ull * s->layers * s->heads * s->head_dim,
+    return (gr_seq_cost){.token = 2 * gr_model_token_macs(s),
+                         .pair = gr_model_pair_macs(s),
                          .row = 2ull * s->hidden * outputs,
                          .last = last};
 }

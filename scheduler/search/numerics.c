@@ -51,17 +51,39 @@ static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
     return out;
 }
 
+/* What a layer has that the plain line of put_shape does not say. */
+static bool is_plain(const gr_layer_desc *d)
+{
+    const gr_attention_desc *a = &d->attention;
+    gr_layer_desc plain = gr_layer_plain(a->heads, a->kv_heads, a->head_dim, d->dense.inner);
+    plain.norm_eps = d->norm_eps;
+    plain.attention.qkv_bias = a->qkv_bias;
+    plain.attention.qk_norm = a->qk_norm == GR_QK_NORM_HEAD ? a->qk_norm : GR_QK_NORM_NONE;
+    if (a->rope.type == GR_ROPE_DEFAULT || a->rope.type == GR_ROPE_LLAMA3) plain.attention.rope = a->rope;
+    plain.attention.rope.dims = a->head_dim;
+    return gr_layer_same(&plain, d);
+}
+
 /* What a model is, whatever folder it lies in; but its weights. */
 static void put_shape(gr_str *s, const gr_model_shape *m)
 {
-    gr_str_printf(s, "\n%s %u %u %u %u %u %u %u", m->model_type, m->vocab, m->hidden, m->inter, m->layers,
-                  m->heads, m->kv_heads, m->head_dim);
-    gr_str_printf(s, " %.9g %.17g %d%d%d%d%d", (double)m->norm_eps, m->rope_theta, m->head, m->value_bias,
-                  m->tied, m->qkv_bias, m->qk_norm);
-    if (m->rope_scaling.on)
-        gr_str_printf(s, " %.17g %.17g %.17g %u", m->rope_scaling.factor, m->rope_scaling.low_freq_factor,
-                      m->rope_scaling.high_freq_factor, m->rope_scaling.original_positions);
+    const gr_layer_desc *d = gr_layer(m, 0);
+    const gr_attention_desc *a = &d->attention;
+    gr_str_printf(s, "\n%s %u %u %u %u %u %u %u", m->model_type, m->vocab, m->hidden, d->dense.inner,
+                  m->layers, a->heads, a->kv_heads, a->head_dim);
+    gr_str_printf(s, " %.9g %.17g %d%d%d%d%d", (double)m->norm_eps, a->rope.theta, m->head, m->value_bias,
+                  m->tied, a->qkv_bias, a->qk_norm == GR_QK_NORM_HEAD);
+    if (a->rope.type == GR_ROPE_LLAMA3)
+        gr_str_printf(s, " %.17g %.17g %.17g %u", a->rope.factor, a->rope.low_freq_factor,
+                      a->rope.high_freq_factor, a->rope.original_positions);
     for (uint32_t i = 0; i < m->n_eos; i++) gr_str_printf(s, " eos %d", m->eos[i]);
+    if (m->n_kinds == 1 && is_plain(d) && m->embed_scale == 1 && m->residual_scale == 1 &&
+        m->logit_scale == 1 && m->logit_softcap == 0 && !m->norm_plus_one)
+        return;
+    gr_str_printf(s, " scales %.9g %.9g %.9g %.9g %d", (double)m->embed_scale, (double)m->residual_scale,
+                  (double)m->logit_scale, (double)m->logit_softcap, m->norm_plus_one);
+    for (uint32_t i = 0; i < m->n_kinds; i++) gr_layer_describe(&m->kinds[i], s);
+    for (uint32_t l = 0; l < m->layers; l++) gr_str_printf(s, " %u", m->kind_of[l]);
 }
 
 /* What fixes the bits: the graph, its models' shapes, the device's arithmetic, the ranks, and of what the

@@ -1,6 +1,7 @@
 /* scheduler/search/planner.c: plans of a graph: of all roles, joined and proven. */
 #include "scheduler/search/planner.h"
 
+#include "ops/kernels/layer.h"
 #include "ops/summary.h"
 #include "scheduler/search/planner_parts.h"
 #include "scheduler/search/policy.h"
@@ -141,9 +142,9 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
-    const char *unfit = k->unfit ? k->unfit(&m->shape, buf) : NULL;
-    bool slice = !unfit && k->unfit && m->sharding.parts > 1;
-    if (slice) unfit = k->unfit(&m->sharding.slice, buf);
+    const char *unfit = gr_layers_unfit(k, &m->shape, buf);
+    bool slice = !unfit && m->sharding.parts > 1;
+    if (slice) unfit = gr_layers_unfit(k, &m->sharding.slice, buf);
     if (!unfit) return GR_OK;
     return gr_diag_error(d, m->at, GR_E_INVALID, "model '%s' has%s %s: the %s device has no kernels for it",
                          m->name, slice ? ", in slices," : "", unfit, k->device);

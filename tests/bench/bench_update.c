@@ -8,25 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/kernels/kernels.h"
+#include "ops/kernels/layer.h"
 #include "ops/model/weights.h"
 
 #define K gr_kernels_cpu
 
 enum { SEQS = 8, LENGTH = 256, T = SEQS * LENGTH, CHUNK = 512 };
 
-static const gr_model_shape shape = {.vocab = 4096,
-                                     .hidden = 512,
-                                     .inter = 1408,
-                                     .layers = 8,
-                                     .heads = 8,
-                                     .kv_heads = 4,
-                                     .head_dim = 64,
-                                     .max_positions = 2048,
-                                     .norm_eps = 1e-6f,
-                                     .rope_theta = 10000,
-                                     .tied = true,
-                                     .init_std = 0.02};
+static gr_model_shape shape = {
+    .vocab = 4096, .hidden = 512, .layers = 8, .max_positions = 2048, .tied = true, .init_std = 0.02};
 
 struct model {
     gr_queue q;
@@ -46,8 +36,8 @@ static void model_init(struct model *p, unsigned threads)
 {
     if (gr_team_new(&p->q.team, threads, NULL)) exit(1);
     const gr_pass_bounds b = {T, SEQS, LENGTH, threads};
-    uint64_t ws = GR_MAX(K.layer_ws_bytes(&shape, &b, GR_LAYER_FORWARD),
-                         K.layer_ws_bytes(&shape, &b, GR_LAYER_BACKWARD));
+    uint64_t ws = GR_MAX(gr_layers_ws_bytes(&K, &shape, &b, GR_LAYER_FORWARD),
+                         gr_layers_ws_bytes(&K, &shape, &b, GR_LAYER_BACKWARD));
     p->ws = buffer(GR_MAX(ws, K.head_ws_bytes(&shape, CHUNK, GR_HEAD_GRADIENT, threads)));
     p->x = buffer((uint64_t)T * shape.hidden * sizeof(float));
     p->dx = buffer((uint64_t)T * shape.hidden * sizeof(float));
@@ -59,7 +49,7 @@ static void model_init(struct model *p, unsigned threads)
         p->v[i] = buffer(bytes);
         gr_weights_random_bucket(NULL, &shape, 1, i, p->w[i]);
         p->in[i] = buffer((uint64_t)T * shape.hidden * sizeof(float));
-        p->acts[i] = buffer(K.acts_bytes(&shape, &b));
+        p->acts[i] = buffer(gr_layers_acts_bytes(&K, &shape, &b));
     }
     for (uint32_t i = 0; i < T; i++) p->ids[i] = (int32_t)(i * 2654435761u >> 20);
     for (uint32_t i = 0; i <= SEQS; i++) p->offset[i] = i * LENGTH;
@@ -93,11 +83,11 @@ static double step(struct model *p, uint32_t n)
     const gr_packed b = {T, SEQS, p->ids, p->offset, p->offset, NULL};
     K.embed_forward(&p->q, &shape, p->w[0], &b, p->x);
     for (uint32_t l = 0; l < shape.layers; l++)
-        K.layer_forward(&p->q, &shape, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);
+        gr_layer_forward(&K, &p->q, &shape, l, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);
     const double loss = head(p);
     for (uint32_t l = shape.layers; l--;)
-        K.layer_backward(&p->q, &shape, p->w[l + 1], &b, p->in[l], p->acts[l], p->dx, p->g[l + 1], GR_F32,
-                         p->ws);
+        gr_layer_backward(&K, &p->q, &shape, l, p->w[l + 1], &b, p->in[l], p->acts[l], p->dx, p->g[l + 1],
+                          GR_F32, p->ws);
     K.embed_backward(&p->q, &shape, &b, p->dx, p->g[0], GR_F32, p->ws);
     double squares = 0;
     for (uint32_t i = 0; i < gr_model_buckets(&shape); i++) {
@@ -121,6 +111,8 @@ int main(int argc, char **argv)
     const unsigned threads = argc > 1 ? (unsigned)atoi(argv[1]) : 2;
     const uint32_t steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 6;
     struct model *p = gr_calloc(1, sizeof(*p));
+    const gr_layer_desc layer = gr_layer_plain(8, 4, 64, 1408);
+    gr_model_of(&shape, &layer);
     model_init(p, threads);
     printf("graphrun, %.1f M parameters, %u threads\n", (double)gr_model_params(&shape) / 1e6, threads);
     double best = 1e30;

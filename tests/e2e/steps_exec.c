@@ -213,11 +213,12 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
     advance(s, live, id, logprob);
 }
 
-static void copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
-                 const uint32_t *dst, uint32_t n)
+static void copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src, const uint32_t *dst,
+                 uint32_t n)
 {
-    for (uint32_t l = 0; l < s->shape.layers; l++)
-        gr_kernels_cpu.kv_copy(q, &s->shape, (char *)kv + l * layer_bytes, src, dst, n);
+    (void)s;
+    for (uint32_t l = 0; l < b->layers; l++)
+        gr_kernels_cpu.copy_blocks(q, (char *)b->kv + l * b->layer_bytes, b->block_bytes, src, dst, n);
 }
 
 static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)

@@ -14,7 +14,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 static void check_shape(const gr_model_shape *s)
 {
     uint64_t params = 0;
-    assert(s->heads % s->kv_heads == 0 && s->head_dim % 2 == 0 && s->n_eos <= GR_EOS_MAX);
+    for (uint32_t l = 0; l < s->layers; l++) {
+        const gr_attention_desc *a = &gr_layer(s, l)->attention;
+        assert(s->kind_of[l] < s->n_kinds && a->heads % a->kv_heads == 0 && a->head_dim % 2 == 0);
+    }
+    assert(s->n_eos <= GR_EOS_MAX);
     for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
         size_t n = gr_bucket_tensors(s, b, t);

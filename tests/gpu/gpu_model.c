@@ -5,7 +5,7 @@
  * sampling; and value heads over hidden states of their own. --small: one model where graphs ask for
  * other than the usual kernels.
  */
-#include "ops/kernels/kernels.h"
+#include "ops/kernels/layer.h"
 #include "runtime/device/device_cuda.h"
 #include "runtime/base/half.h"
 #include "tests/gpu/models.h"
@@ -153,8 +153,8 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
     const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1};
-    uint64_t ws_bytes = GR_MAX(k->layer_ws_bytes(shape, &bounds, GR_LAYER_FORWARD),
-                               k->layer_ws_bytes(shape, &bounds, GR_LAYER_BACKWARD));
+    uint64_t ws_bytes = GR_MAX(gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_FORWARD),
+                               gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_BACKWARD));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
     void *head_ws = take(s, k->head_ws_bytes(shape, CHUNK, GR_HEAD_GRADIENT, 1));
     int32_t *position = gr_calloc(b->n, sizeof(*position));
@@ -177,8 +177,8 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     k->embed_forward(q, shape, s->w[0], &p, x);
     for (uint32_t l = 0; l < shape->layers; l++) {
         in[l] = take(s, hidden * value_size(s));
-        acts[l] = take(s, k->acts_bytes(shape, &bounds));
-        k->layer_forward(q, shape, s->w[l + 1], &p, x, in[l], acts[l], ws);
+        acts[l] = take(s, gr_layer_acts_bytes(k, shape, l, &bounds));
+        gr_layer_forward(k, q, shape, l, s->w[l + 1], &p, x, in[l], acts[l], ws);
     }
     uint64_t lm_at;
     uint32_t lm_bucket = gr_model_head_bucket(shape, &lm_at), last = shape->layers + 1;
@@ -192,7 +192,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
                          (float *)s->g[lm_bucket] + lm_at, GR_F32, head_ws);
     }
     for (uint32_t l = shape->layers; l--;)
-        k->layer_backward(q, shape, s->w[l + 1], &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
+        gr_layer_backward(k, q, shape, l, s->w[l + 1], &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
     k->embed_backward(q, shape, &p, dx, s->g[0], GR_F32, ws);
     result r = {download(s, logprob, b->n), download(s, entropy, b->n), download(s, sum_p2, b->n),
                 download_values(s, x, hidden), gr_calloc(last + 1, sizeof(float *))};
@@ -210,10 +210,10 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
     gr_queue *q = &s->q;
     const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1};
     const uint32_t stride = BLOCKS / b->seqs;
-    void *ws = take(s, k->extend_ws_bytes(shape, &bounds)),
+    void *ws = take(s, gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND)),
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
     void *x = take(s, (uint64_t)b->n * shape->hidden * value_size(s));
-    char *kv = take(s, shape->layers * BLOCKS * k->kv_block_bytes(shape));
+    char *kv = take(s, gr_layer_state_at(k, shape, shape->layers, BLOCKS));
     uint32_t *table = gr_calloc(b->seqs * stride, 4), *cached = gr_calloc(b->seqs, 4);
     for (uint32_t i = 0; i < b->seqs * stride; i++)
         table[i] = i * 7 % (b->seqs * stride); /* 7 and 256 have no divisor */
@@ -244,7 +244,8 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
         const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset, e.position};
         k->embed_forward(q, shape, s->w[0], &p, x);
         for (uint32_t l = 0; l < shape->layers; l++)
-            k->layer_extend(q, shape, s->w[l + 1], &e, x, kv + l * BLOCKS * k->kv_block_bytes(shape), ws);
+            gr_layer_extend(k, q, shape, l, s->w[l + 1], &e, x, kv + gr_layer_state_at(k, shape, l, BLOCKS),
+                            ws);
         for (uint32_t i = 0; i < b->seqs; i++) cached[i] += offset[i + 1] - offset[i];
         free(offset), free(slot), free(ids), free(position);
     }

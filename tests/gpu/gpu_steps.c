@@ -262,7 +262,9 @@ static void fill_table(world *w)
 static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length)
 {
     world *w = calloc(1, sizeof(*w));
-    w->shape = (gr_model_shape){.heads = 4, .kv_heads = 2, .head_dim = 16, .layers = 2};
+    const gr_layer_desc plain = gr_layer_plain(4, 2, 16, 64);
+    w->shape = (gr_model_shape){.layers = 2};
+    gr_model_of(&w->shape, &plain);
     w->b = (gr_steps_bounds){.slots = slots,
                              .stride = (max_length + 15) / 16,
                              .max_length = max_length,

@@ -8,6 +8,7 @@
  *     mpirun -n 2 gpu_tensor [--bench]
  */
 #include "ops/kernels/cuda/layout.h"
+#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/parallel/reshard.h"
 #include "ops/kernels/steps.h"
@@ -177,7 +178,7 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     uint32_t longest;
     const gr_packed b = packed_of(p, &longest);
     const gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, longest, 1};
-    void *ws = take_poisoned(k->layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD)),
+    void *ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD)),
          *head_ws = take_poisoned(k->head_ws_bytes(s, ROWS, GR_HEAD_GRADIENT, 1)),
          *x = take_poisoned((uint64_t)b.n_tokens * s->hidden * sizeof(gr_bf16));
     uint32_t *row = gr_malloc(b.n_tokens * sizeof(*row));
@@ -187,7 +188,8 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     float *logprob = take_poisoned(ROWS * sizeof(*logprob));
     queue.peers = m->peers;
     k->embed_forward(&queue, s, m->w[0], &b, x);
-    for (uint32_t l = 1; l <= s->layers; l++) k->layer_forward(&queue, s, m->w[l], &b, x, NULL, NULL, ws);
+    for (uint32_t l = 1; l <= s->layers; l++)
+        gr_layer_forward(k, &queue, s, l - 1, m->w[l], &b, x, NULL, NULL, ws);
     queue.peers = NULL;
     for (uint32_t at = 0; at < b.n_tokens; at += ROWS) {
         const gr_head_rows rows = {GR_MIN((uint32_t)ROWS, b.n_tokens - at), row_at + at, b.ids + at, 1, true};
@@ -266,7 +268,7 @@ static void layers(const decoder *d, const gr_extend *e)
     const gr_packed b = {e->n_tokens, e->n_seqs, e->ids, e->offset, NULL, e->position};
     k->embed_forward(&queue, s, d->m->w[0], &b, d->x);
     for (uint32_t l = 0; l < s->layers; l++)
-        k->layer_extend(&queue, s, d->m->w[l + 1], e, d->x, d->kv + l * d->layer_bytes, d->ws);
+        gr_layer_extend(k, &queue, s, l, d->m->w[l + 1], e, d->x, d->kv + l * d->layer_bytes, d->ws);
 }
 
 static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *draw)
@@ -279,7 +281,7 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
 
 static uint64_t pool_bytes(const model *m, uint32_t blocks)
 {
-    return m->shape.layers * blocks * k->kv_block_bytes(&m->shape);
+    return gr_layer_state_at(k, &m->shape, m->shape.layers, blocks);
 }
 
 /* kv [pool_bytes] */
@@ -290,10 +292,10 @@ static decoder decoder_of(const model *m, uint32_t tokens, uint32_t slots, uint3
     const gr_pass_bounds bounds = {tokens, slots, max_length, 1};
     return (decoder){.m = m,
                      .x = take_poisoned((uint64_t)tokens * s->hidden * sizeof(gr_bf16)),
-                     .ws = take_poisoned(k->extend_ws_bytes(s, &bounds)),
+                     .ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_EXTEND)),
                      .head_ws = take_poisoned(k->head_ws_bytes(s, slots, GR_HEAD_SAMPLE, 1)),
                      .kv = kv,
-                     .layer_bytes = blocks * k->kv_block_bytes(s)};
+                     .layer_bytes = blocks * gr_layer_block_bytes(k, s, 0)};
 }
 
 /* Keys of all tokens of the prompts but the last, which is the first step's to feed. */
@@ -602,7 +604,7 @@ static void one_pass(void *arg, int i)
     (void)i;
     queue.peers = p->m->peers;
     for (uint32_t l = 1; l <= p->m->shape.layers; l++)
-        k->layer_forward(&queue, &p->m->shape, p->m->w[l], &p->b, p->x, NULL, NULL, p->ws);
+        gr_layer_forward(k, &queue, &p->m->shape, l - 1, p->m->w[l], &p->b, p->x, NULL, NULL, p->ws);
     queue.peers = NULL;
 }
 
@@ -619,7 +621,7 @@ static double pass_ms(const model *m)
     pass one = {.m = m, .b = packed_of(&p, &longest)};
     one.x = take_random((uint64_t)p.tokens * m->shape.hidden * sizeof(gr_bf16));
     one.ws = take_poisoned(
-        k->layer_ws_bytes(&m->shape, &(gr_pass_bounds){p.tokens, p.n, longest, 1}, GR_LAYER_FORWARD));
+        gr_layers_ws_bytes(k, &m->shape, &(gr_pass_bounds){p.tokens, p.n, longest, 1}, GR_LAYER_FORWARD));
     CUDA(cudaEventCreate(&begin));
     CUDA(cudaEventCreate(&end));
     one_pass(&one, 0);
@@ -695,7 +697,7 @@ static gr_model_shape qwen3(uint32_t hidden, uint32_t inter, uint32_t layers, ui
 {
     gr_model_shape s = shape_of("qwen3", hidden, heads, 8, 128);
     s.vocab = 151936;
-    s.inter = inter;
+    s.kinds[0].dense.inner = inter;
     s.layers = layers;
     s.tied = tied;
     s.max_positions = 40960;

@@ -11,20 +11,16 @@ static inline gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_
 {
     gr_model_shape s = {.vocab = 1000,
                         .hidden = hidden,
-                        .inter = 3 * hidden / 8 * 8,
                         .layers = 3,
-                        .heads = heads,
-                        .kv_heads = kv,
-                        .head_dim = head_dim,
                         .max_positions = 1024,
-                        .norm_eps = 1e-6f,
-                        .rope_theta = 1e4,
                         .init_std = 0.05,
                         .bos = -1,
                         .pad = -1};
     snprintf(s.model_type, sizeof(s.model_type), "%s", type);
-    s.qkv_bias = !strcmp(type, "qwen2");
-    s.qk_norm = !strcmp(type, "qwen3");
+    gr_layer_desc d = gr_layer_plain(heads, kv, head_dim, 3 * hidden / 8 * 8);
+    d.attention.qkv_bias = !strcmp(type, "qwen2");
+    d.attention.qk_norm = !strcmp(type, "qwen3") ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    gr_model_of(&s, &d);
     s.tied = strcmp(type, "llama") != 0;
     return s;
 }

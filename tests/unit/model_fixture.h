@@ -2,7 +2,7 @@
 #ifndef GR_TESTS_MODEL_FIXTURE_H
 #define GR_TESTS_MODEL_FIXTURE_H
 
-#include "ops/kernels/kernels.h"
+#include "ops/kernels/layer.h"
 #include "ops/model/weights.h"
 #include "tests/unit/test.h"
 
@@ -43,14 +43,14 @@ static inline fixture fx_new(const gr_model_shape *s, unsigned threads)
         memset(f.g[b], 0, gr_bucket_elems(s, b) * sizeof(float));
     }
     gr_pass_bounds bounds = fx_bounds(&f);
-    uint64_t ws = K.layer_ws_bytes(s, &bounds, GR_LAYER_FORWARD);
-    ws = GR_MAX(ws, K.layer_ws_bytes(s, &bounds, GR_LAYER_BACKWARD));
-    ws = GR_MAX(ws, K.extend_ws_bytes(s, &bounds));
+    uint64_t ws = gr_layers_ws_bytes(&K, s, &bounds, GR_LAYER_FORWARD);
+    ws = GR_MAX(ws, gr_layers_ws_bytes(&K, s, &bounds, GR_LAYER_BACKWARD));
+    ws = GR_MAX(ws, gr_layers_ws_bytes(&K, s, &bounds, GR_LAYER_EXTEND));
     ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_GRADIENT, bounds.threads));
     ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_TRUNCATE, bounds.threads));
     f.ws = fx_dirty(ws);
     f.x = fx_dirty((uint64_t)FX_TOKENS * s->hidden * sizeof(float));
-    f.kv = fx_dirty(s->layers * FX_BLOCKS * K.kv_block_bytes(s));
+    f.kv = fx_dirty(gr_layer_state_at(&K, s, s->layers, FX_BLOCKS));
     return f;
 }
 
@@ -108,7 +108,8 @@ static inline void fx_forward(fixture *f, const gr_packed *p, float **in, void *
 {
     K.embed_forward(&f->q, &f->s, f->w[0], p, f->x);
     for (uint32_t l = 0; l < f->s.layers; l++)
-        K.layer_forward(&f->q, &f->s, f->w[l + 1], p, f->x, in ? in[l] : NULL, acts ? acts[l] : NULL, f->ws);
+        gr_layer_forward(&K, &f->q, &f->s, l, f->w[l + 1], p, f->x, in ? in[l] : NULL, acts ? acts[l] : NULL,
+                         f->ws);
 }
 
 typedef struct fx_loss { /* sum of d_logprob logprob + d_entropy entropy over all tokens */
@@ -146,7 +147,7 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
     void **acts = gr_calloc(s->layers, sizeof(*acts));
     for (uint32_t i = 0; i < s->layers; i++) {
         in[i] = fx_dirty(row_bytes);
-        acts[i] = fx_dirty(K.acts_bytes(s, &bounds));
+        acts[i] = fx_dirty(gr_layer_acts_bytes(&K, s, i, &bounds));
     }
     fx_forward(f, p, in, acts);
     uint64_t lm_at;
@@ -161,7 +162,7 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
                         f->ws);
     }
     for (uint32_t i = s->layers; i--;)
-        K.layer_backward(&f->q, s, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
+        gr_layer_backward(&K, &f->q, s, i, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
     K.embed_backward(&f->q, s, p, dx, f->g[0], GR_F32, f->ws);
     for (uint32_t i = 0; i < s->layers; i++) free(in[i]), free(acts[i]);
     free(in), free(acts), free(dx);
@@ -173,8 +174,8 @@ static inline void fx_extend(fixture *f, const gr_extend *e)
     gr_packed p = {e->n_tokens, e->n_seqs, e->ids, e->offset, e->offset, e->position};
     K.embed_forward(&f->q, &f->s, f->w[0], &p, f->x);
     for (uint32_t l = 0; l < f->s.layers; l++)
-        K.layer_extend(&f->q, &f->s, f->w[l + 1], e, f->x, f->kv + l * FX_BLOCKS * K.kv_block_bytes(&f->s),
-                       f->ws);
+        gr_layer_extend(&K, &f->q, &f->s, l, f->w[l + 1], e, f->x,
+                        f->kv + gr_layer_state_at(&K, &f->s, l, FX_BLOCKS), f->ws);
 }
 
 #endif

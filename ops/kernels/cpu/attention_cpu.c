@@ -19,30 +19,30 @@ enum {
     BACK_ROWS = 2 * GR_MR,
 };
 
-static uint32_t padded(const gr_model_shape *s)
+static uint32_t padded(const gr_attention_desc *s)
 {
     return (s->head_dim + 15) / 16 * 16;
 }
 
-uint64_t gr_kv_block_floats(const gr_model_shape *s)
+uint64_t gr_kv_block_floats(const gr_attention_desc *s)
 {
     return (uint64_t)s->kv_heads * 2 * GR_KV_BLOCK * padded(s);
 }
 
-static uint32_t cached(const gr_batch *b, uint32_t seq)
+static uint32_t cached(const gr_tokens *b, uint32_t seq)
 {
     return b->cached ? b->cached[seq] : 0;
 }
 
-static float *block_at(const gr_model_shape *s, const gr_batch *b, uint32_t seq, uint32_t index,
+static float *block_at(const gr_attention_desc *s, const gr_tokens *b, uint32_t seq, uint32_t index,
                        uint32_t kv_head)
 {
     const uint32_t block = b->block_table ? b->block_table[(size_t)seq * b->table_stride + index]
                                           : b->offset[seq] / GR_KV_BLOCK + seq + index;
-    return b->kv + block * gr_kv_block_floats(s) + (size_t)kv_head * 2 * GR_KV_BLOCK * padded(s);
+    return (float *)b->state + block * gr_kv_block_floats(s) + (size_t)kv_head * 2 * GR_KV_BLOCK * padded(s);
 }
 
-uint32_t gr_batch_length(const gr_batch *b)
+static uint32_t batch_length(const gr_tokens *b)
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -61,14 +61,14 @@ static uint64_t panels_floats(uint32_t length, uint32_t rows)
 /* ---- keys and values to blocks ------------------------------------------------------------------------- */
 
 struct write_job {
-    const gr_model_shape *s;
-    const gr_batch *b;
+    const gr_attention_desc *s;
+    const gr_tokens *b;
     const float *qkv;
 };
 
 static void write_token(const struct write_job *j, uint32_t seq, uint32_t token)
 {
-    const gr_model_shape *s = j->s;
+    const gr_attention_desc *s = j->s;
     const uint32_t d = s->head_dim, dp = padded(s);
     const uint32_t position = cached(j->b, seq) + token - j->b->offset[seq], slot = position % GR_KV_BLOCK;
     const float *row = j->qkv + (size_t)token * gr_qkv_width(s) + (size_t)s->heads * d;
@@ -84,14 +84,14 @@ static void write_rank(void *arg, unsigned rank, unsigned size)
 {
     const struct write_job *j = arg;
     uint64_t first, last;
-    gr_team_range(j->b->n_tokens, 16, rank, size, &first, &last);
+    gr_team_range(j->b->n, 16, rank, size, &first, &last);
     for (uint32_t t = (uint32_t)first, seq = 0; t < last; t++) {
         while (t >= j->b->offset[seq + 1]) seq++;
         write_token(j, seq, t);
     }
 }
 
-void gr_kv_write(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv)
+void gr_kv_write(gr_queue *q, const gr_attention_desc *s, const gr_tokens *b, const float *qkv)
 {
     struct write_job j = {s, b, qkv};
     gr_team_run(q->team, write_rank, &j);
@@ -100,8 +100,8 @@ void gr_kv_write(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 
 struct attend_job {
-    const gr_model_shape *s;
-    const gr_batch *b;
+    const gr_attention_desc *s;
+    const gr_tokens *b;
     const gr_simd *v;
     const float *qkv;
     float *out, *lse, *ws;
@@ -132,7 +132,7 @@ static uint32_t row_head(const struct tile *t, uint32_t row)
 static void load_queries(const struct attend_job *j, const struct tile *t)
 {
     const uint32_t d = j->s->head_dim;
-    const float a = 1 / sqrtf((float)d);
+    const float a = j->s->scale;
     for (uint32_t r = 0; r < t->rows; r++)
         j->v->scale(t->q + r * GR_LDA,
                     j->qkv + (size_t)row_token(t, r) * gr_qkv_width(j->s) + (size_t)row_head(t, r) * d, a, d);
@@ -215,7 +215,7 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
 {
     (void)size;
     struct attend_job *j = arg;
-    const gr_batch *b = j->b;
+    const gr_tokens *b = j->b;
     float *scores = j->ws + rank * j->ws_floats; /* mm_rows may read GR_MR rows further: of q */
     float *q = scores + j->ws_floats - 2 * FWD_ROWS * GR_LDA;
     struct tile t = {.q = q, .o = q + FWD_ROWS * GR_LDA, .scores = scores};
@@ -244,27 +244,60 @@ static uint64_t attend_thread_floats(uint32_t length)
     return 2 * FWD_ROWS * GR_LDA + panels_floats(length, FWD_ROWS);
 }
 
-uint64_t gr_attend_floats(uint32_t length, unsigned threads)
+static uint64_t attend_floats(uint32_t length, unsigned threads)
 {
     return threads * attend_thread_floats(length);
 }
 
-void gr_attend(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv, float *out,
-               float *lse, float *ws)
+/* Packed sequences get blocks in the workspace. */
+static float *packed_blocks(gr_workspace *c, const gr_attention_desc *s, uint32_t tokens, uint32_t seqs)
 {
-    assert(s->head_dim <= GR_HEAD_DIM_MAX);
-    struct attend_job j = {.s = s, .b = b, .v = gr_simd_best(), .qkv = qkv, .out = out, .lse = lse, .ws = ws};
-    j.ws_floats = attend_thread_floats(gr_batch_length(b));
+    return gr_workspace_floats(c, ((uint64_t)tokens / GR_KV_BLOCK + seqs) * gr_kv_block_floats(s));
+}
+
+static uint64_t attend_back_floats(const gr_attention_desc *s, uint32_t length, unsigned threads);
+
+uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
+{
+    gr_workspace c = {0};
+    if (use == GR_LAYER_BACKWARD) {
+        gr_workspace_floats(&c, attend_back_floats(d, b->length, b->threads));
+        return c.used;
+    }
+    gr_workspace_floats(&c, attend_floats(b->length, b->threads));
+    if (use != GR_LAYER_EXTEND) packed_blocks(&c, d, b->tokens, b->seqs);
+    return c.used;
+}
+
+static void attend(gr_queue *q, const gr_attend *c, const gr_tokens *b, float *out, float *lse, float *ws)
+{
+    const gr_attention_desc *s = c->d;
+    struct attend_job j = {
+        .s = s, .b = b, .v = gr_simd_best(), .qkv = c->qkv, .out = out, .lse = lse, .ws = ws};
+    j.ws_floats = attend_thread_floats(batch_length(b));
     j.heads = GR_MIN(s->heads / s->kv_heads, FWD_ROWS);
     j.tokens = FWD_ROWS / j.heads;
     gr_team_run(q->team, attend_rank, &j);
 }
 
+void gr_cpu_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
+{
+    gr_workspace at = {.base = c->ws};
+    gr_tokens b = *c->b;
+    float *ws = gr_workspace_floats(&at, attend_floats(batch_length(&b), gr_team_size(q->team)));
+    assert(c->d->head_dim <= GR_HEAD_DIM_MAX);
+    if (!b.state) {
+        b.state = packed_blocks(&at, c->d, b.n, b.n_seqs);
+        gr_kv_write(q, c->d, &b, c->qkv);
+    }
+    attend(q, c, &b, out, stats, ws);
+}
+
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
 struct back_job {
-    const gr_model_shape *s;
-    const gr_batch *b;
+    const gr_attention_desc *s;
+    const gr_tokens *b;
     const gr_simd *v;
     const float *qkv, *out, *lse, *dout;
     float *dqkv, *ws;
@@ -280,7 +313,7 @@ struct back_ws {
     float *p, *ds;        /* panels */
 };
 
-static void back_layout(gr_workspace *c, const gr_model_shape *s, uint32_t length, struct back_ws *w)
+static void back_layout(gr_workspace *c, const gr_attention_desc *s, uint32_t length, struct back_ws *w)
 {
     const uint64_t n = (uint64_t)(length + 15) / 16 * 16 * padded(s), tile = BACK_ROWS * GR_LDA;
     float **of_length[] = {&w->k, &w->kt, &w->vt, &w->dk, &w->dv}, **of_tile[] = {&w->q, &w->dout, &w->dq};
@@ -351,9 +384,9 @@ static void tile_gradients(const struct back_job *j, const struct back_ws *w, ui
 /* Rows are tokens times the heads of the group, tokens outermost. */
 static void back_tile(const struct back_job *j, const struct back_ws *w, const struct tile *t)
 {
-    const gr_model_shape *s = j->s;
+    const gr_attention_desc *s = j->s;
     const uint32_t d = s->head_dim, dp = padded(s), keys = t->keys + t->tokens - 1;
-    const float a = 1 / sqrtf((float)d);
+    const float a = j->s->scale;
     float delta[BACK_ROWS];
     for (uint32_t r = 0; r < t->rows; r++) {
         const size_t token = row_token(t, r), head = row_head(t, r), at = (token * s->heads + head) * d;
@@ -383,7 +416,7 @@ static void back_tile(const struct back_job *j, const struct back_ws *w, const s
 
 static void back_sequence(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
 {
-    const gr_model_shape *s = j->s;
+    const gr_attention_desc *s = j->s;
     const uint32_t d = s->head_dim, dp = padded(s), group = s->heads / s->kv_heads, first = j->b->offset[seq];
     const uint32_t n = j->b->offset[seq + 1] - first, step = GR_MIN(group, BACK_ROWS),
                    tokens = BACK_ROWS / step;
@@ -422,7 +455,7 @@ static void back_rank(void *arg, unsigned rank, unsigned size)
     }
 }
 
-uint64_t gr_attend_back_floats(const gr_model_shape *s, uint32_t length, unsigned threads)
+static uint64_t attend_back_floats(const gr_attention_desc *s, uint32_t length, unsigned threads)
 {
     gr_workspace c = {0};
     struct back_ws w;
@@ -430,10 +463,21 @@ uint64_t gr_attend_back_floats(const gr_model_shape *s, uint32_t length, unsigne
     return threads * c.used / sizeof(float);
 }
 
-void gr_attend_back(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv,
-                    const float *out, const float *lse, const float *dout, float *dqkv, float *ws)
+void gr_cpu_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
+                            const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads)
 {
-    struct back_job j = {s, b, gr_simd_best(), qkv, out, lse, dout, dqkv, ws, 0, gr_batch_length(b), 0};
-    j.ws_floats = gr_attend_back_floats(s, j.length, 1);
+    struct back_job j = {c->d,  c->b, gr_simd_best(),     c->qkv, out, stats, dout, dqkv,
+                         c->ws, 0,    batch_length(c->b), 0};
+    (void)grad_sinks;
+    (void)grads;
+    j.ws_floats = attend_back_floats(c->d, j.length, 1);
     gr_team_run(q->team, back_rank, &j);
+}
+
+const char *gr_cpu_attend_unfit(const gr_attention_desc *d)
+{
+    return d->window        ? "windows of attention"
+           : d->sinks       ? "attention sinks"
+           : d->softcap > 0 ? "capped attention scores"
+                            : NULL;
 }

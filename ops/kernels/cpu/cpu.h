@@ -1,103 +1,71 @@
-/* ops/kernels/cpu/cpu.h: what the files of the CPU kernels share: carving of workspaces, small products,
- * RoPE, attention.
- */
+/* ops/kernels/cpu/cpu.h: what the files of the CPU kernels share, and the entries of its tables. */
 #ifndef GR_OPS_KERNELS_CPU_CPU_H
 #define GR_OPS_KERNELS_CPU_CPU_H
 
 #include "ops/kernels/workspace.h"
 #include "ops/kernels/cpu/gemm.h"
 #include "ops/kernels/kernels.h"
+#include "ops/kernels/layer_ops.h"
 #include "ops/model/rope.h"
-
-/* y [t, out] = x [t, in] W^T, W [out, in]. */
-void gr_linear(gr_queue *q, const float *x, size_t t, size_t in, const float *w, size_t out, float *y,
-               void *ws);
-/* dx [t, in] = dy [t, out] W, and grad [out, in] += dy^T x. */
-void gr_linear_back(gr_queue *q, const float *dy, const float *x, size_t t, size_t in, const float *w,
-                    size_t out, float *dx, float *grad, void *ws);
-
-/* Their workspaces, for t tokens or fewer. */
-uint64_t gr_linear_ws_bytes(size_t t, size_t in, size_t out, unsigned threads);
-uint64_t gr_linear_back_ws_bytes(size_t t, size_t in, size_t out, unsigned threads);
 
 /* 1 / sqrt(mean of squares + eps) of a row. */
 float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps);
-/* dx = (base, where not NULL) + what dy, of y = x inv w, gives to x. */
+/* y = x inv w, or x inv (1 + w); y == x is fine. */
+void gr_rms_norm(const gr_simd *v, float *y, const float *x, const float *w, bool plus_one, float inv,
+                 size_t n);
+/* dx = (base, where not NULL) + what dy, of that y, gives to x; dx == dy is fine. */
 void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy, const float *x,
-                 const float *w, float inv, size_t n);
+                 const float *w, bool plus_one, float inv, size_t n);
 
-/* ---- attention ---- */
+/* ---- keys and values ----
+ * A block holds GR_KV_BLOCK positions: [kv_head] [K: [Dp] [16 positions], V: [16 positions] [Dp]], Dp =
+ * head_dim rounded up to 16. Sequences without a block table lie in blocks offset / 16 + sequence, then
+ * upwards. */
+uint64_t gr_kv_block_floats(const gr_attention_desc *s);
+/* The keys and values in qkv [n, gr_qkv_width] go to their blocks, from b->state on. */
+void gr_kv_write(gr_queue *q, const gr_attention_desc *s, const gr_tokens *b, const float *qkv);
 
-/* Query tokens of several sequences and where their keys and values lie. A block holds GR_KV_BLOCK positions:
- * [kv_head] [K: [Dp] [16 positions], V: [16 positions] [Dp]], Dp = head_dim rounded up to 16. */
-typedef struct gr_batch {
-    uint32_t n_tokens, n_seqs;
-    const uint32_t *offset;      /* [n_seqs + 1] into the tokens */
-    const uint32_t *cached;      /* [n_seqs] positions before them; NULL: 0 */
-    const uint32_t *block_table; /* [n_seqs, table_stride]; NULL: offset / 16 + sequence, then upwards */
-    uint32_t table_stride;
-    float *kv;
-} gr_batch;
+/* ---- entries of gr_layer_ops ---- */
 
-uint64_t gr_kv_block_floats(const gr_model_shape *s);
-uint32_t gr_batch_length(const gr_batch *b); /* most keys of a sequence */
-
-static inline uint32_t gr_qkv_width(const gr_model_shape *s)
-{
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
-
-/* The keys and values in qkv [n_tokens, gr_qkv_width] go to their blocks. */
-void gr_kv_write(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv);
-/* out [n_tokens, heads D]; lse [n_tokens, heads] (log of the softmax's denominator) or NULL. */
-void gr_attend(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv, float *out,
-               float *lse, float *ws);
-uint64_t gr_attend_floats(uint32_t length, unsigned threads);
-/* dqkv [n_tokens, gr_qkv_width] from dout; sequences without cached positions. */
-void gr_attend_back(gr_queue *q, const gr_model_shape *s, const gr_batch *b, const float *qkv,
-                    const float *out, const float *lse, const float *dout, float *dqkv, float *ws);
-uint64_t gr_attend_back_floats(const gr_model_shape *s, uint32_t length, unsigned threads);
-
-/* ---- one layer ---- */
-
-typedef struct gr_acts { /* what backward needs; T rows each */
-    float *qkv;          /* [gr_qkv_width]: q and k after norm and RoPE */
-    float *qk_raw;       /* [(heads + kv_heads) D] before them, where qk_norm */
-    float *att, *lse;    /* [heads D], [heads] */
-    float *mid;          /* [H]: after attention's residual */
-    float *gate_up;      /* [2 I] */
-} gr_acts;
-void gr_acts_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_acts *a);
-
-/* A tensor of a layer's bucket; NULL where the model does not have it. */
-static inline const float *gr_tensor_at(const gr_model_shape *s, const float *layer, gr_tensor_slot slot)
-{
-    const uint64_t offset = gr_tensor_offset(s, 1, slot);
-    return offset == UINT64_MAX ? NULL : layer + offset;
-}
+uint64_t gr_cpu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+void gr_cpu_product(gr_queue *q, const gr_product *p, void *y, void *ws);
+void gr_cpu_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
+                        void *temp, void *ws);
+void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);
+void gr_cpu_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
+                       void *ws);
+void gr_cpu_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
+void gr_cpu_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
+                        void *ws);
+void gr_cpu_norm(gr_queue *q, const gr_norm *c, void *y);
+void gr_cpu_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y);
+void gr_cpu_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
+                          gr_dtype grads, void *ws);
+uint64_t gr_cpu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens);
+void gr_cpu_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h);
+void gr_cpu_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
+                              const void *dh, void *d_gate_up, void *h);
+void gr_cpu_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
+void gr_cpu_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
+                            void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
+void gr_cpu_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);
+void gr_cpu_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
+                          const void *dy, void *dx, void *dg);
+const char *gr_cpu_attend_unfit(const gr_attention_desc *d);
+uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);
+void gr_cpu_attend(gr_queue *q, const gr_attend *c, void *out, float *stats);
+void gr_cpu_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
+                            const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads);
 
 /* ---- entries of gr_kernels ---- */
 
-uint64_t gr_cpu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
-uint64_t gr_cpu_layer_back_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cpu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cpu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use,
                               unsigned threads);
-uint64_t gr_cpu_kv_block_bytes(const gr_model_shape *s);
 void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
                           void *x);
 void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
                            void *grad_embed, gr_dtype grads, void *ws);
 uint64_t gr_cpu_embed_ws_bytes(uint32_t tokens);
-void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
-                          void *keep_in, void *acts, void *ws);
-void gr_cpu_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
-                           const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
-void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
-                         void *kv, void *ws);
-void gr_cpu_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
-                    uint32_t n);
 void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
 void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,

@@ -10,9 +10,9 @@ void gr_head_ws_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_
                        unsigned threads, gr_head_ws *w)
 {
     const bool samples = use == GR_HEAD_SAMPLE || use == GR_HEAD_TRUNCATE;
-    uint64_t gemm = gr_linear_ws_bytes(n, s->hidden, s->vocab, threads);
+    uint64_t gemm = gr_cpu_product_ws_bytes(n, s->hidden, s->vocab, threads, false);
     if (use == GR_HEAD_GRADIENT)
-        gemm = GR_MAX(gemm, gr_linear_back_ws_bytes(n, s->hidden, s->vocab, threads));
+        gemm = GR_MAX(gemm, gr_cpu_product_ws_bytes(n, s->hidden, s->vocab, threads, true));
     w->row = gr_workspace_floats(c, (uint64_t)n * s->hidden);
     w->inv = gr_workspace_floats(c, n);
     w->lse = gr_workspace_floats(c, samples ? 0 : n);
@@ -56,7 +56,7 @@ static void norm_rank(void *arg, unsigned rank, unsigned size)
     for (uint64_t i = first; i < last; i++) {
         const float *x = l->x + l->row[i] * h;
         l->w->inv[i] = gr_rms_inv(l->v, x, h, l->s->norm_eps);
-        l->v->rms_apply(l->w->row + i * h, x, l->norm, l->w->inv[i], h);
+        gr_rms_norm(l->v, l->w->row + i * h, x, l->norm, l->s->norm_plus_one, l->w->inv[i], h);
     }
 }
 
@@ -68,14 +68,27 @@ static void temperature_rank(void *arg, unsigned rank, unsigned size)
     l->v->scale(l->w->logits + first, l->w->logits + first, l->inv_temperature, last - first);
 }
 
+/* z = inv_temperature c tanh(z scale / c) */
+static void softcap_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct head *l = arg;
+    const float cap = l->s->logit_softcap, a = l->s->logit_scale / cap, b = cap * l->inv_temperature;
+    uint64_t first, last;
+    gr_team_range((uint64_t)l->n * l->s->vocab, 4096, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) l->w->logits[i] = b * tanhf(l->w->logits[i] * a);
+}
+
 void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm, const float *x,
                     const uint32_t *row, uint32_t n, float inv_temperature, const gr_head_ws *w)
 {
     struct head l = {.s = s, .v = gr_simd_best(), .norm = norm, .x = x, .row = row, .n = n, .w = w};
-    l.inv_temperature = inv_temperature;
+    const bool capped = s->logit_softcap > 0;
+    const gr_product p = {n, s->hidden, s->vocab, w->row, lm, NULL};
+    l.inv_temperature = capped ? inv_temperature : inv_temperature * s->logit_scale;
     gr_team_run(q->team, norm_rank, &l);
-    gr_linear(q, w->row, n, s->hidden, lm, s->vocab, w->logits, w->gemm);
-    if (!(inv_temperature == 1)) gr_team_run(q->team, temperature_rank, &l);
+    gr_cpu_product(q, &p, w->logits, w->gemm);
+    if (capped || !(l.inv_temperature == 1))
+        gr_team_run(q->team, capped ? softcap_rank : temperature_rank, &l);
 }
 
 static void stats_rank(void *arg, unsigned rank, unsigned size)
@@ -109,19 +122,41 @@ void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm,
     gr_team_run(q->team, stats_rank, &l);
 }
 
-/* Logits become their own gradients. */
+/* Elements [first, first + n) of row i of logits become their own gradients. */
+static void softmax_back(const struct head *l, uint64_t i, size_t first, size_t n)
+{
+    float *z = l->w->logits + i * l->s->vocab + first;
+    const size_t target = (size_t)l->target[i];
+    l->v->softmax_back(z, l->w->lse[i], l->w->entropy[i], l->d_logprob[i], l->d_entropy ? l->d_entropy[i] : 0,
+                       l->inv_temperature, n);
+    if (target >= first && target < first + n) z[target - first] += l->inv_temperature * l->d_logprob[i];
+}
+
+/* The same behind a cap, whose slope follows from what it gave. */
+static void capped_back(const struct head *l, uint64_t i)
+{
+    enum { PIECE = 1024 };
+    const size_t vocab = l->s->vocab;
+    const float full = l->s->logit_softcap * l->inv_temperature;
+    float slope[PIECE], *z = l->w->logits + i * vocab;
+    for (size_t at = 0; at < vocab; at += PIECE) {
+        const size_t n = GR_MIN(vocab - at, (size_t)PIECE);
+        for (size_t k = 0; k < n; k++) slope[k] = 1 - z[at + k] / full * (z[at + k] / full);
+        softmax_back(l, i, at, n);
+        for (size_t k = 0; k < n; k++) z[at + k] *= slope[k] * l->s->logit_scale;
+    }
+}
+
 static void softmax_back_rank(void *arg, unsigned rank, unsigned size)
 {
     const struct head *l = arg;
-    const size_t vocab = l->s->vocab;
     uint64_t first, last;
     gr_team_range(l->n, 1, rank, size, &first, &last);
-    for (uint64_t i = first; i < last; i++) {
-        float *z = l->w->logits + i * vocab;
-        l->v->softmax_back(z, l->w->lse[i], l->w->entropy[i], l->d_logprob[i],
-                           l->d_entropy ? l->d_entropy[i] : 0, l->inv_temperature, vocab);
-        z[l->target[i]] += l->inv_temperature * l->d_logprob[i];
-    }
+    for (uint64_t i = first; i < last; i++)
+        if (l->s->logit_softcap > 0)
+            capped_back(l, i);
+        else
+            softmax_back(l, i, 0, l->s->vocab);
 }
 
 static void norm_back_rank(void *arg, unsigned rank, unsigned size)
@@ -132,7 +167,7 @@ static void norm_back_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(l->n, 1, rank, size, &first, &last);
     for (uint64_t i = first; i < last; i++)
         gr_rms_back(l->v, l->dx + l->row[i] * h, NULL, l->w->drow + i * h, l->x + l->row[i] * h, l->norm,
-                    l->w->inv[i], h);
+                    l->s->norm_plus_one, l->w->inv[i], h);
     gr_team_range(h, 16, rank, size, &first, &last);
     for (uint64_t i = 0; i < l->n; i++)
         l->v->mul_axpy(l->grad_norm + first, l->x + l->row[i] * h + first, l->w->drow + i * h + first,
@@ -145,15 +180,17 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
                           void *ws)
 {
     assert(grads == GR_F32);
-    (void)grads;
     if (!rows->n) return;
     gr_workspace c = {.base = ws};
     gr_head_ws w;
     gr_head_ws_layout(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
     struct head l = {s,  gr_simd_best(), norm, x,         rows->row, rows->n, rows->inv_temperature,
                      &w, rows->target,   NULL, d_logprob, d_entropy, dx,      grad_norm};
+    const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL};
+    if (!(s->logit_softcap > 0)) l.inv_temperature *= s->logit_scale;
     gr_team_run(q->team, softmax_back_rank, &l);
-    gr_linear_back(q, w.logits, w.row, rows->n, s->hidden, lm, s->vocab, w.drow, grad_lm, w.gemm);
+    gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);
+    gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);
     gr_team_run(q->team, norm_back_rank, &l);
 }
 
@@ -164,7 +201,7 @@ struct embed {
     const gr_simd *v;
     const gr_packed *b;
     const float *from;
-    float *to;
+    float *to, scale;
 };
 
 static void embed_rank(void *arg, unsigned rank, unsigned size)
@@ -172,14 +209,17 @@ static void embed_rank(void *arg, unsigned rank, unsigned size)
     const struct embed *e = arg;
     uint64_t first, last;
     gr_team_range(e->b->n_tokens, 1, rank, size, &first, &last);
-    for (uint64_t t = first; t < last; t++)
-        memcpy(e->to + t * e->h, e->from + (size_t)e->b->ids[t] * e->h, e->h * sizeof(float));
+    for (uint64_t t = first; t < last; t++) {
+        float *to = e->to + t * e->h;
+        memcpy(to, e->from + (size_t)e->b->ids[t] * e->h, e->h * sizeof(float));
+        if (e->scale != 1) e->v->scale(to, to, e->scale, e->h);
+    }
 }
 
 void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
                           void *x)
 {
-    struct embed e = {s->hidden, gr_simd_best(), b, embed, x};
+    struct embed e = {s->hidden, gr_simd_best(), b, embed, x, s->embed_scale};
     gr_team_run(q->team, embed_rank, &e);
 }
 
@@ -188,8 +228,14 @@ static void embed_back_rank(void *arg, unsigned rank, unsigned size)
     const struct embed *e = arg;
     uint64_t first, last;
     gr_team_range(e->h, 16, rank, size, &first, &last);
-    for (size_t t = 0; t < e->b->n_tokens; t++)
-        e->v->add(e->to + (size_t)e->b->ids[t] * e->h + first, e->from + t * e->h + first, last - first);
+    for (size_t t = 0; t < e->b->n_tokens; t++) {
+        float *to = e->to + (size_t)e->b->ids[t] * e->h + first;
+        const float *from = e->from + t * e->h + first;
+        if (e->scale == 1)
+            e->v->add(to, from, last - first);
+        else
+            e->v->axpy(to, from, e->scale, last - first);
+    }
 }
 
 uint64_t gr_cpu_embed_ws_bytes(uint32_t tokens)
@@ -204,6 +250,6 @@ void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed
     assert(grads == GR_F32);
     (void)grads;
     (void)ws;
-    struct embed e = {s->hidden, gr_simd_best(), b, dx, grad_embed};
+    struct embed e = {s->hidden, gr_simd_best(), b, dx, grad_embed, s->embed_scale};
     gr_team_run(q->team, embed_back_rank, &e);
 }

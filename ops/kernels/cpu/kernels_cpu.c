@@ -3,18 +3,17 @@
 
 #include "ops/kernels/cpu/cpu.h"
 
-uint64_t gr_cpu_kv_block_bytes(const gr_model_shape *s)
+static uint64_t kv_block_bytes(const gr_attention_desc *d)
 {
-    return gr_align(gr_kv_block_floats(s) * sizeof(float), 256);
+    return gr_align(gr_kv_block_floats(d) * sizeof(float), 256);
 }
 
-void gr_cpu_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
-                    uint32_t n)
+static void copy_blocks(gr_queue *q, void *blocks, uint64_t bytes, const uint32_t *src, const uint32_t *dst,
+                        uint32_t n)
 {
     (void)q;
-    const uint64_t bytes = gr_cpu_kv_block_bytes(s);
     for (uint32_t i = 0; i < n; i++)
-        if (src[i] != dst[i]) memcpy((char *)kv + dst[i] * bytes, (char *)kv + src[i] * bytes, bytes);
+        if (src[i] != dst[i]) memcpy((char *)blocks + dst[i] * bytes, (char *)blocks + src[i] * bytes, bytes);
 }
 
 static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
@@ -36,6 +35,35 @@ static const char *numerics(void)
     return "cpu-fma";
 }
 
+static const gr_layer_ops layer = {
+    .keeps_rotated = true,
+    .turns = true,
+    .extends_packed = true,
+    .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH,
+    .attend_unfit = gr_cpu_attend_unfit,
+    .norm = gr_cpu_norm,
+    .norm_add = gr_cpu_norm_add,
+    .norm_backward = gr_cpu_norm_backward,
+    .product_ws_bytes = gr_cpu_product_ws_bytes,
+    .product = gr_cpu_product,
+    .product_add = gr_cpu_product_add,
+    .product_dx = gr_cpu_product_dx,
+    .product_dw = gr_cpu_product_dw,
+    .scale = gr_cpu_scale,
+    .column_sums = gr_cpu_column_sums,
+    .rotate = gr_cpu_rotate,
+    .rotate_backward = gr_cpu_rotate_backward,
+    .back_ws_bytes = gr_cpu_back_ws_bytes,
+    .attend_ws_bytes = gr_cpu_attend_ws_bytes,
+    .kv_block_bytes = kv_block_bytes,
+    .attend = gr_cpu_attend,
+    .attend_backward = gr_cpu_attend_backward,
+    .gate = gr_cpu_gate,
+    .gate_backward = gr_cpu_gate_backward,
+    .activate = gr_cpu_activate,
+    .activate_backward = gr_cpu_activate_backward,
+};
+
 const gr_kernels gr_kernels_cpu = {
     .device = "cpu",
     .dtype = GR_F32,
@@ -50,23 +78,17 @@ const gr_kernels gr_kernels_cpu = {
               .head_rows = 512,
               .head_step = 1},
     .numerics = numerics,
-    .acts_bytes = gr_cpu_acts_bytes,
-    .layer_ws_bytes = gr_cpu_layer_ws_bytes,
-    .extend_ws_bytes = gr_cpu_extend_ws_bytes,
     .head_ws_bytes = gr_cpu_head_ws_bytes,
     .value_ws_bytes = gr_cpu_value_ws_bytes,
-    .kv_block_bytes = gr_cpu_kv_block_bytes,
     .embed_forward = gr_cpu_embed_forward,
     .embed_ws_bytes = gr_cpu_embed_ws_bytes,
     .embed_backward = gr_cpu_embed_backward,
-    .layer_forward = gr_cpu_layer_forward,
-    .layer_backward = gr_cpu_layer_backward,
     .head_forward = gr_cpu_head_forward,
     .head_backward = gr_cpu_head_backward,
     .value_forward = gr_cpu_value_forward,
     .value_backward = gr_cpu_value_backward,
-    .layer_extend = gr_cpu_layer_extend,
-    .kv_copy = gr_cpu_kv_copy,
+    .layer = &layer,
+    .copy_blocks = copy_blocks,
     .head_sample = gr_cpu_head_sample,
     .zero = gr_cpu_zero,
     .copy = copy,

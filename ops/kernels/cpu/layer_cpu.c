@@ -1,8 +1,6 @@
-/* ops/kernels/cpu/layer_cpu.c: one decoder layer forward, over packed sequences (layer_forward) or over new
- * tokens of sequences whose keys lie in the pool (layer_extend). Both are the same function of a gr_batch;
- * packed sequences get blocks in the workspace. Also RoPE, RMSNorm and products with weights.
- *
- * Source: the modelling code of Hugging Face transformers for llama, qwen2 and qwen3.
+/* ops/kernels/cpu/layer_cpu.c: the primitives of a layer on the CPU device, but attention: norms, products,
+ * activations. Gradients of vectors (norms, biases) are split between threads by column, so that each is one
+ * sum over tokens in order.
  */
 #include <assert.h>
 #include <math.h>
@@ -13,33 +11,135 @@
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
-void gr_linear(gr_queue *q, const float *x, size_t t, size_t in, const float *w, size_t out, float *y,
-               void *ws)
+static void linear(gr_queue *q, const gr_product *p, float *y, void *ws)
 {
-    gr_gemm_job g = {t, out, in, {x, in, false}, {w, in, true}, y, out, false, NULL};
+    gr_gemm_job g = {p->t, p->out, p->in, {p->x, p->in, false}, {p->w, p->in, true}, y, p->out, false, NULL};
     gr_gemm(q, &g, ws);
 }
 
-void gr_linear_back(gr_queue *q, const float *dy, const float *x, size_t t, size_t in, const float *w,
-                    size_t out, float *dx, float *grad, void *ws)
+uint64_t gr_cpu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward)
 {
-    gr_gemm_job to_x = {t, in, out, {dy, out, false}, {w, in, false}, dx, in, false, NULL};
-    gr_gemm(q, &to_x, ws);
-    gr_gemm_job to_w = {out, in, t, {dy, out, true}, {x, in, false}, grad, in, true, NULL};
-    gr_gemm(q, &to_w, ws);
-}
-
-uint64_t gr_linear_ws_bytes(size_t t, size_t in, size_t out, unsigned threads)
-{
-    const gr_gemm_job g = {.m = t, .n = out, .k = in, .b = {.transposed = true}};
-    return gr_gemm_ws_bytes(&g, threads);
-}
-
-uint64_t gr_linear_back_ws_bytes(size_t t, size_t in, size_t out, unsigned threads)
-{
+    const gr_gemm_job forward = {.m = t, .n = out, .k = in, .b = {.transposed = true}};
     const gr_gemm_job to_x = {.m = t, .n = in, .k = out};
     const gr_gemm_job to_w = {.m = out, .n = in, .k = t, .a = {.transposed = true}};
+    if (!backward) return gr_gemm_ws_bytes(&forward, threads);
     return GR_MAX(gr_gemm_ws_bytes(&to_x, threads), gr_gemm_ws_bytes(&to_w, threads));
+}
+
+/* y [t, cols]: to every row a row is added. */
+struct bias_job {
+    const gr_simd *v;
+    const float *bias;
+    float *y;
+    size_t t, cols;
+};
+
+static void bias_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct bias_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->t, 1, rank, size, &first, &last);
+    for (uint64_t t = first; t < last; t++) j->v->add(j->y + t * j->cols, j->bias, j->cols);
+}
+
+void gr_cpu_product(gr_queue *q, const gr_product *p, void *y, void *ws)
+{
+    struct bias_job bias = {gr_simd_best(), p->bias, y, p->t, p->out};
+    linear(q, p, y, ws);
+    if (p->bias) gr_team_run(q->team, bias_rank, &bias);
+}
+
+/* y = add + scale x, all of n. */
+struct sum_job {
+    const gr_simd *v;
+    const float *add, *x;
+    float *y;
+    float scale;
+    uint64_t n;
+};
+
+static void sum_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct sum_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->n, 4096, rank, size, &first, &last);
+    const uint64_t n = last - first;
+    if (j->y != j->add) memcpy(j->y + first, j->add + first, n * sizeof(float));
+    if (j->scale == 1)
+        j->v->add(j->y + first, j->x + first, n);
+    else
+        j->v->axpy(j->y + first, j->x + first, j->scale, n);
+}
+
+void gr_cpu_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
+                        void *temp, void *ws)
+{
+    const uint64_t n = (uint64_t)p->t * p->out;
+    struct sum_job sum = {gr_simd_best(), add, temp, y, scale, n};
+    gr_cpu_product(q, p, temp, ws);
+    if (sliced) gr_tp_sum(q, temp, n * sizeof(float), GR_COMM_SUM_F32);
+    gr_team_run(q->team, sum_rank, &sum);
+}
+
+/* y = scale x, all of n. */
+struct scale_job {
+    const gr_simd *v;
+    const float *x;
+    float *y, scale;
+    uint64_t n;
+};
+
+static void scale_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct scale_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->n, 4096, rank, size, &first, &last);
+    j->v->scale(j->y + first, j->x + first, j->scale, last - first);
+}
+
+void gr_cpu_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
+{
+    struct scale_job j = {gr_simd_best(), x, y, scale, n};
+    gr_team_run(q->team, scale_rank, &j);
+}
+
+void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws)
+{
+    gr_gemm_job g = {p->t, p->in, p->out, {dy, p->out, false}, {p->w, p->in, false}, dx, p->in, false, NULL};
+    gr_gemm(q, &g, ws);
+}
+
+void gr_cpu_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads, void *ws)
+{
+    gr_gemm_job g = {p->out, p->in, p->t, {dy, p->out, true}, {p->x, p->in, false}, grad, p->in, true, NULL};
+    assert(grads == GR_F32);
+    (void)grads;
+    gr_gemm(q, &g, ws);
+}
+
+struct columns_job {
+    const gr_simd *v;
+    const float *d;
+    float *grad;
+    size_t t, cols;
+};
+
+static void columns_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct columns_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->cols, 16, rank, size, &first, &last);
+    for (size_t t = 0; t < j->t; t++) j->v->add(j->grad + first, j->d + t * j->cols + first, last - first);
+}
+
+void gr_cpu_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
+                        void *ws)
+{
+    struct columns_job j = {gr_simd_best(), d, grad, t, cols};
+    (void)ws;
+    assert(grads == GR_F32);
+    (void)grads;
+    gr_team_run(q->team, columns_rank, &j);
 }
 
 /* ---- RMSNorm (Zhang and Sennrich, arXiv:1910.07467) ---------------------------------------------------- */
@@ -49,236 +149,217 @@ float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps)
     return 1 / sqrtf(v->dot(x, x, n) / (float)n + eps);
 }
 
+enum { PIECE = 1024 }; /* of a weight vector, with 1 added */
+
+static const float *add_one(const float *w, size_t n, float piece[PIECE])
+{
+    for (size_t i = 0; i < n; i++) piece[i] = 1 + w[i];
+    return piece;
+}
+
+void gr_rms_norm(const gr_simd *v, float *y, const float *x, const float *w, bool plus_one, float inv,
+                 size_t n)
+{
+    float piece[PIECE];
+    if (!plus_one) v->rms_apply(y, x, w, inv, n);
+    for (size_t i = 0; plus_one && i < n; i += PIECE) {
+        const size_t m = GR_MIN(n - i, (size_t)PIECE);
+        v->rms_apply(y + i, x + i, add_one(w + i, m, piece), inv, m);
+    }
+}
+
 void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy, const float *x,
-                 const float *w, float inv, size_t n)
+                 const float *w, bool plus_one, float inv, size_t n)
 {
-    const float c = inv * inv * inv * v->dot3(dy, w, x, n) / (float)n;
-    v->rms_back(dx, base, dy, x, w, inv, c, n);
+    float piece[PIECE], sum = 0;
+    if (!plus_one) {
+        const float c = inv * inv * inv * v->dot3(dy, w, x, n) / (float)n;
+        v->rms_back(dx, base, dy, x, w, inv, c, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t m = GR_MIN(n - i, (size_t)PIECE);
+        sum += v->dot3(dy + i, add_one(w + i, m, piece), x + i, m);
+    }
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t m = GR_MIN(n - i, (size_t)PIECE);
+        v->rms_back(dx + i, base ? base + i : NULL, dy + i, x + i, add_one(w + i, m, piece), inv,
+                    inv * inv * inv * sum / (float)n, m);
+    }
 }
 
-/* ---- layer --------------------------------------------------------------------------------------------- */
-
-void gr_acts_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_acts *a)
-{
-    const uint64_t t = tokens, d = s->head_dim;
-    a->qkv = gr_workspace_floats(c, t * gr_qkv_width(s));
-    a->qk_raw = s->qk_norm ? gr_workspace_floats(c, t * (s->heads + s->kv_heads) * d) : NULL;
-    a->att = gr_workspace_floats(c, t * s->heads * d);
-    a->lse = gr_workspace_floats(c, t * s->heads);
-    a->mid = gr_workspace_floats(c, t * s->hidden);
-    a->gate_up = gr_workspace_floats(c, t * 2 * s->inter);
-}
-
-struct layer_ws {
-    gr_acts acts;
-    float *row; /* [T, H]: a norm's output, then a projection's */
-    float *act; /* [T, I] */
-    float *attend;
-    void *gemm;
-};
-
-static uint64_t products_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
-{
-    const size_t t = b->tokens, h = s->hidden, n = s->inter;
-    uint64_t ws = gr_linear_ws_bytes(t, h, gr_qkv_width(s), b->threads);
-    ws = GR_MAX(ws, gr_linear_ws_bytes(t, (size_t)s->heads * s->head_dim, h, b->threads));
-    ws = GR_MAX(ws, gr_linear_ws_bytes(t, h, 2 * n, b->threads));
-    return GR_MAX(ws, gr_linear_ws_bytes(t, n, h, b->threads));
-}
-
-/* Without acts and kv where they come from elsewhere; *kv: by gr_batch without a block table. */
-static void ws_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool acts,
-                      float **kv, struct layer_ws *w)
-{
-    w->gemm = gr_workspace_bytes(c, products_ws_bytes(s, b));
-    w->attend = gr_workspace_floats(c, gr_attend_floats(b->length, b->threads));
-    if (acts) gr_acts_layout(c, s, b->tokens, &w->acts);
-    if (kv)
-        *kv = gr_workspace_floats(c, ((uint64_t)b->tokens / GR_KV_BLOCK + b->seqs) * gr_kv_block_floats(s));
-    w->row = gr_workspace_floats(c, (uint64_t)b->tokens * s->hidden);
-    w->act = gr_workspace_floats(c, (uint64_t)b->tokens * s->inter);
-}
-
-uint64_t gr_cpu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
-{
-    gr_workspace c = {0};
-    gr_acts a;
-    gr_acts_layout(&c, s, b->tokens, &a);
-    return c.used;
-}
-
-uint64_t gr_cpu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
-{
-    gr_workspace c = {0};
-    struct layer_ws w;
-    ws_layout(&c, s, b, true, NULL, &w);
-    return c.used;
-}
-
-uint64_t gr_cpu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
-{
-    gr_workspace c = {0};
-    struct layer_ws w;
-    float *kv;
-    if (use == GR_LAYER_BACKWARD) return gr_cpu_layer_back_ws_bytes(s, b);
-    ws_layout(&c, s, b, use == GR_LAYER_FORWARD, &kv, &w);
-    return c.used;
-}
-
-struct layer {
-    gr_queue *q;
-    const gr_model_shape *s;
+struct norm_job {
     const gr_simd *v;
-    const float *w;
-    const gr_batch *b;
-    float *x;
-    struct layer_ws ws;
-    gr_rope rope;
-    const float *norm_in, *norm_w; /* of norm_rank */
+    const gr_norm *c;
+    const float *add;
+    float *y;
 };
+
+static const float *row_of(const gr_norm *c, uint64_t i)
+{
+    return (const float *)c->x + i * c->cols;
+}
 
 static void norm_rank(void *arg, unsigned rank, unsigned size)
 {
-    const struct layer *l = arg;
-    const size_t h = l->s->hidden;
+    const struct norm_job *j = arg;
+    const gr_norm *c = j->c;
     uint64_t first, last;
-    gr_team_range(l->b->n_tokens, 1, rank, size, &first, &last);
+    gr_team_range(c->n, 1, rank, size, &first, &last);
     for (uint64_t t = first; t < last; t++) {
-        const float *x = l->norm_in + t * h;
-        l->v->rms_apply(l->ws.row + t * h, x, l->norm_w, gr_rms_inv(l->v, x, h, l->s->norm_eps), h);
+        const float *x = row_of(c, t);
+        gr_rms_norm(j->v, j->y + t * c->cols, x, c->w, c->plus_one, gr_rms_inv(j->v, x, c->cols, c->eps),
+                    c->cols);
     }
 }
 
-static void norm(struct layer *l, const float *in, gr_tensor_slot slot)
+void gr_cpu_norm(gr_queue *q, const gr_norm *c, void *y)
 {
-    l->norm_in = in;
-    l->norm_w = gr_tensor_at(l->s, l->w, slot);
-    gr_team_run(l->q->team, norm_rank, l);
+    struct norm_job j = {gr_simd_best(), c, NULL, y};
+    gr_team_run(q->team, norm_rank, &j);
 }
 
-static void finish_head(const struct layer *l, float *x, const float *weight, const float *cosine,
-                        const float *sine)
+static void norm_add_rank(void *arg, unsigned rank, unsigned size)
 {
-    const uint32_t d = l->s->head_dim;
-    if (l->s->qk_norm) l->v->rms_apply(x, x, weight, gr_rms_inv(l->v, x, d, l->s->norm_eps), d);
-    l->v->rotate(x, x + d / 2, cosine, sine, 1, d / 2);
-}
-
-/* Bias, q and k norm, RoPE. */
-static void qkv_rank(void *arg, unsigned rank, unsigned size)
-{
-    const struct layer *l = arg;
-    const gr_model_shape *s = l->s;
-    const size_t width = gr_qkv_width(s), d = s->head_dim, n_qk = s->heads + s->kv_heads;
-    const float *bias = gr_tensor_at(s, l->w, GR_T_QKV_BIAS), *q_norm = gr_tensor_at(s, l->w, GR_T_Q_NORM);
-    const float *k_norm = gr_tensor_at(s, l->w, GR_T_K_NORM);
-    float cosine[GR_HEAD_DIM_MAX / 2], sine[GR_HEAD_DIM_MAX / 2];
+    const struct norm_job *j = arg;
+    const gr_norm *c = j->c;
+    const float *w = c->w, one = c->plus_one;
     uint64_t first, last;
-    gr_team_range(l->b->n_tokens, 1, rank, size, &first, &last);
-    uint32_t seq = 0;
-    for (uint32_t t = (uint32_t)first; t < last; t++) {
-        while (t >= l->b->offset[seq + 1]) seq++;
-        float *row = l->ws.acts.qkv + t * width;
-        if (s->qkv_bias) l->v->add(row, bias, width);
-        if (s->qk_norm) memcpy(l->ws.acts.qk_raw + t * n_qk * d, row, n_qk * d * sizeof(float));
-        gr_rope_angles(&l->rope, (l->b->cached ? l->b->cached[seq] : 0) + t - l->b->offset[seq], cosine,
-                       sine);
-        for (size_t h = 0; h < n_qk; h++)
-            finish_head(l, row + h * d, h < s->heads ? q_norm : k_norm, cosine, sine);
-    }
-}
-
-static void residual_rank(void *arg, unsigned rank, unsigned size)
-{
-    const struct layer *l = arg;
-    uint64_t first, last;
-    gr_team_range((uint64_t)l->b->n_tokens * l->s->hidden, 4096, rank, size, &first, &last);
-    l->v->add(l->x + first, l->ws.row + first, last - first);
-}
-
-static void mid_rank(void *arg, unsigned rank, unsigned size)
-{
-    const struct layer *l = arg;
-    uint64_t first, last;
-    residual_rank(arg, rank, size);
-    gr_team_range((uint64_t)l->b->n_tokens * l->s->hidden, 4096, rank, size, &first, &last);
-    memcpy(l->ws.acts.mid + first, l->x + first, (last - first) * sizeof(float));
-}
-
-static void silu_rank(void *arg, unsigned rank, unsigned size)
-{
-    const struct layer *l = arg;
-    const size_t n = l->s->inter;
-    uint64_t first, last;
-    gr_team_range(l->b->n_tokens, 1, rank, size, &first, &last);
+    gr_team_range(c->n, 1, rank, size, &first, &last);
     for (uint64_t t = first; t < last; t++) {
-        const float *gate = l->ws.acts.gate_up + t * 2 * n;
-        l->v->silu_mul(l->ws.act + t * n, gate, gate + n, n);
+        const float *x = row_of(c, t), *add = j->add + t * c->cols,
+                    inv = gr_rms_inv(j->v, x, c->cols, c->eps);
+        float *y = j->y + t * c->cols;
+        for (uint32_t i = 0; i < c->cols; i++) y[i] = add[i] + x[i] * inv * (one + w[i]);
     }
 }
 
-static void project(const struct layer *l, const float *x, size_t in, gr_tensor_slot slot, size_t out,
-                    float *y)
+void gr_cpu_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y)
 {
-    gr_linear(l->q, x, l->b->n_tokens, in, gr_tensor_at(l->s, l->w, slot), out, y, l->ws.gemm);
+    struct norm_job j = {gr_simd_best(), c, add, y};
+    gr_team_run(q->team, norm_add_rank, &j);
 }
 
-/* Of a slice, what was projected is a part of the sum over the ranks that have the others. */
-static void add_parts(const struct layer *l)
+struct norm_back_job {
+    const gr_simd *v;
+    const gr_norm *c;
+    const float *dy;
+    float *dx, *grad, *inv; /* inv [n] */
+    bool add;
+};
+
+static void inv_rank(void *arg, unsigned rank, unsigned size)
 {
-    if (l->s->parts > 1)
-        gr_tp_sum(l->q, l->ws.row, (uint64_t)l->b->n_tokens * l->s->hidden * sizeof(float), GR_COMM_SUM_F32);
+    const struct norm_back_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->c->n, 1, rank, size, &first, &last);
+    for (uint64_t t = first; t < last; t++)
+        j->inv[t] = gr_rms_inv(j->v, row_of(j->c, t), j->c->cols, j->c->eps);
 }
 
-static void run_layer(struct layer *l)
+static void norm_grad_rank(void *arg, unsigned rank, unsigned size)
 {
-    const gr_model_shape *s = l->s;
-    const gr_acts *a = &l->ws.acts;
-    const size_t h = s->hidden, wide = (size_t)s->heads * s->head_dim;
-    gr_rope_init(&l->rope, s);
-    norm(l, l->x, GR_T_IN_NORM);
-    project(l, l->ws.row, h, GR_T_QKV, gr_qkv_width(s), a->qkv);
-    gr_team_run(l->q->team, qkv_rank, l);
-    gr_kv_write(l->q, s, l->b, a->qkv);
-    gr_attend(l->q, s, l->b, a->qkv, a->att, a->lse, l->ws.attend);
-    project(l, a->att, wide, GR_T_O, h, l->ws.row);
-    add_parts(l);
-    gr_team_run(l->q->team, mid_rank, l);
-    norm(l, l->x, GR_T_POST_NORM);
-    project(l, l->ws.row, h, GR_T_GATE_UP, 2 * (size_t)s->inter, a->gate_up);
-    gr_team_run(l->q->team, silu_rank, l);
-    project(l, l->ws.act, s->inter, GR_T_DOWN, h, l->ws.row);
-    add_parts(l);
-    gr_team_run(l->q->team, residual_rank, l);
+    const struct norm_back_job *j = arg;
+    const size_t h = j->c->cols;
+    uint64_t first, last;
+    gr_team_range(h, 16, rank, size, &first, &last);
+    for (uint64_t t = 0; t < j->c->n; t++)
+        j->v->mul_axpy(j->grad + first, row_of(j->c, t) + first, j->dy + t * h + first, j->inv[t],
+                       last - first);
 }
 
-static gr_pass_bounds bounds_of(const gr_queue *q, const gr_batch *b)
+static void norm_back_rank(void *arg, unsigned rank, unsigned size)
 {
-    return (gr_pass_bounds){b->n_tokens, b->n_seqs, gr_batch_length(b), gr_team_size(q->team)};
+    const struct norm_back_job *j = arg;
+    const size_t h = j->c->cols;
+    uint64_t first, last;
+    gr_team_range(j->c->n, 1, rank, size, &first, &last);
+    for (uint64_t t = first; t < last; t++) {
+        float *dx = j->dx + t * h;
+        gr_rms_back(j->v, dx, j->add ? dx : NULL, j->dy + t * h, row_of(j->c, t), j->c->w, j->c->plus_one,
+                    j->inv[t], h);
+    }
 }
 
-void gr_cpu_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *p, void *x,
-                          void *keep_in, void *acts, void *ws)
+void gr_cpu_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
+                          gr_dtype grads, void *ws)
 {
-    if (!p->n_tokens) return;
-    if (keep_in) memcpy(keep_in, x, (size_t)p->n_tokens * s->hidden * sizeof(float));
-    gr_batch b = {.n_tokens = p->n_tokens, .n_seqs = p->n_seqs, .offset = p->offset};
-    struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
-    gr_pass_bounds bounds = bounds_of(q, &b);
-    gr_workspace c = {.base = ws}, kept = {.base = acts};
-    ws_layout(&c, s, &bounds, !acts, &b.kv, &l.ws);
-    if (acts) gr_acts_layout(&kept, s, p->n_tokens, &l.ws.acts);
-    run_layer(&l);
+    struct norm_back_job j = {gr_simd_best(), c, dy, dx, grad, ws, add};
+    assert(grads == GR_F32);
+    (void)grads;
+    gr_team_run(q->team, inv_rank, &j);
+    gr_team_run(q->team, norm_grad_rank, &j); /* first: dx may be dy */
+    gr_team_run(q->team, norm_back_rank, &j);
 }
 
-void gr_cpu_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
-                         void *kv, void *ws)
+uint64_t gr_cpu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
-    if (!e->n_tokens) return;
-    gr_batch b = {e->n_tokens, e->n_seqs, e->offset, e->cached, e->block_table, e->table_stride, kv};
-    struct layer l = {.q = q, .s = s, .v = gr_simd_best(), .w = w, .b = &b, .x = x};
-    gr_pass_bounds bounds = bounds_of(q, &b);
-    gr_workspace c = {.base = ws};
-    ws_layout(&c, s, &bounds, true, NULL, &l.ws);
-    run_layer(&l);
+    const gr_attention_desc *a = &d->attention;
+    gr_workspace c = {0};
+    (void)hidden;
+    gr_workspace_floats(&c, tokens);
+    if (a->qk_norm) gr_workspace_floats(&c, (uint64_t)tokens * (a->heads + a->kv_heads));
+    return c.used;
+}
+
+/* ---- activations --------------------------------------------------------------------------------------- */
+
+struct act_job {
+    const gr_simd *v;
+    const gr_dense_desc *d;
+    const float *gate_up, *dh;
+    float *h, *d_gate_up; /* d_gate_up NULL: forward */
+    uint32_t t;
+};
+
+/* 0.5 g (1 + tanh(z)), z = sqrt(2 / pi) (g + 0.044715 g^3); slope: its derivative */
+static float gelu_tanh(float g, float *slope)
+{
+    const float a = 0.79788456080286536f, b = 0.044715f, th = tanhf(a * (g + b * g * g * g));
+    *slope = 0.5f * (1 + th) + 0.5f * g * (1 - th * th) * a * (1 + 3 * b * g * g);
+    return 0.5f * g * (1 + th);
+}
+
+static void gelu_row(const struct act_job *j, const float *gate, const float *dh, float *h, float *d)
+{
+    const size_t n = j->d->inner;
+    for (size_t i = 0; i < n; i++) {
+        float slope;
+        const float a = gelu_tanh(gate[i], &slope), up = gate[n + i];
+        h[i] = a * up;
+        if (!d) continue;
+        d[i] = dh[i] * up * slope;
+        d[n + i] = dh[i] * a;
+    }
+}
+
+static void act_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct act_job *j = arg;
+    const size_t n = j->d->inner;
+    uint64_t first, last;
+    gr_team_range(j->t, 1, rank, size, &first, &last);
+    for (uint64_t t = first; t < last; t++) {
+        const float *gate = j->gate_up + t * 2 * n, *dh = j->dh ? j->dh + t * n : NULL;
+        float *h = j->h + t * n, *d = j->d_gate_up ? j->d_gate_up + t * 2 * n : NULL;
+        if (j->d->act == GR_ACT_GELU_TANH) {
+            gelu_row(j, gate, dh, h, d);
+            continue;
+        }
+        j->v->silu_mul(h, gate, gate + n, n);
+        if (d) j->v->silu_mul_back(d, d + n, dh, gate, gate + n, n);
+    }
+}
+
+void gr_cpu_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h)
+{
+    struct act_job j = {.v = gr_simd_best(), .d = d, .gate_up = gate_up, .h = h, .t = t};
+    gr_team_run(q->team, act_rank, &j);
+}
+
+void gr_cpu_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
+                              const void *dh, void *d_gate_up, void *h)
+{
+    struct act_job j = {gr_simd_best(), d, gate_up, dh, h, d_gate_up, t};
+    gr_team_run(q->team, act_rank, &j);
 }

@@ -28,6 +28,7 @@ uint64_t gr_cpu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, uns
 struct value {
     size_t h;
     float eps;
+    bool plus_one; /* the norm's factor is 1 + its weight */
     const gr_simd *v;
     const float *norm, *weight, *bias;
     const float *x;
@@ -43,7 +44,7 @@ struct value {
 static struct value value_of(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
                              const uint32_t *row, uint32_t n, void *ws)
 {
-    struct value l = {.h = s->hidden, .eps = s->norm_eps, .v = gr_simd_best()};
+    struct value l = {.h = s->hidden, .eps = s->norm_eps, .plus_one = s->norm_plus_one, .v = gr_simd_best()};
     gr_workspace c = {.base = ws};
     l.norm = head->norm;
     l.weight = head->weight;
@@ -63,7 +64,8 @@ static void forward_rank(void *arg, unsigned rank, unsigned size)
     for (uint64_t i = first; i < last; i++) {
         const float *x = l->x + l->row[i] * l->h;
         l->w.inv[i] = gr_rms_inv(l->v, x, l->h, l->eps);
-        l->out[i] = l->w.inv[i] * l->v->dot3(x, l->norm, l->weight, l->h);
+        const float one = l->plus_one ? l->v->dot(x, l->weight, l->h) : 0;
+        l->out[i] = l->w.inv[i] * (l->v->dot3(x, l->norm, l->weight, l->h) + one);
         if (l->bias) l->out[i] += *l->bias;
     }
 }
@@ -85,14 +87,15 @@ static void backward_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(l->n, 1, rank, size, &first, &last);
     for (uint64_t i = first; i < last; i++) {
         l->v->scale(dy, l->weight, l->d_value[i], l->h);
-        gr_rms_back(l->v, l->dx + l->row[i] * l->h, NULL, dy, l->x + l->row[i] * l->h, l->norm, l->w.inv[i],
-                    l->h);
+        gr_rms_back(l->v, l->dx + l->row[i] * l->h, NULL, dy, l->x + l->row[i] * l->h, l->norm, l->plus_one,
+                    l->w.inv[i], l->h);
     }
     gr_team_range(l->h, 16, rank, size, &first, &last);
     for (uint64_t i = 0; i < l->n; i++) {
         const float *x = l->x + l->row[i] * l->h + first, a = l->d_value[i] * l->w.inv[i];
         l->v->mul_axpy(l->grad_norm + first, x, l->weight + first, a, last - first);
         l->v->mul_axpy(l->grad_weight + first, x, l->norm + first, a, last - first);
+        if (l->plus_one) l->v->axpy(l->grad_weight + first, x, a, last - first);
     }
 }
 

@@ -2,9 +2,11 @@
 #include "ops/kernels/cuda/layout.h"
 
 #include "ops/kernels/cuda/gemm.h"
+#include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static gr_bf16 *halves(gr_workspace *c, uint64_t rows, uint64_t cols)
@@ -12,70 +14,9 @@ static gr_bf16 *halves(gr_workspace *c, uint64_t rows, uint64_t cols)
     return gr_workspace_bytes(c, rows * cols * sizeof(gr_bf16));
 }
 
-static gr_cu_heads heads_of(const gr_model_shape *s)
+gr_cu_attention_shape gr_cu_attention_shape_of(const gr_attention_desc *d, bool deterministic)
 {
-    return (gr_cu_heads){.heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
-}
-
-gr_cu_attention_shape gr_cu_attention_shape_of(const gr_model_shape *s, bool deterministic)
-{
-    return (gr_cu_attention_shape){s->heads, s->kv_heads, s->head_dim, deterministic};
-}
-
-void gr_cu_acts_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, gr_cu_acts *a)
-{
-    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, true);
-    a->qkv = halves(c, b->tokens, gr_cu_qkv_width(s));
-    a->o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
-    a->stats = gr_workspace_bytes(c, gr_cu_attention_stats_bytes(&attention, b->tokens));
-    a->mid = halves(c, b->tokens, s->hidden);
-    a->gate_up = halves(c, b->tokens, 2 * (uint64_t)s->inter);
-}
-
-void gr_cu_layer_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool keep,
-                        gr_cu_layer_ws *w)
-{
-    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, true);
-    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, false);
-    w->attend = gr_workspace_bytes(c, w->attend_bytes);
-    w->y = halves(c, b->tokens, s->hidden);
-    w->qkv = halves(c, s->qk_norm ? b->tokens : 0, gr_cu_qkv_width(s));
-    w->h = halves(c, b->tokens, s->inter);
-    if (!keep) gr_cu_acts_layout(c, s, b, &w->acts);
-}
-
-void gr_cu_back_layout(gr_workspace *c, const gr_model_shape *s, const gr_pass_bounds *b, bool deterministic,
-                       gr_cu_back_ws *w)
-{
-    const gr_cu_attention_shape attention = gr_cu_attention_shape_of(s, deterministic);
-    const gr_cu_heads heads = heads_of(s);
-    const uint32_t width = gr_cu_qkv_width(s);
-    uint64_t sums = gr_cu_rmsnorm_backward_ws(b->tokens, s->hidden);
-    sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, b->tokens));
-    sums = GR_MAX(sums, gr_cu_column_sums_ws(b->tokens, width));
-    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->attend_bytes = gr_cu_attention_ws_bytes(&attention, b->tokens, b->seqs, b->length, true);
-    w->attend = gr_workspace_bytes(c, w->attend_bytes);
-    w->sums = gr_workspace_bytes(c, sums);
-    w->y = halves(c, b->tokens, s->hidden);
-    w->dy = halves(c, b->tokens, s->hidden);
-    w->qkv = halves(c, s->qk_norm ? b->tokens : 0, width);
-    w->dqkv = halves(c, b->tokens, width);
-    w->h = halves(c, b->tokens, s->inter);
-    w->dh = halves(c, b->tokens, s->inter);
-    w->dgu = halves(c, b->tokens, 2 * (uint64_t)s->inter);
-    w->d_o = halves(c, b->tokens, (uint64_t)s->heads * s->head_dim);
-}
-
-void gr_cu_extend_layout(gr_workspace *c, const gr_model_shape *s, uint32_t tokens, gr_cu_extend_ws *w)
-{
-    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->y = halves(c, tokens, s->hidden);
-    w->qkv = halves(c, tokens, gr_cu_qkv_width(s));
-    w->o = halves(c, tokens, (uint64_t)s->heads * s->head_dim);
-    w->gate_up = halves(c, tokens, 2 * (uint64_t)s->inter);
-    w->h = halves(c, tokens, s->inter);
+    return (gr_cu_attention_shape){d->heads, d->kv_heads, d->head_dim, deterministic};
 }
 
 void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
@@ -99,44 +40,37 @@ void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_
 
 /* ---- sizes of the table ---- */
 
-uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
+uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward)
 {
-    gr_workspace c = {0};
-    gr_cu_acts a;
-    gr_cu_acts_layout(&c, s, b, &a);
-    return c.used;
+    (void)t, (void)in, (void)out, (void)threads, (void)backward;
+    return GR_CU_GEMM_WS_BYTES;
 }
 
-static uint64_t layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use,
-                               bool deterministic)
+uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
-    gr_workspace c = {0};
-    gr_cu_layer_ws forward;
-    gr_cu_back_ws back;
-    if (use == GR_LAYER_BACKWARD)
-        gr_cu_back_layout(&c, s, b, deterministic, &back);
-    else
-        gr_cu_layer_layout(&c, s, b, false, &forward);
-    return c.used;
+    const gr_cu_heads heads = gr_cu_heads_of(&d->attention);
+    uint64_t sums = gr_cu_rmsnorm_backward_ws(tokens, hidden);
+    sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, tokens));
+    return GR_MAX(sums, gr_cu_column_sums_ws(tokens, gr_qkv_width(&d->attention)));
 }
 
-uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use)
+static uint64_t attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use,
+                                bool deterministic)
 {
-    return layer_ws_bytes(s, b, use, true);
+    const bool backward = use == GR_LAYER_BACKWARD;
+    const gr_cu_attention_shape s = gr_cu_attention_shape_of(d, !backward || deterministic);
+    if (use == GR_LAYER_EXTEND) return 0; /* decode steps have their own (ops/kernels/steps.h) */
+    return gr_cu_attention_ws_bytes(&s, b->tokens, b->seqs, b->length, backward);
 }
 
-uint64_t gr_cu_layer_ws_bytes_nondeterministic(const gr_model_shape *s, const gr_pass_bounds *b,
-                                               gr_layer_use use)
+uint64_t gr_cu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
 {
-    return layer_ws_bytes(s, b, use, false);
+    return attend_ws_bytes(d, b, use, true);
 }
 
-uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b)
+uint64_t gr_cu_attend_ws_bytes_loose(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
 {
-    gr_workspace c = {0};
-    gr_cu_extend_ws w;
-    gr_cu_extend_layout(&c, s, b->tokens, &w);
-    return c.used;
+    return attend_ws_bytes(d, b, use, false);
 }
 
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads)
@@ -154,31 +88,62 @@ uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsi
     return gr_cu_value_ws(chunk_rows, s->hidden);
 }
 
-uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s)
+uint64_t gr_cu_kv_block_bytes(const gr_attention_desc *d)
 {
-    return 2ull * GR_KV_BLOCK * s->kv_heads * s->head_dim * sizeof(gr_bf16);
+    return 2ull * GR_KV_BLOCK * d->kv_heads * d->head_dim * sizeof(gr_bf16);
+}
+
+const char *gr_cu_attend_unfit(const gr_attention_desc *d)
+{
+    if (d->window) return "windows of attention";
+    if (d->sinks) return "attention sinks";
+    if (d->softcap > 0) return "capped attention scores";
+    if (d->scale != 1 / sqrtf((float)d->head_dim)) return "a scale of attention of its own";
+    if (d->o_bias) return "a bias behind attention";
+    if (d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q and k";
+    if (d->rope.type == GR_ROPE_NONE) return "layers without rotary positions";
+    if (d->rope.type == GR_ROPE_YARN) return "YaRN";
+    return d->rope.dims == d->head_dim ? NULL : "heads of which a part is rotated";
 }
 
 /* Rows are read in vectors of 16 bytes; kernels of norms, rope, attention and sampling hold so much at most.
  */
+static const char *size_unfit(const char *what, uint32_t n, uint32_t of, uint32_t most,
+                              char buf[GR_UNFIT_MAX])
+{
+    if (n % of == 0 && n <= most) return NULL;
+    const bool large = n > most;
+    snprintf(buf, GR_UNFIT_MAX, "%s of %u, which %s %u", what, n,
+             large ? "is more than" : "is no multiple of", large ? most : of);
+    return buf;
+}
+
+static const char *layer_unfit(const gr_layer_desc *d, char buf[GR_UNFIT_MAX])
+{
+    enum { VECTOR = 8, HEAD_MAX = 256 };
+    if (d->norm_plus_one) return "norms of 1 + weight";
+    const char *why = size_unfit("heads", d->attention.head_dim, VECTOR, HEAD_MAX, buf);
+    return why ? why : size_unfit("a feed-forward network", d->dense.inner, VECTOR, UINT32_MAX, buf);
+}
+
+/* Decode steps have one list of what is to be read for all layers. */
+static bool heads_differ(const gr_model_shape *s)
+{
+    const gr_attention_desc *a = &s->kinds[0].attention;
+    for (uint32_t i = 1; i < s->n_kinds; i++) {
+        const gr_attention_desc *b = &s->kinds[i].attention;
+        if (a->heads != b->heads || a->kv_heads != b->kv_heads || a->head_dim != b->head_dim) return true;
+    }
+    return false;
+}
+
 const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
 {
-    enum { VECTOR = 8, HEAD_MAX = 256, HIDDEN_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
-    const struct {
-        const char *what;
-        uint32_t n, of, most;
-    } sizes[] = {
-        {"hidden states", s->hidden, VECTOR, HIDDEN_MAX},
-        {"heads", s->head_dim, VECTOR, HEAD_MAX},
-        {"a feed-forward network", s->inter, VECTOR, UINT32_MAX},
-        {"a vocabulary", s->head == GR_HEAD_VALUE ? 0 : s->vocab, 1, VOCAB_MAX},
-    };
-    for (size_t i = 0; i < GR_LEN(sizes); i++) {
-        if (sizes[i].n % sizes[i].of == 0 && sizes[i].n <= sizes[i].most) continue;
-        bool large = sizes[i].n > sizes[i].most;
-        snprintf(buf, GR_UNFIT_MAX, "%s of %u, which %s %u", sizes[i].what, sizes[i].n,
-                 large ? "is more than" : "is no multiple of", large ? sizes[i].most : sizes[i].of);
-        return buf;
-    }
-    return NULL;
+    enum { VECTOR = 8, HIDDEN_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
+    const char *why = size_unfit("hidden states", s->hidden, VECTOR, HIDDEN_MAX, buf);
+    for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], buf);
+    if (!why && s->head == GR_HEAD_LM) why = size_unfit("a vocabulary", s->vocab, 1, VOCAB_MAX, buf);
+    if (!why && s->embed_scale != 1) why = "an embedding multiplier";
+    if (!why && (s->logit_scale != 1 || s->logit_softcap > 0)) why = "scaled or capped logits";
+    return why || !heads_differ(s) ? why : "heads that differ from layer to layer";
 }

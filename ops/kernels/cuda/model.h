@@ -7,14 +7,8 @@
 #include "runtime/device/device_cuda.h"
 
 /* Sizes (ops/kernels/cuda/layout.c), also in a build without CUDA. */
-uint64_t gr_cu_acts_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
-uint64_t gr_cu_layer_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b, gr_layer_use use);
-uint64_t gr_cu_layer_ws_bytes_nondeterministic(const gr_model_shape *s, const gr_pass_bounds *b,
-                                               gr_layer_use use);
-uint64_t gr_cu_extend_ws_bytes(const gr_model_shape *s, const gr_pass_bounds *b);
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads);
 uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
-uint64_t gr_cu_kv_block_bytes(const gr_model_shape *s);
 const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX]);
 
 /* attach says which of the four tables of ops/kernels/cuda/table.c the queue is for. */
@@ -28,12 +22,6 @@ void gr_cuda_embed_forward(gr_queue *q, const gr_model_shape *s, const void *emb
                            void *x);
 void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
                             void *grad_embed, gr_dtype grads, void *ws);
-void gr_cuda_layer_forward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b, void *x,
-                           void *keep_in, void *acts, void *ws);
-void gr_cuda_layer_backward(gr_queue *q, const gr_model_shape *s, const void *w, const gr_packed *b,
-                            const void *in, const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
-void gr_cuda_layer_extend(gr_queue *q, const gr_model_shape *s, const void *w, const gr_extend *e, void *x,
-                          void *kv, void *ws);
 void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
                           const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
 void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
@@ -48,8 +36,8 @@ void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value
 void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
                          const void *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
                          const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws);
-void gr_cuda_kv_copy(gr_queue *q, const gr_model_shape *s, void *kv, const uint32_t *src, const uint32_t *dst,
-                     uint32_t n);
+void gr_cuda_copy_blocks(gr_queue *q, void *blocks, uint64_t bytes, const uint32_t *src, const uint32_t *dst,
+                         uint32_t n);
 void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes);
 void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                        uint64_t row_bytes, uint64_t n);

@@ -18,7 +18,6 @@ typedef struct graph {
 struct gr_steps {
     gr_cu_heads heads;
     gr_steps_bounds bounds;
-    uint32_t layers;
     gr_cu_steps_device device;
     gr_cu_steps_host host;
     gr_sampling sampling;
@@ -73,7 +72,6 @@ gr_status gr_cuda_steps_open(gr_steps **out, const gr_model_shape *shape, const 
 {
     gr_steps *s = gr_calloc(1, sizeof(*s));
     s->heads = gr_cu_steps_heads(shape);
-    s->layers = shape->layers;
     s->bounds = *b;
     for (int i = 0; i < 2; i++)
         CUDA(s, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming | cudaEventBlockingSync));
@@ -148,11 +146,12 @@ void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_ch
                        n_changes);
 }
 
-void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src,
                         const uint32_t *dst, uint32_t n)
 {
-    const uint64_t block = UINT64_C(2) * GR_KV_BLOCK * s->heads.kv_heads * s->heads.head_dim;
-    gr_cu_kv_copy(stream_of(q), kv, s->layers, layer_bytes / sizeof(gr_bf16), block, src, dst, n);
+    (void)s;
+    gr_cu_kv_copy(stream_of(q), b->kv, b->layers, b->layer_bytes / sizeof(gr_bf16),
+                  b->block_bytes / sizeof(gr_bf16), src, dst, n);
 }
 
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)

@@ -2,11 +2,12 @@
 #include "ops/kernels/cuda/steps_layout.h"
 
 #include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/strict.h"
 
 gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s)
 {
-    return (gr_cu_heads){.heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
+    return gr_cu_heads_of(&gr_layer(s, 0)->attention);
 }
 
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b)

@@ -42,7 +42,7 @@ typedef struct gr_cu_steps_host {
 } gr_cu_steps_host;
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s);
 
-/* Heads without the table of frequencies: attention does not rotate. */
+/* Those of every layer: gr_cu_unfit refuses models where they differ. */
 gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s);
 
 /* ops/kernels/cuda/steps.c, for the table */
@@ -53,7 +53,7 @@ gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host
                               gr_diag *d);
 gr_steps_input gr_cuda_steps_input(gr_steps *s, uint32_t trip);
 void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups);
-void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, void *kv, uint64_t layer_bytes, const uint32_t *src,
+void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src,
                         const uint32_t *dst, uint32_t n);
 void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c);
 gr_status gr_cuda_steps_report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d);

@@ -1,5 +1,6 @@
 /* ops/kernels/cuda/table.c: the kernels of the CUDA device; without CUDA, its sizes alone. */
 #include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/steps.h"
 
@@ -32,24 +33,34 @@ static const char *numerics_strict_nondeterministic(void)
 #define RUNS_AS(name, f) .name = NULL
 #endif
 
+/* Workspaces do not take turns: what a plan counts would change with them. */
+#define LAYER                                                                                         \
+    .acts = 1 << GR_ACT_SILU, .attend_unfit = gr_cu_attend_unfit,                                     \
+    .product_ws_bytes = gr_cu_product_ws_bytes, .back_ws_bytes = gr_cu_back_ws_bytes,                 \
+    .kv_block_bytes = gr_cu_kv_block_bytes, RUNS(norm), RUNS(norm_backward), RUNS(product),           \
+    RUNS(product_add), RUNS(product_activate), RUNS(product_dx), RUNS(product_dw), RUNS(column_sums), \
+    RUNS(rotate), RUNS(rotate_backward), RUNS(attend), RUNS(attend_backward), RUNS(activate),         \
+    RUNS(activate_backward)
+
+static const gr_layer_ops layer = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes};
+static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes_loose};
+
 /* What the four have in common. A queue knows by attach which of them it is for. */
-#define ALL                                                                                                  \
-    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                  \
-    .sizes = {.micro_tokens = 16384,                                                                         \
-              .concurrent = 256,                                                                             \
-              .prefill_tokens = 4096,                                                                        \
-              .head_elems = 128 << 20,                                                                       \
-              .head_rows = 4096,                                                                             \
-              .head_step = 256,                                                                              \
-              .head_sums = true},                                                                            \
-    .acts_bytes = gr_cu_acts_bytes, .extend_ws_bytes = gr_cu_extend_ws_bytes,                                \
-    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                            \
-    .kv_block_bytes = gr_cu_kv_block_bytes, .embed_ws_bytes = gr_cu_embed_backward_ws,                       \
-    .sum_squares_ws_bytes = gr_cu_sum_squares_ws, .unfit = gr_cu_unfit, RUNS(detach), RUNS(check),           \
-    RUNS(embed_forward), RUNS(embed_backward), RUNS(layer_forward), RUNS(layer_backward),                    \
-    RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(layer_extend),  \
-    RUNS(kv_copy), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares), \
-    RUNS(adamw), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
+#define ALL                                                                                                \
+    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                \
+    .sizes = {.micro_tokens = 16384,                                                                       \
+              .concurrent = 256,                                                                           \
+              .prefill_tokens = 4096,                                                                      \
+              .head_elems = 128 << 20,                                                                     \
+              .head_rows = 4096,                                                                           \
+              .head_step = 256,                                                                            \
+              .head_sums = true},                                                                          \
+    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
+    .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,               \
+    .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),            \
+    RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks), \
+    RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares), RUNS(adamw), \
+    RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2
@@ -59,7 +70,7 @@ static const gr_kernels strict_nondeterministic = {
     .attention_cost = STRICT_ATTENTION,
     .invariant = true,
     .numerics = numerics_strict_nondeterministic,
-    .layer_ws_bytes = gr_cu_layer_ws_bytes_nondeterministic,
+    .layer = &layer_loose,
     RUNS_AS(attach, attach_strict_nondeterministic),
 };
 
@@ -68,7 +79,7 @@ static const gr_kernels nondeterministic = {
     .attention_cost = 1,
     .strict = &strict_nondeterministic,
     .numerics = numerics_nondeterministic,
-    .layer_ws_bytes = gr_cu_layer_ws_bytes_nondeterministic,
+    .layer = &layer_loose,
     RUNS_AS(attach, attach_nondeterministic),
 };
 
@@ -78,7 +89,7 @@ static const gr_kernels strict = {
     .invariant = true,
     .nondeterministic = &strict_nondeterministic,
     .numerics = numerics_strict,
-    .layer_ws_bytes = gr_cu_layer_ws_bytes,
+    .layer = &layer,
     RUNS_AS(attach, attach_strict),
 };
 
@@ -88,6 +99,6 @@ const gr_kernels gr_kernels_cuda = {
     .strict = &strict,
     .nondeterministic = &nondeterministic,
     .numerics = numerics,
-    .layer_ws_bytes = gr_cu_layer_ws_bytes,
+    .layer = &layer,
     RUNS(attach),
 };

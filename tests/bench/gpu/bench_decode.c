@@ -11,7 +11,7 @@
 #include "tests/bench/gpu/timing.h"
 
 #include "ops/kernels/cuda/launch.h"
-#include "ops/kernels/kernels.h"
+#include "ops/kernels/layer.h"
 #include "ops/kernels/steps.h"
 
 #define K         gr_kernels_cuda
@@ -58,19 +58,17 @@ typedef struct world {
 
 static gr_model_shape shape_of(size_t model)
 {
-    return (gr_model_shape){.model_type = "qwen3",
-                            .vocab = 151936,
-                            .hidden = models[model].hidden,
-                            .inter = models[model].inter,
-                            .layers = models[model].layers,
-                            .heads = models[model].heads,
-                            .kv_heads = 8,
-                            .head_dim = 128,
-                            .max_positions = 4096,
-                            .norm_eps = 1e-6f,
-                            .rope_theta = 1e6,
-                            .tied = models[model].tied,
-                            .qk_norm = true};
+    gr_model_shape s = {.model_type = "qwen3",
+                        .vocab = 151936,
+                        .hidden = models[model].hidden,
+                        .layers = models[model].layers,
+                        .max_positions = 4096,
+                        .tied = models[model].tied};
+    gr_layer_desc d = gr_layer_plain(models[model].heads, 8, 128, models[model].inter);
+    d.attention.rope.theta = 1e6;
+    d.attention.qk_norm = GR_QK_NORM_HEAD;
+    gr_model_of(&s, &d);
+    return s;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------
@@ -149,8 +147,9 @@ static void open_world(world *w, size_t model, float top_p)
     const uint32_t buckets = gr_model_buckets(&w->shape);
     const gr_pass_bounds pass = {.tokens = PREFILL, .seqs = SLOTS, .length = LENGTH, .threads = 1};
     w->n_blocks = block_of(SLOTS - 1, STRIDE - 1) + 1;
-    w->layer_bytes = w->n_blocks * K.kv_block_bytes(&w->shape);
-    const uint64_t x = (uint64_t)PREFILL * w->shape.hidden * 2, ws = K.extend_ws_bytes(&w->shape, &pass),
+    w->layer_bytes = w->n_blocks * gr_layer_block_bytes(&K, &w->shape, 0);
+    const uint64_t x = (uint64_t)PREFILL * w->shape.hidden * 2,
+                   ws = gr_layers_ws_bytes(&K, &w->shape, &pass, GR_LAYER_EXTEND),
                    head = K.head_ws_bytes(&w->shape, SLOTS, GR_HEAD_SAMPLE, 1),
                    slots = STEPS.device_bytes(&w->shape, &w->bounds),
                    orders = STEPS.host_bytes(&w->shape, &w->bounds);
@@ -197,7 +196,7 @@ static void run_layers(const world *w, gr_queue *q, const gr_extend *e, const ui
                          .host_offset = host_offset};
     K.embed_forward(q, &w->shape, w->bucket[0], &b, w->x);
     for (uint32_t l = 0; l < w->shape.layers; l++)
-        K.layer_extend(q, &w->shape, w->bucket[1 + l], e, w->x, w->kv + l * w->layer_bytes, w->ws);
+        gr_layer_extend(&K, q, &w->shape, l, w->bucket[1 + l], e, w->x, w->kv + l * w->layer_bytes, w->ws);
 }
 
 static const void *tensor(const world *w, uint32_t bucket, gr_tensor_slot slot)
@@ -277,7 +276,7 @@ static double step_bytes(const world *w, uint32_t n)
     for (uint32_t l = 0; l < s->layers; l++) elems += gr_bucket_elems(s, 1 + l);
     const double shared = PROMPT - GR_KV_BLOCK, own = PROMPT + 256 - shared;
     const double keys = n * own + (n + GROUP - 1) / GROUP * shared;
-    return 2.0 * (double)elems + keys * s->layers * (double)K.kv_block_bytes(s) / GR_KV_BLOCK;
+    return 2.0 * (double)elems + keys * s->layers * (double)gr_layer_block_bytes(&K, s, 0) / GR_KV_BLOCK;
 }
 
 static void prefill(gr_queue *q, int which, void *arg)

@@ -101,14 +101,15 @@ static void test_llama3_frequencies_agree_with_the_golden_list(void **state)
     json_t *root = json_load_file(path, 0, NULL);
     assert_non_null(root);
     const json_t *golden = json_object_get(root, "golden");
-    gr_model_shape s = {.head_dim = 128, .rope_theta = 500000};
-    s.rope_scaling.on = true;
-    s.rope_scaling.factor = 8;
-    s.rope_scaling.low_freq_factor = 1;
-    s.rope_scaling.high_freq_factor = 4;
-    s.rope_scaling.original_positions = 8192;
+    const gr_rope_desc d = {.type = GR_ROPE_LLAMA3,
+                            .dims = 128,
+                            .theta = 500000,
+                            .factor = 8,
+                            .low_freq_factor = 1,
+                            .high_freq_factor = 4,
+                            .original_positions = 8192};
     gr_rope r;
-    gr_rope_init(&r, &s);
+    gr_rope_init(&r, &d);
     assert_int_equal(json_array_size(golden), r.n);
     for (uint32_t i = 0; i < r.n; i++)
         assert_close(1 / (double)r.inv_freq[i], json_number_value(json_array_get(golden, i)), 0, 3e-7);
@@ -129,7 +130,7 @@ struct sampler {
 
 static void sampler_init(struct sampler *p, const float logit[VOCAB])
 {
-    *p = (struct sampler){.s = {.vocab = VOCAB, .hidden = VOCAB}};
+    *p = (struct sampler){.s = {.vocab = VOCAB, .hidden = VOCAB, .logit_scale = 1}};
     for (int i = 0; i < VOCAB; i++) {
         p->norm[i] = 1;
         p->lm[i * VOCAB] = logit[i] / 4;

@@ -6,15 +6,14 @@ static const uint32_t offsets[SEQS + 1] = {0, 37, 38, 70, 134, 150};
 
 static gr_model_shape shape(uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
 {
-    gr_model_shape s = {.vocab = 1100, .hidden = 40, .inter = 56, .layers = 2, .heads = heads};
-    s.kv_heads = kv_heads;
-    s.head_dim = head_dim;
-    s.norm_eps = 1e-6f;
-    s.rope_theta = 1e4;
+    gr_model_shape s = {.vocab = 1100, .hidden = 40, .layers = 2};
+    gr_layer_desc d = gr_layer_plain(heads, kv_heads, head_dim, 56);
     s.max_positions = 1024;
     s.init_std = 0.15;
-    s.qk_norm = s.tied = heads != kv_heads;
-    s.qkv_bias = kv_heads == 1;
+    s.tied = heads != kv_heads;
+    d.attention.qk_norm = s.tied ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    d.attention.qkv_bias = kv_heads == 1;
+    gr_model_of(&s, &d);
     return s;
 }
 
@@ -234,10 +233,11 @@ static void test_blocks_of_the_pool_copy_whole(void **state)
 {
     (void)state;
     gr_model_shape s = shape_at(0);
-    const size_t bytes = K.kv_block_bytes(&s);
+    const size_t bytes = gr_layer_block_bytes(&K, &s, 1);
     char *kv = gr_calloc(4, bytes);
     for (size_t i = 0; i < 4 * bytes; i++) kv[i] = (char)(i / bytes + 1);
-    K.kv_copy(&(gr_queue){.team = NULL}, &s, kv, (const uint32_t[]){1, 0}, (const uint32_t[]){3, 2}, 2);
+    gr_layer_copy_blocks(&K, &(gr_queue){.team = NULL}, &s, 1, kv, (const uint32_t[]){1, 0},
+                         (const uint32_t[]){3, 2}, 2);
     for (size_t i = 0; i < bytes; i++) {
         assert_int_equal(kv[2 * bytes + i], 1);
         assert_int_equal(kv[3 * bytes + i], 2);

@@ -53,6 +53,18 @@ static gr_model_shape accepted(const char *changes)
     return s;
 }
 
+/* Of the first layer. */
+static gr_attention_desc attention(const char *changes)
+{
+    const gr_model_shape s = accepted(changes);
+    return gr_layer(&s, 0)->attention;
+}
+
+static gr_rope_desc rope(const char *changes)
+{
+    return attention(changes).rope;
+}
+
 static void assert_refused(const char *changes, const char *text)
 {
     gr_model_shape s = {.vocab = 12345};
@@ -71,20 +83,21 @@ static void test_defaults_are_those_of_transformers(void **state)
     (void)state;
     gr_model_shape s = accepted("{}");
     assert_string_equal(s.model_type, "llama");
-    assert_int_equal(s.head_dim, 16);
-    assert_close(s.rope_theta, 10000, 0, 0);
+    const gr_layer_desc plain = gr_layer_plain(4, 2, 16, 96);
+    assert_int_equal(s.n_kinds, 1);
+    assert_true(gr_layer_same(gr_layer(&s, 0), &plain) && gr_layer_same(gr_layer(&s, 1), &plain));
     assert_close(s.norm_eps, 1e-6, 0, 1e-6);
     assert_close(s.init_std, 0.02, 0, 0);
-    assert_false(s.tied || s.qkv_bias || s.qk_norm || s.rope_scaling.on);
+    assert_false(s.tied);
     assert_int_equal(s.bos, -1);
     assert_int_equal(s.pad, -1);
     assert_int_equal(s.n_eos, 1);
     assert_int_equal(s.eos[0], 7);
-    assert_int_equal(accepted("{'num_key_value_heads': null}").kv_heads, 4);
-    assert_int_equal(accepted("{'model_type': 'qwen3'}").head_dim, 128);
-    assert_true(accepted("{'model_type': 'qwen3'}").qk_norm);
-    assert_true(accepted("{'model_type': 'qwen2', 'tie_word_embeddings': true}").qkv_bias);
-    assert_int_equal(accepted("{'model_type': 'mistral', 'sliding_window': 512, 'head_dim': 30}").head_dim,
+    assert_int_equal(attention("{'num_key_value_heads': null}").kv_heads, 4);
+    assert_int_equal(attention("{'model_type': 'qwen3'}").head_dim, 128);
+    assert_int_equal(attention("{'model_type': 'qwen3'}").qk_norm, GR_QK_NORM_HEAD);
+    assert_true(attention("{'model_type': 'qwen2', 'tie_word_embeddings': true}").qkv_bias);
+    assert_int_equal(attention("{'model_type': 'mistral', 'sliding_window': 512, 'head_dim': 30}").head_dim,
                      30);
 }
 
@@ -100,26 +113,48 @@ static void test_rope_is_read_in_every_spelling(void **state)
         "{'rope_parameters': {'rope_theta': 500000.0, 'rope_type': 'llama3', " L3 "}}",
         "{'rope_theta': 500000, 'rope_parameters': {'rope_type': 'llama3', " L3 "}}",
     };
+    const gr_rope_desc want = {.type = GR_ROPE_LLAMA3,
+                               .dims = 16,
+                               .theta = 5e5,
+                               .factor = 8,
+                               .low_freq_factor = 1,
+                               .high_freq_factor = 4,
+                               .original_positions = 8192};
     for (size_t i = 0; i < GR_LEN(spellings); i++) {
-        gr_model_shape s = accepted(spellings[i]);
-        assert_close(s.rope_theta, 5e5, 0, 0);
-        assert_true(s.rope_scaling.on);
-        assert_close(s.rope_scaling.factor, 8, 0, 0);
-        assert_close(s.rope_scaling.low_freq_factor, 1, 0, 0);
-        assert_close(s.rope_scaling.high_freq_factor, 4, 0, 0);
-        assert_int_equal(s.rope_scaling.original_positions, 8192);
+        const gr_rope_desc got = rope(spellings[i]);
+        assert_true(gr_rope_same(&got, &want));
     }
-    gr_model_shape twice = accepted("{'rope_theta': 5e5, 'rope_scaling': {'rope_type': 'llama3', " L3
+    const gr_rope_desc twice = rope("{'rope_theta': 5e5, 'rope_scaling': {'rope_type': 'llama3', " L3
                                     "}, 'rope_parameters': {'rope_theta': 500000, 'type': 'llama3', "
                                     "'rope_type': 'llama3', " L3 "}}");
-    assert_true(twice.rope_scaling.on);
-    assert_close(twice.rope_theta, 5e5, 0, 0);
-    assert_close(accepted("{'rope_parameters': {'rope_theta': 20000}}").rope_theta, 2e4, 0, 0);
-    assert_close(accepted("{'rope_scaling': {}}").rope_theta, 1e4, 0, 0);
-    assert_false(accepted("{'rope_scaling': null}").rope_scaling.on);
-    assert_false(accepted("{'rope_scaling': {'type': 'default'}}").rope_scaling.on);
-    assert_close(accepted("{'rope_parameters': {'rope_type': 'default', 'rope_theta': 20000}}").rope_theta,
-                 2e4, 0, 0);
+    assert_true(gr_rope_same(&twice, &want));
+    assert_close(rope("{'rope_parameters': {'rope_theta': 20000}}").theta, 2e4, 0, 0);
+    assert_close(rope("{'rope_scaling': {}}").theta, 1e4, 0, 0);
+    assert_int_equal(rope("{'rope_scaling': null}").type, GR_ROPE_DEFAULT);
+    assert_int_equal(rope("{'rope_scaling': {'type': 'default'}}").type, GR_ROPE_DEFAULT);
+    assert_close(rope("{'rope_parameters': {'rope_type': 'default', 'rope_theta': 20000}}").theta, 2e4, 0, 0);
+}
+
+/* Defaults are those of modeling_rope_utils.py. */
+static void test_linear_and_yarn_positions_are_read(void **state)
+{
+    (void)state;
+    const gr_rope_desc linear = rope("{'rope_scaling': {'type': 'linear', 'factor': 4.0}}");
+    assert_int_equal(linear.type, GR_ROPE_LINEAR);
+    assert_close(linear.factor, 4, 0, 0);
+    const gr_rope_desc yarn = rope("{'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}}");
+    assert_int_equal(yarn.type, GR_ROPE_YARN);
+    assert_int_equal(yarn.original_positions, 512); /* max_position_embeddings */
+    assert_close(yarn.beta_fast, 32, 0, 0);
+    assert_close(yarn.beta_slow, 1, 0, 0);
+    assert_close(yarn.attention, 0.1 * log(4) + 1, 0, 1e-12);
+    assert_true(yarn.truncate);
+    const gr_rope_desc own =
+        rope("{'rope_parameters': {'rope_type': 'yarn', 'factor': 32.0, 'truncate': false, 'mscale': 1.0, "
+             "'mscale_all_dim': 0.5, 'original_max_position_embeddings': 4096, 'rope_theta': 150000}}");
+    assert_int_equal(own.original_positions, 4096);
+    assert_close(own.attention, (0.1 * log(32) + 1) / (0.05 * log(32) + 1), 0, 1e-12);
+    assert_false(own.truncate);
 }
 
 /* Positions that are read wrongly give other numbers for every token, and no error anywhere. */
@@ -127,10 +162,11 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
 {
     (void)state;
 #define DEFAULT "'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}"
-    static const char *const types[] = {"yarn", "linear", "dynamic", "longrope", "su", "mrope", "Llama3"};
+    static const char *const types[] = {"dynamic", "longrope", "su", "mrope", "Llama3"};
     for (size_t i = 0; i < GR_LEN(types); i++) {
         char *changes = gr_printf("{" DEFAULT ", 'rope_scaling': {'type': '%s', 'factor': 4.0}}", types[i]);
-        char *text = gr_printf("rope type '%s' is not supported; supported are default and llama3", types[i]);
+        char *text = gr_printf(
+            "rope type '%s' is not supported; supported are default, linear, llama3 and yarn", types[i]);
         assert_refused(changes, text);
         free(text);
         free(changes);
@@ -149,7 +185,8 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
         {"{'rope_scaling': {'rope_type': null, 'factor': 2}}", "rope type '?' is not supported"},
         {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'default', " L3 "}}",
          "'rope_scaling.rope_type' is 'llama3', but 'rope_scaling.type' is 'default'"},
-        {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'yarn', " L3 "}}", "rope type 'yarn'"},
+        {"{'rope_scaling': {'rope_type': 'llama3', 'type': 'yarn', " L3 "}}",
+         "'rope_scaling.rope_type' is 'llama3', but 'rope_scaling.type' is 'yarn'"},
         {"{'rope_scaling': [1]}", "'rope_scaling' is not an object"},
         {"{'rope_parameters': {'rope_type': 'default', 'rope_theta': '1e6'}}", "is not a number from 1"},
         {"{'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}", "from 1 to 1"},
@@ -221,8 +258,7 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'num_hidden_layers': 4294967298}", "'num_hidden_layers' is not an integer from 1 to"},
         {"{'rms_norm_eps': -1e-6}", "'rms_norm_eps' is not a number from 0 to 1"},
         {"{'rope_theta': 0}", "'rope_theta' is not a number"},
-        {"{'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}}",
-         "rope type 'yarn' is not supported; supported are"},
+        {"{'rope_scaling': {'rope_type': 'yarn', 'factor': 0.5}}", "'factor' and"},
         {"{'rope_scaling': {'rope_type': 'llama3', 'factor': 4.0}}",
          "'rope_scaling.low_freq_factor' is missing"},
         {"{'rope_scaling': 'llama3'}", "'rope_scaling' is not an object"},
@@ -374,6 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_those_of_transformers),
         cmocka_unit_test(test_rope_is_read_in_every_spelling),
+        cmocka_unit_test(test_linear_and_yarn_positions_are_read),
         cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),

@@ -6,29 +6,21 @@
 /* Llama-3.2-1B's geometry, whose parameter count its model card gives: 1.23 B with the embedding tied. */
 static gr_model_shape llama_1b(void)
 {
-    return (gr_model_shape){.vocab = 128256,
-                            .hidden = 2048,
-                            .inter = 8192,
-                            .layers = 16,
-                            .heads = 32,
-                            .kv_heads = 8,
-                            .head_dim = 64,
-                            .max_positions = 131072,
-                            .tied = true};
+    gr_model_shape s = {.vocab = 128256, .hidden = 2048, .layers = 16, .max_positions = 131072, .tied = true};
+    const gr_layer_desc d = gr_layer_plain(32, 8, 64, 8192);
+    gr_model_of(&s, &d);
+    return s;
 }
 
 /* All that is optional, and sizes that are not multiples of 64. */
 static gr_model_shape odd(void)
 {
-    return (gr_model_shape){.vocab = 7,
-                            .hidden = 6,
-                            .inter = 5,
-                            .layers = 2,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .head_dim = 3,
-                            .qkv_bias = true,
-                            .qk_norm = true};
+    gr_model_shape s = {.vocab = 7, .hidden = 6, .layers = 2};
+    gr_layer_desc d = gr_layer_plain(4, 2, 3, 5);
+    d.attention.qkv_bias = true;
+    d.attention.qk_norm = GR_QK_NORM_HEAD;
+    gr_model_of(&s, &d);
+    return s;
 }
 
 static void test_parameter_count_matches_a_known_model(void **state)
@@ -62,11 +54,12 @@ static void test_offsets_are_aligned_and_follow_the_slots(void **state)
     /* each slot starts at the next multiple of 64: in_norm 6, qkv 24*6 = 144, bias 24, norms 3 and 3, o 6*12
      * = 72, post 6, gate_up 10*6 = 60, down 6*5 = 30 */
     const uint64_t want[] = {0, 64, 256, 320, 384, 448, 576, 640, 704};
-    for (unsigned i = 0; i < GR_LEN(want); i++)
-        assert_int_equal(gr_tensor_offset(&s, 1, (gr_tensor_slot)(GR_T_IN_NORM + i)), want[i]);
+    const gr_tensor_slot slots[] = {GR_T_MIXER_NORM, GR_T_QKV,      GR_T_QKV_BIAS, GR_T_Q_NORM, GR_T_K_NORM,
+                                    GR_T_O,          GR_T_MLP_NORM, GR_T_GATE_UP,  GR_T_DOWN};
+    for (unsigned i = 0; i < GR_LEN(want); i++) assert_int_equal(gr_tensor_offset(&s, 1, slots[i]), want[i]);
     for (uint32_t b = 0; b < 4; b++) assert_int_equal(gr_bucket_elems(&s, b), 4096);
     assert_true(gr_tensor_offset(&s, 0, GR_T_QKV) == UINT64_MAX);
-    s.qk_norm = false;
+    s.kinds[0].attention.qk_norm = GR_QK_NORM_NONE;
     assert_true(gr_tensor_offset(&s, 1, GR_T_Q_NORM) == UINT64_MAX);
     assert_int_equal(gr_tensor_offset(&s, 1, GR_T_O), 320);
 }

@@ -13,16 +13,14 @@ static uint32_t next(uint64_t *seed, uint32_t most)
 /* Sizes that are no multiples of anything but the parts. */
 static gr_model_shape some_shape(uint64_t *seed, uint32_t parts)
 {
-    gr_model_shape s = {.vocab = 5 + next(seed, 40),
-                        .hidden = 1 + next(seed, 30),
-                        .inter = parts * (1 + next(seed, 20)),
-                        .layers = 2,
-                        .kv_heads = parts * (1 + next(seed, 3)),
-                        .head_dim = 2 * (1 + next(seed, 5)),
-                        .tied = next(seed, 2),
-                        .qkv_bias = next(seed, 2),
-                        .qk_norm = next(seed, 2)};
-    s.heads = s.kv_heads * (1 + next(seed, 4));
+    gr_model_shape s = {.vocab = 5 + next(seed, 40), .hidden = 1 + next(seed, 30), .layers = 2};
+    const uint32_t inner = parts * (1 + next(seed, 20)), kv_heads = parts * (1 + next(seed, 3)),
+                   head_dim = 2 * (1 + next(seed, 5));
+    s.tied = next(seed, 2);
+    gr_layer_desc d = gr_layer_plain(kv_heads * (1 + next(seed, 4)), kv_heads, head_dim, inner);
+    d.attention.qkv_bias = next(seed, 2);
+    d.attention.qk_norm = next(seed, 2) ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    gr_model_of(&s, &d);
     return s;
 }
 
@@ -49,19 +47,21 @@ static void align(double **at, const double *from)
 static size_t write_layer(double *out, const gr_model_shape *s, uint32_t bucket, uint32_t place,
                           uint32_t parts)
 {
-    const uint64_t h = s->hidden, q = (uint64_t)s->heads * s->head_dim / parts,
-                   kv = (uint64_t)s->kv_heads * s->head_dim / parts, f = s->inter / parts;
+    const gr_attention_desc *a = &gr_layer(s, bucket - 1)->attention;
+    const uint64_t h = s->hidden, q = (uint64_t)a->heads * a->head_dim / parts,
+                   kv = (uint64_t)a->kv_heads * a->head_dim / parts,
+                   f = gr_layer(s, bucket - 1)->dense.inner / parts;
     double *at = out;
     put(&at, bucket, 0, 0, h, 0, 1), align(&at, out);
     put(&at, bucket, 1, place * q, q, 0, h), put(&at, bucket, 2, place * kv, kv, 0, h);
     put(&at, bucket, 3, place * kv, kv, 0, h), align(&at, out);
-    if (s->qkv_bias) {
+    if (a->qkv_bias) {
         put(&at, bucket, 4, place * q, q, 0, 1), put(&at, bucket, 5, place * kv, kv, 0, 1);
         put(&at, bucket, 6, place * kv, kv, 0, 1), align(&at, out);
     }
-    if (s->qk_norm) {
-        put(&at, bucket, 7, 0, s->head_dim, 0, 1), align(&at, out);
-        put(&at, bucket, 8, 0, s->head_dim, 0, 1), align(&at, out);
+    if (a->qk_norm) {
+        put(&at, bucket, 7, 0, a->head_dim, 0, 1), align(&at, out);
+        put(&at, bucket, 8, 0, a->head_dim, 0, 1), align(&at, out);
     }
     put(&at, bucket, 9, 0, h, place * q, q), align(&at, out);
     put(&at, bucket, 10, 0, h, 0, 1), align(&at, out);
@@ -209,18 +209,14 @@ static void test_shards_are_packed_and_unpacked_into_slices(void **state)
 static void test_a_slice_has_its_part_of_a_layer(void **state)
 {
     (void)state;
-    const gr_model_shape s = {.vocab = 151936,
-                              .hidden = 4096,
-                              .inter = 12288,
-                              .layers = 36,
-                              .heads = 32,
-                              .kv_heads = 8,
-                              .head_dim = 128,
-                              .qk_norm = true};
+    gr_model_shape s = {.vocab = 151936, .hidden = 4096, .layers = 36};
+    gr_layer_desc d = gr_layer_plain(32, 8, 128, 12288);
+    d.attention.qk_norm = GR_QK_NORM_HEAD;
+    gr_model_of(&s, &d);
     const gr_model_shape half = gr_tp_shape(&s, 2);
-    assert_int_equal(half.heads, 16);
-    assert_int_equal(half.kv_heads, 4);
-    assert_int_equal(half.inter, 6144);
+    assert_int_equal(gr_layer(&half, 35)->attention.heads, 16);
+    assert_int_equal(gr_layer(&half, 35)->attention.kv_heads, 4);
+    assert_int_equal(gr_layer(&half, 35)->dense.inner, 6144);
     assert_int_equal(half.parts, 2);
     /* q and o 4096 x 4096, k and v 1024 x 4096, gate, up, down 12288 x 4096 */
     const uint64_t matrices = 2 * 4096ull * 4096 + 2 * 1024ull * 4096 + 3 * 12288ull * 4096;
@@ -234,11 +230,13 @@ static void test_what_does_not_come_out_even_is_named(void **state)
 {
     (void)state;
     char buf[48];
-    gr_model_shape s = {.heads = 12, .kv_heads = 2, .inter = 90};
+    gr_model_shape s = {.layers = 3};
+    const gr_layer_desc d = gr_layer_plain(12, 2, 8, 90);
+    gr_model_of(&s, &d);
     assert_null(gr_tp_uneven(&s, 2, buf));
     assert_string_equal(gr_tp_uneven(&s, 4, buf), "2 KV heads");
     assert_string_equal(gr_tp_uneven(&s, 8, buf), "12 heads");
-    s.kv_heads = 12;
+    s.kinds[0].attention.kv_heads = 12;
     assert_string_equal(gr_tp_uneven(&s, 4, buf), "90 columns of the feed-forward network");
 }
 

@@ -1,5 +1,6 @@
 /* Value heads: against transformers (tests/oracle/make_value_goldens.py wrote the models and the answers),
  * against finite differences, in any cut; and under the names that checkpoints have for them. */
+#include "ops/kernels/layer_ops.h"
 #include "tests/unit/model_fixture.h"
 #include "tests/unit/test_folder.h"
 
@@ -83,7 +84,7 @@ static void backward(fixture *f, const gr_packed *p, const float *d_value, uint3
     for (uint32_t i = 0; i < p->n_tokens; i++) row[i] = i;
     for (uint32_t i = 0; i < s->layers; i++) {
         in[i] = fx_dirty(row_bytes);
-        acts[i] = fx_dirty(K.acts_bytes(s, &bounds));
+        acts[i] = fx_dirty(gr_layer_acts_bytes(&K, s, i, &bounds));
     }
     fx_forward(f, p, in, acts);
     gr_value_head h = gr_value_head_at(&K, s, f->w[s->layers + 1]);
@@ -94,7 +95,7 @@ static void backward(fixture *f, const gr_packed *p, const float *d_value, uint3
         K.value_backward(&f->q, s, &h, f->x, row + at, n, d_value + at, dx, &grads, f->ws);
     }
     for (uint32_t i = s->layers; i--;)
-        K.layer_backward(&f->q, s, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
+        gr_layer_backward(&K, &f->q, s, i, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
     K.embed_backward(&f->q, s, p, dx, f->g[0], GR_F32, f->ws);
     for (uint32_t i = 0; i < s->layers; i++) free(in[i]), free(acts[i]);
     free(in), free(acts), free(dx);
@@ -261,16 +262,14 @@ static void test_neither_threads_nor_chunks_change_a_bit_of_gradients(void **sta
 
 enum { H = 8, ROOM = 4096 };
 
-static const gr_model_shape backbone = {.model_type = "llama",
-                                        .vocab = 10,
-                                        .hidden = H,
-                                        .inter = 6,
-                                        .layers = 1,
-                                        .heads = 2,
-                                        .kv_heads = 1,
-                                        .head_dim = 4,
-                                        .tied = true,
-                                        .init_std = 0.02};
+static gr_model_shape backbone(void)
+{
+    gr_model_shape s = {
+        .model_type = "llama", .vocab = 10, .hidden = H, .layers = 1, .tied = true, .init_std = 0.02};
+    const gr_layer_desc d = gr_layer_plain(2, 1, 4, 6);
+    gr_model_of(&s, &d);
+    return s;
+}
 
 /* A checkpoint of the backbone whose head has these names; bias NULL: none. Element i of its weight is i + 1,
  * the bias 0.5. */
@@ -281,9 +280,10 @@ static void write_with_head(const char *weight, const char *bias)
     gr_arena *arena = gr_arena_new();
     float zeros[ROOM] = {0}, head_weight[H], half = 0.5f;
     for (int i = 0; i < H; i++) head_weight[i] = (float)(i + 1);
-    for (uint32_t b = 0; b < gr_model_buckets(&backbone); b++) {
+    const gr_model_shape s = backbone();
+    for (uint32_t b = 0; b < gr_model_buckets(&s); b++) {
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
-        size_t n_tensors = gr_bucket_tensors(&backbone, b, t);
+        size_t n_tensors = gr_bucket_tensors(&s, b, t);
         for (size_t i = 0; i < n_tensors; i++)
             specs[n++] = (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols};
     }
@@ -302,7 +302,7 @@ static void write_with_head(const char *weight, const char *bias)
 
 static void assert_head_reads(bool has_bias)
 {
-    gr_model_shape s = backbone;
+    gr_model_shape s = backbone();
     gr_weights *w = NULL;
     gr_diag d;
     gr_diag_init(&d);
@@ -338,7 +338,7 @@ static void test_a_head_is_found_under_the_names_in_use(void **state)
 static void test_a_head_that_is_not_there_is_fresh_or_missing(void **state)
 {
     (void)state;
-    gr_model_shape s = backbone;
+    gr_model_shape s = backbone();
     gr_weights *w = NULL;
     gr_diag d;
     gr_diag_init(&d);
@@ -457,13 +457,14 @@ static void test_a_device_has_all_of_a_set_of_kernels_or_none(void **state)
         const gr_kernels *k = *at;
         bool runs = k == &gr_kernels_cpu || built;
         unsigned sets = gr_kernels_sets(k), there = 0;
-        if (k->embed_forward && k->layer_forward && k->zero && k->copy) there |= GR_KERNELS_FORWARD;
-        if (k->embed_backward && k->layer_backward && k->sum_squares && k->adamw &&
+        if (k->embed_forward && k->layer && k->layer->attend && k->zero && k->copy)
+            there |= GR_KERNELS_FORWARD;
+        if (k->embed_backward && k->layer && k->layer->attend_backward && k->sum_squares && k->adamw &&
             (!k->losses || k->code_run))
             there |= GR_KERNELS_BACKWARD;
         if (k->head_forward && k->head_backward) there |= GR_KERNELS_LM_HEAD;
         if (k->value_forward && k->value_backward) there |= GR_KERNELS_VALUE_HEAD;
-        if (k->layer_extend && k->kv_copy && k->head_sample) there |= GR_KERNELS_ROLLOUT;
+        if (k->layer && k->layer->rotate && k->copy_blocks && k->head_sample) there |= GR_KERNELS_ROLLOUT;
         assert_int_equal(there, runs ? sets : 0);
         for (const gr_op *const *op = gr_ops; *op; op++) assert_int_equal((*op)->kernels & ~sets, 0);
     }

@@ -16,17 +16,11 @@ static void write_text(const char *name, const char *text)
 
 static gr_model_shape small(const char *type, bool tied)
 {
-    gr_model_shape s = {.vocab = 50,
-                        .hidden = 24,
-                        .inter = 20,
-                        .layers = 2,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .head_dim = 6,
-                        .tied = tied,
-                        .init_std = 0.02};
-    s.qkv_bias = !strcmp(type, "qwen2");
-    s.qk_norm = !strcmp(type, "qwen3");
+    gr_model_shape s = {.vocab = 50, .hidden = 24, .layers = 2, .tied = tied, .init_std = 0.02};
+    gr_layer_desc d = gr_layer_plain(4, 2, 6, 20);
+    d.attention.qkv_bias = !strcmp(type, "qwen2");
+    d.attention.qk_norm = !strcmp(type, "qwen3") ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    gr_model_of(&s, &d);
     return s;
 }
 
@@ -115,8 +109,8 @@ static void test_missing_and_misshapen_tensors_are_all_named(void **state)
     gr_diag_release(&d);
 
     other = s;
-    other.hidden = s.inter; /* as many elements, transposed */
-    other.inter = s.hidden;
+    other.hidden = s.kinds[0].dense.inner; /* as many elements, transposed */
+    other.kinds[0].dense.inner = s.hidden;
     assert_int_equal(gr_weights_open(&w, &other, path, "", &d), GR_E_INVALID);
     bool transposed = false;
     for (size_t i = 0; i < d.n; i++)
@@ -127,7 +121,7 @@ static void test_missing_and_misshapen_tensors_are_all_named(void **state)
     gr_diag_release(&d);
 
     other = s;
-    other.inter = 30;
+    other.kinds[0].dense.inner = 30;
     assert_int_equal(gr_weights_open(&w, &other, path, "", &d), GR_E_INVALID);
     assert_int_equal(d.n_errors, 6);
     assert_non_null(strstr(d.messages[0].text,
@@ -497,14 +491,10 @@ static void test_quantised_weights_are_refused_by_name(void **state)
 {
     (void)state;
     need_shared(path, "weights/mlxd_tiny/tiny_qwen3_sharded");
-    gr_model_shape s = {.vocab = 256,
-                        .hidden = 64,
-                        .inter = 128,
-                        .layers = 2,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .head_dim = 16,
-                        .qk_norm = true};
+    gr_model_shape s = {.vocab = 256, .hidden = 64, .layers = 2};
+    gr_layer_desc d_of = gr_layer_plain(4, 2, 16, 128);
+    d_of.attention.qk_norm = GR_QK_NORM_HEAD;
+    gr_model_of(&s, &d_of);
     gr_weights *w = NULL;
     gr_diag d;
     gr_diag_init(&d);

@@ -1,0 +1,260 @@
+/* ops/kernels/cuda/layer.c: the primitives of a layer on CUDA.
+ *
+ * Residuals are added by the products (D = A B^T + C). Of slices (ops/model/tp.h) the peers' sums come
+ * behind the products that close a half, in bf16, in place, on the queue's own stream: they are captured with
+ * the rest of a step.
+ */
+#include "ops/kernels/cuda/layer.h"
+
+#include "ops/kernels/cuda/context.h"
+#include "ops/kernels/cuda/layout.h"
+#include "ops/kernels/cuda/strict.h"
+#include "runtime/comm/comm.h"
+
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+/* y [t, out] = x [t, in] W^T, + add where not NULL, + bias where not NULL: of forward passes alone, so that
+ * strict goes with it. */
+static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
+                   gr_bf16 *y, const gr_bf16 *add, const gr_bf16 *bias, void *ws)
+{
+    gr_cu_product(q,
+                  &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
+                                     .m = t,
+                                     .n = out,
+                                     .k = in,
+                                     .a = x,
+                                     .b = w,
+                                     .lda = in,
+                                     .ldb = in,
+                                     .ldd = out,
+                                     .d = y,
+                                     .type = GR_CU_BF16,
+                                     .c = add,
+                                     .ldc = out,
+                                     .bias = bias,
+                                     .strict = gr_cu_context_of(q)->strict},
+                  ws);
+}
+
+/* y [t, out] = add + x [t, in] W^T. y == add is fine; then temp [t, out] is written. */
+static void residual(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
+                     gr_bf16 *y, const gr_bf16 *add, gr_bf16 *temp, void *ws)
+{
+    const bool in_place = y == add;
+    if (!gr_cu_context_of(q)->strict) {
+        linear(q, x, t, in, w, out, y, add, NULL, ws);
+        return;
+    }
+    linear(q, x, t, in, w, out, in_place ? temp : y, NULL, NULL, ws);
+    gr_cu_add(q->stream, y, in_place ? temp : add, GR_CU_BF16, (uint64_t)t * out);
+}
+
+void gr_cu_linear_dx(gr_queue *q, const gr_bf16 *dy, uint64_t ld, uint32_t t, uint32_t in, const gr_bf16 *w,
+                     uint32_t out, gr_bf16 *dx, void *ws)
+{
+    gr_cu_product(q,
+                  &(gr_cu_gemm_call){.form = GR_CU_GEMM_NN,
+                                     .m = t,
+                                     .n = in,
+                                     .k = out,
+                                     .a = dy,
+                                     .b = w,
+                                     .lda = ld,
+                                     .ldb = in,
+                                     .ldd = in,
+                                     .d = dx,
+                                     .type = GR_CU_BF16},
+                  ws);
+}
+
+void gr_cu_linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 *x, uint32_t t, uint32_t in,
+                     uint32_t out, void *grad, gr_dtype grads, void *ws)
+{
+    gr_cu_product(q,
+                  &(gr_cu_gemm_call){.form = GR_CU_GEMM_TN,
+                                     .m = out,
+                                     .n = in,
+                                     .k = t,
+                                     .a = dy,
+                                     .b = x,
+                                     .lda = ld,
+                                     .ldb = in,
+                                     .ldd = in,
+                                     .d = grad,
+                                     .type = gr_cu_type(grads),
+                                     .c = grad,
+                                     .ldc = in},
+                  ws);
+}
+
+void gr_cuda_product(gr_queue *q, const gr_product *p, void *y, void *ws)
+{
+    linear(q, p->x, p->t, p->in, p->w, p->out, y, NULL, p->bias, ws);
+}
+
+/* Of a slice: the sum of what all peers' slices give, to which the first of them alone brings what is added;
+ * one rounding more than the product's own. */
+void gr_cuda_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
+                         void *temp, void *ws)
+{
+    (void)scale; /* 1: there is no gr_layer_ops.scale */
+    if (sliced && q->peers->comm->rank)
+        linear(q, p->x, p->t, p->in, p->w, p->out, y, NULL, NULL, ws);
+    else
+        residual(q, p->x, p->t, p->in, p->w, p->out, y, add, temp, ws);
+    if (sliced) gr_tp_sum(q, y, (uint64_t)p->t * p->out * sizeof(gr_bf16), GR_COMM_SUM_BF16);
+}
+
+/* In one where a decode step is large enough. */
+bool gr_cuda_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_tokens *b, const gr_product *p,
+                              void *h)
+{
+    if (!b->decode || d->act != GR_ACT_SILU || gr_cu_context_of(q)->strict ||
+        !gr_cu_swiglu_fuses(p->w, p->t, p->in, d->inner))
+        return false;
+    if (!gr_cu_swiglu_product(q->stream, p->x, p->w, h, p->t, p->in, d->inner))
+        gr_cu_note(q, gr_diag_error(&gr_cu_context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
+                                    "gate and up cannot be launched"));
+    return true;
+}
+
+void gr_cuda_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws)
+{
+    gr_cu_linear_dx(q, dy, p->out, p->t, p->in, p->w, p->out, dx, ws);
+}
+
+void gr_cuda_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
+                        void *ws)
+{
+    gr_cu_linear_dw(q, dy, p->out, p->x, p->t, p->in, p->out, grad, grads, ws);
+}
+
+void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
+                         void *ws)
+{
+    gr_cu_column_sums(q->stream, d, grad, gr_cu_type(grads), t, cols, ws);
+}
+
+/* ---- norms ----------------------------------------------------------------------------------------------
+ */
+
+void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y)
+{
+    gr_cu_rmsnorm(q->stream, c->x, NULL, c->w, y, c->n, c->cols, c->eps);
+}
+
+void gr_cuda_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
+                           gr_dtype grads, void *ws)
+{
+    gr_cu_rmsnorm_backward(q->stream, c->x, NULL, c->w, dy, dx, add, grad, gr_cu_type(grads), c->n, c->cols,
+                           c->eps, ws);
+}
+
+/* ---- q, k and v -----------------------------------------------------------------------------------------
+ */
+
+static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c)
+{
+    const gr_attention_desc *d = c->d;
+    return (gr_cu_heads){.heads = d->heads,
+                         .kv_heads = d->kv_heads,
+                         .head_dim = d->head_dim,
+                         .frequency = gr_cu_frequencies(q, &d->rope),
+                         .eps = c->eps};
+}
+
+void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw)
+{
+    const gr_cu_heads h = heads_of(q, c);
+    const gr_tokens *b = c->b;
+    (void)raw; /* from stays as it is, or has no norm */
+    if (b->state)
+        gr_cu_qk_rope_store(q->stream, &h, from, c->q_norm, c->k_norm, b->position, b->slot, to, b->state,
+                            b->n);
+    else
+        gr_cu_qk_rope(q->stream, &h, from, c->q_norm, c->k_norm, b->position, to, b->n);
+}
+
+void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
+                             void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws)
+{
+    const gr_cu_heads h = heads_of(q, c);
+    (void)raw_ld; /* gr_qkv_width, where there is a norm */
+    gr_cu_qk_rope_backward(q->stream, &h, raw, c->q_norm, c->k_norm, c->b->position, d, grad_q_norm,
+                           grad_k_norm, gr_cu_type(grads), c->b->n, ws);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------
+ */
+
+static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *paged, void *out)
+{
+    const gr_decode *d = c->b->decode;
+    const gr_cu_decode call = {.length = d->length,
+                               .member = d->member,
+                               .group_first = d->group_first,
+                               .shared = d->shared,
+                               .n = c->b->n_seqs,
+                               .n_groups = d->n_groups,
+                               .max_length = d->max_length};
+    if (gr_cu_context_of(q)->strict)
+        gr_cu_strict_attention(q->stream, paged, &call, c->qkv, out, d->ws);
+    else
+        gr_cu_decode_attention(q->stream, paged, &call, c->qkv, out, d->work, d->ws);
+}
+
+static void attend_paged(gr_queue *q, const gr_attend *c, void *out)
+{
+    const gr_tokens *b = c->b;
+    const gr_cu_paged paged = {gr_cu_heads_of(c->d), b->state, b->block_table, b->table_stride};
+    if (b->decode)
+        attend_decode(q, c, &paged, out);
+    else
+        gr_cu_extend_attention(q->stream, &paged, c->qkv, b->offset, b->cached, b->n_seqs, b->n, b->longest,
+                               out);
+}
+
+static gr_cu_sequences sequences_of(const gr_tokens *b)
+{
+    return (gr_cu_sequences){b->n_seqs, b->host_offset, b->offset};
+}
+
+void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
+{
+    gr_cu_context *x = gr_cu_context_of(q);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(c->d, !x->nondeterministic);
+    const gr_cu_sequences b = sequences_of(c->b);
+    if (c->b->state)
+        attend_paged(q, c, out);
+    else
+        gr_cu_note(q, gr_cu_attention_forward(x->attention, q->stream, &shape, &b, c->qkv, out, stats, c->ws,
+                                              c->ws_bytes, &x->d));
+}
+
+void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
+                             const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads)
+{
+    gr_cu_context *x = gr_cu_context_of(q);
+    const gr_cu_attention_shape shape = gr_cu_attention_shape_of(c->d, !x->nondeterministic);
+    const gr_cu_sequences b = sequences_of(c->b);
+    (void)grad_sinks;
+    (void)grads;
+    gr_cu_note(q, gr_cu_attention_backward(x->attention, q->stream, &shape, &b, c->qkv, out, stats, dout,
+                                           dqkv, c->ws, c->ws_bytes, &x->d));
+}
+
+/* ---- activations ----------------------------------------------------------------------------------------
+ */
+
+void gr_cuda_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h)
+{
+    gr_cu_swiglu(q->stream, gate_up, h, t, d->inner);
+}
+
+void gr_cuda_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
+                               const void *dh, void *d_gate_up, void *h)
+{
+    gr_cu_swiglu_backward(q->stream, gate_up, dh, d_gate_up, h, t, d->inner);
+}

@@ -1,0 +1,403 @@
+/* ops/kernels/layer.c: a layer of any kind on any device: norms, residuals, buffers and their order. What
+ * stands between the norms is a part of its own (ops/kernels/layer_impl.h).
+ */
+#include "ops/kernels/layer_impl.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "runtime/comm/comm.h"
+
+static const gr_layer_part *mixer_of(const gr_layer_desc *d)
+{
+    static const gr_layer_part *const parts[] = {
+        [GR_MIXER_ATTENTION] = &gr_layer_attention, [GR_MIXER_LATENT] = NULL, [GR_MIXER_DELTA] = NULL};
+    return parts[d->mixer];
+}
+
+static const gr_layer_part *mlp_of(const gr_layer_desc *d)
+{
+    static const gr_layer_part *const parts[] = {[GR_MLP_DENSE] = &gr_layer_dense, [GR_MLP_EXPERTS] = NULL};
+    return parts[d->mlp];
+}
+
+/* ---- tensors and products --------------------------------------------------------------------------------
+ */
+
+const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
+{
+    const uint64_t at = slot == GR_T_COUNT ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
+    return at == UINT64_MAX ? NULL : l->w + at * gr_dtype_size(l->k->dtype);
+}
+
+void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot)
+{
+    const uint64_t at = gr_tensor_offset(l->s, l->bucket, slot);
+    return at == UINT64_MAX ? NULL : l->grad + at * gr_dtype_size(l->grads);
+}
+
+gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, gr_tensor_slot slot,
+                            gr_tensor_slot bias, uint32_t out)
+{
+    return (gr_product){l->b.n, in, out, x, gr_layer_tensor(l, slot), gr_layer_tensor(l, bias)};
+}
+
+uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out)
+{
+    return l->ops->product_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads,
+                                    l->use == GR_LAYER_BACKWARD);
+}
+
+static bool is_sliced(const gr_layer_call *l)
+{
+    return l->s->parts > 1;
+}
+
+static gr_norm norm_of(const gr_layer_call *l, const void *x, gr_tensor_slot slot)
+{
+    return (gr_norm){l->b.n, l->s->hidden, x, gr_layer_tensor(l, slot), l->d->norm_eps, l->d->norm_plus_one};
+}
+
+/* Of a slice each rank has a part of the sum. */
+static void sum_peers(const gr_layer_call *l, void *out)
+{
+    if (is_sliced(l))
+        gr_tp_sum(l->q, out, (uint64_t)l->b.n * l->s->hidden * gr_dtype_size(l->k->dtype),
+                  l->k->dtype == GR_F32 ? GR_COMM_SUM_F32 : GR_COMM_SUM_BF16);
+}
+
+void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const gr_layer_ws *w,
+                            const gr_layer_close *c)
+{
+    void *out = c->keep ? c->keep : c->temp;
+    const gr_norm after = norm_of(l, out, c->after);
+    if (!l->d->norm_after) {
+        l->ops->product_add(l->q, p, c->add, l->s->residual_scale, is_sliced(l), c->y, c->temp, w->product);
+        return;
+    }
+    l->ops->product(l->q, p, out, w->product);
+    sum_peers(l, out);
+    l->ops->norm_add(l->q, &after, c->add, c->y);
+}
+
+void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,
+                           gr_tensor_slot bias, const void *dy, void *dx, const gr_layer_ws *w)
+{
+    if (dx) l->ops->product_dx(l->q, p, dy, dx, w->product);
+    l->ops->product_dw(l->q, p, dy, gr_layer_grad(l, slot), l->grads, w->product);
+    if (p->bias) l->ops->column_sums(l->q, dy, p->t, p->out, gr_layer_grad(l, bias), l->grads, w->scratch);
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------------------
+ */
+
+void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values)
+{
+    return gr_workspace_bytes(c, l->bounds.tokens * values * gr_dtype_size(l->k->dtype));
+}
+
+/* In a rollout some devices keep nothing and update x in place. */
+static bool in_place(const gr_layer_call *l)
+{
+    return l->use == GR_LAYER_EXTEND && !l->ops->extends_packed;
+}
+
+static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a)
+{
+    const bool keeps = l->d->norm_after && l->use != GR_LAYER_FORWARD && l->use != GR_LAYER_EXTEND;
+    *a = (gr_layer_acts){0};
+    mixer_of(l->d)->acts(c, l, a);
+    mlp_of(l->d)->acts(c, l, a);
+    if (!in_place(l)) a->mid = gr_layer_rows(c, l, l->s->hidden);
+    if (keeps) a->mixed = gr_layer_rows(c, l, l->s->hidden);
+    if (keeps) a->fed = gr_layer_rows(c, l, l->s->hidden);
+}
+
+/* What products and other kernels ask for themselves. */
+static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
+{
+    const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
+    const uint64_t products = GR_MAX(mixer->product_ws(l), mlp->product_ws(l));
+    *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
+    if (mixer->kernel_ws) mixer->kernel_ws(c, l, w);
+    if (mlp->kernel_ws) mlp->kernel_ws(c, l, w);
+}
+
+/* acts: room for them, too. */
+static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_layer_ws *w)
+{
+    const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
+    kernels_layout(c, l, w);
+    w->row = gr_layer_rows(c, l, l->s->hidden);
+    mixer->ws(c, l, w);
+    mlp->ws(c, l, w);
+    if (acts) acts_layout(c, l, &w->acts);
+}
+
+static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
+{
+    const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
+    kernels_layout(c, l, w);
+    w->scratch = gr_workspace_bytes(c, l->ops->back_ws_bytes(l->d, l->s->hidden, l->bounds.tokens));
+    w->row = gr_layer_rows(c, l, l->s->hidden);
+    w->d_row = gr_layer_rows(c, l, l->s->hidden);
+    if (l->d->norm_after || l->s->residual_scale != 1) w->d_block = gr_layer_rows(c, l, l->s->hidden);
+    gr_workspace turn = *c;
+    mixer->ws(c, l, w);
+    mlp->ws(l->ops->turns ? &turn : c, l, w);
+    c->used = GR_MAX(c->used, turn.used);
+}
+
+/* ---- sizes -----------------------------------------------------------------------------------------------
+ */
+
+static gr_layer_call sizes_of(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
+                              const gr_pass_bounds *b, gr_layer_use use)
+{
+    return (gr_layer_call){.k = k,
+                           .ops = k->layer,
+                           .s = s,
+                           .d = gr_layer(s, layer),
+                           .bucket = 1 + layer,
+                           .use = use,
+                           .bounds = *b};
+}
+
+uint64_t gr_layer_acts_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
+                             const gr_pass_bounds *b)
+{
+    const gr_layer_call l = sizes_of(k, s, layer, b, GR_LAYER_KEEP);
+    gr_layer_acts a;
+    gr_workspace c = {0};
+    acts_layout(&c, &l, &a);
+    return c.used;
+}
+
+uint64_t gr_layer_ws_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
+                           const gr_pass_bounds *b, gr_layer_use use)
+{
+    const gr_layer_call l = sizes_of(k, s, layer, b, use);
+    gr_layer_ws w;
+    gr_workspace c = {0};
+    if (use == GR_LAYER_BACKWARD)
+        back_layout(&c, &l, &w);
+    else
+        ws_layout(&c, &l, use != GR_LAYER_KEEP || !k->layer->turns, &w);
+    return c.used;
+}
+
+uint64_t gr_layers_acts_bytes(const gr_kernels *k, const gr_model_shape *s, const gr_pass_bounds *b)
+{
+    uint64_t most = 0;
+    for (uint32_t kind = 0, l = 0; kind < s->n_kinds; kind++)
+        if (gr_model_layers_of(s, kind, &l)) most = GR_MAX(most, gr_layer_acts_bytes(k, s, l, b));
+    return most;
+}
+
+uint64_t gr_layers_ws_bytes(const gr_kernels *k, const gr_model_shape *s, const gr_pass_bounds *b,
+                            gr_layer_use use)
+{
+    uint64_t most = 0;
+    for (uint32_t kind = 0, l = 0; kind < s->n_kinds; kind++)
+        if (gr_model_layers_of(s, kind, &l)) most = GR_MAX(most, gr_layer_ws_bytes(k, s, l, b, use));
+    return most;
+}
+
+/* ---- state of a rollout ----------------------------------------------------------------------------------
+ */
+
+uint64_t gr_layer_block_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer)
+{
+    const gr_layer_desc *d = gr_layer(s, layer);
+    const gr_layer_part *mixer = mixer_of(d);
+    return mixer->block_bytes ? mixer->block_bytes(k->layer, d) : 0;
+}
+
+uint64_t gr_layer_slot_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer)
+{
+    const gr_layer_desc *d = gr_layer(s, layer);
+    const gr_layer_part *mixer = mixer_of(d);
+    return mixer->slot_bytes ? mixer->slot_bytes(k->layer, d) : 0;
+}
+
+uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, uint32_t blocks)
+{
+    uint64_t at = 0;
+    for (uint32_t l = 0; l < layer; l++) at += blocks * gr_layer_block_bytes(k, s, l);
+    return at;
+}
+
+void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
+                          void *state, const uint32_t *src, const uint32_t *dst, uint32_t n)
+{
+    const uint64_t bytes = gr_layer_block_bytes(k, s, layer);
+    if (bytes) k->copy_blocks(q, state, bytes, src, dst, n);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------
+ */
+
+/* What a half reads: x behind the norm before it, or x itself. */
+static const void *before(const gr_layer_call *l, const void *x, gr_tensor_slot slot, void *row)
+{
+    const gr_norm c = norm_of(l, x, slot);
+    if (!l->d->norm_before) return x;
+    l->ops->norm(l->q, &c, row);
+    return row;
+}
+
+static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const gr_layer_ws *w)
+{
+    void *mid = a->mid ? a->mid : x;
+    const gr_layer_close mixed = {x, mid, w->row, a->mixed, GR_T_MIXER_AFTER},
+                         fed = {mid, x, w->row, a->fed, GR_T_MLP_AFTER};
+    mixer_of(l->d)->forward(l, before(l, x, GR_T_MIXER_NORM, w->row), a, w, &mixed);
+    mlp_of(l->d)->forward(l, before(l, mid, GR_T_MLP_NORM, w->row), a, w, &fed);
+}
+
+static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint32_t n_seqs)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        most = GR_MAX(most, offset[i + 1] - offset[i] + (cached ? cached[i] : 0));
+    return most;
+}
+
+/* A call over packed sequences; its bounds are what it has. */
+static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
+                                 const void *w, const gr_packed *b, gr_layer_use use)
+{
+    const gr_pass_bounds bounds = {b->n_tokens, b->n_seqs, longest_of(b->host_offset, NULL, b->n_seqs),
+                                   gr_team_size(q->team)};
+    gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
+    l.q = q;
+    l.w = w;
+    l.b = (gr_tokens){.n = b->n_tokens,
+                      .n_seqs = b->n_seqs,
+                      .offset = b->offset,
+                      .host_offset = b->host_offset,
+                      .position = b->position};
+    return l;
+}
+
+void gr_layer_forward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
+                      const void *w, const gr_packed *b, void *x, void *keep_in, void *acts, void *ws)
+{
+    if (!b->n_tokens) return;
+    const gr_layer_call l = packed_call(k, q, s, layer, w, b, acts ? GR_LAYER_KEEP : GR_LAYER_FORWARD);
+    gr_workspace c = {.base = ws}, kept = {.base = acts};
+    gr_layer_ws at;
+    ws_layout(&c, &l, !acts, &at);
+    if (acts) acts_layout(&kept, &l, &at.acts);
+    if (keep_in) k->copy(q, keep_in, x, (uint64_t)b->n_tokens * s->hidden * gr_dtype_size(k->dtype));
+    run(&l, x, &at.acts, &at);
+}
+
+void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer, const void *w,
+                     const gr_extend *e, void *x, void *state, void *ws)
+{
+    if (!e->n_tokens) return;
+    /* a queued device's arrays are not the host's to read, and its workspace does not follow from lengths */
+    const uint32_t longest = k->queued ? 0 : longest_of(e->offset, e->cached, e->n_seqs);
+    const gr_pass_bounds bounds = {e->n_tokens, e->n_seqs, longest, gr_team_size(q->team)};
+    gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
+    l.q = q;
+    l.w = w;
+    l.b = (gr_tokens){.n = e->n_tokens,
+                      .n_seqs = e->n_seqs,
+                      .offset = e->offset,
+                      .position = e->position,
+                      .state = state,
+                      .cached = e->cached,
+                      .block_table = e->block_table,
+                      .table_stride = e->table_stride,
+                      .slot = e->slot,
+                      .longest = e->longest,
+                      .decode = e->decode};
+    gr_workspace c = {.base = ws};
+    gr_layer_ws at;
+    ws_layout(&c, &l, true, &at);
+    run(&l, x, &at.acts, &at);
+}
+
+/* ---- backward --------------------------------------------------------------------------------------------
+ */
+
+/* One half of a layer, whose input was x. */
+typedef struct half {
+    const gr_layer_part *part;
+    const void *x, *kept; /* kept: what stands before the norm behind */
+    gr_tensor_slot norm, after;
+} half;
+
+static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts *a, const gr_layer_ws *w,
+                      void *dx)
+{
+    const gr_layer_ops *ops = l->ops;
+    const gr_norm after = norm_of(l, h->kept, h->after), norm = norm_of(l, h->x, h->norm);
+    const uint64_t n = (uint64_t)l->b.n * l->s->hidden;
+    if (l->d->norm_after)
+        ops->norm_backward(l->q, &after, dx, w->d_block, false, gr_layer_grad(l, h->after), l->grads,
+                           w->scratch);
+    else if (w->d_block)
+        ops->scale(l->q, dx, l->s->residual_scale, n, w->d_block);
+    const void *in = before(l, h->x, h->norm, w->row);
+    h->part->backward(l, in, a, w, w->d_block ? w->d_block : dx, w->d_row);
+    if (l->d->norm_before)
+        ops->norm_backward(l->q, &norm, w->d_row, dx, true, gr_layer_grad(l, h->norm), l->grads, w->scratch);
+    else
+        l->k->add(l->q, dx, w->d_row, l->k->dtype, n);
+}
+
+void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
+                       const void *w, const gr_packed *b, const void *in, const void *acts, void *dx,
+                       void *grad, gr_dtype grads, void *ws)
+{
+    if (!b->n_tokens) return;
+    assert(!gr_layer(s, layer)->norm_after || s->residual_scale == 1);
+    gr_layer_call l = packed_call(k, q, s, layer, w, b, GR_LAYER_BACKWARD);
+    l.grad = grad;
+    l.grads = grads;
+    gr_workspace c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};
+    gr_layer_ws at;
+    gr_layer_acts a;
+    back_layout(&c, &l, &at);
+    acts_layout(&kept, &l, &a);
+    half_back(&l, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
+    half_back(&l, &(half){mixer_of(l.d), in, a.mixed, GR_T_MIXER_NORM, GR_T_MIXER_AFTER}, &a, &at, dx);
+}
+
+/* ---- what a device is not made for ------------------------------------------------------------------------
+ */
+
+static const char *part_unfit(const gr_layer_ops *ops, const gr_layer_part *part, const gr_layer_desc *d,
+                              const char *name)
+{
+    if (!part) return name;
+    return part->unfit ? part->unfit(ops, d) : NULL;
+}
+
+static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
+{
+    static const char *const mixers[] = {[GR_MIXER_ATTENTION] = "attention",
+                                         [GR_MIXER_LATENT] = "latent attention",
+                                         [GR_MIXER_DELTA] = "a gated delta rule"};
+    static const char *const mlps[] = {
+        [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
+    const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
+    if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
+    if (!why && d->norm_after && !ops->norm_add) why = "norms behind attention and MLP";
+    return why;
+}
+
+const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char buf[GR_UNFIT_MAX])
+{
+    if (s->residual_scale != 1 && !k->layer->scale) return "a residual multiplier";
+    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
+        const char *why = layer_unfit(k->layer, &s->kinds[kind]);
+        if (!why) continue;
+        snprintf(buf, GR_UNFIT_MAX, "%s", why);
+        return buf;
+    }
+    return k->unfit ? k->unfit(s, buf) : NULL;
+}

@@ -1,0 +1,199 @@
+/* ops/kernels/layer_attention.c: grouped-query attention of a layer: q, k and v in one product, their norms
+ * and rotation, attention, an output gate, the product out. */
+#include "ops/kernels/layer_impl.h"
+
+static const gr_attention_desc *desc(const gr_layer_call *l)
+{
+    return &l->d->attention;
+}
+
+static uint32_t wide(const gr_layer_call *l)
+{
+    return desc(l)->heads * desc(l)->head_dim;
+}
+
+static gr_product qkv(const gr_layer_call *l, const void *in)
+{
+    return gr_layer_product(l, in, l->s->hidden, GR_T_QKV, GR_T_QKV_BIAS, gr_qkv_rows(desc(l)));
+}
+
+static gr_product out(const gr_layer_call *l, const void *x)
+{
+    return gr_layer_product(l, x, wide(l), GR_T_O, GR_T_O_BIAS, l->s->hidden);
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------------------
+ */
+
+static bool lean(const gr_layer_call *l)
+{
+    return l->use == GR_LAYER_EXTEND && !l->ops->extends_packed;
+}
+
+/* Whether the product's output is kept apart from what is attended to: there is a gate in it, or a norm was
+ * behind it whose input the device keeps whole. */
+static bool splits(const gr_layer_call *l)
+{
+    return desc(l)->gate || (desc(l)->qk_norm && !l->ops->keeps_rotated && !lean(l));
+}
+
+/* Rotated q and k are the activations' on a device that keeps them, or where they are all there is. */
+static bool keeps_qkv(const gr_layer_call *l)
+{
+    return l->ops->keeps_rotated || !splits(l);
+}
+
+static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *acts_of)
+{
+    const gr_attention_desc *d = desc(l);
+    gr_attention_acts *a = &acts_of->attention;
+    if (splits(l)) a->proj = gr_layer_rows(c, l, gr_qkv_rows(d));
+    if (keeps_qkv(l)) a->qkv = gr_layer_rows(c, l, gr_qkv_width(d));
+    if (d->qk_norm && l->ops->keeps_rotated && !splits(l))
+        a->raw = gr_layer_rows(c, l, (uint64_t)(d->heads + d->kv_heads) * d->head_dim);
+    a->out = gr_layer_rows(c, l, wide(l));
+    if (!lean(l)) a->stats = gr_workspace_floats(c, (uint64_t)l->bounds.tokens * d->heads);
+}
+
+static void kernel_ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
+{
+    w->attention.attend_bytes = l->ops->attend_ws_bytes(desc(l), &l->bounds, l->use);
+    w->attention.attend = gr_workspace_bytes(c, w->attention.attend_bytes);
+}
+
+static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
+{
+    const gr_attention_desc *d = desc(l);
+    gr_attention_ws *w = &ws_of->attention;
+    if (!keeps_qkv(l)) w->qkv = gr_layer_rows(c, l, gr_qkv_width(d));
+    if (d->gate) w->gated = gr_layer_rows(c, l, wide(l));
+    if (l->use != GR_LAYER_BACKWARD) return;
+    w->d_out = gr_layer_rows(c, l, wide(l));
+    w->d_qkv = gr_layer_rows(c, l, gr_qkv_width(d));
+    w->d_proj = d->gate ? gr_layer_rows(c, l, gr_qkv_rows(d)) : w->d_qkv;
+    w->d_gated = d->gate ? gr_layer_rows(c, l, wide(l)) : w->d_out;
+}
+
+static uint64_t product_ws(const gr_layer_call *l)
+{
+    const uint32_t h = l->s->hidden;
+    return GR_MAX(gr_layer_product_ws(l, h, gr_qkv_rows(desc(l))), gr_layer_product_ws(l, wide(l), h));
+}
+
+/* ---- passes ----------------------------------------------------------------------------------------------
+ */
+
+static gr_rotate rotation(const gr_layer_call *l)
+{
+    return (gr_rotate){.d = desc(l),
+                       .b = &l->b,
+                       .q_norm = gr_layer_tensor(l, GR_T_Q_NORM),
+                       .k_norm = gr_layer_tensor(l, GR_T_K_NORM),
+                       .eps = l->d->norm_eps,
+                       .plus_one = l->d->norm_plus_one};
+}
+
+static gr_attend attention(const gr_layer_call *l, const gr_attention_acts *a, const gr_layer_ws *w)
+{
+    return (gr_attend){.d = desc(l),
+                       .b = &l->b,
+                       .qkv = a->qkv ? a->qkv : w->attention.qkv,
+                       .sinks = gr_layer_tensor(l, GR_T_SINKS),
+                       .ws = w->attention.attend,
+                       .ws_bytes = w->attention.attend_bytes};
+}
+
+/* The logits of the gate, in rows of the product's output. */
+static char *gate_in(const gr_layer_call *l, void *proj)
+{
+    return (char *)proj + (uint64_t)gr_qkv_width(desc(l)) * gr_dtype_size(l->k->dtype);
+}
+
+/* What the product out reads: attention's output, behind its gate where there is one. */
+static void *gated(const gr_layer_call *l, const gr_attention_acts *a, const gr_layer_ws *w)
+{
+    if (!desc(l)->gate) return a->out;
+    l->ops->gate(l->q, l->b.n, wide(l), a->out, gate_in(l, a->proj), gr_qkv_rows(desc(l)),
+                 w->attention.gated);
+    return w->attention.gated;
+}
+
+static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *acts_of,
+                    const gr_layer_ws *w, const gr_layer_close *close)
+{
+    const gr_attention_acts *a = &acts_of->attention;
+    const gr_layer_ops *ops = l->ops;
+    const gr_attend c = attention(l, a, w);
+    const gr_rotate r = rotation(l);
+    const gr_product p = qkv(l, in);
+    void *proj = a->proj ? a->proj : a->qkv;
+    ops->product(l->q, &p, proj, w->product);
+    ops->rotate(l->q, &r, proj, (void *)(uintptr_t)c.qkv, a->raw);
+    ops->attend(l->q, &c, a->out, a->stats);
+    const gr_product end = out(l, gated(l, a, w));
+    gr_layer_close_product(l, &end, w, close);
+}
+
+/* d loss / d attention's output, from that of the half's; and the gate's logits' in d_proj. */
+static void out_back(const gr_layer_call *l, const gr_attention_acts *a, const gr_layer_ws *w,
+                     const void *d_out)
+{
+    const gr_attention_ws *t = &w->attention;
+    const uint32_t ld = gr_qkv_rows(desc(l));
+    const gr_product end = out(l, gated(l, a, w));
+    gr_layer_product_back(l, &end, GR_T_O, GR_T_O_BIAS, d_out, t->d_gated, w);
+    if (desc(l)->gate)
+        l->ops->gate_backward(l->q, l->b.n, wide(l), a->out, gate_in(l, a->proj), ld, t->d_gated, t->d_out,
+                              gate_in(l, t->d_proj));
+}
+
+static void copy_to_proj(const gr_layer_call *l, const gr_attention_ws *t)
+{
+    const uint64_t size = gr_dtype_size(l->k->dtype), row = gr_qkv_width(desc(l)) * size;
+    if (t->d_proj != t->d_qkv)
+        l->k->copy_rows(l->q, t->d_proj, gr_qkv_rows(desc(l)) * size, t->d_qkv, row, row, l->b.n);
+}
+
+static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts *acts_of,
+                     const gr_layer_ws *w, const void *d_out, void *d_in)
+{
+    const gr_attention_acts *a = &acts_of->attention;
+    const gr_attention_ws *t = &w->attention;
+    const gr_attention_desc *d = desc(l);
+    const gr_layer_ops *ops = l->ops;
+    const gr_attend c = attention(l, a, w);
+    const gr_rotate r = rotation(l);
+    const gr_product p = qkv(l, in);
+    const void *raw = a->raw ? a->raw : a->proj;
+    out_back(l, a, w, d_out);
+    if (!a->qkv) ops->rotate(l->q, &r, a->proj, t->qkv, NULL);
+    ops->attend_backward(l->q, &c, a->out, a->stats, t->d_out, t->d_qkv,
+                         d->sinks ? gr_layer_grad(l, GR_T_SINKS) : NULL, l->grads);
+    ops->rotate_backward(l->q, &r, raw, a->raw ? (d->heads + d->kv_heads) * d->head_dim : gr_qkv_rows(d),
+                         t->d_qkv, gr_layer_grad(l, GR_T_Q_NORM), gr_layer_grad(l, GR_T_K_NORM), l->grads,
+                         w->scratch);
+    copy_to_proj(l, t);
+    gr_layer_product_back(l, &p, GR_T_QKV, GR_T_QKV_BIAS, t->d_proj, d_in, w);
+}
+
+/* ---- what a device has -----------------------------------------------------------------------------------
+ */
+
+static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
+{
+    return d->attention.gate && !ops->gate ? "output gates of attention" : ops->attend_unfit(&d->attention);
+}
+
+static uint64_t block_bytes(const gr_layer_ops *ops, const gr_layer_desc *d)
+{
+    return ops->kv_block_bytes(&d->attention);
+}
+
+const gr_layer_part gr_layer_attention = {.acts = acts,
+                                          .ws = ws,
+                                          .kernel_ws = kernel_ws,
+                                          .product_ws = product_ws,
+                                          .forward = forward,
+                                          .backward = backward,
+                                          .unfit = unfit,
+                                          .block_bytes = block_bytes};

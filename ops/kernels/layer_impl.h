@@ -1,0 +1,134 @@
+/* ops/kernels/layer_impl.h: what the files of the composition share: a call, its buffers, and what a kind of
+ * mixer or MLP is to ops/kernels/layer.c.
+ */
+#ifndef GR_OPS_KERNELS_LAYER_IMPL_H
+#define GR_OPS_KERNELS_LAYER_IMPL_H
+
+#include "ops/kernels/workspace.h"
+#include "ops/kernels/layer.h"
+#include "ops/kernels/layer_ops.h"
+
+/* One call, or the sizes of one: then there are bounds and no pointers. */
+typedef struct gr_layer_call {
+    const gr_kernels *k;
+    const gr_layer_ops *ops;
+    gr_queue *q;
+    const gr_model_shape *s;
+    const gr_layer_desc *d;
+    uint32_t bucket;
+    gr_layer_use use;
+    gr_pass_bounds bounds;
+    gr_tokens b;
+    const char *w; /* the layer's bucket */
+    char *grad;    /* its gradients */
+    gr_dtype grads;
+} gr_layer_call;
+
+/* ---- buffers; T rows each, of the device's type unless said otherwise -------------------------------------
+ */
+
+typedef struct gr_attention_acts {
+    void *proj; /* [gr_qkv_rows] as the product gave it; NULL: it is qkv, rotated in place */
+    void *qkv;  /* [W]; NULL where proj is kept and it is rotated again */
+    void *
+        raw; /* [(heads + kv_heads) D] before norm and rotation, where proj is not kept and there is a norm */
+    void *out;    /* [heads D] */
+    float *stats; /* [heads] */
+} gr_attention_acts;
+
+typedef struct gr_dense_acts {
+    void *gate_up; /* [2 I] */
+} gr_dense_acts;
+
+/* What a layer keeps for its backward pass, beside its input. */
+typedef struct gr_layer_acts {
+    gr_attention_acts attention;
+    gr_dense_acts dense;
+    void *mid; /* [H] between the halves; NULL: in place of the input */
+    void *mixed,
+        *fed; /* [H] of the mixer and of the MLP, where norms stand behind them and backward follows */
+} gr_layer_acts;
+
+typedef struct gr_attention_ws {
+    void *attend;
+    uint64_t attend_bytes;
+    void *qkv;             /* [W] where acts do not have it */
+    void *gated;           /* [heads D] */
+    void *d_qkv;           /* [W] */
+    void *d_proj;          /* [gr_qkv_rows], where there is a gate; else d_qkv */
+    void *d_out, *d_gated; /* [heads D] */
+} gr_attention_ws;
+
+typedef struct gr_dense_ws {
+    void *h, *d_h;   /* [I] */
+    void *d_gate_up; /* [2 I] */
+} gr_dense_ws;
+
+typedef struct gr_layer_ws {
+    void *product; /* of products */
+    void *scratch; /* of norms, rotations and sums of columns */
+    void *row;     /* [H] a norm's output; then a temporary */
+    void *d_row;   /* [H] d loss / d it */
+    void *d_block; /* [H] d loss / d what a half gave, where that is not d loss / d its sum */
+    gr_attention_ws attention;
+    gr_dense_ws dense;
+    gr_layer_acts acts; /* where they are not kept */
+} gr_layer_ws;
+
+/* rows values of T tokens. */
+void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
+
+/* ---- a kind of mixer or MLP ------------------------------------------------------------------------------
+ */
+
+/* Where a half of a layer ends: y = add + r after(out). */
+typedef struct gr_layer_close {
+    const void *add;
+    void *y;              /* may be add */
+    void *temp;           /* [H] */
+    void *keep;           /* [H] where out is kept; NULL: it is not */
+    gr_tensor_slot after; /* of the norm behind, where the layer has one */
+} gr_layer_close;
+
+typedef struct gr_layer_part {
+    /* Hand out its buffers. */
+    void (*acts)(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a);
+    void (*ws)(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w);
+    /* The same of what its kernels ask for themselves, which takes no turns. NULL: nothing. */
+    void (*kernel_ws)(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w);
+    /* The most that its products take. */
+    uint64_t (*product_ws)(const gr_layer_call *l);
+    /* in [T, H], what the norm before gave, to close. */
+    void (*forward)(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
+                    const gr_layer_close *close);
+    /* From d_out [T, H], d loss / d what it gave to close, to d_in [T, H]; and gradients of weights. */
+    void (*backward)(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
+                     const void *d_out, void *d_in);
+    /* What of the description the device lacks, as a text; NULL: nothing. */
+    const char *(*unfit)(const gr_layer_ops *ops, const gr_layer_desc *d);
+    /* Of the state of a rollout. NULL: it has none. */
+    uint64_t (*block_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
+    uint64_t (*slot_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
+} gr_layer_part;
+
+extern const gr_layer_part gr_layer_attention, gr_layer_dense;
+
+/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it. */
+const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);
+void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot);
+
+/* Of the layer's tensors: w is slot's, bias (GR_T_COUNT: none) its bias. */
+gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, gr_tensor_slot slot,
+                            gr_tensor_slot bias, uint32_t out);
+uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out);
+
+/* End a half with a product to H. */
+void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const gr_layer_ws *w,
+                            const gr_layer_close *c);
+
+/* dx of a product from dy, and gradients of its weights and bias; dx == NULL or p->x == NULL: not that one.
+ */
+void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,
+                           gr_tensor_slot bias, const void *dy, void *dx, const gr_layer_ws *w);
+
+#endif

@@ -1,0 +1,157 @@
+/* ops/kernels/layer_ops.h: what the composition of a layer (ops/kernels/layer.h) asks of a device.
+ *
+ * Each device has one gr_layer_ops (gr_kernels.layer). A primitive does one thing to T rows; where a device
+ * does two at once it offers a fused form, which the composition asks for first. A primitive knows nothing of
+ * layers, buckets or families: it gets a part of a description and plain pointers.
+ *
+ * Letters: T tokens, H hidden, D head_dim, I inner, W = gr_qkv_width. Matrices are row-major and dense.
+ * Values are of the device's type (fp32, bf16) where the pointer is void, statistics fp32; gradients of
+ * weights are of type `grads` and are added to. All pointers are device pointers. Nothing is allocated:
+ * workspaces come with their sizes, pure functions that the planner counts too, also where the device is not
+ * built. A failure is told by gr_kernels.check. Batch invariance and the order of sums:
+ * ops/kernels/kernels.h.
+ */
+#ifndef GR_OPS_KERNELS_LAYER_OPS_H
+#define GR_OPS_KERNELS_LAYER_OPS_H
+
+#include "ops/kernels/kernels.h"
+#include "ops/model/layer.h"
+
+/* The tokens of a call, and where their sequences' state lies: packed sequences, or new tokens of sequences
+ * in a rollout. Arrays as in gr_packed and gr_extend. */
+typedef struct gr_tokens {
+    uint32_t n, n_seqs;
+    const uint32_t *offset;      /* [n_seqs + 1] */
+    const uint32_t *host_offset; /* the same on the host; NULL in a rollout */
+    const int32_t *position;     /* [n]; may be NULL on a device that counts from offset and cached */
+    void *state;                 /* this layer's part of the rollout's state; NULL: packed, and what follows
+                                    is not there */
+    const uint32_t *cached;      /* [n_seqs] */
+    const uint32_t *block_table; /* [n_seqs, table_stride] */
+    uint32_t table_stride;
+    const uint32_t *slot; /* [n] where a token's keys go */
+    uint32_t longest;
+    const gr_decode *decode; /* one token a slot; NULL: not */
+} gr_tokens;
+
+/* RMSNorm of n rows. */
+typedef struct gr_norm {
+    uint32_t n, cols;
+    const void *x, *w; /* [n, cols], [cols] */
+    float eps;
+    bool plus_one; /* the factor is 1 + w */
+} gr_norm;
+
+/* x [t, in] times w [out, in], transposed. */
+typedef struct gr_product {
+    uint32_t t, in, out;
+    const void *x, *w;
+    const void *bias; /* [out]; NULL: none */
+} gr_product;
+
+/* Attention of a layer over some tokens. */
+typedef struct gr_attend {
+    const gr_attention_desc *d;
+    const gr_tokens *b;
+    const void *qkv;   /* [T, W], q and k as they are multiplied */
+    const void *sinks; /* [heads], where d->sinks */
+    void *ws;
+    uint64_t ws_bytes;
+} gr_attend;
+
+/* q and k of a layer: normalised, then rotated. */
+typedef struct gr_rotate {
+    const gr_attention_desc *d;
+    const gr_tokens *b;
+    const void *q_norm, *k_norm; /* NULL: no norm */
+    float eps;
+    bool plus_one;
+} gr_rotate;
+
+struct gr_experts_ops; /* ops/kernels/experts.h */
+struct gr_delta_ops;   /* ops/kernels/delta.h */
+
+typedef struct gr_layer_ops {
+    /* How this device lays a layer out. */
+    bool keeps_rotated; /* q and k are kept rotated, and their raw form beside them; else raw, and are rotated
+                           again in the backward pass */
+    bool turns;         /* workspaces of a layer's two halves take turns in the backward pass, and those of a
+                           forward pass whose activations are kept have no room for them */
+    bool extends_packed; /* layer_extend has the buffers of a packed pass; else it updates x in place and
+                            keeps nothing */
+
+    unsigned acts; /* activations it has: 1 << gr_activation each */
+    /* What of attention it is not made for, as a text; NULL: nothing. */
+    const char *(*attend_unfit)(const gr_attention_desc *d);
+
+    /* ---- RMSNorm ---- */
+    /* y [n, cols] */
+    void (*norm)(gr_queue *q, const gr_norm *c, void *y);
+    /* y = add + norm(x); y == add is fine. NULL: norms behind a mixer or an MLP are not built here. */
+    void (*norm_add)(gr_queue *q, const gr_norm *c, const void *add, void *y);
+    /* dx [n, cols] += (add) or = what dy gives to x; grad [cols] += its part. dx == dy is fine where not add.
+     */
+    void (*norm_backward)(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
+                          gr_dtype grads, void *ws);
+
+    /* ---- products ---- */
+    uint64_t (*product_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+    /* y [t, out] = x w^T + bias */
+    void (*product)(gr_queue *q, const gr_product *p, void *y, void *ws);
+    /* Fused: y [t, out] = add + scale (x w^T + bias), summed over the queue's peers where sliced (each of
+     * them has a part of `in`; add is added once). y == add is fine; temp [t, out]. */
+    void (*product_add)(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
+                        void *temp, void *ws);
+    /* Fused: h [t, I] = act of gate and up, w [2 I, in], out = 2 I. false: not done, the caller does both.
+     * NULL: never. */
+    bool (*product_activate)(gr_queue *q, const gr_dense_desc *d, const gr_tokens *b, const gr_product *p,
+                             void *h);
+    /* dx [t, in] = dy [t, out] w */
+    void (*product_dx)(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);
+    /* grad [out, in] += dy^T x */
+    void (*product_dw)(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
+                       void *ws);
+    /* y [n] = scale x. NULL: residual multipliers are not built here. */
+    void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
+    /* grad [cols] += sums of the columns of d [t, cols]. */
+    void (*column_sums)(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
+                        void *ws);
+
+    /* ---- q, k and v ---- */
+    /* Fused: norm, rotation and, in a rollout, keys and values to their blocks. from [T, gr_qkv_rows], to
+     * [T, W]; from == to is fine where there is no gate. raw: NULL, or [T, (heads + kv_heads) D], where q and
+     * k go as they came (keeps_rotated). */
+    void (*rotate)(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
+    /* d [T, W] in place, from the gradient of rotate's output to that of its input. raw: what rotate read, or
+     * left there, in rows of raw_ld values; read where there are norms, whose gradients are added to. */
+    void (*rotate_backward)(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
+                            void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
+    /* Scratch of norm_backward, rotate_backward and column_sums of a layer. */
+    uint64_t (*back_ws_bytes)(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens);
+
+    /* ---- attention ---- */
+    uint64_t (*attend_ws_bytes)(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);
+    uint64_t (*kv_block_bytes)(const gr_attention_desc *d);
+    /* out [T, heads D]; stats [T, heads], or NULL in a rollout of a device without extends_packed. */
+    void (*attend)(gr_queue *q, const gr_attend *c, void *out, float *stats);
+    void (*attend_backward)(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
+                            const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads);
+    /* y [T, n] = x sigmoid(g), g in rows of ld values; and back: dx from dy, dg to rows of ld. y == x and
+     * dx == dy are fine. NULL: output gates are not built here. */
+    void (*gate)(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);
+    void (*gate_backward)(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
+                          const void *dy, void *dx, void *dg);
+
+    /* ---- MLP ---- */
+    /* h [T, I] of gate_up [T, 2 I]: gate, then up, in each row. */
+    void (*activate)(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h);
+    /* d_gate_up [T, 2 I] of dh [T, I]; h [T, I] is computed again. */
+    void (*activate_backward)(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
+                              const void *dh, void *d_gate_up, void *h);
+
+    /* ---- other kinds; NULL: not built on this device ---- */
+    const struct gr_experts_ops *experts;
+    const struct gr_delta_ops *delta;
+} gr_layer_ops;
+
+#endif

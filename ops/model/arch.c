@@ -1,0 +1,55 @@
+/* ops/model/arch.c: the families, and how their checkpoints name tensors. */
+#include "ops/model/arch.h"
+
+#include <string.h>
+
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama, &gr_arch_mistral, &gr_arch_qwen2, &gr_arch_qwen3,
+                                       NULL};
+
+const gr_arch *gr_arch_find(const char *model_type)
+{
+    for (const gr_arch *const *a = gr_all_archs; *a; a++)
+        if (!strcmp((*a)->model_type, model_type)) return *a;
+    return NULL;
+}
+
+/* What most checkpoints call them. */
+static const gr_arch_name names[] = {
+    {GR_T_EMBED, 0, "model.embed_tokens.weight"}, {GR_T_MIXER_NORM, 0, "input_layernorm.weight"},
+    {GR_T_QKV, 0, "self_attn.q_proj.weight"},     {GR_T_QKV, 1, "self_attn.k_proj.weight"},
+    {GR_T_QKV, 2, "self_attn.v_proj.weight"},     {GR_T_QKV_BIAS, 0, "self_attn.q_proj.bias"},
+    {GR_T_QKV_BIAS, 1, "self_attn.k_proj.bias"},  {GR_T_QKV_BIAS, 2, "self_attn.v_proj.bias"},
+    {GR_T_Q_NORM, 0, "self_attn.q_norm.weight"},  {GR_T_K_NORM, 0, "self_attn.k_norm.weight"},
+    {GR_T_SINKS, 0, "self_attn.sinks"},           {GR_T_O, 0, "self_attn.o_proj.weight"},
+    {GR_T_O_BIAS, 0, "self_attn.o_proj.bias"},    {GR_T_MLP_NORM, 0, "post_attention_layernorm.weight"},
+    {GR_T_GATE_UP, 0, "mlp.gate_proj.weight"},    {GR_T_GATE_UP, 1, "mlp.up_proj.weight"},
+    {GR_T_DOWN, 0, "mlp.down_proj.weight"},       {GR_T_NORM, 0, "model.norm.weight"},
+    {GR_T_LM_HEAD, 0, "lm_head.weight"},          {GR_T_VALUE, 0, "score.weight"},
+    {GR_T_VALUE_BIAS, 0, "score.bias"},           {0, 0, NULL},
+};
+
+static const char *find(const gr_arch_name *list, gr_tensor_slot slot, unsigned i)
+{
+    for (; list && list->name; list++)
+        if (list->slot == slot && list->part == i) return list->name;
+    return NULL;
+}
+
+const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned i)
+{
+    const gr_arch *a = gr_arch_find(model_type);
+    const char *own = a ? find(a->names, slot, i) : NULL, *name = own ? own : find(names, slot, i);
+    return name ? name : "?";
+}
+
+void gr_arch_layer(gr_config *c, gr_model_shape *s, uint32_t l, const gr_layer_desc *d)
+{
+    if (gr_model_set_layer(s, l, d)) return;
+    gr_config_refuse(c, "num_hidden_layers", "more than %d kinds of layers are not supported",
+                     GR_LAYER_KINDS_MAX);
+}
+
+void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d)
+{
+    for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, d);
+}

@@ -1,0 +1,52 @@
+/* ops/model/arch.h: families of models, a file of ops/model/arch each.
+ *
+ * A family reads what is its own in config.json and describes each layer (ops/model/layer.h); kernels,
+ * planner, executor and ops know descriptions alone. What it cannot describe it refuses by name. To add one:
+ * its file with one gr_arch, a line in ops/model/arch.c, goldens (tests/oracle/make_model_goldens.py).
+ */
+#ifndef GR_OPS_MODEL_ARCH_H
+#define GR_OPS_MODEL_ARCH_H
+
+#include "ops/model/config.h"
+#include "ops/model/model.h"
+
+/* How checkpoints of a family name part i of a slot, where it differs from what most have. */
+typedef struct gr_arch_name {
+    gr_tensor_slot slot;
+    unsigned part;
+    const char *name; /* in layers what stands behind "model.layers.N."; NULL ends the list */
+} gr_arch_name;
+
+typedef struct gr_arch {
+    const char *model_type; /* in config.json */
+    const char *class;      /* "Llama": LlamaForCausalLM, and so on */
+    uint32_t head_dim;      /* where config.json has none; 0: hidden / heads */
+    bool no_groups;         /* kv_heads are heads where config.json does not say */
+    bool tied;              /* where config.json does not say */
+    double theta;           /* the same of rotary positions; 0: 10000 */
+    /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
+     * rotary positions (those of config.json's root). s has everything but its layers. */
+    void (*layers)(gr_config *c, gr_model_shape *s, const gr_layer_desc *base);
+    const gr_arch_name *names; /* NULL: those that most have */
+    const char *const *keys;   /* that layers reads beyond those that all do, ending with NULL; NULL: none */
+    const char *const *acts;   /* of hidden_act and hidden_activation that it takes, ending with NULL; NULL:
+                                  "silu" alone */
+} gr_arch;
+
+extern const gr_arch gr_arch_llama, gr_arch_mistral, gr_arch_qwen2, gr_arch_qwen3;
+
+/* All of them, ending with NULL. */
+extern const gr_arch *const gr_all_archs[];
+
+/* By config.json's model_type; NULL: there is none. */
+const gr_arch *gr_arch_find(const char *model_type);
+
+/* The checkpoint name of part i of a slot; of an unknown family what most have. */
+const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned i);
+
+/* All layers are d. */
+void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
+/* Layer l is d; more kinds of layers than are held are refused. */
+void gr_arch_layer(gr_config *c, gr_model_shape *s, uint32_t l, const gr_layer_desc *d);
+
+#endif

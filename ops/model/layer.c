@@ -1,0 +1,128 @@
+/* ops/model/layer.c: facts that follow from a layer's description: its cost, its state, its text. */
+#include "ops/model/layer.h"
+
+#include <math.h>
+#include <string.h>
+
+gr_layer_desc gr_layer_plain(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t inner)
+{
+    return (gr_layer_desc){
+        .attention = {.heads = heads,
+                      .kv_heads = kv_heads,
+                      .head_dim = head_dim,
+                      .scale = 1 / sqrtf((float)head_dim),
+                      .rope = {.type = GR_ROPE_DEFAULT, .dims = head_dim, .theta = 10000}},
+        .dense = {.inner = inner},
+        .norm_before = true,
+        .norm_eps = 1e-6f,
+    };
+}
+
+gr_state_kind gr_layer_state(const gr_layer_desc *d)
+{
+    return d->mixer == GR_MIXER_DELTA ? GR_STATE_FIXED : GR_STATE_PAGED;
+}
+
+/* ---- costs -----------------------------------------------------------------------------------------------
+ */
+
+static uint64_t attention_macs(const gr_attention_desc *a, uint64_t hidden)
+{
+    return hidden * gr_qkv_rows(a) + hidden * a->heads * a->head_dim;
+}
+
+uint32_t gr_layer_inner(const gr_layer_desc *d)
+{
+    return d->mlp == GR_MLP_DENSE ? d->dense.inner
+                                  : d->experts.top_k * d->experts.inner + d->experts.shared_inner;
+}
+
+uint64_t gr_layer_token_macs(const gr_layer_desc *d, uint32_t hidden)
+{
+    return attention_macs(&d->attention, hidden) + 3ull * hidden * gr_layer_inner(d);
+}
+
+uint64_t gr_layer_pair_macs(const gr_layer_desc *d)
+{
+    return 2ull * d->attention.heads * d->attention.head_dim;
+}
+
+double gr_layer_keys(const gr_layer_desc *d, double length)
+{
+    const double window = d->attention.window;
+    if (!d->attention.window || length <= window) return length;
+    return 2 * window - window * window / length;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------
+ */
+
+bool gr_rope_same(const gr_rope_desc *a, const gr_rope_desc *b)
+{
+    return a->type == b->type && a->dims == b->dims && a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->attention == b->attention &&
+           a->truncate == b->truncate && a->original_positions == b->original_positions;
+}
+
+static void describe_rope(const gr_rope_desc *r, gr_str *out)
+{
+    gr_str_printf(out, " rope %d", r->type);
+    if (r->type == GR_ROPE_NONE) return;
+    gr_str_printf(out, " %u %.17g %.17g %.17g %.17g", r->dims, r->theta, r->factor, r->low_freq_factor,
+                  r->high_freq_factor);
+    gr_str_printf(out, " %.17g %.17g %.17g %d %u", r->beta_fast, r->beta_slow, r->attention, r->truncate,
+                  r->original_positions);
+}
+
+static void describe_attention(const gr_attention_desc *a, gr_str *out)
+{
+    gr_str_printf(out, " attention %u %u %u window %u %d%d%d%d%d %.9g %.9g", a->heads, a->kv_heads,
+                  a->head_dim, a->window, a->sinks, a->gate, a->qkv_bias, a->o_bias, a->qk_norm,
+                  (double)a->scale, (double)a->softcap);
+    describe_rope(&a->rope, out);
+}
+
+static void describe_experts(const gr_experts_desc *e, gr_str *out)
+{
+    gr_str_printf(out, " experts %u %u %u %d %.9g router %d %d%d%d%d%d %u %u %.9g shared %u %d", e->count,
+                  e->top_k, e->inner, e->act, (double)e->limit, e->router, e->softmax_after, e->normalize,
+                  e->selection_bias, e->router_bias, e->bias, e->groups, e->top_groups, (double)e->scale,
+                  e->shared_inner, e->shared_gate);
+}
+
+static void describe_latent(const gr_latent_desc *l, gr_str *out)
+{
+    gr_str_printf(out, " latent %u %u %u %u %u %u %.9g", l->heads, l->q_rank, l->kv_rank, l->nope_dim,
+                  l->rope_dim, l->v_dim, (double)l->scale);
+    describe_rope(&l->rope, out);
+}
+
+static void describe_delta(const gr_delta_desc *e, gr_str *out)
+{
+    gr_str_printf(out, " delta %u %u %u %u %u", e->key_heads, e->value_heads, e->key_dim, e->value_dim,
+                  e->conv);
+}
+
+void gr_layer_describe(const gr_layer_desc *d, gr_str *out)
+{
+    if (d->mixer == GR_MIXER_ATTENTION) describe_attention(&d->attention, out);
+    if (d->mixer == GR_MIXER_LATENT) describe_latent(&d->latent, out);
+    if (d->mixer == GR_MIXER_DELTA) describe_delta(&d->delta, out);
+    if (d->mlp == GR_MLP_EXPERTS) describe_experts(&d->experts, out);
+    if (d->mlp == GR_MLP_DENSE)
+        gr_str_printf(out, " dense %u %d %.9g", d->dense.inner, d->dense.act, (double)d->dense.limit);
+    gr_str_printf(out, " norms %d%d%d %.9g", d->norm_before, d->norm_after, d->norm_plus_one,
+                  (double)d->norm_eps);
+}
+
+bool gr_layer_same(const gr_layer_desc *a, const gr_layer_desc *b)
+{
+    gr_str x = {0}, y = {0};
+    gr_layer_describe(a, &x);
+    gr_layer_describe(b, &y);
+    const bool same = !strcmp(x.text, y.text);
+    gr_str_release(&x);
+    gr_str_release(&y);
+    return same;
+}
