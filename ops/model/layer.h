@@ -1,0 +1,168 @@
+/* ops/model/layer.h: what a layer of a decoder-only transformer is made of, as data.
+ *
+ * A layer is a token mixer and an MLP, each between its norms and added to the residual stream:
+ *
+ *     x = x + r after(mixer(before(x)));  x = x + r after(mlp(before(x)))        r:
+ * gr_model_shape.residual_scale
+ *
+ * where a norm that the layer does not have is left out. A family's file (ops/model/arch.h) fills a
+ * description from config.json; the tensors of a layer's bucket (ops/model/model.h), the composition that
+ * runs it (ops/kernels/layer.h) and the costs of plans follow from it. Layers that are alike share one
+ * description: a model has few of them (GR_LAYER_KINDS_MAX), and a map from layers to them.
+ *
+ * A description is plain data and holds no pointers. What a layer's kind does not have is zero in it, so that
+ * two descriptions are of one kind where their bytes are the same.
+ *
+ * Source of the terms: the modelling code of Hugging Face transformers 5.
+ */
+#ifndef GR_OPS_MODEL_LAYER_H
+#define GR_OPS_MODEL_LAYER_H
+
+#include "runtime/base/base.h"
+
+#define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
+
+/* ---- rotary positions ---------------------------------------------------------------------------------- */
+
+typedef enum gr_rope_type {
+    GR_ROPE_NONE,    /* q and k are not rotated */
+    GR_ROPE_DEFAULT, /* 1 / theta^(2 i / dims) */
+    GR_ROPE_LINEAR,  /* the same over factor */
+    GR_ROPE_LLAMA3,  /* long wavelengths over factor, short ones as they are, a ramp between */
+    GR_ROPE_YARN,    /* a ramp by index between both, and a factor on cosines and sines (arXiv:2309.00071) */
+} gr_rope_type;
+
+typedef struct gr_rope_desc {
+    gr_rope_type type;
+    uint32_t
+        dims; /* of a head that are rotated: the first ones, an even number; pairs are i and i + dims / 2 */
+    double theta;
+    double factor;                            /* LINEAR, LLAMA3, YARN */
+    double low_freq_factor, high_freq_factor; /* LLAMA3 */
+    double beta_fast, beta_slow;              /* YARN: the ramp's ends, in turns over original_positions */
+    double attention;                         /* YARN: factor on cosines and sines */
+    bool truncate;                            /* YARN: the ramp's ends are whole indices */
+    uint32_t original_positions;              /* LLAMA3, YARN */
+} gr_rope_desc;
+
+/* ---- token mixers -------------------------------------------------------------------------------------- */
+
+typedef enum gr_mixer_kind {
+    GR_MIXER_ATTENTION, /* grouped-query attention */
+    GR_MIXER_LATENT,    /* multi-head latent attention (arXiv:2405.04434); not built */
+    GR_MIXER_DELTA,     /* gated delta rule (arXiv:2412.06464) */
+} gr_mixer_kind;
+
+typedef enum gr_qk_norm {
+    GR_QK_NORM_NONE,
+    GR_QK_NORM_HEAD,  /* RMSNorm of each head of q and of k, over head_dim: weights [D] */
+    GR_QK_NORM_WHOLE, /* of all of q, and of all of k: weights [heads D], [kv_heads D] */
+} gr_qk_norm;
+
+/* softmax(scale q k^T) v over the keys a token sees; heads / kv_heads query heads share a key head. */
+typedef struct gr_attention_desc {
+    uint32_t heads, kv_heads, head_dim;
+    uint32_t window; /* a token sees this many keys, itself the last of them; 0: all before it */
+    bool sinks;      /* a learned logit a head in the softmax's sum, whose value is zero */
+    bool gate;       /* the output times sigmoid(g), g [heads D] projected beside q */
+    bool qkv_bias, o_bias;
+    gr_qk_norm qk_norm;
+    float scale;
+    float softcap; /* scores s become c tanh(s / c); 0: they stay */
+    gr_rope_desc rope;
+} gr_attention_desc;
+
+/* Latent attention: queries through q_rank (0: directly), keys and values through kv_rank; a head's query and
+ * key are [nope, rope], where the rope part of the key is one for all heads. */
+typedef struct gr_latent_desc {
+    uint32_t heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim;
+    float scale;
+    gr_rope_desc rope;
+} gr_latent_desc;
+
+/* Gated delta rule: q, k and v go through a causal convolution a channel and SiLU; a state [key_dim,
+ * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
+typedef struct gr_delta_desc {
+    uint32_t key_heads, value_heads, key_dim, value_dim, conv;
+} gr_delta_desc;
+
+/* ---- MLPs ---------------------------------------------------------------------------------------------- */
+
+typedef enum gr_mlp_kind { GR_MLP_DENSE, GR_MLP_EXPERTS } gr_mlp_kind;
+
+typedef enum gr_activation {
+    GR_ACT_SILU,       /* silu(gate) up */
+    GR_ACT_GELU_TANH,  /* gelu(gate) up, by its approximation with tanh */
+    GR_ACT_SWIGLU_OAI, /* gate sigmoid(1.702 gate) (up + 1), gate at most limit, up within +- limit */
+} gr_activation;
+
+/* down(act(gate(x), up(x))) */
+typedef struct gr_dense_desc {
+    uint32_t inner;
+    gr_activation act;
+    float limit; /* of GR_ACT_SWIGLU_OAI */
+} gr_dense_desc;
+
+typedef enum gr_router { GR_ROUTER_SOFTMAX, GR_ROUTER_SIGMOID } gr_router;
+
+typedef struct gr_experts_desc {
+    uint32_t count, top_k, inner;
+    gr_activation act;
+    float limit;
+    gr_router router;
+    bool softmax_after;          /* softmax over the chosen ones' logits, not over all */
+    bool normalize;              /* the chosen ones' weights are divided by their sum */
+    bool selection_bias;         /* a bias that chooses and does not weigh */
+    bool router_bias, bias;      /* of the router's logits; of the experts' projections */
+    uint32_t groups, top_groups; /* experts of the best groups alone are chosen from; 0: no groups */
+    float scale;                 /* of the weights; 1 where nothing is said */
+    uint32_t shared_inner;       /* of an expert that every token goes through; 0: none */
+    bool shared_gate;            /* its output times sigmoid of one more projection */
+} gr_experts_desc;
+
+/* ---- a layer ------------------------------------------------------------------------------------------- */
+
+/* What a layer keeps of a sequence while it generates. */
+typedef enum gr_state_kind {
+    GR_STATE_PAGED, /* keys and values of every position, in blocks */
+    GR_STATE_FIXED, /* one size for every length, a place for each slot */
+} gr_state_kind;
+
+typedef struct gr_layer_desc {
+    gr_mixer_kind mixer;
+    gr_attention_desc attention; /* of the mixer's kind the one; the others are zero */
+    gr_latent_desc latent;
+    gr_delta_desc delta;
+    gr_mlp_kind mlp;
+    gr_dense_desc dense;
+    gr_experts_desc experts;
+    bool norm_before, norm_after; /* of the mixer, and of the MLP */
+    bool norm_plus_one;           /* a norm's factor is 1 + its weight; q and k norm's, too */
+    float norm_eps;
+} gr_layer_desc;
+
+#define GR_LAYER_KINDS_MAX 8
+#define GR_LAYERS_MAX      512
+
+gr_state_kind gr_layer_state(const gr_layer_desc *d);
+
+/* W, the width of a row of attention's input: q [heads D], k [kv_heads D], v [kv_heads D]. */
+static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
+{
+    return (a->heads + 2 * a->kv_heads) * a->head_dim;
+}
+
+/* Of a row of the projection that it comes from: with an output gate, its logits [heads D] stand behind. */
+static inline uint32_t gr_qkv_rows(const gr_attention_desc *a)
+{
+    return gr_qkv_width(a) + (a->gate ? a->heads * a->head_dim : 0);
+}
+
+/* A description as a text of its own, for hashes of what fixes bits. */
+void gr_layer_describe(const gr_layer_desc *d, gr_str *out);
+
+/* Multiply-adds of a token in the layer's weights, and for each key that it sees; exact for its kind. */
+uint64_t gr_layer_token_macs(const gr_layer_desc *d, uint32_t hidden);
+uint64_t gr_layer_pair_macs(const gr_layer_desc *d);
+
+#endif
