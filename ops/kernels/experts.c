@@ -147,9 +147,9 @@ static void route(const struct run *r)
     sort(r);
 }
 
-static void gather(const struct run *r, const void *from, float scale)
+static void gather(const struct run *r, const void *from)
 {
-    r->c->ops->gather(r->q, &r->w->d, r->c->e->top_k, r->T, r->c->H, from, scale, r->w->rows);
+    r->c->ops->gather(r->q, &r->w->d, r->c->e->top_k, r->T, r->c->H, from, r->w->rows);
 }
 
 static void run_forward(const struct run *r, const void *base, void *y)
@@ -159,7 +159,7 @@ static void run_forward(const struct run *r, const void *base, void *y)
     const struct work *w = r->w;
     const gr_expert_product gate_up = gate_up_of(r), down = down_of(r);
     route(r);
-    gather(r, r->x, 1);
+    gather(r, r->x);
     o->product(r->q, &gate_up, w->rows, c->w.gate_up_bias, r->acts.gate_up, w->products);
     o->activate(r->q, &r->act, r->acts.gate_up, w->h);
     o->product(r->q, &down, w->h, c->w.down_bias, w->rows, w->products);
@@ -199,7 +199,7 @@ static void gate_up_backward(const struct run *r, const gr_experts_grads *g)
     const gr_experts_ops *o = r->c->ops;
     const struct work *w = r->w;
     const gr_expert_product gate_up = gate_up_of(r);
-    gather(r, r->x, 1);
+    gather(r, r->x);
     o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, w->products);
     if (g->gate_up_bias)
         o->bias_backward(r->q, &w->d, r->c->e->count, gate_up.out, w->d_gate_up, NULL, g->gate_up_bias,
@@ -214,7 +214,7 @@ static void run_backward(const struct run *r, const void *dy, void *dx, const gr
     const struct work *w = r->w;
     const gr_router_product p = router_of(r);
     sort(r);
-    gather(r, dy, c->scale);
+    gather(r, dy);
     down_backward(r, g);
     gate_up_backward(r, g);
     o->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, w->d_weight, r->T, w->d_logits);

@@ -94,9 +94,9 @@ typedef struct gr_experts_ops {
     uint64_t (*dispatch_ws_bytes)(uint32_t E, uint32_t k, uint32_t T);
     void (*dispatch)(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
                      const gr_dispatch *to, void *ws);
-    /* rows [R, H] = scale times x [T, H] of each row's token. */
+    /* rows [R, H] = x [T, H] of each row's token. */
     void (*gather)(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, uint32_t H, const void *x,
-                   float scale, void *rows);
+                   void *rows);
     /* y [T, H] = base (NULL: 0) + scale times the sum over a token's choices of weight [T, k] (NULL: 1) times
      * its row. y == base is fine. Also the backward of gather, without weights. */
     void (*combine)(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, uint32_t H, const void *rows,
@@ -168,7 +168,7 @@ typedef struct gr_experts_call {
     const gr_experts_desc *e;
     gr_dtype type; /* of values: the device's */
     uint32_t T, H, run;
-    float scale; /* of what is added to the residual stream */
+    float scale; /* of what is added to base */
     const void *x;
     const uint16_t *given; /* [T, k] experts chosen elsewhere; NULL: the router chooses */
     gr_experts_weights w;
@@ -179,7 +179,8 @@ uint64_t gr_experts_ws_bytes(const gr_experts_call *c, unsigned threads, gr_laye
  * gr_experts_backward reads (use GR_LAYER_KEEP). */
 void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base, void *y,
                         const gr_experts_acts *keep, void *ws);
-/* dx [T, H] = what dy [T, H], the gradient of y, gives to x; dx != dy. */
+/* dx [T, H] = what dy [T, H], the gradient of the experts' sum (scale times that of y), gives to x; dx != dy.
+ */
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
                          void *dx, const gr_experts_grads *grads, void *ws);
 

@@ -295,17 +295,14 @@ static void gather_rank(void *arg, unsigned rank, unsigned size)
     const struct moving *m = arg;
     uint64_t first, last;
     gr_team_range(m->n, 1, rank, size, &first, &last);
-    for (size_t r = first; r < last; r++) {
-        const float *x = m->from + (size_t)(m->d->choice[r] / m->k) * m->H;
-        m->v->scale(m->to + r * m->H, x, m->scale, m->H);
-    }
+    for (size_t r = first; r < last; r++)
+        memcpy(m->to + r * m->H, m->from + (size_t)(m->d->choice[r] / m->k) * m->H, m->H * sizeof(*m->to));
 }
 
 static void gather(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, uint32_t H, const void *x,
-                   float scale, void *rows)
+                   void *rows)
 {
-    struct moving m = {
-        .v = gr_simd_best(), .d = d, .k = k, .n = T * k, .H = H, .from = x, .scale = scale, .to = rows};
+    struct moving m = {.d = d, .k = k, .n = T * k, .H = H, .from = x, .to = rows};
     gr_team_run(q->team, gather_rank, &m);
 }
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "ops/kernels/cuda/attention.h"
+#include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/gemm.h"
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/strict.h"
@@ -194,6 +195,16 @@ static void gemm(gr_queue *q, const gr_cu_gemm_call *call, void *ws)
 {
     context *x = context_of(q);
     note(q, gr_cu_gemm_run(x->gemm, q->stream, call, ws, &x->d));
+}
+
+void gr_cuda_gemm(gr_queue *q, const gr_cu_gemm_call *call, void *ws)
+{
+    gemm(q, call, ws);
+}
+
+void gr_cuda_failed(gr_queue *q, const char *what)
+{
+    note(q, gr_diag_error(&context_of(q)->d, (gr_loc){0}, GR_E_FAILED, "%s", what));
 }
 
 /* y [t, out] = x [t, in] W^T, + add where not NULL, + bias where not NULL: of forward passes alone, so that

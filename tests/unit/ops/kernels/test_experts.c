@@ -413,7 +413,7 @@ static double expert_reference(const struct mlp *m, struct reference *r, size_t 
     }
     for (size_t i = 0; i < n; i++) h[i] = act(&m->e, gu[i], gu[n + i]);
     for (size_t c = 0; c < H; c++) {
-        const double dy = 0.5 * (double)m->dy[t * H + c];
+        const double dy = (double)m->dy[t * H + c];
         double out = m->down_bias ? (double)m->down_bias[e * H + c] : 0;
         for (size_t i = 0; i < n; i++) out += (double)wd[c * n + i] * h[i];
         r->y[t * H + c] += 0.5 * weight * out;
