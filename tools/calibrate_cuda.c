@@ -268,7 +268,7 @@ gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
         const double forward = gr_bench_seconds(b, attend_forward),
                      backward = gr_bench_seconds(b, attend_backward);
         h->attention[i] =
-            (gr_attention_rate){z->lengths[i], w.attention / forward, 2 * w.attention / backward};
+            (gr_attention_rate){z->lengths[i], w.cost.attention / forward, 2 * w.cost.attention / backward};
         gr_bench_close(b);
         st = b->st;
     }

@@ -116,6 +116,13 @@ GR_DEVICE void gr_tile_copy_to(uint16_t mask, uint32_t to, const CUtensorMap *fr
                  : "memory");
 }
 
+/* What this thread wrote to shared memory is there for the tensor cores and the copy engine, behind a barrier
+ * among those who wrote. */
+GR_DEVICE void gr_writes_shown()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* ---- products ------------------------------------------------------------------------------------------
  */
 
@@ -124,6 +131,16 @@ GR_DEVICE uint64_t gr_tile_operand(uint32_t address)
 {
     const uint64_t swizzle_128 = UINT64_C(1) << 62, eight_rows = (uint64_t)(1024 >> 4) << 32;
     return swizzle_128 | eight_rows | UINT64_C(1) << 16 | (address & 0x3ffff) >> 4;
+}
+
+/* The same tiles, rows and columns exchanged: what is multiplied over are the tile's rows, 64 of them, and
+ * further tiles of 64 columns follow every 8 KiB. The next 16 rows are 128 further. (PTX ISA, "Shared Memory
+ * Matrix Layout": M-or-N-major, the leading dimension from tile to tile, the stride from 8 rows to 8 rows.) */
+GR_DEVICE uint64_t gr_tile_turned(uint32_t address)
+{
+    const uint64_t swizzle_128 = UINT64_C(1) << 62, eight_rows = (uint64_t)(1024 >> 4) << 32,
+                   next_tile = (uint64_t)(8192 >> 4) << 16;
+    return swizzle_128 | eight_rows | next_tile | (address & 0x3ffff) >> 4;
 }
 
 GR_DEVICE void gr_products_begin()
@@ -144,7 +161,9 @@ template <int N> GR_DEVICE void gr_products_wait()
 }
 
 /* d [64, 2 N] (+)= a [64, 16] b [2 N, 16]^T, N floats a thread. Lane l of warp w of the warpgroup holds in
- * d[4 j + 2 h + e] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. */
+ * d[4 j + 2 h + e] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + e. TURNED: that operand is from
+ * gr_tile_turned. */
+template <bool A_TURNED = false, bool B_TURNED = false>
 GR_DEVICE void gr_product(float (&d)[128], uint64_t a, uint64_t b, bool add)
 {
     asm volatile("{\n"
@@ -167,7 +186,7 @@ GR_DEVICE void gr_product(float (&d)[128], uint64_t a, uint64_t b, bool add)
                  "%104, %105, %106, %107, %108, %109, %110, %111, "
                  "%112, %113, %114, %115, %116, %117, %118, %119, "
                  "%120, %121, %122, %123, %124, %125, %126, %127}, "
-                 "%128, %129, p, 1, 1, 0, 0;\n"
+                 "%128, %129, p, 1, 1, %131, %132;\n"
                  "}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
                    "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
@@ -188,7 +207,7 @@ GR_DEVICE void gr_product(float (&d)[128], uint64_t a, uint64_t b, bool add)
                    "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
                    "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
                    "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-                 : "l"(a), "l"(b), "r"((int32_t)add));
+                 : "l"(a), "l"(b), "r"((int32_t)add), "n"((int)A_TURNED), "n"((int)B_TURNED));
 }
 
 GR_DEVICE void gr_product(float (&d)[96], uint64_t a, uint64_t b, bool add)

@@ -52,32 +52,7 @@ static void product(gr_queue *q, int which, void *arg)
     need(h->b, gr_cu_gemm_run(h->gemm, q->stream, &call, h->ws, &h->b->d));
 }
 
-/* Uniform in [-1, 1]: the speed of products depends on what is multiplied, so zeros would not do. */
-static gr_bf16 random_value(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + 1;
-    const float x = (float)(int32_t)(*state >> 32) * 0x1p-31f;
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return (gr_bf16)(bits >> 16);
-}
-
-enum { PATTERN = 1 << 24, WARM = 40 }; /* products: half a second of an H200 */
-
-/* n random values, a pattern of 16 million again and again: drawing them all takes longer than the benchmark.
- */
-static void *random_values(bench *b, gr_queue *q, uint64_t n, uint64_t seed)
-{
-    gr_bf16 *p = bench_take(b, n * sizeof(*p)), *host = gr_malloc(PATTERN * sizeof(*host));
-    const uint64_t first = GR_MIN(n, (uint64_t)PATTERN);
-    for (uint64_t i = 0; i < first; i++) host[i] = random_value(&seed);
-    gr_device_write(q, p, host, first * sizeof(*p));
-    for (uint64_t at = first; at < n; at += first)
-        b->dev->type->copy(q, p + at, p, GR_MIN(first, n - at) * sizeof(*p));
-    need(b, gr_queue_finish(q, &b->d));
-    free(host);
-    return p;
-}
+enum { WARM = 40 }; /* products: half a second of an H200 */
 
 static void write_rows(bench *b, gr_queue *q, head *h)
 {
@@ -94,20 +69,6 @@ static void write_rows(bench *b, gr_queue *q, head *h)
     gr_device_write(q, h->target, target, h->rows * sizeof(*target));
     free(row);
     free(target);
-}
-
-/* One of `body`'s runs, in seconds. */
-static double once(bench *b, gr_queue *q, void (*body)(gr_queue *, int, void *), head *h)
-{
-    const gr_device_type *t = b->dev->type;
-    uint64_t begin, end;
-    t->time_reset(b->dev);
-    const uint32_t number = t->time_begin(q);
-    body(q, 0, h);
-    t->time_end(q, number);
-    need(b, t->finish(q, &b->d));
-    t->time_read(b->dev, number, &begin, &end);
-    return (double)(end - begin) * 1e-9;
 }
 
 /* The head between two products each time, TIMES times: a device that is hot, or short of power, is so for

@@ -92,6 +92,48 @@ static inline double seconds_of(bench *b, gr_queue *q, int n, void (*body)(gr_qu
     return median(x);
 }
 
+/* One of `body`'s runs, in seconds. */
+static inline double once(bench *b, gr_queue *q, void (*body)(gr_queue *q, int which, void *arg), void *arg)
+{
+    const gr_device_type *t = b->dev->type;
+    uint64_t begin, end;
+    t->time_reset(b->dev);
+    const uint32_t number = t->time_begin(q);
+    body(q, 0, arg);
+    t->time_end(q, number);
+    need(b, t->finish(q, &b->d));
+    t->time_read(b->dev, number, &begin, &end);
+    return (double)(end - begin) * 1e-9;
+}
+
+/* Uniform in [-1, 1]: the speed of products depends on what is multiplied, so zeros would not do. */
+static inline uint16_t random_value(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + 1;
+    const float x = (float)(int32_t)(*state >> 32) * 0x1p-31f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return (uint16_t)(bits >> 16);
+}
+
+enum { PATTERN = 1 << 24 };
+
+/* n random bf16 values, a pattern of 16 million again and again: drawing them all takes longer than the
+ * benchmark.
+ */
+static inline void *random_values(bench *b, gr_queue *q, uint64_t n, uint64_t seed)
+{
+    uint16_t *p = bench_take(b, n * sizeof(*p)), *host = gr_malloc(PATTERN * sizeof(*host));
+    const uint64_t first = GR_MIN(n, (uint64_t)PATTERN);
+    for (uint64_t i = 0; i < first; i++) host[i] = random_value(&seed);
+    gr_device_write(q, p, host, first * sizeof(*p));
+    for (uint64_t at = first; at < n; at += first)
+        b->dev->type->copy(q, p + at, p, GR_MIN(first, n - at) * sizeof(*p));
+    need(b, gr_queue_finish(q, &b->d));
+    free(host);
+    return p;
+}
+
 static inline void print_result(const char *row, double value, const char *unit)
 {
     printf("{\"row\": \"%s\", \"side\": \"ours\", \"value\": %.6g, \"unit\": \"%s\"}\n", row, value, unit);

@@ -1,0 +1,235 @@
+/* ops/kernels/experts.c: the MLP of a layer of experts, in device-free C over gr_experts_ops: runs of tokens
+ * that fit the workspace, each of them routed, sorted, multiplied and summed up whole.
+ */
+#include "ops/kernels/experts.h"
+
+static void *values(gr_workspace *c, gr_dtype type, uint64_t rows, uint64_t cols)
+{
+    return gr_workspace_bytes(c, rows * cols * gr_dtype_size(type));
+}
+
+static void *later(const gr_experts_call *c, const void *x, uint64_t row, uint64_t cols)
+{
+    return (char *)(uintptr_t)x + row * cols * gr_dtype_size(c->type);
+}
+
+void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype type, uint32_t T,
+                            gr_experts_acts *a)
+{
+    const uint64_t rows = (uint64_t)T * e->top_k;
+    a->logits = gr_workspace_floats(c, (uint64_t)T * e->count);
+    a->expert = gr_workspace_bytes(c, rows * sizeof(*a->expert));
+    a->weight = gr_workspace_floats(c, rows);
+    a->gate_up = values(c, type, rows, 2 * (uint64_t)e->inner);
+}
+
+/* ---- workspaces: of one run ---------------------------------------------------------------------------- */
+
+struct work {
+    void *products, *sort;
+    gr_dispatch d;
+    void *rows;           /* [R, H] a gather's, then a product's */
+    void *h;              /* [R, I] the activation; backward: its gradient, then its weighted form */
+    gr_experts_acts acts; /* forward, where they are not kept */
+    void *d_gate_up;      /* backward: [R, 2 I] */
+    float *d_weight;      /* [T, k] */
+    void *d_logits;       /* [T, E] */
+    float *dot;           /* [R], where down has a bias */
+};
+
+static uint64_t products_bytes(const gr_experts_call *c, uint32_t run, unsigned threads, bool backward)
+{
+    const gr_experts_desc *e = c->e;
+    const uint32_t rows = run * e->top_k;
+    uint64_t most = c->ops->logits_ws_bytes(run, c->H, e->count, threads, backward);
+    most = GR_MAX(most, c->ops->product_ws_bytes(rows, c->H, 2 * e->inner, threads, backward));
+    return GR_MAX(most, c->ops->product_ws_bytes(rows, e->inner, c->H, threads, backward));
+}
+
+static void work_layout(gr_workspace *m, const gr_experts_call *c, unsigned threads, bool backward,
+                        struct work *w)
+{
+    const gr_experts_desc *e = c->e;
+    const uint32_t run = GR_MIN(c->T, c->run);
+    const uint64_t rows = (uint64_t)run * e->top_k, back = backward ? rows : 0;
+    w->products = gr_workspace_bytes(m, products_bytes(c, run, threads, backward));
+    w->sort = gr_workspace_bytes(m, c->ops->dispatch_ws_bytes(e->count, e->top_k, run));
+    gr_dispatch_layout(m, e->count, e->top_k, run, &w->d);
+    w->rows = values(m, c->type, rows, c->H);
+    w->h = values(m, c->type, rows, e->inner);
+    w->d_gate_up = values(m, c->type, back, 2 * (uint64_t)e->inner);
+    w->d_weight = gr_workspace_floats(m, back);
+    w->d_logits = values(m, c->type, backward ? run : 0, e->count);
+    w->dot = gr_workspace_floats(m, e->bias ? back : 0);
+}
+
+static void forward_layout(gr_workspace *m, const gr_experts_call *c, unsigned threads, bool keep,
+                           struct work *w)
+{
+    work_layout(m, c, threads, false, w);
+    if (!keep) gr_experts_acts_layout(m, c->e, c->type, GR_MIN(c->T, c->run), &w->acts);
+}
+
+uint64_t gr_experts_ws_bytes(const gr_experts_call *c, unsigned threads, gr_layer_use use)
+{
+    gr_workspace m = {0};
+    struct work w;
+    if (use == GR_LAYER_BACKWARD)
+        work_layout(&m, c, threads, true, &w);
+    else
+        forward_layout(&m, c, threads, use == GR_LAYER_KEEP, &w);
+    return m.used;
+}
+
+/* ---- a run --------------------------------------------------------------------------------------------- */
+
+/* Tokens [first, first + T) of a call. */
+struct run {
+    gr_queue *q;
+    const gr_experts_call *c;
+    const struct work *w;
+    uint32_t first, T, rows;
+    const void *x;
+    gr_experts_acts acts;
+    gr_expert_act act;
+};
+
+/* acts: of the call, or where they are not kept of any run. */
+static struct run run_of(gr_queue *q, const gr_experts_call *c, const struct work *w, uint32_t first,
+                         const gr_experts_acts *acts, bool kept)
+{
+    const gr_experts_desc *e = c->e;
+    const uint64_t at = kept ? first : 0;
+    const uint32_t T = GR_MIN(c->T - first, c->run);
+    return (struct run){.q = q,
+                        .c = c,
+                        .w = w,
+                        .first = first,
+                        .T = T,
+                        .rows = T * e->top_k,
+                        .x = later(c, c->x, first, c->H),
+                        .acts = {acts->logits + at * e->count, acts->expert + at * e->top_k,
+                                 acts->weight + at * e->top_k,
+                                 later(c, acts->gate_up, at * e->top_k, 2 * (uint64_t)e->inner)},
+                        .act = {e->act, e->limit, T * e->top_k, e->inner}};
+}
+
+static gr_router_product router_of(const struct run *r)
+{
+    return (gr_router_product){r->T, r->c->H, r->c->e->count, r->x, r->c->w.router};
+}
+
+static gr_expert_product gate_up_of(const struct run *r)
+{
+    const gr_experts_desc *e = r->c->e;
+    return (gr_expert_product){e->count, r->rows, r->c->H, 2 * e->inner, r->w->d.first, r->c->w.gate_up};
+}
+
+static gr_expert_product down_of(const struct run *r)
+{
+    const gr_experts_desc *e = r->c->e;
+    return (gr_expert_product){e->count, r->rows, e->inner, r->c->H, r->w->d.first, r->c->w.down};
+}
+
+static void sort(const struct run *r)
+{
+    const gr_experts_desc *e = r->c->e;
+    r->c->ops->dispatch(r->q, e->count, e->top_k, r->T, r->acts.expert, &r->w->d, r->w->sort);
+}
+
+static void route(const struct run *r)
+{
+    const gr_experts_call *c = r->c;
+    const gr_router_product p = router_of(r);
+    const uint16_t *given = c->given ? c->given + (uint64_t)r->first * c->e->top_k : NULL;
+    c->ops->logits(r->q, &p, c->w.router_bias, r->acts.logits, r->w->products);
+    c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert, r->acts.weight);
+    sort(r);
+}
+
+static void gather(const struct run *r, const void *from)
+{
+    r->c->ops->gather(r->q, &r->w->d, r->c->e->top_k, r->T, r->c->H, from, r->w->rows);
+}
+
+static void run_forward(const struct run *r, const void *base, void *y)
+{
+    const gr_experts_call *c = r->c;
+    const gr_experts_ops *o = c->ops;
+    const struct work *w = r->w;
+    const gr_expert_product gate_up = gate_up_of(r), down = down_of(r);
+    route(r);
+    gather(r, r->x);
+    o->product(r->q, &gate_up, w->rows, c->w.gate_up_bias, r->acts.gate_up, w->products);
+    o->activate(r->q, &r->act, r->acts.gate_up, w->h);
+    o->product(r->q, &down, w->h, c->w.down_bias, w->rows, w->products);
+    o->combine(r->q, &w->d, c->e->top_k, r->T, c->H, w->rows, r->acts.weight, base, c->scale, y);
+}
+
+void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base, void *y,
+                        const gr_experts_acts *keep, void *ws)
+{
+    gr_workspace m = {.base = ws};
+    struct work w;
+    forward_layout(&m, c, gr_team_size(q->team), keep != NULL, &w);
+    for (uint32_t first = 0; first < c->T; first += c->run) {
+        const struct run r = run_of(q, c, &w, first, keep ? keep : &w.acts, keep != NULL);
+        run_forward(&r, base ? later(c, base, first, c->H) : NULL, later(c, y, first, c->H));
+    }
+}
+
+/* From rows of dy: gradients of down, of what it read, and of the weights of choices. */
+static void down_backward(const struct run *r, const gr_experts_grads *g)
+{
+    const gr_experts_call *c = r->c;
+    const gr_experts_ops *o = c->ops;
+    const struct work *w = r->w;
+    const gr_expert_product down = down_of(r);
+    o->product_dx(r->q, &down, w->rows, w->h, w->products);
+    if (c->w.down_bias) o->bias_dot(r->q, &w->d, c->e->count, r->rows, c->H, w->rows, c->w.down_bias, w->dot);
+    o->activate_backward(r->q, &r->act, &w->d, r->acts.weight, c->w.down_bias ? w->dot : NULL,
+                         r->acts.gate_up, w->h, w->d_gate_up, w->h, w->d_weight);
+    o->product_dw(r->q, &down, w->rows, w->h, g->down, g->type, w->products);
+    if (g->down_bias)
+        o->bias_backward(r->q, &w->d, c->e->count, c->H, w->rows, r->acts.weight, g->down_bias, g->type);
+}
+
+static void gate_up_backward(const struct run *r, const gr_experts_grads *g)
+{
+    const gr_experts_ops *o = r->c->ops;
+    const struct work *w = r->w;
+    const gr_expert_product gate_up = gate_up_of(r);
+    gather(r, r->x);
+    o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, w->products);
+    if (g->gate_up_bias)
+        o->bias_backward(r->q, &w->d, r->c->e->count, gate_up.out, w->d_gate_up, NULL, g->gate_up_bias,
+                         g->type);
+    o->product_dx(r->q, &gate_up, w->d_gate_up, w->rows, w->products);
+}
+
+static void run_backward(const struct run *r, const void *dy, void *dx, const gr_experts_grads *g)
+{
+    const gr_experts_call *c = r->c;
+    const gr_experts_ops *o = c->ops;
+    const struct work *w = r->w;
+    const gr_router_product p = router_of(r);
+    sort(r);
+    gather(r, dy);
+    down_backward(r, g);
+    gate_up_backward(r, g);
+    o->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, w->d_weight, r->T, w->d_logits);
+    o->logits_backward(r->q, &p, w->d_logits, dx, g->router, g->router_bias, g->type, w->products);
+    o->combine(r->q, &w->d, c->e->top_k, r->T, c->H, w->rows, NULL, dx, 1, dx);
+}
+
+void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
+                         void *dx, const gr_experts_grads *grads, void *ws)
+{
+    gr_workspace m = {.base = ws};
+    struct work w;
+    work_layout(&m, c, gr_team_size(q->team), true, &w);
+    for (uint32_t first = 0; first < c->T; first += c->run) {
+        const struct run r = run_of(q, c, &w, first, kept, true);
+        run_backward(&r, later(c, dy, first, c->H), later(c, dx, first, c->H), grads);
+    }
+}
