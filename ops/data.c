@@ -174,6 +174,7 @@ typedef struct data_state {
     gr_cursor cursor;
     gr_encoder *prompt, *response[2]; /* the second: of a pair */
     uint64_t dropped;
+    uint32_t dropped_metric;
 } data_state;
 
 /* The tokens of one record. */
@@ -502,7 +503,8 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
 {
     const gr_data_cfg *c = n->cfg;
     data_state *s = gr_calloc(1, sizeof(*s));
-    *s = (data_state){.session = session, .node = n};
+    *s = (data_state){
+        .session = session, .node = n, .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
     gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
                            : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
     double *keys = NULL;
@@ -545,7 +547,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
         if (call->ptr[N_DRAW + i] && !is_of_record(n, n->results.columns[i]))
             gr_rows_column(&r, n->results.columns[i], call->ptr[N_DRAW + i]);
     if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
-    if (s->dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
+    if (s->dropped) gr_session_metric(s->session, s->dropped_metric, (double)s->dropped);
     return st;
 }
 
