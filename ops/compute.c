@@ -11,7 +11,7 @@
 static const gr_key keys[] = {{"of", GR_KEY_NODE, CFG(of), false, NULL, 0, 0, NULL,
                                "rows of the result; default: those of the values it reads"},
                               {"expr", GR_KEY_EXPR, CFG(expr), true, NULL, 0, 0, NULL,
-                               "the expression; reductions over the batch mean all of it"},
+                               "the expression; reductions cover the whole batch"},
                               {0}};
 
 static const gr_field fields[] = {

@@ -26,9 +26,9 @@
 static const gr_key keys[] = {
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows to select from"},
     {"groups", GR_KEY_EXPR, CFG(groups), false, NULL, 0, 0, NULL, "which groups stay: a condition on prompts"},
-    {"sequences", GR_KEY_EXPR, CFG(sequences), false, NULL, 0, 0, NULL, "which sequences stay: a condition on sequences; a group that keeps none goes"},
+    {"sequences", GR_KEY_EXPR, CFG(sequences), false, NULL, 0, 0, NULL, "which sequences stay: a condition on sequences; a group that keeps none is left out"},
     {"tokens", GR_KEY_EXPR, CFG(tokens), false, NULL, 0, 0, NULL, "which response tokens count: a condition on tokens; all rows stay"},
-    {"resample", GR_KEY_EXPR, CFG(resample), false, NULL, 0, 0, NULL, "as many rows drawn with replacement, each as often as its weight says: a number a sequence, or one a prompt, which draws whole groups"},
+    {"resample", GR_KEY_EXPR, CFG(resample), false, NULL, 0, 0, NULL, "draw as many rows, with replacement, by weight: a number a sequence, or a number a prompt, which draws whole groups"},
     {"refill", GR_KEY_VALUE, CFG(refill), false, NULL, 0, 0, NULL, "{until, rounds, short: error|keep}: draw again until this many groups stayed, in at most so many rounds"},
     {0}};
 
@@ -505,10 +505,11 @@ const gr_op gr_op_select = {
     .name = "select",
     .summary = "some rows of another node, rows drawn from them by weight, or fewer tokens that count",
     .doc =
-        "An `of:` made of the rows of another. An expression about it that names a value of the rows "
-        "selected from, or of their prompts, reads what was kept of it. A row that is drawn several times is "
-        "there as often, each time as a group of its own. With refill, all nodes from the data to here run "
-        "again in each round; what else reads them reads them through this node.",
+        "Makes new rows from those of another node. In an expression about the new rows, a value of the old "
+        "rows, or of their prompts, means the part that was kept. A row that is drawn several times is there "
+        "as often, each time as a group of its own. With refill, all nodes from the data to here run again "
+        "in "
+        "each round; other nodes read them through this node.",
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,
     .narrows = true,

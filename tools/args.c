@@ -65,7 +65,7 @@ static const option options[N_OPTIONS] = {
     [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL,
                 "device memory, such as 80GiB; default, and max: all that is usable"},
     [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
-                     "memory of a host for copies; default, and max: all that is usable"},
+                     "host memory that the plan may use; default, and max: all that is usable"},
     [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
                 "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
@@ -90,13 +90,13 @@ static const option options[N_OPTIONS] = {
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] =
         {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
-         "CPU device: hold every step to the memory it declared; touched.csv says how much of the "
-         "peak was written (slow)"},
+         "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
+         "how much of the peak was written (slow)"},
     [UNTIL] = {"until", "N", 0, COUNT, AT(until), 0, NULL,
-               "stop behind iteration N, with a checkpoint; schedules stay those of all iterations"},
+               "stop after iteration N, with a checkpoint; schedules stay those of all iterations"},
     [ACCEPT] = {"accept-changes", NULL, 0, FLAG, AT(accept_changes), 0, NULL,
-                "go on though a checkpoint, or what the run reads, is not what it was; warnings name what is "
-                "not"},
+                "go on although a checkpoint, or a file that the run reads, has changed; warnings name each "
+                "change"},
     [RESTARTS] = {"restarts", "N", 0, COUNT, AT(restarts), 0, NULL,
                   "go on by itself when a rank, a worker or a device fails, N times at most between two "
                   "checkpoints"},
@@ -127,7 +127,7 @@ static const command commands[] = {
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},
     {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), 0, true,
-     "give buffers with lifetimes their offsets"},
+     "find offsets for buffers with lifetimes"},
     {"init", "", 0, BIT(CONFIG) | BIT(TOKENIZER) | BIT(SEED) | BIT(OUT_DIR), BIT(CONFIG) | BIT(OUT_DIR), true,
      "make a checkpoint of random weights"},
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
@@ -137,8 +137,8 @@ static const command commands[] = {
      BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
     {"audit", "RUN [STEP]", 2, 0, 0, true,
-     "run iterations again from their checkpoint, elsewhere: their metrics and weights have the recorded "
-     "bits"},
+     "run iterations again from their checkpoint, in another folder, and compare metrics and weights with "
+     "the recorded bits"},
 };
 
 /* ---- parsing ------------------------------------------------------------------------------------------- */

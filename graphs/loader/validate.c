@@ -10,7 +10,7 @@
 
 const gr_key gr_validate_keys[] = {
     {"every", GR_KEY_UINT, offsetof(gr_node, timing.every), false, NULL, 1, UINT32_MAX, NULL,
-     "run the node, and what reads it, behind every so many iterations instead of in them"},
+     "run the node, and what reads it, after every so many iterations instead of in them"},
     {"before", GR_KEY_BOOL, offsetof(gr_node, timing.before), false, NULL, 0, 0, NULL,
      "with every: before the first iteration, too"},
     {0}};
