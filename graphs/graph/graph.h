@@ -296,7 +296,7 @@ struct gr_graph {
     gr_run_settings run;
     bool canonical;        /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
     bool strict;           /* `strict: true`: rollout, log-prob and update give a token the same bits */
-    bool nondeterministic; /* `deterministic: false`: sums of gradients may be in the order of chance */
+    bool nondeterministic; /* `deterministic: false`: sums of gradients need no fixed order */
     uint32_t ranks;        /* that shares are for; where there are views, theirs are */
     uint32_t hosts;        /* that all ranks are on */
     gr_ranks_pool *pools;
