@@ -9,7 +9,7 @@ typedef enum kind { FLAG, TEXT, LIST, COUNT, BYTES } kind;
 
 typedef struct option {
     const char *name, *value; /* value: what --help calls it */
-    char message;             /* or 0 */
+    char letter;              /* or 0 */
     kind kind;
     size_t at, given; /* offsets in gr_args; given 0: none */
     const char *choices;
@@ -230,10 +230,10 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
     return GR_OK;
 }
 
-static const option *find_message(const command *c, const char *arg, gr_diag *d)
+static const option *find_letter(const command *c, const char *arg, gr_diag *d)
 {
     for (int i = 0; i < N_OPTIONS; i++)
-        if (c->options & BIT(i) && options[i].message == arg[1]) return &options[i];
+        if (c->options & BIT(i) && options[i].letter == arg[1]) return &options[i];
     gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown option '-%c' of graphrun %s", arg[1], c->name);
     return NULL;
 }
@@ -249,7 +249,7 @@ static gr_status parse_option(gr_args *a, const command *c, int argc, char **arg
         o = find_option(c, arg + 2, equals ? (size_t)(equals - arg - 2) : strlen(arg + 2), d);
         value = equals ? equals + 1 : NULL;
     } else {
-        o = find_message(c, arg, d);
+        o = find_letter(c, arg, d);
         value = arg[2] ? arg + 2 : NULL;
     }
     if (!o) return GR_E_INVALID;
@@ -344,7 +344,7 @@ static void help_command(const command *c, gr_str *out)
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *o = &options[i];
         if (!(c->options & BIT(i))) continue;
-        char *left = gr_printf("%s--%s %s", o->message ? "-o, " : "", o->name, o->value ? o->value : "");
+        char *left = gr_printf("%s--%s %s", o->letter ? "-o, " : "", o->name, o->value ? o->value : "");
         gr_str_printf(out, "  %-26s %s%s\n", left, o->doc, c->required & BIT(i) ? " (required)" : "");
         if (o->choices) gr_str_printf(out, "  %-26s one of %s\n", "", o->choices);
         free(left);
@@ -381,8 +381,8 @@ void gr_args_man(gr_str *out)
         for (int k = 0; k < N_OPTIONS; k++) {
             const option *o = &options[k];
             if (!(c->options & BIT(k))) continue;
-            gr_str_printf(out, ".TP\n\\fB%s\\-\\-%s\\fR %s\n%s\n", o->message ? "\\-o\\fR, \\fB" : "",
-                          o->name, o->value ? o->value : "", o->doc);
+            gr_str_printf(out, ".TP\n\\fB%s\\-\\-%s\\fR %s\n%s\n", o->letter ? "\\-o\\fR, \\fB" : "", o->name,
+                          o->value ? o->value : "", o->doc);
         }
     }
     gr_str_puts(out, ".SH EXIT STATUS\n");

@@ -223,9 +223,9 @@ static void check_boundary(gr_verifier *v)
                             p->ledger[e].what);
     }
     for (int i = 0; i < GR_N_PATHS; i++) {
-        bool current = i == GR_PATH_INIT || i == GR_PATH_RESUME;
+        bool begins = i == GR_PATH_INIT || i == GR_PATH_RESUME;
         const gr_path *path = &p->paths[i];
-        if (current ? path->n_entry != 0 : !same_set(path->entry, path->n_entry, v->boundary, p->n_ledger))
+        if (begins ? path->n_entry != 0 : !same_set(path->entry, path->n_entry, v->boundary, p->n_ledger))
             gr_verify_wrong(v, "boundary", "path %s does not enter with what the path before leaves",
                             gr_path_str(i));
         if (!same_set(path->exit, path->n_exit, v->boundary, p->n_ledger))

@@ -150,8 +150,8 @@ static bool is_unit(const gr_str *out, gr_span inside, gr_span rest)
     gr_span next = gr_span_trim(rest);
     bool goes_on = next.n && (isalnum((unsigned char)*next.p) || *next.p == '(');
     gr_span word = gr_span_trim(inside);
-    bool message = word.n == 1 && inside.n == 1 && !strchr("mgshL", *word.p); /* \mathrm{e} */
-    return quantity && !message && !goes_on;
+    bool letter = word.n == 1 && inside.n == 1 && !strchr("mgshL", *word.p); /* \mathrm{e} */
+    return quantity && !letter && !goes_on;
 }
 
 /* Words keep marks around them, so that they are no product of variables. */

@@ -10,7 +10,7 @@ const char *const gr_math_functions[] = {"sin",    "cos",    "tan",    "cot",   
                                          "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh",
                                          "tanh",   "coth",   "exp",    "ln",     "lg",   NULL};
 
-static const char *const messages[] = {
+static const char *const letters[] = {
     "alpha",    "beta", "gamma",  "delta",  "epsilon", "varepsilon", "zeta",  "eta",   "theta",
     "vartheta", "iota", "kappa",  "lambda", "mu",      "nu",         "xi",    "rho",   "sigma",
     "tau",      "phi",  "varphi", "chi",    "psi",     "omega",      "Gamma", "Delta", "Theta",
@@ -310,7 +310,7 @@ static uint32_t read_name(struct reader *r)
     static const char *const accents[] = {"overline", "bar", "hat", "tilde"};
     gr_span name = command_of(r->s);
     const char *from = r->s.p;
-    bool greek = index_in(messages, GR_LEN(messages), name) != GR_MATH_NONE;
+    bool greek = index_in(letters, GR_LEN(letters), name) != GR_MATH_NONE;
     if (!greek && index_in(accents, GR_LEN(accents), name) == GR_MATH_NONE) return fail(r);
     r->s = gr_span_skip(r->s, name.n + 1);
     if (!greek) {

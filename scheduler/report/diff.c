@@ -30,8 +30,8 @@ static tally *find(tallies *t, char *name)
     if (i < t->n) {
         free(name);
     } else {
-        tally current = {.name = name};
-        GR_PUSH(t->list, t->n, t->cap, current);
+        tally added = {.name = name};
+        GR_PUSH(t->list, t->n, t->cap, added);
     }
     return &t->list[i];
 }
