@@ -158,8 +158,8 @@ static void try_types(advice *v, const gr_graph *g)
     }
 }
 
-/* A rollout in twice as many slices, and so on: each is one change, for the more there are, the more of a KV
- * pool has room. */
+/* A rollout over twice as many ranks (tensor), and so on: each is one change, for the more there are, the
+ * more of a KV pool has room. */
 static void try_slices(advice *v, const gr_graph *g)
 {
     for (size_t i = 0; i < g->n_models && g->ranks > 1; i++) {

@@ -21,7 +21,7 @@ struct gr_loss {
     const char *why;
     gr_loc why_at;
     const char *file; /* of the loss; a function it calls may stand in another */
-    int rows;         /* row set of the fresh values */
+    int rows;         /* row set of the current values */
     int current[MAX_FRESH], adjoint[MAX_FRESH];
     size_t n_current;
     int *results; /* the loss, then the metrics */

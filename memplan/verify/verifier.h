@@ -2,10 +2,10 @@
  * memplan/verify/verify.h.
  *
  *   verify.c         what is proven in which order; files that paths read and write; bindings
- *   verify_steps.c   indices, names, loops and waits make sense; work steps are the program's; collectives
+ *   verify_steps.c   indices, names, loops and waits make sense; steps are the tasks, in order; collectives
  *   verify_ledger.c  entries: bytes and places, offsets, lifetimes, sums, the budget; paths' ends
- *   verify_roles.c   ranks of several roles, what crosses between them
- *   verify_replay.c  the paths run in thought: contents are what each step needs, lanes wait for each other
+ *   verify_roles.c   ranks of several roles, transfers between them
+ *   verify_replay.c  the paths replayed: contents are what each step needs, lanes wait for each other
  */
 #ifndef GR_MEMPLAN_VERIFY_VERIFIER_H
 #define GR_MEMPLAN_VERIFY_VERIFIER_H
@@ -35,7 +35,7 @@ typedef struct gr_verifier {
 /* Note a broken rule; after GR_VERIFY_MAX_ERRORS only counted. Always false. */
 GR_PRINTF(3, 4) bool gr_verify_wrong(gr_verifier *v, const char *rule, const char *fmt, ...);
 
-/* The iteration and validate run works; the other paths move bytes between files and what lives on. */
+/* The iteration and validate run tasks; the other paths move bytes between files and what lives on. */
 bool gr_verify_runs_tasks(gr_path_id path);
 
 /* Fills steps, object, parent and work. false: indices cannot be trusted, and nothing else may be looked at.

@@ -18,7 +18,7 @@ static bool lives_always(const gr_verifier *v, const gr_entry *e)
     return e->first <= e->last ? e->first == 0 && e->last + 1 == v->n : e->first == e->last + 1;
 }
 
-/* Lives as long as one of the two paths that run works. */
+/* Lives as long as one of the two paths that run tasks. */
 static bool lives_on_path(const gr_verifier *v, const gr_entry *e)
 {
     return (e->first == 0 && e->last + 1 == v->n_steady) || (e->first == v->n_steady && e->last + 1 == v->n);

@@ -1,4 +1,5 @@
-/* ops/parallel/reshard.c: from flat shards to slices of layers: who sends which pieces to whom. */
+/* ops/parallel/reshard.c: from flat shards to tensor-parallel shards of layers: who sends which pieces to
+ * whom. */
 #include "ops/parallel/reshard.h"
 
 #include "ops/parallel/parts.h"
@@ -22,7 +23,8 @@ static uint64_t shard_elems(const gr_model_shape *s, uint32_t bucket, uint32_t r
     return gr_shard_elems(gr_bucket_elems(s, bucket), ranks);
 }
 
-/* A shard is packed once for each slice; only what all of them have goes out more than once. */
+/* A flat shard is packed once for each tensor-parallel shard; only what all of these have goes out more than
+ * once. */
 static uint64_t out_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
 {
     const uint64_t shard = shard_elems(s, bucket, ranks);

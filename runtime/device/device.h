@@ -41,8 +41,7 @@ typedef struct gr_queue {
     void *stream;       /* CUDA: cudaStream_t; NULL on the host lane */
     void *own;          /* what the device keeps with a queue */
     void *context;      /* what the device's kernels keep with a queue (ops/kernels/kernels.h) */
-    gr_tp_group *peers; /* the ranks that have the slices of a layer that kernels are given; NULL: layers are
-                        whole */
+    gr_tp_group *peers; /* the ranks of its tensor-parallel group; NULL: layers are whole */
     gr_queue_place at;  /* for messages */
     uint64_t waits;     /* calls of gr_queue_finish so far */
 } gr_queue;

@@ -1,4 +1,4 @@
-/* scheduler/cost/cost.c: how long a work takes on a device. */
+/* scheduler/cost/cost.c: how long a task takes on a device. */
 #include "scheduler/cost/hardware.h"
 
 #include <math.h>
