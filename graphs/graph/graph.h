@@ -1,13 +1,14 @@
-/* graphs/graph/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their places.
+/* graphs/graph/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their
+ * locations in files.
  *
  *     file --gr_graph_load--> gr_graph --(ops/base/op.h: declare)--> gr_tasks --scheduler--> plan
  *
  * Loading does everything that needs no data: YAML, `use:`, `--set`, parameters, keys against each op's
  * table, names, row sets, levels, expressions, model configs, bounds. It reports every error of the file at
- * once, each with its place, and warnings (dead nodes, settings that train nothing). What LANGUAGE.md has and
- * this version has not built is refused by name.
+ * once, each with file, line and column, and warnings (dead nodes, settings that train nothing). What
+ * LANGUAGE.md has and this version has not built is refused by name.
  *
- * Ownership: everything belongs to the graph's pool. Threads: a loaded graph does not change.
+ * Ownership: everything belongs to the graph's arena. Threads: a loaded graph does not change.
  */
 #ifndef GR_GRAPHS_GRAPH_GRAPH_H
 #define GR_GRAPHS_GRAPH_GRAPH_H
@@ -102,8 +103,8 @@ typedef struct gr_train {                                  /* models: NAME: trai
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
 
-/* models: NAME: shard:, the ranks that a model's shards are spread over: the planner's choice; all; those of
- * each host, where the hosts are replicas of each other. */
+/* models: NAME: shard:, the ranks that a model is sharded over: the planner's choice; all; those of each
+ * host, where the hosts are replicas of each other. */
 typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
 
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
@@ -191,8 +192,7 @@ typedef struct gr_node_placement {
     uint32_t role;             /* of these ranks; of an iteration's end GR_NONE where all run it */
     uint32_t ranks;            /* that work on it together */
     gr_rows_bounds share;      /* of bounds, what one of them generates, passes and scores, at most */
-    uint32_t parts;            /* ranks side by side that have slices of its model and work on rows together;
-                                  1: each works alone */
+    uint32_t parts;            /* ranks of the tensor-parallel group that runs it; 1: each computes alone */
     gr_rows_bounds task;       /* of its rows' bounds, what these have together, at most; share, where each is
                                   alone */
 } gr_node_placement;
@@ -314,7 +314,7 @@ typedef struct gr_load_options {
     size_t n_set;
     bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
                          absent */
-    uint32_t ranks;   /* that prompts are dealt to, and pools are made of; 0: 1 */
+    uint32_t ranks;   /* that prompts are divided among, and pools are made of; 0: 1 */
     uint32_t hosts;   /* that these are on, as many on each; 0: 1 */
 } gr_load_options;
 

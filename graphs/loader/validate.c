@@ -1,8 +1,8 @@
 /* graphs/loader/validate.c: which nodes run on validations, between iterations, and not in them.
  *
  * `every` stands where data is drawn, or at any other node; what reads a node of a validation belongs to it,
- * too. Values do not cross between an iteration and a validation: when one runs, what the other computed is
- * gone. Only models are common; a validation reads them as the iteration before it left them.
+ * too. An iteration and a validation cannot read each other's values: when one runs, what the other computed
+ * is gone. They share only models; a validation reads them as the iteration before it left them.
  */
 #include "graphs/loader/load.h"
 

@@ -24,7 +24,7 @@ typedef struct gr_verifier {
     gr_step *steps;       /* of the iteration, and behind them those of validate, as the ledger counts */
     uint32_t n, n_steady; /* of all of them; of the iteration's */
     uint32_t *object;     /* of entries */
-    uint32_t *work;       /* of those steps, GR_NONE for transitions */
+    uint32_t *task;       /* of those steps, GR_NONE for transitions */
     uint32_t *parent;     /* of those steps: the loop around */
     uint32_t **shares,
         *n_share; /* of entries: others with some of the same bytes, where more than one lane uses the two */
@@ -38,7 +38,7 @@ GR_PRINTF(3, 4) bool gr_verify_wrong(gr_verifier *v, const char *rule, const cha
 /* The iteration and validate run tasks; the other paths move bytes between files and what lives on. */
 bool gr_verify_runs_tasks(gr_path_id path);
 
-/* Fills steps, object, parent and work. false: indices cannot be trusted, and nothing else may be looked at.
+/* Fills steps, object, parent and task. false: indices cannot be trusted, and nothing else may be looked at.
  */
 bool gr_verify_steps(gr_verifier *v);
 

@@ -1,4 +1,4 @@
-/* ops/parallel/balance.c: which sequences each rank takes, so that all have as much work. */
+/* ops/parallel/balance.c: which sequences each rank takes, so that all have about the same work. */
 #include "ops/parallel/balance.h"
 
 #include "ops/base/session.h"
@@ -31,7 +31,7 @@ gr_balance_bounds gr_balance_bounds_of(uint32_t own, uint32_t all, uint32_t leng
 /* A sequence, or all of a group. */
 typedef struct item {
     uint64_t work, tokens;
-    uint32_t first, n; /* sequences, counted from the first that is dealt */
+    uint32_t first, n; /* sequences, counted from the first that is assigned */
 } item;
 
 typedef struct load {
@@ -45,7 +45,7 @@ struct gr_dealer {
     uint32_t n, cap, ranks;
     load *loads;           /* [ranks] */
     item **room;           /* [ranks, b.seqs] of their items */
-    uint32_t *rank, *list; /* [cap + 1] a deal that is tried; the one whose own list is asked */
+    uint32_t *rank, *list; /* [cap + 1] an assignment that is tried; the one whose own list is asked */
     gr_balance_bounds b;
 };
 
@@ -262,7 +262,7 @@ static void even_out(gr_dealer *d, uint32_t *rank, uint64_t all)
         for (uint32_t i = 0; i < d->loads[k].n; i++) rank[d->loads[k].items[i]->first] = k;
 }
 
-/* ---- the deal ------------------------------------------------------------------------------------------ */
+/* ---- the assignment ------------------------------------------------------------------------------------ */
 
 gr_dealer *gr_dealer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b)
 {

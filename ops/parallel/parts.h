@@ -2,7 +2,7 @@
  * generate, in buckets, each an object of the task graph.
  *
  * Sizes are bytes unless said otherwise. Threads: all functions are pure, but for gr_model_object, which adds
- * to a program.
+ * to a task graph.
  */
 #ifndef GR_OPS_PARALLEL_PARTS_H
 #define GR_OPS_PARALLEL_PARTS_H

@@ -36,13 +36,13 @@ void gr_reshard_pack(const gr_reshard *r, const void *shard, void *buffer, gr_re
 /* What comes from each rank, after all that this one packs; in [ranks]. */
 void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in);
 /* Put it in its place in the tp shard, and zeros between tensors. */
-void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *slice);
+void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *tp);
 
 /* All of it, over the communicator of all ranks. */
-GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *slice,
+GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *tp,
                                       void *buffer, gr_diag *d);
 
 /* From a whole bucket that is here. */
-void gr_reshard_local(const gr_reshard *r, const void *whole, void *slice);
+void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp);
 
 #endif
