@@ -1,5 +1,5 @@
 /* graphrun audit: iterations of a run are executed again from their checkpoint, in a folder of their own, and
- * what they record is held against what the run has recorded. Nothing is written into the run. */
+ * what they record is compared with what the run has recorded. Nothing is written into the run. */
 #include "tools/cmd.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* graphs/loader/tensor.c: `tensor:` of models, and what ranks have together of a batch. */
+/* graphs/loader/tensor.c: `tensor:` of models, and how much of a batch a tensor-parallel group has. */
 #include "graphs/loader/load.h"
 #include "ops/base/configs.h"
 #include "ops/model/tp.h"

@@ -1,4 +1,4 @@
-/* graphs/loader/top.c: what stands beside the nodes: models, state, run, log. */
+/* graphs/loader/top.c: the keys beside `nodes`: models, state, run, log. */
 #include "graphs/loader/load.h"
 
 #include "ops/model/tp.h"

@@ -27,11 +27,11 @@
  * follows from them, expressions over the batch, selections, metrics, is evaluated everywhere, over the whole
  * batch in its order, with the same bits for any number of ranks.
  *
- * A model's shards may be over the ranks of a node, and the nodes be replicas of each other (`shard: node`).
- * Then all of this is among the ranks of a node, but for two things: behind the last micro-batch of a
- * mini-batch each rank's shard of the gradients is summed with those of the same place in the other nodes
- * (`across`), with the same bits on all of them; and the gradient's norm is the sum over one node, which all
- * ranks hear of. So every replica steps alike, from equal bits to equal bits.
+ * A model may be sharded over the ranks of a host, and the hosts be replicas of each other (`shard: node`).
+ * Then all of this is among the ranks of a host, with two exceptions. After the last micro-batch of a
+ * mini-batch each rank's shard of the gradients is summed with the same shard on the other hosts (`across`),
+ * with the same bits on all of them. And the gradient's norm is the sum over one host, which all ranks
+ * receive. So every replica makes the same step, from equal bits to equal bits.
  *
  * Canonical runs cut a mini-batch into GR_LEAVES parts, whole groups in their order, and each rank has as
  * many of them one after another. A leaf's gradient is summed in a whole bucket of its own; leaves are then
@@ -84,7 +84,7 @@ uint32_t gr_sharding_tree(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
 /* Declare the reduction of whole gradients into the model's own: added to what is there, or, where it is all
  * of a mini-batch, in its place. */
 void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all);
-/* Declare its sum over nodes, where they are replicas: once a mini-batch, behind all its reductions. */
+/* Declare its sum over replicas, where hosts are replicas: once a mini-batch, after all its reductions. */
 void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
 void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);

@@ -1,4 +1,4 @@
-/* The files that a shell command names: its words, as far as they can be told without running a shell. */
+/* The files that a shell command names: its words, as far as they can be known without running a shell. */
 #include "ops/reward/command_files.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* runtime/base/base.h: what every file uses: status codes, messages with a place, memory, strings.
+/* runtime/base/base.h: what every file uses: status codes, messages with file, line and column, memory,
+ * strings.
  *
  * Small host objects (parsed files, tables, strings) come from gr_malloc and its kin, which never return
  * NULL: a machine that cannot give a few kilobytes cannot go on, so they print one line and end the program

@@ -1,4 +1,4 @@
-/* runtime/comm/comm.h: what the ranks of a run say to each other.
+/* runtime/comm/comm.h: communicators: groups of ranks, and what they send each other.
  *
  * One process is one rank; all ranks make the same calls in the same order. A communicator has calls of two
  * sorts. Those that take a queue are steps of a plan, on memory of the device: `mpi` (the CPU device) does

@@ -1,14 +1,15 @@
 /* runtime/comm/watchdog.h: whether the ranks of a run go on.
  *
  * Each process notes what its threads are at: a step of the plan, for which a limit is known; something
- * between steps; or a call that waits for other ranks. The process gives that away as a sign of life
+ * between steps; or a call that waits for other ranks. The process sends that as a sign of life
  * (runtime/comm/comm_mpi.c), and rank 0 judges by the signs of all:
  *   - a rank that gives none for GR_COMM_SILENCE seconds is lost;
  *   - one that has been at one step for longer than its limit hangs, if another has waited for others for
- *     GR_WATCHDOG_PATIENCE seconds, or for as long as that limit. Where nobody waits, it takes long, which is
- * fine;
+ *     GR_WATCHDOG_PATIENCE seconds, or for as long as that limit. Where nobody waits, it only takes long,
+ *     which is fine;
  *   - where all wait, for longer than their limits, the run hangs.
- * One thing alone is said, of the rank that the others wait for.
+ *
+ * Only one message is printed, about the rank that the others wait for.
  *
  * Threads: any thread may call what notes; a lane is one thread's at a time. The texts of
  * steps outlive the run. Seconds are of CLOCK_MONOTONIC.

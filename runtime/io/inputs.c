@@ -1,4 +1,4 @@
-/* runtime/io/inputs.c: the list of what a run reads: hashed, as JSON, and held against an older one. See
+/* runtime/io/inputs.c: the list of what a run reads: hashed, as JSON, and compared with an older one. See
  * inputs.h. */
 #include "runtime/io/inputs_parts.h"
 
@@ -297,7 +297,7 @@ char *gr_input_describe(const gr_input *x)
                      x->path ? " ('" : "", x->path ? x->path : "", x->path ? "')" : "");
 }
 
-/* ---- held against what was pinned -----------------------------------------------------------------------
+/* ---- compared with what was recorded ---------------------------------------------------------------------
  */
 
 typedef struct held {
