@@ -315,7 +315,7 @@ void gr_graph_ops(gr_str *out)
         out,
         "    after              node or list of nodes that come before it; after an update of its model\n"
         "                       it reads the new weights\n"
-        "    pool               the ranks that run it; default: its model's, else those beside what it "
+        "    pool               the ranks that run it; default: its model's, else those of what it "
         "reads\n"
         "    metrics            {name: expression}: one number an iteration each\n\n");
     gr_str_puts(
