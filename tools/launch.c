@@ -36,7 +36,7 @@
 #define READY "graphrun: all ranks listen" /* a line that rank 0 prints for the launcher alone */
 
 #define GRACE   20 /* seconds that mpirun has to end in once it is asked to, or a rank has said why it must */
-#define TIDY_UP 5  /* and behind SIGTERM, before what is left is killed */
+#define TIDY_UP 5  /* and after SIGTERM, before what is left is killed */
 #define LOOK_NS UINT64_C(1000000000)
 
 static const int passed[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP}; /* what ranks are to know of */

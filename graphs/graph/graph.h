@@ -203,7 +203,7 @@ typedef struct gr_node_timing {
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
-    uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
+    uint32_t every;             /* of a validation: it runs after every so many iterations; 0: it is none */
     bool before;                /* a validation: also before the first iteration */
 } gr_node_timing;
 

@@ -21,7 +21,7 @@ typedef struct gr_verifier {
     size_t n_errors;
     gr_arena *arena;
     gr_path_id path;      /* the one looked at */
-    gr_step *steps;       /* of the iteration, and behind them those of validate, as the ledger counts */
+    gr_step *steps;       /* of the iteration, and after them those of validate, as the ledger counts */
     uint32_t n, n_steady; /* of all of them; of the iteration's */
     uint32_t *object;     /* of entries */
     uint32_t *task;       /* of those steps, GR_NONE for transitions */

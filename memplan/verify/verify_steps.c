@@ -88,7 +88,7 @@ static uint32_t shifted(uint32_t step, uint32_t by)
     return step == GR_NONE ? GR_NONE : step + by;
 }
 
-/* Put the steps of a path behind those there are. */
+/* Put the steps of a path after those there are. */
 static void add_steps(gr_verifier *v, const gr_path *path, const uint32_t *parent)
 {
     uint32_t first = v->n;

@@ -215,7 +215,7 @@ static void make_move(load *a, load *b, const move *m)
     if (in) put_in(a, in);
 }
 
-/* The rank that comes behind *at by its work, then by its number, the one that has most left out; *at is none
+/* The rank that comes after *at by its work, then by its number, the one that has most left out; *at is none
  * of them: the first. false: there is none. */
 static bool next_least(const gr_dealer *d, uint32_t most, uint32_t *at)
 {

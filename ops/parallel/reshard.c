@@ -37,7 +37,7 @@ uint64_t gr_reshard_room(const gr_model_shape *s, uint32_t parts, uint32_t bucke
     return out_room(s, parts, bucket, ranks) + gr_bucket_elems(&tp, bucket);
 }
 
-/* Pieces between the layout of a bucket and one behind another in a buffer. */
+/* Pieces between the layout of a bucket and one after another in a buffer. */
 typedef struct move {
     const gr_reshard *r;
     char *packed; /* where the next piece goes, or comes from */

@@ -18,7 +18,7 @@
  * Gradients of a bucket are computed whole. They are reduced over the ranks in each micro-batch, beside the
  * backward pass of the buckets below, and added to the rank's shard; or, where the planner takes the memory
  * for it (gr_choices.whole_grads), each rank sums those of its micro-batches, whole, and they are reduced
- * once, beside the backward pass of the last one, which stands behind the loop of the others: that is another
+ * once, beside the backward pass of the last one, which stands after the loop of the others: that is another
  * order of sums. Either way sums have the same order, whether weights are sharded or not.
  *
  * The batch is divided among the ranks by whole groups to be generated and scored (gr_rows_own), and by

@@ -11,8 +11,8 @@
 typedef struct words {
     const char *at; /* the rest of the command */
     gr_str word;
-    bool first;   /* the word is a command: the first one, or behind a separator */
-    bool written; /* it is behind a > */
+    bool first;   /* the word is a command: the first one, or after a separator */
+    bool written; /* it is after a > */
 } words;
 
 static bool is_blank(char c)

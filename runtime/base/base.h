@@ -80,7 +80,7 @@ char *gr_message_format(const struct gr_message *m);
 /* The candidate nearest to name by edit distance, of equally near ones that with the longest common
  * beginning, or NULL where none is near enough to suggest. */
 const char *gr_near(const char *name, const char *const *candidates, size_t n);
-/* Looking through thousands of names for each of thousands of errors takes minutes and helps nobody: behind
+/* Looking through thousands of names for each of thousands of errors takes minutes and helps nobody: after
  * so many, nothing is suggested. */
 enum { GR_NEAR_ERRORS = 100 };
 

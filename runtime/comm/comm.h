@@ -104,7 +104,7 @@ struct gr_comm {
 GR_NODISCARD gr_status gr_comm_started(bool *started, gr_diag *d);
 
 /* A host's rank `local` of `locals` takes a CUDA device of its own: CUDA_VISIBLE_DEVICES has it first, which
- * is then device 0, and behind it the others that were visible, or where all were those of the host's other
+ * is then device 0, and after it the others that were visible, or where all were those of the host's other
  * ranks. They stay visible because the driver lets copies into memory of a device that the process does not
  * see wait for kernels, as copies within its own device do. Nothing changes where the launcher has given
  * fewer devices than there are ranks before this one: it has given one to each. Before anything asks for

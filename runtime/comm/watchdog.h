@@ -24,8 +24,8 @@
 #define GR_WATCHDOG_TIMEOUT \
     600 /* seconds that what is between steps may take, until gr_watchdog_between says otherwise */
 
-#define GR_WATCHDOG_SILENCE                                                           \
-    "GRAPHRUN_SILENCE" /* in the environment: seconds in the place of GR_COMM_SILENCE \
+#define GR_WATCHDOG_SILENCE                                                       \
+    "GRAPHRUN_SILENCE" /* in the environment: seconds in place of GR_COMM_SILENCE \
                         */
 
 /* Steps outside of the plan, as gr_watchdog_at is told them. */
@@ -74,7 +74,7 @@ void gr_watchdog_sign(gr_sign *out);
 
 /* ---- what rank 0 makes of it ---- */
 
-/* Seconds without a sign of life behind which a rank is lost; GR_E_INVALID, gr_watchdog_set_silence, for a
+/* Seconds without a sign of life after which a rank is lost; GR_E_INVALID, gr_watchdog_set_silence, for a
  * text that is no such number. */
 GR_NODISCARD gr_status gr_watchdog_set_silence(const char *text, gr_diag *d);
 uint32_t gr_watchdog_silence(void);

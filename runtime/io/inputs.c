@@ -99,7 +99,7 @@ static gr_status unmoved(const gr_input *x, gr_diag *d)
     return gr_diag_error(d, (gr_loc){x->path, 0, 0}, GR_E_INVALID, "the file has changed while it was read");
 }
 
-/* It is the file that was added, before and behind. */
+/* It is the file that was added, before and after. */
 static gr_status hash_file(gr_input *x, gr_diag *d)
 {
     gr_status st = unmoved(x, d);

@@ -99,7 +99,7 @@ GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_d
  * gr_hardware_find, NULL for this machine. */
 void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
 
-/* Profiles that have names, but for "cpu": NULL behind the last. */
+/* Profiles that have names, but for "cpu": NULL after the last. */
 const gr_hardware *gr_hardware_known(size_t i);
 
 /* What a rank of so many receives a second in collectives, on so many hosts. */
