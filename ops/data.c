@@ -27,15 +27,15 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "instead of file: a shell command that prints the JSONL, run once at the start"}, \
     {"batch", GR_KEY_UINT, CFG(batch), true, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
     {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
-    {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; equal ones in the order they would have without"}, \
+    {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; records of equal numbers keep the order that shuffle gives"}, \
     {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
     {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
     {"system", GR_KEY_TEXT, CFG(system), false, NULL, 0, 0, NULL, "with a chat template: text of a system message before the others, with {field}s of the record"}, \
     {"template_args", GR_KEY_VALUE, CFG(args), false, NULL, 0, 0, NULL, "with a chat template: a map of further variables that it reads, such as {enable_thinking: false}"}, \
     {"tools", GR_KEY_VALUE, CFG(tools), false, NULL, 0, 0, NULL, "with a chat template: a list of tools, or one {field} of the record that holds such a list"}, \
     {"tools_file", GR_KEY_PATH, CFG(tools_file), false, NULL, 0, 0, NULL, "instead of tools: a JSON file with the list"}, \
-    {"date", GR_KEY_TEXT, CFG(date), false, NULL, 0, 0, NULL, "with a chat template that asks for the date: YEAR-MONTH-DAY; 2024-07-26 where it is not given"}, \
-    {"too_long", GR_KEY_ENUM, CFG(too_long), false, "error", 0, 0, too_long_choices, "what happens to a record of more tokens than fit"}
+    {"date", GR_KEY_TEXT, CFG(date), false, NULL, 0, 0, NULL, "with a chat template that asks for the date: YEAR-MONTH-DAY; default: 2024-07-26"}, \
+    {"too_long", GR_KEY_ENUM, CFG(too_long), false, "error", 0, 0, too_long_choices, "what happens to a record with too many tokens"}
 
 static const gr_key prompts_keys[] = {
     DATA_KEYS,
@@ -48,11 +48,11 @@ static const gr_key sequences_keys[] = {
     {"prompt", GR_KEY_TEXT, CFG(template), true, NULL, 0, 0, NULL, "prompt text with {field}s of the record; chat: the checkpoint's chat template around messages"},
     {"response", GR_KEY_TEXT, CFG(response), true, NULL, 0, 0, NULL, "response text with {field}s of the record: the tokens that a loss sees"},
     {"pair", GR_KEY_TEXT, CFG(pair), false, NULL, 0, 0, NULL, "text of a second response, with {field}s: each record is then a group of two, the first of them preferred"},
-    {"model", GR_KEY_MODEL, CFG(model), false, NULL, 0, 0, NULL, "whose tokenizer is used; default: of the model that reads the rows"},
+    {"model", GR_KEY_MODEL, CFG(model), false, NULL, 0, 0, NULL, "model whose tokenizer is used; default: the model that reads the rows"},
     {"max_prompt_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
     {"max_tokens", GR_KEY_UINT, CFG(max_response_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, the stop id included"},
     {"eos", GR_KEY_BOOL, CFG(eos), false, "true", 0, 0, NULL, "end each response with the checkpoint's first stop id"},
-    {"token_fields", GR_KEY_TEXTS, CFG(token_fields), false, NULL, 0, 0, NULL, "fields of the record with a list of numbers, one for each response token, the stop id included; of pairs with two such lists"},
+    {"token_fields", GR_KEY_TEXTS, CFG(token_fields), false, NULL, 0, 0, NULL, "fields of the record with a list of numbers, one for each response token, the stop id included; with pair, two such lists"},
     {0}};
 
 static const gr_field prompts_fields[] = {
@@ -174,6 +174,7 @@ typedef struct data_state {
     gr_cursor cursor;
     gr_encoder *prompt, *response[2]; /* the second: of a pair */
     uint64_t dropped;
+    uint32_t dropped_metric;
 } data_state;
 
 /* The tokens of one record. */
@@ -502,7 +503,8 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
 {
     const gr_data_cfg *c = n->cfg;
     data_state *s = gr_calloc(1, sizeof(*s));
-    *s = (data_state){.session = session, .node = n};
+    *s = (data_state){
+        .session = session, .node = n, .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
     gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
                            : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
     double *keys = NULL;
@@ -545,7 +547,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
         if (call->ptr[N_DRAW + i] && !is_of_record(n, n->results.columns[i]))
             gr_rows_column(&r, n->results.columns[i], call->ptr[N_DRAW + i]);
     if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
-    if (s->dropped) gr_session_metric(s->session, (double)s->dropped, "%s.dropped", n->name);
+    if (s->dropped) gr_session_metric(s->session, s->dropped_metric, (double)s->dropped);
     return st;
 }
 
@@ -585,8 +587,8 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 const gr_op gr_op_prompts = {
     .name = "prompts",
     .summary = "draw prompts from a JSONL file",
-    .doc =
-        "Each record is one prompt, and one group for what follows. prompts.FIELD is a field of the record.",
+    .doc = "Each record is one prompt, and one group for the nodes that follow. prompts.FIELD is a field of "
+           "the record.",
     .keys = prompts_keys,
     .fields = prompts_fields,
     DATA_FACTS,
@@ -595,8 +597,8 @@ const gr_op gr_op_prompts = {
 const gr_op gr_op_sequences = {
     .name = "sequences",
     .summary = "draw prompts with their responses from a JSONL file",
-    .doc = "An `of:` like a rollout, for supervised training. Each record is a group of one sequence; with "
-           "`pair`, of two.",
+    .doc = "Makes rows as a rollout does, for supervised training. Each record is a group of one sequence; "
+           "with `pair`, of two.",
     .keys = sequences_keys,
     .fields = sequences_fields,
     DATA_FACTS,

@@ -12,15 +12,15 @@ static const gr_key keys[] = {
     {"prompts", GR_KEY_NODE, CFG(prompts), true, NULL, 0, 0, NULL, "the prompts; each is a group"},
     {"samples", GR_KEY_UINT, CFG(samples), false, "1", 1, 65536, NULL, "responses a prompt"},
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response"},
-    {"temperature", GR_KEY_NUMBER, CFG(temperature), false, "1", 0, 100, NULL, "of sampling; 0 is greedy"},
+    {"temperature", GR_KEY_NUMBER, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
-    {"stop", GR_KEY_TEXTS, CFG(stop), false, NULL, 0, 0, NULL, "texts that end a response; cut from what rewards see"},
+    {"stop", GR_KEY_TEXTS, CFG(stop), false, NULL, 0, 0, NULL, "texts that end a response; rewards do not see them"},
     {"stop_ids", GR_KEY_UINTS, CFG(stop_ids), false, NULL, 0, 0, NULL, "token ids that end a response; default: the checkpoint's EOS ids"},
-    {"ignore_eos", GR_KEY_BOOL, CFG(ignore_eos), false, "false", 0, 0, NULL, "the checkpoint's EOS ids end no response: but for stop_ids and stop, each has max_tokens"},
-    {"kv_blocks", GR_KEY_UINT, CFG(kv_blocks), false, "0", 0, 1 << 30, NULL, "blocks of 16 tokens in the KV pool; 0: the planner's choice"},
+    {"ignore_eos", GR_KEY_BOOL, CFG(ignore_eos), false, "false", 0, 0, NULL, "the checkpoint's EOS ids end no response: unless stop_ids or stop ends it, each has max_tokens"},
+    {"kv_blocks", GR_KEY_UINT, CFG(kv_blocks), false, "0", 0, 1 << 30, NULL, "blocks of 16 tokens in the KV cache; 0: the planner's choice"},
     {"concurrent", GR_KEY_UINT, CFG(concurrent), false, "0", 0, 1 << 20, NULL, "most sequences decoded at once; 0: the planner's choice"},
-    {"lag", GR_KEY_UINT, CFG(lag), false, "0", 0, 1, NULL, "1: sample with the weights of the iteration before, so that the last one's training may run meanwhile"},
+    {"lag", GR_KEY_UINT, CFG(lag), false, "0", 0, 1, NULL, "1: sample with the weights of the iteration before, so that sampling and training can run at the same time"},
     {0}};
 
 static const gr_field fields[] = {
@@ -82,9 +82,8 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
 const gr_op gr_op_generate = {
     .name = "generate",
     .summary = "sample responses",
-    .doc = "Continuous batching over a paged KV pool of any size that holds one full sequence. Each response "
-           "ends "
-           "with its stop id, or is cut at max_tokens and marked truncated.",
+    .doc = "Continuous batching over a paged KV cache, of any size that holds one full sequence. A response "
+           "ends with its stop id, or is cut at max_tokens and marked truncated.",
     .kernels = GR_KERNELS_FORWARD | GR_KERNELS_LM_HEAD | GR_KERNELS_ROLLOUT,
     .lane = GR_LANE_COMPUTE,
     .makes_rows = true,

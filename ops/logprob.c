@@ -8,10 +8,10 @@ static const char *const weights[] = {"params", "rollout", NULL};
 
 /* clang-format off */
 static const gr_key keys[] = {
-    {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model asked"},
+    {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model that is evaluated"},
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows; their temperature applies"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
-    {"weights", GR_KEY_ENUM, CFG(weights), false, NULL, 0, 0, weights, "which copy is asked: params, as training has them; or that of rollouts, which may be in slices (tensor); default: params"},
+    {"weights", GR_KEY_ENUM, CFG(weights), false, NULL, 0, 0, weights, "which copy of the weights is used: params, the one that trains; rollout, the one that generates, which may be tensor-parallel; default: params"},
     {0}};
 
 static const gr_field fields[] = {

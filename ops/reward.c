@@ -19,14 +19,14 @@ static const char *const levels[] = {"sequence", "token", NULL};
 /* clang-format off */
 static const gr_key keys[] = {
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows to score"},
-    {"answer", GR_KEY_FIELD, CFG(answer), false, NULL, 0, 0, NULL, "field with the truth: prompts.FIELD"},
+    {"answer", GR_KEY_FIELD, CFG(answer), false, NULL, 0, 0, NULL, "field with the right answer: prompts.FIELD"},
     {"rule", GR_KEY_VALUE, CFG(rule), false, NULL, 0, 0, NULL, "exact, prefix, gsm8k, boxed or math; or {extract, answer_extract, take: first|last, tail, strip, compare: string|number|math|prefix}"},
     {"rules", GR_KEY_VALUE, CFG(rules), false, NULL, 0, 0, NULL, "{by: FIELD, VALUE: rule, ...}: a rule for each value of a field of the record"},
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "a shell command: reads a JSON object a line, prints {\"id\", \"score\"} a line"},
     {"workers", GR_KEY_UINT, CFG(workers), false, "1", 1, 1024, NULL, "processes of the command"},
     {"timeout", GR_KEY_NUMBER, CFG(timeout), false, "60", 0.001, 86400, NULL, "seconds the command may take for one sequence"},
     {"level", GR_KEY_ENUM, CFG(level), false, "sequence", 0, 0, levels, "one number a sequence, or one a token"},
-    {"names", GR_KEY_TEXTS, CFG(names), false, NULL, 0, 0, NULL, "the command prints an object with these numbers: fields reward.NAME"},
+    {"names", GR_KEY_TEXTS, CFG(names), false, NULL, 0, 0, NULL, "the command prints an object with these numbers; each is a field reward.NAME"},
     {0}};
 /* clang-format on */
 

@@ -12,6 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct scratch {
+    gr_str text, answer;
+    uint32_t *ends;   /* [response tokens] */
+    float *per_token; /* the same */
+    double *values;
+} scratch;
+
 struct gr_scorer {
     gr_session *session;
     const gr_node *node;
@@ -25,6 +32,8 @@ struct gr_scorer {
     gr_status failed; /* of a request, and its messages: reported when the node runs */
     gr_diag messages;
     uint64_t over_limit;
+    uint32_t over_limit_metric;
+    scratch own; /* of the sequence that is scored */
 };
 
 /* ---- config ----------------------------------------------------------------------------------------------
@@ -202,13 +211,6 @@ static gr_status rule_for(const gr_scorer *s, const void *data, uint32_t record,
     return st;
 }
 
-typedef struct scratch { /* of one sequence */
-    gr_str text, answer;
-    uint32_t *ends;
-    float *per_token;
-    double *values;
-} scratch;
-
 static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, scratch *x, gr_diag *d)
 {
     const gr_node *groups = s->cfg->answer.node;
@@ -358,23 +360,13 @@ static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores 
 gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
 {
     if (s->workers) return run_workers(s, rows, out, d);
-    uint32_t longest = s->node->rows->bounds.response_tokens;
-    scratch x = {.ends = gr_calloc(longest, sizeof(*x.ends)),
-                 .per_token = gr_calloc(longest, sizeof(*x.per_token)),
-                 .values = gr_calloc(longest, sizeof(*x.values))};
     gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = GR_OK;
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
-        st = score_by_rule(s, rows, seq, &x, d);
-        if (!st) put(s, rows, out, seq, x.values);
+        st = score_by_rule(s, rows, seq, &s->own, d);
+        if (!st) put(s, rows, out, seq, s->own.values);
     }
-    if (s->over_limit)
-        gr_session_metric(s->session, (double)s->over_limit, "%s.over_match_limit", s->node->name);
-    free(x.ends);
-    free(x.per_token);
-    free(x.values);
-    gr_str_release(&x.text);
-    gr_str_release(&x.answer);
+    if (s->over_limit) gr_session_metric(s->session, s->over_limit_metric, (double)s->over_limit);
     return st;
 }
 
@@ -419,10 +411,30 @@ static gr_status same_files(void *user, gr_diag *d)
     return st;
 }
 
+static scratch scratch_new(uint32_t longest)
+{
+    return (scratch){.ends = gr_calloc(longest, sizeof(uint32_t)),
+                     .per_token = gr_calloc(longest, sizeof(float)),
+                     .values = gr_calloc(longest, sizeof(double))};
+}
+
+static void scratch_release(scratch *x)
+{
+    free(x->ends);
+    free(x->per_token);
+    free(x->values);
+    gr_str_release(&x->text);
+    gr_str_release(&x->answer);
+}
+
 gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
 {
     gr_scorer *s = gr_calloc(1, sizeof(*s));
-    *s = (gr_scorer){.session = session, .node = n, .cfg = n->cfg};
+    *s = (gr_scorer){.session = session,
+                     .node = n,
+                     .cfg = n->cfg,
+                     .over_limit_metric = gr_session_name(session, n, "%s.over_match_limit", n->name),
+                     .own = scratch_new(n->rows->bounds.response_tokens)};
     gr_status st = rules_of(s, d);
     if (!st) st = check_answers(s, d);
     if (!st && s->cfg->command && gr_node_runs(session->graph, n)) {
@@ -477,6 +489,7 @@ void gr_scorer_free(gr_scorer *s)
     for (uint32_t i = 0; s->early && i < s->node->rows->bounds.seqs; i++) free(s->early[i]);
     free(s->early);
     free(s->submitted);
+    scratch_release(&s->own);
     gr_diag_release(&s->messages);
     free(s);
 }

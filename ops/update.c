@@ -9,11 +9,11 @@
 static const gr_key keys[] = {
     {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model trained; it has train: settings"},
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows trained on"},
-    {"loss", GR_KEY_LOSS, CFG(loss), true, NULL, 0, 0, NULL, "a scalar expression of logprob, entropy, of a critic value (fresh, differentiable), and columns (constant)"},
+    {"loss", GR_KEY_LOSS, CFG(loss), true, NULL, 0, 0, NULL, "a scalar expression of the current logprob and entropy (of a critic: value), which it is differentiated by, and of columns, which are constant"},
     {"mini_batch", GR_KEY_UINT, CFG(mini_batch), false, "0", 0, 1 << 20, NULL, "prompts of one optimizer step; must divide the batch; 0: all"},
-    {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "passes over the batch"},
+    {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "times that the batch is trained on"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
-    {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "the passes over these rows, those of other nodes too, take the longest sequences first"},
+    {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "passes over these rows, also those of other nodes, take the longest sequences first"},
     {0}};
 /* clang-format on */
 
@@ -49,8 +49,8 @@ const gr_op gr_op_update = {
     .trains = true,
     .summary = "train a model on a loss expression",
     .doc = "Mini-batches are taken in the order of the rows; each is one optimizer step (AdamW, decoupled "
-           "weight decay, "
-           "clipping by the global norm). A step whose gradient norm is not finite is skipped and counted.",
+           "weight decay, clipping by the global norm). A step whose gradient norm is not finite is skipped "
+           "and counted.",
     .kernels = GR_KERNELS_FORWARD | GR_KERNELS_BACKWARD,
     .lane = GR_LANE_COMPUTE,
     .cfg_bytes = sizeof(gr_update_cfg),

@@ -23,10 +23,10 @@ static const gr_key score_keys[] = {
     {0}};
 
 static const gr_field value_fields[] = {
-    {"value", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F32, "of each response token, as predicted before it"}, {0}};
+    {"value", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F32, "value of each response token, predicted at the position before it"}, {0}};
 
 static const gr_field score_fields[] = {
-    {"score", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "of prompt and response, at the last token"}, {0}};
+    {"score", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "score of prompt and response, at the last token"}, {0}};
 /* clang-format on */
 
 enum { HEAD_LAST, HEAD_PACKED, HEAD_X, HEAD_WS, HEAD_OUT, N_HEAD }; /* operands; the last bucket */
@@ -117,9 +117,8 @@ const gr_op gr_op_score = {
     .name = "score",
     .passes = true,
     .summary = "scores of a reward model for the sequences of a rollout",
-    .doc = "What a sequence-classification checkpoint says at the last token of prompt and response. The "
-           "model reads "
-           "the ids as they were sampled, so it has the policy's tokenizer.",
+    .doc = "The output of a sequence-classification checkpoint at the last token of prompt and response. The "
+           "model reads the ids as they were sampled, so it needs the policy's tokenizer.",
     .kernels = GR_KERNELS_FORWARD | GR_KERNELS_VALUE_HEAD,
     .lane = GR_LANE_COMPUTE,
     .scores = true,

@@ -158,9 +158,9 @@ static void try_types(advice *v, const gr_graph *g)
     }
 }
 
-/* A rollout in twice as many slices, and so on: each is one change, for the more there are, the more of a KV
- * pool has room. */
-static void try_slices(advice *v, const gr_graph *g)
+/* A rollout over twice as many ranks (tensor), and so on: each is one change, for the more there are, the
+ * more of a KV pool has room. */
+static void try_tensor(advice *v, const gr_graph *g)
 {
     for (size_t i = 0; i < g->n_models && g->ranks > 1; i++) {
         const gr_model *m = g->models[i];
@@ -204,7 +204,7 @@ void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const 
         try_ranks(&v, g);
         try_hardware(&v);
     }
-    try_slices(&v, g);
+    try_tensor(&v, g);
     try_types(&v, g);
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);

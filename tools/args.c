@@ -9,7 +9,7 @@ typedef enum kind { FLAG, TEXT, LIST, COUNT, BYTES } kind;
 
 typedef struct option {
     const char *name, *value; /* value: what --help calls it */
-    char message;             /* or 0 */
+    char letter;              /* or 0 */
     kind kind;
     size_t at, given; /* offsets in gr_args; given 0: none */
     const char *choices;
@@ -65,7 +65,7 @@ static const option options[N_OPTIONS] = {
     [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL,
                 "device memory, such as 80GiB; default, and max: all that is usable"},
     [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
-                     "memory of a host for copies; default, and max: all that is usable"},
+                     "host memory that the plan may use; default, and max: all that is usable"},
     [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
                 "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
@@ -90,13 +90,13 @@ static const option options[N_OPTIONS] = {
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] =
         {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
-         "CPU device: hold every step to the memory it declared; touched.csv says how much of the "
-         "peak was written (slow)"},
+         "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
+         "how much of the peak was written (slow)"},
     [UNTIL] = {"until", "N", 0, COUNT, AT(until), 0, NULL,
-               "stop behind iteration N, with a checkpoint; schedules stay those of all iterations"},
+               "stop after iteration N, with a checkpoint; schedules stay those of all iterations"},
     [ACCEPT] = {"accept-changes", NULL, 0, FLAG, AT(accept_changes), 0, NULL,
-                "go on though a checkpoint, or what the run reads, is not what it was; warnings name what is "
-                "not"},
+                "go on although a checkpoint, or a file that the run reads, has changed; warnings name each "
+                "change"},
     [RESTARTS] = {"restarts", "N", 0, COUNT, AT(restarts), 0, NULL,
                   "go on by itself when a rank, a worker or a device fails, N times at most between two "
                   "checkpoints"},
@@ -127,7 +127,7 @@ static const command commands[] = {
     {"verify", "PLAN.json", 1, 0, 0, true, "prove a finished plan, independently of the planner"},
     {"diff", "PLAN_A.json PLAN_B.json", 2, 0, 0, true, "what differs between two plans, in words"},
     {"pack", "BUFFERS.csv", 1, BIT(CAPACITY) | BIT(OUT_FILE), 0, true,
-     "give buffers with lifetimes their offsets"},
+     "find offsets for buffers with lifetimes"},
     {"init", "", 0, BIT(CONFIG) | BIT(TOKENIZER) | BIT(SEED) | BIT(OUT_DIR), BIT(CONFIG) | BIT(OUT_DIR), true,
      "make a checkpoint of random weights"},
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
@@ -137,8 +137,8 @@ static const command commands[] = {
      BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
     {"audit", "RUN [STEP]", 2, 0, 0, true,
-     "run iterations again from their checkpoint, elsewhere: their metrics and weights have the recorded "
-     "bits"},
+     "run iterations again from their checkpoint, in another folder, and compare metrics and weights with "
+     "the recorded bits"},
 };
 
 /* ---- parsing ------------------------------------------------------------------------------------------- */
@@ -230,10 +230,10 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
     return GR_OK;
 }
 
-static const option *find_message(const command *c, const char *arg, gr_diag *d)
+static const option *find_letter(const command *c, const char *arg, gr_diag *d)
 {
     for (int i = 0; i < N_OPTIONS; i++)
-        if (c->options & BIT(i) && options[i].message == arg[1]) return &options[i];
+        if (c->options & BIT(i) && options[i].letter == arg[1]) return &options[i];
     gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unknown option '-%c' of graphrun %s", arg[1], c->name);
     return NULL;
 }
@@ -249,7 +249,7 @@ static gr_status parse_option(gr_args *a, const command *c, int argc, char **arg
         o = find_option(c, arg + 2, equals ? (size_t)(equals - arg - 2) : strlen(arg + 2), d);
         value = equals ? equals + 1 : NULL;
     } else {
-        o = find_message(c, arg, d);
+        o = find_letter(c, arg, d);
         value = arg[2] ? arg + 2 : NULL;
     }
     if (!o) return GR_E_INVALID;
@@ -344,7 +344,7 @@ static void help_command(const command *c, gr_str *out)
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *o = &options[i];
         if (!(c->options & BIT(i))) continue;
-        char *left = gr_printf("%s--%s %s", o->message ? "-o, " : "", o->name, o->value ? o->value : "");
+        char *left = gr_printf("%s--%s %s", o->letter ? "-o, " : "", o->name, o->value ? o->value : "");
         gr_str_printf(out, "  %-26s %s%s\n", left, o->doc, c->required & BIT(i) ? " (required)" : "");
         if (o->choices) gr_str_printf(out, "  %-26s one of %s\n", "", o->choices);
         free(left);
@@ -381,8 +381,8 @@ void gr_args_man(gr_str *out)
         for (int k = 0; k < N_OPTIONS; k++) {
             const option *o = &options[k];
             if (!(c->options & BIT(k))) continue;
-            gr_str_printf(out, ".TP\n\\fB%s\\-\\-%s\\fR %s\n%s\n", o->message ? "\\-o\\fR, \\fB" : "",
-                          o->name, o->value ? o->value : "", o->doc);
+            gr_str_printf(out, ".TP\n\\fB%s\\-\\-%s\\fR %s\n%s\n", o->letter ? "\\-o\\fR, \\fB" : "", o->name,
+                          o->value ? o->value : "", o->doc);
         }
     }
     gr_str_puts(out, ".SH EXIT STATUS\n");

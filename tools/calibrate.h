@@ -32,7 +32,7 @@ typedef struct gr_bench {
     uint32_t tokens, seqs, length, shared;
     bool heavy;                       /* long enough of it lowers the device's clocks */
     uint32_t *offset;                 /* host */
-    uint32_t layers, turn;            /* that are run in turn, their weights one behind the other; the next */
+    uint32_t layers, turn;            /* that are run in turn, their weights one after the other; the next */
     uint64_t layer_bytes, grad_bytes; /* of one */
     void *w, *grad, *x, *dx, *in, *acts, *ws, *kv;
     gr_packed packed;
@@ -75,7 +75,7 @@ void gr_bench_decode(gr_bench *b);
 GR_NODISCARD gr_status gr_calibrate_cuda_overhead(gr_hardware *h, gr_bench *b, gr_diag *d);
 GR_NODISCARD gr_status gr_calibrate_cuda_memory(gr_hardware *h, gr_bench *b, gr_diag *d);
 /* Copies of 1, 2, 4 ... and all of the devices that this process sees, at once, as ranks of a run would: a
- * GiB of each and of page-locked memory. Of the devices behind one that cannot be used, which is told,
+ * GiB of each and of page-locked memory. Of the devices after one that cannot be used, which is told,
  * nothing is measured. Other work on any of them, or in the host's memory, is measured with it. */
 GR_NODISCARD gr_status gr_calibrate_cuda_copies(gr_hardware *h, gr_diag *d);
 /* What has been loaded since: kernels of all the shapes measured. */

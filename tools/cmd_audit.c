@@ -1,5 +1,5 @@
 /* graphrun audit: iterations of a run are executed again from their checkpoint, in a folder of their own, and
- * what they record is held against what the run has recorded. Nothing is written into the run. */
+ * what they record is compared with what the run has recorded. Nothing is written into the run. */
 #include "tools/cmd.h"
 
 #include <errno.h>
@@ -332,7 +332,7 @@ static gr_status open_metrics(gr_jsonl **f, const char *run, gr_diag *d)
     return st;
 }
 
-/* Of another machine kind the first iteration alone: what it rounds otherwise grows in those behind it. */
+/* Of another machine kind the first iteration alone: what it rounds otherwise grows in those after it. */
 static gr_status compare_metrics(audit *x, gr_diag *d)
 {
     gr_jsonl *was = NULL, *is = NULL;

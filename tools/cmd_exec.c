@@ -103,7 +103,7 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
     return st;
 }
 
-/* A resumed run goes on in its own directory, from its own random state. at: what was given behind RUN@. */
+/* A resumed run goes on in its own directory, from its own random state. at: what was given after RUN@. */
 static gr_status check_resume(const gr_args *a, const char *at, uint64_t *step, gr_diag *d)
 {
     const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
@@ -262,7 +262,7 @@ typedef struct exec {
     gr_plan_options o;
     gr_planned *p;
     char *graph_path, *out;
-    const char *at; /* of --resume RUN@STEP what is behind the @, and its number; NULL: the last one */
+    const char *at; /* of --resume RUN@STEP what is after the @, and its number; NULL: the last one */
     uint64_t step;
     unsigned threads; /* 0: as many as there are cores */
 } exec;
@@ -344,7 +344,7 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     return gr_exit_status(st);
 }
 
-/* at: of --resume RUN@STEP what is behind the @; a->resume is the folder alone. */
+/* at: of --resume RUN@STEP what is after the @; a->resume is the folder alone. */
 static int exec_from(const gr_args *a, const char *at, gr_diag *d)
 {
     bool started;

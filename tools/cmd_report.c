@@ -75,7 +75,7 @@ static series *series_of(report *r, const char *key)
 }
 
 /* Lines need not have the same keys: step 0 is a validation before the first iteration, some lines have one
- * behind them, and a run may have gone on with another graph. */
+ * after them, and a run may have gone on with another graph. */
 static gr_status add_line(report *r, json_t *line, gr_loc at, gr_diag *d)
 {
     const json_t *number = json_object_get(line, "step");

@@ -1,17 +1,17 @@
-/* tools/launch.c: start this very command on several ranks, and speak for those that die.
+/* tools/launch.c: start this command on several ranks, and report those that die.
  *
  * mpirun does the starting, under a guard (runtime/base/guard.h), so that nothing outlives this process. It
- * is found in PATH; what its ranks print is passed on as it comes, and what mpirun itself has to say, in
- * blocks between lines of dashes, gives way to one message of ours. Ranks tell where they are in memory that
- * they share with the launcher; for those of other hosts rank 0 does, as it hears of them. Ranks watch each
- * other while they are joined (runtime/comm/comm_mpi.c); whether mpirun, or a rank that nobody else watches,
- * has been stopped is looked up here, in /proc.
+ * is found in PATH; what its ranks print is passed on as it comes, and what mpirun itself prints, in blocks
+ * between lines of dashes, is replaced by one message of ours. Ranks tell where they are in memory that they
+ * share with the launcher; for those of other hosts rank 0 does, as it hears of them. Ranks watch each other
+ * while they are joined (runtime/comm/comm_mpi.c); whether mpirun, or a rank that nobody else watches, has
+ * been stopped is looked up here, in /proc.
  *
  * SIGINT, SIGTERM and SIGHUP become SIGUSR1, which mpirun passes on and which asks ranks to stop after their
  * iteration: by the first two it would end them. It has a process group of its own, so that a terminal's
- * Ctrl-C comes here alone. Until rank 0 has said that all ranks listen, there is nothing to stop in good
- * order, and SIGUSR1 would be lost, or end who does not know it yet: mpirun is ended with all that it has
- * started, and this process by the signal, as a run of one rank is that has not begun.
+ * Ctrl-C comes here alone. Until rank 0 has said that all ranks listen, no run can stop in good order:
+ * SIGUSR1 would be lost, or would end a rank that does not handle it yet. So mpirun is ended with all that it
+ * has started, and this process by the signal, as a run of one rank that has not begun.
  */
 #include "tools/cmd.h"
 
@@ -36,7 +36,7 @@
 #define READY "graphrun: all ranks listen" /* a line that rank 0 prints for the launcher alone */
 
 #define GRACE   20 /* seconds that mpirun has to end in once it is asked to, or a rank has said why it must */
-#define TIDY_UP 5  /* and behind SIGTERM, before what is left is killed */
+#define TIDY_UP 5  /* and after SIGTERM, before what is left is killed */
 #define LOOK_NS UINT64_C(1000000000)
 
 static const int passed[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP}; /* what ranks are to know of */

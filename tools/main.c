@@ -76,7 +76,7 @@ static int dispatch(const gr_args *a, gr_diag *d)
     return 2; /* gr_args_parse has refused what is not built */
 }
 
-/* Texts that are asked for in the place of a command; NULL: argv is of another kind. */
+/* Texts that are asked for in place of a command; NULL: argv is of another kind. */
 static text_maker *text_asked(int argc, char **argv)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* tools/restarts.c: exec --restarts N: a run that fails is gone on with, by a small process beside it.
+/* tools/restarts.c: exec --restarts N: a run that fails is restarted, by a small process beside it.
  *
  * The run itself is this program again, without --restarts, under a guard (runtime/base/guard.h): it may
  * crash, or be killed for its memory, and when it has ended nothing of it is left that could hold its folder

@@ -9,9 +9,9 @@
  * which results differ by rounding alone: sums within a sequence are taken in 32 strands, and a device has
  * its own exp and log.
  *
- * Why instructions that are interpreted, and not generated source: there is no compiler at run time and
- * nothing to cache; the list of a pass travels with its launch, in memory that every thread reads at the same
- * place at once; and it is some dozens of operations a token, beside the billions of the model.
+ * Instructions are interpreted, and no source is generated: so there is no compiler at run time and
+ * nothing to cache. The list of a pass goes with its launch, in memory that every thread reads at the same
+ * place at once. It is some dozens of operations a token, beside the billions of the model.
  *
  * The structures are plain and hold no pointers to the host, so that they can be arguments of a kernel.
  * graphs/expr/code_run.h runs them, on the host too; ops/loss_device.h drives a loss.
@@ -59,7 +59,7 @@ typedef struct gr_code_instr {
 /* What a thread of a pass stands for. */
 typedef enum gr_code_form {
     GR_CODE_EACH,   /* one element of the level */
-    GR_CODE_FOLD,   /* 32 threads a sequence (prompt), that fold its tokens (positions) */
+    GR_CODE_FOLD,   /* 32 threads a sequence (prompt), which reduce its tokens (positions) */
     GR_CODE_SCAN,   /* a sequence, whose tokens are walked in order */
     GR_CODE_SELECT, /* a single block, for all elements of the level */
 } gr_code_form;

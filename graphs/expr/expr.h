@@ -37,7 +37,7 @@ typedef struct gr_expr_symbol {
     int rows; /* row set, >= 0, at sequence, position and token level; ignored at scalar and group level */
     bool current;  /* a value of this pass, differentiable: logprob, entropy, value in an update (token level)
                     */
-    bool stopped;  /* with fresh: read as stop_gradient(it), e.g. an old_logprob that is this pass's own */
+    bool stopped;  /* with current: read as stop_gradient(it), e.g. an old_logprob that is this pass's own */
     bool constant; /* a number known now ($clip): folded; value below */
     double value;
     int id; /* the caller's number of the column, >= 0: index into gr_expr_env.columns; not read for constants
@@ -121,8 +121,8 @@ bool gr_expr_compares_groups(const gr_expr *e);
 /* A line for each named value and the result: name, kind, level. */
 void gr_expr_explain(const gr_expr *e, gr_str *out);
 
-/* The compiled form as text, one instruction a line; equal text, equal program. Hash it for a program's
- * identity. */
+/* The compiled form as text, one instruction a line. Equal text means equal instructions, so its hash
+ * identifies the expression. */
 void gr_expr_print(const gr_expr *e, gr_str *out);
 
 /* ---- evaluating --------------------------------------------------------------------------------------- */

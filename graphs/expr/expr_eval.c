@@ -1,4 +1,4 @@
-/* graphs/expr/expr_eval.c: run a program over rows, one instruction at a time, in double.
+/* graphs/expr/expr_eval.c: run the instructions of an expression over rows, one at a time, in double.
  *
  * Elements of a level are visited in spans: a sequence's tokens, one sequence, a group's positions, all
  * groups. Within a span an argument is a pointer and a step of 0 or 1, which is how coarse values broadcast.

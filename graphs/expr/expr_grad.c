@@ -12,7 +12,7 @@
 typedef struct grad {
     gr_ir *ir;
     int *adj;     /* [n of the original], -1: none */
-    bool *active; /* has a derivative by a fresh column */
+    bool *active; /* has a derivative by a current column */
 } grad;
 
 static int konst(grad *g, double v)

@@ -1,5 +1,5 @@
-/* graphs/expr/expr_ir.c: building instructions: folding of constants, one instruction for equal ones;
- * printing. */
+/* graphs/expr/expr_ir.c: building instructions: constants are computed at once, equal instructions are
+ * one; printing. */
 #include <stdlib.h>
 #include <string.h>
 

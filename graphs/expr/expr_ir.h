@@ -45,7 +45,8 @@ static inline bool gr_ir_pointwise(gr_ir_op op)
 /* The finest of two levels that both broadcast to it: sequence and position meet at token. */
 gr_level gr_level_join(gr_level a, gr_level b);
 
-/* Add an instruction, fold it, or find its equal; returns its index. Absent arguments are -1. */
+/* Add an instruction, compute it if it is constant, or find its equal; returns its index. Absent arguments
+ * are -1. */
 int gr_ir_const(gr_ir *ir, double value);
 int gr_ir_sym(gr_ir *ir, gr_level level, int rows, int id, bool current);
 int gr_ir_op1(gr_ir *ir, gr_ir_op op, int a);

@@ -21,7 +21,7 @@ struct gr_loss {
     const char *why;
     gr_loc why_at;
     const char *file; /* of the loss; a function it calls may stand in another */
-    int rows;         /* row set of the fresh values */
+    int rows;         /* row set of the current values */
     int current[MAX_FRESH], adjoint[MAX_FRESH];
     size_t n_current;
     int *results; /* the loss, then the metrics */
@@ -139,7 +139,7 @@ static void choose_kept(gr_loss *l)
     free(read);
 }
 
-static gr_loss_class role_of(const gr_ir_node *n)
+static gr_loss_class class_of(const gr_ir_node *n)
 {
     if (!n->current || n->op == GR_IR_SYM) return GR_LOSS_TOKEN;
     bool across = n->op == GR_IR_TOP || n->op == GR_IR_CHOOSE || n->op == GR_IR_RANK || n->op == GR_IR_NTH;
@@ -155,8 +155,8 @@ static void classify(gr_loss *l)
     l->why = "";
     for (size_t i = 0; i < l->ir->n; i++) {
         const gr_ir_node *n = &l->ir->nodes[i];
-        if (!marks[i] || role_of(n) <= l->class) continue;
-        l->class = role_of(n);
+        if (!marks[i] || class_of(n) <= l->class) continue;
+        l->class = class_of(n);
         l->why_at = n->at;
         l->why =
             gr_arena_printf(l->ir->arena, "the derivative of '%s' needs the fresh values of the whole %s",

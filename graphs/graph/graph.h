@@ -1,13 +1,14 @@
-/* graphs/graph/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their places.
+/* graphs/graph/graph.h: a graph file, read and checked: nodes, models, state, expressions, with their
+ * locations in files.
  *
  *     file --gr_graph_load--> gr_graph --(ops/base/op.h: declare)--> gr_tasks --scheduler--> plan
  *
  * Loading does everything that needs no data: YAML, `use:`, `--set`, parameters, keys against each op's
  * table, names, row sets, levels, expressions, model configs, bounds. It reports every error of the file at
- * once, each with its place, and warnings (dead nodes, settings that train nothing). What LANGUAGE.md has and
- * this version has not built is refused by name.
+ * once, each with file, line and column, and warnings (dead nodes, settings that train nothing). What
+ * LANGUAGE.md has and this version has not built is refused by name.
  *
- * Ownership: everything belongs to the graph's pool. Threads: a loaded graph does not change.
+ * Ownership: everything belongs to the graph's arena. Threads: a loaded graph does not change.
  */
 #ifndef GR_GRAPHS_GRAPH_GRAPH_H
 #define GR_GRAPHS_GRAPH_GRAPH_H
@@ -102,8 +103,8 @@ typedef struct gr_train {                                  /* models: NAME: trai
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
 
-/* models: NAME: shard:, the ranks that a model's shards are spread over: the planner's choice; all; those of
- * each host, where the hosts are replicas of each other. */
+/* models: NAME: shard:, the ranks that a model is sharded over: the planner's choice; all; those of each
+ * host, where the hosts are replicas of each other. */
 typedef enum gr_shard_over { GR_SHARD_AUTO, GR_SHARD_ALL, GR_SHARD_NODE } gr_shard_over;
 
 /* models: NAME: residency:. A gr_policy each; -1: not said, --policy holds. */
@@ -191,8 +192,7 @@ typedef struct gr_node_placement {
     uint32_t role;             /* of these ranks; of an iteration's end GR_NONE where all run it */
     uint32_t ranks;            /* that work on it together */
     gr_rows_bounds share;      /* of bounds, what one of them generates, passes and scores, at most */
-    uint32_t parts;            /* ranks side by side that have slices of its model and work on rows together;
-                                  1: each works alone */
+    uint32_t parts;            /* ranks of the tensor-parallel group that runs it; 1: each computes alone */
     gr_rows_bounds task;       /* of its rows' bounds, what these have together, at most; share, where each is
                                   alone */
 } gr_node_placement;
@@ -203,7 +203,7 @@ typedef struct gr_node_timing {
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
-    uint32_t every;             /* of a validation: it runs behind every so many iterations; 0: it is none */
+    uint32_t every;             /* of a validation: it runs after every so many iterations; 0: it is none */
     bool before;                /* a validation: also before the first iteration */
 } gr_node_timing;
 
@@ -296,7 +296,7 @@ struct gr_graph {
     gr_run_settings run;
     bool canonical;        /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
     bool strict;           /* `strict: true`: rollout, log-prob and update give a token the same bits */
-    bool nondeterministic; /* `deterministic: false`: sums of gradients may be in the order of chance */
+    bool nondeterministic; /* `deterministic: false`: sums of gradients need no fixed order */
     uint32_t ranks;        /* that shares are for; where there are views, theirs are */
     uint32_t hosts;        /* that all ranks are on */
     gr_ranks_pool *pools;
@@ -314,7 +314,7 @@ typedef struct gr_load_options {
     size_t n_set;
     bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
                          absent */
-    uint32_t ranks;   /* that prompts are dealt to, and pools are made of; 0: 1 */
+    uint32_t ranks;   /* that prompts are divided among, and pools are made of; 0: 1 */
     uint32_t hosts;   /* that these are on, as many on each; 0: 1 */
 } gr_load_options;
 

@@ -1,5 +1,5 @@
-/* graphs/loader/functions.c: `functions: {NAME(ARG, ...): body}`, for expressions that say a thing more than
- * once.
+/* graphs/loader/functions.c: `functions: {NAME(ARG, ...): body}`, expressions with a name, for what is needed
+ * more than once.
  */
 #include "graphs/loader/load.h"
 

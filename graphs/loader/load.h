@@ -164,7 +164,7 @@ void gr_read_models(gr_loader *l);
 bool gr_name_formed(gr_loader *l, const char *what, const char *name, gr_loc at);
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at);
 
-/* pools.c: `pools:` into g->pools and, dealt over the ranks, g->roles. */
+/* pools.c: `pools:` into g->pools, and the ranks they get into g->roles. */
 extern const gr_key gr_pool_keys[];
 void gr_read_pools(gr_loader *l);
 /* The pool that `pool:` of a model or node names; NULL: reported. */

@@ -23,9 +23,9 @@ typedef struct pool_cfg {
 
 /* clang-format off */
 const gr_key gr_pool_keys[] = {
-    {"ranks", GR_KEY_TEXT, CFG(ranks), false, NULL, 0, 0, NULL, "so many ranks, or devices on each of some hosts, such as 2x4"},
+    {"ranks", GR_KEY_TEXT, CFG(ranks), false, NULL, 0, 0, NULL, "so many ranks, or hosts by devices, such as 2x4"},
     {"at", GR_KEY_TEXT, CFG(at), false, NULL, 0, 0, NULL, "these ranks, such as 0-3 or \"0-3,8\""},
-    {"share", GR_KEY_UINT, CFG(share), false, NULL, 1, 1 << 20, NULL, "of what pools of a size leave, so many parts"},
+    {"share", GR_KEY_UINT, CFG(share), false, NULL, 1, 1 << 20, NULL, "so many parts of what is left by pools with a size"},
     {"with", GR_KEY_TEXT, CFG(with), false, NULL, 0, 0, NULL, "the ranks of that pool: colocated"},
     {"same_node", GR_KEY_BOOL, CFG(same_node), false, "false", 0, 0, NULL, "all on one host"},
     {"models", GR_KEY_UINT, CFG(models), false, NULL, 1, 1 << 20, NULL, "at most so many models a rank; default: any number"},

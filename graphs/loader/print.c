@@ -48,8 +48,8 @@ void gr_str_quoted(gr_str *out, const char *text)
 
 static bool safe(const char *text)
 {
-    static const char messages[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
-    return *text && strspn(text, messages) == strlen(text) && !strchr("-.+", *text) && strcmp(text, "null");
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    return *text && strspn(text, letters) == strlen(text) && !strchr("-.+", *text) && strcmp(text, "null");
 }
 
 static bool number(const gr_value *v)

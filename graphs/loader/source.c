@@ -303,7 +303,7 @@ static size_t name_after_dollar(const char *p, const char **name, const char **e
     return (size_t)(q - *name);
 }
 
-/* A text's next dollars, and the name behind the last of them. Before a name two stand for one, and the odd
+/* A text's next dollars, and the name after the last of them. Before a name two stand for one, and the odd
  * one is the name's; others are as they are. */
 typedef struct dollars {
     size_t plain, n; /* bytes before them; how many they are */

@@ -1,4 +1,4 @@
-/* graphs/loader/tensor.c: `tensor:` of models, and what ranks have together of a batch. */
+/* graphs/loader/tensor.c: `tensor:` of models, and how much of a batch a tensor-parallel group has. */
 #include "graphs/loader/load.h"
 #include "ops/base/configs.h"
 #include "ops/model/tp.h"
@@ -56,18 +56,17 @@ static void check_ranks(gr_loader *l, const gr_node *n)
     free(why);
 }
 
-/* Ranks that are sent a model which they have in slices have no whole one. */
+/* Ranks that receive a model and cut it into tensor-parallel shards have no whole one. */
 static void check_whole(gr_loader *l, const gr_node *n)
 {
     const gr_graph *g = l->g;
-    bool slices = false;
+    bool cut = false;
     if (!n->model->update || n->model->update->placement.role == n->placement.role || gr_reads_rollout(n))
         return;
     for (size_t i = 0; i < g->n_nodes; i++)
-        slices =
-            slices || (g->nodes[i]->model == n->model && g->nodes[i]->placement.role == n->placement.role &&
-                       gr_reads_rollout(g->nodes[i]));
-    if (slices)
+        cut = cut || (g->nodes[i]->model == n->model && g->nodes[i]->placement.role == n->placement.role &&
+                      gr_reads_rollout(g->nodes[i]));
+    if (cut)
         gr_diag_error(
             l->d, n->at, GR_E_INVALID,
             "'%s' asks model '%s', which another pool trains and which its ranks have in slices: a log-prob "
@@ -100,7 +99,7 @@ void gr_check_tensor(gr_loader *l)
 /* ---- shares -----------------------------------------------------------------------------------------------
  */
 
-/* Prompts are dealt to ranks with their groups whole: to some of them one more than to others. */
+/* Prompts are divided among ranks with their groups whole; some ranks have one more than others. */
 static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
 {
     gr_rows_bounds share = *b;

@@ -1,4 +1,4 @@
-/* graphs/loader/top.c: what stands beside the nodes: models, state, run, log. */
+/* graphs/loader/top.c: the keys beside `nodes`: models, state, run, log. */
 #include "graphs/loader/load.h"
 
 #include "ops/model/tp.h"
@@ -53,46 +53,46 @@ static const char *const policies[] = {"auto", "keep", "transition", "every_node
 
 /* clang-format off */
 const gr_key gr_train_keys[] = {
-    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "AdamW, with weight decay apart from the gradient"},
+    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "AdamW: weight decay is not part of the gradient"},
     {"lr", GR_KEY_NUMBER, TRAIN(lr), true, NULL, 0, 1, NULL, "learning rate"},
-    {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of both moments; default [0.9, 0.999]"},
+    {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of the two moments; default [0.9, 0.999]"},
     {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "added to the root of the second moment"},
-    {"weight_decay", GR_KEY_NUMBER, TRAIN(weight_decay), false, "0.01", 0, 1, NULL, "of matrices, times the learning rate"},
+    {"weight_decay", GR_KEY_NUMBER, TRAIN(weight_decay), false, "0.01", 0, 1, NULL, "weight decay of matrices; multiplied by the learning rate"},
     {"grad_clip", GR_KEY_NUMBER, TRAIN(grad_clip), false, "1.0", 0, INFINITY, NULL, "largest norm of the whole gradient; 0: no limit"},
     {"schedule", GR_KEY_ENUM, offsetof(train_cfg, schedule), false, "constant", 0, 0, schedules, "how the learning rate falls, by iterations"},
     {"warmup", GR_KEY_UINT, TRAIN(warmup), false, "0", 0, 0, NULL, "iterations from 0 to lr"},
-    {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a part of lr"},
-    {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type of the gradients that micro-batches add up"},
+    {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a fraction of lr"},
+    {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type in which the gradients of micro-batches are added up"},
     {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
-    {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 ones; on the CPU device weights are fp32 and their own"},
+    {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 weights; on the CPU device weights are fp32 and need no master"},
     {0}};
 
 const gr_key gr_residency_keys[] = {
     {"params", GR_KEY_ENUM, AT(PARAMS), false, NULL, 0, 0, policies, "its weights, as training and log-probs use them; default: --policy"},
-    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, state_policies, "moments, and the master where there is one; host: they stay in the host pool, and the step is done there"},
-    {"gradients", GR_KEY_ENUM, AT(GRADIENTS), false, NULL, 0, 0, policies, "what backward adds up for one optimizer step"},
-    {"rollout_weights", GR_KEY_ENUM, AT(ROLLOUT_WEIGHTS), false, NULL, 0, 0, policies, "the copy that generates, where it is not the same bytes as params"},
-    {"kv", GR_KEY_ENUM, AT(KV), false, NULL, 0, 0, policies, "the pool of keys and values"},
+    {"optimizer", GR_KEY_ENUM, AT(OPTIMIZER), false, NULL, 0, 0, state_policies, "moments, and the master weights where there are any; host: they stay in host memory, and the optimizer step runs there"},
+    {"gradients", GR_KEY_ENUM, AT(GRADIENTS), false, NULL, 0, 0, policies, "the gradients of one optimizer step"},
+    {"rollout_weights", GR_KEY_ENUM, AT(ROLLOUT_WEIGHTS), false, NULL, 0, 0, policies, "the copy that generates, where it is a copy of its own"},
+    {"kv", GR_KEY_ENUM, AT(KV), false, NULL, 0, 0, policies, "the KV cache"},
     {0}};
 
 const gr_key gr_run_keys[] = {
     {"steps", GR_KEY_UINT, RUN(steps), false, NULL, 1, UINT32_MAX, NULL, "iterations in all"},
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
-    {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "of every random draw"},
+    {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "seed of every random draw"},
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
-    {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: nothing that changes the bits of results is chosen to fit a budget"},
+    {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: a budget never changes the bits of results; if nothing fits that way, it is refused"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
-    {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not: then the run ends, with status 1; 0: never"},
-    {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds that ranks wait for one that stays in a step: then it hangs, and the run ends; 0: for ever"},
-    {"check", GR_KEY_UINT, RUN(check), false, "100", 0, UINT32_MAX, NULL, "iterations from one comparison of what several ranks hold alike, weights above all, to the next; where they differ the run ends; 0: never"},
+    {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "the run ends, with status 1, after so many optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not; 0: never"},
+    {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds after which a rank that stays in one step while others wait counts as hanging, and the run ends; 0: never"},
+    {"check", GR_KEY_UINT, RUN(check), false, "100", 0, UINT32_MAX, NULL, "every so many iterations ranks compare what they hold in common, above all weights; where they differ the run ends; 0: never"},
     {0}};
 
 const gr_key gr_checkpoint_keys[] = {
     {"every", GR_KEY_UINT, offsetof(checkpoint_cfg, every), false, NULL, 1, UINT32_MAX, NULL, "iterations from one checkpoint to the next; default: only the last"},
-    {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "newest checkpoints that stay; default: all"},
-    {"best", GR_KEY_TEXT, offsetof(checkpoint_cfg, best), false, NULL, 0, 0, NULL, "a metric of metrics.jsonl, such as val.NODE: where it is better than ever before, a checkpoint is written, which stays until a better one is"},
+    {"keep", GR_KEY_UINT, offsetof(checkpoint_cfg, keep), false, NULL, 1, UINT32_MAX, NULL, "how many of the newest checkpoints stay; default: all"},
+    {"best", GR_KEY_TEXT, offsetof(checkpoint_cfg, best), false, NULL, 0, 0, NULL, "a metric of metrics.jsonl, such as val.NODE: where it is better than ever before, a checkpoint is written, and stays until there is a better one"},
     {"best_is", GR_KEY_ENUM, offsetof(checkpoint_cfg, best_is), false, "max", 0, 0, best_is, "whether the largest or the smallest is the best"},
-    {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "one behind the last iteration too; a run that is stopped before has one in any case"},
+    {"last", GR_KEY_BOOL, offsetof(checkpoint_cfg, last), false, "true", 0, 0, NULL, "write one after the last iteration too; a run that is stopped earlier writes one in any case"},
     {0}};
 
 static const gr_key canonical_key[] = {
@@ -100,7 +100,7 @@ static const gr_key canonical_key[] = {
 static const gr_key strict_key[] = {
     {"strict", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "rollout, log-prob and update give a token the same bits"}, {0}};
 static const gr_key deterministic_key[] = {
-    {"deterministic", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "false: sums of gradients may be in the order of chance"}, {0}};
+    {"deterministic", GR_KEY_BOOL, 0, false, NULL, 0, 0, NULL, "false: sums of gradients need no fixed order, so a repetition may have other bits"}, {0}};
 /* clang-format on */
 
 /* ---- names -----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 /* graphs/loader/validate.c: which nodes run on validations, between iterations, and not in them.
  *
  * `every` stands where data is drawn, or at any other node; what reads a node of a validation belongs to it,
- * too. Values do not cross between an iteration and a validation: when one runs, what the other computed is
- * gone. Only models are common; a validation reads them as the iteration before it left them.
+ * too. An iteration and a validation cannot read each other's values: when one runs, what the other computed
+ * is gone. They share only models; a validation reads them as the iteration before it left them.
  */
 #include "graphs/loader/load.h"
 
@@ -10,7 +10,7 @@
 
 const gr_key gr_validate_keys[] = {
     {"every", GR_KEY_UINT, offsetof(gr_node, timing.every), false, NULL, 1, UINT32_MAX, NULL,
-     "run the node, and what reads it, behind every so many iterations instead of in them"},
+     "run the node, and what reads it, after every so many iterations instead of in them"},
     {"before", GR_KEY_BOOL, offsetof(gr_node, timing.before), false, NULL, 0, 0, NULL,
      "with every: before the first iteration, too"},
     {0}};

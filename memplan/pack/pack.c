@@ -90,11 +90,11 @@ static block *add_block(packer *p, uint32_t at)
         p->blocks = gr_realloc(p->blocks, (p->all_blocks + 1) * sizeof(*p->blocks));
         p->blocks[p->all_blocks++] = gr_malloc(sizeof(block));
     }
-    block *current = p->blocks[p->n_blocks++];
+    block *added = p->blocks[p->n_blocks++];
     memmove(p->blocks + at + 1, p->blocks + at, (p->n_blocks - 1 - at) * sizeof(*p->blocks));
-    p->blocks[at] = current;
-    *current = (block){.first = UINT32_MAX};
-    return current;
+    p->blocks[at] = added;
+    *added = (block){.first = UINT32_MAX};
+    return added;
 }
 
 static void add_stay(packer *p, struct stay x)

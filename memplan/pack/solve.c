@@ -56,7 +56,7 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
 }
 
 /* A section begins where a start follows an end. Pieces are lives that do not wrap; those that do have a
- * second piece, from step 0, behind all others. */
+ * second piece, from step 0, after all others. */
 static void cut_time(problem *p, struct open *piece, const gr_pack_item *items, uint32_t n, uint32_t n_steps)
 {
     event *e = gr_malloc((4 * (size_t)n + 1) * sizeof(*e));

@@ -1,8 +1,8 @@
 /* memplan/plan/plan.h: a finished plan: what `graphrun plan` shows, `verify` proves and `exec` runs.
  *
  * A plan has steps for the steady iteration and for the other paths (init, resume, checkpoint, ...), and a
- * ledger: every copy of every object with its place, offset and lifetime. Nothing else may hold plan-sized
- * memory.
+ * ledger: every copy of every object with its place, offset and lifetime. Nothing else may hold memory
+ * whose size depends on the plan.
  *
  * Steps are flat and numbered in pre-order: a loop step is followed by its body, body_last is the number of
  * the last step of the body (loops nest). Within a path, each lane runs its own steps in this order; `after`
@@ -17,18 +17,18 @@
  * trip's end: contents never cross it. Entries that hold contents between paths (a path's entry and exit) are
  * live in the first step and in the last: in all, or wrapping.
  *
- * The path validate runs works, too, between iterations: the ledger counts the iteration's steps and then,
+ * The path validate runs tasks, too, between iterations: the ledger counts the iteration's steps and then,
  * from there on, those of validate. Entries that neither hold contents between paths nor stay for ever live
  * on one of the two, so that what one path frees the other may use.
  *
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
- * Ranks that do unequal work have roles, each with a plan of its own, of which the first (of rank 0) holds the
- * others. What crosses from one role to another is a `send` of the one and a `recv` of the other: of one
- * object, in one order on both sides, and in no loop. They meet: neither ends before both began. A recv names
- * the send it meets, the only wait for a step of another role. Roles meet nowhere else: one may be in the
- * next iteration already while another is still in this one.
+ * Ranks that do different things have different roles. Each role has a plan of its own, and the first (of
+ * rank 0) holds the others. A transfer from one role to another is a `send` of the one and a `recv` of the
+ * other: of one object, in one order on both sides, and in no loop. They meet: neither ends before both
+ * began. A recv names the send it meets, the only wait for a step of another role. Roles meet nowhere else:
+ * one may be in the next iteration already while another is still in this one.
  *
  * Units: bytes; nanoseconds for time. Threads: a plan never changes once made; any thread may read it.
  */
@@ -152,7 +152,7 @@ typedef struct gr_path {
 } gr_path;
 
 /* A choice the planner made for a node, beyond where things lie: "kv_blocks" of "rollout". With the graph,
- * the settings say which program a plan is of. */
+ * the settings say which task graph a plan is of. */
 typedef struct gr_setting {
     const char *node, *name;
     uint64_t value;
@@ -174,7 +174,7 @@ typedef struct gr_plan {
     const char *ranks; /* "0", "0-7", "0-3,8" */
     const char *pools; /* of several roles: the names of the pools of these ranks, "train, ref"; else "" */
     uint32_t hosts;    /* that all ranks are on; 0: not said, for it does not matter */
-    uint32_t order; /* of several roles: in which what crosses between them does (scheduler/search/roles.h) */
+    uint32_t order;    /* of several roles: the order of transfers between them (scheduler/search/roles.h) */
     uint64_t arena_bytes, overhead_bytes,
         host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
     uint64_t peak_bytes;
@@ -214,7 +214,8 @@ uint32_t gr_plan_all_ranks(const gr_plan *p);
 uint64_t gr_plan_peak(const gr_plan *p);
 bool gr_plan_fits(const gr_plan *p);
 
-/* Whether a step is a piece of the program's work (memplan/plan/tasks.h), not put in by the scheduler. */
+/* Whether a step is a task of the task graph (memplan/plan/tasks.h), not a transition that the planner added.
+ */
 static inline bool gr_step_is_task(gr_step_kind k)
 {
     return k == GR_STEP_RUN || k == GR_STEP_LOOP || k == GR_STEP_GATHER || k == GR_STEP_REDUCE ||

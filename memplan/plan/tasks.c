@@ -1,4 +1,4 @@
-/* memplan/plan/tasks.c: task graphs while they are built: objects, works, loops. */
+/* memplan/plan/tasks.c: task graphs while they are built: objects, tasks, loops. */
 #include "memplan/plan/tasks.h"
 
 #include <assert.h>

@@ -1,9 +1,9 @@
-/* memplan/plan/tasks.h: what an iteration needs, before anybody decided where it lies: the ops' own
- * declaration.
+/* memplan/plan/tasks.h: the task graph: what an iteration needs, as the ops declare it, before
+ * anything is placed.
  *
- * Objects are pieces of memory with a name and a size; steps are pieces of work with the objects they use, in
- * the order they run, with loops. Ops write programs (ops/base/op.h); the scheduler turns a program into a
- * plan; the verifier reads the same program again and holds the plan against it.
+ * Objects are pieces of memory with a name and a size. Tasks are pieces of work with the objects they use, in
+ * the order they run, with loops. Ops declare tasks (ops/base/op.h), the planner turns a task graph into a
+ * plan, and the verifier reads the same task graph again and compares the plan with it.
  */
 #ifndef GR_MEMPLAN_PLAN_TASKS_H
 #define GR_MEMPLAN_PLAN_TASKS_H
@@ -15,7 +15,7 @@
 typedef enum gr_span {
     GR_SPAN_TEMP,    /* from its first use to its last, within one iteration (or one trip, see below) */
     GR_SPAN_KEEP,    /* a version lives on across iterations: weights, optimizer moments */
-    GR_SPAN_SCRATCH, /* as TEMP, but a resource with resume and release steps: KV pool, gradients */
+    GR_SPAN_SCRATCH, /* as TEMP, but a resource with resume and release steps: KV cache, gradients */
 } gr_span;
 
 typedef struct gr_object {
@@ -24,7 +24,7 @@ typedef struct gr_object {
     gr_span span;
     gr_place place; /* where steps need it: GR_HOST objects lie in the host pool always */
     uint64_t bytes;
-    const char *model; /* weights, gradients, moments, KV pools: whose; else NULL */
+    const char *model; /* weights, gradients, moments, KV caches: whose; else NULL */
     uint32_t bucket;   /* of the model; else GR_NONE */
 } gr_object;
 
@@ -56,10 +56,10 @@ typedef enum gr_use_mode {
     GR_UPDATE = 3,
     /* Of bytes in the host pool, where the device runs work later than it is given (gr_tasks.queued): who
      * reads or writes them; none of these: both, for all that is known. */
-    GR_BY_CODE = 4,  /* the work's own code, while it is given */
+    GR_BY_CODE = 4,  /* the task's own code, while it is enqueued */
     GR_BY_QUEUE = 8, /* kernels and copies that it leaves in its queue */
-    GR_BY_TURNS = 16 /* both, and the op sees to it itself that its code and its queue take turns, from work
-                      * to work of one lane: memory that no other op uses */
+    GR_BY_TURNS = 16 /* both, and the op itself makes its code and its queue take turns, from task to task of
+                      * one lane: memory that no other op uses */
 } gr_use_mode;
 
 typedef struct gr_use {
@@ -67,19 +67,19 @@ typedef struct gr_use {
     gr_use_mode mode;
 } gr_use;
 
-/* Which ranks a collective is of: all; those of a node (a host), side by side; or those that have the same
- * place in each node. */
+/* Which ranks take part in a collective: all; those of a host (NODE); or replicas, the ranks that have the
+ * same shard on each host. */
 typedef enum gr_comm_group { GR_GROUP_ALL, GR_GROUP_NODE, GR_GROUP_REPLICAS } gr_comm_group;
 
-/* What a work uses, and how its code and its queue share what lies in the host pool. */
+/* What a task uses, and how its code and its queue share what lies in the host pool. */
 typedef struct gr_task_uses {
     gr_use *list;
     uint32_t n;
-    /* It may be done on the lane `host` instead where this object of its uses, which lives on across
-     * iterations, stays in the host pool for ever: all of its uses but the temporary ones, which it only
-     * reads, are of copies there then. GR_NONE: never. */
+    /* It may run on the lane `host` instead, if this object of its uses, which lives on across iterations,
+     * always stays in the host pool. All of its uses but the temporary ones, which it only reads, are then of
+     * copies there. GR_NONE: never. */
     uint32_t host_with;
-    bool by_code; /* all that it uses in the host pool its own code uses, as GR_BY_CODE says of one */
+    bool by_code; /* its own code makes all of its uses in the host pool, as GR_BY_CODE says of one */
     bool waits;   /* before that it waits for its queue (gr_queue_finish), and so for all that this follows */
 } gr_task_uses;
 
@@ -96,15 +96,15 @@ typedef struct gr_task_cost {
 /* What it exchanges with other ranks. */
 typedef struct gr_task_comm {
     uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
-                             * send or recv: what crosses in all */
+                             * send or recv: the bytes of the transfer */
     gr_comm_group group;    /* of a collective */
-    uint32_t peer, channel; /* of a send or recv: the other role, and which of all that crosses it is */
+    uint32_t peer, channel; /* of a send or recv: the other role, and the number of the transfer */
     double rate;            /* of these: bytes a second, all ranks together */
-    /* Of a collective: what it uses keeps its bytes until the next work of `compute` in its loop is done, so
-     * that this need not wait for it. */
+    /* Of a collective: what it uses keeps its bytes until the next task of `compute` in its loop is done, so
+     * that this task need not wait for it. */
     bool beside;
-    uint32_t peers;      /* ranks side by side that do it together, a slice each; 0: it is done alone */
-    double sums, summed; /* theirs within it, of partial products: how many; bytes that a rank receives */
+    uint32_t peers;      /* ranks of the tensor-parallel group that do it together; 0: it is done alone */
+    double sums, summed; /* their sums of partial products within it: how many; bytes that a rank receives */
 } gr_task_comm;
 
 /* Of a loop, as in gr_step. */
@@ -113,22 +113,22 @@ typedef struct gr_task_loop {
     bool agreed;
 } gr_task_loop;
 
-/* One piece of work, or the begin of a loop (kind LOOP). */
+/* A task: one piece of work, or the begin of a loop (kind LOOP). */
 typedef struct gr_task {
-    const char *what; /* unique within the program: "update.forward.3" */
+    const char *what; /* unique within the task graph: "update.forward.3" */
     const char *node;
     gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE, SEND, RECV */
     gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST; collectives: GR_LANE_COMM */
-    uint32_t kernel, arg; /* for the op's run function: which of its works, and e.g. the layer */
+    uint32_t kernel, arg; /* for the op's run function: which of its tasks, and e.g. the layer */
     bool optional;        /* its node has `when:`: an iteration may skip every step of the node */
-    bool rollout;         /* generates: policies move state where such works begin */
+    bool rollout;         /* generates: policies move state where such tasks begin */
     gr_task_uses uses;
     gr_task_cost cost;
     gr_task_comm comm;
     gr_task_loop loop;
 } gr_task;
 
-/* Whether a use of an object is of its copy in the host pool; moved: the work is done on the lane `host`
+/* Whether a use of an object is of its copy in the host pool; moved: the task is done on the lane `host`
  * instead of its own. */
 static inline bool gr_use_on_host(const gr_object *o, bool moved)
 {
@@ -139,7 +139,7 @@ static inline bool gr_use_on_host(const gr_object *o, bool moved)
  * first use in the body reads, lives over the whole loop. The contents of others, of span TEMP or SCRATCH,
  * die at each trip's end; those of all die at the iteration's end.
  *
- * Works are those of the iteration and, behind them, those of the path `validate`, which runs between
+ * Tasks are those of the iteration and, after them, those of the path `validate`, which runs between
  * iterations. An object of span TEMP or SCRATCH is used on one of the two alone. */
 typedef struct gr_tasks {
     gr_arena *arena;
@@ -147,7 +147,7 @@ typedef struct gr_tasks {
     size_t n_objects, cap_objects;
     gr_task *task;
     size_t n_tasks, cap_tasks;
-    uint32_t validate;       /* first work of the path validate; GR_NONE: it has none */
+    uint32_t validate;       /* first task of the path validate; GR_NONE: it has none */
     uint32_t validate_every; /* iterations from one validation to the next, for the cost model; 0: none */
     /* while building */
     const char *node;
@@ -155,11 +155,11 @@ typedef struct gr_tasks {
     bool optional, rollout;
     uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/parallel/sharding.h) */
     uint32_t groups;          /* further communicators: of some of these ranks; of the ranks of all roles */
-    uint32_t leaves;          /* of a mini-batch, those of one rank, where their sum is a tree
-                                 (ops/parallel/sharding.h);          0: it is not */
+    uint32_t leaves;          /* leaves of a mini-batch on one rank, where gradients are summed by tree
+                                 reduction; 0: they are not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
-    uint64_t grouped;         /* bits by model: its shards are over the ranks of a node */
-    uint32_t node_ranks;      /* ranks of a node, where there are such models */
+    uint64_t grouped;         /* bits by model: it is sharded over the ranks of a host */
+    uint32_t node_ranks;      /* ranks of a host, where there are such models */
     uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
     uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */
     bool lagged;              /* the current node reads the weights of the iteration before */
@@ -167,10 +167,10 @@ typedef struct gr_tasks {
     gr_place values; /* where gr_tasks_value places what it adds; at first on the device */
     bool queued;     /* the device runs work later than it is given: a lane's code goes ahead of its queue */
     gr_index names;  /* of objects */
-    uint64_t spare_bytes; /* at the end of the host pool, for what runs between works (ops/alike.h) */
+    uint64_t spare_bytes; /* at the end of the host pool, for what runs between tasks (ops/alike.h) */
 } gr_tasks;
 
-/* How many ranks a model's shards are spread over. */
+/* How many ranks a model is sharded over. */
 static inline uint32_t gr_tasks_shards(const gr_tasks *p, uint32_t model)
 {
     return p->grouped >> model & 1 ? p->node_ranks : p->ranks;
@@ -181,11 +181,11 @@ void gr_tasks_free(gr_tasks *p); /* NULL is fine */
 
 /* What follows is run by the path validate, every so many iterations. */
 void gr_tasks_validate(gr_tasks *p, uint32_t every);
-/* Works of the iteration: those before this one. */
+/* Tasks of the iteration: those before this one. */
 uint32_t gr_tasks_steady(const gr_tasks *p);
 
-/* Begin the works of a node, in the loop that is open, if one is; names that follow are prefixed with it. An
- * op that generates sets p->rollout before its first work that does. */
+/* Begin the tasks of a node, in the loop that is open, if one is; names that follow are prefixed with it. An
+ * op that generates sets p->rollout before its first task that does. */
 void gr_tasks_node(gr_tasks *p, const char *node, gr_lane lane, bool optional);
 
 /* Add an object, or find it again by its name (then size and kind must agree). bytes are rounded up to
@@ -199,7 +199,7 @@ GR_PRINTF(4, 5) uint32_t gr_tasks_host(gr_tasks *p, gr_category c, uint64_t byte
 GR_PRINTF(4, 5) uint32_t gr_tasks_value(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 uint32_t gr_tasks_find(const gr_tasks *p, const char *name); /* GR_NONE: there is none */
 
-/* Add a piece of work of the current node, named "NODE.what". Returns it, to set costs; valid until the next
+/* Add a task of the current node, named "NODE.what". Returns it, to set costs; valid until the next
  * call. Uses are copied; an object appears in them once. A use with object GR_NONE keeps its place and is
  * NULL when the op runs. */
 GR_PRINTF(6, 7)

@@ -2,10 +2,10 @@
  * memplan/verify/verify.h.
  *
  *   verify.c         what is proven in which order; files that paths read and write; bindings
- *   verify_steps.c   indices, names, loops and waits make sense; work steps are the program's; collectives
+ *   verify_steps.c   indices, names, loops and waits make sense; steps are the tasks, in order; collectives
  *   verify_ledger.c  entries: bytes and places, offsets, lifetimes, sums, the budget; paths' ends
- *   verify_roles.c   ranks of several roles, what crosses between them
- *   verify_replay.c  the paths run in thought: contents are what each step needs, lanes wait for each other
+ *   verify_roles.c   ranks of several roles, transfers between them
+ *   verify_replay.c  the paths replayed: contents are what each step needs, lanes wait for each other
  */
 #ifndef GR_MEMPLAN_VERIFY_VERIFIER_H
 #define GR_MEMPLAN_VERIFY_VERIFIER_H
@@ -21,10 +21,10 @@ typedef struct gr_verifier {
     size_t n_errors;
     gr_arena *arena;
     gr_path_id path;      /* the one looked at */
-    gr_step *steps;       /* of the iteration, and behind them those of validate, as the ledger counts */
+    gr_step *steps;       /* of the iteration, and after them those of validate, as the ledger counts */
     uint32_t n, n_steady; /* of all of them; of the iteration's */
     uint32_t *object;     /* of entries */
-    uint32_t *work;       /* of those steps, GR_NONE for transitions */
+    uint32_t *task;       /* of those steps, GR_NONE for transitions */
     uint32_t *parent;     /* of those steps: the loop around */
     uint32_t **shares,
         *n_share; /* of entries: others with some of the same bytes, where more than one lane uses the two */
@@ -35,10 +35,10 @@ typedef struct gr_verifier {
 /* Note a broken rule; after GR_VERIFY_MAX_ERRORS only counted. Always false. */
 GR_PRINTF(3, 4) bool gr_verify_wrong(gr_verifier *v, const char *rule, const char *fmt, ...);
 
-/* The iteration and validate run works; the other paths move bytes between files and what lives on. */
+/* The iteration and validate run tasks; the other paths move bytes between files and what lives on. */
 bool gr_verify_runs_tasks(gr_path_id path);
 
-/* Fills steps, object, parent and work. false: indices cannot be trusted, and nothing else may be looked at.
+/* Fills steps, object, parent and task. false: indices cannot be trusted, and nothing else may be looked at.
  */
 bool gr_verify_steps(gr_verifier *v);
 

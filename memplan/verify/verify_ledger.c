@@ -18,7 +18,7 @@ static bool lives_always(const gr_verifier *v, const gr_entry *e)
     return e->first <= e->last ? e->first == 0 && e->last + 1 == v->n : e->first == e->last + 1;
 }
 
-/* Lives as long as one of the two paths that run works. */
+/* Lives as long as one of the two paths that run tasks. */
 static bool lives_on_path(const gr_verifier *v, const gr_entry *e)
 {
     return (e->first == 0 && e->last + 1 == v->n_steady) || (e->first == v->n_steady && e->last + 1 == v->n);
@@ -223,9 +223,9 @@ static void check_boundary(gr_verifier *v)
                             p->ledger[e].what);
     }
     for (int i = 0; i < GR_N_PATHS; i++) {
-        bool current = i == GR_PATH_INIT || i == GR_PATH_RESUME;
+        bool begins = i == GR_PATH_INIT || i == GR_PATH_RESUME;
         const gr_path *path = &p->paths[i];
-        if (current ? path->n_entry != 0 : !same_set(path->entry, path->n_entry, v->boundary, p->n_ledger))
+        if (begins ? path->n_entry != 0 : !same_set(path->entry, path->n_entry, v->boundary, p->n_ledger))
             gr_verify_wrong(v, "boundary", "path %s does not enter with what the path before leaves",
                             gr_path_str(i));
         if (!same_set(path->exit, path->n_exit, v->boundary, p->n_ledger))

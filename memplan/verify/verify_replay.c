@@ -1,15 +1,15 @@
-/* The paths run in thought, every way they may go.
+/* The paths replayed, in every way they can run.
  *
  * Optional nodes are left out or not: each set of at most two of them that run, all, and all but one; so any
  * two steps are seen with nothing between them that may be missing. Loops whose trips are agreed may run
- * none: what holds after one is what holds both without a trip and after any number of them. All that is
- * followed is one bit each, "it is so on every way here", and each new bit is a constant or the copy of an
- * old one, or the sum of two; so where ways meet bits are and-ed, and a loop is replayed until its first bits
- * no longer change.
+ * none: what holds after one is what holds both without a trip and after any number of them. Each fact is
+ * one bit, "this holds on every way to here", and each new bit is a constant, the copy of an old one, or the
+ * sum of two. So where ways meet bits are and-ed, and a loop is replayed until its first bits no longer
+ * change.
  *
- * Contents: `fresh` of an entry says that it holds what the program itself, run in order without any plan,
- * would have its next reader find. Order: `known` of an entry says of each lane, where its code goes ahead of
- * its queue of each of the two, which accesses of the others to it are over before its next step begins.
+ * Contents: `current` of an entry says that it holds what the tasks, run in order without any plan, would
+ * have its next reader find. Order: `known` of an entry says for each lane (where its code goes ahead of its
+ * queue: for each of the two) which accesses of the others to it are over before its next step begins.
  */
 #include "memplan/verify/verifier.h"
 
@@ -49,7 +49,7 @@ typedef struct replay {
     ways now;
     uint32_t time;
     int n_times, code[GR_N_LANES], queue[GR_N_LANES]; /* times of lanes; both are one where there is one */
-    uint8_t **by;                     /* of steps that are works: who, of its reads, then of its writes */
+    uint8_t **by;                     /* of steps that are tasks: who, of its reads, then of its writes */
     stamps *seen;                     /* of entries */
     uint16_t **code_row, **queue_row; /* of steps others wait for: what was known when it ended, of entries */
     uint32_t *end_time;
@@ -58,7 +58,7 @@ typedef struct replay {
     uint32_t n_options;
     bool *runs;                      /* of optional nodes, in this replay */
     unsigned *lanes[GR_N_PATHS];     /* of steps that are loops: mask of those that meet at its trips' ends */
-    uint32_t *object_loop;           /* of objects: the loop (a work) at whose trips' ends contents die */
+    uint32_t *object_loop;           /* of objects: the loop (a task) at whose trips' ends contents die */
     uint32_t *copies, *copies_begin; /* of objects: their entries */
 } replay;
 
@@ -94,9 +94,9 @@ static void find_object_loops(replay *r)
 /* The lanes with steps in each loop's body, and `compute`, which leads it. */
 static void find_loop_lanes(replay *r, gr_path_id id)
 {
-    bool works = gr_verify_runs_tasks(id);
-    const gr_step *steps = works ? r->v->steps : r->v->p->paths[id].steps;
-    uint32_t n = works ? r->v->n : r->v->p->paths[id].n;
+    bool runs = gr_verify_runs_tasks(id);
+    const gr_step *steps = runs ? r->v->steps : r->v->p->paths[id].steps;
+    uint32_t n = runs ? r->v->n : r->v->p->paths[id].n;
     r->lanes[id] = gr_arena_alloc(r->v->arena, (n + 1) * sizeof(**r->lanes));
     for (uint32_t i = 0; i < n; i++) {
         if (steps[i].kind != GR_STEP_LOOP) continue;
@@ -381,7 +381,7 @@ static void touch(replay *r, uint32_t i, uint32_t e, bool writes, unsigned by)
                         gr_path_str(r->v->path), i, s->what, e, x->what);
 }
 
-/* The access is news for all other times. */
+/* No other time knows of the access yet. */
 static void leave_mark_at(replay *r, uint32_t e, bool writes, int time)
 {
     for (int t = 0; t < r->n_times; t++)
@@ -441,8 +441,8 @@ static void tell_of_loop(replay *r, uint32_t e, int time, bool writes)
 
 /* After a trip none of the times that met in it has to hear of accesses in it any more; so that these do not
  * hide what was accessed before, stamps are what they were then. A time that was not in it knows what it knew
- * before, and has news of another kind; so has code that was, of what queues may still be doing. before:
- * seen, and known, when the loop began. */
+ * before, and does not know of accesses in the loop; nor does code that was in it know what queues may still
+ * be doing. before: seen, and known, when the loop began. */
 static void close_trip(replay *r, unsigned lanes, const stamps *before, uint16_t *const *known,
                        uint32_t began)
 {
@@ -475,15 +475,15 @@ static unsigned who(const replay *r, uint32_t i, uint32_t k)
     return gr_verify_runs_tasks(r->v->path) && r->by[i] ? r->by[i][k] : BY_QUEUE;
 }
 
-/* A lane's thread waits for the steps before, and where the work says so for its own queue. */
+/* A lane's thread waits for the steps before, and where the task says so for its own queue. */
 static void do_waits(replay *r, uint32_t i)
 {
     const gr_step *s = step_at(r, i);
     for (uint32_t k = 0; k < s->n_after; k++)
         if (r->ran[s->after[k]]) wait_for(r, s->lane, s->after[k]);
     enqueue(r, s->lane);
-    bool work = gr_verify_runs_tasks(r->v->path) && r->v->work[i] != GR_NONE;
-    if (work && r->v->g->task[r->v->work[i]].uses.waits && r->code[s->lane] != NO_TIME)
+    bool is_task = gr_verify_runs_tasks(r->v->path) && r->v->task[i] != GR_NONE;
+    if (is_task && r->v->g->task[r->v->task[i]].uses.waits && r->code[s->lane] != NO_TIME)
         tell_all(r, r->code[s->lane], r->queue[s->lane]);
 }
 
@@ -547,7 +547,7 @@ static void replay_loop(replay *r, uint32_t i)
         meet(r, lanes);
         close_trip(r, lanes, before, begin.known, began);
         for (uint32_t o = 0; o < r->v->g->n_objects; o++)
-            if (r->object_loop[o] == r->v->work[i]) forget_contents(r, o);
+            if (r->object_loop[o] == r->v->task[i]) forget_contents(r, o);
         if (t || s->agreed)
             ways_meet(r, &end, &r->now);
         else
@@ -658,9 +658,9 @@ static void find_options(replay *r)
             names[r->n_options++] = g->task[w].node;
     r->runs = gr_arena_alloc(r->v->arena, r->n_options + 1);
     for (int id = 0; id < GR_N_PATHS; id++) {
-        bool works = gr_verify_runs_tasks((gr_path_id)id);
-        const gr_step *steps = works ? r->v->steps : r->v->p->paths[id].steps;
-        uint32_t n = works ? r->v->n : r->v->p->paths[id].n;
+        bool runs = gr_verify_runs_tasks((gr_path_id)id);
+        const gr_step *steps = runs ? r->v->steps : r->v->p->paths[id].steps;
+        uint32_t n = runs ? r->v->n : r->v->p->paths[id].n;
         r->option[id] = gr_arena_alloc(r->v->arena, (n + 1) * sizeof(**r->option));
         r->awaited[id] = gr_arena_alloc(r->v->arena, n + 1);
         for (uint32_t i = 0; i < n; i++) {
@@ -703,20 +703,20 @@ static void find_times(replay *r)
     }
 }
 
-/* Of objects: a mask of the lanes whose works use them. */
+/* Of objects: a mask of the lanes whose tasks use them. */
 static unsigned *lanes_of_objects(const gr_verifier *v)
 {
     unsigned *lanes = gr_calloc(v->g->n_objects + 1, sizeof(*lanes));
     for (uint32_t i = 0; i < v->n; i++) {
-        if (v->work[i] == GR_NONE) continue;
-        const gr_task *w = &v->g->task[v->work[i]];
+        if (v->task[i] == GR_NONE) continue;
+        const gr_task *w = &v->g->task[v->task[i]];
         for (uint32_t u = 0; u < w->uses.n; u++)
             if (w->uses.list[u].object != GR_NONE) lanes[w->uses.list[u].object] |= 1u << v->steps[i].lane;
     }
     return lanes;
 }
 
-/* Bytes of the device are a queue's; those of the host pool both's, where the work does not say less. */
+/* Bytes of the device are a queue's; those of the host pool both's, where the task does not say less. */
 static uint8_t who_uses(const gr_task *w, const gr_use *use, gr_place place, bool one_lane)
 {
     if (place == GR_DEVICE) return BY_QUEUE;
@@ -732,9 +732,9 @@ static void find_users(replay *r)
     if (!v->g->queued) return;
     unsigned *lanes = lanes_of_objects(v);
     for (uint32_t i = 0; i < v->n; i++) {
-        if (v->work[i] == GR_NONE) continue;
+        if (v->task[i] == GR_NONE) continue;
         const gr_step *s = &v->steps[i];
-        const gr_task *w = &v->g->task[v->work[i]];
+        const gr_task *w = &v->g->task[v->task[i]];
         uint8_t *reads = r->by[i] = gr_arena_alloc(v->arena, s->n_reads + s->n_writes + 1),
                 *writes = reads + s->n_reads;
         for (uint32_t u = 0; u < w->uses.n; u++) {

@@ -1,9 +1,9 @@
-/* Roles of ranks: who they are, what crosses between them, and that they never wait in a circle.
+/* Roles of ranks: who they are, the transfers between them, and that they never wait in a circle.
  *
  * A send and a recv need each other: neither ends before both have begun, which is the least that any
  * transport gives. Lanes take their steps in order, roles meet nowhere else. Whether such a system comes to
- * a stop does not depend on how fast its parts are, so one run in thought, in any order, decides it. Nothing
- * crosses in a loop, so that loops are single steps there.
+ * a stop does not depend on how fast its parts are, so one replay, in any order, decides it. No loop contains
+ * a transfer, so loops are single steps there.
  */
 #include "memplan/verify/verifier.h"
 
@@ -73,7 +73,8 @@ static void check_ranks(roles *c)
 /* ---- transfers ------------------------------------------------------------------------------------------
  */
 
-/* The works of the steps of both paths; gr_plan_verify has shown that they are the program's in order. */
+/* The tasks of the steps of both paths; gr_plan_verify has shown that they are those of the task graph, in
+ * order. */
 static void find_tasks(roles *c, uint32_t k)
 {
     role_run *r = &c->all[k];

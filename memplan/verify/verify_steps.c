@@ -88,7 +88,7 @@ static uint32_t shifted(uint32_t step, uint32_t by)
     return step == GR_NONE ? GR_NONE : step + by;
 }
 
-/* Put the steps of a path behind those there are. */
+/* Put the steps of a path after those there are. */
 static void add_steps(gr_verifier *v, const gr_path *path, const uint32_t *parent)
 {
     uint32_t first = v->n;
@@ -130,9 +130,9 @@ static bool shape_ok(gr_verifier *v)
     return true;
 }
 
-/* ---- works -------------------------------------------------------------------------------------------- */
+/* ---- tasks -------------------------------------------------------------------------------------------- */
 
-/* The uses of a work in order are the reads and the writes of its step in order. */
+/* The uses of a task in order are the reads and the writes of its step in order. */
 static bool uses_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
@@ -170,8 +170,8 @@ static bool trips_are_common(const gr_verifier *v, uint32_t loop)
 }
 
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
- * steps, so that it takes one lane for all collectives, the bytes the program moves, and around them no loop
- * whose trips a rank could count alone. */
+ * steps. So there must be one lane for all collectives, the bytes that the task graph says, and no loop
+ * around them whose trips a rank could count alone. */
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
@@ -189,9 +189,9 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     return true;
 }
 
-/* Peers meet in the sums within a work, which are no collectives of all ranks: in the order of one lane, the
- * one that computes. They have the same rows, so that they count the trips of the node's own loops alike;
- * those of others only where all ranks do. */
+/* Ranks of a tensor-parallel group meet in the sums within a task, which are no collectives of all ranks: in
+ * the order of one lane, `compute`. They have the same rows, so they count the trips of the node's own loops
+ * alike; those of other nodes only where all ranks do. */
 static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
@@ -210,15 +210,15 @@ static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     return true;
 }
 
-/* Work steps are the program's works, in its own order, in the same loops, on the same path. */
+/* Steps are the tasks of the task graph, in its own order, in the same loops, on the same path. */
 static bool tasks_ok(gr_verifier *v)
 {
     uint32_t next = 0, *step_of = gr_arena_alloc(v->arena, (v->g->n_tasks + 1) * sizeof(*step_of));
     uint32_t n_steady = gr_tasks_steady(v->g);
-    v->work = gr_arena_alloc(v->arena, (v->n + 1) * sizeof(*v->work));
+    v->task = gr_arena_alloc(v->arena, (v->n + 1) * sizeof(*v->task));
     for (uint32_t i = 0; i < v->n; i++) {
         const gr_step *s = &v->steps[i];
-        v->work[i] = GR_NONE;
+        v->task[i] = GR_NONE;
         if (!gr_step_is_task(s->kind)) continue;
         const gr_task *w = next < v->g->n_tasks ? &v->g->task[next] : NULL;
         if (w && (next < n_steady) != (i < v->n_steady)) w = NULL; /* of the other path */
@@ -237,7 +237,7 @@ static bool tasks_ok(gr_verifier *v)
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP && !collective_ok(v, i, w)) return false;
         if (w->comm.peers > 1 && !sums_ok(v, i, w)) return false;
         step_of[next] = i;
-        v->work[i] = next++;
+        v->task[i] = next++;
     }
     if (next != v->g->n_tasks) return gr_verify_wrong(v, "order", "no step runs '%s'", v->g->task[next].what);
     for (uint32_t w = 0; w < v->g->n_tasks; w++) {

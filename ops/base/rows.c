@@ -5,6 +5,7 @@
 #include "ops/base/configs.h"
 #include "ops/base/session.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,10 +104,16 @@ gr_rows_part gr_rows_task(const gr_session *s, const gr_node *n, const gr_rows *
     return gr_rows_balance(r, from, to, s->rank / n->placement.parts, s->ranks / n->placement.parts);
 }
 
+gr_seqs gr_seqs_new(uint32_t cap)
+{
+    return (gr_seqs){.seq = gr_calloc(GR_MAX(cap, 1u), sizeof(uint32_t)), .cap = cap};
+}
+
 void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end)
 {
+    assert(end - first <= s->cap);
     s->n = 0;
-    for (uint32_t seq = first; seq < end; seq++) GR_PUSH(s->seq, s->n, s->cap, seq);
+    for (uint32_t seq = first; seq < end; seq++) s->seq[s->n++] = seq;
 }
 
 uint32_t gr_rows_object(gr_tasks *p, const gr_node *rows)

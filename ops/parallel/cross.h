@@ -1,5 +1,5 @@
-/* ops/parallel/cross.h: what crosses between roles of ranks (scheduler/search/roles.h), carried out: send
- * and recv steps.
+/* ops/parallel/cross.h: transfers between roles of ranks (scheduler/search/roles.h), carried out: send and
+ * recv steps.
  *
  * Ranks count within their roles here. Of weights, which are cut as shards are, sender s sends part s to
  * every receiver; a column comes whole, to receiver r from sender r % senders. In round t sender s serves
@@ -12,9 +12,9 @@
 #include "ops/base/op.h"
 #include "runtime/comm/comm.h"
 
-/* Run a send or recv of program p. device and host: of the ranks of all roles, for memory of either place;
- * they may be the same. */
-GR_NODISCARD gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
-                                    gr_comm *host, gr_diag *d);
+/* Run a send or recv of task graph p; m: the model whose weights are sent, NULL: a column is. device and
+ * host: of the ranks of all roles, for memory of either place; they may be the same. */
+GR_NODISCARD gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, const gr_model *m,
+                                    gr_comm *device, gr_comm *host, gr_diag *d);
 
 #endif

@@ -27,7 +27,7 @@ uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)
     return ranks < 2 ? n : ((n + pieces - 1) / pieces + 63) / 64 * 64 * (pieces / ranks);
 }
 
-/* Ranks hold shards of everything that training changes; of weights where the program says so. */
+/* Ranks hold shards of everything that training changes; of weights where the task graph says so. */
 static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                           uint32_t bucket)
 {

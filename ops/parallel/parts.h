@@ -2,7 +2,7 @@
  * generate, in buckets, each an object of the task graph.
  *
  * Sizes are bytes unless said otherwise. Threads: all functions are pure, but for gr_model_object, which adds
- * to a program.
+ * to a task graph.
  */
 #ifndef GR_OPS_PARALLEL_PARTS_H
 #define GR_OPS_PARALLEL_PARTS_H
@@ -23,7 +23,8 @@ typedef enum gr_model_part {
     GR_PART_LAGGED,
 } gr_model_part;
 
-/* Bytes of a whole bucket; of the rollout's copy, of a slice of it where it is cut (ops/model/tp.h). */
+/* Bytes of a whole bucket; of the rollout's copy, of a tensor-parallel shard of it where it is cut
+ * (ops/model/tp.h). */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
 /* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are

@@ -1,4 +1,5 @@
-/* ops/parallel/reshard.c: from flat shards to slices of layers: who sends which pieces to whom. */
+/* ops/parallel/reshard.c: from flat shards to tensor-parallel shards of layers: who sends which pieces to
+ * whom. */
 #include "ops/parallel/reshard.h"
 
 #include "ops/parallel/parts.h"
@@ -22,7 +23,8 @@ static uint64_t shard_elems(const gr_model_shape *s, uint32_t bucket, uint32_t r
     return gr_shard_elems(gr_bucket_elems(s, bucket), ranks);
 }
 
-/* A shard is packed once for each slice; only what all of them have goes out more than once. */
+/* A flat shard is packed once for each tensor-parallel shard; only what all of these have goes out more than
+ * once. */
 static uint64_t out_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
 {
     const uint64_t shard = shard_elems(s, bucket, ranks);
@@ -31,11 +33,11 @@ static uint64_t out_room(const gr_model_shape *s, uint32_t parts, uint32_t bucke
 
 uint64_t gr_reshard_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
 {
-    const gr_model_shape slice = gr_tp_shape(s, parts);
-    return out_room(s, parts, bucket, ranks) + gr_bucket_elems(&slice, bucket);
+    const gr_model_shape tp = gr_tp_shape(s, parts);
+    return out_room(s, parts, bucket, ranks) + gr_bucket_elems(&tp, bucket);
 }
 
-/* Pieces between the layout of a bucket and one behind another in a buffer. */
+/* Pieces between the layout of a bucket and one after another in a buffer. */
 typedef struct move {
     const gr_reshard *r;
     char *packed; /* where the next piece goes, or comes from */
@@ -49,9 +51,9 @@ static void pack_piece(move *m, const gr_tp_block *p, const char *shard, uint64_
     m->packed += p->n * p->count * m->size;
 }
 
-static void unpack_piece(move *m, const gr_tp_block *p, char *slice)
+static void unpack_piece(move *m, const gr_tp_block *p, char *tp)
 {
-    m->r->k->copy_rows(m->r->q, slice + p->to * m->size, p->to_stride * m->size, m->packed, p->n * m->size,
+    m->r->k->copy_rows(m->r->q, tp + p->to * m->size, p->to_stride * m->size, m->packed, p->n * m->size,
                        p->n * m->size, p->count);
     m->packed += p->n * p->count * m->size;
 }
@@ -83,18 +85,18 @@ void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in)
 }
 
 /* Tensors begin at aligned places, and what is between them is zero. */
-static void zero_gaps(const gr_reshard *r, const blocks *b, char *slice)
+static void zero_gaps(const gr_reshard *r, const blocks *b, char *tp)
 {
     const gr_model_shape shape = gr_tp_shape(r->shape, r->parts);
     const uint64_t size = gr_dtype_size(r->k->dtype);
     for (size_t i = 0; i < b->n; i++) {
         const uint64_t end = b->at[i].to + b->at[i].n * b->at[i].count,
                        next = i + 1 < b->n ? b->at[i + 1].to : gr_bucket_elems(&shape, r->bucket);
-        if (next > end) r->k->zero(r->q, slice + end * size, (next - end) * size);
+        if (next > end) r->k->zero(r->q, tp + end * size, (next - end) * size);
     }
 }
 
-void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *slice)
+void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *tp)
 {
     const uint64_t part = shard_elems(r->shape, r->bucket, r->ranks), size = gr_dtype_size(r->k->dtype);
     const blocks b = blocks_of(r, r->rank % r->parts);
@@ -103,12 +105,12 @@ void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const voi
         gr_tp_block piece[3];
         for (size_t i = 0; i < b.n; i++)
             for (size_t k = 0, n = gr_tp_cut(&b.at[i], from * part, (from + 1) * part, piece); k < n; k++)
-                unpack_piece(&m, &piece[k], slice);
+                unpack_piece(&m, &piece[k], tp);
     }
-    zero_gaps(r, &b, slice);
+    zero_gaps(r, &b, tp);
 }
 
-gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *slice, void *buffer,
+gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *tp, void *buffer,
                          gr_diag *d)
 {
     const uint64_t size = gr_dtype_size(r->k->dtype);
@@ -126,19 +128,19 @@ gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, voi
     const gr_comm_exchange e = {buffer, at,    bytes,         (char *)buffer + in[0].at * size,
                                 to,     comes, (uint32_t)size};
     gr_status st = c->type->all_to_all(c, r->q, &e, d);
-    if (!st) gr_reshard_unpack(r, in, buffer, slice);
+    if (!st) gr_reshard_unpack(r, in, buffer, tp);
     free(at);
     free(in);
     return st;
 }
 
-void gr_reshard_local(const gr_reshard *r, const void *whole, void *slice)
+void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp)
 {
     const uint64_t size = gr_dtype_size(r->k->dtype);
     const blocks b = blocks_of(r, r->rank % r->parts);
     for (size_t i = 0; i < b.n; i++)
-        r->k->copy_rows(r->q, (char *)slice + b.at[i].to * size, b.at[i].to_stride * size,
+        r->k->copy_rows(r->q, (char *)tp + b.at[i].to * size, b.at[i].to_stride * size,
                         (const char *)whole + b.at[i].from * size, b.at[i].from_stride * size,
                         b.at[i].n * size, b.at[i].count);
-    zero_gaps(r, &b, slice);
+    zero_gaps(r, &b, tp);
 }

@@ -1,10 +1,11 @@
-/* ops/parallel/reshard.h: weights of a layer from flat shards, or from a whole bucket, into slices.
+/* ops/parallel/reshard.h: weights of a layer from flat shards, or from a whole bucket, into tensor-parallel
+ * shards ("tp shards" below).
  *
- * Rank r of R has shard r (gr_shard_elems), and is to have slice r modulo parts. Each packs, for each slice,
- * what its shard has of it: the pieces of its blocks, in their order (ops/model/tp.h). That goes to all
- * ranks which have the slice; what a rank gets of all shards, one behind another, it puts in its place. Both
- * sides know the lists from the two layouts, so that nothing is said about them, and a rank receives what its
- * slice has and nothing else.
+ * Rank r of R has flat shard r (gr_shard_elems), and needs tp shard r modulo parts. Each rank packs, for each
+ * tp shard, what its flat shard has of it: the pieces of its blocks, in their order (ops/model/tp.h). It
+ * sends that to all ranks which need the tp shard. A rank puts what it gets of all flat shards, one after
+ * another, in its place. Both sides know the lists from the two layouts, so nothing is sent about them, and a
+ * rank receives only what its tp shard has.
  */
 #ifndef GR_OPS_PARALLEL_RESHARD_H
 #define GR_OPS_PARALLEL_RESHARD_H
@@ -22,7 +23,7 @@ typedef struct gr_reshard {
     gr_queue *q;
 } gr_reshard;
 
-/* Elements of the buffer, which what goes out and what comes in share, at most on any rank. */
+/* Most elements of the buffer on any rank; what goes out and what comes in share it. */
 uint64_t gr_reshard_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks);
 
 /* Elements: where they begin in the buffer, and how many. */
@@ -30,18 +31,18 @@ typedef struct gr_reshard_part {
     uint64_t at, n;
 } gr_reshard_part;
 
-/* Pack what this rank's shard has of each slice; out [parts]. */
+/* Pack what this rank's flat shard has of each tp shard; out [parts]. */
 void gr_reshard_pack(const gr_reshard *r, const void *shard, void *buffer, gr_reshard_part *out);
-/* What comes of each rank, behind all that this one packs; in [ranks]. */
+/* What comes from each rank, after all that this one packs; in [ranks]. */
 void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in);
-/* It goes to its place in the slice, and zeros between tensors. */
-void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *slice);
+/* Put it in its place in the tp shard, and zeros between tensors. */
+void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *tp);
 
 /* All of it, over the communicator of all ranks. */
-GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *slice,
+GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *tp,
                                       void *buffer, gr_diag *d);
 
 /* From a whole bucket that is here. */
-void gr_reshard_local(const gr_reshard *r, const void *whole, void *slice);
+void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp);
 
 #endif

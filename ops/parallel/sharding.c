@@ -36,20 +36,20 @@ enum {
     SHARDING_REDUCE_ALL, /* in its place */
     SHARDING_REPLICAS,
     SHARDING_COPY,    /* of a bucket that is whole already */
-    SHARDING_TP,      /* of one, what a slice has of it */
-    SHARDING_RESHARD, /* shards into slices */
+    SHARDING_TP,      /* of one, what a tensor-parallel shard has of it */
+    SHARDING_RESHARD, /* flat shards into tensor-parallel shards */
     SHARDING_TOTAL,
     SHARDING_SHARE,
 };
 
-/* Operands: their places among a work's uses, and among the pointers that running it is given. */
+/* Operands: their positions among a task's uses, and among the pointers that the task is run with. */
 enum { GATHER_SHARD, GATHER_WHOLE, N_GATHER };
 enum {
     SYNC_FROM,
     SYNC_COPY,
     SYNC_EXCHANGE,
     N_SYNC
-}; /* copy, slice, reshard; without exchange where none is */
+}; /* copy, tensor-parallel shard, reshard; without exchange where there is none */
 enum { REDUCE_WHOLE, REDUCE_SHARD, REDUCE_STAGING, N_REDUCE };
 enum { ALL, N_ALL }; /* one object: across, stepped, total, share */
 
@@ -108,15 +108,15 @@ void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, con
               N_GATHER, what);
 }
 
-/* Whether a bucket of the rollout's copy is a slice: a layer's. */
-static bool sliced(const gr_model *m, uint32_t bucket)
+/* Whether a bucket of the rollout's copy is a tensor-parallel shard: a layer's is. */
+static bool tp_sharded(const gr_model *m, uint32_t bucket)
 {
     return m->sharding.parts > 1 && bucket > 0 && bucket <= m->shape.layers;
 }
 
 uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    bool copy = sharded(p, m) || remote(p, m) || sliced(m, bucket);
+    bool copy = sharded(p, m) || remote(p, m) || tp_sharded(m, bucket);
     return gr_model_object(p, k, m,
                            p->lagged ? GR_PART_LAGGED
                            : copy    ? GR_PART_ROLLOUT
@@ -125,22 +125,22 @@ uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m
 }
 
 /* What fills one bucket of a copy, the rollout's or the lagging one, from one that is whole here, or from
- * shards; those of a slice are moved through a buffer. */
+ * flat shards; those for a tensor-parallel shard are moved through a buffer. */
 static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t b,
                         uint32_t from, bool whole)
 {
-    const bool slice = sliced(m, b);
+    const bool tp = tp_sharded(m, b);
     const uint64_t bytes = gr_part_bytes(k, m, copy, b);
     uint32_t exchange = GR_NONE;
     char what[64];
-    if (slice && !whole)
+    if (tp && !whole)
         exchange = gr_tasks_temp(p, GR_CAT_COMM,
                                  gr_reshard_room(&m->shape, m->sharding.parts, b, gr_sharding_shards(p, m)) *
                                      gr_dtype_size(k->dtype),
                                  "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
     of_shards(p, m, GR_STEP_SYNC,
-              slice   ? whole ? SHARDING_TP : SHARDING_RESHARD
+              tp      ? whole ? SHARDING_TP : SHARDING_RESHARD
               : whole ? SHARDING_COPY
                       : SHARDING_GATHER,
               b, whole ? 0 : bytes,
@@ -148,13 +148,13 @@ static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_
                          [SYNC_COPY] = {gr_model_object(p, k, m, copy, b), GR_WRITE},
                          [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
               exchange == GR_NONE ? SYNC_EXCHANGE : N_SYNC, what);
-    if (whole || slice) p->task[p->n_tasks - 1].cost.bytes = (whole ? 2.0 : 4.0) * (double)bytes;
+    if (whole || tp) p->task[p->n_tasks - 1].cost.bytes = (whole ? 2.0 : 4.0) * (double)bytes;
 }
 
 uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
                               uint32_t bucket)
 {
-    if (!sliced(m, bucket)) return gr_model_object(p, k, m, copy, bucket);
+    if (!tp_sharded(m, bucket)) return gr_model_object(p, k, m, copy, bucket);
     gr_object o = {.name = gr_arena_printf(p->arena, "%s.received.%u", p->node, bucket),
                    .category = GR_CAT_ROLLOUT,
                    .span = GR_SPAN_TEMP,
@@ -167,7 +167,7 @@ uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *
 
 void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t bucket)
 {
-    if (sliced(m, bucket))
+    if (tp_sharded(m, bucket))
         sync_bucket(p, k, m, copy, bucket, gr_sharding_received(p, k, m, copy, bucket), true);
 }
 
@@ -184,7 +184,7 @@ void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
     for (uint32_t b = 0; b < n && shards && m->sharding.gather == GR_GATHER_WHOLE; b++)
         gr_sharding_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
-        if (!shards && !sliced(m, b)) continue; /* the same bytes */
+        if (!shards && !tp_sharded(m, b)) continue; /* the same bytes */
         if (shards && m->sharding.gather == GR_GATHER_LAYER) gr_sharding_gather(p, k, m, "sync_", b);
         sync_bucket(p, k, m, GR_PART_ROLLOUT, b,
                     through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
@@ -197,7 +197,7 @@ void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m)
     char what[64];
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
         uint64_t bytes = gr_part_bytes(k, m, GR_PART_PARAMS, b);
-        if (sliced(m, b)) {
+        if (tp_sharded(m, b)) {
             sync_bucket(p, k, m, GR_PART_LAGGED, b, gr_model_object(p, k, m, GR_PART_PARAMS, b),
                         !sharded(p, m));
             continue;
@@ -401,7 +401,7 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     const gr_kernels *k = c->session->kernels;
     const gr_model *m = c->node->model; /* NULL: what moves is no model's */
     const gr_shard_place place = gr_shard_place_of(c);
-    const gr_reshard slices = {
+    const gr_reshard reshard = {
         m ? &m->shape : NULL, m ? m->sharding.parts : 1, c->arg, place.rank, place.shards, k, c->queue};
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
@@ -423,10 +423,10 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
              gr_bucket_elems(&c->node->model->shape, c->arg) * gr_dtype_size(k->dtype));
         return GR_OK;
     case SHARDING_TP:
-        gr_reshard_local(&slices, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY]);
+        gr_reshard_local(&reshard, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY]);
         return GR_OK;
     case SHARDING_RESHARD:
-        return gr_reshard_run(&slices, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
+        return gr_reshard_run(&reshard, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
                               d);
     case SHARDING_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),

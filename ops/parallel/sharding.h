@@ -4,11 +4,12 @@
  * On R ranks a bucket of n elements is cut, flat, into R shards (gr_shard_elems). Optimizer state and reduced
  * gradients are shards always. The weights are whole on every rank, and gathered in place after each
  * optimizer step (one copy serves training and rollout); or they are sharded, too: then each pass gathers
- * them bucket by bucket, one bucket ahead of the work that reads it, and a rollout reads a whole copy of its
+ * them bucket by bucket, one bucket ahead of the task that reads it, and a rollout reads a whole copy of its
  * own, filled by `sync` before it begins. On one rank there is nothing to do, and these functions do nothing.
  *
- * The copy that generates may be in slices, over neighbouring ranks (ops/model/tp.h): `sync` then fills a
- * rank's own, from the shards (ops/parallel/reshard.h) or from the whole layers that are there.
+ * The copy that generates may be cut into tensor-parallel shards, over neighbouring ranks (ops/model/tp.h):
+ * `sync` then fills a rank's own part, from the flat shards (ops/parallel/reshard.h) or from the whole layers
+ * that are there.
  *
  * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers
  * between the pools fill; nothing of it is gathered. A rollout with `lag: 1` reads a copy of the iteration
@@ -17,25 +18,25 @@
  * Gradients of a bucket are computed whole. They are reduced over the ranks in each micro-batch, beside the
  * backward pass of the buckets below, and added to the rank's shard; or, where the planner takes the memory
  * for it (gr_choices.whole_grads), each rank sums those of its micro-batches, whole, and they are reduced
- * once, beside the backward pass of the last one, which stands behind the loop of the others: that is another
+ * once, beside the backward pass of the last one, which stands after the loop of the others: that is another
  * order of sums. Either way sums have the same order, whether weights are sharded or not.
  *
- * The batch is dealt to the ranks by whole groups to be generated and scored (gr_rows_own), and by length to
- * be passed over (ops/parallel/balance.h): each rank fills in its own, in columns that are zero elsewhere,
- * and `share` makes them whole on every rank. So each rank has all columns, and what follows from them,
- * expressions over the batch, selections, metrics, is evaluated everywhere, over the whole batch in its
- * order, with the same bits for any number of ranks.
+ * The batch is divided among the ranks by whole groups to be generated and scored (gr_rows_own), and by
+ * length for passes (ops/parallel/balance.h): each rank fills in its own rows, in columns that are zero
+ * elsewhere, and `share` makes the columns whole on every rank. So each rank has all columns, and what
+ * follows from them, expressions over the batch, selections, metrics, is evaluated everywhere, over the whole
+ * batch in its order, with the same bits for any number of ranks.
  *
- * A model's shards may be over the ranks of a node, and the nodes be replicas of each other (`shard: node`).
- * Then all of this is among the ranks of a node, but for two things: behind the last micro-batch of a
- * mini-batch each rank's shard of the gradients is summed with those of the same place in the other nodes
- * (`across`), with the same bits on all of them; and the gradient's norm is the sum over one node, which all
- * ranks hear of. So every replica steps alike, from equal bits to equal bits.
+ * A model may be sharded over the ranks of a host, and the hosts be replicas of each other (`shard: node`).
+ * Then all of this is among the ranks of a host, with two exceptions. After the last micro-batch of a
+ * mini-batch each rank's shard of the gradients is summed with the same shard on the other hosts (`across`),
+ * with the same bits on all of them. And the gradient's norm is the sum over one host, which all ranks
+ * receive. So every replica makes the same step, from equal bits to equal bits.
  *
  * Canonical runs cut a mini-batch into GR_LEAVES parts, whole groups in their order, and each rank has as
  * many of them one after another. A leaf's gradient is summed in a whole bucket of its own; leaves are then
- * added in one binary tree, within a rank as they come (as a binary counter carries) and over the ranks in
- * `reduce`, once a mini-batch. So the sum is the same tree on any number of ranks.
+ * added in one binary tree (a tree reduction), within a rank as they come, as a binary counter carries, and
+ * over the ranks in `reduce`, once a mini-batch. So the sum is the same tree on any number of ranks.
  *
  * Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (stages 1, 2 and 3); Zhao et al., FSDP, arXiv:2304.11277
  * (hybrid sharding: its section 3.2.2).
@@ -47,7 +48,7 @@
 #include "ops/parallel/parts.h"
 #include "runtime/comm/comm.h"
 
-/* The weights that a work of the current node reads in a pass ("", "back_": a pass of the node): the model's
+/* The weights that a task of the current node reads in a pass ("", "back_": a pass of the node): the model's
  * own bucket, or the one gathered for that pass. */
 uint32_t gr_sharding_params(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
                             uint32_t bucket);
@@ -55,13 +56,13 @@ uint32_t gr_sharding_params(gr_tasks *p, const gr_kernels *k, const gr_model *m,
 void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
                         uint32_t bucket);
 
-/* The weights that a rollout reads, and what fills them, declared before its first work; a log-prob node that
- * asks the rollout's has the same. */
+/* The weights that a rollout reads, and what fills them, declared before its first task; a log-prob node that
+ * asks the rollout's copy has the same. */
 uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m);
 
 /* Where a role receives a bucket that others train: its copy, the rollout's or the lagging one; or, where
- * that is a slice, the whole bucket, which `cut` then declares the sync of. */
+ * that copy is a tensor-parallel shard, the whole bucket; `cut` then declares the sync from it. */
 uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
                               uint32_t bucket);
 void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
@@ -71,8 +72,8 @@ void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_mod
  * last of these, before the update. */
 void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m);
 
-/* What a backward work adds a bucket's gradients to: the model's own, or a whole bucket, which a work that is
- * the first to use it writes. */
+/* What a backward task adds a bucket's gradients to: the model's own, or a whole bucket, which the first task
+ * that uses it writes. */
 gr_use gr_sharding_grads(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first);
 /* Of many ranks, or leaves: the whole gradients of a bucket, of one micro-batch, of all of them, or of the
  * leaf that runs. */
@@ -83,7 +84,7 @@ uint32_t gr_sharding_tree(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
 /* Declare the reduction of whole gradients into the model's own: added to what is there, or, where it is all
  * of a mini-batch, in its place. */
 void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all);
-/* Declare its sum over nodes, where they are replicas: once a mini-batch, behind all its reductions. */
+/* Declare its sum over replicas, where hosts are replicas: once a mini-batch, after all its reductions. */
 void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
 void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
@@ -95,7 +96,7 @@ uint32_t gr_sharding_shards(const gr_tasks *p, const gr_model *m);
 /* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
  * them. GR_NONE is fine. */
 void gr_sharding_share(gr_tasks *p, uint32_t object);
-/* Operands of the work that agrees on the trips of a loop: what gr_op.trips is given. */
+/* Operands of the task that agrees on the trips of a loop: what gr_op.trips is given. */
 enum { GR_AGREE_TRIPS, GR_AGREE_ROWS, GR_N_AGREE };
 /* Open a loop whose trips follow from data, with collectives inside: all ranks agree on the most trips of any
  * of them first (gr_op.trips, of these rows), and the others run empty trips at its end. */
@@ -119,7 +120,7 @@ typedef struct gr_shard {
 } gr_shard;
 gr_shard gr_shard_of(const gr_call *c, uint32_t bucket);
 
-/* Run a collective of program p. device: for memory of the device, of the ranks that the work reaches; host:
+/* Run a collective of task graph p. device: for memory of the device, of the ranks in the task's group; host:
  * for that of the host, of all; they may be the same. */
 gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
                           gr_comm *host, gr_diag *d);

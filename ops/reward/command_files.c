@@ -1,4 +1,4 @@
-/* The files that a shell command names: its words, as far as they can be told without running a shell. */
+/* The files that a shell command names: its words, as far as they can be known without running a shell. */
 #include "ops/reward/command_files.h"
 
 #include <stdio.h>
@@ -11,8 +11,8 @@
 typedef struct words {
     const char *at; /* the rest of the command */
     gr_str word;
-    bool first;   /* the word is a command: the first one, or behind a separator */
-    bool written; /* it is behind a > */
+    bool first;   /* the word is a command: the first one, or after a separator */
+    bool written; /* it is after a > */
 } words;
 
 static bool is_blank(char c)

@@ -1,9 +1,9 @@
 /* ops/reward/command_files.h: which files a shell command names.
  *
- * The words of the command that are regular files here: as they stand, or behind a `=` (--rules=FILE,
+ * The words of the command that are regular files here: as they stand, or after a `=` (--rules=FILE,
  * RULES=FILE); and of the words that are commands themselves the script that PATH has for them, which begins
- * with "#!". Quotes and backslashes are the shell's; a word behind `>` is written to, and left out.
- * What the shell puts in the place of a word ($HOME, *), and what a program finds by itself (a module that is
+ * with "#!". Quotes and backslashes are the shell's; a word after `>` is written to, and left out.
+ * What the shell puts in place of a word ($HOME, *), and what a program finds by itself (a module that is
  * imported, a folder that was entered with cd), is not seen.
  */
 #ifndef GR_OPS_REWARD_COMMAND_FILES_H

@@ -172,15 +172,15 @@ static bool starts_arithmetic(gr_span s)
 /* A name that an answer may be given to: x, a_{3}, f(x), f(2), |AB|, (p,q), V_1:V_2. */
 static bool is_name(gr_span s)
 {
-    bool message = false;
+    bool letter = false;
     for (size_t i = 0; i < s.n; i++) {
         char c = s.p[i];
         if (isdigit((unsigned char)c) && (i == 0 || !strchr("_{(,0123456789", s.p[i - 1]))) return false;
         if (!isalnum((unsigned char)c) && !strchr("_{}(),|:\\' \10", c)) return false;
         if (c == '\\' && starts_arithmetic(gr_span_skip(s, i))) return false;
-        message |= isalpha((unsigned char)c) != 0;
+        letter |= isalpha((unsigned char)c) != 0;
     }
-    return message;
+    return letter;
 }
 
 /* \frac{NO}{BO}, the ratio of two segments, may be given a value like a name. */
@@ -188,10 +188,10 @@ static bool is_ratio_of_names(gr_span s)
 {
     if (!gr_span_starts(s, "\\frac{")) return false;
     gr_span top = gr_span_skip(s, 5), bottom = gr_span_skip(top, gr_span_group(top));
-    bool messages = top.n > bottom.n && gr_span_group(bottom) == bottom.n && bottom.n > 2;
-    for (size_t i = 0; i < top.n && messages; i++)
-        messages = isupper((unsigned char)top.p[i]) || strchr("{}", top.p[i]);
-    return messages;
+    bool letters = top.n > bottom.n && gr_span_group(bottom) == bottom.n && bottom.n > 2;
+    for (size_t i = 0; i < top.n && letters; i++)
+        letters = isupper((unsigned char)top.p[i]) || strchr("{}", top.p[i]);
+    return letters;
 }
 
 /* Where the next sign of equality stands from `from` on, one that is no part of <= or >=. */
@@ -392,7 +392,7 @@ static gr_span without_percent(gr_span s)
 }
 
 /* A letter that belongs to no command. */
-static bool has_messages(gr_span s)
+static bool has_letters(gr_span s)
 {
     bool any = false;
     for (; s.n && !any; s = gr_span_skip(s, 1)) {
@@ -410,7 +410,7 @@ static bool equal_values(struct job *j, gr_span a, gr_span b)
     if (gr_number_equal(a.p, a.n, b.p, b.n)) return true;
     gr_span bare_a = without_percent(a), bare_b = without_percent(b);
     bool one = (bare_a.n != a.n) != (bare_b.n != b.n);
-    if (!(one && has_messages(bare_a)) && equal_expressions(j, bare_a, bare_b)) return true;
+    if (!(one && has_letters(bare_a)) && equal_expressions(j, bare_a, bare_b)) return true;
     return one && equal_expressions(j, a, b);
 }
 
@@ -441,7 +441,7 @@ static bool is_word(gr_span s)
     return s.n > 1 && gr_span_word(s) == s.n;
 }
 
-static bool same_messages(gr_span a, gr_span b)
+static bool same_letters(gr_span a, gr_span b)
 {
     bool same = a.n == b.n;
     for (size_t i = 0; i < a.n && same; i++)
@@ -578,7 +578,7 @@ static bool equal_words(struct job *j, gr_span a, gr_span b, bool *decided)
     gr_span wa = words_of(j, a), wb = words_of(j, b);
     bool marked = wa.n != a.n || wb.n != b.n, words = is_word(wa) && is_word(wb);
     *decided = words && (marked || wa.n > 2);
-    return gr_span_same(wa, wb) || (words && same_messages(wa, wb));
+    return gr_span_same(wa, wb) || (words && same_letters(wa, wb));
 }
 
 static bool either_has(gr_span a, gr_span b, const char *sep)

@@ -85,8 +85,8 @@ static size_t number_of(gr_span s)
     return n;
 }
 
-/* Between two dollars stands money, not a formula: another line, a digit behind the second, or a number and
- * more behind the first and a space before the second. */
+/* Between two dollars stands money, not a formula: another line, a digit after the second, or a number and
+ * more after the first and a space before the second. */
 static bool is_money(gr_span inside, gr_span rest)
 {
     if (memchr(inside.p, '\n', inside.n) || (rest.n && isdigit((unsigned char)*rest.p))) return true;
@@ -263,7 +263,7 @@ static size_t announcement_of(gr_span s)
     return n;
 }
 
-/* "####" on the last line: what stands behind it. */
+/* "####" on the last line: what stands after it. */
 static const char *after_hashes(gr_span text)
 {
     text = gr_span_trim(text);
@@ -425,7 +425,7 @@ static gr_span last_line(gr_span s)
     return found;
 }
 
-/* The answer behind an announcement: in its own sentence where that holds a formula or a number, else in what
+/* The answer after an announcement: in its own sentence where that holds a formula or a number, else in what
  * follows. */
 static gr_math_place announced(gr_span *text, gr_str *out)
 {

@@ -9,8 +9,8 @@ typedef enum gr_math_place { GR_IN_FORMULA, GR_IN_WORDS, GR_IN_SENTENCE } gr_mat
 /* Find the answer in *text and put it, not normalised, in out, which is emptied first.
  *
  * The text is first cut down to what its last <answer>...</answer> holds. Then counts the last \boxed{},
- * unless the answer is announced behind it: by "answer is", "answer:", or "####" on the last line. What
- * stands right behind the announcement comes next; else, behind it or in the whole text, the last \boxed{} or
+ * unless the answer is announced after it: by "answer is", "answer:", or "####" on the last line. What
+ * stands right after the announcement comes next; else, after it or in the whole text, the last \boxed{} or
  * formula between dollars, \( \), \[ \] or **, several joined by commas where only connecting words part
  * them. Else the answer is somewhere in the words that *text is cut down to: the sentence of the
  * announcement, or all.

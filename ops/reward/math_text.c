@@ -141,7 +141,7 @@ static bool has_word(gr_span s)
     return word;
 }
 
-/* A unit stands behind a quantity, and nothing that belongs to the words stands behind it. */
+/* A unit stands after a quantity, and nothing that belongs to the words stands after it. */
 static bool is_unit(const gr_str *out, gr_span inside, gr_span rest)
 {
     char before = last_of(out);
@@ -150,8 +150,8 @@ static bool is_unit(const gr_str *out, gr_span inside, gr_span rest)
     gr_span next = gr_span_trim(rest);
     bool goes_on = next.n && (isalnum((unsigned char)*next.p) || *next.p == '(');
     gr_span word = gr_span_trim(inside);
-    bool message = word.n == 1 && inside.n == 1 && !strchr("mgshL", *word.p); /* \mathrm{e} */
-    return quantity && !message && !goes_on;
+    bool letter = word.n == 1 && inside.n == 1 && !strchr("mgshL", *word.p); /* \mathrm{e} */
+    return quantity && !letter && !goes_on;
 }
 
 /* Words keep marks around them, so that they are no product of variables. */
@@ -315,7 +315,7 @@ static bool is_percent(gr_span word)
     return is_one_of(word, names, GR_LEN(names));
 }
 
-/* A word that is a unit wherever it stands behind a number. */
+/* A word that is a unit wherever it stands after a number. */
 static bool is_plain_unit(char before, gr_span word)
 {
     static const char *const units[] = {"cm",      "mm",      "km",    "kg",    "ft",      "mph",
@@ -363,7 +363,7 @@ static size_t separator_of(gr_span s, bool *sure)
     return n;
 }
 
-/* A group of three digits behind a separator: its bytes, or 0. */
+/* A group of three digits after a separator: its bytes, or 0. */
 static size_t group_of(gr_span s, bool *sure)
 {
     size_t n = separator_of(s, sure);

@@ -10,7 +10,7 @@ const char *const gr_math_functions[] = {"sin",    "cos",    "tan",    "cot",   
                                          "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh",
                                          "tanh",   "coth",   "exp",    "ln",     "lg",   NULL};
 
-static const char *const messages[] = {
+static const char *const letters[] = {
     "alpha",    "beta", "gamma",  "delta",  "epsilon", "varepsilon", "zeta",  "eta",   "theta",
     "vartheta", "iota", "kappa",  "lambda", "mu",      "nu",         "xi",    "rho",   "sigma",
     "tau",      "phi",  "varphi", "chi",    "psi",     "omega",      "Gamma", "Delta", "Theta",
@@ -120,7 +120,7 @@ static size_t digits_of(gr_span s)
     return n;
 }
 
-/* \overline{12} behind the digits of a decimal. */
+/* \overline{12} after the digits of a decimal. */
 static void read_repeat(struct reader *r, gr_math_node *number)
 {
     if (!take_command(r, "overline") && !take_command(r, "bar") && !take_command(r, "dot")) return;
@@ -132,7 +132,7 @@ static void read_repeat(struct reader *r, gr_math_node *number)
     if (!n || (group && !take(r, "}"))) fail(r);
 }
 
-/* The index and the primes behind a name. false: there is an index, and it is broken. */
+/* The index and the primes after a name. false: there is an index, and it is broken. */
 static bool take_index(struct reader *r)
 {
     while (take(r, "'")) {
@@ -183,7 +183,7 @@ static bool is_less(gr_span a, gr_span b)
     return a.n != b.n ? a.n < b.n : memcmp(a.p, b.p, a.n) < 0;
 }
 
-/* The fraction of a mixed number, \frac{1}{2} or " 1/2" behind a whole one. */
+/* The fraction of a mixed number, \frac{1}{2} or " 1/2" after a whole one. */
 static bool take_mixed(struct reader *r, gr_span *top, gr_span *bottom)
 {
     struct reader ahead = *r;
@@ -310,7 +310,7 @@ static uint32_t read_name(struct reader *r)
     static const char *const accents[] = {"overline", "bar", "hat", "tilde"};
     gr_span name = command_of(r->s);
     const char *from = r->s.p;
-    bool greek = index_in(messages, GR_LEN(messages), name) != GR_MATH_NONE;
+    bool greek = index_in(letters, GR_LEN(letters), name) != GR_MATH_NONE;
     if (!greek && index_in(accents, GR_LEN(accents), name) == GR_MATH_NONE) return fail(r);
     r->s = gr_span_skip(r->s, name.n + 1);
     if (!greek) {
@@ -362,7 +362,7 @@ static bool is_call(gr_span name, gr_span rest)
     return n && gr_span_starts(gr_span_skip(inside, n), ")");
 }
 
-/* The arguments of a call behind its '('. */
+/* The arguments of a call after its '('. */
 static uint32_t read_arguments(struct reader *r)
 {
     uint32_t first = put_one(r, GR_MATH_COMMA, read_sum(r)), last = first;
@@ -424,7 +424,7 @@ static uint32_t read_atom(struct reader *r)
     return v;
 }
 
-/* What stands behind a value: %, degrees. */
+/* What stands after a value: %, degrees. */
 static uint32_t read_behind(struct reader *r, uint32_t v)
 {
     const char degree[] = {GR_DEGREE, 0};

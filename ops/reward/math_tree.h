@@ -15,7 +15,7 @@
 #include "ops/reward/math_text.h"
 
 typedef enum gr_math_kind {
-    GR_MATH_NUMBER,   /* text: digits with at most one point; repeat: the digits that repeat behind them */
+    GR_MATH_NUMBER,   /* text: digits with at most one point; repeat: the digits that repeat after them */
     GR_MATH_VARIABLE, /* text: its name */
     GR_MATH_CALL,  /* text: the name of an unknown function; its arguments: left, a chain of GR_MATH_COMMA */
     GR_MATH_COMMA, /* left: an argument, right: the next GR_MATH_COMMA or GR_MATH_NONE */

@@ -434,7 +434,7 @@ static void set_digits(mpq_t out, gr_str *digits, unsigned long places)
     mpq_canonicalize(out);
 }
 
-/* d repeated behind the p-th place is d / (10^p (10^n - 1)). */
+/* d repeated after the p-th place is d / (10^p (10^n - 1)). */
 static void add_repeat(mpq_t out, gr_span repeat, unsigned long places)
 {
     mpq_t part;
@@ -664,7 +664,7 @@ static bool same(value *a, value *b, long scale)
     make_inexact(b);
     long size = GR_MAX(exponent_of(a->c), exponent_of(b->c));
     if (scale > GR_MAX(size, 0) + 100 || size > 300)
-        return false; /* too little is left of the digits, or behind the point */
+        return false; /* too little is left of the digits, or after the point */
     mpc_sub(a->c, a->c, b->c, MPC_RNDNN);
     return exponent_of(a->c) <= GR_MAX(size, scale) - AGREE;
 }

@@ -152,7 +152,7 @@ static char *repaired(gr_span text)
     return copy;
 }
 
-/* Where to look on after a match of bytes [v[0], v[1]): behind it, and behind one more character where it was
+/* Where to look on after a match of bytes [v[0], v[1]): after it, and after one more character where it was
  * empty. */
 static size_t next_start(gr_span text, size_t from, const PCRE2_SIZE *v)
 {

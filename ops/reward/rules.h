@@ -5,10 +5,10 @@
  * field likewise, and compares the two:
  *
  *     string  equal bytes, after white space at both ends is cut and the characters of `strip` are removed
- *     number  equal numbers: "1,000", "$5", "72.", "+3", "50%", "1/2"; else as string
- * (ops/reward/math_number.h) math    the same mathematics, in LaTeX or plain text (ops/reward/math_compare.h)
- *     prefix  dense: each leading character equal to the truth's pays 1 / (characters of the truth + 1), the
- *             first miss ends it
+ *     number  equal numbers (ops/reward/math_number.h): "1,000", "$5", "72.", "+3", "50%", "1/2"; else string
+ *     math    the same mathematics, in LaTeX or plain text (ops/reward/math_compare.h)
+ *     prefix  dense: each leading character equal to the right answer's gives 1 / (its characters + 1); the
+ *             first other character ends it
  *
  * A response where `extract` finds nothing scores 0. An answer where `answer_extract` finds nothing is a
  * fault of the data or of the rule, and an error. Without `extract`, math looks for the answer by itself

@@ -195,7 +195,7 @@ static void note_complaints(int err, gr_diag *d)
     size_t n = got > 0 ? (size_t)got : 0, begin = n, found = 0;
     while (n && (text[n - 1] == '\n' || is_blank(text[n - 1]))) n--;
     for (begin = n; begin > 0 && found < lines; begin--) found += text[begin - 1] == '\n';
-    if (found == lines) begin++; /* behind the line's end that was one too many */
+    if (found == lines) begin++; /* after the line's end that was one too many */
     text[n] = '\0';
     for (char *line = text + begin, *next; line < text + n; line = next) {
         size_t len = strcspn(line, "\n");

@@ -1,5 +1,4 @@
-/* Files and folders under names of their own, until they are whole; and what is left of those that never
- * were. */
+/* Files and folders under temporary names until they are whole, and the removal of those that never were. */
 #include "runtime/base/aside.h"
 
 #include <errno.h>

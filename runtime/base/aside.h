@@ -1,8 +1,9 @@
-/* runtime/base/aside.h: names for what is written beside its place, and takes that place when it is whole.
+/* runtime/base/aside.h: temporary names: a file is written beside its place, and takes that place when it is
+ * whole.
  *
  * The name is PATH.graphrun-XXXXXXXX, eight random hexadecimal digits: no other program gives it, and no two
- * writers share it. While it is written it is locked (flock); a process that dies leaves it unlocked, so that
- * it is known for what it is, and removed when the same place is written again. Where a file system has no
+ * writers share it. While it is written it is locked (flock); a process that dies leaves it unlocked. So it
+ * is recognised, and removed when the same place is written again. Where a file system has no
  * locks, or none for folders, nothing is removed. Nothing that was there before is opened or followed.
  *
  * Threads: any number at once.

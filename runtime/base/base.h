@@ -1,4 +1,5 @@
-/* runtime/base/base.h: what every file uses: status codes, messages with a place, memory, strings.
+/* runtime/base/base.h: what every file uses: status codes, messages with file, line and column, memory,
+ * strings.
  *
  * Small host objects (parsed files, tables, strings) come from gr_malloc and its kin, which never return
  * NULL: a machine that cannot give a few kilobytes cannot go on, so they print one line and end the program
@@ -79,7 +80,7 @@ char *gr_message_format(const struct gr_message *m);
 /* The candidate nearest to name by edit distance, of equally near ones that with the longest common
  * beginning, or NULL where none is near enough to suggest. */
 const char *gr_near(const char *name, const char *const *candidates, size_t n);
-/* Looking through thousands of names for each of thousands of errors takes minutes and helps nobody: behind
+/* Looking through thousands of names for each of thousands of errors takes minutes and helps nobody: after
  * so many, nothing is suggested. */
 enum { GR_NEAR_ERRORS = 100 };
 

@@ -20,7 +20,7 @@ static const char *kind_of(mode_t mode)
     return S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-/* What a shell puts in the place of <(...), and where its pipes end. */
+/* What a shell puts in place of <(...), and where its pipes end. */
 static bool is_stream(const char *path)
 {
     return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", 8) ||
@@ -105,7 +105,7 @@ static char *parent_of(const char *path)
     return slash == path ? gr_strdup("/") : gr_strndup(path, (size_t)(slash - path));
 }
 
-/* Aside first, then in the place of what was there: a file is never half written. */
+/* Aside first, then in place of what was there: a file is never half written. */
 static gr_status write_aside(const char *path, const void *bytes, size_t n, gr_diag *d)
 {
     gr_status st = GR_OK;

@@ -27,7 +27,7 @@
 /* ---- processes -------------------------------------------------------------------------------------------
  */
 
-/* The name, in brackets, may hold anything: what is behind the last one counts. */
+/* The name, in brackets, may hold anything: what is after the last one counts. */
 static bool read_process(const char *name, gr_process *p)
 {
     char path[64], text[512];

@@ -28,11 +28,11 @@ typedef struct gr_guard {
 } gr_guard;
 
 typedef struct gr_guarded {
-    const char *const *argv; /* the command, found in PATH, and its arguments; NULL behind the last */
+    const char *const *argv; /* the command, found in PATH, and its arguments; NULL after the last */
     const char *setting;     /* NAME=VALUE, of its environment alone; NULL: none */
     int in, out, err;        /* its standard streams; in -1: /dev/null */
     pid_t group;             /* process group to join; 0: one of its own */
-    unsigned grace_s; /* seconds that it has behind SIGTERM when the leash closes; 0: it is killed at once */
+    unsigned grace_s; /* seconds that it has after SIGTERM when the leash closes; 0: it is killed at once */
 } gr_guarded;
 
 /* 0, or the errno of what failed. The command begins with no signal blocked or ignored. */

@@ -132,8 +132,7 @@ json_t *gr_json_string(const char *text, size_t n)
 json_t *gr_json_offsets(const char *text, size_t n, const uint32_t *ends, size_t n_ends)
 {
     json_t *list = json_array();
-    size_t at = 0,
-           characters = 0; /* bytes behind the last character counted, which may go beyond its piece */
+    size_t at = 0, characters = 0; /* bytes after the last character counted, which may go beyond its piece */
     for (size_t i = 0; i < n_ends; i++) {
         const size_t from = i ? ends[i - 1] : 0;
         const size_t first = at > from && ends[i] > from ? characters - 1 : characters;

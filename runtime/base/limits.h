@@ -1,7 +1,7 @@
 /* runtime/base/limits.h: how much of the machine this process may use. Containers, Slurm and systemd set
  * limits by control groups (versions 1 and 2; those above the process's own hold, too), taskset and cpusets
- * by affinity: who plans for the whole machine is killed for the memory that it takes, or waits for cores
- * that it has not.
+ * by affinity: a process that plans for the whole machine is killed for the memory that it takes, or waits
+ * for cores that it does not have.
  *
  * root: before the paths of /proc and /sys; "" but for tests.
  */

@@ -1,4 +1,4 @@
-/* Text that others wrote, as a terminal shows it and does not obey it. */
+/* Text from others, escaped so that a terminal shows it and does not interpret it. */
 #include "runtime/base/base.h"
 
 #include <utf8proc.h>

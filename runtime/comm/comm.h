@@ -1,4 +1,4 @@
-/* runtime/comm/comm.h: what the ranks of a run say to each other.
+/* runtime/comm/comm.h: communicators: groups of ranks, and what they send each other.
  *
  * One process is one rank; all ranks make the same calls in the same order. A communicator has calls of two
  * sorts. Those that take a queue are steps of a plan, on memory of the device: `mpi` (the CPU device) does
@@ -85,8 +85,8 @@ typedef struct gr_comm_type {
     gr_status (*host_reduce)(gr_comm *c, void *x, uint64_t bytes, gr_comm_reduction how, gr_diag *d);
     gr_status (*broadcast)(gr_comm *c, void *x, uint64_t bytes, gr_diag *d); /* from rank 0 */
     gr_status (*barrier)(gr_comm *c, gr_diag *d);
-    /* Letters: post leaves a copy of x for another rank and goes on; collect waits for the next one that a
-     * rank has left for this one. *x: caller frees. */
+    /* Messages: post leaves a copy of x for another rank and goes on; collect waits for the next message that
+     * a rank has left for this one. *x: caller frees. */
     gr_status (*post)(gr_comm *c, const void *x, uint64_t bytes, uint32_t to, gr_diag *d);
     gr_status (*collect)(gr_comm *c, void **x, uint64_t *bytes, uint32_t from, gr_diag *d);
 } gr_comm_type;
@@ -104,7 +104,7 @@ struct gr_comm {
 GR_NODISCARD gr_status gr_comm_started(bool *started, gr_diag *d);
 
 /* A host's rank `local` of `locals` takes a CUDA device of its own: CUDA_VISIBLE_DEVICES has it first, which
- * is then device 0, and behind it the others that were visible, or where all were those of the host's other
+ * is then device 0, and after it the others that were visible, or where all were those of the host's other
  * ranks. They stay visible because the driver lets copies into memory of a device that the process does not
  * see wait for kernels, as copies within its own device do. Nothing changes where the launcher has given
  * fewer devices than there are ranks before this one: it has given one to each. Before anything asks for
@@ -135,15 +135,16 @@ GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_
  * them all. c NULL, one rank: *out is NULL. GR_E_INVALID on all of them for a color that is too large. */
 GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
 
-/* Ranks that have slices of one layer each (ops/model/tp.h), while kernels of a queue work on them. */
+/* A tensor-parallel group: ranks that each have a shard of one layer (ops/model/tp.h), while kernels of a
+ * queue work on it. */
 struct gr_tp_group {
     gr_comm *comm;
     gr_diag *d;
     gr_status failed; /* the first sum that was */
 };
 
-/* x, a partial product on each of the queue's peers, becomes their sum: an all_reduce, in the queue's
- * order. A failure is kept with the peers: whoever set them looks there. */
+/* x, a partial product on each rank of the queue's group, becomes their sum: an all_reduce, in the
+ * queue's order. A failure is kept with the group: whoever set it looks there. */
 void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
 
 /* NULL is fine: one rank. */

@@ -46,8 +46,8 @@ typedef struct gr_mpi_api {
     const char *(*barrier)(gr_mpi_group *g);
     const char *(*send)(gr_mpi_group *g, const void *x, int bytes, int to);
     const char *(*recv)(gr_mpi_group *g, void *x, int bytes, int from);
-    /* Letters: post copies x and sends it whenever the other takes it; letter looks whether one has come, and
-     * of how many bytes; take begins to receive it. */
+    /* Messages: post copies x and sends it whenever the other takes it; message looks whether one has come,
+     * and of how many bytes; take begins to receive it. */
     const char *(*post)(gr_mpi_group *g, const void *x, int bytes, int to);
     const char *(*message)(gr_mpi_group *g, int from, int *bytes, bool *came);
     const char *(*take)(gr_mpi_group *g, void *x, int bytes, int from);

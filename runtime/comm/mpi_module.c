@@ -74,7 +74,7 @@ static const char *start(gr_mpi_place *w)
     return find_place(&world, w);
 }
 
-/* Let go of letters that have left. */
+/* Free the messages that have been sent. */
 static void forget_messages(void)
 {
     for (struct message **at = &messages, *l; (l = *at);) {

@@ -1,14 +1,15 @@
 /* runtime/comm/watchdog.h: whether the ranks of a run go on.
  *
  * Each process notes what its threads are at: a step of the plan, for which a limit is known; something
- * between steps; or a call that waits for other ranks. The process gives that away as a sign of life
+ * between steps; or a call that waits for other ranks. The process sends that as a sign of life
  * (runtime/comm/comm_mpi.c), and rank 0 judges by the signs of all:
  *   - a rank that gives none for GR_COMM_SILENCE seconds is lost;
  *   - one that has been at one step for longer than its limit hangs, if another has waited for others for
- *     GR_WATCHDOG_PATIENCE seconds, or for as long as that limit. Where nobody waits, it takes long, which is
- * fine;
+ *     GR_WATCHDOG_PATIENCE seconds, or for as long as that limit. Where nobody waits, it only takes long,
+ *     which is fine;
  *   - where all wait, for longer than their limits, the run hangs.
- * One thing alone is said, of the rank that the others wait for.
+ *
+ * Only one message is printed, about the rank that the others wait for.
  *
  * Threads: any thread may call what notes; a lane is one thread's at a time. The texts of
  * steps outlive the run. Seconds are of CLOCK_MONOTONIC.
@@ -23,8 +24,8 @@
 #define GR_WATCHDOG_TIMEOUT \
     600 /* seconds that what is between steps may take, until gr_watchdog_between says otherwise */
 
-#define GR_WATCHDOG_SILENCE                                                           \
-    "GRAPHRUN_SILENCE" /* in the environment: seconds in the place of GR_COMM_SILENCE \
+#define GR_WATCHDOG_SILENCE                                                       \
+    "GRAPHRUN_SILENCE" /* in the environment: seconds in place of GR_COMM_SILENCE \
                         */
 
 /* Steps outside of the plan, as gr_watchdog_at is told them. */
@@ -73,7 +74,7 @@ void gr_watchdog_sign(gr_sign *out);
 
 /* ---- what rank 0 makes of it ---- */
 
-/* Seconds without a sign of life behind which a rank is lost; GR_E_INVALID, gr_watchdog_set_silence, for a
+/* Seconds without a sign of life after which a rank is lost; GR_E_INVALID, gr_watchdog_set_silence, for a
  * text that is no such number. */
 GR_NODISCARD gr_status gr_watchdog_set_silence(const char *text, gr_diag *d);
 uint32_t gr_watchdog_silence(void);

@@ -1,13 +1,13 @@
 /* runtime/device/device.h: a device as the executor sees it: one arena, one host pool, and queues of work.
  *
  * The arena is one range of device memory, taken once; plans give offsets into it. The host pool is one range
- * of host memory (pinned where that means something), taken once. On the CPU device both are anonymous
+ * of host memory (pinned on CUDA), taken once. On the CPU device both are anonymous
  * mappings, whose pages the system gives on first touch: so the process grows by what is really touched.
  *
  * A queue is the device side of one lane: work given to it runs in order. On the CPU device work runs at
- * once, on the calling thread and the queue's team of threads, and all that orders queues is empty. On CUDA a
- * queue is a stream: work is only enqueued, and queues wait for each other by events, never the host; but the
- * queue of the host lane has no stream, and what follows an event there waits for it.
+ * once, on the calling thread and the queue's team of threads, and the functions that order queues do
+ * nothing. On CUDA a queue is a stream: work is only enqueued, and queues wait for each other by events,
+ * never the host; but the queue of the host lane has no stream, and what follows an event there waits for it.
  *
  * Threads: a queue belongs to one thread at a time; arenas may be used by all lanes at once (the plan orders
  * them). Everything else of a device may be called from any thread.
@@ -41,8 +41,7 @@ typedef struct gr_queue {
     void *stream;       /* CUDA: cudaStream_t; NULL on the host lane */
     void *own;          /* what the device keeps with a queue */
     void *context;      /* what the device's kernels keep with a queue (ops/kernels/kernels.h) */
-    gr_tp_group *peers; /* the ranks that have the slices of a layer that kernels are given; NULL: layers are
-                        whole */
+    gr_tp_group *peers; /* the ranks of its tensor-parallel group; NULL: layers are whole */
     gr_queue_place at;  /* for messages */
     uint64_t waits;     /* calls of gr_queue_finish so far */
 } gr_queue;

@@ -39,7 +39,7 @@ typedef struct gr_checkpoint_kept {
 
 /* Remove all others. */
 GR_NODISCARD gr_status gr_checkpoint_prune(const char *run, gr_checkpoint_kept kept, gr_diag *d);
-/* Before a run goes on from a step that is not its last one: the checkpoints behind it become those of a run
+/* Before a run goes on from a step that is not its last one: the checkpoints after it become those of a run
  * directory of their own, RUN/aside-STEP (or aside-STEP-2 and so on), which has the graph, the plan, metrics
  * and samples as they are now. *aside: its path, caller frees; NULL: there are none. */
 GR_NODISCARD gr_status gr_checkpoint_set_aside(char **aside, const char *run, uint64_t step, gr_diag *d);

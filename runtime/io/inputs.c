@@ -1,4 +1,4 @@
-/* runtime/io/inputs.c: the list of what a run reads: hashed, as JSON, and held against an older one. See
+/* runtime/io/inputs.c: the list of what a run reads: hashed, as JSON, and compared with an older one. See
  * inputs.h. */
 #include "runtime/io/inputs_parts.h"
 
@@ -99,7 +99,7 @@ static gr_status unmoved(const gr_input *x, gr_diag *d)
     return gr_diag_error(d, (gr_loc){x->path, 0, 0}, GR_E_INVALID, "the file has changed while it was read");
 }
 
-/* It is the file that was added, before and behind. */
+/* It is the file that was added, before and after. */
 static gr_status hash_file(gr_input *x, gr_diag *d)
 {
     gr_status st = unmoved(x, d);
@@ -297,7 +297,7 @@ char *gr_input_describe(const gr_input *x)
                      x->path ? " ('" : "", x->path ? x->path : "", x->path ? "')" : "");
 }
 
-/* ---- held against what was pinned -----------------------------------------------------------------------
+/* ---- compared with what was recorded ---------------------------------------------------------------------
  */
 
 typedef struct held {

@@ -1,5 +1,5 @@
-/* runtime/io/inputs.h: everything that a run reads, by content: what ranks compare before the first
- * iteration, what checkpoints pin, and what --resume holds against what is there by then.
+/* runtime/io/inputs.h: everything that a run reads, by content: ranks compare it before the first
+ * iteration, checkpoints record it, and --resume compares it with what is there then.
  *
  * An input is a file, or the output of a command: its kind, whose it is in the graph ("models.actor",
  * "nodes.train"), its name there, its bytes, and the plain hash of all of them (runtime/io/seal.h), as
@@ -12,7 +12,7 @@
  * same) share the work: one of them hashes it. Everything else is hashed when it is added.
  *
  * No hash is kept from one start to the next: times of a file do not show every change (one through a mapping
- * that is open already, one by a damaged disk), and reading it again is what it takes to see it.
+ * that is open already, one by a damaged disk), and only reading it again shows it.
  *
  * Threads: one at a time, but for gr_inputs_unchanged, which any may call once the list is complete.
  */

@@ -1,4 +1,4 @@
-/* The manifest of a checkpoint: written behind all other files, read before any of them is believed. */
+/* The manifest of a checkpoint: written after all other files, and read before any of them is trusted. */
 #include "runtime/io/manifest.h"
 
 #include <dirent.h>

@@ -1,5 +1,4 @@
-/* runtime/io/manifest.h: manifest.json of a checkpoint: what belongs together, and by which hashes it is
- * known.
+/* runtime/io/manifest.h: manifest.json of a checkpoint: which files belong together, and their hashes.
  *
  * It is written last into the folder that a checkpoint is made in, and read back before that folder takes its
  * name. It has the run's id, the iteration, the manifest before it in the run, for each file of the folder
@@ -8,8 +7,8 @@
  * is the hash of the text before that key: the hash of the manifest, by which the next one names it.
  *
  *     {"version": 1, "run": "HEX", "step": 6, "machine": "cpu, cpu-fma",
- *      "previous": {"step": 4, "xxh3": "HEX"}, "block_bytes": 1048576, "files": [{"name":
- * "actor/config.json", "bytes": 700, "xxh3": "HEX"},
+ *      "previous": {"step": 4, "xxh3": "HEX"}, "block_bytes": 1048576,
+ *      "files": [{"name": "actor/config.json", "bytes": 700, "xxh3": "HEX"},
  *                {"name": "actor/model.safetensors", "bytes": 9000, "xxh3": "HEX", "header": "HEX",
  *                 "tensors": [{"name": "lm_head.weight", "bytes": 64, "xxh3": "HEX", "blocks": "HEXHEX"}]}],
  *      "inputs": {}, "sealed": "HEX"}

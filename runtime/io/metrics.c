@@ -89,13 +89,13 @@ typedef struct history {
     unsigned first;   /* of these */
 } history;
 
-/* One bad byte, in the digit of a step perhaps, must not take all lines behind it along: what is done again
- * begins behind the last line of an earlier step, and behind damaged ones that follow it. text ends with 0.
+/* One bad byte, in the digit of a step perhaps, must not take all lines after it along: what is done again
+ * begins after the last line of an earlier step, and after damaged ones that follow it. text ends with 0.
  */
 static history find_history(const char *text, size_t n, uint64_t from_step)
 {
     history h = {0};
-    unsigned suspects = 0, first = 0; /* lines behind what is kept */
+    unsigned suspects = 0, first = 0; /* lines after what is kept */
     size_t next;
     for (size_t at = 0, line = 1; at < n && from_step; at = next, line++) {
         const char *end = memchr(text + at, '\n', n - at);

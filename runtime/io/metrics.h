@@ -11,8 +11,8 @@
 
 typedef struct gr_lines gr_lines;
 
-/* Open path to append. What a resumed run does again is removed first: all behind the last line with a "step"
- * before from_step, and behind damaged lines that follow it. Damaged lines that stay are kept as they are,
+/* Open path to append. What a resumed run does again is removed first: all after the last line with a "step"
+ * before from_step, and after damaged lines that follow it. Damaged lines that stay are kept as they are,
  * and d is warned of them. from_step 0 empties the file. */
 GR_NODISCARD gr_status gr_lines_open(gr_lines **out, const char *path, uint64_t from_step, gr_diag *d);
 void gr_lines_free(gr_lines *l); /* NULL is fine */

@@ -167,7 +167,7 @@ void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double rewa
     gr_str_printf(line, "  %.2f s/step  %s left", p->mean_seconds,
                   gr_duration_format(step < steps ? p->mean_seconds * (double)(steps - step) : 0, left));
     put(p, line->text);
-    if (step >= p->step) p->runs = false; /* of several classes of ranks the next one may run already */
+    if (step >= p->step) p->runs = false; /* of several roles of ranks the next one may run already */
     pthread_mutex_unlock(&p->lock);
 }
 

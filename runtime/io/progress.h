@@ -1,7 +1,7 @@
 /* runtime/io/progress.h: a line that says how a run goes: rewritten in place on a terminal, a line an
  * iteration elsewhere. Writes only to the stream it is handed.
  *
- * An iteration that takes long is told of while it runs, by a thread of its own: each second on a terminal,
+ * A long iteration is reported while it runs, by a thread of its own: each second on a terminal,
  * where the line of the iteration before stands, each ten minutes elsewhere.
  *
  * Threads: gr_progress_at may be called from any, the rest from one. Others may write to the stream between
@@ -29,7 +29,7 @@ typedef struct gr_progress {
     pthread_t thread;    /* which does so */
     bool started;
     pthread_mutex_t at_lock;
-    gr_progress_place at; /* guarded by at_lock: who works never waits for a terminal */
+    gr_progress_place at; /* guarded by at_lock: a thread that computes never waits for a terminal */
     pthread_mutex_t lock; /* guards the stream, and all below */
     pthread_cond_t changed;
     bool over;    /* the thread is to end */

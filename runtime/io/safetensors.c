@@ -1,4 +1,4 @@
-/* Reading safetensors: headers that are not believed, sets of shards, data. */
+/* Reading safetensors: headers, which are checked before they are used, sets of shards, data. */
 #include "runtime/io/safetensors.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* runtime/io/safetensors.h: read and write safetensors files, one or a sharded set.
  *
- * A file is: header length (u64, little-endian), a JSON header, bytes. Nothing in a header is believed: every
+ * A file is: header length (u64, little-endian), a JSON header, bytes. Nothing in a header is trusted: every
  * length, offset and product is checked against the size of the file before it is used, and tensors must
  * cover the bytes without overlap or hole, as the format demands. Tensor data is read with pread, exactly
  * where it is asked for; the files are not mapped.

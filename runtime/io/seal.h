@@ -1,8 +1,7 @@
-/* runtime/io/seal.h: hashes by which bytes are known again: of files, and of the tensors of a safetensors
- * file.
+/* runtime/io/seal.h: hashes that identify bytes: of files, and of the tensors of a safetensors file.
  *
- * The hash is xxh3 of 128 bits, in xxhash's canonical (big-endian) form, without a seed. It finds what went
- * wrong, not what somebody forged: it is no cryptographic hash.
+ * The hash is xxh3 of 128 bits, in xxhash's canonical (big-endian) form, without a seed. It finds damage, not
+ * forgery: it is no cryptographic hash.
  *
  * A tensor is hashed by blocks of GR_SEAL_BLOCK bytes, counted from its own first byte. The hash of a tensor
  * of up to one block is that of its bytes; of a larger one that of its blocks' hashes, one after another. So

@@ -1,4 +1,4 @@
-/* The id of a run, and what is asked of a checkpoint before anything goes on from it. */
+/* The id of a run, and the checks of a checkpoint before a run goes on from it. */
 #include "runtime/io/sealed_run.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* runtime/io/sealed_run.h: RUN/run.json, and whether a checkpoint is one of this run, whole, and as it was.
  *
  * A run has an id, random bytes that stay over resumes; every manifest of its checkpoints has it. run.json
- * has it, too, and behind which iteration checkpoints have manifests: 0, or the iteration at which a run went
+ * has it, too, and after which iteration checkpoints have manifests: 0, or the iteration at which a run went
  * on that had none:
  *
  *     {"run": "HEX", "sealed_after": 0}

@@ -1,4 +1,4 @@
-/* scheduler/cost/cost.c: how long a work takes on a device. */
+/* scheduler/cost/cost.c: how long a task takes on a device. */
 #include "scheduler/cost/hardware.h"
 
 #include <math.h>
@@ -74,7 +74,7 @@ static double link_of(const gr_task_comm *m, const gr_hardware *h)
     return m->group == GR_GROUP_NODE && h->near > 0 ? h->near : h->link;
 }
 
-/* Of the work itself; sums over its peers are within it. */
+/* Of the task itself; sums over its tensor-parallel group are within it. */
 static double own_seconds(const gr_task *w, const gr_hardware *h)
 {
     const gr_task_cost *c = &w->cost;

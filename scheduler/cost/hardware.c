@@ -29,7 +29,7 @@
  * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
  * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
  * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8), and NCCL, as two ranks were
- * seen to take it (895 to 915 MiB, and up to 950 where weights cross between classes); elsewhere an upper
+ * seen to take it (895 to 915 MiB, and up to 950 where weights are sent between roles); elsewhere an upper
  * bound of all.
  * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,

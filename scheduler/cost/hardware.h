@@ -66,7 +66,7 @@ typedef struct gr_hardware {
     double link;      /* bytes a rank receives in collectives within a host */
     double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
     uint64_t collective_ns; /* fixed cost of one */
-    uint64_t sum_ns;        /* of a sum over neighbours within a work (gr_task.sums) */
+    uint64_t sum_ns;        /* of a sum over neighbours within a task (gr_task.sums) */
     double reduce_share;    /* what `compute` loses beside a reduction, of the time that this takes alone */
     double network;         /* as link, from other hosts */
     uint32_t devices;       /* of one host */
@@ -99,7 +99,7 @@ GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_d
  * gr_hardware_find, NULL for this machine. */
 void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
 
-/* Profiles that have names, but for "cpu": NULL behind the last. */
+/* Profiles that have names, but for "cpu": NULL after the last. */
 const gr_hardware *gr_hardware_known(size_t i);
 
 /* What a rank of so many receives a second in collectives, on so many hosts. */
@@ -118,9 +118,9 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t gr
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 
-/* scheduler/cost/cost.c: predicted time of one execution of a work that is no loop; of one that is done on
+/* scheduler/cost/cost.c: predicted time of one execution of a task that is no loop; of one that is done on
  * the host lane instead of its own: an optimizer step, which host memory bounds; and what the lane `compute`
- * loses while the work, a reduction, runs on another. */
+ * loses while the task, a reduction, runs on another. */
 uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h);
 uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h);
 uint64_t gr_task_lost_ns(const gr_task *w, const gr_hardware *h);

@@ -30,8 +30,8 @@ static tally *find(tallies *t, char *name)
     if (i < t->n) {
         free(name);
     } else {
-        tally current = {.name = name};
-        GR_PUSH(t->list, t->n, t->cap, current);
+        tally added = {.name = name};
+        GR_PUSH(t->list, t->n, t->cap, added);
     }
     return &t->list[i];
 }
@@ -178,7 +178,7 @@ static void put_graphs(const gr_plan *a, const gr_plan *b, gr_str *out)
 
 /* ---- nodes, resources, transitions -------------------------------------------------------------------- */
 
-/* What crosses between roles is in the node's name on both, but it runs on one. */
+/* A transfer between roles has the node's name on both, but the node runs on one. */
 static bool runs(const gr_step *s)
 {
     return s->kind != GR_STEP_SEND && s->kind != GR_STEP_RECV;

@@ -1,4 +1,4 @@
-/* scheduler/report/draw.h: a plan in forms for other eyes than a terminal's.
+/* scheduler/report/draw.h: a plan as CSV, DOT, SVG and HTML.
  *
  * Of several roles of ranks all are drawn: csv has a first column `class`, the number of the role; dot a box
  * for each, svg its memory and lanes, html a choice among them.

@@ -100,7 +100,7 @@ static void put_model(const drawing *d, const gr_model *m)
 }
 
 /* Where it is trained, or where the first node runs that reads it. */
-static uint32_t class_of_model(const gr_graph *g, const gr_model *m)
+static uint32_t role_of_model(const gr_graph *g, const gr_model *m)
 {
     if (m->update) return m->update->placement.role;
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -123,7 +123,7 @@ static void put_role(drawing *d, const gr_graph *g, uint32_t role)
         free(label);
     }
     for (size_t i = 0; i < g->n_models; i++)
-        if (!several || class_of_model(g, g->models[i]) == role) put_model(d, g->models[i]);
+        if (!several || role_of_model(g, g->models[i]) == role) put_model(d, g->models[i]);
     for (size_t i = 0; i < g->n_nodes; i++)
         if (!several || g->nodes[i]->placement.role == role) put_node(d, g->nodes[i]);
     if (several) gr_str_puts(d->out, "  }\n");

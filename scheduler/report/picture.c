@@ -31,18 +31,18 @@ void gr_picture_end(gr_str *out)
     gr_str_puts(out, "</svg>\n");
 }
 
-void gr_text_put(gr_str *out, double x, double y, const char *roles, const char *text)
+void gr_text_put(gr_str *out, double x, double y, const char *classes, const char *text)
 {
-    gr_str_printf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">", x, y, roles);
+    gr_str_printf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">", x, y, classes);
     gr_xml_put(out, text);
     gr_str_puts(out, "</text>\n");
 }
 
-void gr_text_fit(gr_str *out, double x, double y, double width, const char *roles, const char *text)
+void gr_text_fit(gr_str *out, double x, double y, double width, const char *classes, const char *text)
 {
     size_t n = 0;
     for (const char *c = text; *c; c++) n += ((unsigned char)*c & 0xc0) != 0x80;
-    if (n && 6.4 * (double)n + 4 <= width) gr_text_put(out, x, y, roles, text);
+    if (n && 6.4 * (double)n + 4 <= width) gr_text_put(out, x, y, classes, text);
 }
 
 uint64_t gr_tick_bytes(uint64_t most, unsigned ticks)

@@ -11,7 +11,7 @@
 void gr_picture_begin(gr_str *out, double width, double height);
 void gr_picture_end(gr_str *out);
 
-/* A line of text at (x, y), its base line; style: roles of the frame's style sheet. */
+/* A line of text at (x, y), its base line; style: classes of the frame's style sheet. */
 void gr_text_put(gr_str *out, double x, double y, const char *style, const char *text);
 
 /* In the middle at x, where it is not wider than about `width`; else nothing. */

@@ -296,7 +296,7 @@ static bool *used_by(const gr_view *v, const char *node)
     return used;
 }
 
-/* The step of a node at which what its works use takes most of the device; GR_NONE: it has no steps. */
+/* The step of a node at which what its tasks use takes most of the device; GR_NONE: it has no steps. */
 static uint32_t fullest_step(const gr_view *v, const char *node, const bool *used)
 {
     uint64_t most = 0;

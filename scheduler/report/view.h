@@ -53,19 +53,19 @@ char *gr_resource_name(const gr_entry *e);
 /* Most bytes of a place that are live at one step. */
 uint64_t gr_view_most(const gr_view *v, gr_place place);
 
-/* Predicted time of a node's works, whole loops included, without what crosses between roles. */
+/* Predicted time of a node's tasks, whole loops included, without transfers between roles. */
 uint64_t gr_view_node_ns(const gr_view *v, const char *node);
 
-/* bytes [n_series], zeroed: what a node's works use of each series, at the step of the node at which that
+/* bytes [n_series], zeroed: what a node's tasks use of each series, at the step of the node at which that
  * takes most of the device. */
 void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes);
 
-/* "token, length": the columns of node `from` that works of node `to` read; the main one by the node's name.
+/* "token, length": the columns of node `from` that tasks of node `to` read; the main one by the node's name.
  */
 void gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out);
 
-/* Steps that the scheduler put in, which move or free this rank's memory: no work of the graph
- * (gr_step_is_task), and so no collective. bytes: what one pass over them moves. */
+/* Steps that the planner added, which move or free this rank's memory: no tasks (gr_step_is_task), and so no
+ * collectives. bytes: what one pass over them moves. */
 uint32_t gr_transitions(const gr_path *path, uint64_t *bytes);
 
 /* Text as it stands in XML: &, <, > and quotes escaped. */
