@@ -4,6 +4,8 @@
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
 
+#include <stdlib.h>
+
 #define CFG(f) offsetof(gr_compute_cfg, f)
 
 static const gr_key keys[] = {{"of", GR_KEY_NODE, CFG(of), false, NULL, 0, 0, NULL,
@@ -46,22 +48,38 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_env_reads_release(&r);
 }
 
+typedef struct compute_state {
+    gr_env_reads reads;
+    gr_env env;
+} compute_state;
+
+static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)d;
+    compute_state *t = gr_calloc(1, sizeof(*t));
+    gr_env_reads_add(&t->reads, s->graph, ((const gr_compute_cfg *)n->cfg)->expr.expr);
+    gr_env_open(&t->env, &t->reads, s, n);
+    *state = t;
+    return GR_OK;
+}
+
+static void close(void *state)
+{
+    compute_state *t = state;
+    gr_env_close(&t->env);
+    gr_env_reads_release(&t->reads);
+    free(t);
+}
+
 static gr_status run(const gr_call *call, gr_diag *d)
 {
     gr_status st = gr_queue_finish(call->queue, d); /* the columns it reads */
     if (st) return st;
-    const gr_graph *g = call->session->graph;
+    compute_state *t = call->state;
     const gr_node *n = call->node;
-    const gr_expr *e = ((const gr_compute_cfg *)n->cfg)->expr.expr;
-    gr_env_reads r;
-    gr_env_reads_init(&r);
-    gr_env_reads_add(&r, g, e);
-    gr_env env;
-    gr_env_init(&env, &r, call->session, n, call->ptr + N_EVAL);
-    gr_expr_eval(e, &env.env, n->results.columns[0]->level, n->rows ? (int)n->rows->index : -1,
-                 call->ptr[EVAL_OUT], call->ptr[EVAL_WS]);
-    gr_env_release(&env);
-    gr_env_reads_release(&r);
+    gr_env_begin(&t->env, call->ptr + N_EVAL);
+    gr_expr_eval(((const gr_compute_cfg *)n->cfg)->expr.expr, &t->env.env, n->results.columns[0]->level,
+                 n->rows ? (int)n->rows->index : -1, call->ptr[EVAL_OUT], call->ptr[EVAL_WS]);
     return GR_OK;
 }
 
@@ -75,5 +93,7 @@ const gr_op gr_op_compute = {
     .level = level,
     .kind = kind,
     .declare = declare,
+    .open = open,
+    .close = close,
     .run = run,
 };

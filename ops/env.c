@@ -86,37 +86,47 @@ gr_expr_bounds gr_env_bounds(const gr_env_reads *r)
     return b;
 }
 
-void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n, void *const *ptr)
+void gr_env_open(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n)
 {
     const gr_graph *g = s->graph;
-    *e = (gr_env){.rows = gr_calloc(g->n_nodes, sizeof(*e->rows)),
+    *e = (gr_env){.reads = r,
+                  .session = s,
+                  .rows = gr_calloc(g->n_nodes, sizeof(*e->rows)),
                   .columns = gr_calloc(g->n_columns, sizeof(*e->columns)),
                   .blocks = gr_calloc(g->n_nodes, sizeof(*e->blocks))};
-    e->env = (gr_expr_env){.rows = e->rows,
-                           .columns = e->columns,
-                           .seed = s->seed,
-                           .node = gr_stream(n->name),
-                           .step = s->step,
-                           .round = s->round};
-    for (size_t i = 0; i < r->n_rows; i++) {
-        const gr_node *maker = r->rows[i];
-        gr_rows *b = &e->blocks[maker->index];
-        *b = gr_rows_at(*ptr++, &maker->bounds);
-        e->rows[maker->index] = (gr_expr_rows){
-            .n_seqs = *b->n_seqs, .group = b->group, .offset = b->token_offset, .mask = b->counts};
-        e->env.n_groups = *b->n_groups;
-    }
+    e->env =
+        (gr_expr_env){.rows = e->rows, .columns = e->columns, .seed = s->seed, .node = gr_stream(n->name)};
+}
+
+static void begin_rows(gr_env *e, const gr_node *maker, void *block)
+{
+    gr_rows *b = &e->blocks[maker->index];
+    *b = gr_rows_at(block, &maker->bounds);
+    e->rows[maker->index] =
+        (gr_expr_rows){.n_seqs = *b->n_seqs, .group = b->group, .offset = b->token_offset, .mask = b->counts};
+    e->env.n_groups = *b->n_groups;
+}
+
+void gr_env_begin(gr_env *e, void *const *ptr)
+{
+    const gr_env_reads *r = e->reads;
+    const gr_session *s = e->session;
+    e->env.step = s->step;
+    e->env.round = s->round;
+    e->env.epoch = 0;
+    for (size_t i = 0; i < r->n_rows; i++) begin_rows(e, r->rows[i], *ptr++);
     for (size_t i = 0; i < r->n; i++) {
-        const gr_column *c = g->columns[r->columns[i]];
+        const gr_column *c = s->graph->columns[r->columns[i]];
         const void *data = c->node ? *ptr : &s->scalars[r->columns[i]];
         e->columns[r->columns[i]] = (gr_expr_column){data, c->node ? c->dtype : GR_EXPR_F64};
         ptr++;
     }
 }
 
-void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x)
+void gr_env_turn_to(gr_env *e, const gr_expr *x)
 {
     size_t n;
+    const gr_graph *g = e->session->graph;
     const int *ids = gr_expr_reads(x, &n);
     for (size_t i = 0; i < n; i++)
         if (g->columns[ids[i]]->rows) e->env.n_groups = *e->blocks[g->columns[ids[i]]->rows->index].n_groups;
@@ -124,7 +134,7 @@ void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x)
     for (size_t i = 0; i < n; i++) e->env.n_groups = *e->blocks[rows[i]].n_groups;
 }
 
-uint64_t gr_env_tp_bytes(const gr_env_reads *r)
+uint64_t gr_env_narrow_bytes(const gr_env_reads *r)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < r->n_rows; i++) n += 2 * (uint64_t)r->rows[i]->bounds.seqs + 1;
@@ -145,13 +155,13 @@ static uint32_t *slice_rows(gr_expr_rows *rows, uint32_t first, uint32_t end, ui
     return offset + n + 1;
 }
 
-void gr_env_tp(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
-               void *memory)
+void gr_env_narrow(gr_env *e, uint32_t first, uint32_t end, void *memory)
 {
+    const gr_env_reads *r = e->reads;
     for (size_t i = 0; i < r->n_rows; i++)
         memory = slice_rows(&e->rows[r->rows[i]->index], first, end, memory);
     for (size_t i = 0; i < r->n; i++) {
-        const gr_column *c = g->columns[r->columns[i]];
+        const gr_column *c = e->session->graph->columns[r->columns[i]];
         gr_expr_column *data = &e->columns[r->columns[i]];
         if (!c->rows) continue;
         uint32_t seq = c->level == GR_LEVEL_GROUP ? 0 : e->rows[c->rows->index].first_seq, skip = first;
@@ -162,7 +172,7 @@ void gr_env_tp(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t fir
     e->env.n_groups = end - first;
 }
 
-void gr_env_release(gr_env *e)
+void gr_env_close(gr_env *e)
 {
     free(e->rows);
     free(e->columns);

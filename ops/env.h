@@ -31,22 +31,26 @@ size_t gr_env_declare(const gr_env_reads *r, const gr_graph *g, gr_tasks *p, gr_
 /* Bounds over all its row sets. */
 gr_expr_bounds gr_env_bounds(const gr_env_reads *r);
 
-/* An environment for the whole batch; ptr: the pointers of gr_env_declare's uses. */
+/* What expressions of a node see, each time that one of its works runs. */
 typedef struct gr_env {
     gr_expr_env env;
+    const gr_env_reads *reads;
+    const gr_session *session;
     gr_expr_rows *rows;      /* [graph nodes] */
     gr_expr_column *columns; /* [graph columns] */
     gr_rows *blocks;         /* [graph nodes]: views of the row makers' blocks */
 } gr_env;
-void gr_env_init(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n, void *const *ptr);
-void gr_env_release(gr_env *e);
+/* Once, when the node opens; r is kept, and must be complete. */
+void gr_env_open(gr_env *e, const gr_env_reads *r, const gr_session *s, const gr_node *n);
+void gr_env_close(gr_env *e);
+/* The whole batch, as it is now; ptr: the pointers of gr_env_declare's uses. */
+void gr_env_begin(gr_env *e, void *const *ptr);
 
 /* Where the set holds rows of several prompts nodes: count the groups of those that x is about. */
-void gr_env_turn_to(gr_env *e, const gr_graph *g, const gr_expr *x);
+void gr_env_turn_to(gr_env *e, const gr_expr *x);
 
-/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_tp_bytes, read as long as e is. */
-uint64_t gr_env_tp_bytes(const gr_env_reads *r);
-void gr_env_tp(gr_env *e, const gr_env_reads *r, const gr_graph *g, uint32_t first, uint32_t end,
-               void *memory);
+/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_narrow_bytes, read until it begins anew. */
+uint64_t gr_env_narrow_bytes(const gr_env_reads *r);
+void gr_env_narrow(gr_env *e, uint32_t first, uint32_t end, void *memory);
 
 #endif

@@ -123,6 +123,9 @@ gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
     gr_pass *pass = gr_calloc(1, sizeof(*pass));
     pass->last = last;
     pass->longest_first = gr_rows_longest_first(g, n->rows);
+    const gr_balance_bounds most = balance_bounds(n);
+    gr_pass_open(pass, n->rows->bounds.seqs);
+    pass->balancer = gr_balancer_new(n->rows->bounds.seqs, n->placement.ranks / n->placement.parts, &most);
     return pass;
 }
 
@@ -133,24 +136,19 @@ void gr_forward_close(void *state)
     free(pass);
 }
 
-static gr_seqs own_seqs(const gr_call *c, const gr_pass *pass, const gr_rows *rows)
+static void find_own(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
-    gr_seqs own = {0};
-    gr_balance_bounds most = balance_bounds(c->node);
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
-    const uint32_t parts = c->node->placement.parts;
-    gr_balance_own(&own, c->session->rank / parts, c->session->ranks / parts, rows, 0, *rows->n_groups, &most,
-                   &cost);
-    return own;
+    gr_balance_own(pass->balancer, &pass->own, c->session->rank / c->node->placement.parts, rows, 0,
+                   *rows->n_groups, &cost);
 }
 
 static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
     const gr_rows_bounds *b = &c->node->rows->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
-    gr_seqs own = own_seqs(c, pass, rows);
-    gr_pass_begin(pass, &own);
-    free(own.seq);
+    find_own(c, pass, rows);
+    gr_pass_begin(pass, &pass->own);
     for (uint32_t i = GR_N_FORWARD_BEGIN; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
 }
@@ -209,11 +207,10 @@ void gr_forward_end(gr_tasks *p, const uint32_t *out, size_t n_out)
 uint32_t gr_forward_trips(const gr_call *c)
 {
     gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
-    gr_seqs own = own_seqs(c, c->state, &rows);
+    gr_pass *pass = c->state;
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    uint32_t trips = gr_pass_count(c->state, &rows, &b, &own);
-    free(own.seq);
-    return trips;
+    find_own(c, pass, &rows);
+    return gr_pass_count(pass, &rows, &b, &pass->own);
 }
 
 bool gr_forward_more(const gr_call *c, uint32_t trip)

@@ -4,6 +4,7 @@
 #include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,11 +56,26 @@ gr_micro gr_micro_at(void *block, const gr_micro_bounds *b)
     return layout(&c, b);
 }
 
+void gr_pass_open(gr_pass *p, uint32_t seqs)
+{
+    p->seqs = gr_seqs_new(seqs);
+    p->own = gr_seqs_new(seqs);
+    p->counted = gr_seqs_new(seqs);
+    p->offset = gr_calloc(seqs + 1ull, sizeof(*p->offset));
+    p->part = gr_calloc(seqs + 1ull, sizeof(*p->part));
+}
+
+static void copy_seqs(gr_seqs *to, const gr_seqs *from)
+{
+    assert(from->n <= to->cap);
+    to->n = from->n;
+    memcpy(to->seq, from->seq, from->n * sizeof(*to->seq));
+}
+
 void gr_pass_begin(gr_pass *p, const gr_seqs *seqs)
 {
     p->next = p->n_seqs = p->n_tokens = p->n_rows = p->limit = 0;
-    p->seqs.n = 0;
-    for (uint32_t i = 0; i < seqs->n; i++) GR_PUSH(p->seqs.seq, p->seqs.n, p->seqs.cap, seqs->seq[i]);
+    copy_seqs(&p->seqs, seqs);
 }
 
 void gr_pass_release(gr_pass *p)
@@ -67,6 +83,9 @@ void gr_pass_release(gr_pass *p)
     free(p->offset);
     free(p->part);
     free(p->seqs.seq);
+    free(p->own.seq);
+    free(p->counted.seq);
+    gr_balancer_free(p->balancer);
 }
 
 bool gr_pass_more(const gr_pass *p)
@@ -97,12 +116,17 @@ static int by_length(const void *a, const void *b, void *rows)
     return m != n ? (m < n ? 1 : -1) : (x > y) - (x < y);
 }
 
-/* Micro-batches that all sequences of the pass take, at most so many tokens each. */
-static uint32_t count_cuts(const gr_pass *p, const gr_rows *rows, uint32_t most_seqs, uint32_t tokens)
+static void order(const gr_pass *p, const gr_rows *rows, gr_seqs *seqs)
+{
+    if (p->longest_first) qsort_r(seqs->seq, seqs->n, sizeof(*seqs->seq), by_length, (void *)(uintptr_t)rows);
+}
+
+/* Micro-batches that sequences take in their order, at most so many tokens each. */
+static uint32_t count_cuts(const gr_seqs *seqs, const gr_rows *rows, uint32_t most_seqs, uint32_t tokens)
 {
     uint32_t cuts = 0, n_seqs = 0, n_tokens = 0;
-    for (uint32_t i = 0; i < p->seqs.n; i++) {
-        uint32_t n = seq_tokens(rows, p->seqs.seq[i]);
+    for (uint32_t i = 0; i < seqs->n; i++) {
+        uint32_t n = seq_tokens(rows, seqs->seq[i]);
         if (!cuts || n_seqs == most_seqs || n_tokens + n > tokens) {
             cuts++;
             n_seqs = n_tokens = 0;
@@ -116,11 +140,11 @@ static uint32_t count_cuts(const gr_pass *p, const gr_rows *rows, uint32_t most_
 /* The least bound that takes no more micro-batches than the one given. */
 static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    uint32_t low = 0, high = b->tokens, cuts = count_cuts(p, rows, b->seqs, high);
+    uint32_t low = 0, high = b->tokens, cuts = count_cuts(&p->seqs, rows, b->seqs, high);
     for (uint32_t i = 0; i < p->seqs.n; i++) low = GR_MAX(low, seq_tokens(rows, p->seqs.seq[i]));
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (count_cuts(p, rows, b->seqs, middle) > cuts)
+        if (count_cuts(&p->seqs, rows, b->seqs, middle) > cuts)
             low = middle + 1;
         else
             high = middle;
@@ -130,14 +154,6 @@ static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micr
 
 /* ---- one micro-batch ------------------------------------------------------------------------------------
  */
-
-static void reserve(gr_pass *p, const gr_micro_bounds *b)
-{
-    if (p->cap > b->seqs) return;
-    p->cap = b->seqs + 1;
-    p->offset = gr_realloc(p->offset, p->cap * sizeof(*p->offset));
-    p->part = gr_realloc(p->part, p->cap * sizeof(*p->part));
-}
 
 static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
@@ -176,21 +192,18 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     if (!p->limit && p->seqs.n) {
-        if (p->longest_first)
-            qsort_r(p->seqs.seq, p->seqs.n, sizeof(*p->seqs.seq), by_length, (void *)(uintptr_t)rows);
+        order(p, rows, &p->seqs);
         p->limit = least_bound(p, rows, b);
     }
-    reserve(p, b);
     take(p, rows, b);
 }
 
-uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs)
+/* A pass is cut by the least bound of tokens that makes as few micro-batches as the one given. */
+uint32_t gr_pass_count(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs)
 {
-    gr_pass own = {.last = p->last, .longest_first = p->longest_first};
-    uint32_t n = 0;
-    for (gr_pass_begin(&own, seqs); gr_pass_more(&own); n++) cut(&own, rows, b);
-    gr_pass_release(&own);
-    return n;
+    copy_seqs(&p->counted, seqs);
+    order(p, rows, &p->counted);
+    return count_cuts(&p->counted, rows, b->seqs, b->tokens);
 }
 
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,

@@ -29,6 +29,9 @@ typedef struct gr_pass {
     bool last;                 /* the head is asked at each sequence's last token: one row a sequence */
     bool longest_first;        /* see above */
     gr_seqs seqs;              /* of this pass, as they are taken */
+    gr_seqs own;               /* those that are this rank's: the next pass is over them */
+    gr_seqs counted;           /* of a pass that is only counted */
+    gr_balancer *balancer;     /* who says which are; owned, NULL: not there yet */
     uint32_t next;             /* place among them of the next micro-batch's first */
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
     uint32_t n_rows;           /* its rows of the head */
@@ -36,7 +39,6 @@ typedef struct gr_pass {
     struct gr_pass_part {
         uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
-    uint32_t cap;              /* of offset and part */
     uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
 } gr_pass;
 
@@ -51,6 +53,8 @@ typedef struct gr_micro {
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
 
+/* For so many sequences at most. */
+void gr_pass_open(gr_pass *p, uint32_t seqs);
 /* Over these sequences; the list is copied. p->last and p->longest_first are kept. */
 void gr_pass_begin(gr_pass *p, const gr_seqs *seqs);
 void gr_pass_release(gr_pass *p);
@@ -61,8 +65,8 @@ bool gr_pass_more(const gr_pass *p);
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
 
-/* How many micro-batches these sequences take, cut as p cuts. */
-uint32_t gr_pass_count(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs);
+/* How many micro-batches these sequences take, cut as p cuts; p stays where it is. */
+uint32_t gr_pass_count(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs);
 
 /* Whether passes over these rows take the longest first: an update of them asks for it (`balance`). */
 bool gr_rows_longest_first(const gr_graph *g, const gr_node *rows);

@@ -295,6 +295,8 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
     gr_rollout *r = gr_calloc(1, sizeof(*r));
     *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg};
     r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
+    r->group_tables = gr_calloc((size_t)n->bounds.groups * gr_prompt_blocks(n->bounds.prompt_tokens),
+                                sizeof(*r->group_tables));
     *state = r;
     return GR_OK;
 }
@@ -305,7 +307,7 @@ void gr_rollout_close(void *state)
     if (!r) return;
     gr_rollout_steps_close(r);
     free(r->tables);
-    for (uint32_t i = 0; i < r->node->bounds.groups; i++) free(r->groups[i].table);
+    free(r->group_tables);
     free(r->slots);
     free(r->groups);
     free(r->free_blocks);
@@ -350,7 +352,9 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     *rows->n_groups = n_groups;
     *rows->n_seqs = n_groups * samples;
     for (uint32_t g = 0; g < n_groups; g++) {
-        r->groups[g] = (gr_rollout_group){.prompt = prompts->prompt_len[g]};
+        r->groups[g] = (gr_rollout_group){
+            .prompt = prompts->prompt_len[g],
+            .table = r->group_tables + (size_t)g * gr_prompt_blocks(r->node->bounds.prompt_tokens)};
         rows->record[g] = prompts->record[g];
         for (uint32_t j = 0; j < samples; j++) {
             uint32_t seq = g * samples + j;
@@ -378,8 +382,8 @@ bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
     uint32_t need = gr_prompt_blocks(g->prompt);
     if (r->n_free < need + gr_own_blocks(g->prompt, r->cfg->max_tokens)) return false;
-    g->table = gr_calloc(GR_MAX(need, 1u), sizeof(*g->table));
     for (uint32_t i = 0; i < need; i++) g->table[i] = take_block(r);
+    g->begun = true;
     return true;
 }
 
@@ -414,7 +418,7 @@ static void admit(gr_rollout *r, const gr_rows *rows)
     r->n_copies = 0;
     while (r->current < r->n_groups) {
         gr_rollout_group *g = &r->groups[r->current];
-        if (!g->table && !gr_rollout_begin_group(r, g)) return;
+        if (!g->begun && !gr_rollout_begin_group(r, g)) return;
         if (g->cached < g->prompt - 1) return;
         while (g->admitted < r->cfg->samples)
             if (!admit_sample(r, g, rows)) return;
@@ -438,7 +442,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     a->offset[n] = r->n_tokens = n;
     r->n_prefill = 0;
     gr_rollout_group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
-    if (!g || !g->table || g->cached == g->prompt - 1) return;
+    if (!g || !g->begun || g->cached == g->prompt - 1) return;
     r->n_prefill = GR_MIN(how->prefill_tokens, g->prompt - 1 - g->cached);
     memcpy(a->ids + n, gr_rows_ids(rows, r->current * r->cfg->samples) + g->cached,
            r->n_prefill * sizeof(*a->ids));
@@ -536,8 +540,6 @@ void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
     r->finished++;
     if (--g->running || g->admitted < r->cfg->samples) return;
     for (uint32_t b = 0; b < gr_prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
-    free(g->table);
-    g->table = NULL;
 }
 
 static void end_sample(gr_rollout *r, uint32_t i)

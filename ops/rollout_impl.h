@@ -74,7 +74,8 @@ typedef struct gr_rollout_group {
     uint32_t prompt;
     uint32_t cached;            /* of prompt - 1 */
     uint32_t admitted, running; /* samples */
-    uint32_t *table;            /* [prompt_blocks] NULL: not begun */
+    bool begun;                 /* it has its blocks */
+    uint32_t *table;            /* [prompt_blocks] */
 } gr_rollout_group;
 
 typedef struct gr_rollout {
@@ -86,8 +87,9 @@ typedef struct gr_rollout {
     uint32_t *tables; /* all slots' */
     uint32_t n_slots;
     gr_rollout_group *groups;
-    uint32_t n_groups; /* up to where this rank's go */
-    uint32_t current;  /* the group that is being admitted */
+    uint32_t *group_tables; /* all groups' */
+    uint32_t n_groups;      /* up to where this rank's go */
+    uint32_t current;       /* the group that is being admitted */
     uint32_t *free_blocks, n_free, cap_blocks;
     uint32_t finished, n_seqs;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */

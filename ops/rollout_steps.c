@@ -397,7 +397,7 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
     for (uint32_t at = free_slot(r, 0); r->current < r->n_groups; r->current++) {
         gr_rollout_group *g = &r->groups[r->current];
         const uint32_t own = gr_own_blocks(g->prompt, r->cfg->max_tokens);
-        if (!g->table && (at == r->bounds.samples || !gr_rollout_begin_group(r, g))) return n_changes;
+        if (!g->begun && (at == r->bounds.samples || !gr_rollout_begin_group(r, g))) return n_changes;
         if (!prefill_group(r, g, rows, how)) return n_changes;
         for (; g->admitted < r->cfg->samples; at = free_slot(r, at)) {
             if (at == r->bounds.samples || r->n_free < own) return n_changes;

@@ -244,7 +244,21 @@ typedef struct select_state {
     gr_resample_key key;
     uint64_t seen; /* groups, of all rounds of this iteration */
     bool enough;
+    gr_env_reads reads;
+    gr_env env;
+    struct {
+        uint32_t distinct, tokens, prompts, drawn, rounds;
+    } metrics;
 } select_state;
+
+static void name_metrics(select_state *t, gr_session *s, const gr_node *n)
+{
+    t->metrics.distinct = gr_session_name(s, n, "%s.distinct", n->name);
+    t->metrics.tokens = gr_session_name(s, n, "%s.tokens", n->name);
+    t->metrics.prompts = gr_session_name(s, n, "%s.prompts", n->name);
+    t->metrics.drawn = gr_session_name(s, n, "%s.drawn", n->name);
+    t->metrics.rounds = gr_session_name(s, n, "%s.rounds", n->name);
+}
 
 static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
@@ -258,6 +272,9 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     t->group = gr_calloc(GR_MAX(b->groups, n->bounds.groups), sizeof(*t->group));
     t->seq = gr_calloc(b->seqs, sizeof(*t->seq));
     t->in = gr_calloc(b->seqs, sizeof(*t->in));
+    reads_of(&t->reads, s->graph, n);
+    gr_env_open(&t->env, &t->reads, s, n);
+    name_metrics(t, s, n);
     *state = t;
     return GR_OK;
 }
@@ -268,6 +285,8 @@ static void close(void *state)
     free(t->group);
     free(t->seq);
     free(t->in);
+    gr_env_close(&t->env);
+    gr_env_reads_release(&t->reads);
     free(t);
 }
 
@@ -324,7 +343,7 @@ static gr_status draw(select_state *t, const gr_rows *from, float *weight, doubl
         return gr_diag_error(d, c->resample.at, GR_E_FAILED,
                              "node '%s': all %u weights are 0, so that nothing can be drawn", t->node->name,
                              n);
-    gr_session_metric(t->session, count_distinct(t->group, n, weight), "%s.distinct", t->node->name);
+    gr_session_metric(t->session, t->metrics.distinct, count_distinct(t->group, n, weight));
     for (t->n_group = 0; t->n_group < n; t->n_group++) {
         uint32_t x = t->group[t->n_group], first = x, end = x + 1;
         if (whole) {
@@ -369,7 +388,7 @@ static void count_tokens(const select_state *t, gr_rows *to, const float *verdic
 {
     uint32_t n = to->token_offset[*to->n_seqs], counted = 0;
     for (uint32_t i = 0; i < n; i++) counted += to->counts[i] = verdict[i] != 0;
-    gr_session_metric(t->session, counted, "%s.tokens", t->node->name);
+    gr_session_metric(t->session, t->metrics.tokens, counted);
 }
 
 /* Add the chosen elements of a parent's column behind those that are there; to: the rows with them. */
@@ -393,23 +412,20 @@ static void add_elements(const select_state *t, const gr_column *c, const gr_row
 
 static void add_columns(const gr_call *c, const gr_env *e, const gr_rows *from, const gr_rows *to)
 {
-    const gr_graph *g = c->session->graph;
     for (size_t i = 0; i < c->node->results.n_columns; i++) {
         const gr_column *own = c->node->results.columns[i];
         if (!own->from) {
             gr_rows_column(to, own, c->ptr[OWN_COLUMNS + i]);
             continue;
         }
-        for (size_t j = 0; j < g->n_columns; j++)
-            if (g->columns[j] == own->from)
-                add_elements(c->state, own, from, to, e->columns[j].data, c->ptr[OWN_COLUMNS + i]);
+        add_elements(c->state, own, from, to, e->columns[own->from->id].data, c->ptr[OWN_COLUMNS + i]);
     }
 }
 
 static void report_kept(const select_state *t, const gr_rows *to)
 {
-    gr_session_metric(t->session, *to->n_groups, "%s.prompts", t->node->name);
-    gr_session_metric(t->session, (double)t->seen, "%s.drawn", t->node->name);
+    gr_session_metric(t->session, t->metrics.prompts, *to->n_groups);
+    gr_session_metric(t->session, t->metrics.drawn, (double)t->seen);
 }
 
 /* After a round: whether another follows, and what is said when there is none. */
@@ -425,7 +441,7 @@ static gr_status end_round(select_state *t, const gr_rows *to, gr_diag *d)
     s->round = 0;
     t->enough = true;
     report_kept(t, to);
-    gr_session_metric(s, rounds, "%s.rounds", t->node->name);
+    gr_session_metric(s, t->metrics.rounds, rounds);
     if (*to->n_groups == c->until || c->keep_short) return GR_OK;
     return gr_diag_error(
         d, t->node->at, GR_E_FAILED,
@@ -459,21 +475,15 @@ static gr_status add_round(const gr_call *c, const gr_env *e, gr_rows *to, float
 
 static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
 {
-    const gr_graph *g = c->session->graph;
+    select_state *t = c->state;
     size_t own = OWN_COLUMNS + c->node->results.n_columns;
     float *verdict = c->ptr[own + KEEP_VERDICT];
     gr_level level = level_of(c->node->cfg);
-    gr_env_reads r;
-    gr_env e;
-    reads_of(&r, g, c->node);
-    gr_env_init(&e, &r, c->session, c->node, c->ptr + own + N_KEEP);
-    gr_expr_eval(asked(c->node->cfg)->expr, &e.env, level,
+    gr_env_begin(&t->env, c->ptr + own + N_KEEP);
+    gr_expr_eval(asked(c->node->cfg)->expr, &t->env.env, level,
                  level == GR_LEVEL_GROUP ? -1 : (int)c->node->of->rows->index, verdict,
                  c->ptr[own + KEEP_WS]);
-    gr_status st = add_round(c, &e, to, verdict, c->ptr[own + KEEP_SUMS], d);
-    gr_env_release(&e);
-    gr_env_reads_release(&r);
-    return st;
+    return add_round(c, &t->env, to, verdict, c->ptr[own + KEEP_SUMS], d);
 }
 
 static gr_status run(const gr_call *c, gr_diag *d)

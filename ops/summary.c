@@ -210,11 +210,145 @@ static void declare_validation(const gr_graph *g, const gr_node *n, const gr_cho
     gr_env_reads_release(&r);
 }
 
+/* ---- opened ----------------------------------------------------------------------------------------------
+ */
+
+/* What is said of a rollout's rows. */
+typedef struct rows_metrics {
+    uint32_t response_tokens, truncated, tokens;
+} rows_metrics;
+
+/* A number that is evaluated at the end; node: skipped with it, NULL: never. */
+typedef struct asked {
+    const gr_node *node;
+    const gr_expr *expr;
+    uint32_t metric;
+} asked;
+
+/* A validation's rollout or score. */
+typedef struct validated {
+    const gr_node *node;
+    rows_metrics rows;      /* of a rollout */
+    const gr_column *score; /* NULL: it is none */
+    uint32_t metric;        /* of the score */
+} validated;
+
+typedef struct summary_state {
+    gr_session *session;
+    const gr_node *node;
+    gr_env_reads reads;
+    gr_env env;
+    gr_arena *memory; /* of the lists */
+    asked *log, *metrics;
+    size_t n_metrics;
+    uint32_t *state; /* [states] metrics */
+    gr_subject about;
+    const gr_column *policy, *ref;
+    rows_metrics rows;
+    uint32_t reward, kl;
+    validated *validated;
+    size_t n_validated;
+} summary_state;
+
+/* prefix: NODE. of a validation's rollout, or nothing. */
+static rows_metrics name_rows(const summary_state *t, const char *prefix)
+{
+    return (rows_metrics){.response_tokens =
+                              gr_session_name(t->session, t->node, "%sresponse_tokens_mean", prefix),
+                          .truncated = gr_session_name(t->session, t->node, "%struncated_fraction", prefix),
+                          .tokens = gr_session_name(t->session, t->node, "%stokens", prefix)};
+}
+
+static void list_metrics(summary_state *t, bool validation)
+{
+    const gr_graph *g = t->session->graph;
+    size_t n = 0;
+    for (size_t i = 0; i < g->n_nodes; i++) n += metrics_at_end(g->nodes[i], validation);
+    t->metrics = gr_arena_alloc(t->memory, (n + 1) * sizeof(*t->metrics));
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (size_t j = 0; j < metrics_at_end(g->nodes[i], validation); j++) {
+            const gr_named_expression *m = &g->nodes[i]->results.metrics[j];
+            t->metrics[t->n_metrics++] =
+                (asked){g->nodes[i], m->expr,
+                        gr_session_name(t->session, t->node, "%s.%s", g->nodes[i]->name, m->name)};
+        }
+}
+
+static void list_log_and_state(summary_state *t)
+{
+    gr_session *s = t->session;
+    const gr_graph *g = s->graph;
+    t->log = gr_arena_alloc(t->memory, (g->n_log + 1) * sizeof(*t->log));
+    t->state = gr_arena_alloc(t->memory, (g->n_state + 1) * sizeof(*t->state));
+    for (size_t i = 0; i < g->n_log; i++)
+        t->log[i] = (asked){NULL, g->log[i].expr, gr_session_name(s, t->node, "%s", g->log[i].name)};
+    for (size_t i = 0; i < g->n_state; i++)
+        t->state[i] = gr_session_name(s, t->node, "state.%s", g->state[i].name);
+}
+
+static void list_validated(summary_state *t)
+{
+    const gr_graph *g = t->session->graph;
+    t->validated = gr_arena_alloc(t->memory, (g->n_nodes + 1) * sizeof(*t->validated));
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        validated v = {.node = n, .score = score_column(n)};
+        if (!is_rollout(n) && !v.score) continue;
+        if (is_rollout(n)) v.rows = name_rows(t, gr_arena_printf(t->memory, "%s.", n->name));
+        if (v.score) v.metric = gr_session_name(t->session, t->node, "%s", n->name);
+        t->validated[t->n_validated++] = v;
+    }
+}
+
+static summary_state *summary_new(gr_session *s, const gr_node *n,
+                                  void (*collect_reads)(gr_env_reads *r, const gr_graph *g))
+{
+    summary_state *t = gr_calloc(1, sizeof(*t));
+    *t = (summary_state){.session = s, .node = n, .memory = gr_arena_new()};
+    collect_reads(&t->reads, s->graph);
+    gr_env_open(&t->env, &t->reads, s, n);
+    return t;
+}
+
+static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)d;
+    summary_state *t = summary_new(s, n, collect);
+    t->about = gr_graph_subject(s->graph);
+    t->policy = main_column(t->about.policy_logprob);
+    t->ref = main_column(t->about.ref_logprob);
+    t->rows = name_rows(t, "");
+    t->reward = gr_session_name(s, n, "reward_mean");
+    t->kl = gr_session_name(s, n, "kl");
+    list_log_and_state(t);
+    list_metrics(t, false);
+    *state = t;
+    return GR_OK;
+}
+
+static gr_status open_validation(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+{
+    (void)d;
+    summary_state *t = summary_new(s, n, collect_validation);
+    list_validated(t);
+    list_metrics(t, true);
+    *state = t;
+    return GR_OK;
+}
+
+static void close(void *state)
+{
+    summary_state *t = state;
+    gr_env_close(&t->env);
+    gr_env_reads_release(&t->reads);
+    gr_arena_free(t->memory);
+    free(t);
+}
+
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-/* prefix: NODE. of a validation's rollout, or nothing. */
-static void summarize_rows(gr_session *s, const gr_rows *rows, const char *prefix)
+static void summarize_rows(gr_session *s, const gr_rows *rows, const rows_metrics *m)
 {
     double tokens = 0, truncated = 0, all = 0, n = GR_MAX(*rows->n_seqs, 1u);
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
@@ -222,9 +356,9 @@ static void summarize_rows(gr_session *s, const gr_rows *rows, const char *prefi
         all += rows->response_len[i] + rows->prompt_len[i];
         truncated += rows->truncated[i];
     }
-    gr_session_metric(s, tokens / n, "%sresponse_tokens_mean", prefix);
-    gr_session_metric(s, truncated / n, "%struncated_fraction", prefix);
-    gr_session_metric(s, all, "%stokens", prefix);
+    gr_session_metric(s, m->response_tokens, tokens / n);
+    gr_session_metric(s, m->truncated, truncated / n);
+    gr_session_metric(s, m->tokens, all);
 }
 
 /* A sequence's score: of a dense reward, the sum over its tokens. */
@@ -246,8 +380,7 @@ static double mean_score(const gr_rows *rows, const gr_column *c, const float *d
 
 /* Mean over tokens of the k3 estimator, exp(x) - x - 1 with x = ref - policy (Schulman, "Approximating KL
  * divergence"). policy NULL: log-probs as they were sampled. */
-static void summarize_kl(gr_session *s, const gr_node *node, const gr_rows *rows, const float *policy,
-                         const float *ref)
+static double mean_kl(const gr_node *node, const gr_rows *rows, const float *policy, const float *ref)
 {
     double sum = 0;
     uint32_t n = 0;
@@ -260,14 +393,12 @@ static void summarize_kl(gr_session *s, const gr_node *node, const gr_rows *rows
             sum += exp(x) - x - 1;
             n++;
         }
-    gr_session_metric(s, sum / GR_MAX(n, 1u), "kl");
+    return sum / GR_MAX(n, 1u);
 }
 
-static const float *column_data(const gr_env *e, const gr_session *s, const gr_column *c)
+static const float *column_data(const gr_env *e, const gr_column *c)
 {
-    for (size_t i = 0; c && i < s->graph->n_columns; i++)
-        if (s->graph->columns[i] == c) return e->columns[i].data;
-    return NULL;
+    return c ? e->columns[c->id].data : NULL;
 }
 
 static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *rows, const float *reward)
@@ -282,88 +413,76 @@ static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *
     }
 }
 
-static double evaluate_one(const gr_session *s, gr_env *e, const gr_expr *x, void *ws)
+static double evaluate_one(summary_state *t, const gr_expr *x, void *ws)
 {
-    gr_env_turn_to(e, s->graph, x);
-    return gr_expr_scalar(x, &e->env, ws);
+    gr_env_turn_to(&t->env, x);
+    return gr_expr_scalar(x, &t->env.env, ws);
 }
 
-static void evaluate_metrics(gr_session *s, gr_env *e, bool validation, void *ws)
+static void evaluate_all(summary_state *t, const asked *list, size_t n, void *ws)
 {
-    for (size_t i = 0; i < s->graph->n_nodes; i++) {
-        const gr_node *n = s->graph->nodes[i];
-        for (size_t j = 0; !s->skipped[i] && j < metrics_at_end(n, validation); j++)
-            gr_session_metric(s, evaluate_one(s, e, n->results.metrics[j].expr, ws), "%s.%s", n->name,
-                              n->results.metrics[j].name);
-    }
+    for (size_t i = 0; i < n; i++)
+        if (!list[i].node || !t->session->skipped[list[i].node->index])
+            gr_session_metric(t->session, list[i].metric, evaluate_one(t, list[i].expr, ws));
 }
 
-static void evaluate(gr_session *s, gr_env *e, void *ws)
+/* All `next` see the old values. */
+static void step_states(summary_state *t, void *ws)
 {
+    gr_session *s = t->session;
     const gr_graph *g = s->graph;
-    for (size_t i = 0; i < g->n_log; i++)
-        gr_session_metric(s, evaluate_one(s, e, g->log[i].expr, ws), "%s", g->log[i].name);
-    evaluate_metrics(s, e, false, ws);
-    for (size_t i = 0; i < g->n_state; i++) { /* all `next` see the old values */
-        s->next_state[i] = evaluate_one(s, e, g->state[i].next, ws);
-        gr_session_metric(s, s->scalars[g->state[i].column], "state.%s", g->state[i].name);
+    for (size_t i = 0; i < g->n_state; i++) {
+        s->next_state[i] = evaluate_one(t, g->state[i].next, ws);
+        gr_session_metric(s, t->state[i], s->scalars[g->state[i].column]);
     }
+}
+
+static void summarize_subject(summary_state *t)
+{
+    gr_session *s = t->session;
+    const gr_subject *about = &t->about;
+    const gr_rows *rows = &t->env.blocks[about->rows->index];
+    const float *reward = column_data(&t->env, about->reward), *policy = column_data(&t->env, t->policy),
+                *ref = column_data(&t->env, t->ref);
+    summarize_rows(s, rows, &t->rows);
+    if (reward) gr_session_metric(s, t->reward, mean_score(rows, about->reward, reward));
+    if (ref && (policy || gr_rows_maker(about->rows)->op->generates))
+        gr_session_metric(s, t->kl, mean_kl(about->rows, rows, policy, ref));
+    keep_samples(s, about, rows, reward);
 }
 
 static gr_status run(const gr_call *c, gr_diag *d)
 {
     gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (st) return st;
-    gr_session *s = c->session;
-    gr_env_reads r;
-    gr_env e;
-    collect(&r, s->graph);
-    gr_env_init(&e, &r, s, c->node, c->ptr + N_SUMMARY);
-    gr_subject about = gr_graph_subject(s->graph);
-    const float *reward = column_data(&e, s, about.reward);
-    const float *policy = column_data(&e, s, main_column(about.policy_logprob)),
-                *ref = column_data(&e, s, main_column(about.ref_logprob));
-    if (about.rows && !s->skipped[about.rows->index]) {
-        const gr_rows *rows = &e.blocks[about.rows->index];
-        summarize_rows(s, rows, "");
-        if (reward) gr_session_metric(s, mean_score(rows, about.reward, reward), "reward_mean");
-        if (ref && (policy || gr_rows_maker(about.rows)->op->generates))
-            summarize_kl(s, about.rows, rows, policy, ref);
-        keep_samples(s, &about, rows, reward);
-    }
-    evaluate(s, &e, c->ptr[SUMMARY_WS]);
-    gr_env_release(&e);
-    gr_env_reads_release(&r);
+    summary_state *t = c->state;
+    gr_env_begin(&t->env, c->ptr + N_SUMMARY);
+    if (t->about.rows && !t->session->skipped[t->about.rows->index]) summarize_subject(t);
+    evaluate_all(t, t->log, t->session->graph->n_log, c->ptr[SUMMARY_WS]);
+    evaluate_all(t, t->metrics, t->n_metrics, c->ptr[SUMMARY_WS]);
+    step_states(t, c->ptr[SUMMARY_WS]);
     return GR_OK;
 }
 
-static void summarize_node(gr_session *s, const gr_env *e, const gr_node *n)
+static void summarize_validated(summary_state *t, const validated *v)
 {
-    const gr_column *score = score_column(n);
-    if (is_rollout(n)) {
-        char *prefix = gr_printf("%s.", n->name);
-        summarize_rows(s, &e->blocks[n->index], prefix);
-        free(prefix);
-    }
-    if (score)
-        gr_session_metric(s, mean_score(&e->blocks[score->rows->index], score, column_data(e, s, score)),
-                          "%s", n->name);
+    gr_session *s = t->session;
+    if (is_rollout(v->node)) summarize_rows(s, &t->env.blocks[v->node->index], &v->rows);
+    if (v->score)
+        gr_session_metric(
+            s, v->metric,
+            mean_score(&t->env.blocks[v->score->rows->index], v->score, column_data(&t->env, v->score)));
 }
 
 static gr_status run_validation(const gr_call *c, gr_diag *d)
 {
     gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (st) return st;
-    gr_session *s = c->session;
-    gr_env_reads r;
-    gr_env e;
-    collect_validation(&r, s->graph);
-    gr_env_init(&e, &r, s, c->node, c->ptr + N_SUMMARY);
-    for (size_t i = 0; i < s->graph->n_nodes; i++)
-        if (!s->skipped[i]) summarize_node(s, &e, s->graph->nodes[i]);
-    evaluate_metrics(s, &e, true, c->ptr[SUMMARY_WS]);
-    gr_env_release(&e);
-    gr_env_reads_release(&r);
+    summary_state *t = c->state;
+    gr_env_begin(&t->env, c->ptr + N_SUMMARY);
+    for (size_t i = 0; i < t->n_validated; i++)
+        if (!t->session->skipped[t->validated[i].node->index]) summarize_validated(t, &t->validated[i]);
+    evaluate_all(t, t->metrics, t->n_metrics, c->ptr[SUMMARY_WS]);
     return GR_OK;
 }
 
@@ -372,6 +491,8 @@ static const gr_op summary = {
     .summary = "log, state and metrics at the end of an iteration",
     .lane = GR_LANE_COMPUTE,
     .declare = declare,
+    .open = open,
+    .close = close,
     .run = run,
 };
 
@@ -380,6 +501,8 @@ static const gr_op validation_summary = {
     .summary = "metrics at the end of a validation",
     .lane = GR_LANE_COMPUTE,
     .declare = declare_validation,
+    .open = open_validation,
+    .close = close,
     .run = run_validation,
 };
 
@@ -391,6 +514,7 @@ gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_arena *arena)
     gr_node *n = gr_arena_alloc(arena, sizeof(*n));
     *n = (gr_node){.name = validation ? "end of validation" : "iteration",
                    .index = (uint32_t)g->n_nodes + validation,
-                   .op = validation ? &validation_summary : &summary};
+                   .op = validation ? &validation_summary : &summary,
+                   .timing = {.every = validation}};
     return n;
 }

@@ -9,25 +9,39 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* What comes out of the passes of this update: log-prob, or value, and entropy. */
+typedef struct current_values {
+    uint32_t main_column, entropy_column; /* ids; GR_NONE: no expression reads it */
+    int main, entropy;                    /* places among the loss's adjoints; -1: it has none by it */
+} current_values;
+
+typedef struct metric_names {
+    uint32_t loss, grad_norm, entropy, lr, skipped, skipped_in_a_row, gap, imbalance, imbalance_in_order;
+    uint32_t *own; /* [of the node] */
+} metric_names;
+
 typedef struct train_state {
     gr_session *session;
     const gr_node *node;
     const gr_loss *loss;
     gr_env_reads reads;
+    gr_env env; /* of the current mini-batch, while a work runs */
+    current_values current;
+    metric_names metrics;
     gr_loss_inputs inputs;  /* where the device evaluates losses: */
     gr_loss_device *device; /* from the first mini-batch on; else NULL */
     /* the current mini-batch */
     uint32_t trip;         /* mini-batches done in this iteration */
     uint32_t seq, seq_end; /* its sequences */
-    gr_seqs own;           /* this rank's of them, or its current leaf's */
     uint32_t leaf;         /* canonical: the next one, of this rank's */
     uint32_t token;        /* its first response token */
     uint32_t tokens;
     uint32_t micro_batches; /* of whole gradients: this rank's */
-    gr_pass pass;
-    double *sums; /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
-    double norm;  /* of the gradient, before clipping */
-    float scale;  /* of gradients: clipping; 0: the step is skipped */
+    gr_pass pass;           /* over this rank's of them, or its current leaf's */
+    gr_seqs asked;          /* of a pass whose trips are agreed on beforehand */
+    double *sums;           /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
+    double norm;            /* of the gradient, before clipping */
+    float scale;            /* of gradients: clipping; 0: the step is skipped */
     gr_zeros zeros;
     /* kept for ever */
     uint64_t steps, skipped, skipped_in_a_row;
@@ -52,6 +66,44 @@ bool gr_train_current(const gr_graph *g, const gr_node *n, const char *field, si
     return false;
 }
 
+static int place_of_adjoint(const gr_graph *g, const gr_node *n, const char *field)
+{
+    size_t place;
+    return gr_train_current(g, n, field, &place) ? (int)place : -1;
+}
+
+static current_values current_of(const gr_graph *g, const gr_node *n)
+{
+    current_values f = {.main_column = GR_NONE,
+                        .entropy_column = GR_NONE,
+                        .main = place_of_adjoint(g, n, gr_train_main(n)),
+                        .entropy = place_of_adjoint(g, n, "entropy")};
+    for (uint32_t i = 0; i < g->n_columns; i++) {
+        const gr_column *c = g->columns[i];
+        if (c->current && c->node == n)
+            *(strcmp(c->field, "entropy") ? &f.main_column : &f.entropy_column) = i;
+    }
+    return f;
+}
+
+static metric_names name_metrics(gr_session *s, const gr_node *n)
+{
+    const char *name = n->name;
+    metric_names m = {.loss = gr_session_name(s, n, "%s.loss", name),
+                      .grad_norm = gr_session_name(s, n, "%s.grad_norm", name),
+                      .entropy = gr_session_name(s, n, "%s.entropy", name),
+                      .lr = gr_session_name(s, n, "%s.lr", name),
+                      .skipped = gr_session_name(s, n, "%s.skipped_steps", name),
+                      .skipped_in_a_row = gr_session_name(s, n, "%s.skipped_in_a_row", name),
+                      .gap = gr_session_name(s, n, "%s.logprob_gap_max", name),
+                      .imbalance = gr_session_name(s, n, "%s.rank_imbalance", name),
+                      .imbalance_in_order = gr_session_name(s, n, "%s.rank_imbalance_in_order", name),
+                      .own = gr_calloc(n->results.n_metrics + 1, sizeof(*m.own))};
+    for (size_t i = 0; i < n->results.n_metrics; i++)
+        m.own[i] = gr_session_name(s, n, "%s.%s", name, n->results.metrics[i].name);
+    return m;
+}
+
 gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
@@ -62,7 +114,12 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     t->values = gr_calloc(2 * t->n_values, sizeof(*t->values));
     t->sums = gr_calloc(GR_LEAVES * (size_t)gr_model_buckets(&n->model->shape), sizeof(*t->sums));
     gr_train_reads(&t->reads, s->graph, n);
-    gr_zeros_init(&t->zeros, &t->reads);
+    gr_env_open(&t->env, &t->reads, s, n);
+    gr_zeros_init(&t->zeros, &t->reads, s, n);
+    gr_pass_open(&t->pass, n->rows->bounds.seqs);
+    t->asked = gr_seqs_new(n->rows->bounds.seqs);
+    t->current = current_of(s->graph, n);
+    t->metrics = name_metrics(s, n);
     *state = t;
     return GR_OK;
 }
@@ -74,9 +131,11 @@ void gr_train_close(void *state)
     gr_loss_device_free(t->device);
     gr_train_inputs_release(&t->inputs);
     gr_zeros_release(&t->zeros);
+    gr_env_close(&t->env);
+    free(t->metrics.own);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
-    free(t->own.seq);
+    free(t->asked.seq);
     free(t->sums);
     free(t->values);
     free(t);
@@ -120,15 +179,17 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
 
 /* What of the current mini-batch is this rank's: canonical, its leaves', one after another. A select may have
  * left fewer groups than planned. */
-static gr_dealt find_own(const gr_call *c, const train_state *t, const gr_rows *rows, gr_seqs *own)
+static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        return gr_balance_own(own, t->session->rank, t->session->ranks, rows, GR_MIN(first, there),
-                              GR_MIN(end, there), &shape.most, &cost);
+        if (!t->pass.balancer)
+            t->pass.balancer = gr_balancer_new(t->asked.cap, t->session->ranks, &shape.most);
+        return gr_balance_own(t->pass.balancer, own, t->session->rank, rows, GR_MIN(first, there),
+                              GR_MIN(end, there), &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
     gr_seqs_range(own, part.seq, part.seq_end);
@@ -153,37 +214,28 @@ static void count_dealt(train_state *t, gr_dealt dealt)
     t->most_in_order += (double)dealt.most_before;
 }
 
-static void set_current(gr_env *e, const train_state *t, const gr_node *n, float *current, float *entropy)
+/* What expressions see of the current mini-batch. current: logprob, or value. */
+static const gr_env *begin_env(const gr_call *c, train_state *t, void *mini, float *current, float *entropy)
 {
-    const gr_graph *g = t->session->graph;
-    for (size_t i = 0; i < g->n_columns; i++) {
-        const gr_column *c = g->columns[i];
-        if (!c->current || c->node != n) continue;
-        e->columns[i] = (gr_expr_column){strcmp(c->field, "entropy") ? current : entropy, GR_EXPR_F32};
-    }
-}
-
-/* The environment of the current mini-batch. fresh: logprob, or value. */
-static void env_init(gr_env *e, const gr_call *c, const train_state *t, void *mini, float *current,
-                     float *entropy)
-{
-    const gr_graph *g = t->session->graph;
+    gr_env *e = &t->env;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
-    gr_env_init(e, &t->reads, t->session, c->node, c->ptr + columns_at(c, t));
+    gr_env_begin(e, c->ptr + columns_at(c, t));
     uint32_t there =
         *e->blocks[c->node->rows->index].n_groups; /* a select may have left fewer than planned */
-    gr_env_tp(e, &t->reads, g, GR_MIN(first, there), GR_MIN(end, there), mini);
+    gr_env_narrow(e, GR_MIN(first, there), GR_MIN(end, there), mini);
     e->env.epoch = t->trip / shape.mini_batches;
-    set_current(e, t, c->node, current, entropy);
+    const current_values *f = &t->current;
+    if (f->main_column != GR_NONE) e->columns[f->main_column] = (gr_expr_column){current, GR_EXPR_F32};
+    if (f->entropy_column != GR_NONE) e->columns[f->entropy_column] = (gr_expr_column){entropy, GR_EXPR_F32};
+    return e;
 }
 
 static void adjoints(const train_state *t, float *d_current, float *d_entropy, float *out[2])
 {
-    size_t place;
-    if (gr_train_current(t->session->graph, t->node, gr_train_main(t->node), &place)) out[place] = d_current;
-    if (gr_train_current(t->session->graph, t->node, "entropy", &place)) out[place] = d_entropy;
+    if (t->current.main >= 0) out[t->current.main] = d_current;
+    if (t->current.entropy >= 0) out[t->current.entropy] = d_entropy;
 }
 
 /* Of the works prepare, adjoint and finish. */
@@ -210,16 +262,15 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     bool device = c->session->kernels->losses;
     gr_status st = device ? GR_OK : gr_queue_finish(c->queue, d); /* what reads and writes its columns */
     if (st) return st;
-    gr_env e;
     gr_loss_memory m = memory_of(c);
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
-    const gr_expr_rows *rows = &e.rows[c->node->rows->index];
-    const gr_rows *block = &e.blocks[c->node->rows->index];
+    const gr_env *e = begin_env(c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
+    const gr_expr_rows *rows = &e->rows[c->node->rows->index];
+    const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    count_dealt(t, find_own(c, t, block, &t->own));
-    if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->own);
+    count_dealt(t, find_own(c, t, block, &t->pass.own));
+    if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->pass.own);
     t->leaf = 0;
     t->token = block->token_offset[t->seq];
     t->tokens = rows->offset[rows->n_seqs];
@@ -229,37 +280,33 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], zeros);
     if (device) {
         open_device(c, t);
-        gr_loss_device_prepare(t->device, c->queue, &e.env, &m);
+        gr_loss_device_prepare(t->device, c->queue, &e->env, &m);
     } else {
-        gr_loss_prepare(t->loss, &e.env, m.store, m.work);
+        gr_loss_prepare(t->loss, &e->env, m.store, m.work);
     }
-    gr_env_release(&e);
     return GR_OK;
 }
 
-/* Of tokens [first, end) of the mini-batch. e: not read where the device evaluates it. */
-static gr_status adjoint(const gr_call *c, const train_state *t, const gr_env *e, const gr_loss_memory *m,
-                         uint32_t first, uint32_t end, float *const *out, gr_diag *d)
+/* Of tokens [first, end) of the mini-batch. */
+static gr_status adjoint(const gr_call *c, const train_state *t, const gr_loss_memory *m, uint32_t first,
+                         uint32_t end, float *const *out, gr_diag *d)
 {
     if (t->device) {
         gr_loss_device_adjoint(t->device, c->queue, m, first, end, out);
         return GR_OK;
     }
     gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
-    if (!st) gr_loss_adjoint(t->loss, &e->env, m->store, first, end, out, m->work);
+    if (!st) gr_loss_adjoint(t->loss, &t->env.env, m->store, first, end, out, m->work);
     return st;
 }
 
 static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
 {
-    gr_env e = {0};
     float *out[2];
     gr_loss_memory m = memory_of(c);
-    if (!t->device) env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
+    if (!t->device) begin_env(c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
     adjoints(t, c->ptr[LOSS_D_CURRENT], c->ptr[LOSS_D_ENTROPY], out);
-    gr_status st = adjoint(c, t, &e, &m, 0, t->tokens, out, d);
-    gr_env_release(&e);
-    return st;
+    return adjoint(c, t, &m, 0, t->tokens, out, d);
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------
@@ -269,7 +316,6 @@ typedef struct head {
     const gr_call *c;
     train_state *t;
     gr_micro pack;
-    gr_env env;
     const void *norm, *lm;
     void *grad_norm, *grad_lm;
     gr_value_head value; /* instead of norm and lm */
@@ -320,7 +366,7 @@ static head head_of(const gr_call *c, train_state *t)
         point_at_value(&h);
     else
         point_at_matrix(&h);
-    if (!t->device) env_init(&h.env, c, t, c->ptr[HEAD_MINI], h.current, h.entropy);
+    if (!t->device) begin_env(c, t, c->ptr[HEAD_MINI], h.current, h.entropy);
     return h;
 }
 
@@ -356,7 +402,7 @@ static gr_status chunk_adjoint(const head *h, const gr_chunk *chunk, gr_diag *d)
     float *out[2];
     uint32_t at = place_of(h, chunk);
     adjoints(h->t, h->d_current, h->d_entropy, out);
-    return adjoint(h->c, h->t, &h->env, &h->memory, at, at + chunk->n, out, d);
+    return adjoint(h->c, h->t, &h->memory, at, at + chunk->n, out, d);
 }
 
 static void chunk_backward(const head *h, const gr_chunk *chunk)
@@ -413,7 +459,6 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
         if (role == GR_LOSS_TOKEN) st = chunk_adjoint(&h, &chunk, d);
         if (!st) chunk_backward(&h, &chunk);
     }
-    gr_env_release(&h.env);
     return st;
 }
 
@@ -422,7 +467,6 @@ static void run_head_forward(const gr_call *c, train_state *t)
     if (!t->pass.n_tokens) return;
     head h = head_of(c, t);
     forward_all(&h, false);
-    gr_env_release(&h.env);
 }
 
 /* ---- optimizer --------------------------------------------------------------------------------------------
@@ -455,7 +499,7 @@ static void run_zero(const gr_call *c)
 static void run_leaf(const gr_call *c, train_state *t)
 {
     gr_rows rows = gr_rows_at(c->ptr[LEAF_ROWS], &c->node->rows->bounds);
-    if (c->arg == 0) find_leaf(c, t, &rows, t->leaf++, &t->own);
+    if (c->arg == 0) find_leaf(c, t, &rows, t->leaf++, &t->pass.own);
     c->session->kernels->zero(c->queue, c->ptr[LEAF_GRADS], bucket_bytes(c));
 }
 
@@ -628,20 +672,20 @@ static void report(train_state *t, uint32_t trips)
 {
     gr_session *s = t->session;
     const gr_node *n = t->node;
-    const char *name = n->name;
-    gr_session_metric(s, t->values[0] / trips, "%s.loss", name);
-    gr_session_metric(s, t->grad_norm / trips, "%s.grad_norm", name);
+    const metric_names *m = &t->metrics;
+    gr_session_metric(s, m->loss, t->values[0] / trips);
+    gr_session_metric(s, m->grad_norm, t->grad_norm / trips);
     if (!gr_train_is_value(n))
-        gr_session_metric(s, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1), "%s.entropy", name);
-    gr_session_metric(s, learning_rate(&n->model->train, s->step, s->steps), "%s.lr", name);
-    gr_session_metric(s, (double)t->skipped, "%s.skipped_steps", name);
-    gr_session_metric(s, (double)t->skipped_in_a_row, "%s.skipped_in_a_row", name);
+        gr_session_metric(s, m->entropy, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1));
+    gr_session_metric(s, m->lr, learning_rate(&n->model->train, s->step, s->steps));
+    gr_session_metric(s, m->skipped, (double)t->skipped);
+    gr_session_metric(s, m->skipped_in_a_row, (double)t->skipped_in_a_row);
     for (size_t i = 0; i < n->results.n_metrics; i++)
-        gr_session_metric(s, t->values[1 + i] / trips, "%s.%s", name, n->results.metrics[i].name);
-    if (has_gap(n)) gr_session_metric(s, t->gap, "%s.logprob_gap_max", name);
+        gr_session_metric(s, m->own[i], t->values[1 + i] / trips);
+    if (has_gap(n)) gr_session_metric(s, m->gap, t->gap);
     if (t->work > 0) {
-        gr_session_metric(s, t->most / t->work - 1, "%s.rank_imbalance", name);
-        gr_session_metric(s, t->most_in_order / t->work - 1, "%s.rank_imbalance_in_order", name);
+        gr_session_metric(s, m->imbalance, t->most / t->work - 1);
+        gr_session_metric(s, m->imbalance_in_order, t->most_in_order / t->work - 1);
     }
     gr_zeros_end(&t->zeros, s, n, t->filled);
     t->trip = t->filled = 0;
@@ -670,7 +714,6 @@ static read_back read_device(const gr_call *c, train_state *t, double *values)
 
 static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 {
-    gr_env e;
     double *values = t->values + t->n_values;
     const gr_update_cfg *cfg = c->node->cfg;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
@@ -678,15 +721,14 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
     if (t->device) back = read_device(c, t, values);
     gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
     if (st) return st;
-    env_init(&e, c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
-    if (!t->device) gr_loss_value(t->loss, &e.env, values, c->ptr[LOSS_WS]);
+    const gr_env *e = begin_env(c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
+    if (!t->device) gr_loss_value(t->loss, &e->env, values, c->ptr[LOSS_WS]);
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];
-    count_tokens(c, t, &e, back.current, back.entropy);
+    count_tokens(c, t, e, back.current, back.entropy);
     if (t->norm == 0 && t->seq != t->seq_end)
-        st = gr_zeros_look(&t->zeros, &e, c->node, c->session->graph, t->device ? c->queue : NULL, c->ptr[10],
-                           d);
-    gr_env_release(&e);
+        st = gr_zeros_look(&t->zeros, e, c->node, c->session->graph, t->device ? c->queue : NULL,
+                           c->ptr[LOSS_BACK], d);
     if (++t->trip == cfg->epochs * shape.mini_batches) report(t, GR_MAX(t->filled, 1u));
     return st;
 }
@@ -804,23 +846,21 @@ static void tell_progress(const gr_call *c, const train_state *t)
 bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
-    if (trip == 0) gr_pass_begin(&t->pass, &t->own);
+    if (trip == 0) gr_pass_begin(&t->pass, &t->pass.own);
     tell_progress(c, t);
     return c->kernel == TRAIN_LOOP_BUT_LAST ? trip + 1 < t->micro_batches : gr_pass_more(&t->pass);
 }
 
 uint32_t gr_train_trips(const gr_call *c)
 {
-    const train_state *t = c->state;
+    train_state *t = c->state;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
-    gr_seqs own = {0};
-    find_own(c, t, &rows, &own);
-    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &own);
+    find_own(c, t, &rows, &t->asked);
+    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &t->asked);
     for (uint32_t i = 0; i < c->how->leaves; i++) { /* all leaves make as many trips as the longest needs */
-        find_leaf(c, t, &rows, i, &own);
-        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &own));
+        find_leaf(c, t, &rows, i, &t->asked);
+        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &t->asked));
     }
-    free(own.seq);
     return c->kernel == TRAIN_LOOP_BUT_LAST && most ? most - 1 : most;
 }

@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-void gr_zeros_init(gr_zeros *z, const gr_env_reads *reads)
+void gr_zeros_init(gr_zeros *z, const gr_env_reads *reads, gr_session *s, const gr_node *update)
 {
-    *z = (gr_zeros){.reads = reads, .zero = gr_calloc(reads->n + 1, sizeof(*z->zero))};
+    *z = (gr_zeros){.reads = reads,
+                    .zero = gr_calloc(reads->n + 1, sizeof(*z->zero)),
+                    .metric = gr_session_name(s, update, "%s.zero_steps", update->name)};
 }
 
 void gr_zeros_release(gr_zeros *z)
@@ -105,7 +107,7 @@ static void say(const gr_zeros *z, gr_session *s, const gr_node *update, uint32_
 void gr_zeros_end(gr_zeros *z, gr_session *s, const gr_node *update, uint32_t mini_batches)
 {
     bool nothing = z->steps == mini_batches;
-    gr_session_metric(s, z->steps, "%s.zero_steps", update->name);
+    gr_session_metric(s, z->metric, z->steps);
     if (nothing && !z->before) say(z, s, update, mini_batches);
     z->before = nothing;
     z->steps = 0;

@@ -18,10 +18,11 @@ typedef struct gr_zeros {
     uint32_t steps;            /* of this iteration: mini-batches looked at */
     uint64_t tokens;           /* response tokens in them */
     bool before;               /* the iteration before learned nothing either */
+    uint32_t metric;
 } gr_zeros;
 
 /* reads is kept, and must be complete. Release it. */
-void gr_zeros_init(gr_zeros *z, const gr_env_reads *reads);
+void gr_zeros_init(gr_zeros *z, const gr_env_reads *reads, gr_session *s, const gr_node *update);
 void gr_zeros_release(gr_zeros *z);
 
 /* A mini-batch whose gradient is 0; e is narrowed to it. q and back: where columns are a device's, host

@@ -66,10 +66,11 @@ static inline bool gr_rows_counts(const gr_rows *r, uint32_t token)
     return !r->counts || r->counts[token];
 }
 
-/* A list of sequences, in rising order. {0} is an empty one; release with free(seq). */
+/* A list of sequences, in rising order, with room for so many; release with free(seq). */
 typedef struct gr_seqs {
     uint32_t *seq, n, cap;
 } gr_seqs;
+gr_seqs gr_seqs_new(uint32_t cap);
 /* Make it [first, end). */
 void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end);
 

@@ -11,22 +11,37 @@
 /* Metrics and notes come from several lanes. */
 static pthread_mutex_t metrics_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void gr_session_metric(gr_session *s, double value, const char *fmt, ...)
+/* There is room for a value of each name. */
+static uint32_t add_name(gr_session *s, const struct gr_metric_name *name)
 {
-    struct gr_metric m = {.value = value};
-    int prefix = s->validating ? snprintf(m.name, sizeof(m.name), GR_VALIDATION) : 0;
+    GR_PUSH(s->metric_names, s->n_metric_names, s->cap_metric_names, *name);
+    s->metrics = gr_realloc(s->metrics, s->cap_metric_names * sizeof(*s->metrics));
+    return (uint32_t)s->n_metric_names - 1;
+}
+
+uint32_t gr_session_name(gr_session *s, const gr_node *n, const char *fmt, ...)
+{
+    struct gr_metric_name x = {0};
+    int prefix = n->timing.every ? snprintf(x.text, sizeof(x.text), GR_VALIDATION) : 0;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(m.name + prefix, sizeof(m.name) - (size_t)prefix, fmt, ap);
+    vsnprintf(x.text + prefix, sizeof(x.text) - (size_t)prefix, fmt, ap);
     va_end(ap);
+    for (uint32_t i = 0; i < s->n_metric_names; i++)
+        if (!strcmp(s->metric_names[i].text, x.text)) return i;
+    return add_name(s, &x);
+}
+
+void gr_session_metric(gr_session *s, uint32_t metric, double value)
+{
+    struct gr_metric_name *name = &s->metric_names[metric];
     pthread_mutex_lock(&metrics_lock);
-    struct gr_metric *found = NULL;
-    for (size_t i = 0; i < s->n_metrics; i++)
-        if (!strcmp(s->metrics[i].name, m.name)) found = &s->metrics[i];
-    if (found)
-        found->value = value;
-    else
-        GR_PUSH(s->metrics, s->n_metrics, s->cap_metrics, m);
+    if (name->at >= s->n_metrics || s->metrics[name->at].of != metric) {
+        name->at = s->n_metrics++;
+        s->metrics[name->at].of = metric;
+        memcpy(s->metrics[name->at].name, name->text, sizeof(name->text));
+    }
+    s->metrics[name->at].value = value;
     pthread_mutex_unlock(&metrics_lock);
 }
 
@@ -185,27 +200,42 @@ static gr_status find_token(gr_session *s, const gr_token_value *t, gr_diag *d)
     return GR_OK;
 }
 
+static gr_status open_node(gr_session *s, const gr_node *n, gr_diag *d)
+{
+    return n->op->open ? n->op->open(s, n, &s->state[n->index], d) : GR_OK;
+}
+
 gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed, .ranks = 1};
     s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
     s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
-    s->state = gr_calloc(g->n_nodes, sizeof(*s->state));
-    s->skipped = gr_calloc(g->n_nodes, sizeof(*s->skipped));
+    s->state = gr_calloc(g->n_nodes + GR_LEN(s->added), sizeof(*s->state));
+    s->skipped = gr_calloc(g->n_nodes + GR_LEN(s->added), sizeof(*s->skipped));
     s->tokenizer = gr_calloc(g->n_models, sizeof(*s->tokenizer));
     for (size_t i = 0; i < g->n_state; i++) s->next_state[i] = g->state[i].init;
     gr_status st = load_tokenizers(s, d);
     if (!st) warn_of_tokenizers(s, d);
     for (size_t i = 0; i < g->n_tokens && !st; i++) st = find_token(s, &g->tokens[i], d);
-    for (size_t i = 0; i < g->n_nodes && !st; i++)
-        if (g->nodes[i]->op->open) st = g->nodes[i]->op->open(s, g->nodes[i], &s->state[i], d);
+    for (size_t i = 0; i < g->n_nodes && !st; i++) st = open_node(s, g->nodes[i], d);
     return st;
+}
+
+gr_status gr_session_add(gr_session *s, const gr_node *n, gr_diag *d)
+{
+    s->added[n->index - s->graph->n_nodes] = n;
+    return open_node(s, n, d);
+}
+
+static void close_node(gr_session *s, const gr_node *n)
+{
+    if (n && s->state[n->index]) n->op->close(s->state[n->index]);
 }
 
 void gr_session_close(gr_session *s)
 {
-    for (size_t i = 0; s->state && i < s->graph->n_nodes; i++)
-        if (s->state[i]) s->graph->nodes[i]->op->close(s->state[i]);
+    for (size_t i = 0; s->state && i < s->graph->n_nodes; i++) close_node(s, s->graph->nodes[i]);
+    for (size_t i = 0; s->state && i < GR_LEN(s->added); i++) close_node(s, s->added[i]);
     for (size_t i = 0; s->tokenizer && i < s->graph->n_models; i++) gr_tokenizer_free(s->tokenizer[i]);
     free(s->scalars);
     free(s->next_state);
@@ -213,6 +243,7 @@ void gr_session_close(gr_session *s)
     free(s->skipped);
     free(s->tokenizer);
     free(s->metrics);
+    free(s->metric_names);
     gr_str_release(&s->notes);
     free(s->listeners);
     *s = (gr_session){0};

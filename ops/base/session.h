@@ -20,15 +20,17 @@ struct gr_session {
     uint64_t seed;
     uint32_t rank, ranks; /* of those that run the graph together; 0 and 1 */
     uint32_t step, steps; /* this iteration, from 1; the last one's number; 0: before the first */
-    bool validating;      /* on the path validate: metrics are called val.NAME */
     uint32_t round;       /* of the nodes that a select repeats, from 0; 0 outside them */
     double *scalars; /* by column id: token ids; step, epoch, progress and state values of this iteration */
-    void **state;    /* by node index: what the op's open returned */
+    void **state;    /* by node index: what the op's open returned; those added come last */
+    const gr_node *added[2];
     struct gr_progress *progress; /* told how far nodes are (runtime/io/progress.h); NULL: nobody asks */
-    bool *skipped;                /* by node index: `when:` switches it off in this iteration */
+    bool *skipped;                /* by node index, as state: `when:` switches it off in this iteration */
     gr_tokenizer **tokenizer;     /* by model index */
-    struct gr_metric *metrics;    /* of this iteration */
-    size_t n_metrics, cap_metrics;
+    struct gr_metric_name *metric_names; /* in the order in which they were named */
+    size_t n_metric_names, cap_metric_names;
+    struct gr_metric *metrics; /* of this iteration, in the order in which they came */
+    size_t n_metrics;
     gr_str notes; /* of this iteration, a line each */
     struct gr_listener *listeners;
     size_t n_listeners, cap_listeners;
@@ -49,11 +51,21 @@ struct gr_listener {
 
 struct gr_metric {
     char name[96];
+    uint32_t of; /* whose it is, as gr_session_name numbers them */
     double value;
+};
+
+struct gr_metric_name {
+    char text[96];
+    size_t
+        at; /* among those of this iteration, where it was given: it may be past them, or another's place */
 };
 
 /* Tokenizers of the models that make rows, and every node's state. On failure close it all the same. */
 GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d);
+/* A node that is none of the graph's, numbered behind them: one that ends iterations or validations
+ * (ops/summary.h). Once for each, before anything runs. */
+GR_NODISCARD gr_status gr_session_add(gr_session *s, const gr_node *n, gr_diag *d);
 void gr_session_close(gr_session *s);
 
 /* Whether a validation's node runs behind this iteration; step 0: before the first. False for others. */
@@ -67,8 +79,11 @@ void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
 
-/* Record a number for metrics.jsonl; a name given twice keeps the last value. NaN prints as null. */
-GR_PRINTF(3, 4) void gr_session_metric(gr_session *s, double value, const char *fmt, ...);
+/* Name a number of metrics.jsonl that a node gives, once, when the node opens; of a validation's node it is
+ * called val.NAME. The same name is the same number. */
+GR_PRINTF(3, 4) uint32_t gr_session_name(gr_session *s, const gr_node *n, const char *fmt, ...);
+/* Record it for this iteration; given twice it keeps the last value. NaN prints as null. */
+void gr_session_metric(gr_session *s, uint32_t metric, double value);
 
 /* Warn of what the iteration was like, in one line; it is said when the iteration has ended. */
 GR_PRINTF(2, 3) void gr_session_note(gr_session *s, const char *fmt, ...);

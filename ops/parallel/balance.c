@@ -3,6 +3,7 @@
 
 #include "ops/base/session.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,12 +40,14 @@ typedef struct load {
     item **items; /* [n] least work first, while sequences move */
 } load;
 
-typedef struct dealer {
-    item *seqs;
-    uint32_t n, ranks;
-    load *loads; /* [ranks] */
-    const gr_balance_bounds *b;
-} dealer;
+struct gr_balancer {
+    item *seqs, *groups; /* [n + 1], [cap + 1] */
+    uint32_t n, cap, ranks;
+    load *loads;           /* [ranks] */
+    item **room;           /* [ranks, b.seqs] of their items */
+    uint32_t *rank, *list; /* [cap + 1] a deal that is tried; the one whose own list is asked */
+    gr_balance_bounds b;
+};
 
 static item seq_item(const gr_rows *r, uint32_t seq, uint32_t at, const gr_seq_cost *c)
 {
@@ -53,7 +56,7 @@ static item seq_item(const gr_rows *r, uint32_t seq, uint32_t at, const gr_seq_c
     return (item){(n * (c->token + n * c->pair) + rows * c->row) / UNIT + 1, n, at, 1};
 }
 
-static void put(dealer *d, uint32_t rank, const item *it)
+static void put(gr_balancer *d, uint32_t rank, const item *it)
 {
     load *l = &d->loads[rank];
     l->work += it->work;
@@ -61,14 +64,14 @@ static void put(dealer *d, uint32_t rank, const item *it)
     l->n += it->n;
 }
 
-static uint64_t most_work(const dealer *d)
+static uint64_t most_work(const gr_balancer *d)
 {
     uint64_t most = 0;
     for (uint32_t r = 0; r < d->ranks; r++) most = GR_MAX(most, d->loads[r].work);
     return most;
 }
 
-static void clear(dealer *d)
+static void clear(gr_balancer *d)
 {
     memset(d->loads, 0, d->ranks * sizeof(*d->loads));
 }
@@ -76,7 +79,7 @@ static void clear(dealer *d)
 /* ---- whole groups --------------------------------------------------------------------------------------
  */
 
-static void balance_in_order(dealer *d, const gr_rows *r, uint32_t from, uint32_t to, uint32_t *rank)
+static void balance_in_order(gr_balancer *d, const gr_rows *r, uint32_t from, uint32_t to, uint32_t *rank)
 {
     uint32_t first = gr_rows_balance(r, from, to, 0, 1).seq;
     for (uint32_t k = 0; k < d->ranks; k++) {
@@ -95,7 +98,7 @@ static int most_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-static uint32_t find_groups(const dealer *d, const gr_rows *r, uint32_t first, item *groups)
+static uint32_t find_groups(const gr_balancer *d, const gr_rows *r, uint32_t first, item *groups)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n; i++) {
@@ -108,13 +111,13 @@ static uint32_t find_groups(const dealer *d, const gr_rows *r, uint32_t first, i
     return n;
 }
 
-static bool fits(const dealer *d, uint64_t n, uint64_t tokens)
+static bool fits(const gr_balancer *d, uint64_t n, uint64_t tokens)
 {
-    return n <= d->b->seqs && tokens <= d->b->tokens;
+    return n <= d->b.seqs && tokens <= d->b.tokens;
 }
 
 /* false: bounds leave no place for one of them. */
-static bool balance_groups(dealer *d, const item *groups, uint32_t n, uint32_t *rank)
+static bool balance_groups(gr_balancer *d, const item *groups, uint32_t n, uint32_t *rank)
 {
     for (uint32_t g = 0; g < n; g++) {
         uint32_t to = d->ranks;
@@ -138,10 +141,10 @@ static int least_first(const void *a, const void *b)
     return most_first(*(item *const *)b, *(item *const *)a);
 }
 
-static void list_items(dealer *d, const uint32_t *rank, item **room)
+static void list_items(gr_balancer *d, const uint32_t *rank)
 {
     for (uint32_t k = 0; k < d->ranks; k++) {
-        d->loads[k].items = room + (size_t)k * d->b->seqs;
+        d->loads[k].items = d->room + (size_t)k * d->b.seqs;
         d->loads[k].n = 0;
     }
     for (uint32_t i = 0; i < d->n; i++) {
@@ -158,7 +161,7 @@ typedef struct move {
     uint64_t left; /* how far the two are from equal then; the gap between them: there is none */
 } move;
 
-static void try_move(const dealer *d, const load *a, const load *b, uint32_t i, uint32_t j, move *best)
+static void try_move(const gr_balancer *d, const load *a, const load *b, uint32_t i, uint32_t j, move *best)
 {
     const item none = {0}, *out = a->items[i], *in = j < b->n ? b->items[j] : &none;
     uint64_t gap = a->work - b->work;
@@ -166,14 +169,14 @@ static void try_move(const dealer *d, const load *a, const load *b, uint32_t i, 
     uint64_t twice = 2 * (out->work - in->work), left = twice > gap ? twice - gap : gap - twice;
     if (left >= best->left ||
         !fits(d, (uint64_t)b->n + out->n - in->n, b->tokens + out->tokens - in->tokens) ||
-        a->tokens - out->tokens + in->tokens > d->b->tokens)
+        a->tokens - out->tokens + in->tokens > d->b.tokens)
         return;
     *best = (move){i, j, left};
 }
 
 /* Of two ranks, that which leaves them nearest to each other: for each of a's sequences the two of b's whose
  * work differs from its by about half of the gap. Both lists rise, so one walk finds them. */
-static move best_move(const dealer *d, const load *a, const load *b)
+static move best_move(const gr_balancer *d, const load *a, const load *b)
 {
     uint64_t gap = a->work - b->work;
     move best = {.left = gap};
@@ -214,7 +217,7 @@ static void make_move(load *a, load *b, const move *m)
 
 /* The rank that comes behind *at by its work, then by its number, the one that has most left out; *at is none
  * of them: the first. false: there is none. */
-static bool next_least(const dealer *d, uint32_t most, uint32_t *at)
+static bool next_least(const gr_balancer *d, uint32_t most, uint32_t *at)
 {
     const load *before = *at < d->ranks ? &d->loads[*at] : NULL;
     uint32_t found = d->ranks;
@@ -227,7 +230,7 @@ static bool next_least(const dealer *d, uint32_t most, uint32_t *at)
     return found < d->ranks;
 }
 
-static uint32_t fullest(const dealer *d)
+static uint32_t fullest(const gr_balancer *d)
 {
     uint32_t most = 0;
     for (uint32_t k = 1; k < d->ranks; k++)
@@ -235,7 +238,7 @@ static uint32_t fullest(const dealer *d)
     return most;
 }
 
-static bool relieve(dealer *d, uint32_t most)
+static bool relieve(gr_balancer *d, uint32_t most)
 {
     for (uint32_t to = d->ranks; next_least(d, most, &to);) {
         load *a = &d->loads[most], *b = &d->loads[to];
@@ -247,65 +250,89 @@ static bool relieve(dealer *d, uint32_t most)
     return false;
 }
 
-static void even_out(dealer *d, uint32_t *rank, uint64_t all)
+static void even_out(gr_balancer *d, uint32_t *rank, uint64_t all)
 {
-    item **room = gr_calloc((size_t)d->ranks * d->b->seqs, sizeof(*room));
     uint64_t mean = all / d->ranks, enough = mean + mean / TOLERANCE;
-    list_items(d, rank, room);
+    list_items(d, rank);
     for (uint64_t moves = (uint64_t)MOVES * d->ranks; moves; moves--) {
         uint32_t most = fullest(d);
         if (d->loads[most].work <= enough || !relieve(d, most)) break;
     }
     for (uint32_t k = 0; k < d->ranks; k++)
         for (uint32_t i = 0; i < d->loads[k].n; i++) rank[d->loads[k].items[i]->first] = k;
-    free(room);
 }
 
-gr_dealt gr_balance(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, uint32_t ranks,
-                    const gr_balance_bounds *b, const gr_seq_cost *cost)
+/* ---- the deal ------------------------------------------------------------------------------------------ */
+
+gr_balancer *gr_balancer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b)
 {
-    gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
-    dealer d = {.n = all.seq_end - all.seq, .ranks = ranks, .b = b};
-    d.seqs = gr_calloc(d.n + 1, sizeof(*d.seqs));
-    d.loads = gr_calloc(ranks, sizeof(*d.loads));
-    item *groups = gr_calloc(d.n + 1, sizeof(*groups));
-    uint32_t *other = gr_calloc(d.n + 1, sizeof(*other));
+    gr_balancer *d = gr_calloc(1, sizeof(*d));
+    *d = (gr_balancer){.cap = seqs, .ranks = ranks, .b = *b};
+    d->seqs = gr_calloc(seqs + 1ull, sizeof(*d->seqs));
+    d->groups = gr_calloc(seqs + 1ull, sizeof(*d->groups));
+    d->loads = gr_calloc(ranks, sizeof(*d->loads));
+    d->room = gr_calloc((size_t)ranks * b->seqs, sizeof(*d->room));
+    d->rank = gr_calloc(seqs + 1ull, sizeof(*d->rank));
+    d->list = gr_calloc(seqs + 1ull, sizeof(*d->list));
+    return d;
+}
+
+void gr_balancer_free(gr_balancer *d)
+{
+    if (!d) return;
+    free(d->seqs);
+    free(d->groups);
+    free(d->loads);
+    free(d->room);
+    free(d->rank);
+    free(d->list);
+    free(d);
+}
+
+/* Whole groups to whom has least, then single sequences: into d->rank. */
+static void deal_by_work(gr_balancer *d, const gr_rows *r, uint32_t from, uint32_t to, uint64_t all)
+{
+    const uint32_t first = gr_rows_balance(r, from, to, 0, 1).seq;
+    clear(d);
+    if (!balance_groups(d, d->groups, find_groups(d, r, first, d->groups), d->rank)) {
+        clear(d);
+        balance_in_order(d, r, from, to, d->rank);
+    }
+    even_out(d, d->rank, all);
+}
+
+gr_dealt gr_balance(gr_balancer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
+                    const gr_seq_cost *cost)
+{
+    const gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
     gr_dealt done = {0};
-    for (uint32_t i = 0; i < d.n; i++) {
-        d.seqs[i] = seq_item(r, all.seq + i, i, cost);
-        done.all += d.seqs[i].work;
+    d->n = all.seq_end - all.seq;
+    assert(d->n <= d->cap);
+    for (uint32_t i = 0; i < d->n; i++) {
+        d->seqs[i] = seq_item(r, all.seq + i, i, cost);
+        done.all += d->seqs[i].work;
     }
-    balance_in_order(&d, r, from, to, rank);
-    done.most = done.most_before = most_work(&d);
-    clear(&d);
-    if (!balance_groups(&d, groups, find_groups(&d, r, all.seq, groups), other)) {
-        clear(&d);
-        balance_in_order(&d, r, from, to, other);
+    clear(d);
+    balance_in_order(d, r, from, to, rank);
+    done.most = done.most_before = most_work(d);
+    deal_by_work(d, r, from, to, done.all);
+    if (most_work(d) < done.most) {
+        done.most = most_work(d);
+        memcpy(rank, d->rank, d->n * sizeof(*rank));
     }
-    even_out(&d, other, done.all);
-    if (most_work(&d) < done.most) {
-        done.most = most_work(&d);
-        memcpy(rank, other, d.n * sizeof(*rank));
-    }
-    free(other);
-    free(groups);
-    free(d.loads);
-    free(d.seqs);
     return done;
 }
 
-gr_dealt gr_balance_own(gr_seqs *own, uint32_t rank, uint32_t ranks, const gr_rows *r, uint32_t from,
-                        uint32_t to, const gr_balance_bounds *b, const gr_seq_cost *cost)
+gr_dealt gr_balance_own(gr_balancer *d, gr_seqs *own, uint32_t rank, const gr_rows *r, uint32_t from,
+                        uint32_t to, const gr_seq_cost *cost)
 {
-    gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
-    gr_dealt done = {0};
+    const gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
+    uint32_t n = 0;
     gr_seqs_range(own, all.seq, all.seq_end);
-    if (ranks < 2) return done;
-    uint32_t *of = gr_calloc(own->n + 1ull, sizeof(*of)), n = 0;
-    done = gr_balance(of, r, from, to, ranks, b, cost);
+    if (d->ranks < 2) return (gr_dealt){0};
+    const gr_dealt done = gr_balance(d, d->list, r, from, to, cost);
     for (uint32_t i = 0; i < own->n; i++)
-        if (of[i] == rank) own->seq[n++] = all.seq + i;
+        if (d->list[i] == rank) own->seq[n++] = all.seq + i;
     own->n = n;
-    free(of);
     return done;
 }

@@ -44,11 +44,16 @@ typedef struct gr_dealt {
     uint64_t all, most, most_before;
 } gr_dealt;
 
-/* Deal the sequences of groups [from, to) to ranks: rank [their number], of the first sequence on. */
-gr_dealt gr_balance(uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to, uint32_t ranks,
-                    const gr_balance_bounds *b, const gr_seq_cost *cost);
+/* Who deals: memory for so many sequences at most, taken once. Threads: one at a time. */
+typedef struct gr_balancer gr_balancer;
+gr_balancer *gr_balancer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b);
+void gr_balancer_free(gr_balancer *d); /* NULL is fine */
+
+/* Deal the sequences of groups [from, to) to its ranks: rank [their number], of the first sequence on. */
+gr_dealt gr_balance(gr_balancer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
+                    const gr_seq_cost *cost);
 /* The same: those of one rank. */
-gr_dealt gr_balance_own(gr_seqs *own, uint32_t rank, uint32_t ranks, const gr_rows *r, uint32_t from,
-                        uint32_t to, const gr_balance_bounds *b, const gr_seq_cost *cost);
+gr_dealt gr_balance_own(gr_balancer *d, gr_seqs *own, uint32_t rank, const gr_rows *r, uint32_t from,
+                        uint32_t to, const gr_seq_cost *cost);
 
 #endif

@@ -45,11 +45,10 @@ static gr_status run_rounds(const transfer *x, gr_comm *comm, gr_queue *q, gr_di
     return st;
 }
 
-static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *w)
+static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *w, const gr_model *m)
 {
     const gr_graph *g = c->session->graph;
     const gr_object *o = &p->objects[w->uses.list[CROSS_OBJECT].object];
-    const gr_model *m = o->model ? gr_graph_model(g, o->model) : NULL;
     bool sends = w->kind == GR_STEP_SEND;
     transfer x = {.from = &g->roles[sends ? g->view : w->comm.peer],
                   .to = &g->roles[sends ? w->comm.peer : g->view],
@@ -70,10 +69,10 @@ static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *
     return x;
 }
 
-gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device, gr_comm *host,
-                       gr_diag *d)
+gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, const gr_model *m,
+                       gr_comm *device, gr_comm *host, gr_diag *d)
 {
-    const transfer x = transfer_of(c, p, w);
+    const transfer x = transfer_of(c, p, w, m);
     bool on_host = p->objects[w->uses.list[CROSS_OBJECT].object].place == GR_HOST;
     gr_comm *comm = on_host ? host : device;
     gr_status st = on_host ? gr_queue_finish(c->queue, d) : GR_OK; /* who wrote it, or read what was there */

@@ -12,9 +12,9 @@
 #include "ops/base/op.h"
 #include "runtime/comm/comm.h"
 
-/* Run a send or recv of program p. device and host: of the ranks of all roles, for memory of either place;
- * they may be the same. */
-GR_NODISCARD gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
-                                    gr_comm *host, gr_diag *d);
+/* Run a send or recv of program p; m: whose weights cross, NULL: a column does. device and host: of the ranks
+ * of all roles, for memory of either place; they may be the same. */
+GR_NODISCARD gr_status gr_cross_run(const gr_call *c, const gr_tasks *p, const gr_task *w, const gr_model *m,
+                                    gr_comm *device, gr_comm *host, gr_diag *d);
 
 #endif

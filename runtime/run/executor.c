@@ -591,7 +591,7 @@ static void mark_skipped(gr_executor *e, gr_path_id id)
     const gr_path *p = &e->plan->paths[id];
     for (uint32_t i = 0; i < p->n; i++) {
         const gr_step *s = &p->steps[i];
-        e->info[id].skip[i] = s->node && e->hooks.skip && e->hooks.skip(e->hooks.user, s->node);
+        e->info[id].skip[i] = s->node && e->hooks.skip && e->hooks.skip(e->hooks.user, id, i);
     }
 }
 

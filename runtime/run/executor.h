@@ -26,9 +26,9 @@ typedef struct gr_exec_hooks {
     /* An agreed loop: whether trip number trip (from 0) is to run. Called on the compute lane, at most
      * trips_max times. */
     bool (*more)(void *user, gr_path_id path, uint32_t i, uint32_t trip);
-    /* Whether a node's steps, transitions on its behalf included, are skipped this time. Constant during a
-     * path. May be NULL. */
-    bool (*skip)(void *user, const char *node);
+    /* Whether step i, which is a node's or a transition on its behalf, is skipped this time: constant during
+     * a path. Asked of all such steps before it begins. May be NULL. */
+    bool (*skip)(void *user, gr_path_id path, uint32_t i);
 } gr_exec_hooks;
 
 /* Seconds by step and lane, for traces; called from the lane's thread after each step when set. */

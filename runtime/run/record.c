@@ -38,12 +38,10 @@ void gr_record_free(gr_record *r)
 
 void gr_record_take_measures(gr_record *r, gr_session *s)
 {
-    free(r->metrics);
-    r->metrics = s->metrics;
-    r->n_metrics = s->n_metrics;
-    r->cap_metrics = s->cap_metrics;
-    s->metrics = NULL;
-    s->n_metrics = s->cap_metrics = 0;
+    r->n_metrics = 0;
+    for (size_t i = 0; i < s->n_metrics; i++)
+        GR_PUSH(r->metrics, r->n_metrics, r->cap_metrics, s->metrics[i]);
+    s->n_metrics = 0;
     gr_str_release(&r->notes);
     r->notes = s->notes;
     s->notes = (gr_str){0};

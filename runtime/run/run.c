@@ -78,10 +78,8 @@ static gr_status validate(gr_running *r, gr_diag *d)
 {
     if (!r->p->plan->paths[GR_PATH_VALIDATE].n) return GR_OK;
     uint64_t begin = gr_now_ns();
-    r->session.validating = true;
     gr_status st = gr_run_path(r, GR_PATH_VALIDATE, d);
-    gr_session_metric(&r->session, (double)(gr_now_ns() - begin) * 1e-9, "seconds");
-    r->session.validating = false;
+    gr_session_metric(&r->session, r->validation_seconds, (double)(gr_now_ns() - begin) * 1e-9);
     return st;
 }
 
@@ -256,6 +254,9 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->all->plan, d);
     if (!st) st = gr_comms_open(&r->comms, r->g, r->o->comm, d);
     if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
+    if (!st) st = gr_session_add(&r->session, r->p->summary, d);
+    if (!st && r->p->validation) st = gr_session_add(&r->session, r->p->validation, d);
+    if (r->p->validation) r->validation_seconds = gr_session_name(&r->session, r->p->validation, "seconds");
     if (st) return st;
     r->session.rank = gr_comm_rank(r->comms.own);
     r->session.ranks = gr_comm_ranks(r->comms.own);
@@ -269,6 +270,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     if (!st) gr_run_open_checks(r, k, d);
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->tasks, k->device, gr_executor_arena(r->executor), d);
+    if (!st) gr_run_bind(r);
     return st ? st : check_overhead(r, d);
 }
 
@@ -288,13 +290,14 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_inputs_free(r->read);
     gr_record_free(r->record);
     free(r->health.diverged);
+    gr_arena_free(r->memory);
 }
 
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
                  gr_diag *d)
 {
     const gr_planned *own = gr_planned_role(p, find_role(g, gr_comm_rank(o->comm)));
-    gr_running r = {.g = own->graph, .p = own, .all = p, .o = o};
+    gr_running r = {.g = own->graph, .p = own, .all = p, .o = o, .memory = gr_arena_new()};
     gr_watchdog_between(g->run.timeout);
     gr_status st = open_all(&r, k, d);
     if (!st) st = enter(&r, d);

@@ -1,6 +1,7 @@
 /* runtime/run/run_parts.h: the parts of a run; private to runtime/.
  *
  *     run.c             from the first iteration to the last, with their validations; opening, closing
+ *     run_bind.c        what each step takes, found once
  *     run_steps.c       what the executor asks for: works of steps, and how long they may take
  *     run_control.c     what the roles of ranks tell each other behind an iteration
  *     run_health.c      whether it still trains: steps that were skipped, states that are not finite
@@ -58,6 +59,17 @@ typedef struct gr_checks {
     bool due;               /* in the iteration that runs */
 } gr_checks;
 
+/* A step of the iteration, or of a validation, with all that it takes: while steps run, nothing is looked up
+ * by name, and no memory is taken. */
+typedef struct gr_bound {
+    const gr_node *node;   /* whose it is, or on whose behalf; NULL: nobody's */
+    const gr_task *task;   /* NULL: a copy, which the executor does */
+    const gr_model *model; /* of a send or recv: whose weights; NULL: a column */
+    gr_comm *comm;         /* of a collective: on memory of the device; NULL: one rank */
+    gr_tp_group *peers;    /* who have the other slices of the node's model; NULL: nobody */
+    gr_call call;          /* of the work: complete but for the queue */
+} gr_bound;
+
 /* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
 typedef struct gr_running {
     const gr_graph *g;         /* as this rank's role sees it */
@@ -65,10 +77,13 @@ typedef struct gr_running {
     const gr_run_options *o;
     gr_exec_hooks hooks;
     gr_session session;
+    uint32_t validation_seconds; /* its metric */
     gr_executor *executor;
     gr_bytes *bytes;
     gr_outputs *outputs;
     gr_comms comms;
+    gr_arena *memory; /* of what lives as long as the run */
+    gr_bound *bound;  /* of the steps of the iteration and of validate, as the ledger counts them */
     gr_control *control;
     gr_record *record; /* of the iteration that runs; NULL between them */
     uint32_t entered;  /* the iteration that the run had behind it when it began here */
@@ -82,6 +97,13 @@ typedef struct gr_running {
     gr_inputs *read; /* all that was read; on rank 0, by any rank */
     json_t *inputs;  /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
+
+/* ---- run_bind.c ---- */
+
+/* Bind all steps. Behind this neither states of ops, nor communicators, nor entries change their places. */
+void gr_run_bind(gr_running *r);
+/* Of a step of the iteration or of validate; NULL: of other paths, which copies and files are. */
+const gr_bound *gr_run_bound(const gr_running *r, gr_path_id path, uint32_t step);
 
 /* ---- run_steps.c ---- */
 

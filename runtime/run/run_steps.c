@@ -9,68 +9,46 @@
 _Static_assert(GR_N_LANES <= GR_WATCHDOG_LANES, "the watch has a place for each lane");
 
 #include <assert.h>
-#include <stdlib.h>
 
 /* ---- works of steps ------------------------------------------------------------------------------------ */
 
-/* The binding of a step counts as the ledger does. */
-static const gr_binding *binding_of(const gr_running *r, gr_path_id path, uint32_t step)
-{
-    uint32_t first = path == GR_PATH_VALIDATE ? r->p->plan->paths[GR_PATH_STEADY].n : 0;
-    return &r->p->binding[first + step];
-}
-
-static gr_call call_of(gr_running *r, gr_path_id path, uint32_t step, void **ptr, gr_queue *q)
-{
-    const gr_binding *b = binding_of(r, path, step);
-    const gr_node *n = gr_planned_node(r->p, r->g, b->task->node);
-    bool summary = n == r->p->summary || n == r->p->validation;
-    for (uint32_t i = 0; i < b->task->uses.n; i++)
-        ptr[i] = b->entry[i] == GR_NONE ? NULL : gr_executor_address(r->executor, b->entry[i]);
-    return (gr_call){.session = &r->session,
-                     .node = n,
-                     .state = summary ? NULL : r->session.state[n->index],
-                     .how = &r->p->choices[n->index],
-                     .kernel = b->task->kernel,
-                     .arg = b->task->arg,
-                     .ptr = ptr,
-                     .n_ptr = b->task->uses.n,
-                     .lane = r->p->plan->paths[path].steps[step].lane,
-                     .queue = q};
-}
-
 /* A node's own work. Sums over the slices of its model are within it, on this queue. */
-static gr_status run_op(const gr_running *r, const gr_call *c, gr_diag *d)
+static gr_status run_op(const gr_bound *b, const gr_call *c, gr_diag *d)
 {
-    gr_tp_group *peers = gr_comms_tp(&r->comms, c->node->placement.parts);
-    if (peers) peers->d = d;
-    c->queue->peers = peers;
-    gr_status st = c->node->op->run(c, d);
+    if (b->peers) b->peers->d = d;
+    c->queue->peers = b->peers;
+    gr_status st = b->node->op->run(c, d);
     c->queue->peers = NULL;
-    return st || !peers ? st : peers->failed;
+    return st || !b->peers ? st : b->peers->failed;
 }
 
-static gr_status run_task(gr_running *r, gr_path_id path, uint32_t step, gr_queue *q, gr_diag *d)
+static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr_diag *d)
 {
-    const gr_task *w = binding_of(r, path, step)->task;
-    const gr_kernels *k = r->session.kernels;
+    const gr_task *w = b->task;
     const gr_comms *comms = &r->comms;
-    void **ptr = gr_calloc(w->uses.n, sizeof(*ptr));
-    gr_call c = call_of(r, path, step, ptr, q);
+    switch (w->kind) {
+    case GR_STEP_RUN:
+        gr_run_check_task(r, w, c);
+        return run_op(b, c, d);
+    case GR_STEP_SEND:
+    case GR_STEP_RECV:
+        return gr_cross_run(c, r->p->tasks, w, b->model, comms->all_device, comms->all, d);
+    default:
+        return gr_sharding_run(c, r->p->tasks, w, b->comm, comms->own, d);
+    }
+}
+
+static gr_status run_task(gr_running *r, const gr_bound *b, gr_queue *q, gr_diag *d)
+{
+    const gr_kernels *k = r->session.kernels;
+    gr_call c = b->call;
+    c.queue = q;
     const uint64_t waits = q->waits;
-    gr_status st;
-    q->at.op = c.node->op->name;
-    if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, c.node->name, 0, 0, NULL);
-    if (w->kind == GR_STEP_RUN) {
-        gr_run_check_task(r, w, &c);
-        st = run_op(r, &c, d);
-    } else if (w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV)
-        st = gr_cross_run(&c, r->p->tasks, w, comms->all_device, comms->all, d);
-    else
-        st = gr_sharding_run(&c, r->p->tasks, w, gr_comms_group(comms, w->comm.group), comms->own, d);
-    assert(st || !w->uses.waits || q->waits > waits); /* the plan was proven with this wait */
+    q->at.op = b->node->op->name;
+    if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, b->node->name, 0, 0, NULL);
+    gr_status st = run_kind(r, b, &c, d);
+    assert(st || !b->task->uses.waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
-    free(ptr);
     return st;
 }
 
@@ -91,8 +69,7 @@ static bool is_predicted(const gr_running *r, gr_path_id path, uint32_t i)
 {
     const gr_step *s = &r->p->plan->paths[path].steps[i];
     if (s->kind == GR_STEP_SAVE || s->kind == GR_STEP_RESTORE) return false;
-    return s->kind != GR_STEP_RUN ||
-           gr_planned_node(r->p, r->g, binding_of(r, path, i)->task->node)->op->kernels;
+    return s->kind != GR_STEP_RUN || gr_run_bound(r, path, i)->node->op->kernels;
 }
 
 /* Of a step, for runtime/comm/watchdog.h. In the first iteration libraries are loaded and things come to be.
@@ -121,25 +98,24 @@ static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, 
     else if (s->kind == GR_STEP_SAVE)
         st = gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
     else
-        st = run_task(r, path, i, q, d);
+        st = run_task(r, gr_run_bound(r, path, i), q, d);
     gr_watchdog_done(s->lane);
     return st;
 }
 
 static bool more_trips(void *user, gr_path_id path, uint32_t i, uint32_t trip)
 {
-    gr_running *r = user;
-    void *trips = NULL; /* that ranks have agreed on: the one use that a loop has */
-    gr_call c = call_of(r, path, i, &trips, NULL);
-    bool more = c.node->op->more(&c, trip);
-    return trips && c.node->op->trips ? trip < *(const uint32_t *)trips : more;
+    const gr_call *c = &gr_run_bound(user, path, i)->call;
+    const uint32_t *trips = c->n_ptr ? c->ptr[0] : NULL; /* that ranks have agreed on: a loop's one use */
+    bool more = c->node->op->more(c, trip);
+    return trips && c->node->op->trips ? trip < *trips : more;
 }
 
-static bool skip_node(void *user, const char *name)
+static bool skip_step(void *user, gr_path_id path, uint32_t i)
 {
     const gr_running *r = user;
-    const gr_node *n = gr_graph_node(r->g, name);
-    return n && r->session.skipped[n->index];
+    const gr_bound *b = gr_run_bound(r, path, i);
+    return b && b->node && r->session.skipped[b->node->index];
 }
 
 /* Times of steps: for the trace, and summed by node. */
@@ -147,11 +123,9 @@ static void trace_step(void *user, gr_path_id path, uint32_t i, uint32_t trip, u
                        uint64_t end_ns)
 {
     gr_running *r = user;
-    bool works = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
-    if (works && r->p->plan->paths[path].steps[i].kind == GR_STEP_RUN) {
-        const gr_node *n = gr_planned_node(r->p, r->g, binding_of(r, path, i)->task->node);
-        __atomic_add_fetch(&r->record->node_ns[n->index], end_ns - begin_ns, __ATOMIC_RELAXED);
-    }
+    const gr_bound *b = gr_run_bound(r, path, i);
+    if (b && b->task && b->task->kind == GR_STEP_RUN)
+        __atomic_add_fetch(&r->record->node_ns[b->node->index], end_ns - begin_ns, __ATOMIC_RELAXED);
     gr_outputs_trace(r->outputs, path, i, trip, begin_ns, end_ns);
 }
 
@@ -180,7 +154,7 @@ static unsigned host_threads_of(const gr_running *r)
 
 gr_status gr_run_open_executor(gr_running *r, const gr_kernels *k, gr_diag *d)
 {
-    r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_node};
+    r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_step};
     gr_exec_options e = {.threads = threads_of(r),
                          .host_threads = host_threads_of(r),
                          .poison = r->o->poison,

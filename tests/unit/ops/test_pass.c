@@ -69,7 +69,7 @@ static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end,
     gr_micro k = gr_micro_at(packed, &b);
     gr_queue q = {0};
     walk w = {.seqs = gr_calloc(end - first, sizeof(uint32_t))};
-    gr_seqs seqs = {0};
+    gr_seqs seqs = gr_seqs_new(end - first);
     gr_seqs_range(&seqs, first, end);
     for (gr_pass_begin(p, &seqs); gr_pass_more(p); w.n_cuts++) {
         gr_pass_next(p, &f->rows, &b, &q, packed, staging);
@@ -132,6 +132,7 @@ static void check_passes(bool longest_first)
     uint64_t seed = 7;
     gr_pass p = {.longest_first = longest_first};
     uint32_t evener = 0;
+    gr_pass_open(&p, 23);
     for (uint32_t round = 0; round < 200; round++) {
         const uint32_t bounds[] = {14 + round % 40, 64};
         fixture f = make_rows(&seed, 1 + round % 23, 5, 9);
@@ -177,6 +178,7 @@ static void test_one_length_gives_equal_micro_batches(void **state)
             f.rows.token_offset[s + 1] = f.rows.token_offset[s] + f.rows.response_len[s];
         }
         gr_pass p = {0};
+        gr_pass_open(&p, cases[i].seqs);
         walk w = run_pass(&f, &p, 0, cases[i].seqs, cases[i].bound);
         assert_int_equal(w.n_cuts, cases[i].cuts);
         assert_int_equal(w.most, cases[i].most * cases[i].length);

@@ -94,6 +94,7 @@ struct record {
 };
 
 struct scene {
+    const gr_plan *plan;
     gr_executor *e;
     struct record records[4096];
     _Atomic unsigned n, clock;
@@ -127,19 +128,20 @@ static bool more(void *user, gr_path_id path, uint32_t i, uint32_t trip)
     return trip < c->trips;
 }
 
-static bool skip_node(void *user, const char *node)
+static bool skip_step(void *user, gr_path_id path, uint32_t i)
 {
     struct scene *c = user;
-    return c->skipped && !strcmp(c->skipped, node);
+    return c->skipped && !strcmp(c->skipped, c->plan->paths[path].steps[i].node);
 }
 
 static gr_executor *executor_of(struct made *m, struct scene *c, bool poison)
 {
-    const gr_exec_hooks hooks = {c, run, more, skip_node};
+    const gr_exec_hooks hooks = {c, run, more, skip_step};
     const gr_exec_options o = {.threads = 1, .poison = poison};
     gr_executor *e = NULL;
     assert_int_equal(gr_executor_new(&e, &m->plan, &hooks, &o, &m->d), GR_OK);
     c->e = e;
+    c->plan = &m->plan;
     return e;
 }
 
@@ -439,7 +441,7 @@ static void test_plans_that_could_not_run_are_refused(void **state)
     for (int what = 0; what < 6; what++) {
         struct made *m = nested();
         struct scene *c = scene_new();
-        const gr_exec_hooks hooks = {c, run, more, skip_node};
+        const gr_exec_hooks hooks = {c, run, more, skip_step};
         const gr_exec_options o = {.threads = 1};
         gr_executor *e = NULL;
         if (what == 0) after(m, &m->steps[1], 6);
