@@ -175,6 +175,7 @@ typedef struct data_state {
     gr_encoder *prompt, *response[2]; /* the second: of a pair */
     uint64_t dropped;
     uint32_t dropped_metric;
+    double **columns; /* [columns] where a record's numbers go */
 } data_state;
 
 /* The tokens of one record. */
@@ -196,6 +197,7 @@ static void data_close(void *state)
     gr_encoder_free(s->response[1]);
     gr_order_release(&s->order);
     gr_jsonl_free(s->source);
+    free(s->columns);
     free(s);
 }
 
@@ -308,9 +310,9 @@ static gr_status encode_record(const data_state *s, uint32_t record, sample *x, 
 /* ---- numbers of records, as columns ---------------------------------------------------------------------
  */
 
-static bool is_of_record(const gr_node *n, const gr_column *c)
+static bool is_of_record(const gr_column *c)
 {
-    return c->field && !is_own_field(n, c->field);
+    return c->field && c->of_rows == GR_ROWS_NONE;
 }
 
 /* A list of one response, of so many tokens; of pairs there are two. */
@@ -343,7 +345,7 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
     double *scratch = out ? NULL : gr_calloc((size_t)tokens[0] + tokens[1] + 1, sizeof(*scratch));
     gr_status st = GR_OK;
     for (size_t i = 0; i < n->results.n_columns && !st; i++) {
-        if (!is_of_record(n, n->results.columns[i]) || (out && !out[i])) continue;
+        if (!is_of_record(n->results.columns[i]) || (out && !out[i])) continue;
         st = read_column(s, row, at, n->results.columns[i], tokens, out ? out[i] : scratch, d);
         if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->results.columns[i]->name);
     }
@@ -355,7 +357,7 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
 static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const *ptr, gr_diag *d)
 {
     const gr_node *n = s->node;
-    double **out = gr_calloc(n->results.n_columns + 1, sizeof(*out));
+    double **out = s->columns;
     gr_status st = GR_OK;
     for (uint32_t g = 0, seq = 0; g < *r->n_groups && !st; g++, seq += GR_MAX(n_responses(s), 1u)) {
         const uint32_t tokens[2] = {r->response_len[seq], n_responses(s) > 1 ? r->response_len[seq + 1] : 0};
@@ -368,14 +370,13 @@ static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const
         if (!st) st = read_columns(s, row, gr_data_at(s, r->record[g]), tokens, out, d);
         json_decref(row);
     }
-    free(out);
     return st;
 }
 
 static bool has_columns(const gr_node *n)
 {
     for (size_t i = 0; i < n->results.n_columns; i++)
-        if (is_of_record(n, n->results.columns[i])) return true;
+        if (is_of_record(n->results.columns[i])) return true;
     return false;
 }
 
@@ -503,8 +504,10 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
 {
     const gr_data_cfg *c = n->cfg;
     data_state *s = gr_calloc(1, sizeof(*s));
-    *s = (data_state){
-        .session = session, .node = n, .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
+    *s = (data_state){.session = session,
+                      .node = n,
+                      .columns = gr_calloc(n->results.n_columns + 1, sizeof(*s->columns)),
+                      .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
     gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
                            : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
     double *keys = NULL;
@@ -544,7 +547,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     gr_status st = data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->results.n_columns; i++)
-        if (call->ptr[N_DRAW + i] && !is_of_record(n, n->results.columns[i]))
+        if (call->ptr[N_DRAW + i] && !is_of_record(n->results.columns[i]))
             gr_rows_column(&r, n->results.columns[i], call->ptr[N_DRAW + i]);
     if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
     if (s->dropped) gr_session_metric(s->session, s->dropped_metric, (double)s->dropped);

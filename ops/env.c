@@ -134,7 +134,7 @@ void gr_env_turn_to(gr_env *e, const gr_expr *x)
     for (size_t i = 0; i < n; i++) e->env.n_groups = *e->blocks[rows[i]].n_groups;
 }
 
-uint64_t gr_env_tp_bytes(const gr_env_reads *r)
+uint64_t gr_env_narrow_bytes(const gr_env_reads *r)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < r->n_rows; i++) n += 2 * (uint64_t)r->rows[i]->bounds.seqs + 1;
@@ -155,7 +155,7 @@ static uint32_t *slice_rows(gr_expr_rows *rows, uint32_t first, uint32_t end, ui
     return offset + n + 1;
 }
 
-void gr_env_tp(gr_env *e, uint32_t first, uint32_t end, void *memory)
+void gr_env_narrow(gr_env *e, uint32_t first, uint32_t end, void *memory)
 {
     const gr_env_reads *r = e->reads;
     for (size_t i = 0; i < r->n_rows; i++)

@@ -49,8 +49,8 @@ void gr_env_begin(gr_env *e, void *const *ptr);
 /* Where the set holds rows of several prompts nodes: count the groups of those that x is about. */
 void gr_env_turn_to(gr_env *e, const gr_expr *x);
 
-/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_tp_bytes, read until it begins anew. */
-uint64_t gr_env_tp_bytes(const gr_env_reads *r);
-void gr_env_tp(gr_env *e, uint32_t first, uint32_t end, void *memory);
+/* Narrow it to groups [first, end): a mini-batch. memory: gr_env_narrow_bytes, read until it begins anew. */
+uint64_t gr_env_narrow_bytes(const gr_env_reads *r);
+void gr_env_narrow(gr_env *e, uint32_t first, uint32_t end, void *memory);
 
 #endif

@@ -127,7 +127,7 @@ gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
     pass->longest_first = gr_rows_longest_first(g, n->rows);
     const gr_balance_bounds most = balance_bounds(n);
     gr_pass_open(pass, n->rows->bounds.seqs);
-    pass->dealer = gr_dealer_new(n->rows->bounds.seqs, n->placement.ranks / n->placement.parts, &most);
+    pass->balancer = gr_balancer_new(n->rows->bounds.seqs, n->placement.ranks / n->placement.parts, &most);
     return pass;
 }
 
@@ -141,7 +141,7 @@ void gr_forward_close(void *state)
 static void find_own(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
-    gr_balance_own(pass->dealer, &pass->own, c->session->rank / c->node->placement.parts, rows, 0,
+    gr_balance_own(pass->balancer, &pass->own, c->session->rank / c->node->placement.parts, rows, 0,
                    *rows->n_groups, &cost);
 }
 

@@ -28,6 +28,7 @@ struct gr_loss_device {
     const gr_loss_inputs *in;
     gr_expr_bounds range;
     row_set *rows;           /* by number of the row set */
+    row_block *blocks;       /* [2, row sets] on the host, and where they are copied to */
     gr_code_column *columns; /* by id */
     gr_code_keys keys;
     uint32_t n_groups;
@@ -139,6 +140,7 @@ gr_loss_device *gr_loss_device_new(const gr_kernels *k, const gr_loss *l, const 
     for (size_t i = 0; i < in->n_columns; i++) n_columns = GR_MAX(n_columns, (size_t)in->columns[i].id + 1);
     x->rows = gr_calloc(n_rows, sizeof(*x->rows));
     x->columns = gr_calloc(n_columns, sizeof(*x->columns));
+    x->blocks = gr_calloc(2 * in->n_rows + 1, sizeof(*x->blocks));
     return x;
 }
 
@@ -147,6 +149,7 @@ void gr_loss_device_free(gr_loss_device *x)
     if (!x) return;
     free(x->rows);
     free(x->columns);
+    free(x->blocks);
     free(x);
 }
 
@@ -232,12 +235,11 @@ static void set_data(gr_loss_device *x, gr_queue *q, const gr_expr_env *env, con
 {
     const gr_loss_inputs *in = x->in;
     gr_workspace host = {.base = m->host}, device = {.base = m->data};
-    row_block *blocks = gr_calloc(2 * in->n_rows + 1, sizeof(*blocks));
+    row_block *blocks = x->blocks;
     double *scalars, *scalars_there;
     layout_host(&host, in, blocks, &scalars);
     layout_host(&device, in, blocks + in->n_rows, &scalars_there);
     set_rows(x, env, blocks, blocks + in->n_rows);
-    free(blocks);
     for (size_t i = 0; i < in->n_columns; i++) {
         const gr_loss_column *c = &in->columns[i];
         void *at = layout_column(&device, in, c);

@@ -85,7 +85,7 @@ void gr_pass_release(gr_pass *p)
     free(p->seqs.seq);
     free(p->own.seq);
     free(p->counted.seq);
-    gr_dealer_free(p->dealer);
+    gr_balancer_free(p->balancer);
 }
 
 bool gr_pass_more(const gr_pass *p)

@@ -31,7 +31,7 @@ typedef struct gr_pass {
     gr_seqs seqs;              /* of this pass, as they are taken */
     gr_seqs own;               /* those that are this rank's: the next pass is over them */
     gr_seqs counted;           /* of a pass that is only counted */
-    gr_dealer *dealer;         /* who says which are; owned, NULL: not there yet */
+    gr_balancer *balancer;     /* who says which are; owned, NULL: not there yet */
     uint32_t next;             /* place among them of the next micro-batch's first */
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
     uint32_t n_rows;           /* its rows of the head */

@@ -13,9 +13,12 @@
 #include <string.h>
 
 typedef struct scratch {
-    gr_str text, answer;
-    uint32_t *ends;   /* [response tokens] */
-    float *per_token; /* the same */
+    gr_str text;
+    gr_str answer, kind; /* of `record`; kind: what its rule is chosen by */
+    uint32_t record;     /* GR_NONE: there was none */
+    const gr_rule *rule; /* its own */
+    uint32_t *ends;      /* [response tokens] */
+    float *per_token;    /* the same */
     double *values;
 } scratch;
 
@@ -199,15 +202,26 @@ static void put(const gr_scorer *s, const gr_rows *rows, const gr_scores *out, u
     }
 }
 
-static gr_status rule_for(const gr_scorer *s, const void *data, uint32_t record, const gr_rule **rule,
-                          gr_diag *d)
+static gr_status rule_for(const gr_scorer *s, const void *data, uint32_t record, gr_str *kind,
+                          const gr_rule **rule, gr_diag *d)
 {
     *rule = s->rule;
     if (s->rule) return GR_OK;
-    gr_str value = {0};
-    gr_status st = gr_data_text(data, record, s->by, &value, d);
-    if (!st) st = gr_rule_set_find(s->set, value.text ? value.text : "", gr_data_at(data, record), rule, d);
-    gr_str_release(&value);
+    kind->len = 0;
+    gr_status st = gr_data_text(data, record, s->by, kind, d);
+    if (!st) st = gr_rule_set_find(s->set, kind->len ? kind->text : "", gr_data_at(data, record), rule, d);
+    return st;
+}
+
+/* What a record asks for: read once for all the responses to it, which follow each other. */
+static gr_status turn_to(const gr_scorer *s, const void *data, uint32_t record, scratch *x, gr_diag *d)
+{
+    if (x->record == record) return GR_OK;
+    x->record = GR_NONE;
+    x->answer.len = 0;
+    gr_status st = rule_for(s, data, record, &x->kind, &x->rule, d);
+    if (!st) st = gr_data_text(data, record, s->cfg->answer.field, &x->answer, d);
+    if (!st) x->record = record;
     return st;
 }
 
@@ -216,11 +230,9 @@ static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, 
     const gr_node *groups = s->cfg->answer.node;
     const void *data = s->session->state[groups->index];
     uint32_t record = rows->record[rows->group[seq]], n = rows->response_len[seq];
-    const gr_rule *rule;
-    x->text.len = x->answer.len = 0;
-    gr_status st = rule_for(s, data, record, &rule, d);
-    if (!st) st = gr_data_text(data, record, s->cfg->answer.field, &x->answer, d);
+    gr_status st = turn_to(s, data, record, x, d);
     if (st) return st;
+    x->text.len = 0;
     gr_response_text(s->session, s->node->rows, rows, seq, &x->text, x->ends);
     gr_rule_input in = {.text = x->text.len ? x->text.text : "",
                         .n = x->text.len,
@@ -231,7 +243,7 @@ static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, 
                         .n_answer = x->answer.len,
                         .at = gr_data_at(data, record)};
     gr_rule_output out = {.per_token = s->cfg->level ? x->per_token : NULL};
-    st = gr_rule_score(rule, &in, &out, d);
+    st = gr_rule_score(x->rule, &in, &out, d);
     s->over_limit += out.over_limit;
     x->values[0] = out.score;
     for (uint32_t t = 0; s->cfg->level && t < n; t++) x->values[t] = x->per_token[t];
@@ -381,20 +393,21 @@ static gr_status check_answers(const gr_scorer *s, gr_diag *d)
     const gr_node *answers = s->cfg->answer.node;
     const void *data = answers ? s->session->state[answers->index] : NULL;
     size_t n = data ? gr_data_records(data) : 0, bad = 0;
-    gr_str answer = {0};
+    gr_str answer = {0}, kind = {0};
     for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
         const gr_rule *rule = NULL;
         const char *truth;
         size_t n_truth;
         answer.len = 0;
         gr_status st = gr_data_text(data, (uint32_t)i, s->cfg->answer.field, &answer, d);
-        if (!st && (s->rule || s->set)) st = rule_for(s, data, (uint32_t)i, &rule, d);
+        if (!st && (s->rule || s->set)) st = rule_for(s, data, (uint32_t)i, &kind, &rule, d);
         if (!st && rule)
             st = gr_rule_truth(rule, answer.len ? answer.text : "", answer.len, gr_data_at(data, (uint32_t)i),
                                &truth, &n_truth, d);
         bad += st != GR_OK;
     }
     gr_str_release(&answer);
+    gr_str_release(&kind);
     if (bad == MOST_ERRORS)
         gr_diag_note(d, (gr_loc){0}, "there may be more; the rest of node '%s' was not looked at",
                      answers->name);
@@ -411,11 +424,16 @@ static gr_status same_files(void *user, gr_diag *d)
     return st;
 }
 
+enum { BYTES_A_TOKEN = 16 }; /* of text: of responses with more, the buffer grows */
+
 static scratch scratch_new(uint32_t longest)
 {
-    return (scratch){.ends = gr_calloc(longest, sizeof(uint32_t)),
-                     .per_token = gr_calloc(longest, sizeof(float)),
-                     .values = gr_calloc(longest, sizeof(double))};
+    scratch x = {.record = GR_NONE,
+                 .ends = gr_calloc(longest, sizeof(uint32_t)),
+                 .per_token = gr_calloc(longest, sizeof(float)),
+                 .values = gr_calloc(longest, sizeof(double))};
+    gr_str_reserve(&x.text, longest * (size_t)BYTES_A_TOKEN);
+    return x;
 }
 
 static void scratch_release(scratch *x)
@@ -425,6 +443,7 @@ static void scratch_release(scratch *x)
     free(x->values);
     gr_str_release(&x->text);
     gr_str_release(&x->answer);
+    gr_str_release(&x->kind);
 }
 
 gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)

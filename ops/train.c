@@ -11,10 +11,10 @@
 #include <stdlib.h>
 
 /* What comes out of the passes of this update: log-prob, or value, and entropy. */
-typedef struct fresh_values {
+typedef struct current_values {
     uint32_t main_column, entropy_column; /* ids; GR_NONE: no expression reads it */
     int main, entropy;                    /* places among the loss's adjoints; -1: it has none by it */
-} fresh_values;
+} current_values;
 
 typedef struct metric_names {
     uint32_t loss, grad_norm, entropy, lr, skipped, skipped_in_a_row, gap, imbalance, imbalance_in_order;
@@ -27,7 +27,7 @@ typedef struct train_state {
     const gr_loss *loss;
     gr_env_reads reads;
     gr_env env; /* of the current mini-batch, while a work runs */
-    fresh_values current;
+    current_values current;
     metric_names metrics;
     gr_loss_inputs inputs;  /* where the device evaluates losses: */
     gr_loss_device *device; /* from the first mini-batch on; else NULL */
@@ -39,7 +39,7 @@ typedef struct train_state {
     uint32_t tokens;
     uint32_t micro_batches; /* of whole gradients: this rank's */
     gr_pass pass;           /* over this rank's of them, or its current leaf's */
-    gr_seqs asked;          /* of a leaf that is looked at beforehand */
+    gr_seqs asked;          /* of a pass whose trips are agreed on beforehand */
     double *sums;           /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
     double norm;            /* of the gradient, before clipping */
     float scale;            /* of gradients: clipping; 0: the step is skipped */
@@ -73,12 +73,12 @@ static int place_of_adjoint(const gr_graph *g, const gr_node *n, const char *fie
     return gr_train_current(g, n, field, &place) ? (int)place : -1;
 }
 
-static fresh_values fresh_of(const gr_graph *g, const gr_node *n)
+static current_values current_of(const gr_graph *g, const gr_node *n)
 {
-    fresh_values f = {.main_column = GR_NONE,
-                      .entropy_column = GR_NONE,
-                      .main = place_of_adjoint(g, n, gr_train_main(n)),
-                      .entropy = place_of_adjoint(g, n, "entropy")};
+    current_values f = {.main_column = GR_NONE,
+                        .entropy_column = GR_NONE,
+                        .main = place_of_adjoint(g, n, gr_train_main(n)),
+                        .entropy = place_of_adjoint(g, n, "entropy")};
     for (uint32_t i = 0; i < g->n_columns; i++) {
         const gr_column *c = g->columns[i];
         if (c->current && c->node == n)
@@ -119,7 +119,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     gr_zeros_init(&t->zeros, &t->reads, s, n);
     gr_pass_open(&t->pass, n->rows->bounds.seqs);
     t->asked = gr_seqs_new(n->rows->bounds.seqs);
-    t->current = fresh_of(s->graph, n);
+    t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
     *state = t;
     return GR_OK;
@@ -180,19 +180,20 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
 
 /* What of the current mini-batch is this rank's: canonical, its leaves', one after another. A select may have
  * left fewer groups than planned. */
-static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows)
+static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        if (!t->pass.dealer) t->pass.dealer = gr_dealer_new(t->asked.cap, t->session->ranks, &shape.most);
-        return gr_balance_own(t->pass.dealer, &t->pass.own, t->session->rank, rows, GR_MIN(first, there),
+        if (!t->pass.balancer)
+            t->pass.balancer = gr_balancer_new(t->asked.cap, t->session->ranks, &shape.most);
+        return gr_balance_own(t->pass.balancer, own, t->session->rank, rows, GR_MIN(first, there),
                               GR_MIN(end, there), &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
-    gr_seqs_range(&t->pass.own, part.seq, part.seq_end);
+    gr_seqs_range(own, part.seq, part.seq_end);
     return (gr_dealt){0};
 }
 
@@ -214,7 +215,7 @@ static void count_dealt(train_state *t, gr_dealt dealt)
     t->most_in_order += (double)dealt.most_before;
 }
 
-/* What expressions see of the current mini-batch. fresh: logprob, or value. */
+/* What expressions see of the current mini-batch. current: logprob, or value. */
 static const gr_env *begin_env(const gr_call *c, train_state *t, void *mini, float *current, float *entropy)
 {
     gr_env *e = &t->env;
@@ -224,9 +225,9 @@ static const gr_env *begin_env(const gr_call *c, train_state *t, void *mini, flo
     gr_env_begin(e, c->ptr + columns_at(c, t));
     uint32_t there =
         *e->blocks[c->node->rows->index].n_groups; /* a select may have left fewer than planned */
-    gr_env_tp(e, GR_MIN(first, there), GR_MIN(end, there), mini);
+    gr_env_narrow(e, GR_MIN(first, there), GR_MIN(end, there), mini);
     e->env.epoch = t->trip / shape.mini_batches;
-    const fresh_values *f = &t->current;
+    const current_values *f = &t->current;
     if (f->main_column != GR_NONE) e->columns[f->main_column] = (gr_expr_column){current, GR_EXPR_F32};
     if (f->entropy_column != GR_NONE) e->columns[f->entropy_column] = (gr_expr_column){entropy, GR_EXPR_F32};
     return e;
@@ -269,7 +270,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    count_dealt(t, find_own(c, t, block));
+    count_dealt(t, find_own(c, t, block, &t->pass.own));
     if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->pass.own);
     t->leaf = 0;
     t->token = block->token_offset[t->seq];
@@ -856,8 +857,8 @@ uint32_t gr_train_trips(const gr_call *c)
     train_state *t = c->state;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
-    find_own(c, t, &rows);
-    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &t->pass.own);
+    find_own(c, t, &rows, &t->asked);
+    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &t->asked);
     for (uint32_t i = 0; i < c->how->leaves; i++) { /* all leaves make as many trips as the longest needs */
         find_leaf(c, t, &rows, i, &t->asked);
         most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &t->asked));

@@ -283,7 +283,7 @@ static void add_objects(declaring *w)
     const gr_loss *l = ((const gr_update_cfg *)w->n->cfg)->loss.loss;
     train_objects *o = &w->o;
     o->rows = gr_rows_object(p, w->n->rows);
-    o->mini = gr_tasks_host(p, GR_CAT_COLUMNS, gr_env_tp_bytes(&w->reads), "mini_batch");
+    o->mini = gr_tasks_host(p, GR_CAT_COLUMNS, gr_env_narrow_bytes(&w->reads), "mini_batch");
     if (w->k->losses)
         add_device_loss(w, l);
     else

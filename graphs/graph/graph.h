@@ -70,6 +70,18 @@ typedef struct gr_named_expression {
 /* Expressions name columns by id: the index in gr_graph.columns. Scalars that change by the iteration are
  * columns too: step, epoch, progress, and each state value. */
 typedef struct gr_column gr_column;
+
+/* What of the rows themselves a column holds. */
+typedef enum gr_rows_field {
+    GR_ROWS_NONE, /* it is computed, or of a record */
+    GR_ROWS_TOKEN,
+    GR_ROWS_LOGPROB,
+    GR_ROWS_LENGTH,
+    GR_ROWS_TRUNCATED,
+    GR_ROWS_POSITION,
+    GR_ROWS_SECOND
+} gr_rows_field;
+
 struct gr_column {
     const char *name;    /* "rollout.length", "advantage", "state.beta", "step" */
     const gr_node *node; /* NULL for scalars of the iteration */
@@ -79,6 +91,7 @@ struct gr_column {
     const gr_node
         *rows; /* the node whose rows it has; NULL at scalar level; at group level: prompts-like node */
     gr_expr_dtype dtype;
+    gr_rows_field of_rows;
     uint32_t id;           /* its place among the graph's columns */
     bool current;          /* logprob, entropy, value inside an update */
     bool read;             /* by an expression that is evaluated; only those of the iteration need not be */
@@ -304,7 +317,7 @@ struct gr_graph {
     gr_ranks_role *roles; /* by their first rank; [1] where all ranks do the same */
     size_t n_roles;
     /* The graph as each role of several sees it: with the shares of its ranks, and their number. Theirs are
-     * the names, nodes and columns of this one, in the same order. NULL: there is one role. */
+     * the names, nodes and columns of this one, in the same order, and they belong to it. NULL: one role. */
     gr_graph **views;
     uint32_t view; /* of a view: its role */
 };

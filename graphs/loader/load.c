@@ -344,9 +344,8 @@ static uint32_t count_ranks(const gr_load_options *o)
     return o && o->ranks ? o->ranks : 1;
 }
 
-/* view GR_NONE: the graph itself; else as a role of its ranks sees it. */
-static gr_status parse(gr_graph **out, const char *text, size_t n, const char *path, const gr_load_options *o,
-                       uint32_t view, gr_diag *d)
+gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
+                         const gr_load_options *o, gr_diag *d)
 {
     gr_arena *arena = gr_arena_new();
     gr_diag own; /* its errors are counted apart, and sorted */
@@ -365,28 +364,11 @@ static gr_status parse(gr_graph **out, const char *text, size_t n, const char *p
         gr_graph_free(g);
         return GR_E_INVALID;
     }
-    bool whole = view == GR_NONE && g->n_roles > 1;
-    g->ranks = view == GR_NONE ? count_ranks(o) : g->roles[view].n;
-    g->view = view == GR_NONE ? 0 : view;
-    gr_set_shares(g, whole);
+    g->ranks = count_ranks(o);
+    gr_set_shares(g, g->n_roles > 1);
+    gr_copy_for_roles(g);
     *out = g;
     return GR_OK;
-}
-
-gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
-                         const gr_load_options *o, gr_diag *d)
-{
-    gr_graph *g = NULL;
-    gr_status st = parse(&g, text, n, path, o, GR_NONE, d);
-    if (st) return st;
-    if (g->n_roles > 1) g->views = gr_arena_alloc(g->arena, g->n_roles * sizeof(gr_graph *));
-    for (uint32_t c = 0; g->n_roles > 1 && c < g->n_roles && !st; c++)
-        st = parse(&g->views[c], text, n, path, o, c, NULL);
-    if (st)
-        gr_graph_free(g);
-    else
-        *out = g;
-    return st;
 }
 
 gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options *o, gr_diag *d)
@@ -403,7 +385,6 @@ gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options 
 void gr_graph_free(gr_graph *g)
 {
     if (!g) return;
-    for (size_t i = 0; g->views && i < g->n_roles; i++) gr_graph_free(g->views[i]);
     for (size_t i = 0; i < g->source->n_formulas; i++) gr_expr_free(g->source->formulas[i]->expr);
     for (size_t i = 0; i < g->source->n_losses; i++) gr_loss_free(g->source->losses[i]);
     for (size_t i = 0; i < g->source->n_functions; i++)

@@ -168,7 +168,7 @@ bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at
 extern const gr_key gr_pool_keys[];
 void gr_read_pools(gr_loader *l);
 /* The pool that `pool:` of a model or node names; NULL: reported. */
-const gr_ranks_pool *gr_arena_named(gr_loader *l, const gr_value *v);
+const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
 /* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
 void gr_map_pools(gr_loader *l);
 
@@ -177,6 +177,10 @@ void gr_map_pools(gr_loader *l);
  * roles, which nobody runs but by their views. */
 void gr_check_tensor(gr_loader *l);
 void gr_set_shares(gr_graph *g, bool whole);
+
+/* roles.c: g->views, where there are several roles; when all else of g is done. They share what does not
+ * differ by role, and belong to g. */
+void gr_copy_for_roles(gr_graph *g);
 
 /* functions.c: `functions:` into g->source. */
 void gr_read_functions(gr_loader *l);

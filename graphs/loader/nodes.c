@@ -159,7 +159,7 @@ static void read_keys(gr_loader *l, gr_unresolved *dr)
     dr->unsure = dr->unsure || l->d->n_errors > before;
     gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
     const gr_value *pool = gr_value_get(dr->map, "pool");
-    if (pool) n->placement.pool = gr_arena_named(l, pool);
+    if (pool) n->placement.pool = gr_pool_named(l, pool);
     if (pool) n->placement.at = pool->at;
     read_when(l, dr);
     read_after(l, dr);

@@ -55,7 +55,7 @@ static const gr_ranks_pool *pool_of_name(gr_loader *l, const char *name, gr_loc 
     return NULL;
 }
 
-const gr_ranks_pool *gr_arena_named(gr_loader *l, const gr_value *v)
+const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v)
 {
     const char *name = gr_value_text(l, "pool", v);
     return name ? pool_of_name(l, name, v->at) : NULL;

@@ -262,7 +262,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
     if (tensor) read_tensor(l, tensor, m);
-    if (pool) m->pool = gr_arena_named(l, pool);
+    if (pool) m->pool = gr_pool_named(l, pool);
     if (pool) m->pool_at = pool->at;
 }
 

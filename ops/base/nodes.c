@@ -44,13 +44,27 @@ void gr_node_add_column(gr_graph *g, gr_node *n, const gr_column *c)
     n->results.columns = columns;
 }
 
+static gr_rows_field field_of_rows(const gr_op *op, const gr_field *f)
+{
+    static const char *const names[] = {
+        [GR_ROWS_TOKEN] = "token",         [GR_ROWS_LOGPROB] = "logprob",   [GR_ROWS_LENGTH] = "length",
+        [GR_ROWS_TRUNCATED] = "truncated", [GR_ROWS_POSITION] = "position", [GR_ROWS_SECOND] = "second"};
+    bool own = false;
+    for (const gr_field *o = op->fields; op->makes_rows && o->name; o++) own = own || o == f;
+    gr_rows_field found = GR_ROWS_NONE;
+    for (int i = GR_ROWS_TOKEN; own && i < (int)GR_LEN(names); i++)
+        if (!strcmp(f->name, names[i])) found = (gr_rows_field)i;
+    return found;
+}
+
 const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *field)
 {
     const gr_field *f = gr_field_find(n, field);
     const gr_column *there = f ? gr_node_column(n, field) : NULL;
     if (!f || there) return there;
     bool is_main = f == n->op->fields;
-    gr_column c = {.node = n, .level = f->level, .kind = f->kind, .dtype = f->dtype};
+    gr_column c = {
+        .node = n, .level = f->level, .kind = f->kind, .dtype = f->dtype, .of_rows = field_of_rows(n->op, f)};
     c.field = is_main ? NULL : gr_arena_strdup(g->arena, field);
     c.name = is_main ? n->name : gr_arena_printf(g->arena, "%s.%s", n->name, field);
     if (is_main && n->op->level) c.level = n->op->level(n);

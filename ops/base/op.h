@@ -142,6 +142,7 @@ typedef struct gr_call {
     void *const *ptr;
     uint32_t n_ptr;
     gr_lane lane; /* of its step: of a work that may be moved (gr_task_uses.host_with), where it is done */
+    void *room;   /* of a collective: see gr_sharding_room_bytes */
     gr_queue *queue;
 } gr_call;
 

@@ -131,16 +131,15 @@ uint32_t gr_rows_object(gr_tasks *p, const gr_node *rows)
 
 static void token_column(const gr_rows *r, const gr_column *c, void *out)
 {
-    const char *field = c->field ? c->field : "token";
     size_t responses = c->rows->bounds.response_tokens;
     for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
         for (uint32_t j = 0; j < r->response_len[seq]; j++) {
             size_t at = r->token_offset[seq] + j;
-            if (!strcmp(field, "logprob"))
+            if (c->of_rows == GR_ROWS_LOGPROB)
                 ((float *)out)[at] = r->logprob[seq * responses + j];
             else
                 ((int32_t *)out)[at] =
-                    strcmp(field, "token") ? (int32_t)j : gr_rows_ids(r, seq)[r->prompt_len[seq] + j];
+                    c->of_rows == GR_ROWS_TOKEN ? gr_rows_ids(r, seq)[r->prompt_len[seq] + j] : (int32_t)j;
         }
 }
 
@@ -150,12 +149,11 @@ void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
         token_column(r, c, out);
         return;
     }
-    bool truncated = c->field && !strcmp(c->field, "truncated"),
-         second = c->field && !strcmp(c->field, "second"), prompt = c->level == GR_LEVEL_GROUP;
+    const bool prompt = c->level == GR_LEVEL_GROUP;
     for (uint32_t i = 0; i < *r->n_seqs; i++) {
-        if (truncated)
+        if (c->of_rows == GR_ROWS_TRUNCATED)
             ((uint8_t *)out)[i] = r->truncated[i];
-        else if (second)
+        else if (c->of_rows == GR_ROWS_SECOND)
             ((uint8_t *)out)[i] = i > 0 && r->group[i] == r->group[i - 1];
         else
             ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : r->response_len[i]);

@@ -38,7 +38,7 @@ typedef struct load {
     item **items; /* [n] least work first, while sequences move */
 } load;
 
-struct gr_dealer {
+struct gr_balancer {
     item *seqs, *groups; /* [n + 1], [cap + 1] */
     uint32_t n, cap, ranks;
     load *loads;           /* [ranks] */
@@ -54,7 +54,7 @@ static item seq_item(const gr_rows *r, uint32_t seq, uint32_t at, const gr_seq_c
     return (item){(n * (c->token + n * c->pair) + rows * c->row) / UNIT + 1, n, at, 1};
 }
 
-static void put(gr_dealer *d, uint32_t rank, const item *it)
+static void put(gr_balancer *d, uint32_t rank, const item *it)
 {
     load *l = &d->loads[rank];
     l->work += it->work;
@@ -62,14 +62,14 @@ static void put(gr_dealer *d, uint32_t rank, const item *it)
     l->n += it->n;
 }
 
-static uint64_t most_work(const gr_dealer *d)
+static uint64_t most_work(const gr_balancer *d)
 {
     uint64_t most = 0;
     for (uint32_t r = 0; r < d->ranks; r++) most = GR_MAX(most, d->loads[r].work);
     return most;
 }
 
-static void clear(gr_dealer *d)
+static void clear(gr_balancer *d)
 {
     memset(d->loads, 0, d->ranks * sizeof(*d->loads));
 }
@@ -77,7 +77,7 @@ static void clear(gr_dealer *d)
 /* ---- whole groups --------------------------------------------------------------------------------------
  */
 
-static void balance_in_order(gr_dealer *d, const gr_rows *r, uint32_t from, uint32_t to, uint32_t *rank)
+static void balance_in_order(gr_balancer *d, const gr_rows *r, uint32_t from, uint32_t to, uint32_t *rank)
 {
     uint32_t first = gr_rows_balance(r, from, to, 0, 1).seq;
     for (uint32_t k = 0; k < d->ranks; k++) {
@@ -96,7 +96,7 @@ static int most_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-static uint32_t find_groups(const gr_dealer *d, const gr_rows *r, uint32_t first, item *groups)
+static uint32_t find_groups(const gr_balancer *d, const gr_rows *r, uint32_t first, item *groups)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n; i++) {
@@ -109,13 +109,13 @@ static uint32_t find_groups(const gr_dealer *d, const gr_rows *r, uint32_t first
     return n;
 }
 
-static bool fits(const gr_dealer *d, uint64_t n, uint64_t tokens)
+static bool fits(const gr_balancer *d, uint64_t n, uint64_t tokens)
 {
     return n <= d->b.seqs && tokens <= d->b.tokens;
 }
 
 /* false: bounds leave no place for one of them. */
-static bool balance_groups(gr_dealer *d, const item *groups, uint32_t n, uint32_t *rank)
+static bool balance_groups(gr_balancer *d, const item *groups, uint32_t n, uint32_t *rank)
 {
     for (uint32_t g = 0; g < n; g++) {
         uint32_t to = d->ranks;
@@ -139,7 +139,7 @@ static int least_first(const void *a, const void *b)
     return most_first(*(item *const *)b, *(item *const *)a);
 }
 
-static void list_items(gr_dealer *d, const uint32_t *rank)
+static void list_items(gr_balancer *d, const uint32_t *rank)
 {
     for (uint32_t k = 0; k < d->ranks; k++) {
         d->loads[k].items = d->room + (size_t)k * d->b.seqs;
@@ -159,7 +159,7 @@ typedef struct move {
     uint64_t left; /* how far the two are from equal then; the gap between them: there is none */
 } move;
 
-static void try_move(const gr_dealer *d, const load *a, const load *b, uint32_t i, uint32_t j, move *best)
+static void try_move(const gr_balancer *d, const load *a, const load *b, uint32_t i, uint32_t j, move *best)
 {
     const item none = {0}, *out = a->items[i], *in = j < b->n ? b->items[j] : &none;
     uint64_t gap = a->work - b->work;
@@ -174,7 +174,7 @@ static void try_move(const gr_dealer *d, const load *a, const load *b, uint32_t 
 
 /* Of two ranks, that which leaves them nearest to each other: for each of a's sequences the two of b's whose
  * work differs from its by about half of the gap. Both lists rise, so one walk finds them. */
-static move best_move(const gr_dealer *d, const load *a, const load *b)
+static move best_move(const gr_balancer *d, const load *a, const load *b)
 {
     uint64_t gap = a->work - b->work;
     move best = {.left = gap};
@@ -215,7 +215,7 @@ static void make_move(load *a, load *b, const move *m)
 
 /* The rank that comes after *at by its work, then by its number, the one that has most left out; *at is none
  * of them: the first. false: there is none. */
-static bool next_least(const gr_dealer *d, uint32_t most, uint32_t *at)
+static bool next_least(const gr_balancer *d, uint32_t most, uint32_t *at)
 {
     const load *before = *at < d->ranks ? &d->loads[*at] : NULL;
     uint32_t found = d->ranks;
@@ -228,7 +228,7 @@ static bool next_least(const gr_dealer *d, uint32_t most, uint32_t *at)
     return found < d->ranks;
 }
 
-static uint32_t fullest(const gr_dealer *d)
+static uint32_t fullest(const gr_balancer *d)
 {
     uint32_t most = 0;
     for (uint32_t k = 1; k < d->ranks; k++)
@@ -236,7 +236,7 @@ static uint32_t fullest(const gr_dealer *d)
     return most;
 }
 
-static bool relieve(gr_dealer *d, uint32_t most)
+static bool relieve(gr_balancer *d, uint32_t most)
 {
     for (uint32_t to = d->ranks; next_least(d, most, &to);) {
         load *a = &d->loads[most], *b = &d->loads[to];
@@ -248,7 +248,7 @@ static bool relieve(gr_dealer *d, uint32_t most)
     return false;
 }
 
-static void even_out(gr_dealer *d, uint32_t *rank, uint64_t all)
+static void even_out(gr_balancer *d, uint32_t *rank, uint64_t all)
 {
     uint64_t mean = all / d->ranks, enough = mean + mean / TOLERANCE;
     list_items(d, rank);
@@ -262,10 +262,10 @@ static void even_out(gr_dealer *d, uint32_t *rank, uint64_t all)
 
 /* ---- the assignment ------------------------------------------------------------------------------------ */
 
-gr_dealer *gr_dealer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b)
+gr_balancer *gr_balancer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b)
 {
-    gr_dealer *d = gr_calloc(1, sizeof(*d));
-    *d = (gr_dealer){.cap = seqs, .ranks = ranks, .b = *b};
+    gr_balancer *d = gr_calloc(1, sizeof(*d));
+    *d = (gr_balancer){.cap = seqs, .ranks = ranks, .b = *b};
     d->seqs = gr_calloc(seqs + 1ull, sizeof(*d->seqs));
     d->groups = gr_calloc(seqs + 1ull, sizeof(*d->groups));
     d->loads = gr_calloc(ranks, sizeof(*d->loads));
@@ -275,7 +275,7 @@ gr_dealer *gr_dealer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds 
     return d;
 }
 
-void gr_dealer_free(gr_dealer *d)
+void gr_balancer_free(gr_balancer *d)
 {
     if (!d) return;
     free(d->seqs);
@@ -288,7 +288,7 @@ void gr_dealer_free(gr_dealer *d)
 }
 
 /* Whole groups to whom has least, then single sequences: into d->rank. */
-static void deal_by_work(gr_dealer *d, const gr_rows *r, uint32_t from, uint32_t to, uint64_t all)
+static void deal_by_work(gr_balancer *d, const gr_rows *r, uint32_t from, uint32_t to, uint64_t all)
 {
     const uint32_t first = gr_rows_balance(r, from, to, 0, 1).seq;
     clear(d);
@@ -299,7 +299,7 @@ static void deal_by_work(gr_dealer *d, const gr_rows *r, uint32_t from, uint32_t
     even_out(d, d->rank, all);
 }
 
-gr_dealt gr_balance(gr_dealer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
+gr_dealt gr_balance(gr_balancer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
                     const gr_seq_cost *cost)
 {
     const gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);
@@ -321,7 +321,7 @@ gr_dealt gr_balance(gr_dealer *d, uint32_t *rank, const gr_rows *r, uint32_t fro
     return done;
 }
 
-gr_dealt gr_balance_own(gr_dealer *d, gr_seqs *own, uint32_t rank, const gr_rows *r, uint32_t from,
+gr_dealt gr_balance_own(gr_balancer *d, gr_seqs *own, uint32_t rank, const gr_rows *r, uint32_t from,
                         uint32_t to, const gr_seq_cost *cost)
 {
     const gr_rows_part all = gr_rows_balance(r, from, to, 0, 1);

@@ -45,15 +45,15 @@ typedef struct gr_dealt {
 } gr_dealt;
 
 /* The memory for assigning so many sequences at most, taken once. Threads: one at a time. */
-typedef struct gr_dealer gr_dealer;
-gr_dealer *gr_dealer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b);
-void gr_dealer_free(gr_dealer *d); /* NULL is fine */
+typedef struct gr_balancer gr_balancer;
+gr_balancer *gr_balancer_new(uint32_t seqs, uint32_t ranks, const gr_balance_bounds *b);
+void gr_balancer_free(gr_balancer *d); /* NULL is fine */
 
 /* Assign the sequences of groups [from, to) to ranks: rank [their number], of the first sequence on. */
-gr_dealt gr_balance(gr_dealer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
+gr_dealt gr_balance(gr_balancer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
                     const gr_seq_cost *cost);
 /* The same: those of one rank. */
-gr_dealt gr_balance_own(gr_dealer *d, gr_seqs *own, uint32_t rank, const gr_rows *r, uint32_t from,
+gr_dealt gr_balance_own(gr_balancer *d, gr_seqs *own, uint32_t rank, const gr_rows *r, uint32_t from,
                         uint32_t to, const gr_seq_cost *cost);
 
 #endif

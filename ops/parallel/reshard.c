@@ -110,13 +110,18 @@ void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const voi
     zero_gaps(r, &b, tp);
 }
 
+uint64_t gr_reshard_room_bytes(uint32_t ranks, uint32_t parts)
+{
+    return ((uint64_t)ranks + parts) * sizeof(gr_reshard_part) + 4ull * ranks * sizeof(uint64_t);
+}
+
 gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *tp, void *buffer,
-                         gr_diag *d)
+                         void *room, gr_diag *d)
 {
     const uint64_t size = gr_dtype_size(r->k->dtype);
-    gr_reshard_part *in = gr_calloc(r->ranks + (size_t)r->parts, sizeof(*in)), *out = in + r->ranks;
-    uint64_t *at = gr_calloc(4 * (size_t)r->ranks, sizeof(*at)), *bytes = at + r->ranks,
-             *to = bytes + r->ranks, *comes = to + r->ranks;
+    gr_reshard_part *in = room, *out = in + r->ranks;
+    uint64_t *at = (uint64_t *)(out + r->parts), *bytes = at + r->ranks, *to = bytes + r->ranks,
+             *comes = to + r->ranks;
     gr_reshard_pack(r, shard, buffer, out);
     gr_reshard_expect(r, in);
     for (uint32_t i = 0; i < r->ranks; i++) {
@@ -129,8 +134,6 @@ gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, voi
                                 to,     comes, (uint32_t)size};
     gr_status st = c->type->all_to_all(c, r->q, &e, d);
     if (!st) gr_reshard_unpack(r, in, buffer, tp);
-    free(at);
-    free(in);
     return st;
 }
 

@@ -38,9 +38,10 @@ void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in);
 /* Put it in its place in the tp shard, and zeros between tensors. */
 void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *tp);
 
-/* All of it, over the communicator of all ranks. */
+/* All of it, over the communicator of all ranks. room: host memory of gr_reshard_room_bytes. */
+uint64_t gr_reshard_room_bytes(uint32_t ranks, uint32_t parts);
 GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *tp,
-                                      void *buffer, gr_diag *d);
+                                      void *buffer, void *room, gr_diag *d);
 
 /* From a whole bucket that is here. */
 void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp);

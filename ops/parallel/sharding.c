@@ -395,6 +395,12 @@ static gr_status run_share(const gr_call *c, const gr_object *o, gr_comm *device
     return st ? st : host->type->host_reduce(host, c->ptr[ALL], o->bytes, GR_COMM_MAX_U8, d);
 }
 
+uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_model *m)
+{
+    const bool reshards = w->kind == GR_STEP_SYNC && w->kernel == SHARDING_RESHARD;
+    return reshards ? gr_reshard_room_bytes(p->ranks, m->sharding.parts) : 0;
+}
+
 gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
                           gr_comm *host, gr_diag *d)
 {
@@ -427,7 +433,7 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
         return GR_OK;
     case SHARDING_RESHARD:
         return gr_reshard_run(&reshard, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
-                              d);
+                              c->room, d);
     case SHARDING_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
                                         GR_COMM_SUM_F64, d);

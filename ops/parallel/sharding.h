@@ -120,6 +120,8 @@ typedef struct gr_shard {
 } gr_shard;
 gr_shard gr_shard_of(const gr_call *c, uint32_t bucket);
 
+/* Host memory that a collective takes while it runs (gr_call.room); m: of its node. */
+uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_model *m);
 /* Run a collective of task graph p. device: for memory of the device, of the ranks in the task's group; host:
  * for that of the host, of all; they may be the same. */
 gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,

@@ -19,8 +19,15 @@
 
 const char *const gr_compare_names[4] = {"string", "number", "math", "prefix"};
 
+/* A pattern, with what its matches take. */
+typedef struct pattern {
+    pcre2_code *code; /* NULL: the whole text */
+    pcre2_match_data *data;
+    pcre2_match_context *limits;
+} pattern;
+
 struct gr_rule {
-    pcre2_code *extract, *answer_extract;
+    pattern extract, answer_extract;
     char *strip;
     size_t tail;
     bool take_first, boxed;
@@ -71,17 +78,32 @@ gr_status gr_rule_config_find(const char *name, gr_loc at, gr_rule_config *out, 
                          name);
 }
 
-static gr_status compile(pcre2_code **out, const char *pattern, gr_loc at, gr_diag *d)
+static gr_status refuse(const char *text, int code, size_t offset, gr_loc at, gr_diag *d)
+{
+    char why[256];
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof(why));
+    return gr_diag_error(d, at, GR_E_INVALID, "bad pattern '%s': %s, at its byte %zu", text, why, offset);
+}
+
+static gr_status compile(pattern *out, const char *text, gr_loc at, gr_diag *d)
 {
     int code;
     PCRE2_SIZE offset;
-    if (!pattern) return GR_OK;
-    *out = gr_pattern_compile(pattern, strlen(pattern), PCRE2_UTF, &code, &offset);
-    if (*out) return GR_OK;
-    char text[256];
-    pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof(text));
-    return gr_diag_error(d, at, GR_E_INVALID, "bad pattern '%s': %s, at its byte %zu", pattern, text,
-                         (size_t)offset);
+    if (!text) return GR_OK;
+    out->code = gr_pattern_compile(text, strlen(text), PCRE2_UTF, &code, &offset);
+    if (!out->code) return refuse(text, code, offset, at, d);
+    out->data = pcre2_match_data_create_from_pattern(out->code, NULL);
+    out->limits = pcre2_match_context_create(gr_pattern_memory());
+    pcre2_set_match_limit(out->limits, MATCH_LIMIT);
+    pcre2_set_heap_limit(out->limits, HEAP_LIMIT);
+    return GR_OK;
+}
+
+static void pattern_release(pattern *p)
+{
+    pcre2_match_data_free(p->data);
+    pcre2_match_context_free(p->limits);
+    pcre2_code_free(p->code);
 }
 
 gr_status gr_rule_new(gr_rule **out, const gr_rule_config *c, gr_diag *d)
@@ -105,8 +127,8 @@ gr_status gr_rule_new(gr_rule **out, const gr_rule_config *c, gr_diag *d)
 void gr_rule_free(gr_rule *r)
 {
     if (!r) return;
-    pcre2_code_free(r->extract);
-    pcre2_code_free(r->answer_extract);
+    pattern_release(&r->extract);
+    pattern_release(&r->answer_extract);
     free(r->strip);
     free(r);
 }
@@ -161,23 +183,20 @@ static size_t next_start(gr_span text, size_t from, const PCRE2_SIZE *v)
     return next;
 }
 
-/* The first or last match of re in text, the non-overlapping ones counted from the start. */
-static enum found find(const pcre2_code *re, bool first, gr_span text, gr_span *out)
+/* The first or last match of a pattern in text, the non-overlapping ones counted from the start. */
+static enum found find(const pattern *p, bool first, gr_span text, gr_span *out)
 {
     enum found result = FOUND_NOTHING;
     char *copy = repaired(text);
     gr_span subject = {copy ? copy : text.p, text.n};
-    pcre2_match_context *mc = pcre2_match_context_create(gr_pattern_memory());
-    pcre2_match_data *md = pcre2_match_data_create_from_pattern(re, NULL);
-    pcre2_set_match_limit(mc, MATCH_LIMIT);
-    pcre2_set_heap_limit(mc, HEAP_LIMIT);
     for (size_t from = 0; from <= text.n && !(first && result);) {
-        int rc = pcre2_match(re, (PCRE2_SPTR)subject.p, text.n, from, PCRE2_NO_UTF_CHECK, md, mc);
+        int rc =
+            pcre2_match(p->code, (PCRE2_SPTR)subject.p, text.n, from, PCRE2_NO_UTF_CHECK, p->data, p->limits);
         if (rc < 0) {
             if (rc != PCRE2_ERROR_NOMATCH) result = FOUND_LIMIT;
             break;
         }
-        const PCRE2_SIZE *v = pcre2_get_ovector_pointer(md);
+        const PCRE2_SIZE *v = pcre2_get_ovector_pointer(p->data);
         const PCRE2_SIZE *group = rc > 1 && v[2] != PCRE2_UNSET ? v + 2 : v;
         if (group[0] <= group[1]) { /* \K in a lookahead can turn them around */
             *out = (gr_span){text.p + group[0], group[1] - group[0]};
@@ -185,8 +204,6 @@ static enum found find(const pcre2_code *re, bool first, gr_span text, gr_span *
         }
         from = next_start(subject, from, v);
     }
-    pcre2_match_data_free(md);
-    pcre2_match_context_free(mc);
     free(copy);
     return result;
 }
@@ -195,8 +212,8 @@ static enum found find_response(const gr_rule *r, const gr_rule_input *in, gr_sp
 {
     gr_span text = tail_of((gr_span){in->text, in->n}, r->tail);
     *out = text;
-    if (r->extract) {
-        enum found f = find(r->extract, r->take_first, text, out);
+    if (r->extract.code) {
+        enum found f = find(&r->extract, r->take_first, text, out);
         if (f != FOUND) return f;
     }
     if (r->boxed) {
@@ -211,7 +228,7 @@ gr_status gr_rule_truth(const gr_rule *r, const char *answer, size_t n, gr_loc a
                         size_t *n_truth, gr_diag *d)
 {
     gr_span s = {answer, n};
-    enum found f = r->answer_extract ? find(r->answer_extract, r->take_first, s, &s) : FOUND;
+    enum found f = r->answer_extract.code ? find(&r->answer_extract, r->take_first, s, &s) : FOUND;
     if (f != FOUND)
         return gr_diag_error(d, at, GR_E_INVALID, "'answer_extract' %s the answer '%.*s'%s",
                              f == FOUND_NOTHING ? "finds nothing in" : "backtracks too much on",
@@ -242,7 +259,7 @@ static bool same(const gr_rule *r, gr_span got, gr_span truth)
 {
     if (r->compare == GR_COMPARE_NUMBER && gr_number_equal(got.p, got.n, truth.p, truth.n)) return true;
     if (r->compare != GR_COMPARE_MATH) return same_text(got, truth, r->strip);
-    if (!r->extract && !r->boxed) return gr_math_equal_in_text(truth.p, truth.n, got.p, got.n);
+    if (!r->extract.code && !r->boxed) return gr_math_equal_in_text(truth.p, truth.n, got.p, got.n);
     return gr_math_equal(truth.p, truth.n, got.p, got.n);
 }
 

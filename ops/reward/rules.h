@@ -21,7 +21,7 @@
  * Patterns are PCRE2 in UTF-8 mode; a byte that is not UTF-8 is seen as the character SUB (U+001A).
  * Backtracking is limited: a pattern that exceeds the limit scores 0 and says so in the result.
  *
- * Threads: a rule never changes after gr_rule_new; any number of threads may score with it.
+ * Threads: a rule keeps the memory of its matches; one thread at a time scores with it.
  */
 #ifndef GR_OPS_REWARD_RULES_H
 #define GR_OPS_REWARD_RULES_H

@@ -173,7 +173,7 @@ char *gr_arena_printf(gr_arena *p, const char *fmt, ...)
 
 /* ---- strings ------------------------------------------------------------------------------------------ */
 
-static void str_reserve(gr_str *s, size_t more)
+void gr_str_reserve(gr_str *s, size_t more)
 {
     if (s->cap - s->len > more) return;
     size_t cap = GR_MAX(2 * s->cap, s->len + more + 1);
@@ -183,7 +183,7 @@ static void str_reserve(gr_str *s, size_t more)
 
 void gr_str_add(gr_str *s, const char *bytes, size_t n)
 {
-    str_reserve(s, n);
+    gr_str_reserve(s, n);
     if (n) memcpy(s->text + s->len, bytes, n);
     s->len += n;
     s->text[s->len] = '\0';
@@ -205,7 +205,7 @@ void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     if (n < 0) gr_out_of_memory(0); /* no format here has a wide character, the other thing that can fail */
-    str_reserve(s, (size_t)n);
+    gr_str_reserve(s, (size_t)n);
     vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
     s->len += (size_t)n;
     va_end(again);

@@ -126,6 +126,7 @@ typedef struct gr_str {
     char *text;
     size_t len, cap;
 } gr_str;
+void gr_str_reserve(gr_str *s, size_t more); /* room for so many bytes more */
 void gr_str_add(gr_str *s, const char *bytes, size_t n);
 void gr_str_puts(gr_str *s, const char *text);
 void gr_str_putc(gr_str *s, char c);

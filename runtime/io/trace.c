@@ -15,8 +15,11 @@ struct gr_trace {
     char *path;
     unsigned rank;
     uint64_t limit, n, start_ns;
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex; /* guards what follows */
+    gr_str line;           /* of an event */
 };
+
+enum { LINE = 1 << 12 /* bytes: more than an event takes, but for a name of that length */ };
 
 gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank, const char *const *tracks,
                         size_t n_tracks, uint64_t limit, gr_diag *d)
@@ -30,6 +33,7 @@ gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank, const c
     t->rank = rank;
     t->limit = limit ? limit : 200000;
     t->start_ns = gr_now_ns();
+    gr_str_reserve(&t->line, LINE);
     pthread_mutex_init(&t->mutex, NULL);
     fprintf(file,
             "[\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %u, \"args\": {\"name\": \"rank %u\"}}",
@@ -48,16 +52,15 @@ void gr_trace_event(gr_trace *t, size_t track, const char *name, const char *cat
 {
     pthread_mutex_lock(&t->mutex);
     if (t->n++ < t->limit) {
-        gr_str s = {0};
-        gr_str_puts(&s, ",\n{\"ph\": \"X\", \"name\": ");
-        gr_json_add_text(&s, name, strlen(name));
-        gr_str_puts(&s, ", \"cat\": ");
-        gr_json_add_text(&s, category, strlen(category));
+        t->line.len = 0;
+        gr_str_puts(&t->line, ",\n{\"ph\": \"X\", \"name\": ");
+        gr_json_add_text(&t->line, name, strlen(name));
+        gr_str_puts(&t->line, ", \"cat\": ");
+        gr_json_add_text(&t->line, category, strlen(category));
         double begin_us = ((double)begin_ns - (double)t->start_ns) / 1e3;
-        gr_str_printf(&s, ", \"pid\": %u, \"tid\": %zu, \"ts\": %.3f, \"dur\": %.3f}", t->rank, track,
+        gr_str_printf(&t->line, ", \"pid\": %u, \"tid\": %zu, \"ts\": %.3f, \"dur\": %.3f}", t->rank, track,
                       begin_us, (double)(end_ns - begin_ns) / 1e3);
-        fwrite(s.text, 1, s.len, t->file);
-        gr_str_release(&s);
+        fwrite(t->line.text, 1, t->line.len, t->file);
     }
     pthread_mutex_unlock(&t->mutex);
 }
@@ -81,6 +84,7 @@ gr_status gr_trace_close(gr_trace *t, gr_diag *d)
     gr_status st = gr_trace_flush(t, d);
     fclose(t->file);
     pthread_mutex_destroy(&t->mutex);
+    gr_str_release(&t->line);
     free(t->path);
     free(t);
     return st;

@@ -1,11 +1,13 @@
 /* runtime/run/run_bind.c: what each step of an iteration takes, found once before the first one. */
 #include "runtime/run/run_parts.h"
 
-/* The first use is what crosses, or moves, between ranks. */
-static const gr_model *moved_model(const gr_running *r, const gr_task *w)
+#include "ops/parallel/sharding.h"
+
+/* Of a send or recv: whose weights its one use is of. */
+static const gr_model *sent_model(const gr_running *r, const gr_task *w)
 {
-    const bool crosses = w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV;
-    const char *name = crosses ? r->p->tasks->objects[w->uses.list[0].object].model : NULL;
+    const bool is_sent = w->kind == GR_STEP_SEND || w->kind == GR_STEP_RECV;
+    const char *name = is_sent ? r->p->tasks->objects[w->uses.list[0].object].model : NULL;
     return name ? gr_graph_model(r->g, name) : NULL;
 }
 
@@ -18,23 +20,25 @@ static void **addresses(const gr_running *r, const gr_binding *b, gr_arena *aren
     return ptr;
 }
 
-static void bind_work(gr_running *r, const gr_binding *b, gr_lane lane, gr_bound *out)
+static void bind_task(gr_running *r, const gr_binding *b, gr_lane lane, gr_bound *out)
 {
     const gr_task *w = b->task;
     const gr_node *n = out->node;
     out->task = w;
-    out->model = moved_model(r, w);
+    out->model = sent_model(r, w);
     out->comm = gr_comms_group(&r->comms, w->comm.group);
     out->peers = gr_comms_tp(&r->comms, n->placement.parts);
-    out->call = (gr_call){.session = &r->session,
-                          .node = n,
-                          .state = r->session.state[n->index],
-                          .how = &r->p->choices[n->index],
-                          .kernel = w->kernel,
-                          .arg = w->arg,
-                          .ptr = addresses(r, b, r->memory),
-                          .n_ptr = w->uses.n,
-                          .lane = lane};
+    out->call =
+        (gr_call){.session = &r->session,
+                  .node = n,
+                  .state = r->session.state[n->index],
+                  .how = &r->p->choices[n->index],
+                  .kernel = w->kernel,
+                  .arg = w->arg,
+                  .ptr = addresses(r, b, r->memory),
+                  .n_ptr = w->uses.n,
+                  .lane = lane,
+                  .room = gr_arena_alloc(r->memory, gr_sharding_room_bytes(r->p->tasks, w, n->model))};
 }
 
 void gr_run_bind(gr_running *r)
@@ -44,7 +48,7 @@ void gr_run_bind(gr_running *r)
     for (uint32_t i = 0; i < n; i++) {
         const gr_step *s = gr_plan_step(r->p->plan, i);
         if (s->node) r->bound[i].node = gr_planned_node(r->p, r->g, s->node);
-        if (r->p->binding[i].task) bind_work(r, &r->p->binding[i], s->lane, &r->bound[i]);
+        if (r->p->binding[i].task) bind_task(r, &r->p->binding[i], s->lane, &r->bound[i]);
     }
 }
 

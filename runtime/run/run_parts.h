@@ -63,7 +63,7 @@ typedef struct gr_checks {
  * by name, and no memory is taken. */
 typedef struct gr_bound {
     const gr_node *node;   /* whose it is, or on whose behalf; NULL: nobody's */
-    const gr_task *task;   /* NULL: a copy, or a loop's or copy's begin, of the executor's own */
+    const gr_task *task;   /* NULL: a copy, which the executor does */
     const gr_model *model; /* of a send or recv: whose weights; NULL: a column */
     gr_comm *comm;         /* of a collective: on memory of the device; NULL: one rank */
     gr_tp_group *peers;    /* who have the other slices of the node's model; NULL: nobody */

@@ -455,7 +455,9 @@ static void test_reshard(const char *type, const gr_model_shape *s)
                *shard = upload(h + all->rank * part, part * sizeof(*h));
     gr_bf16 *buffer = take_poisoned(gr_reshard_room(s, all->ranks, 1, all->ranks) * sizeof(*h)),
             *slice = take_poisoned(n * sizeof(*h));
-    expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, &diag), &diag, type);
+    void *room = gr_malloc(gr_reshard_room_bytes(r.ranks, r.parts));
+    expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, room, &diag), &diag, type);
+    free(room);
     gr_bf16 *got = download(slice, n * sizeof(*h));
     task_is_done(type);
     report_equal(type, "shards", got, want, n * sizeof(*h));
@@ -680,7 +682,9 @@ static void bench_reshard(const char *name, const gr_model_shape *s)
     CUDA(cudaEventCreate(&end));
     for (int i = 0; i < TIMES + 2; i++) {
         if (i == 2) CUDA(cudaEventRecord(begin, queue.stream));
-        expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, &diag), &diag, name);
+        void *room = gr_malloc(gr_reshard_room_bytes(r.ranks, r.parts));
+        expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, room, &diag), &diag, name);
+        free(room);
     }
     CUDA(cudaEventRecord(end, queue.stream));
     task_is_done(name);

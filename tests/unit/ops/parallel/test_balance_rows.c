@@ -73,9 +73,9 @@ static balance balance_all(const batch *b, uint32_t from, uint32_t to, uint32_t 
     uint64_t tokens[64] = {0}, sum = 0, most = 0, before = 0;
     d.rank = gr_malloc((d.n + 1) * sizeof(*d.rank));
     memset(d.rank, 0xff, (d.n + 1) * sizeof(*d.rank));
-    gr_dealer *dealer = gr_dealer_new(d.n, ranks, &d.most);
-    d.dealt = gr_balance(dealer, d.rank, &b->rows, from, to, &tokens_only);
-    gr_dealer_free(dealer);
+    gr_balancer *balancer = gr_balancer_new(d.n, ranks, &d.most);
+    d.dealt = gr_balance(balancer, d.rank, &b->rows, from, to, &tokens_only);
+    gr_balancer_free(balancer);
     assert_int_equal(d.rank[d.n], UINT32_MAX);
     for (uint32_t i = 0; i < d.n; i++) {
         assert_in_range(d.rank[i], 0, ranks - 1);
@@ -250,17 +250,17 @@ static void test_each_sequence_is_one_ranks_own(void **state)
     for (uint32_t ranks = 1; ranks <= 4; ranks++) {
         gr_balance_bounds most = bounds_of(&b, 2, 6, ranks);
         uint32_t times[18] = {0}, n = 0;
-        gr_dealer *dealer = gr_dealer_new(12, ranks, &most);
+        gr_balancer *balancer = gr_balancer_new(12, ranks, &most);
         for (uint32_t k = 0; k < ranks; k++) {
             gr_seqs own = gr_seqs_new(12);
-            gr_balance_own(dealer, &own, k, &b.rows, 2, 6, &tokens_only);
+            gr_balance_own(balancer, &own, k, &b.rows, 2, 6, &tokens_only);
             for (uint32_t i = 0; i < own.n; i++, n++) {
                 assert_in_range(own.seq[i], i ? own.seq[i - 1] + 1 : 6, 17);
                 assert_int_equal(times[own.seq[i]]++, 0);
             }
             free(own.seq);
         }
-        gr_dealer_free(dealer);
+        gr_balancer_free(balancer);
         assert_int_equal(n, 12);
     }
     free(b.block);
@@ -275,14 +275,14 @@ static void test_attention_and_the_head_count(void **state)
     gr_balance_bounds most = bounds_of(&b, 0, 2, 2);
     gr_seq_cost cost = {3 * 1024, 5 * 1024, 7 * 1024, false};
     uint32_t rank[2];
-    gr_dealer *dealer = gr_dealer_new(2, 2, &most);
-    gr_dealt d = gr_balance(dealer, rank, &b.rows, 0, 2, &cost);
+    gr_balancer *balancer = gr_balancer_new(2, 2, &most);
+    gr_dealt d = gr_balance(balancer, rank, &b.rows, 0, 2, &cost);
     assert_int_equal(d.most, 11 * 3 + 121 * 5 + 10 * 7 + 1);
     assert_int_equal(d.all - d.most, 2 * 3 + 4 * 5 + 7 + 1);
     cost.last = true;
-    d = gr_balance(dealer, rank, &b.rows, 0, 2, &cost);
+    d = gr_balance(balancer, rank, &b.rows, 0, 2, &cost);
     assert_int_equal(d.most, 11 * 3 + 121 * 5 + 7 + 1);
-    gr_dealer_free(dealer);
+    gr_balancer_free(balancer);
     free(b.block);
 }
 
