@@ -49,7 +49,7 @@ void gr_bench_decode(gr_bench *b)
 {
     if (!b->q.device) return;
     const uint32_t n = b->seqs, size = b->shared ? b->sizes->group : 1, groups = n / size;
-    const gr_cu_heads heads = gr_cu_steps_heads(&b->shape);
+    const gr_cu_heads heads = gr_cu_steps_model_of(&b->shape).heads;
     uint32_t *list = gr_calloc(n + 1, sizeof(*list));
     b->decode = (gr_decode){.n_groups = groups, .max_length = b->length};
     for (uint32_t i = 0; i < n; i++) list[i] = b->length;
@@ -60,13 +60,14 @@ void gr_bench_decode(gr_bench *b)
     b->decode.group_first = gr_bench_place(b, list, (groups + 1ull) * sizeof(*list));
     for (uint32_t i = 0; i < groups; i++) list[i] = b->shared;
     b->decode.shared = gr_bench_place(b, list, groups * sizeof(*list));
-    b->decode.work = gr_bench_place(b, NULL, gr_cu_decode_work_bytes(&heads, n, b->length));
+    void *work = gr_bench_place(b, NULL, gr_cu_decode_work_bytes(&heads, n, b->length));
+    b->decode.lists[0].work = work;
+    b->decode.n_lists = 1;
     b->decode.ws = gr_bench_place(b, NULL, gr_cu_decode_attention_ws(&heads, n, b->length));
     free(list);
     const gr_cu_decode call = {b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n,
                                groups,           b->length};
-    gr_cu_decode_plan(b->q.stream, &heads, &call, b->extend.block_table, b->extend.table_stride,
-                      b->decode.work);
+    gr_cu_decode_plan(b->q.stream, &heads, &call, 0, b->extend.block_table, b->extend.table_stride, work);
     b->extend.decode = &b->decode;
 }
 
@@ -215,6 +216,7 @@ void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b)
 typedef struct attend {
     gr_cu_attention *attention;
     gr_cu_attention_shape shape;
+    gr_scores scores;
     gr_cu_sequences seqs;
     gr_bf16 *qkv, *o, *d_o, *dqkv;
     float *stats;
@@ -225,16 +227,16 @@ typedef struct attend {
 static void attend_forward(gr_bench *b)
 {
     const attend *a = b->own;
-    gr_status st = gr_cu_attention_forward(a->attention, b->q.stream, &a->shape, &a->seqs, a->qkv, a->o,
-                                           a->stats, a->ws, a->ws_bytes, b->d);
+    gr_status st = gr_cu_attention_forward(a->attention, b->q.stream, &a->shape, &a->scores, &a->seqs, a->qkv,
+                                           a->o, a->stats, a->ws, a->ws_bytes, b->d);
     if (!b->st) b->st = st;
 }
 
 static void attend_backward(gr_bench *b)
 {
     const attend *a = b->own;
-    gr_status st = gr_cu_attention_backward(a->attention, b->q.stream, &a->shape, &a->seqs, a->qkv, a->o,
-                                            a->stats, a->d_o, a->dqkv, a->ws, a->ws_bytes, b->d);
+    gr_status st = gr_cu_attention_backward(a->attention, b->q.stream, &a->shape, &a->scores, &a->seqs, a->qkv, a->o,
+                                            a->stats, a->d_o, a->dqkv, NULL, a->ws, a->ws_bytes, b->d);
     if (!b->st) b->st = st;
 }
 
@@ -244,6 +246,7 @@ static void place_attention(gr_bench *b, attend *a)
     const gr_attention_desc *d = &gr_layer(&b->shape, 0)->attention;
     const uint64_t width = gr_qkv_width(d), wide = (uint64_t)d->heads * d->head_dim;
     a->shape = gr_cu_attention_shape_of(d, true);
+    a->scores = gr_scores_plain(d->head_dim);
     a->ws_bytes = gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true);
     a->qkv = gr_bench_random(b, t * width);
     a->dqkv = gr_bench_place(b, NULL, t * width * sizeof(gr_bf16));

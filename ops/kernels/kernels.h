@@ -63,13 +63,21 @@ typedef struct gr_head_stats {
     float *logprob, *entropy, *sum_p2;
 } gr_head_stats;
 
+/* Which keys a decode step reads where layers have this window (0: none), in the device's form. */
+typedef struct gr_decode_list {
+    uint32_t window;
+    void *work;
+} gr_decode_list;
+
 /* What the attention of a decode step is told beside gr_extend; see gr_cu_decode of
  * ops/kernels/cuda/launch.h. Arrays on the device. */
 typedef struct gr_decode {
     const uint32_t *length; /* [n_seqs] keys, the new one included; 0: the slot is empty */
     const uint32_t *member, *group_first, *shared; /* slots that share the keys of a prompt */
     uint32_t n_groups, max_length;
-    void *work, *ws; /* the device's own */
+    gr_decode_list lists[GR_LAYER_KINDS_MAX]; /* of each window that layers have */
+    uint32_t n_lists;
+    void *ws; /* the device's own */
 } gr_decode;
 
 /* A value head: final norm and a linear map to one number. */

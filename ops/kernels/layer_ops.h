@@ -15,6 +15,7 @@
 #define GR_OPS_KERNELS_LAYER_OPS_H
 
 #include "ops/kernels/kernels.h"
+#include "ops/kernels/scores.h"
 #include "ops/model/layer.h"
 
 /* The tokens of a call, and where their sequences' state lies: packed sequences, or new tokens of sequences
@@ -54,10 +55,15 @@ typedef struct gr_attend {
     const gr_attention_desc *d;
     const gr_tokens *b;
     const void *qkv;   /* [T, W], q and k as they are multiplied */
-    const void *sinks; /* [heads], where d->sinks */
+    const void *sinks; /* [heads] where d->sinks, else NULL */
     void *ws;
     uint64_t ws_bytes;
 } gr_attend;
+
+static inline gr_scores gr_attend_scores(const gr_attend *c)
+{
+    return (gr_scores){c->d->window, c->d->scale, c->d->softcap, c->sinks};
+}
 
 /* q and k of a layer: normalised, then rotated. */
 typedef struct gr_rotate {
@@ -81,7 +87,7 @@ typedef struct gr_layer_ops {
                             keeps nothing */
 
     unsigned acts; /* activations it has: 1 << gr_activation each */
-    /* What of attention it is not made for, as a text; NULL: nothing. */
+    /* What of attention it is not made for, as a text; NULL: nothing. No function: it is made for all. */
     const char *(*attend_unfit)(const gr_attention_desc *d);
 
     /* ---- RMSNorm ---- */

@@ -51,6 +51,7 @@ typedef struct gr_simd {
     void (*add)(float *y, const float *x, size_t n);                                  /* y += x */
     void (*scale)(float *y, const float *x, float a, size_t n);                       /* y = a x */
     void (*axpy)(float *y, const float *x, float a, size_t n);                        /* y += a x */
+    void (*mul)(float *y, const float *x, size_t n);                                  /* y *= x */
     float (*dot)(const float *x, const float *y, size_t n);                           /* 16 lanes */
     void (*rms_apply)(float *y, const float *x, const float *w, float inv, size_t n); /* y = (x inv) w */
     /* dx = inv (dy w) - c x, plus base where not NULL */
@@ -75,6 +76,8 @@ typedef struct gr_simd {
                          size_t n);
     /* p = exp(p - lse), ds = p (ds - delta), for i < n; 0 from n to n_all */
     void (*attend_back)(float *p, float *ds, float lse, float delta, size_t n, size_t n_all);
+    /* x = cap tanh(x / cap); slope, where not NULL: the derivative */
+    void (*softcap)(float *x, float *slope, float cap, size_t n);
 
     /* ---- flat arrays ---- */
     double (*sum_squares)(const float *x, size_t n);

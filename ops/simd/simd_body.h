@@ -213,6 +213,12 @@ static void axpy(float *y, const float *x, float a, size_t n)
     v_store_n(y + i, v_fma(v_set(a), v_load_n(x + i, n - i), v_load_n(y + i, n - i)), n - i);
 }
 
+static void mul(float *y, const float *x, size_t n)
+{
+    EACH16(i, n)
+    v_store_n(y + i, v_mul(v_load_n(y + i, n - i), v_load_n(x + i, n - i)), n - i);
+}
+
 static float dot(const float *x, const float *y, size_t n)
 {
     v16 s = v_set(0);
@@ -363,6 +369,18 @@ static void attend_back(float *p, float *ds, float lse, float delta, size_t n, s
     }
 }
 
+/* tanh x = 2 sigmoid(2 x) - 1: errors are some 1e-7 of 1, which times cap is what a score's own rounding is.
+ */
+static void softcap(float *x, float *slope, float cap, size_t n)
+{
+    EACH16(i, n)
+    {
+        v16 t = v_fma(v_set(2), sigmoid(v_mul(v_load_n(x + i, n - i), v_set(2 / cap))), v_set(-1));
+        v_store_n(x + i, v_mul(v_set(cap), t), n - i);
+        if (slope) v_store_n(slope + i, v_fma(v_sub(v_set(0), t), t, v_set(1)), n - i);
+    }
+}
+
 /* ---- flat arrays --------------------------------------------------------------------------------------- */
 
 static double sum_squares(const float *x, size_t n)
@@ -405,6 +423,7 @@ const gr_simd SIMD = {
     .add = add,
     .scale = scale,
     .axpy = axpy,
+    .mul = mul,
     .dot = dot,
     .rms_apply = rms_apply,
     .rms_back = rms_back,
@@ -418,6 +437,7 @@ const gr_simd SIMD = {
     .softmax_sums = softmax_sums,
     .softmax_back = softmax_back,
     .attend_back = attend_back,
+    .softcap = softcap,
     .sum_squares = sum_squares,
     .normals = normals,
     .adamw = adamw,

@@ -17,6 +17,7 @@ typedef struct batch {
     uint32_t heads, kv_heads, d;
     uint32_t n_seqs, length[LENGTHS_MAX];
     uint32_t offset[LENGTHS_MAX + 1], tokens, longest; /* derived */
+    gr_scores scores;                                  /* scale 0: 1 / sqrt(D); sinks: host */
 } batch;
 
 static uint32_t width_of(const batch *b)
@@ -32,6 +33,7 @@ static void derive(batch *b)
         b->longest = GR_MAX(b->longest, b->length[i]);
     }
     b->tokens = b->offset[b->n_seqs];
+    if (!b->scores.scale) b->scores.scale = gr_scores_plain(b->d).scale;
 }
 
 /* ---- the reference --------------------------------------------------------------------------------------
@@ -41,6 +43,7 @@ typedef struct reference {
     const batch *b;
     const gr_bf16 *qkv, *dout;
     double *o, *lse, *dqkv, *dk, *dv; /* dk, dv [T, heads, D]: before the sum over a group's heads */
+    double *dsinks;                   /* [n_seqs, heads] */
 } reference;
 
 /* One head of one sequence, gradients included. */
@@ -50,11 +53,12 @@ static void reference_head(void *arg, size_t index)
     const batch *b = r->b;
     const uint32_t seq = (uint32_t)(index / b->heads), head = index % b->heads, d = b->d, n = b->length[seq];
     const uint32_t first = b->offset[seq], width = width_of(b);
-    const double scale = 1 / sqrt((double)d);
+    const double scale = b->scores.scale, cap = b->scores.softcap;
+    const gr_bf16 *sinks = b->scores.sinks;
     if (!n) return;
     double *k = gr_malloc((size_t)n * d * 8), *v = gr_malloc((size_t)n * d * 8),
            *kt = gr_malloc((size_t)n * d * 8), *vt = gr_malloc((size_t)n * d * 8), *p = gr_malloc(n * 8),
-           *dp = gr_malloc(n * 8);
+           *dp = gr_malloc(n * 8), *slope = gr_malloc(n * 8);
     const uint32_t kv_head = head / (b->heads / b->kv_heads);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t c = 0; c < d; c++) {
@@ -66,27 +70,36 @@ static void reference_head(void *arg, size_t index)
     for (uint32_t i = 0; i < n; i++) {
         const size_t token = first + i, at = (token * b->heads + head) * d;
         const gr_bf16 *q = r->qkv + token * width + head * d, *dout = r->dout + at;
-        double *o = r->o + at, *dq = r->dqkv + token * width + head * d, most = -INFINITY, sum = 0, delta = 0;
+        double *o = r->o + at, *dq = r->dqkv + token * width + head * d, delta = 0;
+        double most = sinks ? of_bf16(sinks[head]) : -INFINITY, sum = 0;
+        const uint32_t from = gr_scores_first(b->scores.window, i);
         memset(p, 0, (i + 1) * 8);
         memset(dp, 0, (i + 1) * 8);
         for (uint32_t c = 0; c < d; c++) {
             const double qc = of_bf16(q[c]) * scale, dc = of_bf16(dout[c]);
             const double *kc = kt + (size_t)c * n, *vc = vt + (size_t)c * n;
-            for (uint32_t j = 0; j <= i; j++) {
+            for (uint32_t j = from; j <= i; j++) {
                 p[j] += qc * kc[j];
                 dp[j] += dc * vc[j];
             }
         }
-        for (uint32_t j = 0; j <= i; j++) most = GR_MAX(most, p[j]);
-        for (uint32_t j = 0; j <= i; j++) sum += p[j] = exp(p[j] - most);
+        for (uint32_t j = from; j <= i; j++) {
+            const double t = cap ? tanh(p[j] / cap) : 0;
+            slope[j] = 1 - t * t;
+            if (cap) p[j] = cap * t;
+            most = GR_MAX(most, p[j]);
+        }
+        if (sinks) sum = exp(of_bf16(sinks[head]) - most);
+        for (uint32_t j = from; j <= i; j++) sum += p[j] = exp(p[j] - most);
         r->lse[token * b->heads + head] = most + log(sum);
-        for (uint32_t j = 0; j <= i; j++) {
+        for (uint32_t j = from; j <= i; j++) {
             p[j] /= sum;
             for (uint32_t c = 0; c < d; c++) o[c] += p[j] * v[(size_t)j * d + c];
         }
         for (uint32_t c = 0; c < d; c++) delta += o[c] * of_bf16(dout[c]);
-        for (uint32_t j = 0; j <= i; j++) {
-            const double ds = p[j] * (dp[j] - delta) * scale;
+        if (sinks) r->dsinks[index] -= exp(of_bf16(sinks[head]) - r->lse[token * b->heads + head]) * delta;
+        for (uint32_t j = from; j <= i; j++) {
+            const double ds = p[j] * (dp[j] - delta) * slope[j] * scale;
             double *dk = r->dk + ((size_t)(first + j) * b->heads + head) * d,
                    *dv = r->dv + ((size_t)(first + j) * b->heads + head) * d;
             for (uint32_t c = 0; c < d; c++) {
@@ -96,7 +109,7 @@ static void reference_head(void *arg, size_t index)
             }
         }
     }
-    double *const all[] = {k, v, kt, vt, p, dp};
+    double *const all[] = {k, v, kt, vt, p, dp, slope};
     for (size_t i = 0; i < GR_LEN(all); i++) free(all[i]);
 }
 
@@ -111,7 +124,8 @@ static reference reference_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 
                    gr_calloc((size_t)b->tokens * b->heads, 8),
                    gr_calloc((size_t)b->tokens * width, 8),
                    gr_calloc(each, 8),
-                   gr_calloc(each, 8)};
+                   gr_calloc(each, 8),
+                   gr_calloc((size_t)b->n_seqs * b->heads, 8)};
     parallel_for((size_t)b->n_seqs * b->heads, reference_head, &r);
     for (size_t t = 0; t < b->tokens; t++)
         for (uint32_t h = 0; h < b->heads; h++)
@@ -125,7 +139,7 @@ static reference reference_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 
 
 static void reference_release(reference *r)
 {
-    double *const all[] = {r->o, r->lse, r->dqkv, r->dk, r->dv};
+    double *const all[] = {r->o, r->lse, r->dqkv, r->dk, r->dv, r->dsinks};
     for (size_t i = 0; i < GR_LEN(all); i++) free(all[i]);
 }
 
@@ -136,8 +150,9 @@ static void reference_release(reference *r)
 
 typedef struct sides {
     gr_bf16 *qkv, *dout, *o, *dqkv; /* device */
-    float *stats;
+    float *stats, *dsinks;
     uint32_t *offset;
+    gr_scores scores; /* sinks: device */
     void *ws;
     uint64_t ws_bytes;
 } sides;
@@ -158,12 +173,16 @@ static sides sides_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 *dout)
                .offset = device_copy(b->offset, (b->n_seqs + 1) * 4),
                .ws_bytes = GR_MAX(bytes, more)};
     s.ws = device_poisoned(s.ws_bytes);
+    s.scores = b->scores;
+    if (b->scores.sinks) s.scores.sinks = device_copy(b->scores.sinks, b->heads * 2);
+    s.dsinks = device_poisoned(b->heads * 4);
     return s;
 }
 
 static void sides_release(sides *s)
 {
-    void *const all[] = {s->qkv, s->dout, s->o, s->dqkv, s->stats, s->offset, s->ws};
+    void *const all[] = {
+        s->qkv, s->dout, s->o, s->dqkv, s->stats, s->offset, s->ws, (void *)s->scores.sinks, s->dsinks};
     for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
 }
 
@@ -201,8 +220,8 @@ static void check_forward(gr_cu_attention *a, const batch *b, const reference *r
     for (int run = 0; run < RUNS; run++) {
         CUDA(cudaMemset(s->o, 0xff, rows * o_width * 2));
         CUDA(cudaMemset(s->stats, 0xff, rows * b->heads * 4));
-        const gr_status st =
-            gr_cu_attention_forward(a, NULL, &shape, &seqs, s->qkv, s->o, s->stats, s->ws, s->ws_bytes, d);
+        const gr_status st = gr_cu_attention_forward(a, NULL, &shape, &s->scores, &seqs, s->qkv, s->o,
+                                                     s->stats, s->ws, s->ws_bytes, d);
         if (st != GR_OK) {
             expect_ok(st, d, name);
             break;
@@ -227,19 +246,35 @@ static void check_forward(gr_cu_attention *a, const batch *b, const reference *r
     free(first);
 }
 
+static void compare_sinks(const char *name, const batch *b, const float *device, const double *want)
+{
+    errors e = {0};
+    float *got = host_copy(device, b->heads * 4);
+    for (uint32_t h = 0; h < b->heads; h++) {
+        double sum = 0;
+        for (uint32_t i = 0; i < b->n_seqs; i++) sum += want[i * b->heads + h];
+        errors_add(&e, got[h], sum);
+    }
+    report_errors(&e, name, "dsinks", 2e-2);
+    free(got);
+}
+
 static void check_backward(gr_cu_attention *a, const batch *b, const reference *r, sides *s,
                            bool deterministic, const char *name, gr_diag *d)
 {
     const gr_cu_attention_shape shape = {b->heads, b->kv_heads, b->d, deterministic};
     const gr_cu_sequences seqs = {b->n_seqs, b->offset, s->offset};
+    const gr_cu_sink_grads sinks = {s->dsinks, GR_CU_F32};
     const size_t width = width_of(b), bytes = (b->tokens + EXTRA_ROWS) * width * 2,
                  q = (size_t)b->heads * b->d, k = (size_t)b->kv_heads * b->d;
     gr_bf16 *first = NULL;
     for (int run = 0; run < (deterministic ? RUNS : 1); run++) {
         CUDA(cudaMemset(s->dqkv, 0xff, bytes));
         CUDA(cudaMemset(s->ws, 0xff, s->ws_bytes));
-        const gr_status st = gr_cu_attention_backward(a, NULL, &shape, &seqs, s->qkv, s->o, s->stats, s->dout,
-                                                      s->dqkv, s->ws, s->ws_bytes, d);
+        CUDA(cudaMemset(s->dsinks, 0, b->heads * 4));
+        const gr_status st =
+            gr_cu_attention_backward(a, NULL, &shape, &s->scores, &seqs, s->qkv, s->o, s->stats, s->dout,
+                                     s->dqkv, b->scores.sinks ? &sinks : NULL, s->ws, s->ws_bytes, d);
         if (st != GR_OK) {
             expect_ok(st, d, name);
             break;
@@ -254,6 +289,7 @@ static void check_backward(gr_cu_attention *a, const batch *b, const reference *
         compare(name, "dq", b, got, r->dqkv, width, 0, q);
         compare(name, "dk", b, got, r->dqkv, width, q, k);
         compare(name, "dv", b, got, r->dqkv, width, q + k, k);
+        if (b->scores.sinks) compare_sinks(name, b, s->dsinks, r->dsinks);
         expect_memory_check(name, "dqkv", got + b->tokens * width, EXTRA_ROWS * width * 2);
     }
     free(first);
@@ -298,8 +334,10 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
     const gr_cu_paged paged = {.heads = {b->heads, b->kv_heads, b->d, NULL, 0},
                                .kv = pool_dev,
                                .table = table_dev,
-                               .table_stride = stride};
-    expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &seqs, s->qkv, s->o, NULL, s->ws, s->ws_bytes, d),
+                               .table_stride = stride,
+                               .scores = s->scores};
+    expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &s->scores, &seqs, s->qkv, s->o, NULL, s->ws,
+                                      s->ws_bytes, d),
               d, name);
     gr_cu_extend_attention(NULL, &paged, current_dev, offset_dev, cached_dev, b->n_seqs, tokens, longest,
                            out);
@@ -350,7 +388,7 @@ static void check_batch(gr_cu_attention *const kind[2], batch *b, gr_diag *d)
 /* A captured forward and backward, replayed, give what they gave outside of a graph. */
 static void check_capture(gr_cu_attention *a, gr_diag *d)
 {
-    batch b = {"captured", 4, 2, 64, 3, {100, 1, 200}, {0}, 0, 0};
+    batch b = {"captured", 4, 2, 64, 3, {100, 1, 200}, {0}, 0, 0, {0}};
     derive(&b);
     gr_bf16 *qkv = random_bf16((size_t)b.tokens * width_of(&b), 1, 21),
             *dout = random_bf16((size_t)b.tokens * b.heads * b.d, 1, 22);
@@ -367,10 +405,11 @@ static void check_capture(gr_cu_attention *a, gr_diag *d)
         CUDA(cudaMemset(s.dqkv, 0xff, bytes));
         CUDA(cudaDeviceSynchronize());
         if (captured) CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
-        expect_ok(gr_cu_attention_forward(a, st, &shape, &seqs, s.qkv, s.o, s.stats, s.ws, s.ws_bytes, d), d,
-                  "capture");
-        expect_ok(gr_cu_attention_backward(a, st, &shape, &seqs, s.qkv, s.o, s.stats, s.dout, s.dqkv, s.ws,
-                                           s.ws_bytes, d),
+        expect_ok(gr_cu_attention_forward(a, st, &shape, &s.scores, &seqs, s.qkv, s.o, s.stats, s.ws,
+                                          s.ws_bytes, d),
+                  d, "capture");
+        expect_ok(gr_cu_attention_backward(a, st, &shape, &s.scores, &seqs, s.qkv, s.o, s.stats, s.dout,
+                                           s.dqkv, NULL, s.ws, s.ws_bytes, d),
                   d, "capture");
         if (captured) {
             CUDA(cudaStreamEndCapture(st, &graph));
@@ -416,21 +455,25 @@ static void make_small(batch *b)
     }
 }
 
+/* 2.5, -2, 1, 0, 6, -0.5, ... */
+static const gr_bf16 some_sinks[] = {0x4020, 0xc000, 0x3f80, 0, 0x40c0, 0xbf00, 0x3f80, 0x4000,
+                                     0x4020, 0xc000, 0x3f80, 0, 0x40c0, 0xbf00, 0x3f80, 0x4000};
+
 static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
 {
     batch all[] = {
-        {"one token", 16, 8, 128, 1, {1}, {0}, 0, 0},
-        {"lengths 1 1 2", 4, 4, 64, 3, {1, 1, 2}, {0}, 0, 0},
-        {"small mix", 16, 8, 128, 9, {17, 0, 127, 128, 129, 130, 1, 2, 64}, {0}, 0, 0},
-        {"small mix", 4, 2, 16, 7, {1, 2, 17, 127, 128, 0, 129}, {0}, 0, 0},
-        {"small mix", 4, 2, 8, 4, {1, 2, 17, 127}, {0}, 0, 0},
-        {"small mix", 14, 2, 64, 6, {130, 1, 2, 17, 65, 63}, {0}, 0, 0},
-        {"small mix", 32, 8, 128, 4, {129, 17, 1, 200}, {0}, 0, 0},
-        {"small mix", 4, 1, 256, 5, {127, 130, 1, 2, 300}, {0}, 0, 0},
-        {"small mix", 4, 4, 256, 3, {129, 1, 257}, {0}, 0, 0},
-        {"small mix", 6, 2, 80, 4, {129, 1, 257, 40}, {0}, 0, 0},
-        {"small mix", 3, 1, 96, 3, {200, 1, 77}, {0}, 0, 0},
-        {"small mix", 5, 5, 160, 3, {200, 1, 77}, {0}, 0, 0},
+        {"one token", 16, 8, 128, 1, {1}, {0}, 0, 0, {0}},
+        {"lengths 1 1 2", 4, 4, 64, 3, {1, 1, 2}, {0}, 0, 0, {0}},
+        {"small mix", 16, 8, 128, 9, {17, 0, 127, 128, 129, 130, 1, 2, 64}, {0}, 0, 0, {0}},
+        {"small mix", 4, 2, 16, 7, {1, 2, 17, 127, 128, 0, 129}, {0}, 0, 0, {0}},
+        {"small mix", 4, 2, 8, 4, {1, 2, 17, 127}, {0}, 0, 0, {0}},
+        {"small mix", 14, 2, 64, 6, {130, 1, 2, 17, 65, 63}, {0}, 0, 0, {0}},
+        {"small mix", 32, 8, 128, 4, {129, 17, 1, 200}, {0}, 0, 0, {0}},
+        {"small mix", 4, 1, 256, 5, {127, 130, 1, 2, 300}, {0}, 0, 0, {0}},
+        {"small mix", 4, 4, 256, 3, {129, 1, 257}, {0}, 0, 0, {0}},
+        {"small mix", 6, 2, 80, 4, {129, 1, 257, 40}, {0}, 0, 0, {0}},
+        {"small mix", 3, 1, 96, 3, {200, 1, 77}, {0}, 0, 0, {0}},
+        {"small mix", 5, 5, 160, 3, {200, 1, 77}, {0}, 0, 0, {0}},
         {"33 short",
          8,
          2,
@@ -440,13 +483,45 @@ static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
           33, 2, 70, 64, 5, 9,  1,  33, 2, 70, 64, 3, 4,  5,  6, 90},
          {0},
          0,
-         0},
-        {"768 and shorter", 16, 8, 128, 6, {768, 700, 512, 400, 1, 768}, {0}, 0, 0},
-        {"768 and shorter", 14, 2, 64, 4, {768, 513, 1, 640}, {0}, 0, 0},
-        {"a long one between", 4, 2, 128, 5, {3, 1500, 2, 130, 700}, {0}, 0, 0},
-        {"4096", 4, 1, 64, 1, {4096}, {0}, 0, 0},
-        {"4096 and 2000", 4, 4, 128, 2, {4096, 2000}, {0}, 0, 0},
-        {"2048", 2, 1, 256, 1, {2048}, {0}, 0, 0},
+         0,
+         {0}},
+        {"768 and shorter", 16, 8, 128, 6, {768, 700, 512, 400, 1, 768}, {0}, 0, 0, {0}},
+        {"768 and shorter", 14, 2, 64, 4, {768, 513, 1, 640}, {0}, 0, 0, {0}},
+        {"a long one between", 4, 2, 128, 5, {3, 1500, 2, 130, 700}, {0}, 0, 0, {0}},
+        {"4096", 4, 1, 64, 1, {4096}, {0}, 0, 0, {0}},
+        {"4096 and 2000", 4, 4, 128, 2, {4096, 2000}, {0}, 0, 0, {0}},
+        {"2048", 2, 1, 256, 1, {2048}, {0}, 0, 0, {0}},
+        {"window 1", 4, 2, 64, 3, {129, 1, 70}, {0}, 0, 0, {.window = 1}},
+        {"window 17", 16, 8, 128, 5, {17, 18, 0, 130, 400}, {0}, 0, 0, {.window = 17}},
+        {"window 64", 14, 2, 64, 4, {700, 64, 65, 1}, {0}, 0, 0, {.window = 64}},
+        {"window 128, sinks",
+         16,
+         2,
+         64,
+         4,
+         {900, 128, 129, 5},
+         {0},
+         0,
+         0,
+         {.window = 128, .sinks = some_sinks}},
+        {"window 200", 4, 1, 256, 3, {600, 199, 201}, {0}, 0, 0, {.window = 200}},
+        {"window 255", 6, 2, 80, 3, {257, 1000, 256}, {0}, 0, 0, {.window = 255}},
+        {"window 256", 8, 4, 128, 2, {1100, 256}, {0}, 0, 0, {.window = 256, .scale = 0.2f}},
+        {"window 5000", 4, 2, 128, 3, {300, 1, 130}, {0}, 0, 0, {.window = 5000}},
+        {"sinks", 16, 2, 64, 5, {300, 1, 0, 130, 2}, {0}, 0, 0, {.sinks = some_sinks}},
+        {"sinks", 8, 8, 128, 2, {1500, 600}, {0}, 0, 0, {.sinks = some_sinks, .scale = 0.3f}},
+        {"softcap 3", 8, 4, 256, 3, {300, 1, 130}, {0}, 0, 0, {.softcap = 3}},
+        {"softcap 2, window 70",
+         8,
+         4,
+         96,
+         3,
+         {300, 1, 530},
+         {0},
+         0,
+         0,
+         {.softcap = 2, .window = 70, .scale = 0.15f}},
+        {"all of it", 6, 2, 128, 3, {300, 50, 600}, {0}, 0, 0, {33, 0.2f, 5, some_sinks}},
     };
     for (size_t i = 0; i < GR_LEN(all); i++) {
         if (check_small) make_small(&all[i]);
@@ -462,6 +537,7 @@ static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
 typedef struct bench {
     gr_cu_attention *a;
     gr_cu_attention_shape shape;
+    gr_scores scores;
     gr_cu_sequences seqs;
     const gr_bf16 *qkv, *dout;
     gr_bf16 *o, *dqkv;
@@ -475,8 +551,8 @@ static void bench_forward(void *arg, int i)
 {
     (void)i;
     bench *b = arg;
-    expect_ok(gr_cu_attention_forward(b->a, NULL, &b->shape, &b->seqs, b->qkv, b->o, b->stats, b->ws,
-                                      b->ws_bytes, b->d),
+    expect_ok(gr_cu_attention_forward(b->a, NULL, &b->shape, &b->scores, &b->seqs, b->qkv, b->o, b->stats,
+                                      b->ws, b->ws_bytes, b->d),
               b->d, "bench forward");
 }
 
@@ -484,8 +560,8 @@ static void bench_backward(void *arg, int i)
 {
     (void)i;
     bench *b = arg;
-    expect_ok(gr_cu_attention_backward(b->a, NULL, &b->shape, &b->seqs, b->qkv, b->o, b->stats, b->dout,
-                                       b->dqkv, b->ws, b->ws_bytes, b->d),
+    expect_ok(gr_cu_attention_backward(b->a, NULL, &b->shape, &b->scores, &b->seqs, b->qkv, b->o, b->stats,
+                                       b->dout, b->dqkv, NULL, b->ws, b->ws_bytes, b->d),
               b->d, "bench backward");
 }
 
@@ -495,7 +571,7 @@ static double since(uint64_t ns)
 }
 
 static void bench_case(gr_cu_attention *a, uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t n_seqs,
-                       uint32_t length, const char *ceiling, gr_diag *d)
+                       uint32_t length, uint32_t window, const char *ceiling, gr_diag *d)
 {
     const size_t tokens = (size_t)n_seqs * length, width = (heads + 2 * kv_heads) * dim,
                  o_width = heads * dim;
@@ -510,6 +586,7 @@ static void bench_case(gr_cu_attention *a, uint32_t heads, uint32_t kv_heads, ui
         CUDA(cudaMemcpy(dout + at, random, GR_MIN(chunk, tokens * o_width - at) * 2, cudaMemcpyHostToDevice));
     uint32_t *offset_dev = device_copy(offset, (n_seqs + 1) * 4);
     bench b = {.a = a,
+               .scores = gr_scores_plain(dim),
                .seqs = {n_seqs, offset, offset_dev},
                .qkv = qkv,
                .dout = dout,
@@ -517,15 +594,17 @@ static void bench_case(gr_cu_attention *a, uint32_t heads, uint32_t kv_heads, ui
                .dqkv = device_poisoned(tokens * width * 2),
                .stats = device_poisoned(tokens * heads * 4),
                .d = d};
-    const double forward_flop = 2.0 * tokens * length * heads * dim;
+    const double forward_flop =
+        window ? 4.0 * tokens * window * heads * dim : 2.0 * tokens * length * heads * dim;
+    b.scores.window = window;
     for (int nondeterministic = 0; nondeterministic < 2; nondeterministic++) {
         b.shape = (gr_cu_attention_shape){heads, kv_heads, dim, !nondeterministic};
         b.ws_bytes = gr_cu_attention_ws_bytes(&b.shape, (uint32_t)tokens, n_seqs, length, true);
         b.ws = device_poisoned(b.ws_bytes);
         const gr_cu_attention_run r = gr_cu_attention_cut(&b.shape, offset, 0, n_seqs, true);
         uint64_t begin = gr_now_ns();
-        expect_ok(gr_cu_attention_prepare(a, &b.shape, &b.seqs, false, d), d, "prepare");
-        expect_ok(gr_cu_attention_prepare(a, &b.shape, &b.seqs, true, d), d, "prepare");
+        expect_ok(gr_cu_attention_prepare(a, &b.shape, &b.scores, &b.seqs, false, d), d, "prepare");
+        expect_ok(gr_cu_attention_prepare(a, &b.shape, &b.scores, &b.seqs, true, d), d, "prepare");
         const double prepared = since(begin);
         CUDA(cudaDeviceSynchronize());
         begin = gr_now_ns();
@@ -576,14 +655,15 @@ static void bench_extend(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32
     gr_bf16 *pool = random_bf16(pool_elems, 1, 1), *qkv = random_bf16(tokens * width, 1, 2);
     gr_bf16 *pool_dev = device_copy(pool, pool_elems * 2);
     uint32_t *table_dev = device_copy(table, n_blocks * 4);
-    extend_bench b = {.paged = {{heads, kv_heads, dim, NULL, 0}, pool_dev, table_dev, stride},
-                      .qkv = device_copy(qkv, tokens * width * 2),
-                      .out = device_poisoned(tokens * heads * dim * 2),
-                      .offset = device_copy(offset, (n_seqs + 1) * 4),
-                      .cached = device_copy(cached, n_seqs * 4),
-                      .n_seqs = n_seqs,
-                      .n_tokens = (uint32_t)tokens,
-                      .longest = length};
+    extend_bench b = {
+        .paged = {{heads, kv_heads, dim, NULL, 0}, pool_dev, table_dev, stride, gr_scores_plain(dim)},
+        .qkv = device_copy(qkv, tokens * width * 2),
+        .out = device_poisoned(tokens * heads * dim * 2),
+        .offset = device_copy(offset, (n_seqs + 1) * 4),
+        .cached = device_copy(cached, n_seqs * 4),
+        .n_seqs = n_seqs,
+        .n_tokens = (uint32_t)tokens,
+        .longest = length};
     const double t = time_of(bench_extend_body, &b, 8);
     CUDA(cudaGetLastError());
     printf("extend       %3u x %5u tokens, %2u/%2u of %3u: %8.3f ms %5.0f TFLOP/s\n", n_seqs, length, heads,
@@ -598,15 +678,17 @@ static void bench_all(gr_cu_attention *const kind[2], gr_diag *d)
 {
     for (int i = 0; i < 2; i++) {
         if (!kind[i]) continue;
-        bench_case(kind[i], 16, 16, 128, 32, 1024, "measured in PyTorch: 448 / 229", d);
-        bench_case(kind[i], 16, 16, 128, 4, 8192, "measured in PyTorch: 639 / 493", d);
-        bench_case(kind[i], 16, 8, 128, 21, 768, "", d);
-        bench_case(kind[i], 16, 8, 128, 256, 768, "", d);
-        bench_case(kind[i], 32, 8, 128, 21, 768, "", d);
-        bench_case(kind[i], 16, 8, 128, 1, 16384, "", d);
-        bench_case(kind[i], 14, 2, 64, 21, 768, "", d);
-        bench_case(kind[i], 16, 8, 128, 128, 128, "", d);
-        if (i == 0) bench_case(kind[i], 8, 2, 256, 8, 2048, "", d);
+        bench_case(kind[i], 16, 16, 128, 32, 1024, 0, "measured in PyTorch: 448 / 229", d);
+        bench_case(kind[i], 16, 16, 128, 4, 8192, 0, "measured in PyTorch: 639 / 493", d);
+        bench_case(kind[i], 16, 8, 128, 21, 768, 0, "", d);
+        bench_case(kind[i], 16, 8, 128, 256, 768, 0, "", d);
+        bench_case(kind[i], 32, 8, 128, 21, 768, 0, "", d);
+        bench_case(kind[i], 16, 8, 128, 1, 16384, 0, "", d);
+        bench_case(kind[i], 14, 2, 64, 21, 768, 0, "", d);
+        bench_case(kind[i], 16, 8, 128, 128, 128, 0, "", d);
+        bench_case(kind[i], 64, 8, 64, 4, 8192, 128, "window 128", d);
+        bench_case(kind[i], 32, 8, 128, 4, 8192, 1024, "window 1024", d);
+        if (i == 0) bench_case(kind[i], 8, 2, 256, 8, 2048, 0, "", d);
     }
     bench_extend(16, 8, 128, 32, 256);
     bench_extend(16, 8, 128, 32, 1024);

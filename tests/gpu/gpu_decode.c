@@ -104,6 +104,7 @@ typedef struct batch {
     uint32_t n, n_groups, max_length, stride, n_blocks;
     uint32_t *length, *member, *group_first, *shared, *table; /* host */
     gr_bf16 *kv, *qkv;                                        /* host */
+    gr_scores scores;                                         /* sinks: host */
     gr_bf16 *d_kv;                                            /* kept between launches of one case */
 } batch;
 
@@ -167,6 +168,7 @@ static batch batch_new(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
 {
     batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, .n_groups = n_groups};
     b.n = n_groups * group;
+    b.scores = gr_scores_plain(head_dim);
     b.length = host(b.n * sizeof(*b.length));
     b.group_first = host((n_groups + 1) * sizeof(*b.group_first));
     b.shared = host(n_groups * sizeof(*b.shared));
@@ -237,8 +239,11 @@ static gr_bf16 *run(const batch *b, const launch *l)
     uint32_t *table = device_of(l->table, (size_t)l->n * b->stride * 4);
     gr_bf16 *qkv = device_of(l->qkv, (size_t)l->n * width(b) * sizeof(*qkv)),
             *out = device(outs * sizeof(*out));
-    gr_cu_paged p = {.heads = b->h, .kv = b->d_kv, .table = table, .table_stride = b->stride};
-    gr_cu_decode_plan(0, &b->h, &d, table, b->stride, work);
+    gr_cu_paged p = {
+        .heads = b->h, .kv = b->d_kv, .table = table, .table_stride = b->stride, .scores = b->scores};
+    void *sinks = b->scores.sinks ? device_of(b->scores.sinks, b->h.heads * sizeof(gr_bf16)) : NULL;
+    p.scores.sinks = sinks;
+    gr_cu_decode_plan(0, &b->h, &d, b->scores.window, table, b->stride, work);
     gr_cu_decode_attention(0, &p, &d, qkv, out, work, ws);
     CUDA(cudaGetLastError());
     CUDA(cudaDeviceSynchronize());
@@ -252,6 +257,7 @@ static gr_bf16 *run(const batch *b, const launch *l)
                          ws,
                          table,
                          qkv,
+                         sinks,
                          out};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
     return result;
@@ -262,16 +268,20 @@ static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
 {
     const uint32_t n = b->length[slot], d = b->h.head_dim, kv_head = head / (b->h.heads / b->h.kv_heads);
     const gr_bf16 *q = b->qkv + (size_t)slot * width(b) + (size_t)head * d;
-    double *p = host(n * sizeof(*p)), most = -INFINITY, sum = 0;
-    for (uint32_t k = 0; k < n; k++) {
+    const gr_bf16 *sinks = b->scores.sinks;
+    const uint32_t from = n ? gr_scores_first(b->scores.window, n - 1) : 0;
+    double *p = host(n * sizeof(*p)), most = sinks ? (double)of_bf16(sinks[head]) : -INFINITY, sum = 0;
+    for (uint32_t k = from; k < n; k++) {
         const gr_bf16 *key = key_at(b, slot, k, kv_head);
         p[k] = 0;
         for (uint32_t i = 0; i < d; i++) p[k] += (double)of_bf16(q[i]) * (double)of_bf16(key[i]);
-        p[k] /= sqrt(d);
+        p[k] *= (double)b->scores.scale;
+        if (b->scores.softcap) p[k] = (double)b->scores.softcap * tanh(p[k] / (double)b->scores.softcap);
         most = p[k] > most ? p[k] : most;
     }
+    if (sinks) sum = exp((double)of_bf16(sinks[head]) - most);
     for (uint32_t i = 0; i < d; i++) out[i] = 0;
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t k = from; k < n; k++) {
         const gr_bf16 *value = value_at(b, slot, k, kv_head);
         const double w = exp(p[k] - most);
         sum += w;
@@ -383,12 +393,18 @@ static void check_moved(const batch *b, const gr_bf16 *all)
     for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) free(mine[i]);
 }
 
+/* scores: NULL, or what they are, scale 0 for 1 / sqrt(D). */
 static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
-                            uint32_t group, uint32_t longest, bool invariance)
+                            uint32_t group, uint32_t longest, bool invariance, const gr_scores *scores)
 {
     static const uint32_t shares[] = {0, 16, 256, 112, 128};
     if (small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
     batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
+    if (scores) {
+        const float scale = b.scores.scale;
+        b.scores = *scores;
+        if (!scores->scale) b.scores.scale = scale;
+    }
     for (uint32_t g = 0; g < n_groups; g++) {
         b.shared[g] = shares[random_below(5)];
         if (b.shared[g] >= longest) b.shared[g] = 0;
@@ -464,7 +480,7 @@ typedef struct bench {
 
 static void bench_plan(const bench *b)
 {
-    gr_cu_decode_plan(0, &b->h, &b->d, b->p.table, b->p.table_stride, b->work);
+    gr_cu_decode_plan(0, &b->h, &b->d, 0, b->p.table, b->p.table_stride, b->work);
 }
 
 static void bench_attention(const bench *b)
@@ -529,7 +545,8 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
                      .n = b.n,
                      .n_groups = n_groups,
                      .max_length = b.max_length},
-               .p = {.heads = b.h,
+               .p = {.scores = b.scores,
+                     .heads = b.h,
                      .kv = b.d_kv,
                      .table = device_of(b.table, (size_t)b.n * b.stride * 4),
                      .table_stride = b.stride},
@@ -584,17 +601,26 @@ int main(int argc, char **argv)
     static const uint32_t heads[][2] = {{16, 8}, {32, 8}, {14, 2}, {4, 1}, {34, 1}};
     static const uint32_t dims[] = {128, 64, 16, 256, 8, 96, 40};
     static const uint32_t groups[] = {1, 3, 8, 16};
-    check_attention(16, 8, 128, 1, 1, 1, true);
+    check_attention(16, 8, 128, 1, 1, 1, true, NULL);
     const uint32_t slots = small ? 5 : 16, long_one = small ? 300 : 700;
-    check_attention(16, 8, 128, 1, 1, 700, true);
+    check_attention(16, 8, 128, 1, 1, 700, true, NULL);
     for (size_t h = 0; h < 5; h++)
         for (size_t d = 0; d < 7; d++) {
             const uint32_t group = groups[(h + d) % 4];
             check_attention(heads[h][0], heads[h][1], dims[d], slots / group + 1, group, long_one,
-                            d < 2 || h == 2);
+                            d < 2 || h == 2, NULL);
         }
-    check_attention(16, 8, 128, small ? 2 : 9, 8, 300, true);
-    check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false);
+    check_attention(16, 8, 128, small ? 2 : 9, 8, 300, true, NULL);
+    gr_bf16 sinks[64];
+    for (uint32_t i = 0; i < 64; i++) sinks[i] = to_bf16(3 * random_value());
+    const gr_scores kinds[] = {{1, 0, 0, NULL},    {16, 0, 0, NULL},     {17, 0.2f, 0, NULL},
+                               {128, 0, 0, sinks}, {250, 0, 0, NULL},    {0, 0, 0, sinks},
+                               {0, 0, 2, NULL},    {40, 0.1f, 3, sinks}, {10000, 0, 0, NULL}};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        for (uint32_t d = 0; d < (small ? 2 : 4); d++)
+            check_attention(d % 2 ? 16 : 8, 2, (const uint32_t[]){64, 128, 80, 256}[d], 2, 3,
+                            small ? 300 : 900, i < 4, &kinds[i]);
+    check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
     printf("%s\n", failures ? "FAILED" : "all OK");

@@ -287,9 +287,9 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     fill_table(w);
     gr_diag d;
     gr_diag_init(&d);
-    const gr_cu_heads heads = gr_cu_steps_heads(&w->shape);
+    const gr_cu_steps_model model = gr_cu_steps_model_of(&w->shape);
     gr_workspace c = {.base = w->device};
-    gr_cu_steps_layout_device(&c, &heads, &w->b, &w->at);
+    gr_cu_steps_layout_device(&c, &model, &w->b, &w->at);
     gr_status st = gr_steps_cuda.open(&w->steps, &w->shape, &w->b, &d);
     for (uint32_t rollout = 0; rollout < 2 && !st; rollout++) {
         memset(w->slots, 0, slots * sizeof(*w->slots));

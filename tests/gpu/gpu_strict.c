@@ -152,6 +152,7 @@ enum { BLOCK = 16, SEQS_MAX = 256 };
 
 typedef struct batch {
     gr_cu_heads h;
+    gr_scores scores;
     uint32_t n, length[SEQS_MAX], offset[SEQS_MAX + 1], tokens, longest, width, stride, n_blocks;
     uint32_t *table;   /* [n, stride] */
     gr_bf16 *qkv, *kv; /* [T, W]; the pool; on the host */
@@ -198,6 +199,7 @@ static void fill_pool(batch *b)
 static batch batch_new(uint32_t heads, uint32_t kv_heads, uint32_t D, uint32_t n, const uint32_t *length)
 {
     batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = D},
+               .scores = gr_scores_plain(D),
                .n = n,
                .width = (heads + 2 * kv_heads) * D};
     for (uint32_t i = 0; i < n; i++) {
@@ -234,7 +236,7 @@ static size_t o_bytes(const batch *b)
 static gr_bf16 *packed_of(const batch *b, uint32_t first, uint32_t n)
 {
     uint32_t offset[SEQS_MAX + 1];
-    gr_cu_simple s = {b->h.heads, b->h.kv_heads, b->h.head_dim, NULL, n, 0, 0};
+    gr_cu_simple s = {b->h.heads, b->h.kv_heads, b->h.head_dim, b->scores, NULL, n, 0, 0};
     for (uint32_t i = 0; i <= n; i++) offset[i] = b->offset[first + i] - b->offset[first];
     for (uint32_t i = 0; i < n; i++) s.longest = GR_MAX(s.longest, b->length[first + i]);
     s.n_tokens = offset[n];
@@ -248,7 +250,7 @@ static gr_bf16 *packed_of(const batch *b, uint32_t first, uint32_t n)
 
 static gr_cu_paged paged_of(const batch *b)
 {
-    return (gr_cu_paged){b->h, b->d_kv, b->d_table, b->stride};
+    return (gr_cu_paged){b->h, b->d_kv, b->d_table, b->stride, b->scores};
 }
 
 /* The last tokens of each sequence as new ones, the first cached[i] being in the pool. */
@@ -323,22 +325,28 @@ static bool each_alone_is_same(const batch *b)
 
 static void told(const char *name, const char *what, bool same)
 {
-    printf("attention %-22s %-42s the bits of packed sequences: %s\n", name, what, same ? "OK" : "FAIL");
+    printf("attention %-32s %-35s the bits of packed sequences: %s\n", name, what, same ? "OK" : "FAIL");
     check_failures += !same;
     fflush(stdout);
 }
 
-static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t D)
+/* softcap 0, sinks NULL (device), window 0: none. */
+static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t D, uint32_t window, float softcap,
+                            const gr_bf16 *sinks)
 {
     static const uint32_t lengths[2][14] = {{1, 15, 64, 0, 65, 255, 256, 257, 300, 511, 513, 1000, 2049, 37},
                                             {1, 15, 64, 0, 65, 37, 16, 257, 3, 17, 129, 2, 513, 3}};
     enum { N = GR_LEN(lengths[0]) };
     const uint32_t *length = lengths[check_small], rounds = check_small ? 2 : 4;
     uint32_t cached[N], keys[N];
-    char name[32];
+    char name[64];
     if (check_small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
-    snprintf(name, sizeof(name), "%u/%u heads of %u", heads, kv_heads, D);
+    snprintf(name, sizeof(name), "%u/%u of %u, w %u, cap %g%s", heads, kv_heads, D, window, (double)softcap,
+             sinks ? ", sinks" : "");
     batch b = batch_new(heads, kv_heads, D, N, length);
+    b.scores.window = window;
+    b.scores.softcap = softcap;
+    b.scores.sinks = sinks;
     b.o = packed_of(&b, 0, N);
     told(name, "each by itself", each_alone_is_same(&b));
     for (uint32_t i = 0; i < N; i++) cached[i] = 0;
@@ -460,7 +468,8 @@ static void bench_decode(uint32_t heads, uint32_t kv_heads, uint32_t D, uint32_t
     for (uint32_t g = 0; g <= groups; g++) first[g] = g * each;
     for (uint32_t g = 0; g < groups; g++) held[g] = shared;
     attention_bench b = {
-        .p = {h, device_random_bf16(next * block, 7), device_copy(table, (size_t)n * stride * 4), stride},
+        .p = {h, device_random_bf16(next * block, 7), device_copy(table, (size_t)n * stride * 4), stride,
+              gr_scores_plain(D)},
         .d = {.length = device_copy(length, n * 4),
               .member = device_copy(member, n * 4),
               .group_first = device_copy(first, (groups + 1) * 4),
@@ -472,7 +481,7 @@ static void bench_decode(uint32_t heads, uint32_t kv_heads, uint32_t D, uint32_t
         .out = device_poisoned((size_t)n * heads * D * 2),
         .work = device_poisoned(gr_cu_decode_work_bytes(&h, n, most)),
         .ws = device_poisoned(GR_MAX(gr_cu_decode_attention_ws(&h, n, most), gr_cu_strict_ws(&h, n, most)))};
-    gr_cu_decode_plan(NULL, &h, &b.d, b.p.table, stride, b.work);
+    gr_cu_decode_plan(NULL, &h, &b.d, 0, b.p.table, stride, b.work);
     const double strict = time_of(strict_body, &b, 20), nondeterministic = time_of(decode_body, &b, 20);
     CUDA(cudaGetLastError());
     const double bytes = keys * kv_heads * D * 4;
@@ -499,6 +508,7 @@ static void bench_decode(uint32_t heads, uint32_t kv_heads, uint32_t D, uint32_t
 typedef struct packed_bench {
     gr_cu_attention *a;
     gr_cu_attention_shape shape;
+    gr_scores scores;
     gr_cu_sequences seqs;
     const gr_bf16 *qkv;
     gr_bf16 *o;
@@ -512,8 +522,8 @@ static void packed_body(void *arg, int i)
 {
     packed_bench *b = arg;
     (void)i;
-    expect_ok(gr_cu_attention_forward(b->a, NULL, &b->shape, &b->seqs, b->qkv, b->o, b->stats, b->ws,
-                                      b->ws_bytes, b->d),
+    expect_ok(gr_cu_attention_forward(b->a, NULL, &b->shape, &b->scores, &b->seqs, b->qkv, b->o, b->stats,
+                                      b->ws, b->ws_bytes, b->d),
               b->d, "packed");
 }
 
@@ -525,6 +535,7 @@ static void bench_packed(uint32_t heads, uint32_t kv_heads, uint32_t D, uint32_t
     uint32_t *d_offset = device_copy(offset, (n + 1) * 4);
     const size_t tokens = (size_t)n * each;
     packed_bench b = {.shape = {heads, kv_heads, D, true},
+                      .scores = gr_scores_plain(D),
                       .seqs = {n, offset, d_offset},
                       .qkv = device_random_bf16(tokens * (heads + 2 * kv_heads) * D, 5),
                       .o = device_poisoned(tokens * heads * D * 2),
@@ -566,11 +577,21 @@ int main(int argc, char **argv)
     if (read_options(argc, argv)) {
         bench(&d);
     } else {
-        check_attention(16, 8, 128);
-        check_attention(32, 8, 128);
-        check_attention(14, 2, 64);
-        check_attention(4, 1, 256);
-        check_attention(34, 1, 40);
+        const gr_bf16 some[16] = {0x4020, 0xc000, 0x3f80, 0, 0x40c0, 0xbf00, 0x3f80, 0x4000,
+                                  0x4020, 0xc000, 0x3f80, 0, 0x40c0, 0xbf00, 0x3f80, 0x4000};
+        gr_bf16 *sinks = device_copy(some, sizeof(some));
+        check_attention(16, 8, 128, 0, 0, NULL);
+        check_attention(32, 8, 128, 0, 0, NULL);
+        check_attention(14, 2, 64, 0, 0, NULL);
+        check_attention(4, 1, 256, 0, 0, NULL);
+        check_attention(34, 1, 40, 0, 0, NULL);
+        check_attention(16, 2, 64, 0, 0, sinks);
+        check_attention(16, 2, 64, 128, 0, sinks);
+        check_attention(8, 4, 128, 1, 0, NULL);
+        check_attention(8, 4, 128, 300, 0, NULL);
+        check_attention(4, 1, 256, 33, 5, NULL);
+        check_attention(4, 2, 80, 0, 2, sinks);
+        CUDA(cudaFree(sinks));
         check_products(&d);
         printf("%s\n", check_failures ? "FAILED" : "all OK");
     }

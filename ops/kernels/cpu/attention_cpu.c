@@ -6,6 +6,9 @@
  * kept whole, in panels of GR_KC keys, so that nothing is rescaled and a row's bits do not depend on its
  * tile. Backward computes the scores again from q, k and lse (Dao et al., arXiv:2205.14135), and sums over
  * query rows in the order of tokens.
+ *
+ * With a window, a tile begins at the first key that any of its rows sees; a row's weights of keys before its
+ * own first are 0, and a product with 0 leaves a sum's bits as they are.
  */
 #include <assert.h>
 #include <math.h>
@@ -58,6 +61,26 @@ static uint64_t panels_floats(uint32_t length, uint32_t rows)
     return (uint64_t)(length + GR_KC - 1) / GR_KC * rows * GR_LDA;
 }
 
+/* Where the scores of a row and key lie in panels of so many rows. */
+static size_t panel_at(uint32_t rows, uint32_t row, uint32_t key)
+{
+    return ((size_t)(key / GR_KC) * rows + row) * GR_LDA + key % GR_KC;
+}
+
+/* Keys from `key` on that are in its panel and before `end`. */
+static uint32_t panel_left(uint32_t key, uint32_t end)
+{
+    return GR_MIN(end - key, GR_KC - key % GR_KC);
+}
+
+static void clear_row(float *panels, uint32_t rows, uint32_t row, uint32_t from, uint32_t end)
+{
+    for (uint32_t k = from, n; k < end; k += n) {
+        n = panel_left(k, end);
+        memset(panels + panel_at(rows, row, k), 0, n * sizeof(*panels));
+    }
+}
+
 /* ---- keys and values to blocks ------------------------------------------------------------------------- */
 
 struct write_job {
@@ -101,6 +124,7 @@ void gr_kv_write(gr_queue *q, const gr_attention_desc *s, const gr_tokens *b, co
 
 struct attend_job {
     const gr_attention_desc *s;
+    const gr_scores *a;
     const gr_tokens *b;
     const gr_simd *v;
     const float *qkv;
@@ -115,7 +139,7 @@ struct tile {
     uint32_t seq, kv_head, head; /* head: the first query head */
     uint32_t token, tokens;      /* in the batch */
     uint32_t heads, rows;        /* rows = tokens heads, tokens outermost */
-    uint32_t keys;               /* of the first token */
+    uint32_t keys, from;         /* of the first token: how many, and the first that it sees, or before it */
     float *q, *o, *scores;       /* [rows, GR_LDA], [rows, GR_LDA], panels */
 };
 
@@ -129,38 +153,73 @@ static uint32_t row_head(const struct tile *t, uint32_t row)
     return t->head + row % t->heads;
 }
 
+static uint32_t row_keys(const struct tile *t, uint32_t row)
+{
+    return t->keys + row / t->heads;
+}
+
+static uint32_t row_first(const gr_scores *a, const struct tile *t, uint32_t row)
+{
+    return gr_scores_first(a->window, row_keys(t, row) - 1);
+}
+
+/* Where a tile begins: products take two blocks at a time. */
+static uint32_t tile_from(const gr_scores *a, const struct tile *t)
+{
+    const uint32_t first = gr_scores_first(a->window, t->keys - 1);
+    return first - first % (2 * GR_KV_BLOCK);
+}
+
 static void load_queries(const struct attend_job *j, const struct tile *t)
 {
     const uint32_t d = j->s->head_dim;
-    const float a = j->s->scale;
     for (uint32_t r = 0; r < t->rows; r++)
         j->v->scale(t->q + r * GR_LDA,
-                    j->qkv + (size_t)row_token(t, r) * gr_qkv_width(j->s) + (size_t)row_head(t, r) * d, a, d);
+                    j->qkv + (size_t)row_token(t, r) * gr_qkv_width(j->s) + (size_t)row_head(t, r) * d,
+                    j->a->scale, d);
 }
 
 static void tile_scores(const struct attend_job *j, const struct tile *t)
 {
     const uint32_t blocks = (t->keys + t->tokens - 1 + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
     gr_mm mm = {.m = t->rows, .k = j->s->head_dim, .a = t->q, .ldb = GR_KV_BLOCK, .ldc = GR_LDA};
-    for (uint32_t i = 0; i < blocks; i += 2) {
+    for (uint32_t i = t->from / GR_KV_BLOCK; i < blocks; i += 2) {
         const uint32_t key = i * GR_KV_BLOCK;
         mm.b0 = block_at(j->s, j->b, t->seq, i, t->kv_head);
         mm.b1 = i + 1 < blocks ? block_at(j->s, j->b, t->seq, i + 1, t->kv_head) : NULL;
-        mm.c = t->scores + (size_t)(key / GR_KC) * FWD_ROWS * GR_LDA + key % GR_KC;
+        mm.c = t->scores + panel_at(FWD_ROWS, 0, key);
         j->v->mm_rows(&mm);
     }
 }
 
-/* Turns scores into exp(score - max); returns their sum. */
-static float row_softmax(const gr_simd *v, float *scores, uint32_t keys, float *max)
+/* Scores as the softmax takes them; returns their maximum, the sink's included. */
+static float row_max(const struct attend_job *j, const struct tile *t, uint32_t row, uint32_t first)
 {
-    float most = -INFINITY, lanes[16] = {0};
-    for (uint32_t k = 0; k < keys; k += GR_KC) {
-        const float m = v->max(scores + (size_t)k / GR_KC * FWD_ROWS * GR_LDA, GR_MIN(keys - k, GR_KC));
+    const float cap = j->a->softcap, *sinks = j->a->sinks;
+    const uint32_t keys = row_keys(t, row);
+    float most = sinks ? sinks[row_head(t, row)] : -INFINITY;
+    for (uint32_t k = first, n; k < keys; k += n) {
+        float *scores = t->scores + panel_at(FWD_ROWS, row, k);
+        n = panel_left(k, keys);
+        if (cap) j->v->softcap(scores, NULL, cap, n);
+        const float m = j->v->max(scores, n);
         most = m > most ? m : most;
     }
-    for (uint32_t k = 0; k < keys; k += GR_KC)
-        v->exp_sum(scores + (size_t)k / GR_KC * FWD_ROWS * GR_LDA, most, lanes, GR_MIN(keys - k, GR_KC));
+    return most;
+}
+
+/* Turns scores into exp(score - max), 0 before the first that the row sees; returns their sum. */
+static float row_softmax(const struct attend_job *j, const struct tile *t, uint32_t row, float *max)
+{
+    const uint32_t keys = row_keys(t, row), first = row_first(j->a, t, row);
+    const float *sinks = j->a->sinks, most = row_max(j, t, row, first);
+    float lanes[16] = {0};
+    if (sinks) j->v->exp_sum(&(float){sinks[row_head(t, row)]}, most, lanes, 1);
+    clear_row(t->scores, FWD_ROWS, row, t->from, first);
+    for (uint32_t k = first, n; k < keys; k += n) {
+        n = panel_left(k, keys);
+        j->v->exp_sum(t->scores + panel_at(FWD_ROWS, row, k), most, lanes, n);
+    }
     *max = most;
     return gr_lanes_sum(lanes);
 }
@@ -172,8 +231,8 @@ static void add_values(const struct attend_job *j, const struct tile *t, uint32_
     const uint32_t dp = padded(j->s);
     const float *v = block_at(j->s, j->b, t->seq, key / GR_KV_BLOCK, t->kv_head) +
                      (size_t)(GR_KV_BLOCK + key % GR_KV_BLOCK) * dp;
-    const float *p = t->scores + (size_t)(key / GR_KC) * FWD_ROWS * GR_LDA + key % GR_KC;
-    gr_mm mm = {.m = t->rows - from, .k = n, .a = p + from * GR_LDA, .ldb = dp, .ldc = GR_LDA, .add = add};
+    const float *p = t->scores + panel_at(FWD_ROWS, from, key);
+    gr_mm mm = {.m = t->rows - from, .k = n, .a = p, .ldb = dp, .ldc = GR_LDA, .add = add};
     for (uint32_t d = 0; d < dp; d += 32) {
         mm.b0 = v + d;
         mm.b1 = d + 16 < dp ? v + d + 16 : NULL;
@@ -187,10 +246,9 @@ static void attend_tile(const struct attend_job *j, const struct tile *t)
     float sum[FWD_ROWS], max[FWD_ROWS];
     load_queries(j, t);
     tile_scores(j, t);
-    for (uint32_t r = 0; r < t->rows; r++)
-        sum[r] = row_softmax(j->v, t->scores + r * GR_LDA, t->keys + r / t->heads, &max[r]);
-    for (uint32_t k = 0; k < t->keys; k += GR_KV_BLOCK) /* keys that all rows see, then the triangle */
-        add_values(j, t, 0, k, GR_MIN(t->keys - k, GR_KV_BLOCK), k > 0);
+    for (uint32_t r = 0; r < t->rows; r++) sum[r] = row_softmax(j, t, r, &max[r]);
+    for (uint32_t k = t->from; k < t->keys; k += GR_KV_BLOCK) /* keys of the first token, then the triangle */
+        add_values(j, t, 0, k, GR_MIN(t->keys - k, GR_KV_BLOCK), k > t->from);
     for (uint32_t u = 1; u < t->tokens; u++) add_values(j, t, u * t->heads, t->keys + u - 1, 1, true);
     for (uint32_t r = 0; r < t->rows; r++) {
         const size_t at = (size_t)row_token(t, r) * j->s->heads + row_head(t, r);
@@ -235,6 +293,7 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
         t.token = b->offset[t.seq] + at;
         t.tokens = GR_MIN(b->offset[t.seq + 1] - t.token, j->tokens);
         t.keys = cached(b, t.seq) + at + 1;
+        t.from = tile_from(j->a, &t);
         attend_group(j, &t);
     }
 }
@@ -255,25 +314,12 @@ static float *packed_blocks(gr_workspace *c, const gr_attention_desc *s, uint32_
     return gr_workspace_floats(c, ((uint64_t)tokens / GR_KV_BLOCK + seqs) * gr_kv_block_floats(s));
 }
 
-static uint64_t attend_back_floats(const gr_attention_desc *s, uint32_t length, unsigned threads);
-
-uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
-{
-    gr_workspace c = {0};
-    if (use == GR_LAYER_BACKWARD) {
-        gr_workspace_floats(&c, attend_back_floats(d, b->length, b->threads));
-        return c.used;
-    }
-    gr_workspace_floats(&c, attend_floats(b->length, b->threads));
-    if (use != GR_LAYER_EXTEND) packed_blocks(&c, d, b->tokens, b->seqs);
-    return c.used;
-}
-
 static void attend(gr_queue *q, const gr_attend *c, const gr_tokens *b, float *out, float *lse, float *ws)
 {
     const gr_attention_desc *s = c->d;
+    const gr_scores a = gr_attend_scores(c);
     struct attend_job j = {
-        .s = s, .b = b, .v = gr_simd_best(), .qkv = c->qkv, .out = out, .lse = lse, .ws = ws};
+        .s = s, .a = &a, .b = b, .v = gr_simd_best(), .qkv = c->qkv, .out = out, .lse = lse, .ws = ws};
     j.ws_floats = attend_thread_floats(batch_length(b));
     j.heads = GR_MIN(s->heads / s->kv_heads, FWD_ROWS);
     j.tokens = FWD_ROWS / j.heads;
@@ -297,6 +343,7 @@ void gr_cpu_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
 
 struct back_job {
     const gr_attention_desc *s;
+    const gr_scores *a;
     const gr_tokens *b;
     const gr_simd *v;
     const float *qkv, *out, *lse, *dout;
@@ -340,16 +387,16 @@ static void load_keys(const struct back_job *j, const struct back_ws *w, const f
     }
 }
 
-/* c panels [rows, keys] = a [rows, D] times blocks of keys or values. */
-static void back_scores(const struct back_job *j, uint32_t rows, const float *a, const float *bt,
-                        uint32_t keys, float *panels)
+/* c panels [rows, keys] = a [rows, D] times blocks of keys or values, from the tile's first on. */
+static void back_scores(const struct back_job *j, const struct tile *t, const float *a, const float *bt,
+                        float *panels)
 {
-    const uint32_t d = j->s->head_dim;
-    gr_mm mm = {.m = rows, .k = d, .a = a, .ldb = 16, .ldc = GR_LDA};
-    for (uint32_t i = 0; i < keys; i += 32) {
+    const uint32_t d = j->s->head_dim, keys = t->keys + t->tokens - 1;
+    gr_mm mm = {.m = t->rows, .k = d, .a = a, .ldb = 16, .ldc = GR_LDA};
+    for (uint32_t i = t->from; i < keys; i += 32) {
         mm.b0 = bt + (size_t)i * d;
         mm.b1 = i + 16 < keys ? mm.b0 + 16 * d : NULL;
-        mm.c = panels + (size_t)(i / GR_KC) * BACK_ROWS * GR_LDA + i % GR_KC;
+        mm.c = panels + panel_at(BACK_ROWS, 0, i);
         j->v->mm_rows(&mm);
     }
 }
@@ -368,16 +415,37 @@ static void wide_mm(const struct back_job *j, gr_mm mm, bool cols)
     }
 }
 
-static void tile_gradients(const struct back_job *j, const struct back_ws *w, uint32_t rows, uint32_t keys)
+static void tile_gradients(const struct back_job *j, const struct back_ws *w, const struct tile *t)
 {
-    const uint32_t dp = padded(j->s);
-    for (uint32_t k = 0; k < keys; k += GR_KC) {
-        const size_t panel = (size_t)(k / GR_KC) * BACK_ROWS * GR_LDA, n = GR_MIN(keys - k, GR_KC);
+    const uint32_t dp = padded(j->s), keys = t->keys + t->tokens - 1;
+    for (uint32_t k = t->from, n; k < keys; k += n) {
+        const size_t panel = panel_at(BACK_ROWS, 0, k);
+        const bool add = k > t->from;
         float *dk = w->dk + (size_t)k * dp, *dv = w->dv + (size_t)k * dp;
-        wide_mm(j, (gr_mm){n, rows, w->p + panel, w->dout, NULL, GR_LDA, dv, dp, true}, true);
-        wide_mm(j, (gr_mm){n, rows, w->ds + panel, w->q, NULL, GR_LDA, dk, dp, true}, true);
-        wide_mm(j, (gr_mm){rows, n, w->ds + panel, w->k + (size_t)k * dp, NULL, dp, w->dq, GR_LDA, k > 0},
+        n = panel_left(k, keys);
+        wide_mm(j, (gr_mm){n, t->rows, w->p + panel, w->dout, NULL, GR_LDA, dv, dp, true}, true);
+        wide_mm(j, (gr_mm){n, t->rows, w->ds + panel, w->q, NULL, GR_LDA, dk, dp, true}, true);
+        wide_mm(j, (gr_mm){t->rows, n, w->ds + panel, w->k + (size_t)k * dp, NULL, dp, w->dq, GR_LDA, add},
                 false);
+    }
+}
+
+/* Scores and products of one row, as back_scores left them, become weights and gradients of scores: 0 where
+ * the row does not see a key. */
+static void back_row(const struct back_job *j, const struct back_ws *w, const struct tile *t, uint32_t row,
+                     float delta)
+{
+    const uint32_t live = row_keys(t, row), keys = t->keys + t->tokens - 1, first = row_first(j->a, t, row);
+    const float lse = j->lse[(size_t)row_token(t, row) * j->s->heads + row_head(t, row)], cap = j->a->softcap;
+    float slope[GR_KC];
+    clear_row(w->p, BACK_ROWS, row, t->from, first);
+    clear_row(w->ds, BACK_ROWS, row, t->from, first);
+    for (uint32_t k = first, n; k < keys; k += n) {
+        float *p = w->p + panel_at(BACK_ROWS, row, k), *ds = w->ds + panel_at(BACK_ROWS, row, k);
+        n = panel_left(k, keys);
+        if (cap) j->v->softcap(p, slope, cap, n);
+        j->v->attend_back(p, ds, lse, delta, GR_MIN(live > k ? live - k : 0, n), n);
+        if (cap) j->v->mul(ds, slope, n);
     }
 }
 
@@ -385,8 +453,8 @@ static void tile_gradients(const struct back_job *j, const struct back_ws *w, ui
 static void back_tile(const struct back_job *j, const struct back_ws *w, const struct tile *t)
 {
     const gr_attention_desc *s = j->s;
-    const uint32_t d = s->head_dim, dp = padded(s), keys = t->keys + t->tokens - 1;
-    const float a = j->s->scale;
+    const uint32_t d = s->head_dim, dp = padded(s);
+    const float a = j->a->scale;
     float delta[BACK_ROWS];
     for (uint32_t r = 0; r < t->rows; r++) {
         const size_t token = row_token(t, r), head = row_head(t, r), at = (token * s->heads + head) * d;
@@ -397,18 +465,10 @@ static void back_tile(const struct back_job *j, const struct back_ws *w, const s
         memset(dout + d, 0, (dp - d) * sizeof(float));
         delta[r] = j->v->dot(dout, j->out + at, d);
     }
-    back_scores(j, t->rows, w->q, w->kt, keys, w->p);
-    back_scores(j, t->rows, w->dout, w->vt, keys, w->ds);
-    for (uint32_t r = 0; r < t->rows; r++) {
-        const uint32_t live = t->keys + r / t->heads;
-        const float lse = j->lse[(size_t)row_token(t, r) * s->heads + row_head(t, r)];
-        for (uint32_t k = 0; k < keys; k += GR_KC) {
-            const size_t at = ((size_t)(k / GR_KC) * BACK_ROWS + r) * GR_LDA;
-            j->v->attend_back(w->p + at, w->ds + at, lse, delta[r], GR_MIN(live > k ? live - k : 0, GR_KC),
-                              GR_MIN(keys - k, GR_KC));
-        }
-    }
-    tile_gradients(j, w, t->rows, keys);
+    back_scores(j, t, w->q, w->kt, w->p);
+    back_scores(j, t, w->dout, w->vt, w->ds);
+    for (uint32_t r = 0; r < t->rows; r++) back_row(j, w, t, r, delta[r]);
+    tile_gradients(j, w, t);
     for (uint32_t r = 0; r < t->rows; r++)
         j->v->scale(j->dqkv + (size_t)row_token(t, r) * gr_qkv_width(s) + (size_t)row_head(t, r) * d,
                     w->dq + r * GR_LDA, a, d);
@@ -432,6 +492,7 @@ static void back_sequence(const struct back_job *j, const struct back_ws *w, uin
             t.heads = GR_MIN(group - h, step);
             t.rows = t.tokens * t.heads;
             t.keys = i + 1;
+            t.from = tile_from(j->a, &t);
             back_tile(j, w, &t);
         }
     for (uint32_t i = 0; i < n; i++) {
@@ -463,21 +524,55 @@ static uint64_t attend_back_floats(const gr_attention_desc *s, uint32_t length, 
     return threads * c.used / sizeof(float);
 }
 
+uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
+{
+    gr_workspace c = {0};
+    if (use == GR_LAYER_BACKWARD) {
+        gr_workspace_floats(&c, attend_back_floats(d, b->length, b->threads));
+        return c.used;
+    }
+    gr_workspace_floats(&c, attend_floats(b->length, b->threads));
+    if (use != GR_LAYER_EXTEND) packed_blocks(&c, d, b->tokens, b->seqs);
+    return c.used;
+}
+
+/* ---- sinks --------------------------------------------------------------------------------------------- */
+
+struct sinks_job {
+    const gr_attention_desc *s;
+    const float *sinks, *out, *lse, *dout;
+    float *grad;
+    uint32_t tokens;
+};
+
+/* A head at a time, its tokens in their order, so that a gradient goes on from where an earlier pass left it.
+ */
+static void sinks_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct sinks_job *j = arg;
+    const gr_simd *v = gr_simd_best();
+    const uint32_t d = j->s->head_dim, heads = j->s->heads;
+    uint64_t first, last;
+    gr_team_range(heads, 1, rank, size, &first, &last);
+    for (uint32_t h = (uint32_t)first; h < last; h++)
+        for (uint32_t t = 0; t < j->tokens; t++) {
+            const size_t at = (size_t)t * heads + h;
+            float lanes[16] = {0};
+            v->exp_sum(&(float){j->sinks[h]}, j->lse[at], lanes, 1);
+            j->grad[h] = fmaf(-lanes[0], v->dot(j->dout + at * d, j->out + at * d, d), j->grad[h]);
+        }
+}
+
 void gr_cpu_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
                             const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads)
 {
-    struct back_job j = {c->d,  c->b, gr_simd_best(),     c->qkv, out, stats, dout, dqkv,
-                         c->ws, 0,    batch_length(c->b), 0};
-    (void)grad_sinks;
+    const gr_scores a = gr_attend_scores(c);
+    const uint32_t length = batch_length(c->b);
+    struct back_job j = {c->d, &a, c->b, gr_simd_best(), c->qkv, out, stats, dout, dqkv, c->ws, 0, length, 0};
+    struct sinks_job sinks = {c->d, a.sinks, out, stats, dout, grad_sinks, c->b->n};
+    assert(grads == GR_F32);
     (void)grads;
-    j.ws_floats = attend_back_floats(c->d, j.length, 1);
+    j.ws_floats = attend_back_floats(c->d, length, 1);
     gr_team_run(q->team, back_rank, &j);
-}
-
-const char *gr_cpu_attend_unfit(const gr_attention_desc *d)
-{
-    return d->window        ? "windows of attention"
-           : d->sinks       ? "attention sinks"
-           : d->softcap > 0 ? "capped attention scores"
-                            : NULL;
+    if (grad_sinks) gr_team_run(q->team, sinks_rank, &sinks);
 }

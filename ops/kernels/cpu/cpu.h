@@ -51,7 +51,6 @@ void gr_cpu_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, ui
 void gr_cpu_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);
 void gr_cpu_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
                           const void *dy, void *dx, void *dg);
-const char *gr_cpu_attend_unfit(const gr_attention_desc *d);
 uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);
 void gr_cpu_attend(gr_queue *q, const gr_attend *c, void *out, float *stats);
 void gr_cpu_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,

@@ -40,7 +40,6 @@ static const gr_layer_ops layer = {
     .turns = true,
     .extends_packed = true,
     .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH,
-    .attend_unfit = gr_cpu_attend_unfit,
     .norm = gr_cpu_norm,
     .norm_add = gr_cpu_norm_add,
     .norm_backward = gr_cpu_norm_backward,

@@ -28,8 +28,14 @@ struct gr_cu_attention {
 struct tensors {
     const gr_bf16 *qkv, *o, *dout;
     gr_bf16 *out, *dqkv;
-    float *stats;
+    float *stats, scale;
 };
+
+/* Whether cuDNN is asked. */
+static bool fused(const gr_cu_attention *a, const gr_scores *scores, bool backward)
+{
+    return a->handle && !scores->window && !scores->softcap && (backward || !a->simple_forward);
+}
 
 static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
 {
@@ -136,11 +142,11 @@ static gr_status plan_for(gr_cu_attention *a, const gr_cu_attention_shape *s, co
     return GR_OK;
 }
 
-gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shape *s,
+gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shape *s, const gr_scores *scores,
                                   const gr_cu_sequences *b, bool backward, gr_diag *d)
 {
     const gr_cudnn_plan *plan;
-    if (!a->handle || (a->simple_forward && !backward) || b->offset[b->n_seqs] == 0) return GR_OK;
+    if (!fused(a, scores, backward) || b->offset[b->n_seqs] == 0) return GR_OK;
     for (uint32_t first = 0; first < b->n_seqs;) {
         const gr_cu_attention_run r = gr_cu_attention_cut(s, b->offset, first, b->n_seqs, backward);
         const gr_status st = plan_for(a, s, &r, backward, &plan, d);
@@ -189,7 +195,7 @@ static gr_status execute(gr_cu_attention *a, const gr_cudnn_plan *plan, const gr
     const uint64_t q = token * width + head * dim, k = token * width + (s->heads + kv_head) * dim,
                    v = k + s->kv_heads * dim, o = token * s->heads * dim + head * dim;
     const bool backward = t->dqkv != NULL;
-    float scale = 1 / sqrtf((float)s->head_dim);
+    float scale = t->scale;
     char what[128];
     int64_t uid[GR_ATT_END];
     void *pointer[GR_ATT_END] = {
@@ -280,44 +286,58 @@ static gr_status check(const gr_cu_attention_shape *s, const gr_cu_sequences *b,
                          s->heads, s->kv_heads, s->head_dim, b->offset[0]);
 }
 
-static gr_cu_simple simple_of(const gr_cu_attention_shape *s, const gr_cu_sequences *b)
+static gr_cu_simple simple_of(const gr_cu_attention_shape *s, const gr_scores *scores,
+                              const gr_cu_sequences *b)
 {
-    gr_cu_simple p = {s->heads, s->kv_heads, s->head_dim, b->device_offset, b->n_seqs, b->offset[b->n_seqs],
-                      0};
+    gr_cu_simple p = {s->heads,         s->kv_heads, s->head_dim,          *scores,
+                      b->device_offset, b->n_seqs,   b->offset[b->n_seqs], 0};
     for (uint32_t i = 0; i < b->n_seqs; i++) p.longest = GR_MAX(p.longest, b->offset[i + 1] - b->offset[i]);
     return p;
 }
 
 gr_status gr_cu_attention_forward(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s,
-                                  const gr_cu_sequences *b, const gr_bf16 *qkv, gr_bf16 *o, float *stats,
-                                  void *ws, uint64_t ws_bytes, gr_diag *d)
+                                  const gr_scores *scores, const gr_cu_sequences *b, const gr_bf16 *qkv,
+                                  gr_bf16 *o, float *stats, void *ws, uint64_t ws_bytes, gr_diag *d)
 {
-    const gr_status status = check(s, b, d);
+    gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
-    if (a->handle && !a->simple_forward)
-        return run_cudnn(a, st, s, b, &(struct tensors){.qkv = qkv, .out = o, .stats = stats}, ws, ws_bytes,
-                         d);
-    const gr_cu_simple p = simple_of(s, b);
-    gr_cu_simple_forward(st, &p, qkv, o, stats);
-    return GR_OK;
+    const gr_cu_simple p = simple_of(s, scores, b);
+    if (!fused(a, scores, false)) {
+        gr_cu_simple_forward(st, &p, qkv, o, stats);
+        return GR_OK;
+    }
+    const struct tensors t = {.qkv = qkv, .out = o, .stats = stats, .scale = scores->scale};
+    status = run_cudnn(a, st, s, b, &t, ws, ws_bytes, d);
+    if (status == GR_OK && scores->sinks) gr_cu_sinks_forward(st, &p, o, stats);
+    return status;
+}
+
+static gr_status need(uint64_t bytes, uint64_t ws_bytes, gr_diag *d)
+{
+    if (bytes <= ws_bytes) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED, "attention needs %llu bytes of workspace, and has %llu",
+                         (unsigned long long)bytes, (unsigned long long)ws_bytes);
 }
 
 gr_status gr_cu_attention_backward(gr_cu_attention *a, cudaStream_t st, const gr_cu_attention_shape *s,
-                                   const gr_cu_sequences *b, const gr_bf16 *qkv, const gr_bf16 *o,
-                                   const float *stats, const gr_bf16 *dout, gr_bf16 *dqkv, void *ws,
-                                   uint64_t ws_bytes, gr_diag *d)
+                                   const gr_scores *scores, const gr_cu_sequences *b, const gr_bf16 *qkv,
+                                   const gr_bf16 *o, const float *stats, const gr_bf16 *dout, gr_bf16 *dqkv,
+                                   const gr_cu_sink_grads *sinks, void *ws, uint64_t ws_bytes, gr_diag *d)
 {
-    const gr_status status = check(s, b, d);
+    gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
-    if (a->handle) {
-        const struct tensors t = {.qkv = qkv, .o = o, .dout = dout, .dqkv = dqkv, .stats = (float *)stats};
-        return run_cudnn(a, st, s, b, &t, ws, ws_bytes, d);
+    const bool simple = !fused(a, scores, true);
+    const gr_cu_simple p = simple_of(s, scores, b);
+    if (simple || sinks) status = need(gr_cu_attention_stats_bytes(s, p.n_tokens), ws_bytes, d);
+    if (status != GR_OK) return status;
+    if (simple) {
+        gr_cu_simple_backward(st, &p, qkv, o, stats, dout, dqkv, ws);
+    } else {
+        const struct tensors t = {
+            .qkv = qkv, .o = o, .dout = dout, .dqkv = dqkv, .stats = (float *)stats, .scale = scores->scale};
+        status = run_cudnn(a, st, s, b, &t, ws, ws_bytes, d);
+        if (sinks) gr_cu_attention_delta(st, &p, o, dout, ws); /* cuDNN is through with the workspace */
     }
-    const gr_cu_simple p = simple_of(s, b);
-    if (gr_cu_attention_stats_bytes(s, p.n_tokens) > ws_bytes)
-        return gr_diag_error(
-            d, (gr_loc){0}, GR_E_FAILED, "attention needs %llu bytes of workspace, and has %llu",
-            (unsigned long long)gr_cu_attention_stats_bytes(s, p.n_tokens), (unsigned long long)ws_bytes);
-    gr_cu_simple_backward(st, &p, qkv, o, stats, dout, dqkv, ws);
-    return GR_OK;
+    if (status == GR_OK && sinks) gr_cu_sinks_backward(st, &p, stats, ws, sinks->grad, sinks->type);
+    return status;
 }

@@ -41,9 +41,26 @@ template <int DP> struct kv_shape {
         PARTS = DP / COLS, SHARED = (2 * KEYS + 2 * STEP) * DP * 2;
 };
 
+/* The weight of a key in a row, from its score as the product left it; ds: d loss / d weight becomes that of
+ * the score, but for the scale. */
+template <bool MORE>
+static __device__ __forceinline__ float weigh(const problem &p, float score, float lse2, float delta,
+                                              bool seen, float &ds)
+{
+    if (!MORE || !p.softcap) {
+        const float weight = seen ? exp2_of(fmaf(score, p.scale * LOG2E, -lse2)) : 0;
+        ds = weight * (ds - delta);
+        return weight;
+    }
+    const float cap = capped(score, p), weight = seen ? exp2_of(fmaf(cap, LOG2E, -lse2)) : 0;
+    ds = weight * (ds - delta) * cap_slope(cap, p);
+    return weight;
+}
+
 /* A block of threads: 64 keys of one kv head, against all rows that see them. Scores are computed turned,
  * keys by rows, so that they are fragments A of dV += P^T dO and dK += dS^T Q as they come. */
-template <int DP> static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradients g)
+template <int DP, bool MORE>
+static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradients g)
 {
     using S = kv_shape<DP>;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -63,10 +80,12 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) key_gradient
     float dk[S::COLS / 8][4], dv[S::COLS / 8][4];
     clear<S::COLS / 8>(dk);
     clear<S::COLS / 8>(dv);
-    const float scale2 = p.scale * LOG2E;
     const uint32_t key[2] = {key0 + warp * 16 + lane / 4, key0 + warp * 16 + lane / 4 + 8};
 
-    for (uint32_t row0 = key0 * group / S::STEP * S::STEP; row0 < w.rows; row0 += S::STEP) {
+    const uint32_t last = key0 + S::KEYS - 1; /* rows that see none of the keys are left out */
+    const uint32_t end = MORE && p.reach < w.n ? min((last + p.reach) * group, w.rows) : w.rows;
+
+    for (uint32_t row0 = key0 * group / S::STEP * S::STEP; row0 < end; row0 += S::STEP) {
         __syncthreads(); /* everyone is through with the rows before */
         fill<DP, S::STEP>(q_tile, p.qkv, p.d,
                           [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
@@ -99,9 +118,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) key_gradient
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int r = n * 8 + lane % 4 * 2 + i % 2;
-                const float weight = key[i / 2] <= token[r] ? exp2_of(fmaf(s[n][i], scale2, -lse2[r])) : 0;
-                s[n][i] = weight;
-                ds[n][i] = weight * (ds[n][i] - delta[r]);
+                const bool seen = MORE ? p.sees(token[r], key[i / 2]) : key[i / 2] <= token[r];
+                s[n][i] = weigh<MORE>(p, s[n][i], lse2[r], delta[r], seen, ds[n][i]);
             }
 #pragma unroll
         for (int k = 0; k < S::STEP / 16; k++) {
@@ -126,7 +144,8 @@ template <int DP> struct q_shape {
 };
 
 /* A block of threads: 64 rows of one kv head, against all keys that they see. */
-template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gradients g)
+template <int DP, bool MORE>
+static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gradients g)
 {
     constexpr int KEYS = q_shape<DP>::KEYS;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -151,9 +170,8 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradie
     }
     float dq[DP / 8][4];
     clear<DP / 8>(dq);
-    const float scale2 = p.scale * LOG2E;
 
-    for (uint32_t key0 = 0; key0 < n_keys; key0 += KEYS) {
+    for (uint32_t key0 = MORE ? p.first_key(row0 / group) / KEYS * KEYS : 0; key0 < n_keys; key0 += KEYS) {
         __syncthreads(); /* everyone is through with the keys before */
         fill<DP, KEYS>(k_tile, p.qkv, p.d,
                        [&](int r) { return key0 + r < n_keys ? w.k_at(p, key0 + r) : nullptr; });
@@ -177,9 +195,9 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradie
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const bool seen = key0 + n * 8 + lane % 4 * 2 + i % 2 <= row[i / 2] / group;
-                const float weight = seen ? exp2_of(fmaf(s[n][i], scale2, -lse2[i / 2])) : 0;
-                ds[n][i] = weight * (ds[n][i] - delta[i / 2]);
+                const uint32_t key = key0 + n * 8 + lane % 4 * 2 + i % 2, token = row[i / 2] / group;
+                const bool seen = MORE ? p.sees(token, key) : key <= token;
+                weigh<MORE>(p, s[n][i], lse2[i / 2], delta[i / 2], seen, ds[n][i]);
             }
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++) {
@@ -193,20 +211,30 @@ template <int DP> static __global__ void __launch_bounds__(THREADS) query_gradie
         if (row[half] < w.rows) store_row<DP / 8>(g.dqkv + w.q_at(p, row[half]), dq, half, p.scale, 0, p.d);
 }
 
-template <int DP>
-static void run_backward(cudaStream_t st, const problem &p, const gradients &g, uint32_t n_seqs,
-                         uint32_t longest)
+template <int DP, bool MORE>
+static void run_backward_as(cudaStream_t st, const problem &p, const gradients &g, uint32_t n_seqs,
+                            uint32_t longest)
 {
     using K = kv_shape<DP>;
     constexpr int q_shared = q_shape<DP>::SHARED;
     const uint32_t key_tiles = (longest + K::KEYS - 1) / K::KEYS * K::PARTS;
     const uint32_t row_tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS;
-    cudaFuncSetAttribute(key_gradients<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, K::SHARED);
-    cudaFuncSetAttribute(query_gradients<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, q_shared);
+    cudaFuncSetAttribute(key_gradients<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, K::SHARED);
+    cudaFuncSetAttribute(query_gradients<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, q_shared);
     by_seqs(p, n_seqs, [&](const problem &part, uint32_t n) {
-        key_gradients<DP><<<dim3(key_tiles, p.kv_heads, n), THREADS, K::SHARED, st>>>(part, g);
-        query_gradients<DP><<<dim3(row_tiles, p.kv_heads, n), THREADS, q_shared, st>>>(part, g);
+        key_gradients<DP, MORE><<<dim3(key_tiles, p.kv_heads, n), THREADS, K::SHARED, st>>>(part, g);
+        query_gradients<DP, MORE><<<dim3(row_tiles, p.kv_heads, n), THREADS, q_shared, st>>>(part, g);
     });
+}
+
+template <int DP>
+static void run_backward(cudaStream_t st, const problem &p, const gradients &g, uint32_t n_seqs,
+                         uint32_t longest)
+{
+    if (p.more())
+        run_backward_as<DP, true>(st, p, g, n_seqs, longest);
+    else
+        run_backward_as<DP, false>(st, p, g, n_seqs, longest);
 }
 
 static problem problem_of(const gr_cu_simple *s, const gr_bf16 *qkv)
@@ -217,7 +245,7 @@ static problem problem_of(const gr_cu_simple *s, const gr_bf16 *qkv)
     p.heads = s->heads;
     p.kv_heads = s->kv_heads;
     p.d = s->head_dim;
-    p.scale = 1 / sqrtf((float)p.d);
+    p.set(&s->scores);
     return p;
 }
 
@@ -232,9 +260,8 @@ void gr_cu_simple_backward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16
 {
     const problem p = problem_of(s, qkv);
     const gradients g = {dout, stats, delta, dqkv};
-    const uint32_t n = s->n_tokens * s->heads;
-    if (!s->n_seqs || !n) return;
-    sum_products<<<(n + 7) / 8, 256, 0, st>>>(out, dout, n, p.d, delta);
+    if (!s->n_seqs || !s->n_tokens) return;
+    gr_cu_attention_delta(st, s, out, dout, delta);
     if (p.d <= 64)
         run_backward<64>(st, p, g, s->n_seqs, s->longest);
     else if (p.d <= 128)
@@ -242,6 +269,77 @@ void gr_cu_simple_backward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16
     else
         run_backward<256>(st, p, g, s->n_seqs, s->longest);
 }
+
+void gr_cu_attention_delta(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *out, const gr_bf16 *dout,
+                           float *delta)
+{
+    const uint32_t n = s->n_tokens * s->heads;
+    if (n) sum_products<<<(n + 7) / 8, 256, 0, st>>>(out, dout, n, s->head_dim, delta);
+}
+
+/* ---- sinks ----------------------------------------------------------------------------------------------
+ */
+
+/* A warp for each token and head. Bound by memory. */
+static __global__ void __launch_bounds__(256) add_sinks(problem p, uint32_t n, uint16_t *out, float *lse)
+{
+    const uint32_t at = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (at >= n) return;
+    const float before = lse[at];
+    p.scale = 1;
+    p.softcap = 0;
+    const row_end e = end_row(p, at % p.heads, before, 1);
+    uint32_t *row = reinterpret_cast<uint32_t *>(out + (size_t)at * p.d);
+    for (uint32_t i = lane; i < p.d / 2; i += 32) {
+        const uint32_t x = row[i];
+        row[i] = pack(__uint_as_float(x << 16) * e.share, __uint_as_float(x & 0xffff0000u) * e.share);
+    }
+    __syncwarp(); /* all have read what lane 0 overwrites */
+    if (lane == 0) lse[at] = e.lse;
+}
+
+void gr_cu_sinks_forward(cudaStream_t st, const gr_cu_simple *s, gr_bf16 *out, float *stats)
+{
+    const uint32_t n = s->n_tokens * s->heads;
+    if (n) add_sinks<<<(n + 7) / 8, 256, 0, st>>>(problem_of(s, NULL), n, out, stats);
+}
+
+/* A block for each head; its threads take tokens in turns, and their sums are added in order. */
+static __global__ void __launch_bounds__(256)
+    sink_gradients(problem p, uint32_t n_tokens, const float *lse, const float *delta, void *grad, bool wide)
+{
+    __shared__ float part[256];
+    const uint32_t head = blockIdx.x;
+    const float sink2 = __uint_as_float((uint32_t)p.sinks[head] << 16) * LOG2E;
+    float sum = 0;
+    for (uint32_t t = threadIdx.x; t < n_tokens; t += 256) {
+        const size_t at = (size_t)t * p.heads + head;
+        sum -= exp2_of(sink2 - lse[at] * LOG2E) * delta[at];
+    }
+    part[threadIdx.x] = sum;
+    for (uint32_t step = 128; step; step /= 2) {
+        __syncthreads();
+        if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
+    }
+    if (threadIdx.x) return;
+    if (wide) {
+        static_cast<float *>(grad)[head] += part[0];
+    } else {
+        __nv_bfloat16 *g = static_cast<__nv_bfloat16 *>(grad) + head;
+        *g = __float2bfloat16_rn(__bfloat162float(*g) + part[0]);
+    }
+}
+
+void gr_cu_sinks_backward(cudaStream_t st, const gr_cu_simple *s, const float *stats, const float *delta,
+                          void *grad, gr_cu_dtype grad_type)
+{
+    if (s->n_tokens)
+        sink_gradients<<<s->heads, 256, 0, st>>>(problem_of(s, NULL), s->n_tokens, stats, delta, grad,
+                                                 grad_type == GR_CU_F32);
+}
+
+/* ---- what cuDNN is told of sequences --------------------------------------------------------------------
+ */
 
 static __global__ void index_sequences(const uint32_t *offset, uint32_t first, uint32_t n, uint32_t B,
                                        uint32_t width, uint32_t o_width, uint32_t stats_width,

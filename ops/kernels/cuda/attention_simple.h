@@ -16,16 +16,27 @@ extern "C" {
 
 typedef struct gr_cu_simple {
     uint32_t heads, kv_heads, head_dim;
+    gr_scores scores;       /* sinks: device */
     const uint32_t *offset; /* [n_seqs + 1], device */
     uint32_t n_seqs, n_tokens, longest;
 } gr_cu_simple;
 
-/* out [T, heads D]; stats [T, heads]: log-sum-exp of the scaled scores, or NULL. */
+/* out [T, heads D]; stats [T, heads]: log of the softmax's denominator, or NULL. */
 void gr_cu_simple_forward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *qkv, gr_bf16 *out,
                           float *stats);
 /* dqkv [T, W] is written; delta: workspace of n_tokens * heads floats. */
 void gr_cu_simple_backward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *qkv, const gr_bf16 *out,
                            const float *stats, const gr_bf16 *dout, gr_bf16 *dqkv, float *delta);
+
+/* delta [T, heads]: sums of out * dout over D. */
+void gr_cu_attention_delta(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *out, const gr_bf16 *dout,
+                           float *delta);
+
+/* From out and stats of attention without sinks to those with s->scores.sinks, in place. */
+void gr_cu_sinks_forward(cudaStream_t st, const gr_cu_simple *s, gr_bf16 *out, float *stats);
+/* grad [heads] += the gradient of the sinks, from stats and delta of attention with them. */
+void gr_cu_sinks_backward(cudaStream_t st, const gr_cu_simple *s, const float *stats, const float *delta,
+                          void *grad, gr_cu_dtype grad_type);
 
 /* What cuDNN wants to know of sequences [first, first + n) as B of them (those beyond n are empty), each
  * array int32: length [B], and [B + 1] places of their first elements in qkv rows of width, o rows of

@@ -35,8 +35,8 @@ constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
 constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
 
 /* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
- * head's G. */
-enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, BLOCKS = 8 };
+ * head's G. Of its N_KEYS keys the first HIDDEN, fewer than a block, lie before the window. */
+enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, HIDDEN, BLOCKS = 8 };
 
 /* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
 struct list {
@@ -64,6 +64,7 @@ list list_at(void *work, uint32_t n)
 struct list_args {
     const uint32_t *length, *member, *group_first, *shared, *table;
     uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
+    uint32_t window;
     list out;
 };
 
@@ -71,7 +72,7 @@ struct list_args {
  * item of each class goes, the class of most blocks first. */
 __device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t member, uint32_t table_of,
                     uint32_t first_row, uint32_t n_rows, uint32_t key, uint32_t n_keys, uint32_t index,
-                    bool once)
+                    bool once, uint32_t hidden)
 {
     const uint32_t blocks = (n_keys + BLOCK - 1) / BLOCK;
     const uint32_t at = atomicAdd(&place[CLASSES - blocks], 1);
@@ -83,6 +84,7 @@ __device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t me
     w[N_KEYS] = n_keys;
     w[INDEX] = index;
     w[ONCE] = once;
+    w[HIDDEN] = hidden;
     for (uint32_t b = 0; b < blocks; b++)
         w[BLOCKS + b] = a.table[(size_t)table_of * a.table_stride + key / BLOCK + b];
 }
@@ -91,7 +93,7 @@ __device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t me
 __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint32_t g)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t first = a.group_first[g], end = a.group_first[g + 1], shared = a.shared[g];
+    const uint32_t first = a.group_first[g], end = a.group_first[g + 1], shared = a.window ? 0 : a.shared[g];
     const uint32_t shared_pieces = (shared + PIECE - 1) / PIECE;
     uint32_t live = end; /* the first that is not empty: empty slots' tables are not read */
     for (uint32_t m = first; m < end && live == end; m += 32) {
@@ -104,18 +106,20 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
         for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
             const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
             put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key,
-                min(PIECE, shared - key), i / chunks, chunks == 1);
+                min(PIECE, shared - key), i / chunks, chunks == 1, 0);
         }
     }
     const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS;
     for (uint32_t m = first + lane / 4; m < end; m += 8) { /* four lanes a slot */
         const uint32_t s = a.member[m], length = a.length[s];
-        const uint32_t own = length > shared ? (length - shared + PIECE - 1) / PIECE : 0;
+        const uint32_t before = a.window && length > a.window ? length - a.window : 0; /* the window */
+        const uint32_t from = shared + before / BLOCK * BLOCK;
+        const uint32_t own = length > from ? (length - from + PIECE - 1) / PIECE : 0;
         if (!count && lane % 4 == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
         for (uint32_t i = lane % 4; i < own * chunks; i += 4) {
-            const uint32_t key = shared + i / chunks * PIECE, row = i % chunks * ROWS;
+            const uint32_t key = from + i / chunks * PIECE, row = i % chunks * ROWS;
             put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, min(PIECE, length - key),
-                shared_pieces + i / chunks, chunks == 1);
+                shared_pieces + i / chunks, chunks == 1, i < chunks ? before % BLOCK : 0);
         }
     }
 }
@@ -153,7 +157,9 @@ struct args {
     float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
     uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
-    float scale; /* log2(e) / sqrt(D) */
+    float scale;                /* of a score, times log2(e); where capped, log2(e) */
+    float softcap, in_cap;      /* 2 log2(e) scale / softcap */
+    const __nv_bfloat16 *sinks; /* [heads] or NULL */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -386,21 +392,35 @@ template <int DM> struct rows {
         }
     }
 
+    /* softcap tanh(score / softcap), as 1 - 2 / (exp(2 x) + 1). */
+    static __device__ __forceinline__ void cap(const args &a, float (&s)[2][4])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[i][e] = a.softcap * fmaf(-2, __frcp_rn(exp2_fast(s[i][e] * a.in_cap) + 1), 1);
+    }
+
     /* left: keys from the start of this block on; what lies behind them counts nothing (its values are
-     * zeros). */
-    __device__ __forceinline__ void block(uint32_t stage, uint32_t left, float scale)
+     * zeros). MORE: nor do the first `hidden`, and scores may be capped. */
+    template <bool MORE>
+    __device__ __forceinline__ void block(const args &a, uint32_t stage, uint32_t left, uint32_t hidden)
     {
         float s[2][4] = {};
         scores(s, stage);
-        if (left < BLOCK) {
+        if (MORE && a.softcap) cap(a, s);
+        if (left < BLOCK || (MORE && hidden)) {
             const uint32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (i * 8 + column + (e & 1) >= left) s[i][e] = -CUDART_INF_F;
+                for (int e = 0; e < 4; e++) {
+                    const uint32_t key = i * 8 + column + (e & 1);
+                    if (key >= left || (MORE && key < hidden)) s[i][e] = -CUDART_INF_F;
+                }
         }
-        weigh(s, scale);
+        weigh(s, a.scale);
         add_values(s, stage + t::HALF_BYTES);
     }
 
@@ -427,7 +447,7 @@ template <int DM> struct rows {
     }
 };
 
-template <int DM, bool EXACT>
+template <int DM, bool EXACT, bool MORE>
 __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const args a)
 {
     using t = tile<DM>;
@@ -449,6 +469,7 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
         next = in.read(a, unit + step);
         const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
         const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
+        const uint32_t hidden = MORE ? __shfl_sync(~0u, word, HIDDEN) : 0;
         rows<DM> r;
         r.open(a, member, row, n_rows, kv_head, d);
 #pragma unroll 1
@@ -457,7 +478,7 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
             __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now
                            */
             in.advance(a);
-            r.block(base + stage * t::STAGE_BYTES, keys - key, a.scale);
+            r.template block<MORE>(a, base + stage * t::STAGE_BYTES, keys - key, key ? 0 : hidden);
             stage = stage + 1 == t::STAGES ? 0 : stage + 1;
         }
         r.close(a, member, row, n_rows, kv_head, __shfl_sync(~0u, word, INDEX), d);
@@ -499,7 +520,13 @@ __global__ void __launch_bounds__(256) combine_kernel(const args a)
                 o.w = fmaf(v.w, w, o.w);
             }
         }
-        const float share = n ? 1 / sum : 0;
+        float share = n ? 1 / sum : 0;
+        if (a.sinks && n) {
+            const float sink = __bfloat162float(a.sinks[at % a.heads]) * 1.4426950408889634f,
+                        top = fmaxf(most, sink);
+            const float own = exp2_fast(most - top);
+            share = own / fmaf(sum, own, exp2_fast(sink - top));
+        }
         if (c < d)
             *reinterpret_cast<uint2 *>(a.out + (size_t)at * d + c) =
                 make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
@@ -517,16 +544,24 @@ int attribute(cudaDeviceAttr what)
     return value;
 }
 
-template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a)
+template <int DM, bool EXACT, bool MORE> void launch_pieces_as(cudaStream_t st, const args &a)
 {
     using t = tile<DM>;
     const uint32_t most =
         static_cast<uint32_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) / t::WARP_BYTES;
     const uint32_t warps = most < t::WARPS ? most : t::WARPS, bytes = warps * t::WARP_BYTES;
-    cudaFuncSetAttribute(piece_kernel<DM, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
     const uint32_t sms = static_cast<uint32_t>(attribute(cudaDevAttrMultiProcessorCount));
-    piece_kernel<DM, EXACT><<<sms, warps * 32, bytes, st>>>(a);
+    piece_kernel<DM, EXACT, MORE><<<sms, warps * 32, bytes, st>>>(a);
+}
+
+template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more)
+{
+    if (more)
+        launch_pieces_as<DM, EXACT, true>(st, a);
+    else
+        launch_pieces_as<DM, EXACT, false>(st, a);
 }
 
 /* ---- copying blocks -------------------------------------------------------------------------------------
@@ -545,9 +580,10 @@ __global__ void __launch_bounds__(256)
 } // namespace
 
 extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d,
-                                  const uint32_t *table, uint32_t table_stride, void *work)
+                                  uint32_t window, const uint32_t *table, uint32_t table_stride, void *work)
 {
     list_args a;
+    a.window = window;
     a.length = d->length;
     a.member = d->member;
     a.n = d->n;
@@ -584,17 +620,22 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.head_dim = h->head_dim;
     a.width = (h->heads + 2 * h->kv_heads) * h->head_dim;
     a.pieces_max = gr_cu_decode_pieces(d->max_length);
-    a.scale = 1.4426950408889634f / sqrtf(static_cast<float>(h->head_dim));
+    const gr_scores *s = &p->scores;
+    const bool more = s->window || s->softcap;
+    a.scale = 1.4426950408889634f * (s->softcap ? 1 : s->scale);
+    a.softcap = s->softcap;
+    a.in_cap = s->softcap ? 2 * 1.4426950408889634f * s->scale / s->softcap : 0;
+    a.sinks = static_cast<const __nv_bfloat16 *>(s->sinks);
     if (h->head_dim == 128)
-        launch_pieces<128, true>(st, a);
+        launch_pieces<128, true>(st, a, more);
     else if (h->head_dim == 64)
-        launch_pieces<64, true>(st, a);
+        launch_pieces<64, true>(st, a, more);
     else if (h->head_dim < 64)
-        launch_pieces<64, false>(st, a);
+        launch_pieces<64, false>(st, a, more);
     else if (h->head_dim < 128)
-        launch_pieces<128, false>(st, a);
+        launch_pieces<128, false>(st, a, more);
     else
-        launch_pieces<256, false>(st, a);
+        launch_pieces<256, false>(st, a, more);
     combine_kernel<<<ceil_div(d->n * h->heads, 8), 256, 0, st>>>(a);
 }
 

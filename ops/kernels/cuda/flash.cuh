@@ -10,7 +10,8 @@
  * depend on its own keys alone: not on the batch, nor on how a sequence was cut into calls, nor on whether
  * keys lie packed or in blocks, nor on whether one block of threads walked all pieces (forward, below) or
  * each had its own (ops/kernels/cuda/strict.cu). What those two share does arithmetic by functions that round
- * as they say: the compiler fuses nothing.
+ * as they say: the compiler fuses nothing. With a window, tiles that no row of a block sees are left out, and
+ * a tile that a row does not see leaves its sums as they are.
  *
  * Source: FlashAttention-2 (Dao, arXiv:2307.08691); the fragment layouts are PTX's.
  */
@@ -40,7 +41,10 @@ struct problem {
     const uint16_t *kv;     /* paged keys and values; NULL: those of qkv */
     const uint32_t *table;  /* [n_seqs, table_stride] */
     uint32_t table_stride, heads, kv_heads, d, first_seq;
-    float scale; /* 1 / sqrt(d) */
+    /* ops/kernels/scores.h. A kernel's MORE says whether it looks at reach and softcap at all. */
+    float scale, softcap;
+    uint32_t reach;        /* the window; UINT32_MAX: none */
+    const uint16_t *sinks; /* [heads] or NULL */
 
     __device__ uint32_t width() const
     {
@@ -49,6 +53,30 @@ struct problem {
     __device__ uint32_t group() const
     {
         return heads / kv_heads;
+    }
+    __device__ uint32_t first_key(uint32_t position) const
+    {
+        return position >= reach ? position - reach + 1 : 0;
+    }
+    __device__ bool sees(uint32_t position, uint32_t key) const
+    {
+        return key <= position && position - key < reach;
+    }
+    /* What a score is multiplied by in the softmax: one that is capped has its scale already. */
+    __device__ float unit() const
+    {
+        return softcap ? 1 : scale;
+    }
+    bool more() const
+    {
+        return reach != UINT32_MAX || softcap;
+    }
+    void set(const gr_scores *s)
+    {
+        scale = s->scale;
+        softcap = s->softcap;
+        reach = s->window ? s->window : UINT32_MAX;
+        sinks = static_cast<const uint16_t *>(s->sinks);
     }
 };
 
@@ -63,7 +91,7 @@ inline problem paged_problem(const gr_cu_paged *c, const uint16_t *qkv)
     p.heads = c->heads.heads;
     p.kv_heads = c->heads.kv_heads;
     p.d = c->heads.head_dim;
-    p.scale = 1 / sqrtf((float)p.d);
+    p.set(&c->scores);
     return p;
 }
 
@@ -264,6 +292,20 @@ __device__ inline void store_row(uint16_t *to, const float (*c)[4], int half, fl
 /* ---- softmax ----------------------------------------------------------------------------------------------
  */
 
+/* softcap tanh(scale q k / softcap), by tanh x = 1 - 2 / (exp(2 x) + 1): the same bits wherever it is
+ * computed. */
+__device__ inline float capped(float score, const problem &p)
+{
+    const float e = exp2_of(__fmul_rn(score, __fmul_rn(p.scale, 2 * LOG2E / p.softcap)));
+    return __fmul_rn(p.softcap, __fmaf_rn(-2, __frcp_rn(__fadd_rn(e, 1)), 1));
+}
+/* Its derivative, over the scale. */
+__device__ inline float cap_slope(float cap, const problem &p)
+{
+    const float t = __fdividef(cap, p.softcap);
+    return fmaf(-t, t, 1);
+}
+
 /* Of a warp's 16 rows over the keys of one piece: rows lane / 4 (0) and lane / 4 + 8 (1). */
 template <int DP> struct running {
     float o[DP / 8][4], max[2], sum[2]; /* sum: this thread's columns, until close */
@@ -338,6 +380,21 @@ __device__ inline float merged(float old, float own, shares f)
     return f.own == 0 && f.old == 1 ? old : __fmaf_rn(old, f.old, __fmul_rn(own, f.own));
 }
 
+/* What a row's sum of weighted values is multiplied by, and the log of its denominator, sink included. */
+struct row_end {
+    float share, lse;
+};
+__device__ inline row_end end_row(const problem &p, uint32_t head, float max, float sum)
+{
+    if (!p.sinks) return {__frcp_rn(sum), max * p.unit() + logf(sum)};
+    const float own2 = __fmul_rn(max, __fmul_rn(p.unit(), LOG2E)),
+                sink2 = __fmul_rn(__uint_as_float((uint32_t)p.sinks[head] << 16), LOG2E),
+                most = fmaxf(own2, sink2);
+    const float own = exp2_of(__fsub_rn(own2, most)),
+                all = __fmaf_rn(sum, own, exp2_of(__fsub_rn(sink2, most)));
+    return {__fmul_rn(own, __frcp_rn(all)), fmaf(most, LN2, logf(all))};
+}
+
 /* ---- forward --------------------------------------------------------------------------------------------
  */
 
@@ -381,7 +438,7 @@ template <int DP> struct merged_pieces {
 
 /* A block of threads: 64 rows of one kv head of one sequence. Bound by the tensor cores and, at short
  * lengths, by the softmax between them; keys of the next step are fetched while this one's softmax runs. */
-template <int DP, bool PAGED>
+template <int DP, bool PAGED, bool MORE>
 __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     forward(problem p, uint16_t *out, float *lse)
 {
@@ -395,6 +452,9 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     const uint32_t group = p.group(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t last = min((row0 + ROWS - 1) / group, w.n - 1), n_keys = w.before + last + 1;
     const uint32_t n_tiles = (n_keys + KEYS - 1) / KEYS;
+    const uint32_t first_key =
+        MORE ? p.first_key(w.before + row0 / group) : 0; /* that any of the rows sees */
+    const uint32_t first_tile = first_key / KEYS, first_piece = first_key / PIECE;
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::TILES_AT,
                    v_tile = k_tile + KEYS * DP * 2;
     if (!PAGED) p.kv = nullptr; /* lets the compiler drop the lookup */
@@ -411,7 +471,7 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     };
 
     fill<DP, ROWS>(q_tile, p.qkv, p.d, q_row);
-    fill_k(0);
+    fill_k(first_tile * KEYS);
     copies_done();
     __syncthreads();
     uint32_t q[HOLD_Q ? DP / 16 : 1][4];
@@ -423,10 +483,10 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     merged_pieces<DP> all;
     all.o = reinterpret_cast<float *>(shared + (HOLD_Q ? 0 : S::Q_BYTES));
     r.open();
-    const float scale2 = p.scale * LOG2E;
+    const float scale2 = (MORE ? p.unit() : p.scale) * LOG2E;
     const uint32_t row[2] = {row0 + warp * 16 + lane / 4, row0 + warp * 16 + lane / 4 + 8};
     const uint32_t sees[2] = {w.before + row[0] / group, w.before + row[1] / group}; /* its last key */
-    for (uint32_t t = 0; t < n_tiles; t++) {
+    for (uint32_t t = first_tile; t < n_tiles; t++) {
         const uint32_t key0 = t * KEYS;
         fill_v(key0);
         float s[KEYS / 8][4];
@@ -440,17 +500,24 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
         __syncthreads();
         if (t + 1 < n_tiles) fill_k(key0 + KEYS);
 
-        if (key0 + KEYS - 1 > w.before + row0 / group)
+        if (MORE && p.softcap)
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (key0 + n * 8 + lane % 4 * 2 + i % 2 > sees[i / 2]) s[n][i] = -CUDART_INF_F;
+                for (int i = 0; i < 4; i++) s[n][i] = capped(s[n][i], p);
+        if (key0 + KEYS - 1 > w.before + row0 / group || (MORE && key0 < p.first_key(w.before + last)))
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t key = key0 + n * 8 + lane % 4 * 2 + i % 2;
+                    if (MORE ? !p.sees(sees[i / 2], key) : key > sees[i / 2]) s[n][i] = -CUDART_INF_F;
+                }
         r.template weigh<KEYS>(s, scale2);
         r.template add_values<KEYS>(s, v_tile);
         if (t + 1 == n_tiles || (key0 + KEYS) % PIECE == 0) {
             r.close();
-            all.take(r, key0 < PIECE, t + 1 == n_tiles, scale2);
+            all.take(r, MORE ? key0 / PIECE == first_piece : key0 < PIECE, t + 1 == n_tiles, scale2);
             if (t + 1 < n_tiles) r.open();
         }
         copies_done(); /* the next keys are here, and everyone is through with these values */
@@ -459,9 +526,9 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (row[half] >= w.rows) continue;
-        store_row<DP / 8>(out + w.o_at(p, row[half]), r.o, half, __frcp_rn(all.sum[half]), 0, p.d);
-        if (lse && lane % 4 == 0)
-            lse[w.stat_at(p, row[half])] = all.max[half] * p.scale + logf(all.sum[half]);
+        const row_end e = end_row(p, w.kv_head * group + row[half] % group, all.max[half], all.sum[half]);
+        store_row<DP / 8>(out + w.o_at(p, row[half]), r.o, half, e.share, 0, p.d);
+        if (lse && lane % 4 == 0) lse[w.stat_at(p, row[half])] = e.lse;
     }
 }
 
@@ -471,16 +538,28 @@ template <typename F> inline void by_seqs(problem p, uint32_t n_seqs, F launch)
     for (; p.first_seq < n_seqs; p.first_seq += 65535) launch(p, min(n_seqs - p.first_seq, 65535u));
 }
 
-template <int DP, bool PAGED>
+template <int DP, bool PAGED, bool MORE>
 inline void launch_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest,
                            uint16_t *out, float *lse)
 {
     const uint32_t tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS;
     constexpr int shared = forward_shape<DP>::SHARED;
-    cudaFuncSetAttribute(forward<DP, PAGED>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    cudaFuncSetAttribute(forward<DP, PAGED, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     by_seqs(p, n_seqs, [&](const problem &part, uint32_t n) {
-        forward<DP, PAGED><<<dim3(tiles, p.kv_heads, n), THREADS, shared, st>>>(part, out, lse);
+        forward<DP, PAGED, MORE><<<dim3(tiles, p.kv_heads, n), THREADS, shared, st>>>(part, out, lse);
     });
+}
+
+template <bool PAGED, bool MORE>
+inline void run_forward_as(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest,
+                           uint16_t *out, float *lse)
+{
+    if (p.d <= 64)
+        launch_forward<64, PAGED, MORE>(st, p, n_seqs, longest, out, lse);
+    else if (p.d <= 128)
+        launch_forward<128, PAGED, MORE>(st, p, n_seqs, longest, out, lse);
+    else
+        launch_forward<256, PAGED, MORE>(st, p, n_seqs, longest, out, lse);
 }
 
 template <bool PAGED>
@@ -488,12 +567,10 @@ inline void run_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint
                         float *lse)
 {
     if (!n_seqs || !longest) return;
-    if (p.d <= 64)
-        launch_forward<64, PAGED>(st, p, n_seqs, longest, out, lse);
-    else if (p.d <= 128)
-        launch_forward<128, PAGED>(st, p, n_seqs, longest, out, lse);
+    if (p.more())
+        run_forward_as<PAGED, true>(st, p, n_seqs, longest, out, lse);
     else
-        launch_forward<256, PAGED>(st, p, n_seqs, longest, out, lse);
+        run_forward_as<PAGED, false>(st, p, n_seqs, longest, out, lse);
 }
 
 } /* namespace gr_flash */

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ops/kernels/scores.h"
 #include "ops/kernels/slots.h"
 
 #ifdef __cplusplus
@@ -215,6 +216,7 @@ typedef struct gr_cu_paged {
     const gr_bf16 *kv;
     const uint32_t *table; /* [seqs, table_stride] block of each 16 positions */
     uint32_t table_stride;
+    gr_scores scores; /* sinks: device */
 } gr_cu_paged;
 
 /* New tokens of several sequences attend to all keys of their sequence before and including themselves, which
@@ -243,11 +245,13 @@ typedef struct gr_cu_decode {
     uint32_t max_length;
 } gr_cu_decode;
 /* Once a step, before its first layer: the list of what is to be read, from lengths, groups and tables as
- * they are on the device. All layers of the step use it. Bytes of work and ws:
- * ops/kernels/cuda/decode_sizes.h. */
-void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, const uint32_t *table,
-                       uint32_t table_stride, void *work);
-/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d; ws: scratch of this call. */
+ * they are on the device. All layers of the step with this window (0: none) use it; with one, the blocks that
+ * it does not reach are not read, and none is shared. Bytes of work and ws: ops/kernels/cuda/decode_sizes.h.
+ */
+void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, uint32_t window,
+                       const uint32_t *table, uint32_t table_stride, void *work);
+/* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d and p->scores.window; ws:
+ * scratch of this call. */
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, const void *work, void *ws);
 

@@ -189,6 +189,14 @@ void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, u
 /* ---- attention ------------------------------------------------------------------------------------------
  */
 
+/* The list of what is to be read with this window. */
+static const void *work_of(const gr_decode *d, uint32_t window)
+{
+    uint32_t i = 0;
+    while (i + 1 < d->n_lists && d->lists[i].window != window) i++;
+    return d->lists[i].work;
+}
+
 static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *paged, void *out)
 {
     const gr_decode *d = c->b->decode;
@@ -202,13 +210,14 @@ static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *pa
     if (gr_cu_context_of(q)->strict)
         gr_cu_strict_attention(q->stream, paged, &call, c->qkv, out, d->ws);
     else
-        gr_cu_decode_attention(q->stream, paged, &call, c->qkv, out, d->work, d->ws);
+        gr_cu_decode_attention(q->stream, paged, &call, c->qkv, out, work_of(d, c->d->window), d->ws);
 }
 
 static void attend_paged(gr_queue *q, const gr_attend *c, void *out)
 {
     const gr_tokens *b = c->b;
-    const gr_cu_paged paged = {gr_cu_heads_of(c->d), b->state, b->block_table, b->table_stride};
+    const gr_cu_paged paged = {gr_cu_heads_of(c->d), b->state, b->block_table, b->table_stride,
+                               gr_attend_scores(c)};
     if (b->decode)
         attend_decode(q, c, &paged, out);
     else
@@ -226,10 +235,11 @@ void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
     gr_cu_context *x = gr_cu_context_of(q);
     const gr_cu_attention_shape shape = gr_cu_attention_shape_of(c->d, !x->nondeterministic);
     const gr_cu_sequences b = sequences_of(c->b);
+    const gr_scores scores = gr_attend_scores(c);
     if (c->b->state)
         attend_paged(q, c, out);
     else
-        gr_cu_note(q, gr_cu_attention_forward(x->attention, q->stream, &shape, &b, c->qkv, out, stats, c->ws,
+        gr_cu_note(q, gr_cu_attention_forward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out, stats, c->ws,
                                               c->ws_bytes, &x->d));
 }
 
@@ -239,10 +249,10 @@ void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, c
     gr_cu_context *x = gr_cu_context_of(q);
     const gr_cu_attention_shape shape = gr_cu_attention_shape_of(c->d, !x->nondeterministic);
     const gr_cu_sequences b = sequences_of(c->b);
-    (void)grad_sinks;
-    (void)grads;
-    gr_cu_note(q, gr_cu_attention_backward(x->attention, q->stream, &shape, &b, c->qkv, out, stats, dout,
-                                           dqkv, c->ws, c->ws_bytes, &x->d));
+    const gr_scores scores = gr_attend_scores(c);
+    const gr_cu_sink_grads sinks = {grad_sinks, gr_cu_type(grads)};
+    gr_cu_note(q, gr_cu_attention_backward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out, stats,
+                                           dout, dqkv, grad_sinks ? &sinks : NULL, c->ws, c->ws_bytes, &x->d));
 }
 
 /* ---- activations ----------------------------------------------------------------------------------------

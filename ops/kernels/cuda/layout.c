@@ -6,7 +6,6 @@
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/parts.h"
 
-#include <math.h>
 #include <stdio.h>
 
 static gr_bf16 *halves(gr_workspace *c, uint64_t rows, uint64_t cols)
@@ -95,10 +94,6 @@ uint64_t gr_cu_kv_block_bytes(const gr_attention_desc *d)
 
 const char *gr_cu_attend_unfit(const gr_attention_desc *d)
 {
-    if (d->window) return "windows of attention";
-    if (d->sinks) return "attention sinks";
-    if (d->softcap > 0) return "capped attention scores";
-    if (d->scale != 1 / sqrtf((float)d->head_dim)) return "a scale of attention of its own";
     if (d->o_bias) return "a bias behind attention";
     if (d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q and k";
     if (d->rope.type == GR_ROPE_NONE) return "layers without rotary positions";

@@ -16,7 +16,7 @@ typedef struct graph {
 } graph;
 
 struct gr_steps {
-    gr_cu_heads heads;
+    gr_cu_steps_model model;
     gr_steps_bounds bounds;
     gr_cu_steps_device device;
     gr_cu_steps_host host;
@@ -71,7 +71,7 @@ gr_status gr_cuda_steps_open(gr_steps **out, const gr_model_shape *shape, const 
                              gr_diag *d)
 {
     gr_steps *s = gr_calloc(1, sizeof(*s));
-    s->heads = gr_cu_steps_heads(shape);
+    s->model = gr_cu_steps_model_of(shape);
     s->bounds = *b;
     for (int i = 0; i < 2; i++)
         CUDA(s, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming | cudaEventBlockingSync));
@@ -105,7 +105,7 @@ gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host
     for (int i = 0; i < 2; i++) CUDA(s, cudaEventSynchronize(s->done[i])); /* host memory is not being read */
     gr_workspace on_device = {.base = device}, on_host = {.base = host};
     const void *before = s->device.row;
-    gr_cu_steps_layout_device(&on_device, &s->heads, &s->bounds, &s->device);
+    gr_cu_steps_layout_device(&on_device, &s->model, &s->bounds, &s->device);
     gr_cu_steps_layout_host(&on_host, &s->bounds, &s->host);
     if (s->device.row != before) forget_graphs(s);
     s->device.slots.ending = &s->device.rules->ending;
@@ -164,14 +164,14 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                                .n = c->n,
                                .n_groups = c->n,
                                .max_length = s->bounds.max_length};
-    const gr_decode decode = {.length = k->length,
-                              .member = list.member,
-                              .group_first = list.group_first,
-                              .shared = list.shared,
-                              .n_groups = list.n_groups,
-                              .max_length = list.max_length,
-                              .work = s->device.work,
-                              .ws = s->device.ws};
+    gr_decode decode = {.length = k->length,
+                        .member = list.member,
+                        .group_first = list.group_first,
+                        .shared = list.shared,
+                        .n_groups = list.n_groups,
+                        .max_length = list.max_length,
+                        .n_lists = s->model.n_windows,
+                        .ws = s->device.ws};
     const gr_extend e = {.n_tokens = c->n,
                          .n_seqs = c->n,
                          .ids = k->id,
@@ -188,7 +188,11 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                              .draw = (const uint32_t(*)[2])k->draw,
                              .id = k->drawn,
                              .logprob = k->logprob};
-    gr_cu_decode_plan(stream_of(q), &s->heads, &list, k->table, k->stride, s->device.work);
+    for (uint32_t i = 0; i < s->model.n_windows; i++) {
+        decode.lists[i] = (gr_decode_list){s->model.window[i], s->device.work[i]};
+        gr_cu_decode_plan(stream_of(q), &s->model.heads, &list, s->model.window[i], k->table, k->stride,
+                          s->device.work[i]);
+    }
     c->step(c->user, q, &e, &d);
     gr_cu_slots_advance(stream_of(q), k, c->n);
 }

@@ -5,9 +5,16 @@
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/strict.h"
 
-gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s)
+gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s)
 {
-    return gr_cu_heads_of(&gr_layer(s, 0)->attention);
+    gr_cu_steps_model m = {.heads = gr_cu_heads_of(&s->kinds[0].attention)};
+    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
+        const uint32_t window = s->kinds[kind].attention.window;
+        uint32_t i = 0;
+        while (i < m.n_windows && m.window[i] != window) i++;
+        if (i == m.n_windows) m.window[m.n_windows++] = window;
+    }
+    return m;
 }
 
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b)
@@ -26,9 +33,10 @@ static gr_cu_orders layout_orders(gr_workspace *c, const gr_steps_bounds *b)
     return o;
 }
 
-void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_heads *h, const gr_steps_bounds *b,
+void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,
                                gr_cu_steps_device *s)
 {
+    const gr_cu_heads *h = &m->heads;
     const uint64_t words = b->slots * sizeof(uint32_t);
     s->orders = layout_orders(c, b);
     s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
@@ -47,7 +55,8 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_heads *h, const gr_s
                              .report_logprob = gr_workspace_bytes(c, words * b->chunk),
                              .slots = b->slots,
                              .stride = b->stride};
-    s->work = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
+    for (uint32_t i = 0; i < m->n_windows; i++)
+        s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
     s->ws = gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
                                          gr_cu_strict_ws(h, b->slots, b->max_length)));
 }
@@ -66,10 +75,10 @@ void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_st
 
 static uint64_t device_bytes(const gr_model_shape *shape, const gr_steps_bounds *b)
 {
-    const gr_cu_heads h = gr_cu_steps_heads(shape);
+    const gr_cu_steps_model m = gr_cu_steps_model_of(shape);
     gr_cu_steps_device s;
     gr_workspace c = {0};
-    gr_cu_steps_layout_device(&c, &h, b, &s);
+    gr_cu_steps_layout_device(&c, &m, b, &s);
     return c.used;
 }
 

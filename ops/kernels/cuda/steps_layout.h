@@ -23,14 +23,23 @@ typedef struct gr_cu_rules {
 } gr_cu_rules;
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b);
 
+/* What decode steps know of a model: the heads of every layer (gr_cu_unfit refuses models where they differ),
+ * and the windows that there are. */
+typedef struct gr_cu_steps_model {
+    gr_cu_heads heads;
+    uint32_t window[GR_LAYER_KINDS_MAX], n_windows;
+} gr_cu_steps_model;
+gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s);
+
 typedef struct gr_cu_steps_device {
     gr_cu_orders orders;
     gr_cu_rules *rules;
     uint32_t *row, *offset; /* [slots + 1] 0, 1, ... */
     gr_cu_slots slots;
-    void *work, *ws; /* of the attention */
+    void *work[GR_LAYER_KINDS_MAX]; /* of the attention: a list of keys for each window */
+    void *ws;
 } gr_cu_steps_device;
-void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_heads *h, const gr_steps_bounds *b,
+void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,
                                gr_cu_steps_device *s);
 
 typedef struct gr_cu_steps_host {
@@ -41,9 +50,6 @@ typedef struct gr_cu_steps_host {
     uint32_t *count; /* [slots + 1] 0, 1, ... */
 } gr_cu_steps_host;
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s);
-
-/* Those of every layer: gr_cu_unfit refuses models where they differ. */
-gr_cu_heads gr_cu_steps_heads(const gr_model_shape *s);
 
 /* ops/kernels/cuda/steps.c, for the table */
 gr_status gr_cuda_steps_open(gr_steps **out, const gr_model_shape *shape, const gr_steps_bounds *b,

@@ -70,16 +70,18 @@ __device__ void leave_piece(const problem &p, const partial &to, const running<D
 }
 
 /* Grid: pieces; kv heads times parts of 16 of their query heads; slots. */
-template <int DP> __global__ void __launch_bounds__(WARP) piece_kernel(problem p, partial to, uint16_t *out)
+template <int DP, bool MORE>
+__global__ void __launch_bounds__(WARP) piece_kernel(problem p, partial to, uint16_t *out)
 {
     using S = piece_shape<DP>;
     constexpr int KEYS = S::KEYS;
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t slot = blockIdx.z, length = to.length[slot], first = blockIdx.x * PIECE;
-    if (first >= length) return;
+    const uint32_t seen = MORE && length ? p.first_key(length - 1) : 0; /* the first key of the window */
+    if (first >= length || first + PIECE <= seen) return;
     const uint32_t parts = gridDim.y / p.kv_heads, row0 = blockIdx.y % parts * WARP_ROWS, lane = threadIdx.x;
     const place w(p, slot, blockIdx.y / parts, length);
-    const uint32_t end = min(length, first + PIECE);
+    const uint32_t end = min(length, first + PIECE), from = max(first, seen / KEYS * KEYS);
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::Q_BYTES,
                    v_tile = k_tile + KEYS * DP * 2;
     const uint32_t key = first + lane * KV_BLOCK;
@@ -94,13 +96,13 @@ template <int DP> __global__ void __launch_bounds__(WARP) piece_kernel(problem p
 
     fill<DP, WARP_ROWS, WARP>(
         q_tile, p.qkv, p.d, [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
-    fill_k(first);
+    fill_k(from);
     copies_done();
     __syncwarp();
     running<DP> r;
     r.open();
-    const float scale2 = p.scale * LOG2E;
-    for (uint32_t key0 = first; key0 < end; key0 += KEYS) {
+    const float scale2 = (MORE ? p.unit() : p.scale) * LOG2E;
+    for (uint32_t key0 = from; key0 < end; key0 += KEYS) {
         fill_v(key0);
         float s[KEYS / 8][4];
         clear<KEYS / 8>(s);
@@ -113,12 +115,19 @@ template <int DP> __global__ void __launch_bounds__(WARP) piece_kernel(problem p
         copies_done(); /* values are here, and all lanes are through with these keys */
         __syncwarp();
         if (key0 + KEYS < end) fill_k(key0 + KEYS);
-        if (key0 + KEYS > end)
+        if (MORE && p.softcap)
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (key0 + n * 8 + lane % 4 * 2 + i % 2 >= end) s[n][i] = -CUDART_INF_F;
+                for (int i = 0; i < 4; i++) s[n][i] = capped(s[n][i], p);
+        if (key0 + KEYS > end || (MORE && key0 < seen))
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t at = key0 + n * 8 + lane % 4 * 2 + i % 2;
+                    if (at >= end || (MORE && at < seen)) s[n][i] = -CUDART_INF_F;
+                }
         r.template weigh<KEYS>(s, scale2);
         r.template add_values<KEYS>(s, v_tile);
         copies_done(); /* the next keys are here, and all lanes are through with these values */
@@ -129,10 +138,12 @@ template <int DP> __global__ void __launch_bounds__(WARP) piece_kernel(problem p
     for (int half = 0; half < 2; half++) {
         const uint32_t row = row0 + lane / 4 + 8 * half;
         if (row >= w.rows) continue;
-        if (length <= PIECE)
-            store_row<DP / 8>(out + w.o_at(p, row), r.o, half, __frcp_rn(r.sum[half]), 0, p.d);
+        const uint32_t head = w.kv_head * p.group() + row;
+        if ((length - 1) / PIECE == seen / PIECE)
+            store_row<DP / 8>(out + w.o_at(p, row), r.o, half,
+                              end_row(p, head, r.max[half], r.sum[half]).share, 0, p.d);
         else
-            leave_piece(p, to, r, half, to.at(p, slot, w.kv_head * p.group() + row, blockIdx.x));
+            leave_piece(p, to, r, half, to.at(p, slot, head, blockIdx.x));
     }
 }
 
@@ -144,15 +155,17 @@ __global__ void __launch_bounds__(256) merge_kernel(problem p, partial from, uin
     const uint32_t row = blockIdx.x * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= from.n * p.heads) return;
     const uint32_t slot = row / p.heads, length = from.length[slot], pieces = (length + PIECE - 1) / PIECE;
-    if (pieces == 1) return;
-    const float scale2 = p.scale * LOG2E;
+    const uint32_t first =
+        length ? p.first_key(length - 1) / PIECE : 0; /* the first that the window reaches */
+    if (pieces - first == 1) return;
+    const float scale2 = p.unit() * LOG2E;
     float2 o[PAIRS] = {};
     float max = LEAST, sum = 1;
-    for (uint32_t i = 0; i < pieces; i++) {
+    for (uint32_t i = first; i < pieces; i++) {
         const size_t at = from.at(p, slot, row % p.heads, i);
         const float2 stat = from.stat[at];
         shares f = {0, 1};
-        if (i) {
+        if (i > first) {
             f = merge(max, sum, stat.x, stat.y, scale2);
         } else {
             max = stat.x;
@@ -163,10 +176,10 @@ __global__ void __launch_bounds__(256) merge_kernel(problem p, partial from, uin
             const uint32_t col = j * 64 + lane * 2;
             if (col >= p.d) continue;
             const float2 x = *reinterpret_cast<const float2 *>(from.acc + at * p.d + col);
-            o[j] = i ? make_float2(merged(o[j].x, x.x, f), merged(o[j].y, x.y, f)) : x;
+            o[j] = i > first ? make_float2(merged(o[j].x, x.x, f), merged(o[j].y, x.y, f)) : x;
         }
     }
-    const float share = __frcp_rn(sum);
+    const float share = length ? end_row(p, row % p.heads, max, sum).share : 1; /* of zeros */
 #pragma unroll
     for (int j = 0; j < PAIRS; j++) {
         const uint32_t col = j * 64 + lane * 2;
@@ -176,12 +189,21 @@ __global__ void __launch_bounds__(256) merge_kernel(problem p, partial from, uin
     }
 }
 
-template <int DP> void launch_pieces(cudaStream_t st, const problem &p, const partial &to, uint16_t *out)
+template <int DP, bool MORE>
+void launch_pieces_as(cudaStream_t st, const problem &p, const partial &to, uint16_t *out)
 {
     constexpr int shared = piece_shape<DP>::SHARED;
     const uint32_t parts = (p.heads / p.kv_heads + WARP_ROWS - 1) / WARP_ROWS;
-    cudaFuncSetAttribute(piece_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    piece_kernel<DP><<<dim3(to.pieces, p.kv_heads * parts, to.n), WARP, shared, st>>>(p, to, out);
+    cudaFuncSetAttribute(piece_kernel<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    piece_kernel<DP, MORE><<<dim3(to.pieces, p.kv_heads * parts, to.n), WARP, shared, st>>>(p, to, out);
+}
+
+template <int DP> void launch_pieces(cudaStream_t st, const problem &p, const partial &to, uint16_t *out)
+{
+    if (p.more())
+        launch_pieces_as<DP, true>(st, p, to, out);
+    else
+        launch_pieces_as<DP, false>(st, p, to, out);
 }
 
 } /* namespace */

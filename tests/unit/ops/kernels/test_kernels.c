@@ -34,6 +34,9 @@ static size_t run_rows(const gr_simd *v, float *out)
     v->add(x, y, ODD);
     v->scale(x, x, 1.7f, ODD);
     v->axpy(x, y, 0.3f, ODD);
+    v->mul(x, w, ODD);
+    v->softcap(w, out + at, 0.7f, ODD);
+    at += ODD;
     v->rms_apply(y, y, w, 0.9f, ODD);
     v->rms_back(x, x, y, z, w, 0.8f, 0.1f, ODD);
     v->mul_axpy(w, x, y, 0.2f, ODD);
@@ -65,7 +68,7 @@ static void test_instruction_sets_have_the_same_bits(void **state)
     (void)state;
     const gr_simd *sets[GR_SIMD_MAX];
     const size_t n_sets = gr_simd_all(sets);
-    float *want = gr_calloc(12 * ODD, sizeof(*want)), *got = gr_calloc(12 * ODD, sizeof(*got));
+    float *want = gr_calloc(13 * ODD, sizeof(*want)), *got = gr_calloc(13 * ODD, sizeof(*got));
     const size_t n = run_rows(&gr_simd_portable, want);
     for (size_t s = 0; s < n_sets; s++) {
         assert_int_equal(run_rows(sets[s], got), n);
