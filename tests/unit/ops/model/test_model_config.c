@@ -233,13 +233,15 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'smollm3', 'no_rope_layers': [1, 2]}", "a 0 or 1 for layer 1"},
         {"{'model_type': 'olmo2', 'attention_bias': true}", "'attention_bias' is not supported for 'olmo2'"},
         {"{'model_type': 'granite', 'logits_scaling': 0}", "'logits_scaling' is not a number from"},
-        {"{'model_type': 'granite', 'final_logit_softcapping': 30}", "'final_logit_softcapping' of 30 changes"},
+        {"{'model_type': 'granite', 'final_logit_softcapping': 30}",
+         "'final_logit_softcapping' of 30 changes"},
         {"{'model_type': 'gemma2', 'hidden_activation': 'silu'}",
          "hidden_activation 'silu' is not supported; it must be 'gelu_pytorch_tanh'"},
         {"{'model_type': 'gemma2', 'use_bidirectional_attention': true}",
          "'use_bidirectional_attention' is not supported for 'gemma2'"},
         {"{'model_type': 'gemma2', 'layer_types': ['full_attention', 'chunked_attention']}",
-         "layer type 'chunked_attention' is not supported; it must be 'sliding_attention' or 'full_attention'"},
+         "layer type 'chunked_attention' is not supported; it must be 'sliding_attention' or "
+         "'full_attention'"},
         {"{'model_type': 'gemma2', 'query_pre_attn_scalar': 0}", "'query_pre_attn_scalar' is not an integer"},
         {"{'model_type': 'gemma3_text', 'rope_parameters': {'rope_theta': 1e6}}",
          "'rope_parameters' has no 'full_attention'"},
@@ -328,7 +330,8 @@ static void test_families_describe_their_layers(void **state)
     assert_close(gr_layer(&s, 0)->attention.scale, 0.0625, 0, 0);
     assert_int_equal(gr_layer(&s, 0)->attention.head_dim, 256);
     assert_true(s.norm_plus_one && s.tied && gr_layer(&s, 1)->dense.act == GR_ACT_GELU_TANH);
-    assert_close(accepted("{'model_type': 'gemma2', 'final_logit_softcapping': null}").logit_softcap, 0, 0, 0);
+    assert_close(accepted("{'model_type': 'gemma2', 'final_logit_softcapping': null}").logit_softcap, 0, 0,
+                 0);
 
     s = accepted("{'model_type': 'gemma3_text', 'num_hidden_layers': 12, 'rope_scaling': "
                  "{'rope_type': 'linear', 'factor': 8.0}}");
@@ -443,6 +446,48 @@ static const struct {
     {"Qwen/Qwen3-8B", 8190735360},           {"HuggingFaceTB/SmolLM2-135M", 134515008},
 };
 
+/* Of the families beyond the first four: what is not a default, as published with these models. */
+static const struct {
+    const char *changes;
+    uint64_t params, macs; /* macs: of a token in the layers */
+    uint32_t kinds;
+} published[] = {
+    {"{'model_type': 'mistral', 'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 14336, "
+     "'num_hidden_layers': 32, 'num_attention_heads': 32, 'num_key_value_heads': 8, 'sliding_window': 4096, "
+     "'max_position_embeddings': 32768}", /* Mistral-7B-v0.1 */
+     7241732096, 32 * (218103808ull), 1},
+    {"{'model_type': 'olmo2', 'vocab_size': 100352, 'hidden_size': 4096, 'intermediate_size': 11008, "
+     "'num_hidden_layers': 32, 'num_attention_heads': 32, 'num_key_value_heads': 32, 'rope_theta': 500000}",
+     7298617344, 32 * (202375168ull), 1}, /* OLMo-2-1124-7B */
+    {"{'model_type': 'smollm3', 'vocab_size': 128256, 'hidden_size': 2048, 'intermediate_size': 11008, "
+     "'num_hidden_layers': 36, 'num_attention_heads': 16, 'num_key_value_heads': 4, 'rope_theta': 5e6}",
+     3075098624, 36 * (78118912ull), 2}, /* SmolLM3-3B */
+    {"{'model_type': 'granite', 'vocab_size': 49159, 'hidden_size': 4096, 'intermediate_size': 12800, "
+     "'num_hidden_layers': 40, 'num_attention_heads': 32, 'num_key_value_heads': 8, 'rope_theta': 1e7, "
+     "'attention_multiplier': 0.0078125, 'embedding_multiplier': 12.0, 'residual_multiplier': 0.22, "
+     "'logits_scaling': 16.0, 'tie_word_embeddings': true}", /* granite-3.3-8b */
+     8170864640, 40 * (199229440ull), 1},
+    {"{'model_type': 'gemma2', 'vocab_size': 256000, 'hidden_size': 3584, 'intermediate_size': 14336, "
+     "'num_hidden_layers': 42, 'num_attention_heads': 16, 'num_key_value_heads': 8, "
+     "'max_position_embeddings': 8192}", /* gemma-2-9b */
+     9241705984, 42 * (198180864ull), 2},
+    {"{'model_type': 'gemma3_text', 'vocab_size': 262144, 'hidden_size': 1152, 'intermediate_size': 6912, "
+     "'num_hidden_layers': 26, 'num_attention_heads': 4, 'num_key_value_heads': 1, 'sliding_window': 512, "
+     "'max_position_embeddings': 32768}", /* gemma-3-1b-it */
+     999885952, 26 * (26836992ull), 2},
+};
+
+static void test_families_have_their_published_parameters(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(published); i++) {
+        const gr_model_shape s = accepted(published[i].changes);
+        assert_int_equal(gr_model_params(&s), published[i].params);
+        assert_int_equal(gr_model_token_macs(&s), published[i].macs);
+        assert_int_equal(s.n_kinds, published[i].kinds);
+    }
+}
+
 static void test_published_configs_are_read_and_mixtures_refused(void **state)
 {
     (void)state;
@@ -494,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
+        cmocka_unit_test(test_families_have_their_published_parameters),
         cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
